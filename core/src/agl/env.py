@@ -1,0 +1,75 @@
+"""The ``AGL_*`` environment variables, and how they are read."""
+
+import os
+from enum import StrEnum
+
+from agl.errors import ConfigError
+
+
+class LightningEnvVar(StrEnum):
+    """Every environment variable that agl reads."""
+
+    AGL_MANAGED_STORE = "AGL_MANAGED_STORE"
+    """0: the trainer's store is used as it is, and not served or wrapped."""
+    AGL_CURRENT_ROLE = "AGL_CURRENT_ROLE"
+    """``algorithm``, ``runner`` or ``both``: what this process does under the client-server strategy."""
+    AGL_SERVER_HOST = "AGL_SERVER_HOST"
+    """Where the store is served, or found."""
+    AGL_SERVER_PORT = "AGL_SERVER_PORT"
+    """See ``AGL_SERVER_HOST``."""
+    AGL_SERVER_TOKEN = "AGL_SERVER_TOKEN"
+    """Bearer token of the store server; required when it is bound to anything but loopback."""
+    AGL_EMITTER_DEBUG = "AGL_EMITTER_DEBUG"
+    """1: every emitted span is logged."""
+    AGL_STRICT_PLUGINS = "AGL_STRICT_PLUGINS"
+    """1: a plugin that fails to load raises at once."""
+    AGL_DISABLE_PLUGINS = "AGL_DISABLE_PLUGINS"
+    """Comma-separated names of hook plugins that are left out."""
+
+
+def resolve_str_env_var(
+    env_var: LightningEnvVar, override: str | None = None, fallback: str | None = None
+) -> str | None:
+    """``override`` if given, else the variable if set, else ``fallback``."""
+    if override is not None:
+        return override
+    return os.environ.get(env_var.value, fallback)
+
+
+def resolve_bool_env_var(
+    env_var: LightningEnvVar, override: bool | None = None, fallback: bool | None = None
+) -> bool | None:
+    """Like ``resolve_str_env_var``, for 1/true/yes/on and 0/false/no/off.
+
+    Raises:
+        ConfigError: The variable holds something else.
+    """
+    if override is not None:
+        return override
+    value = os.environ.get(env_var.value)
+    if value is None:
+        return fallback
+    if value.strip().lower() in ("1", "true", "yes", "on"):
+        return True
+    if value.strip().lower() in ("0", "false", "no", "off"):
+        return False
+    raise ConfigError(f"{env_var.value}={value!r}: expected 1/true/yes/on or 0/false/no/off")
+
+
+def resolve_int_env_var(
+    env_var: LightningEnvVar, override: int | None = None, fallback: int | None = None
+) -> int | None:
+    """Like ``resolve_str_env_var``, for whole numbers.
+
+    Raises:
+        ConfigError: The variable holds something else.
+    """
+    if override is not None:
+        return override
+    value = os.environ.get(env_var.value)
+    if value is None:
+        return fallback
+    try:
+        return int(value)
+    except ValueError:
+        raise ConfigError(f"{env_var.value}={value!r}: expected a whole number") from None

@@ -1,0 +1,109 @@
+"""Every error that agl raises, as one tree.
+
+    AglError
+    ├── ConfigError (ValueError)            the request was wrong; nothing was started; exit code 2
+    │   └── DatasetError                    a dataset file is missing, empty or unreadable
+    ├── PluginError                         something about installed components; exit code 2
+    │   ├── UnknownComponentError (LookupError)   no such name in the group
+    │   ├── DuplicateComponentError         two distributions offer one name
+    │   ├── BrokenComponentError (ImportError)    it is installed and does not load
+    │   └── MissingPluginError (ImportError)      the name is known, the plugin is not installed
+    ├── StoreError (RuntimeError)           a store refused or failed
+    │   ├── UnknownRecordError (ValueError)       no rollout, attempt, resources or worker of that
+    id │   ├── InvalidTransitionError (ValueError)   the status machine says no │   ├──
+    InvalidQueryError (ValueError)        a filter, sort key or page that cannot be │   └──
+    StoreUnavailableError (ConnectionError)   the store cannot be reached or opened ├── TracerError
+    (RuntimeError)          a tracer failed, or none is active ├── AgentResultError (TypeError)
+    the agent returned something that is no result ├── RolloutTimeoutError (TimeoutError)  the agent
+    ran past its deadline ├── AdapterError (ValueError)           spans that an adapter cannot read
+    ├── LedgerError (RuntimeError)          calls and bins do not balance └── RunError
+    (RuntimeError)             the run failed; exit code 1
+        ├── AlgorithmError                  the algorithm raised
+        └── RunnerCrashError                runner processes died more often than they may
+
+Each takes one argument, the message, and so survives pickling.
+"""
+
+
+class AglError(Exception):
+    """Base of every error that agl raises on purpose."""
+
+
+class ConfigError(AglError, ValueError):
+    """A configuration, option or argument is wrong. Raised before any process starts."""
+
+
+class DatasetError(ConfigError):
+    """A dataset is missing, empty, or not JSON, JSONL, CSV or Parquet."""
+
+
+class PluginError(AglError):
+    """Base of what can go wrong with installed components."""
+
+
+class UnknownComponentError(PluginError, LookupError):
+    """No installed distribution offers this name in this group."""
+
+
+class DuplicateComponentError(PluginError):
+    """Two distributions offer the same name in one group."""
+
+
+class BrokenComponentError(PluginError, ImportError):
+    """A component is installed, and importing it fails."""
+
+
+class MissingPluginError(PluginError, ImportError):
+    """A public name lives in a plugin that is not installed."""
+
+
+class StoreError(AglError, RuntimeError):
+    """A store refused an operation or failed."""
+
+
+class UnknownRecordError(StoreError, ValueError):
+    """The store has no record of that id."""
+
+
+class InvalidTransitionError(StoreError, ValueError):
+    """A status change that the state machine does not allow."""
+
+
+class InvalidQueryError(StoreError, ValueError):
+    """A filter, sort field, limit or offset that does not exist or makes no sense."""
+
+
+class StoreUnavailableError(StoreError, ConnectionError):
+    """The store cannot be reached, or its file cannot be opened."""
+
+
+class TracerError(AglError, RuntimeError):
+    """A tracer failed, or an emitter was called while no tracer was active."""
+
+
+class AgentResultError(AglError, TypeError):
+    """An agent returned neither None, a number, nor a list of spans."""
+
+
+class RolloutTimeoutError(AglError, TimeoutError):
+    """An attempt ran longer than its ``timeout_seconds``."""
+
+
+class AdapterError(AglError, ValueError):
+    """Spans that an adapter cannot read."""
+
+
+class LedgerError(AglError, RuntimeError):
+    """Model calls do not each stand in exactly one bin."""
+
+
+class RunError(AglError, RuntimeError):
+    """The run failed after it had started."""
+
+
+class AlgorithmError(RunError):
+    """The algorithm raised; the cause is chained."""
+
+
+class RunnerCrashError(RunError):
+    """Runner processes died and could not be replaced."""

@@ -1,0 +1,48 @@
+"""The contract of an execution strategy."""
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Protocol
+
+from agl.execution.events import ExecutionEvent
+
+if TYPE_CHECKING:
+    from agl.store.base import LightningStore
+
+
+class AlgorithmBundle(Protocol):
+    """The algorithm with all it needs, ready to run."""
+
+    async def __call__(self, store: "LightningStore", event: ExecutionEvent) -> None: ...
+
+
+class RunnerBundle(Protocol):
+    """A runner with agent, tracer and hooks, ready to run; it is started several times."""
+
+    async def __call__(
+        self, store: "LightningStore", worker_id: int, event: ExecutionEvent
+    ) -> None: ...
+
+
+class ExecutionStrategy(ABC):
+    """Decides where the bundles run, how many runners there are, and how everything ends."""
+
+    n_runners: int = 1
+
+    def prepare(self) -> None:
+        """Check that it could run now (a free port, say), before anything is started.
+
+        Raises:
+            ConfigError: It could not.
+        """
+
+    @abstractmethod
+    def execute(
+        self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: "LightningStore"
+    ) -> None:
+        """Run to the end: returns when the algorithm has finished and the runners have stopped.
+
+        Raises:
+            AlgorithmError: The algorithm raised; the runners were stopped first.
+            RunnerCrashError: Runners died and could not be replaced.
+            KeyboardInterrupt: Ctrl+C; everything was stopped first.
+        """

@@ -1,0 +1,71 @@
+"""The contract of a gateway: the address that agents call, and that records what they did."""
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from agl.types import LLM
+
+if TYPE_CHECKING:
+    from agl.store.base import LightningStore
+
+
+class ModelConfig(TypedDict):
+    """A served model and the backend that answers for it, in LiteLLM's form."""
+
+    model_name: str
+    """What agents ask for."""
+    litellm_params: dict[str, Any]
+    """``model`` (for example ``hosted_vllm/NAME``), ``api_base``, and optionally ``api_key``."""
+
+
+class Gateway(ABC):
+    """Forwards model calls and records each as a span of the attempt that made it."""
+
+    @abstractmethod
+    def get_store(self) -> "LightningStore | None":
+        """Where calls are recorded."""
+
+    @abstractmethod
+    def set_store(self, store: "LightningStore") -> None:
+        """Record calls here from now on."""
+
+    @abstractmethod
+    def update_model_list(self, model_list: list[ModelConfig]) -> None:
+        """Replace the served models; holds for the next request."""
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Serve; returns when requests are taken."""
+
+    @abstractmethod
+    async def stop(self) -> None:
+        """Write what is pending and end."""
+
+    @abstractmethod
+    async def restart(self) -> None:
+        """Stop if running, then start on the same port."""
+
+    @abstractmethod
+    def is_running(self) -> bool:
+        """Whether requests are taken."""
+
+    @abstractmethod
+    async def flush(self) -> None:
+        """Return when every call answered so far is stored."""
+
+    @abstractmethod
+    def as_resource(
+        self,
+        rollout_id: str | None = None,
+        attempt_id: str | None = None,
+        model: str | None = None,
+        sampling_parameters: dict[str, Any] | None = None,
+    ) -> LLM:
+        """The gateway as a resource: a ``ProxyLLM``, or with both ids an ``LLM`` of that attempt.
+
+        Args:
+            rollout_id: With ``attempt_id``: bind the address to one attempt.
+            attempt_id: See ``rollout_id``.
+            model: Which served model; None takes the only one.
+            sampling_parameters: Stored in the resource for the agent to use.
+        """

@@ -1,0 +1,60 @@
+"""Logging set-up for scripts; libraries only ever use ``logging.getLogger``."""
+
+import logging
+from collections.abc import Sequence
+
+
+def setup_logging(
+    level: int | str = "INFO",
+    *,
+    console: bool = True,
+    submodule_levels: dict[str, int | str] | None = None,
+    extra_handlers: Sequence[logging.Handler] = (),
+    files: str | dict[str, str] | None = None,
+    propagate: bool = False,
+) -> None:
+    """Send agl's log to the terminal, and to files.
+
+    Args:
+        level: Of the ``agl`` logger and all under it.
+        console: Whether to write to standard error.
+        submodule_levels: Logger name -> level, for exceptions.
+        extra_handlers: Further handlers of the ``agl`` logger.
+        files: A path for everything, or logger name -> path.
+        propagate: Whether records also go to the root logger.
+    """
+    logger = setup_module_logging(level, name="agl", console=console, propagate=propagate)
+    for handler in extra_handlers:
+        logger.addHandler(handler)
+    for name, sub_level in (submodule_levels or {}).items():
+        logging.getLogger(name).setLevel(sub_level)
+    for name, path in ({"agl": files} if isinstance(files, str) else files or {}).items():
+        handler = logging.FileHandler(path)
+        handler.setFormatter(
+            logging.Formatter("%(asctime)s %(levelname)s %(process)d %(name)s: %(message)s")
+        )
+        logging.getLogger(name).addHandler(handler)
+
+
+def setup_module_logging(
+    level: int | str = "INFO",
+    *,
+    name: str = "agl",
+    console: bool = True,
+    propagate: bool = False,
+) -> logging.Logger:
+    """Set up one logger anew; handlers that it had are removed."""
+    logger = logging.getLogger(name)
+    logger.setLevel(level)
+    logger.propagate = propagate
+    for handler in list(logger.handlers):
+        logger.removeHandler(handler)
+        handler.close()
+    if console:
+        from rich.console import Console
+        from rich.logging import RichHandler
+
+        logger.addHandler(
+            RichHandler(console=Console(stderr=True), show_path=False, rich_tracebacks=True)
+        )
+    return logger

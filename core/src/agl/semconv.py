@@ -1,0 +1,74 @@
+"""Span names and attribute keys. Nothing else.
+
+Names that agl shares with Agent Lightning 0.3 keep its values, so that spans of either can be read
+by the other. ``gen_ai.*`` keys are OpenTelemetry's conventions for generative AI.
+"""
+
+from enum import StrEnum
+
+AGL_ANNOTATION = "agentlightning.annotation"
+AGL_MESSAGE = "agentlightning.message"
+AGL_OBJECT = "agentlightning.object"
+AGL_EXCEPTION = "agentlightning.exception"
+AGL_OPERATION = "agentlightning.operation"
+AGL_REWARD = "agentlightning.reward"
+AGL_VIRTUAL = "agentlightning.virtual"
+
+MODEL_CALL_SPAN = "openai.chat.completion"
+"""Name of the span that the gateway writes for one model call."""
+
+
+class LightningResourceAttributes(StrEnum):
+    """Keys of an OpenTelemetry resource (or span) that say whose span it is."""
+
+    ROLLOUT_ID = "agentlightning.rollout_id"
+    ATTEMPT_ID = "agentlightning.attempt_id"
+    SPAN_SEQUENCE_ID = "agentlightning.span_sequence_id"
+    TRACER_NAME = "agentlightning.tracer.name"
+
+
+class LightningSpanAttributes(StrEnum):
+    """Keys (or key prefixes) of the spans that the emitters write."""
+
+    REWARD = "agentlightning.reward"
+    """Prefix: ``.<i>.name`` and ``.<i>.value``; index 0 is the primary reward."""
+    LINK = "agentlightning.link"
+    """Prefix: ``.<i>.key_match`` and ``.<i>.value_match``; all links must match."""
+    TAG = "agentlightning.tag"
+    """Prefix: ``.<i>``."""
+    MESSAGE_BODY = "agentlightning.message.body"
+    OBJECT_TYPE = "agentlightning.object.type"
+    OBJECT_LITERAL = "agentlightning.object.literal"
+    OBJECT_JSON = "agentlightning.object.json"
+    OPERATION_NAME = "agentlightning.operation.name"
+    OPERATION_INPUT = "agentlightning.operation.input"
+    OPERATION_OUTPUT = "agentlightning.operation.output"
+
+
+class ModelCallAttributes(StrEnum):
+    """Keys of a model-call span: OpenTelemetry's GenAI keys, and ours for what those lack."""
+
+    OPERATION = "gen_ai.operation.name"
+    PROVIDER = "gen_ai.provider.name"
+    REQUEST_MODEL = "gen_ai.request.model"
+    RESPONSE_ID = "gen_ai.response.id"
+    RESPONSE_MODEL = "gen_ai.response.model"
+    FINISH_REASONS = "gen_ai.response.finish_reasons"
+    INPUT_MESSAGES = "gen_ai.input.messages"
+    """JSON string: the request's messages, in OpenTelemetry's parts form or OpenAI's chat form."""
+    OUTPUT_MESSAGES = "gen_ai.output.messages"
+    """JSON string: the answer's messages, one per choice."""
+    TOOL_DEFINITIONS = "gen_ai.tool.definitions"
+    INPUT_TOKENS = "gen_ai.usage.input_tokens"
+    OUTPUT_TOKENS = "gen_ai.usage.output_tokens"
+    AGENT_NAME = "gen_ai.agent.name"
+    PROMPT_TOKEN_IDS = "prompt_token_ids"
+    """List of ints: exactly what the model was given (key of 0.3)."""
+    RESPONSE_TOKEN_IDS = "response_token_ids"
+    """List of ints: exactly what the model sampled, end token included (key of 0.3)."""
+    RESPONSE_LOGPROBS = "agentlightning.response_logprobs"
+    """List of floats, one per response token: natural log-probability under the sampling policy."""
+    MODEL_VERSION = "agentlightning.model_version"
+    """String: which weights answered."""
+    ERROR = "agentlightning.model_call.error"
+    """String: why there is no usable answer; absent when the call succeeded."""

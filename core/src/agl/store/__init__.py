@@ -1,0 +1,3 @@
+"""The store: its contract (``base``), its ``rules``, and two implementations."""
+
+from agl.store.base import LightningStore as LightningStore

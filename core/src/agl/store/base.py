@@ -1,0 +1,444 @@
+"""The contract of a store. Implementations hold data and apply ``store/rules.py``; they call no
+hooks.
+
+Any method may be called from any thread and any event loop. Records are returned as they were right
+after the operation.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, cast
+
+from agl.types import (
+    Attempt,
+    AttemptedRollout,
+    AttemptStatus,
+    EnqueueRolloutRequest,
+    Failure,
+    NamedResources,
+    PaginatedResult,
+    ResourcesUpdate,
+    Rollout,
+    RolloutConfig,
+    RolloutMode,
+    RolloutStatus,
+    Span,
+    TaskInput,
+    Worker,
+    WorkerStatus,
+)
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import ReadableSpan
+
+
+class Unset:
+    """Type of ``UNSET``: an argument that was left out, where None means "clear it"."""
+
+    _instance: "Unset | None" = None
+
+    def __new__(cls) -> "Unset":
+        if cls._instance is None:
+            cls._instance = super().__new__(cls)
+        return cls._instance
+
+    def __repr__(self) -> str:
+        return "UNSET"
+
+    def __bool__(self) -> bool:
+        return False
+
+
+UNSET: Final = Unset()
+
+SortOrder = Literal["asc", "desc"]
+FilterLogic = Literal["and", "or"]
+
+
+class LightningStoreCapabilities(TypedDict, total=False):
+    """What a store can do; absent means False."""
+
+    thread_safe: bool
+    async_safe: bool
+    zero_copy: bool
+    """Processes that get the object (by fork or pickle) see the same data."""
+    otlp_traces: bool
+    """``otlp_traces_endpoint`` takes OTLP."""
+
+
+class LightningStoreStatistics(TypedDict, total=False):
+    """Counters of a store."""
+
+    name: str
+    total_rollouts: int
+    total_attempts: int
+    total_spans: int
+    total_resources: int
+    total_workers: int
+    uptime: float
+    """Seconds since the store was opened."""
+
+
+class LightningStore(ABC):
+    """Where algorithm and runners meet: a queue of rollouts, their attempts and spans, resources,
+    and workers.
+
+    Ids are strings made by the store: ``ro-…``, ``at-…``, ``rs-…``. Instants are unix seconds.
+    Queries take ``limit`` -1 for "all", an ``offset``, a field to sort by and an order, and return
+    a ``PaginatedResult``; an unknown sort field, ``limit`` 0 or below -1, or a negative offset is
+    an ``InvalidQueryError``.
+    """
+
+    @property
+    def capabilities(self) -> LightningStoreCapabilities:
+        """What this store can do."""
+        return {"thread_safe": True, "async_safe": True, "zero_copy": False, "otlp_traces": False}
+
+    def otlp_traces_endpoint(self) -> str:
+        """Address that takes OTLP/HTTP traces for this store.
+
+        Raises:
+            NotImplementedError: The store has none; see ``capabilities``.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__} has no OTLP endpoint; serve it with LightningStoreServer"
+        )
+
+    @abstractmethod
+    async def statistics(self) -> LightningStoreStatistics:
+        """Counters."""
+
+    async def close(self) -> None:
+        """Finish pending writes and free files, threads and connections. Calling it again does
+        nothing.
+        """
+
+    # --- putting work in, taking it out
+    -------------------------------------------------------------------------
+
+    async def enqueue_rollout(
+        self,
+        input: TaskInput,
+        mode: RolloutMode | None = None,
+        resources_id: str | None = None,
+        config: RolloutConfig | None = None,
+        metadata: dict[str, Any] | None = None,
+    ) -> Rollout:
+        """Queue one task; see ``enqueue_many_rollouts``."""
+        request = EnqueueRolloutRequest(
+            input=input, mode=mode, resources_id=resources_id, config=config, metadata=metadata
+        )
+        return (await self.enqueue_many_rollouts([request]))[0]
+
+    @abstractmethod
+    async def enqueue_many_rollouts(
+        self, rollouts: Sequence[EnqueueRolloutRequest]
+    ) -> Sequence[Rollout]:
+        """Queue tasks, first in first out.
+
+        A ``resources_id`` of None becomes the latest snapshot of this moment, or stays None when
+        there is none.
+
+        Returns:
+            The rollouts, status ``queuing``, in the order of the requests.
+
+        Raises:
+            UnknownRecordError: A ``resources_id`` does not exist. Nothing was queued.
+        """
+
+    async def dequeue_rollout(
+        self, worker_id: str | None = None, *, wait_seconds: float = 0.0
+    ) -> AttemptedRollout | None:
+        """Claim one rollout, or None; see ``dequeue_many_rollouts``."""
+        claimed = await self.dequeue_many_rollouts(
+            limit=1, worker_id=worker_id, wait_seconds=wait_seconds
+        )
+        return claimed[0] if claimed else None
+
+    @abstractmethod
+    async def dequeue_many_rollouts(
+        self, *, limit: int = 1, worker_id: str | None = None, wait_seconds: float = 0.0
+    ) -> Sequence[AttemptedRollout]:
+        """Claim up to ``limit`` queued rollouts; each gets a new attempt, status ``preparing``.
+
+        Args:
+            limit: At most so many; 0 or less claims nothing.
+            worker_id: Who claims; the worker becomes ``busy``, or ``idle`` when nothing was found.
+            wait_seconds: While the queue is empty, wait up to so long for the first one. 0 returns
+                at once.
+
+        Returns:
+            What was claimed, possibly nothing. No rollout is ever handed out twice for one attempt.
+        """
+
+    @abstractmethod
+    async def start_rollout(
+        self,
+        input: TaskInput,
+        mode: RolloutMode | None = None,
+        resources_id: str | None = None,
+        config: RolloutConfig | None = None,
+        metadata: dict[str, Any] | None = None,
+        worker_id: str | None = None,
+    ) -> AttemptedRollout:
+        """Make a rollout and its first attempt at once, past the queue."""
+
+    @abstractmethod
+    async def start_attempt(
+        self, rollout_id: str, worker_id: str | None = None
+    ) -> AttemptedRollout:
+        """Make another attempt of a rollout, which leaves the queue if it was there.
+
+        Raises:
+            UnknownRecordError: No such rollout.
+            InvalidTransitionError: The rollout has ended.
+        """
+
+    # --- spans
+    --------------------------------------------------------------------------------------------------
+
+    async def add_span(self, span: Span) -> Span | None:
+        """Store one span; None when its id is stored already."""
+        added = await self.add_many_spans([span])
+        return added[0] if added else None
+
+    @abstractmethod
+    async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
+        """Store spans, all or none.
+
+        A ``sequence_id`` of ``UNASSIGNED`` becomes the attempt's next number, in the order given. A
+        span whose (rollout, attempt, span id) is stored already is skipped. The first span moves
+        its attempt from ``preparing`` to ``running``, and revives an ``unresponsive`` one; each
+        counts as a heartbeat. Spans of an ended attempt are kept and change no status.
+
+        Returns:
+            The spans that were added, as stored.
+
+        Raises:
+            UnknownRecordError: An attempt does not exist.
+        """
+
+    async def add_otel_span(
+        self,
+        rollout_id: str,
+        attempt_id: str,
+        readable_span: "ReadableSpan",
+        sequence_id: int | None = None,
+    ) -> Span | None:
+        """Store a finished span of the OpenTelemetry SDK; None when its id is stored already."""
+        return await self.add_span(
+            Span.from_opentelemetry(readable_span, rollout_id, attempt_id, sequence_id or 0)
+        )
+
+    async def get_next_span_sequence_id(self, rollout_id: str, attempt_id: str) -> int:
+        """Reserve the attempt's next span number."""
+        return (await self.get_many_span_sequence_ids([(rollout_id, attempt_id)]))[0]
+
+    @abstractmethod
+    async def get_many_span_sequence_ids(
+        self, rollout_attempt_ids: Sequence[tuple[str, str]]
+    ) -> Sequence[int]:
+        """Reserve span numbers, one per pair; a pair that stands twice gets two.
+
+        Raises:
+            UnknownRecordError: An attempt does not exist.
+        """
+
+    @abstractmethod
+    async def query_spans(
+        self,
+        rollout_id: str,
+        attempt_id: str | Literal["latest"] | None = None,
+        *,
+        trace_id: str | None = None,
+        trace_id_contains: str | None = None,
+        span_id: str | None = None,
+        span_id_contains: str | None = None,
+        parent_id: str | None = None,
+        parent_id_contains: str | None = None,
+        name: str | None = None,
+        name_contains: str | None = None,
+        filter_logic: FilterLogic = "and",
+        limit: int = -1,
+        offset: int = 0,
+        sort_by: str | None = "sequence_id",
+        sort_order: SortOrder = "asc",
+    ) -> PaginatedResult[Span]:
+        """Spans of a rollout, or of one attempt of it. Empty for unknown ids.
+
+        Args:
+            rollout_id: Whose spans.
+            attempt_id: Only this attempt; ``"latest"`` for the newest; None for all.
+            filter_logic: How the exact and ``_contains`` filters combine; the two ids always hold.
+        """
+
+    # --- looking at work
+    ----------------------------------------------------------------------------------------
+
+    @abstractmethod
+    async def query_rollouts(
+        self,
+        *,
+        status_in: Sequence[RolloutStatus] | None = None,
+        rollout_id_in: Sequence[str] | None = None,
+        rollout_id_contains: str | None = None,
+        filter_logic: FilterLogic = "and",
+        sort_by: str | None = None,
+        sort_order: SortOrder = "asc",
+        limit: int = -1,
+        offset: int = 0,
+        status: Sequence[RolloutStatus] | None = None,
+        rollout_ids: Sequence[str] | None = None,
+    ) -> PaginatedResult[Rollout]:
+        """Rollouts; those with an attempt come as ``AttemptedRollout``.
+
+        An empty ``status_in`` or ``rollout_id_in`` matches nothing. ``status`` and ``rollout_ids``
+        are 0.3's older names of the two. Default order: as enqueued.
+        """
+
+    @abstractmethod
+    async def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:
+        """The rollout (an ``AttemptedRollout`` once it has an attempt), or None."""
+
+    @abstractmethod
+    async def query_attempts(
+        self,
+        rollout_id: str,
+        *,
+        sort_by: str | None = "sequence_id",
+        sort_order: SortOrder = "asc",
+        limit: int = -1,
+        offset: int = 0,
+    ) -> PaginatedResult[Attempt]:
+        """Attempts of a rollout; empty for an unknown one."""
+
+    @abstractmethod
+    async def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
+        """The newest attempt, or None."""
+
+    @abstractmethod
+    async def wait_for_rollouts(
+        self, *, rollout_ids: Sequence[str], timeout: float | None = None
+    ) -> list[Rollout]:
+        """Wait until all these rollouts have ended.
+
+        Args:
+            rollout_ids: Which; unknown ids are left out of the answer and not waited for.
+            timeout: Seconds to wait at most; None for as long as it takes, 0 to look only.
+
+        Returns:
+            Those that have ended, in the order of ``rollout_ids``.
+        """
+
+    # --- changing work
+    ------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    async def update_rollout(
+        self,
+        rollout_id: str,
+        input: TaskInput | Unset = UNSET,
+        mode: RolloutMode | None | Unset = UNSET,
+        resources_id: str | None | Unset = UNSET,
+        status: RolloutStatus | Unset = UNSET,
+        config: RolloutConfig | Unset = UNSET,
+        metadata: dict[str, Any] | None | Unset = UNSET,
+    ) -> Rollout:
+        """Change what is given.
+
+        Raises:
+            UnknownRecordError: No such rollout.
+            InvalidTransitionError: The status cannot be reached from the present one.
+        """
+
+    @abstractmethod
+    async def update_attempt(
+        self,
+        rollout_id: str,
+        attempt_id: str | Literal["latest"],
+        status: AttemptStatus | Unset = UNSET,
+        worker_id: str | Unset = UNSET,
+        last_heartbeat_time: float | Unset = UNSET,
+        metadata: dict[str, Any] | None | Unset = UNSET,
+        error: Failure | Unset = UNSET,
+    ) -> Attempt:
+        """Change what is given. The latest attempt's status moves the rollout; an older attempt's
+        does not.
+
+        Reporting the final status that an attempt has already is accepted and changes nothing.
+
+        Raises:
+            UnknownRecordError: No such attempt.
+            InvalidTransitionError: The status cannot be reached from the present one.
+        """
+
+    # --- resources
+    ----------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    async def add_resources(self, resources: NamedResources) -> ResourcesUpdate:
+        """Store a new snapshot, which becomes the latest."""
+
+    @abstractmethod
+    async def update_resources(
+        self, resources_id: str, resources: NamedResources
+    ) -> ResourcesUpdate:
+        """Replace a snapshot, or make it under this id; it becomes the latest."""
+
+    @abstractmethod
+    async def get_resources_by_id(self, resources_id: str) -> ResourcesUpdate | None:
+        """The snapshot, or None."""
+
+    @abstractmethod
+    async def get_latest_resources(self) -> ResourcesUpdate | None:
+        """The snapshot that was added or replaced last, or None."""
+
+    @abstractmethod
+    async def query_resources(
+        self,
+        *,
+        resources_id: str | None = None,
+        resources_id_contains: str | None = None,
+        sort_by: str | None = None,
+        sort_order: SortOrder = "asc",
+        limit: int = -1,
+        offset: int = 0,
+    ) -> PaginatedResult[ResourcesUpdate]:
+        """Snapshots; default order: as created."""
+
+    # --- workers
+    ------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    async def query_workers(
+        self,
+        *,
+        status_in: Sequence[WorkerStatus] | None = None,
+        worker_id_contains: str | None = None,
+        filter_logic: FilterLogic = "and",
+        sort_by: str | None = None,
+        sort_order: SortOrder = "asc",
+        limit: int = -1,
+        offset: int = 0,
+    ) -> PaginatedResult[Worker]:
+        """Workers; default order: as first seen."""
+
+    @abstractmethod
+    async def get_worker_by_id(self, worker_id: str) -> Worker | None:
+        """The worker, or None."""
+
+    @abstractmethod
+    async def update_worker(
+        self, worker_id: str, heartbeat_stats: dict[str, Any] | Unset = UNSET
+    ) -> Worker:
+        """Note a heartbeat; an unknown worker is made."""
+
+
+def given(value: Any) -> bool:
+    """Whether an argument was given (is not ``UNSET``)."""
+    return not isinstance(value, Unset)
+
+
+def changes(**values: Any) -> dict[str, Any]:
+    """Only the arguments that were given."""
+    return {key: cast(Any, value) for key, value in values.items() if given(value)}

@@ -1,0 +1,258 @@
+"""The contract of a tracer, and which tracer is active where."""
+
+import contextlib
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Protocol
+
+from agl.errors import TracerError
+from agl.types import Attributes, Span, SpanCoreFields, TraceStatus
+from agl.workers import ParallelWorkerBase
+
+if TYPE_CHECKING:
+    from agl.store.base import LightningStore
+
+
+class SpanRecordingContext(Protocol):
+    """A span that is being recorded."""
+
+    def record_attributes(self, attributes: Attributes) -> None:
+        """Add attributes."""
+        ...
+
+    def record_exception(self, exception: BaseException) -> None:
+        """Add an exception event and set the status to ERROR."""
+        ...
+
+    def record_status(self, status: TraceStatus) -> None:
+        """Set the outcome."""
+        ...
+
+    def get_recorded_span(self) -> SpanCoreFields:
+        """What was recorded; complete once the context has been left."""
+        ...
+
+
+class Tracer(ParallelWorkerBase, ABC):
+    """Collects the spans of a rollout and brings them to the store.
+
+    A subclass must implement ``trace_context`` and ``get_last_trace``; ``create_span`` and
+    ``operation_context`` make the emitters work under it. Many trace contexts may be open in one
+    process at once: which one a span belongs to is decided by context variables, never by a
+    process-wide global.
+    """
+
+    @abstractmethod
+    def trace_context(
+        self,
+        name: str | None = None,
+        *,
+        store: "LightningStore | None" = None,
+        rollout_id: str | None = None,
+        attempt_id: str | None = None,
+    ) -> AbstractAsyncContextManager[Any]:
+        """Collect spans for as long as the context is open.
+
+        With both ids (and a store, given here or to ``init_worker``) the spans are in the store
+        when the context has been left; without ids they are only kept for ``get_last_trace``.
+        Within it this tracer is the active one.
+
+        Raises:
+            TracerError: Only one of the two ids was given, or ids without a store.
+        """
+
+    @abstractmethod
+    def get_last_trace(self) -> list[Span]:
+        """Spans of the open trace context of this task or thread, or else of the last one that was
+        left.
+        """
+
+    def create_span(
+        self,
+        name: str,
+        attributes: Attributes | None = None,
+        timestamp: float | None = None,
+        status: TraceStatus | None = None,
+    ) -> SpanCoreFields:
+        """Record a span that begins and ends at ``timestamp`` (unix seconds; None is now)."""
+        raise TracerError(
+            f"{type(self).__name__} cannot create spans; it does not implement create_span"
+        )
+
+    def operation_context(
+        self,
+        name: str,
+        attributes: Attributes | None = None,
+        start_time: float | None = None,
+        end_time: float | None = None,
+    ) -> AbstractContextManager[SpanRecordingContext]:
+        """Record a span around a block; times other than now may be given in unix seconds."""
+        raise TracerError(
+            f"{type(self).__name__} cannot record operations; it does not implement
+            operation_context"
+        )
+
+    def trace_run(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call ``func`` under a trace context without ids, from synchronous code."""
+        import asyncio
+
+        async def run() -> Any:
+            async with self.trace_context():
+                return func(*args, **kwargs)
+
+        return asyncio.run(run())
+
+    async def trace_run_async(
+        self, func: Callable[..., Awaitable[Any]], *args: Any, **kwargs: Any
+    ) -> Any:
+        """Await ``func`` under a trace context without ids."""
+        async with self.trace_context():
+            return await func(*args, **kwargs)
+
+    def get_langchain_handler(self) -> Any:
+        """A LangChain callback handler, or None where the tracer has none."""
+        return None
+
+    @contextlib.contextmanager
+    def lifespan(self, store: "LightningStore | None" = None) -> Iterator["Tracer"]:
+        """``init`` and ``init_worker`` before, the two ``teardown``s after."""
+        self.init()
+        self.init_worker(0, store)
+        try:
+            yield self
+        finally:
+            self.teardown_worker(0)
+            self.teardown()
+
+    def init_worker(
+        self, worker_id: int, store: "LightningStore | None" = None, *args: Any, **kwargs: Any
+    ) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Prepare for one runner; ``store`` is used by trace contexts that name none."""
+
+
+_active: ContextVar[Tracer | None] = ContextVar("agl_active_tracer", default=None)
+
+
+def get_active_tracer() -> Tracer | None:
+    """The tracer of this task or thread, or None."""
+    return _active.get()
+
+
+def set_active_tracer(tracer: Tracer) -> None:
+    """Make ``tracer`` the active one here and in what is started from here.
+
+    Raises:
+        TracerError: Another one is active.
+    """
+    current = _active.get()
+    if current is not None and current is not tracer:
+        raise TracerError(
+            f"{type(tracer).__name__} cannot become active: {type(current).__name__} is. "
+            "Leave its trace context first, or call agl.clear_active_tracer()"
+        )
+    _active.set(tracer)
+
+
+def clear_active_tracer() -> None:
+    """No tracer is active here any more."""
+    _active.set(None)
+
+
+@contextlib.contextmanager
+def active_tracer(tracer: Tracer) -> Iterator[None]:
+    """Within the block ``tracer`` is active; contexts may be nested."""
+    token = _active.set(tracer)
+    try:
+        yield
+    finally:
+        _active.reset(token)
+
+
+class _LocalSpan:
+    """A span that is recorded and goes nowhere: what emitters use with ``propagate=False``."""
+
+    def __init__(self, name: str, attributes: Attributes | None, start_time: float | None) -> None:
+        self._name = name
+        self._attributes: Attributes = dict(attributes or {})
+        self._status = TraceStatus(status_code="OK")
+        self._start_time = time.time() if start_time is None else start_time
+        self.end_time: float | None = None
+
+    def record_attributes(self, attributes: Attributes) -> None:
+        self._attributes.update(attributes)
+
+    def record_exception(self, exception: BaseException) -> None:
+        self._attributes["exception.type"] = type(exception).__qualname__
+        self._attributes["exception.message"] = str(exception)
+        self._status = TraceStatus(status_code="ERROR", description=str(exception))
+
+    def record_status(self, status: TraceStatus) -> None:
+        self._status = status
+
+    def get_recorded_span(self) -> SpanCoreFields:
+        return SpanCoreFields(
+            name=self._name,
+            status=self._status,
+            attributes=self._attributes,
+            start_time=self._start_time,
+            end_time=self.end_time,
+        )
+
+
+class DummyTracer(Tracer):
+    """Builds spans and keeps none."""
+
+    @contextlib.asynccontextmanager
+    async def trace_context(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self,
+        name: str | None = None,
+        *,
+        store: "LightningStore | None" = None,
+        rollout_id: str | None = None,
+        attempt_id: str | None = None,
+    ) -> Any:
+        """Make this tracer active; nothing is collected."""
+        with active_tracer(self):
+            yield self
+
+    def get_last_trace(self) -> list[Span]:
+        """Always empty."""
+        return []
+
+    def create_span(
+        self,
+        name: str,
+        attributes: Attributes | None = None,
+        timestamp: float | None = None,
+        status: TraceStatus | None = None,
+    ) -> SpanCoreFields:
+        """The fields, unrecorded."""
+        now = time.time() if timestamp is None else timestamp
+        return SpanCoreFields(
+            name=name,
+            status=status or TraceStatus(status_code="OK"),
+            attributes=dict(attributes or {}),
+            start_time=now,
+            end_time=now,
+        )
+
+    @contextlib.contextmanager
+    def operation_context(
+        self,
+        name: str,
+        attributes: Attributes | None = None,
+        start_time: float | None = None,
+        end_time: float | None = None,
+    ) -> Iterator[SpanRecordingContext]:
+        """A recording that goes nowhere."""
+        span = _LocalSpan(name, attributes, start_time)
+        try:
+            yield span
+        except BaseException as error:
+            span.record_exception(error)
+            raise
+        finally:
+            span.end_time = time.time() if end_time is None else end_time

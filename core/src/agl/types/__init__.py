@@ -1,0 +1,69 @@
+"""Every noun of agl, and nothing but data.
+
+``records`` is the work, ``spans`` what it did, ``resources`` what it uses, ``learning`` what is
+learned from it.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from agl.types.learning import (
+    CallKey as CallKey,
+    Exclusion as Exclusion,
+    ExclusionReason as ExclusionReason,
+    Ledger as Ledger,
+    ModelCall as ModelCall,
+    RowBreak as RowBreak,
+    TrainingRow as TrainingRow,
+    Triplet as Triplet,
+)
+from agl.types.records import (
+    Attempt as Attempt,
+    AttemptedRollout as AttemptedRollout,
+    AttemptStatus as AttemptStatus,
+    Dataset as Dataset,
+    EnqueueRolloutRequest as EnqueueRolloutRequest,
+    Failure as Failure,
+    FilterField as FilterField,
+    PaginatedResult as PaginatedResult,
+    Rollout as Rollout,
+    RolloutConfig as RolloutConfig,
+    RolloutMode as RolloutMode,
+    RolloutStatus as RolloutStatus,
+    SortOptions as SortOptions,
+    TaskInput as TaskInput,
+    Worker as Worker,
+    WorkerStatus as WorkerStatus,
+)
+from agl.types.resources import (
+    LLM as LLM,
+    NamedResources as NamedResources,
+    PromptTemplate as PromptTemplate,
+    ProxyLLM as ProxyLLM,
+    Resource as Resource,
+    ResourcesUpdate as ResourcesUpdate,
+    ResourceUnion as ResourceUnion,
+)
+from agl.types.spans import (
+    UNASSIGNED as UNASSIGNED,
+    Attributes as Attributes,
+    AttributeValue as AttributeValue,
+    Event as Event,
+    Link as Link,
+    OtelResource as OtelResource,
+    RewardDimension as RewardDimension,
+    Span as Span,
+    SpanContext as SpanContext,
+    SpanCoreFields as SpanCoreFields,
+    SpanLike as SpanLike,
+    StatusCode as StatusCode,
+    TraceState as TraceState,
+    TraceStatus as TraceStatus,
+)
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import ReadableSpan
+
+    RolloutRawResult = None | float | list[ReadableSpan] | list[Span] | list[SpanCoreFields]
+else:
+    RolloutRawResult = None | float | list[Any]
+"""What an agent may return: nothing, the final reward, or the whole list of its spans."""

@@ -1,0 +1,169 @@
+"""Rollouts, attempts, workers: the records of work."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Generic, Literal, Protocol, TypedDict, TypeVar, overload
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+TaskInput = Any
+"""What a task is made of: any JSON value."""
+
+RolloutStatus = Literal[
+    "queuing", "preparing", "running", "failed", "succeeded", "cancelled", "requeuing"
+]
+AttemptStatus = Literal["preparing", "running", "failed", "succeeded", "unresponsive", "timeout"]
+WorkerStatus = Literal["idle", "busy", "unknown"]
+RolloutMode = Literal["train", "val", "test"]
+
+T_co = TypeVar("T_co", covariant=True)
+T = TypeVar("T")
+
+
+class Record(BaseModel):
+    """Base of stored records: immutable, times in unix seconds."""
+
+    model_config = ConfigDict(frozen=True)
+
+
+class RolloutConfig(Record):
+    """Deadlines and retries of one rollout. The limits hold for each attempt."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    timeout_seconds: float | None = Field(default=None, gt=0)
+    """An attempt that runs longer ends as ``timeout``."""
+    unresponsive_seconds: float | None = Field(default=None, gt=0)
+    """An attempt that gives no sign (span or heartbeat) for longer becomes ``unresponsive``."""
+    max_attempts: int = Field(default=1, ge=1)
+    retry_condition: list[AttemptStatus] = Field(default_factory=list[AttemptStatus])
+    """Attempt statuses after which another attempt is made, while ``max_attempts`` allows."""
+
+
+class Failure(Record):
+    """Why an attempt did not succeed: which boundary failed, and how."""
+
+    boundary: Literal[
+        "agent", "timeout", "tracer", "model", "evaluator", "cancelled", "lost", "resources", "hook"
+    ]
+    type: str
+    """Qualified name of the exception, or a short code where there was none."""
+    message: str
+    traceback: str | None = None
+
+
+class Attempt(Record):
+    """One execution of a rollout."""
+
+    rollout_id: str
+    attempt_id: str
+    sequence_id: int
+    """1 for the first attempt of the rollout."""
+    start_time: float
+    end_time: float | None = None
+    status: AttemptStatus = "preparing"
+    worker_id: str | None = None
+    last_heartbeat_time: float | None = None
+    metadata: dict[str, Any] | None = None
+    error: Failure | None = None
+    """Set when the attempt failed, timed out or was lost. Not in 0.3."""
+
+
+class Rollout(Record):
+    """One task to be done by the agent, and how far it is."""
+
+    rollout_id: str
+    input: TaskInput
+    start_time: float
+    """When it was enqueued."""
+    end_time: float | None = None
+    mode: RolloutMode | None = None
+    resources_id: str | None = None
+    status: RolloutStatus = "queuing"
+    config: RolloutConfig = Field(default_factory=RolloutConfig)
+    metadata: dict[str, Any] | None = None
+
+
+class AttemptedRollout(Rollout):
+    """A rollout with its latest attempt."""
+
+    attempt: Attempt
+
+    @model_validator(mode="after")
+    def check_consistency(self) -> "AttemptedRollout":
+        """Refuse an attempt of another rollout."""
+        if self.attempt.rollout_id != self.rollout_id:
+            raise ValueError(
+                f"rollout {self.rollout_id!r}: its attempt {self.attempt.attempt_id!r} belongs to "
+                f"{self.attempt.rollout_id!r}"
+            )
+        return self
+
+
+class EnqueueRolloutRequest(Record):
+    """What is needed to queue one rollout."""
+
+    input: TaskInput
+    mode: RolloutMode | None = None
+    resources_id: str | None = None
+    config: RolloutConfig | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class Worker(Record):
+    """A runner as the store sees it."""
+
+    worker_id: str
+    status: WorkerStatus = "unknown"
+    heartbeat_stats: dict[str, Any] | None = None
+    last_heartbeat_time: float | None = None
+    last_dequeue_time: float | None = None
+    last_busy_time: float | None = None
+    last_idle_time: float | None = None
+    current_rollout_id: str | None = None
+    current_attempt_id: str | None = None
+
+
+class PaginatedResult(BaseModel, Sequence[T], Generic[T]):  # pyright: ignore[reportIncompatibleMethodOverride]
+    """One page of a query; behaves as the sequence of its items."""
+
+    items: Sequence[T]
+    limit: int
+    """As asked for; -1 means all."""
+    offset: int
+    total: int
+    """How many match, before paging."""
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[T]: ...
+    def __getitem__(self, index: int | slice) -> T | Sequence[T]:
+        return self.items[index]
+
+    def __iter__(self) -> Iterator[T]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return iter(self.items)
+
+
+class Dataset(Protocol[T_co]):
+    """Tasks by position: a list is one, and so is a Hugging Face dataset."""
+
+    def __getitem__(self, index: int, /) -> T_co: ...
+    def __len__(self) -> int: ...
+
+
+class FilterField(TypedDict, total=False):
+    """How one field is matched."""
+
+    exact: Any
+    within: Sequence[Any]
+    contains: str
+
+
+class SortOptions(TypedDict):
+    """By which field, in which order."""
+
+    name: str
+    order: Literal["asc", "desc"]

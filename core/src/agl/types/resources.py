@@ -1,0 +1,121 @@
+"""Resources: what an algorithm publishes and an agent uses (a prompt, the address of a model)."""
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from agl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from agl.types.records import AttemptedRollout
+
+
+class Resource(BaseModel):
+    """Base of versioned resources; ``resource_type`` tells the kinds apart on the wire."""
+
+    model_config = ConfigDict(frozen=True, protected_namespaces=())
+
+    resource_type: Any
+
+
+class LLM(Resource):
+    """An OpenAI-compatible address, a model's name there, and how to sample."""
+
+    resource_type: Literal["llm"] = "llm"  # pyright: ignore[reportIncompatibleVariableOverride]
+    endpoint: str
+    """Base address as an OpenAI client takes it, ending in ``/v1``."""
+    model: str
+    api_key: str | None = None
+    sampling_parameters: dict[str, Any] = Field(default_factory=dict)
+
+    def get_base_url(self, *args: Any, **kwargs: Any) -> str:
+        """The address to give to an OpenAI client; arguments are for subclasses and ignored
+        here.""" return self.endpoint
+
+
+class ProxyLLM(LLM):
+    """A model behind the gateway; each attempt has an address of its own."""
+
+    resource_type: Literal["proxy_llm"] = "proxy_llm"  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def get_base_url(self, rollout_id: str | None = None, attempt_id: str | None = None) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The address under which calls are recorded for one attempt.
+
+        Args:
+            rollout_id: The rollout, or None (with ``attempt_id`` None) for the bare, unattributed
+                address.
+            attempt_id: The attempt.
+
+        Raises:
+            ConfigError: Only one of the two ids was given.
+        """
+        if rollout_id is None and attempt_id is None:
+            return self.endpoint
+        if not rollout_id or not attempt_id:
+            raise ConfigError(
+                f"ProxyLLM.get_base_url needs both ids or neither; got rollout_id={rollout_id!r}, "
+                f"attempt_id={attempt_id!r}"
+            )
+        endpoint = self.endpoint.rstrip("/")
+        suffix = "/v1" if endpoint.endswith("/v1") else ""
+        return f"{endpoint.removesuffix('/v1')}/rollout/{rollout_id}/attempt/{attempt_id}{suffix}"
+
+    def with_attempted_rollout(self, rollout: "AttemptedRollout") -> LLM:
+        """The same model as a plain ``LLM`` whose address belongs to one attempt."""
+        return LLM(
+            endpoint=self.get_base_url(rollout.rollout_id, rollout.attempt.attempt_id),
+            model=self.model,
+            api_key=self.api_key,
+            sampling_parameters=self.sampling_parameters,
+        )
+
+
+class PromptTemplate(Resource):
+    """A prompt with placeholders, and the engine that fills them."""
+
+    resource_type: Literal["prompt_template"] = "prompt_template"  # pyright: ignore[reportIncompatibleVariableOverride]
+    template: str
+    engine: Literal["jinja", "f-string", "poml"] = "f-string"
+
+    def format(self, **kwargs: Any) -> str:
+        """Fill the placeholders.
+
+        Raises:
+            KeyError: An f-string placeholder has no value.
+            ConfigError: The engine's library is not installed.
+        """
+        if self.engine == "f-string":
+            return self.template.format(**kwargs)
+        if self.engine == "jinja":
+            try:
+                from jinja2 import StrictUndefined, Template
+            except ImportError:
+                raise ConfigError(
+                    "PromptTemplate engine 'jinja' needs 'jinja2', which is not installed. "
+                    "Run: pip install 'agl-core[jinja]'"
+                ) from None
+            return Template(self.template, undefined=StrictUndefined).render(**kwargs)
+        raise ConfigError(
+            "PromptTemplate engine 'poml' is rendered by agl-apo, which is not part of agl-core. "
+            "Use engine 'f-string' or 'jinja', or run: pip install agl-apo"
+        )
+
+
+ResourceUnion = Annotated[LLM | ProxyLLM | PromptTemplate, Field(discriminator="resource_type")]
+NamedResources = dict[str, ResourceUnion]
+"""Resource name -> resource; one snapshot of everything that a rollout may use."""
+
+
+class ResourcesUpdate(BaseModel):
+    """A stored snapshot of resources."""
+
+    model_config = ConfigDict(frozen=True)
+
+    resources_id: str
+    create_time: float
+    """Unix seconds."""
+    update_time: float
+    """Unix seconds; the snapshot with the highest one is the latest."""
+    version: int
+    """1 when created, one more at each replacement."""
+    resources: NamedResources

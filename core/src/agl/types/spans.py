@@ -1,0 +1,277 @@
+"""Spans: what an attempt did, in OpenTelemetry's terms."""
+
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+if TYPE_CHECKING:
+    from opentelemetry import trace as trace_api
+    from opentelemetry.sdk.resources import Resource as SdkResource
+    from opentelemetry.sdk.trace import Event as SdkEvent
+    from opentelemetry.sdk.trace import ReadableSpan
+    from opentelemetry.trace import Status as SdkStatus
+
+AttributeValue = (
+    str | bool | int | float | Sequence[str] | Sequence[bool] | Sequence[int] | Sequence[float]
+)
+Attributes = dict[str, AttributeValue]
+"""Attribute name -> scalar or homogeneous sequence."""
+TraceState = dict[str, str]
+StatusCode = Literal["UNSET", "OK", "ERROR"]
+
+UNASSIGNED = 0
+"""``Span.sequence_id`` of a span whose number the store shall assign; stored ones begin at 1."""
+
+
+class _SpanPart(BaseModel):
+    # 0.3 keeps unknown keys of spans and their parts; so do we: nothing disappears.
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+
+class SpanContext(_SpanPart):
+    """Ids of a span."""
+
+    trace_id: str
+    span_id: str
+    is_remote: bool
+    trace_state: TraceState
+
+    @classmethod
+    def from_opentelemetry(cls, src: "trace_api.SpanContext") -> "SpanContext":
+        """From OpenTelemetry's object; ids become lower-case hex."""
+        return cls(
+            trace_id=f"{src.trace_id:032x}",
+            span_id=f"{src.span_id:016x}",
+            is_remote=src.is_remote,
+            trace_state=dict(src.trace_state.items()) if src.trace_state else {},
+        )
+
+
+class TraceStatus(_SpanPart):
+    """Outcome of a span."""
+
+    status_code: StatusCode
+    description: str | None = None
+
+    @classmethod
+    def from_opentelemetry(cls, src: "SdkStatus") -> "TraceStatus":
+        """From OpenTelemetry's object."""
+        return cls(status_code=src.status_code.name, description=src.description)
+
+
+class Event(_SpanPart):
+    """Something that happened at one moment of a span."""
+
+    name: str
+    attributes: Attributes
+    timestamp: float | None = None
+    """Unix seconds."""
+
+    @classmethod
+    def from_opentelemetry(cls, src: "SdkEvent") -> "Event":
+        """From OpenTelemetry's object; nanoseconds become seconds."""
+        return cls(
+            name=src.name, attributes=_attributes(src.attributes), timestamp=seconds(src.timestamp)
+        )
+
+
+class Link(_SpanPart):
+    """Reference from a span to another one."""
+
+    context: SpanContext
+    attributes: Attributes | None = None
+
+    @classmethod
+    def from_opentelemetry(cls, src: "trace_api.Link") -> "Link":
+        """From OpenTelemetry's object."""
+        return cls(
+            context=SpanContext.from_opentelemetry(src.context),
+            attributes=_attributes(src.attributes),
+        )
+
+
+class OtelResource(BaseModel):
+    """Attributes of the process (or part of one) that wrote a span."""
+
+    model_config = ConfigDict(frozen=True)
+
+    attributes: Attributes
+    schema_url: str
+
+    @classmethod
+    def from_opentelemetry(cls, src: "SdkResource") -> "OtelResource":
+        """From OpenTelemetry's object."""
+        return cls(attributes=_attributes(src.attributes), schema_url=src.schema_url)
+
+
+class SpanCoreFields(BaseModel):
+    """A span before it belongs to an attempt: name, status, attributes, times."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    status: TraceStatus
+    attributes: Attributes
+    start_time: float | None
+    end_time: float | None
+
+
+class Span(_SpanPart):
+    """A span of one attempt, as the store keeps it."""
+
+    rollout_id: str
+    attempt_id: str
+    sequence_id: int
+    """Order within the attempt, from 1; ``UNASSIGNED`` asks the store for the next one."""
+    trace_id: str
+    """32 hex digits."""
+    span_id: str
+    """16 hex digits; unique within the attempt."""
+    parent_id: str | None
+    name: str
+    status: TraceStatus
+    attributes: Attributes
+    events: list[Event]
+    links: list[Link]
+    start_time: float | None
+    """Unix seconds."""
+    end_time: float | None
+    """Unix seconds."""
+    context: SpanContext | None
+    parent: SpanContext | None
+    resource: OtelResource
+
+    @classmethod
+    def from_opentelemetry(
+        cls, src: "ReadableSpan", rollout_id: str, attempt_id: str, sequence_id: int
+    ) -> "Span":
+        """From a finished span of the OpenTelemetry SDK.
+
+        Args:
+            src: The span.
+            rollout_id: Whose span it is.
+            attempt_id: Whose span it is.
+            sequence_id: Its number, or ``UNASSIGNED``.
+
+        Raises:
+            ValueError: The span has no context.
+        """
+        context = src.context
+        if context is None:
+            raise ValueError(
+                f"span {src.name!r} has no context; only spans that were started can be stored"
+            )
+        return cls(
+            rollout_id=rollout_id,
+            attempt_id=attempt_id,
+            sequence_id=sequence_id,
+            trace_id=f"{context.trace_id:032x}",
+            span_id=f"{context.span_id:016x}",
+            parent_id=f"{src.parent.span_id:016x}" if src.parent else None,
+            name=src.name,
+            status=TraceStatus.from_opentelemetry(src.status),
+            attributes=_attributes(src.attributes),
+            events=[Event.from_opentelemetry(event) for event in src.events],
+            links=[Link.from_opentelemetry(link) for link in src.links],
+            start_time=seconds(src.start_time),
+            end_time=seconds(src.end_time),
+            context=SpanContext.from_opentelemetry(context),
+            parent=SpanContext.from_opentelemetry(src.parent) if src.parent else None,
+            resource=OtelResource.from_opentelemetry(src.resource),
+        )
+
+    @classmethod
+    def from_attributes(
+        cls,
+        *,
+        attributes: Attributes,
+        rollout_id: str | None = None,
+        attempt_id: str | None = None,
+        sequence_id: int | None = None,
+        name: str | None = None,
+        trace_id: str | None = None,
+        span_id: str | None = None,
+        parent_id: str | None = None,
+        start_time: float | None = None,
+        end_time: float | None = None,
+        resource: OtelResource | None = None,
+        status: TraceStatus | None = None,
+    ) -> "Span":
+        """A span made by hand; what is left out gets fresh ids, the time now, status OK and number
+        ``UNASSIGNED``.""" trace_id = trace_id or secrets.token_hex(16) span_id = span_id or
+        secrets.token_hex(8) start_time = time.time() if start_time is None else start_time return
+        cls(
+            rollout_id=rollout_id or "",
+            attempt_id=attempt_id or "",
+            sequence_id=UNASSIGNED if sequence_id is None else sequence_id,
+            trace_id=trace_id,
+            span_id=span_id,
+            parent_id=parent_id,
+            name=name or "",
+            status=status or TraceStatus(status_code="OK"),
+            attributes=attributes,
+            events=[],
+            links=[],
+            start_time=start_time,
+            end_time=start_time if end_time is None else end_time,
+            context=SpanContext(
+                trace_id=trace_id, span_id=span_id, is_remote=False, trace_state={}
+            ),
+            parent=(
+                SpanContext(trace_id=trace_id, span_id=parent_id, is_remote=False, trace_state={})
+                if parent_id
+                else None
+            ),
+            resource=resource or OtelResource(attributes={}, schema_url=""),
+        )
+
+    @classmethod
+    def from_core_fields(
+        cls,
+        core: SpanCoreFields,
+        *,
+        rollout_id: str | None = None,
+        attempt_id: str | None = None,
+        sequence_id: int | None = None,
+    ) -> "Span":
+        """Give core fields a place in an attempt, with fresh ids."""
+        return cls.from_attributes(
+            attributes=core.attributes,
+            rollout_id=rollout_id,
+            attempt_id=attempt_id,
+            sequence_id=sequence_id,
+            name=core.name,
+            start_time=core.start_time,
+            end_time=core.end_time,
+            status=core.status,
+        )
+
+
+SpanLike = Any
+"""A ``Span`` or an OpenTelemetry ``ReadableSpan``: both have ``name`` and ``attributes``."""
+
+
+class RewardDimension(BaseModel):
+    """One named reward of a span; index 0 of a span's list is the primary one."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    value: float = Field(allow_inf_nan=False)
+
+
+def seconds(timestamp: int | float | None) -> float | None:
+    """Unix seconds out of nanoseconds (what OpenTelemetry uses); values up to 1e12 are taken as
+    seconds already.""" if timestamp is None:
+        return None
+    return timestamp / 1e9 if timestamp > 1e12 else float(timestamp)
+
+
+def _attributes(attributes: Mapping[str, Any] | None) -> Attributes:
+    return {
+        key: list(value) if isinstance(value, tuple) else value  # pyright: ignore[reportUnknownArgumentType]
+        for key, value in (attributes or {}).items()
+    }

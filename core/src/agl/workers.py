@@ -1,0 +1,25 @@
+"""The life cycle that tracers and runners share."""
+
+from typing import Any
+
+
+class ParallelWorkerBase:
+    """``init`` in the parent, ``init_worker`` and ``run`` in each worker, then the two teardowns."""
+
+    worker_id: int | None = None
+
+    def init(self, *args: Any, **kwargs: Any) -> None:
+        """Prepare what all workers share; called before they start."""
+
+    def init_worker(self, worker_id: int, *args: Any, **kwargs: Any) -> None:
+        """Prepare one worker, in its own process or thread."""
+        self.worker_id = worker_id
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """Do the work; most subclasses have a method of a better name."""
+
+    def teardown_worker(self, worker_id: int, *args: Any, **kwargs: Any) -> None:
+        """Undo ``init_worker``."""
+
+    def teardown(self, *args: Any, **kwargs: Any) -> None:
+        """Undo ``init``."""
