@@ -52,10 +52,10 @@ _HOME: dict[str, str] = {
         "agl.types": (
             "LLM Attempt AttemptStatus AttemptedRollout AttributeValue Attributes Dataset "
             "EnqueueRolloutRequest Event Exclusion ExclusionReason Failure FilterField Ledger Link "
-            "ModelCall NamedResources OtelResource PaginatedResult PromptTemplate ProxyLLM Resource "
-            "ResourceUnion ResourcesUpdate RewardDimension Rollout RolloutConfig RolloutMode "
-            "RolloutRawResult RolloutStatus RowBreak SortOptions Span SpanContext SpanCoreFields "
-            "SpanLike StatusCode TaskInput TraceState TraceStatus TrainingRow Triplet Worker "
+            "ModelCall NamedResources OtelResource PaginatedResult PromptTemplate ProxyLLM "
+            "Resource ResourceUnion ResourcesUpdate RewardDimension Rollout RolloutConfig "
+            "RolloutMode RolloutRawResult RolloutStatus RowBreak SortOptions Span SpanContext "
+            "SpanCoreFields SpanLike StatusCode TaskInput TraceState TraceStatus TrainingRow Triplet Worker "
             "WorkerStatus"
         ),
         "agl.workers": "ParallelWorkerBase",

@@ -65,8 +65,8 @@ class Algorithm(ABC):
         return self._need("store", self._store)
 
     def set_adapter(self, adapter: "TraceAdapter[Any] | Callable[[], TraceAdapter[Any]]") -> None:
-        """Called by the trainer, with an adapter or with what builds one when it is first asked
-        for.""" self._adapter = adapter
+        """Called by the trainer, with an adapter or with what builds one when first asked for."""
+        self._adapter = adapter
 
     def get_adapter(self) -> "TraceAdapter[Any]":
         """The adapter from spans to what this algorithm learns from."""

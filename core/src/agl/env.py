@@ -12,7 +12,7 @@ class LightningEnvVar(StrEnum):
     AGL_MANAGED_STORE = "AGL_MANAGED_STORE"
     """0: the trainer's store is used as it is, and not served or wrapped."""
     AGL_CURRENT_ROLE = "AGL_CURRENT_ROLE"
-    """``algorithm``, ``runner`` or ``both``: what this process does under the client-server strategy."""
+    """``algorithm``, ``runner`` or ``both``: what this process does under strategy ``cs``."""
     AGL_SERVER_HOST = "AGL_SERVER_HOST"
     """Where the store is served, or found."""
     AGL_SERVER_PORT = "AGL_SERVER_PORT"

@@ -4,7 +4,7 @@ from typing import Any
 
 
 class ParallelWorkerBase:
-    """``init`` in the parent, ``init_worker`` and ``run`` in each worker, then the two teardowns."""
+    """``init`` in the parent, ``init_worker`` and ``run`` in each worker, then teardowns."""
 
     worker_id: int | None = None
 

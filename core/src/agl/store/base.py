@@ -1,13 +1,12 @@
-"""The contract of a store. Implementations hold data and apply ``store/rules.py``; they call no
-hooks.
+"""The contract of a store.
 
-Any method may be called from any thread and any event loop. Records are returned as they were right
-after the operation.
+Implementations hold data and apply ``store/rules.py``; they call no hooks. Any method may be called
+from any thread and any event loop. Records are returned as they were right after the operation.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
 
 from agl.types import (
     Attempt,
@@ -80,8 +79,9 @@ class LightningStoreStatistics(TypedDict, total=False):
 
 
 class LightningStore(ABC):
-    """Where algorithm and runners meet: a queue of rollouts, their attempts and spans, resources,
-    and workers.
+    """Where algorithm and runners meet.
+
+    It holds a queue of rollouts, their attempts and spans, resources, and workers.
 
     Ids are strings made by the store: ``ro-…``, ``at-…``, ``rs-…``. Instants are unix seconds.
     Queries take ``limit`` -1 for "all", an ``offset``, a field to sort by and an order, and return
@@ -109,12 +109,9 @@ class LightningStore(ABC):
         """Counters."""
 
     async def close(self) -> None:
-        """Finish pending writes and free files, threads and connections. Calling it again does
-        nothing.
-        """
+        """Finish pending writes; free files and threads. A second call does nothing."""
 
     # --- putting work in, taking it out
-    -------------------------------------------------------------------------
 
     async def enqueue_rollout(
         self,
@@ -195,7 +192,6 @@ class LightningStore(ABC):
         """
 
     # --- spans
-    --------------------------------------------------------------------------------------------------
 
     async def add_span(self, span: Span) -> Span | None:
         """Store one span; None when its id is stored already."""
@@ -273,7 +269,6 @@ class LightningStore(ABC):
         """
 
     # --- looking at work
-    ----------------------------------------------------------------------------------------
 
     @abstractmethod
     async def query_rollouts(
@@ -331,7 +326,6 @@ class LightningStore(ABC):
         """
 
     # --- changing work
-    ------------------------------------------------------------------------------------------
 
     @abstractmethod
     async def update_rollout(
@@ -362,10 +356,10 @@ class LightningStore(ABC):
         metadata: dict[str, Any] | None | Unset = UNSET,
         error: Failure | Unset = UNSET,
     ) -> Attempt:
-        """Change what is given. The latest attempt's status moves the rollout; an older attempt's
-        does not.
+        """Change what is given.
 
-        Reporting the final status that an attempt has already is accepted and changes nothing.
+        The latest attempt's status moves the rollout; an older attempt's does not. Reporting the
+        final status that an attempt has already is accepted and changes nothing.
 
         Raises:
             UnknownRecordError: No such attempt.
@@ -373,7 +367,6 @@ class LightningStore(ABC):
         """
 
     # --- resources
-    ----------------------------------------------------------------------------------------------
 
     @abstractmethod
     async def add_resources(self, resources: NamedResources) -> ResourcesUpdate:
@@ -407,7 +400,6 @@ class LightningStore(ABC):
         """Snapshots; default order: as created."""
 
     # --- workers
-    ------------------------------------------------------------------------------------------------
 
     @abstractmethod
     async def query_workers(
@@ -441,4 +433,4 @@ def given(value: Any) -> bool:
 
 def changes(**values: Any) -> dict[str, Any]:
     """Only the arguments that were given."""
-    return {key: cast(Any, value) for key, value in values.items() if given(value)}
+    return {key: value for key, value in values.items() if given(value)}

@@ -3,7 +3,7 @@
 import contextlib
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
@@ -66,9 +66,7 @@ class Tracer(ParallelWorkerBase, ABC):
 
     @abstractmethod
     def get_last_trace(self) -> list[Span]:
-        """Spans of the open trace context of this task or thread, or else of the last one that was
-        left.
-        """
+        """Spans of the open trace context of this task or thread, else of the last one left."""
 
     def create_span(
         self,
@@ -91,8 +89,8 @@ class Tracer(ParallelWorkerBase, ABC):
     ) -> AbstractContextManager[SpanRecordingContext]:
         """Record a span around a block; times other than now may be given in unix seconds."""
         raise TracerError(
-            f"{type(self).__name__} cannot record operations; it does not implement
-            operation_context"
+            f"{type(self).__name__} cannot record operations; "
+            "it does not implement operation_context"
         )
 
     def trace_run(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -117,7 +115,7 @@ class Tracer(ParallelWorkerBase, ABC):
         return None
 
     @contextlib.contextmanager
-    def lifespan(self, store: "LightningStore | None" = None) -> Iterator["Tracer"]:
+    def lifespan(self, store: "LightningStore | None" = None) -> Generator["Tracer"]:
         """``init`` and ``init_worker`` before, the two ``teardown``s after."""
         self.init()
         self.init_worker(0, store)
@@ -162,7 +160,7 @@ def clear_active_tracer() -> None:
 
 
 @contextlib.contextmanager
-def active_tracer(tracer: Tracer) -> Iterator[None]:
+def active_tracer(tracer: Tracer) -> Generator[None]:
     """Within the block ``tracer`` is active; contexts may be nested."""
     token = _active.set(tracer)
     try:
@@ -213,7 +211,7 @@ class DummyTracer(Tracer):
         store: "LightningStore | None" = None,
         rollout_id: str | None = None,
         attempt_id: str | None = None,
-    ) -> Any:
+    ) -> AsyncGenerator[Any]:
         """Make this tracer active; nothing is collected."""
         with active_tracer(self):
             yield self
@@ -246,7 +244,7 @@ class DummyTracer(Tracer):
         attributes: Attributes | None = None,
         start_time: float | None = None,
         end_time: float | None = None,
-    ) -> Iterator[SpanRecordingContext]:
+    ) -> Generator[SpanRecordingContext]:
         """A recording that goes nowhere."""
         span = _LocalSpan(name, attributes, start_time)
         try:

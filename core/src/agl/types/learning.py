@@ -188,6 +188,6 @@ class Ledger:
             raise LedgerError(
                 f"ledger does not balance: {len(self.calls)} calls, {len(self.trained)} trained, "
                 f"{len(self.exclusions)} excluded {self.reasons()}; "
-                f"in no bin: {missing[:5]}, in several: {double[:5]}, never announced:
-                {unknown[:5]}"
+                f"in no bin: {missing[:5]}, in several: {double[:5]}, "
+                f"never announced: {unknown[:5]}"
             )

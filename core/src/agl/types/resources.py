@@ -29,8 +29,8 @@ class LLM(Resource):
     sampling_parameters: dict[str, Any] = Field(default_factory=dict)
 
     def get_base_url(self, *args: Any, **kwargs: Any) -> str:
-        """The address to give to an OpenAI client; arguments are for subclasses and ignored
-        here.""" return self.endpoint
+        """The address to give to an OpenAI client; arguments are for subclasses."""
+        return self.endpoint
 
 
 class ProxyLLM(LLM):

@@ -10,8 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 if TYPE_CHECKING:
     from opentelemetry import trace as trace_api
     from opentelemetry.sdk.resources import Resource as SdkResource
-    from opentelemetry.sdk.trace import Event as SdkEvent
-    from opentelemetry.sdk.trace import ReadableSpan
+    from opentelemetry.sdk.trace import Event as SdkEvent, ReadableSpan
     from opentelemetry.trace import Status as SdkStatus
 
 AttributeValue = (
@@ -200,10 +199,14 @@ class Span(_SpanPart):
         resource: OtelResource | None = None,
         status: TraceStatus | None = None,
     ) -> "Span":
-        """A span made by hand; what is left out gets fresh ids, the time now, status OK and number
-        ``UNASSIGNED``.""" trace_id = trace_id or secrets.token_hex(16) span_id = span_id or
-        secrets.token_hex(8) start_time = time.time() if start_time is None else start_time return
-        cls(
+        """A span made by hand.
+
+        What is left out gets fresh ids, the time now, status OK and number ``UNASSIGNED``.
+        """
+        trace_id = trace_id or secrets.token_hex(16)
+        span_id = span_id or secrets.token_hex(8)
+        start_time = time.time() if start_time is None else start_time
+        return cls(
             rollout_id=rollout_id or "",
             attempt_id=attempt_id or "",
             sequence_id=UNASSIGNED if sequence_id is None else sequence_id,
@@ -264,8 +267,8 @@ class RewardDimension(BaseModel):
 
 
 def seconds(timestamp: int | float | None) -> float | None:
-    """Unix seconds out of nanoseconds (what OpenTelemetry uses); values up to 1e12 are taken as
-    seconds already.""" if timestamp is None:
+    """Unix seconds out of OpenTelemetry's nanoseconds; up to 1e12 it is taken as seconds."""
+    if timestamp is None:
         return None
     return timestamp / 1e9 if timestamp > 1e12 else float(timestamp)
 
