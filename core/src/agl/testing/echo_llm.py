@@ -1,0 +1,332 @@
+"""A small, real, OpenAI-compatible model server for tests: it answers with what it was told.
+
+Chat completions (streaming or not) and the list of models, with token ids and log-probabilities in
+vLLM's format where a request asks for them. One token is one whitespace-separated word, and a
+prompt is rendered so that the next turn's prompt begins with this turn's prompt and answer.
+"""
+
+import asyncio
+import json
+import re
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+Message = dict[str, Any]
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Any]
+Send = Callable[[dict[str, Any]], Any]
+
+END = "<|end|>"
+
+
+@dataclass(frozen=True)
+class RawReply:
+    """An answer that is sent as it is: an error, HTML, broken JSON."""
+
+    status: int
+    body: bytes
+    content_type: str = "application/json"
+
+
+Reply = str | Message | RawReply
+"""What to answer: the content, or a whole assistant message (tool calls), or raw bytes."""
+
+
+@dataclass
+class Vocabulary:
+    """Words and their ids, in order of first appearance."""
+
+    ids: dict[str, int] = field(default_factory=dict[str, int])
+    words: list[str] = field(default_factory=list[str])
+
+    def encode(self, words: Sequence[str]) -> list[int]:
+        """One id per word; an unseen word gets the next free id."""
+        for word in words:
+            if word not in self.ids:
+                self.ids[word] = len(self.words)
+                self.words.append(word)
+        return [self.ids[word] for word in words]
+
+    def decode(self, token_ids: Sequence[int]) -> list[str]:
+        """The words of ``token_ids``."""
+        return [self.words[token_id] for token_id in token_ids]
+
+
+class EchoLLM:
+    """A model server on a free port of 127.0.0.1, for as long as the ``with`` block lasts.
+
+    Args:
+        reply: What to answer to a request body; by default the last user message. It may return a
+            string, an assistant message with ``tool_calls``, or a ``RawReply``. Called in the
+            server's thread.
+        models: What ``/v1/models`` lists; any model name is answered.
+        latency_seconds: Wait before the answer, and between the chunks of a stream.
+        model_version: Sent as ``weight_versions`` to requests with ``return_weight_versions``.
+    """
+
+    def __init__(
+        self,
+        reply: Callable[[dict[str, Any]], Reply] | None = None,
+        *,
+        models: Sequence[str] = ("echo",),
+        latency_seconds: float = 0.0,
+        model_version: str = "0",
+    ) -> None:
+        self.reply = reply or last_user_message
+        self.models = list(models)
+        self.latency_seconds = latency_seconds
+        self.model_version = model_version
+        self.vocabulary = Vocabulary()
+        self.requests: list[dict[str, Any]] = []
+        """Bodies of the chat completion requests, in order of arrival."""
+        self.request_headers: list[dict[str, str]] = []
+        """Their headers, names in lower case."""
+        self._server: Any = None
+        self._thread: threading.Thread | None = None
+        self._port = 0
+
+    @property
+    def url(self) -> str:
+        """Base address for an OpenAI client, ending in ``/v1``."""
+        return f"http://127.0.0.1:{self._port}/v1"
+
+    def __enter__(self) -> Self:
+        import uvicorn
+
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        listener.bind(("127.0.0.1", self._port))
+        self._port = listener.getsockname()[1]
+        config = uvicorn.Config(
+            self._app,
+            http="httptools",
+            ws="none",
+            interface="asgi3",
+            proxy_headers=False,
+            lifespan="off",
+            log_level="error",
+            access_log=False,
+            timeout_graceful_shutdown=1,
+        )
+        server = uvicorn.Server(config)
+        self._server = server
+        self._thread = threading.Thread(
+            target=server.run, kwargs={"sockets": [listener]}, name="echo-llm", daemon=True
+        )
+        self._thread.start()
+        while not server.started and self._thread.is_alive():
+            time.sleep(0.002)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._server.should_exit = True
+        if self._thread is not None:
+            self._thread.join()
+
+    def render(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> list[int]:
+        """Token ids of a prompt, the opening of the assistant's turn included."""
+        words = json.dumps(list(tools)).split() if tools else []
+        for message in messages:
+            words.append(f"<|{message['role']}|>")
+            words.extend(piece.strip() for piece in _pieces(message))
+            words.append(END)
+        return self.vocabulary.encode([*words, "<|assistant|>"])
+
+    async def _app(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = str(scope["path"])
+        if path == "/v1/models" and scope["method"] == "GET":
+            data = [{"id": name, "object": "model", "owned_by": "echo"} for name in self.models]
+            await _send(send, 200, _json({"object": "list", "data": data}))
+        elif path == "/v1/chat/completions" and scope["method"] == "POST":
+            body = bytearray()
+            more = True
+            while more:
+                event = await receive()
+                body += event.get("body", b"")
+                more = event.get("more_body", False)
+            await self._chat(scope, json.loads(bytes(body)), send)
+        else:
+            await _send(send, 404, _json({"error": {"message": f"no such path: {path}"}}))
+
+    async def _chat(self, scope: Scope, request: dict[str, Any], send: Send) -> None:
+        headers = {
+            name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
+        }
+        self.request_headers.append(headers)
+        self.requests.append(request)
+        number = len(self.requests)
+        reply = self.reply(request)
+        if self.latency_seconds:
+            await asyncio.sleep(self.latency_seconds)
+        if isinstance(reply, RawReply):
+            await _send(send, reply.status, reply.body, reply.content_type)
+            return
+        message: Message = (
+            {"role": "assistant", "content": reply} if isinstance(reply, str) else reply
+        )
+        answer = _Answer(self, request, message, f"chatcmpl-{number}")
+        if not request.get("stream"):
+            await _send(send, 200, _json(answer.completion()))
+            return
+        await send(_start(200, "text/event-stream"))
+        async for chunk in self._paced(answer.chunks()):
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        await send({"type": "http.response.body", "body": b"data: [DONE]\n\n", "more_body": False})
+
+    async def _paced(self, chunks: Iterator[dict[str, Any]]) -> AsyncIterator[bytes]:
+        for chunk in chunks:
+            yield b"data: " + _json(chunk) + b"\n\n"
+            if self.latency_seconds:
+                await asyncio.sleep(self.latency_seconds)
+
+
+class _Answer:
+    """One answer, as a completion object or as the chunks of a stream."""
+
+    def __init__(
+        self, server: EchoLLM, request: dict[str, Any], message: Message, response_id: str
+    ) -> None:
+        self.message = message
+        self.num_choices = int(request.get("n") or 1)
+        self.wants_ids = bool(request.get("return_token_ids"))
+        self.wants_logprobs = bool(request.get("logprobs"))
+        options: dict[str, Any] = request.get("stream_options") or {}
+        self.wants_usage = bool(options.get("include_usage"))
+        self.pieces = [*_pieces(message), END]
+        self.prompt_ids = server.render(request["messages"], request.get("tools") or ())
+        self.token_ids = server.vocabulary.encode([piece.strip() for piece in self.pieces])
+        self.version = server.model_version if request.get("return_weight_versions") else None
+        self.head = {"id": response_id, "created": 1_700_000_000, "model": request.get("model")}
+        self.finish_reason = "tool_calls" if message.get("tool_calls") else "stop"
+        self.usage = {
+            "prompt_tokens": len(self.prompt_ids),
+            "completion_tokens": len(self.token_ids),
+            "total_tokens": len(self.prompt_ids) + len(self.token_ids),
+        }
+
+    def completion(self) -> dict[str, Any]:
+        choice = self._choice(0, "message", self.message, 0, len(self.token_ids))
+        choice["finish_reason"] = self.finish_reason
+        if self.version is not None:
+            choice["weight_versions"] = self._versions()
+        return {
+            **self.head,
+            "object": "chat.completion",
+            "choices": [{**choice, "index": index} for index in range(self.num_choices)],
+            "usage": self.usage,
+            **({"prompt_token_ids": self.prompt_ids} if self.wants_ids else {}),
+        }
+
+    def chunks(self) -> Iterator[dict[str, Any]]:
+        for index in range(self.num_choices):
+            opening = self._choice(index, "delta", {"role": "assistant", "content": ""}, 0, 0)
+            opening.pop("token_ids", None)
+            yield self._chunk(opening, prompt_token_ids=self.wants_ids)
+            for delta, start, stop in self._deltas():
+                yield self._chunk(self._choice(index, "delta", delta, start, stop))
+            end = len(self.token_ids)
+            closing = self._choice(index, "delta", {}, end - 1, end)
+            closing["finish_reason"] = self.finish_reason
+            if self.version is not None:
+                closing["weight_versions"] = self._versions()
+            yield self._chunk(closing)
+        if self.wants_usage:
+            yield {
+                **self.head,
+                "object": "chat.completion.chunk",
+                "choices": [],
+                "usage": self.usage,
+            }
+
+    def _deltas(self) -> Iterator[tuple[Message, int, int]]:
+        content = _split(self.message.get("content"))
+        for position, piece in enumerate(content):
+            yield {"content": piece}, position, position + 1
+        position = len(content)
+        for index, call in enumerate(self.message.get("tool_calls") or ()):
+            words = len(_call_pieces(call))
+            yield {"tool_calls": [{"index": index, **call}]}, position, position + words
+            position += words
+
+    def _chunk(self, choice: dict[str, Any], prompt_token_ids: bool = False) -> dict[str, Any]:
+        return {
+            **self.head,
+            "object": "chat.completion.chunk",
+            "choices": [choice],
+            **({"prompt_token_ids": self.prompt_ids} if prompt_token_ids else {}),
+        }
+
+    def _choice(
+        self, index: int, key: str, message: Message, start: int, stop: int
+    ) -> dict[str, Any]:
+        content: list[dict[str, Any]] = [
+            {"token": piece, "logprob": logprob(token_id), "bytes": None, "top_logprobs": []}
+            for piece, token_id in zip(
+                self.pieces[start:stop], self.token_ids[start:stop], strict=True
+            )
+        ]
+        return {
+            "index": index,
+            key: message,
+            "logprobs": {"content": content} if self.wants_logprobs and content else None,
+            "finish_reason": None,
+            **({"token_ids": self.token_ids[start:stop]} if self.wants_ids else {}),
+        }
+
+    def _versions(self) -> list[dict[str, Any]]:
+        return [{"version": self.version, "start": 0, "end": len(self.token_ids)}]
+
+
+def last_user_message(request: dict[str, Any]) -> str:
+    """The text of the last message whose role is ``user``; empty when there is none."""
+    for message in reversed(request["messages"]):
+        if message["role"] == "user":
+            return _text(message.get("content"))
+    return ""
+
+
+def logprob(token_id: int) -> float:
+    """What the server reports for a token: a made-up number below zero that tells ids apart."""
+    return -(1 + token_id % 97) / 128
+
+
+def _pieces(message: Message) -> list[str]:
+    calls = message.get("tool_calls") or ()
+    return [
+        *_split(message.get("content")),
+        *(piece for call in calls for piece in _call_pieces(call)),
+    ]
+
+
+def _call_pieces(call: dict[str, Any]) -> list[str]:
+    return ["<|call|>", call["function"]["name"], *_split(call["function"]["arguments"])]
+
+
+def _split(content: Any) -> list[str]:
+    """Words with the white space that follows them; joined they are the content again."""
+    return re.findall(r"\S+\s*|\s+", _text(content))
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, list):
+        return " ".join(str(part.get("text", part)) for part in content)  # pyright: ignore
+    return str(content or "")
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _start(status: int, content_type: str) -> dict[str, Any]:
+    headers = [(b"content-type", content_type.encode())]
+    return {"type": "http.response.start", "status": status, "headers": headers}
+
+
+async def _send(
+    send: Send, status: int, body: bytes, content_type: str = "application/json"
+) -> None:
+    await send(_start(status, content_type))
+    await send({"type": "http.response.body", "body": body, "more_body": False})
