@@ -44,8 +44,9 @@ def on_trace_start(
     """The trace context is open; the agent has not been called yet.
 
     Called: in the runner's process, once per attempt, within the trace context, so that spans made
-    here are the attempt's. If it raises: logged once with the plugin's name and counted; the run
-    goes on. Used by: the tests; loggers.
+    here are the attempt's.
+    If it raises: logged once with the plugin's name and counted; the run goes on.
+    Used by: the tests; loggers.
 
     Args:
         agent: The agent.
@@ -62,8 +63,9 @@ def on_trace_end(
     """The agent has returned or raised; the trace context is still open.
 
     Called: in the runner's process, once per attempt; ``tracer.get_last_trace()`` gives the spans
-    so far. If it raises: logged once with the plugin's name and counted; the run goes on. Used by:
-    the tests; loggers.
+    so far.
+    If it raises: logged once with the plugin's name and counted; the run goes on.
+    Used by: the tests; loggers.
 
     Args:
         agent: The agent.
