@@ -1,7 +1,7 @@
 """The contract of an execution strategy."""
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from agl.execution.events import ExecutionEvent
 
@@ -27,6 +27,8 @@ class ExecutionStrategy(ABC):
     """Decides where the bundles run, how many runners there are, and how everything ends."""
 
     n_runners: int = 1
+    replaces_runners: ClassVar[bool] = False
+    """Whether a runner that ends with ``RunnerStuckError`` gets a successor."""
 
     def prepare(self) -> None:
         """Check that it could run now (a free port, say), before anything is started.

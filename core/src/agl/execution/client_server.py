@@ -1,0 +1,447 @@
+"""Algorithm and store server in one process, runners in others, on one machine or several."""
+
+import asyncio
+import contextlib
+import logging
+import multiprocessing
+import signal
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any, Literal
+
+from agl.client import LightningStoreClient
+from agl.env import (
+    LightningEnvVar,
+    resolve_bool_env_var,
+    resolve_int_env_var,
+    resolve_str_env_var,
+)
+from agl.errors import AglError, AlgorithmError, ConfigError, RunnerCrashError
+from agl.execution.base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
+from agl.execution.events import ExecutionEvent, MultiprocessingEvent
+from agl.execution.supervisor import (
+    REPLACE_ME,
+    AllEnded,
+    Report,
+    RunnerDied,
+    Supervisor,
+    leave,
+)
+from agl.runner import RunnerStuckError, worker_name
+from agl.server import LightningStoreServer
+from agl.serving import bind
+from agl.store.base import LightningStore
+from agl.types import AttemptedRollout, Failure
+
+logger = logging.getLogger(__name__)
+
+Role = Literal["algorithm", "runner", "both"]
+
+
+class ClientServerExecutionStrategy(ExecutionStrategy):
+    """The algorithm serves the store over HTTP; runners are processes that talk to it.
+
+    Runners are forked before anything else starts, so that any agent object works, and a runner
+    that dies is replaced: its running attempts end as ``unresponsive`` with a ``lost`` failure, and
+    run again where the rollout's configuration says so.
+
+    Args:
+        role: What this process does: ``both``, or on several machines ``algorithm`` on one and
+            ``runner`` on the others. None reads ``AGL_CURRENT_ROLE``.
+        server_host: Where the store is served, or found. None reads ``AGL_SERVER_HOST``, and is
+            127.0.0.1 without it.
+        server_port: None reads ``AGL_SERVER_PORT``, and is 4747 without it. 0 takes a free one.
+        n_runners: How many runner processes this machine gets.
+        graceful_timeout: Seconds that running rollouts get to finish at the end.
+        terminate_timeout: Seconds after SIGTERM before SIGKILL.
+        main_process: Which side stays in this process. ``runner``, for debugging, needs
+            ``n_runners`` 1; the algorithm is then forked.
+        managed_store: Whether to serve the trainer's store. False uses it as it is, and it must be
+            one that processes share. None reads ``AGL_MANAGED_STORE``; without it a
+            ``LightningStoreClient`` is used as it is, and any other store is served.
+        token: Bearer token; required when ``server_host`` is not loopback. None reads
+            ``AGL_SERVER_TOKEN``.
+    """
+
+    replaces_runners = True
+
+    def __init__(
+        self,
+        role: Role | None = None,
+        server_host: str | None = None,
+        server_port: int | None = None,
+        n_runners: int = 1,
+        graceful_timeout: float = 10.0,
+        terminate_timeout: float = 10.0,
+        main_process: Literal["algorithm", "runner"] = "algorithm",
+        managed_store: bool | None = None,
+        token: str | None = None,
+    ) -> None:
+        if sys.platform == "win32":
+            raise ConfigError("strategy 'cs' forks, which Windows cannot; use strategy='shm'")
+        given_role = resolve_str_env_var(LightningEnvVar.AGL_CURRENT_ROLE, role, "both")
+        if given_role not in ("algorithm", "runner", "both"):
+            raise ConfigError(
+                f"strategy 'cs': role (AGL_CURRENT_ROLE) must be algorithm, runner or both; "
+                f"got {given_role!r}"
+            )
+        if n_runners < 1:
+            raise ConfigError(f"strategy 'cs': n_runners must be at least 1; got {n_runners}")
+        if main_process == "runner" and n_runners != 1:
+            raise ConfigError(
+                f"strategy 'cs': main_process='runner' needs n_runners=1; got {n_runners}"
+            )
+        self.role: Role = given_role
+        self.server_host = resolve_str_env_var(
+            LightningEnvVar.AGL_SERVER_HOST, server_host, "127.0.0.1"
+        )
+        self.server_port = resolve_int_env_var(LightningEnvVar.AGL_SERVER_PORT, server_port, 4747)
+        self.n_runners = n_runners
+        self.graceful_timeout = graceful_timeout
+        self.terminate_timeout = terminate_timeout
+        self.main_process = main_process
+        self.managed_store = resolve_bool_env_var(LightningEnvVar.AGL_MANAGED_STORE, managed_store)
+        self.token = resolve_str_env_var(LightningEnvVar.AGL_SERVER_TOKEN, token)
+        self._socket: Any = None
+
+    def prepare(self) -> None:
+        """Take the port, so that one in use is refused before anything starts.
+
+        Raises:
+            ConfigError: The port is in use, or the address is not loopback and there is no token.
+        """
+        if self.role != "runner" and self.managed_store is not False and self._socket is None:
+            self._socket = bind(self.server_host, self.server_port)
+
+    def execute(
+        self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore
+    ) -> None:
+        """Run this machine's part to the end; see ``ExecutionStrategy.execute``."""
+        managed = self.managed_store
+        if managed is None:
+            managed = not isinstance(store, LightningStoreClient)
+        self.prepare()
+        if not managed:
+            self._close_socket()
+        try:
+            if self.role == "runner":
+                self._execute_runners(runner, None if managed else store)
+            elif self.main_process == "runner":
+                self._execute_runner_here(algorithm, runner, store, managed)
+            else:
+                self._execute_algorithm(algorithm, runner, store, managed)
+        finally:
+            self._close_socket()
+
+    # --- the algorithm in this process ----------------------------------------------------------
+
+    def _execute_algorithm(
+        self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore, managed: bool
+    ) -> None:
+        context = multiprocessing.get_context("fork")
+        stop = MultiprocessingEvent(ctx=context)
+        reports = _Reports()
+        supervisor = None
+        if self.role == "both":
+            supervisor = self._supervise(
+                context, runner, None if managed else store, stop, reports.deliver
+            )
+        if asyncio.run(self._learn(algorithm, store, managed, stop, supervisor, reports)):
+            raise SystemExit(128 + signal.SIGTERM)
+
+    async def _learn(
+        self,
+        algorithm: AlgorithmBundle,
+        store: LightningStore,
+        managed: bool,
+        stop: ExecutionEvent,
+        supervisor: Supervisor | None,
+        reports: "_Reports",
+    ) -> bool:
+        """Run to the end; whether SIGTERM was what ended it."""
+        server = None
+        terminated = False
+        task: asyncio.Future[None] | None = None
+        crash: RunnerCrashError | None = None
+        try:
+            if managed:
+                server = LightningStoreServer(store, socket=self._socket, token=self.token)
+                await server.start()
+                store = server
+                logger.info("The store is served at %s", server.endpoint)
+            reports.open()
+            if supervisor is not None:
+                supervisor.watch()
+            task = learning = asyncio.ensure_future(algorithm(store, stop))
+
+            def terminate() -> None:
+                nonlocal terminated
+                terminated = True
+                learning.cancel()
+
+            with _on_sigterm(terminate):
+                crash = await self._watch(task, store, reports)
+        finally:
+            stop.set()
+            if task is not None:
+                task.cancel()
+                await asyncio.wait([task])
+            if supervisor is not None:
+                # The store is still served: runners that finish can report.
+                await asyncio.to_thread(supervisor.end)
+                await reports.handle_rest(store)
+            if server is not None:
+                await server.stop()
+        if crash is not None:
+            raise crash
+        if not task.cancelled() and (error := task.exception()) is not None:
+            raise AlgorithmError(
+                f"the algorithm failed: {type(error).__name__}: {error}"
+            ) from error
+
+    async def _watch(
+        self, task: "asyncio.Future[None]", store: LightningStore, reports: "_Reports"
+    ) -> RunnerCrashError | None:
+        given_up: RunnerDied | None = None
+        while not task.done():
+            report = await reports.next_or(task)
+            if isinstance(report, RunnerDied):
+                await mark_lost(store, report)
+                given_up = report if report.given_up else given_up
+            elif isinstance(report, AllEnded):
+                if given_up is not None:
+                    return RunnerCrashError(
+                        f"runner {given_up.worker_id} died at once, again and again: "
+                        f"{given_up.message}"
+                    )
+                logger.warning("All runners have ended; the algorithm is stopped.")
+                task.cancel()
+                await asyncio.wait([task])
+        return None
+
+    # --- runners --------------------------------------------------------------------------------
+
+    def _supervise(
+        self,
+        context: Any,
+        runner: RunnerBundle,
+        store: LightningStore | None,
+        stop: ExecutionEvent,
+        on_report: Callable[[Report], None],
+    ) -> Supervisor:
+        url, token = self._url(), self.token
+
+        def runner_main(worker_id: int, tell: Callable[[str], None]) -> None:
+            _run_runner(
+                lambda: runner(
+                    store if store is not None else LightningStoreClient(url, token=token),
+                    worker_id,
+                    stop,
+                ),
+                tell,
+            )
+
+        return Supervisor(
+            context,
+            runner_main,
+            n_runners=self.n_runners,
+            stop=stop,
+            graceful_timeout=self.graceful_timeout,
+            terminate_timeout=self.terminate_timeout,
+            after_fork=self._close_socket,
+            on_report=on_report,
+        )
+
+    def _execute_runners(self, runner: RunnerBundle, store: LightningStore | None) -> None:
+        context = multiprocessing.get_context("fork")
+        stop = MultiprocessingEvent(ctx=context)
+        reports = _Reports()
+        supervisor = self._supervise(context, runner, store, stop, reports.deliver)
+        asyncio.run(self._wait_for_runners(supervisor, store, reports))
+
+    async def _wait_for_runners(
+        self, supervisor: Supervisor, store: LightningStore | None, reports: "_Reports"
+    ) -> None:
+        client = store or LightningStoreClient(self._url(), token=self.token)
+        terminated: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        last_death: RunnerDied | None = None
+        reports.open()
+        supervisor.watch()
+        try:
+            with _on_sigterm(terminated.cancel):
+                while not terminated.done():
+                    report = await reports.next_or(terminated)
+                    if isinstance(report, RunnerDied):
+                        if report.message.startswith("StoreUnavailableError"):
+                            raise RunnerCrashError(f"runner {report.worker_id}: {report.message}")
+                        await mark_lost(client, report)
+                        last_death = report if report.given_up else last_death
+                    elif isinstance(report, AllEnded):
+                        if last_death is not None:
+                            raise RunnerCrashError(
+                                f"runner {last_death.worker_id} died at once, again and again: "
+                                f"{last_death.message}"
+                            )
+                        return
+        finally:
+            await asyncio.to_thread(supervisor.end)
+            with contextlib.suppress(AglError):
+                await reports.handle_rest(client)
+            if store is None:
+                await client.close()
+
+    # --- the runner in this process -------------------------------------------------------------
+
+    def _execute_runner_here(
+        self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore, managed: bool
+    ) -> None:
+        context = multiprocessing.get_context("fork")
+        stop = MultiprocessingEvent(ctx=context)
+        ours, theirs = context.Pipe(duplex=False)
+        url, token, shared = self._url(), self.token, None if managed else store
+
+        def learner_main() -> None:
+            self._close_socket()
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            _run_runner(
+                lambda: algorithm(
+                    shared if shared is not None else LightningStoreClient(url, token=token), stop
+                ),
+                theirs.send,
+            )
+
+        learner = context.Process(target=learner_main, name="agl-algorithm")
+        learner.start()
+        theirs.close()
+
+        async def run_here() -> None:
+            server = None
+            if managed:
+                server = LightningStoreServer(store, socket=self._socket, token=self.token)
+                await server.start()
+            ended = asyncio.ensure_future(asyncio.to_thread(learner.join))
+            ended.add_done_callback(lambda _: stop.set())
+            try:
+                await runner(server or store, 0, stop)
+            finally:
+                stop.set()
+                if learner.is_alive():
+                    learner.terminate()
+                await ended
+                if server is not None:
+                    await server.stop()
+
+        asyncio.run(run_here())
+        if learner.exitcode not in (0, -signal.SIGTERM):
+            message = ours.recv() if ours.poll() else f"exit code {learner.exitcode}"
+            raise AlgorithmError(f"the algorithm failed: {message}")
+
+    # --- small things ---------------------------------------------------------------------------
+
+    def _url(self) -> str:
+        host, port = self.server_host, self.server_port
+        if self._socket is not None:
+            port = self._socket.getsockname()[1]
+        if self.role != "runner" and host in ("0.0.0.0", "::"):
+            host = "127.0.0.1"
+        return f"http://{host}:{port}"
+
+    def _close_socket(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+
+class _Reports:
+    """Reports of the supervisor's reader thread, brought to the running loop."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._queue: asyncio.Queue[Report] = asyncio.Queue()
+
+    def open(self) -> None:
+        self._loop = asyncio.get_running_loop()
+
+    def deliver(self, report: Report) -> None:
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._queue.put_nowait, report)
+
+    async def next_or(self, other: "asyncio.Future[Any]") -> Report | None:
+        """The next report, or None when ``other`` is done first."""
+        getter = asyncio.ensure_future(self._queue.get())
+        await asyncio.wait([getter, other], return_when=asyncio.FIRST_COMPLETED)
+        if getter.done():
+            return getter.result()
+        getter.cancel()
+        return None
+
+    async def handle_rest(self, store: LightningStore) -> None:
+        """Mark what was lost in the last moments."""
+        await asyncio.sleep(0)  # let what ``deliver`` scheduled arrive
+        while not self._queue.empty():
+            report = self._queue.get_nowait()
+            if isinstance(report, RunnerDied):
+                await mark_lost(store, report)
+
+
+async def mark_lost(store: LightningStore, died: RunnerDied) -> None:
+    """Give every unfinished attempt of a dead runner the status ``unresponsive`` and a reason."""
+    name = worker_name(died.worker_id, pid=died.pid)
+    stuck = died.exit_code == REPLACE_ME
+    logger.warning(
+        "Runner %d (%s) %s: %s",
+        died.worker_id,
+        name,
+        "is replaced" if stuck or not died.given_up else "is given up",
+        died.message,
+    )
+    for rollout in await store.query_rollouts(status_in=["preparing", "running"]):
+        if isinstance(rollout, AttemptedRollout) and rollout.attempt.worker_id == name:
+            with contextlib.suppress(ValueError):  # it ended in this very moment
+                await store.update_attempt(
+                    rollout.rollout_id,
+                    rollout.attempt.attempt_id,
+                    status="unresponsive",
+                    error=Failure(
+                        boundary="lost",
+                        type="RunnerDied",
+                        message=f"runner process {name} died: {died.message}",
+                    ),
+                )
+
+
+def _run_runner(main: Callable[[], Coroutine[Any, Any, None]], tell: Callable[[str], None]) -> None:
+    """Run a bundle as the whole life of a forked process; does not return."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl+C means
+
+    async def run() -> None:
+        task = asyncio.ensure_future(main())
+        with _on_sigterm(task.cancel):
+            await task
+
+    try:
+        asyncio.run(run())
+    except RunnerStuckError as error:
+        tell(str(error))
+        leave(REPLACE_ME)
+    except asyncio.CancelledError:
+        leave(128 + signal.SIGTERM)
+    except BaseException as error:
+        logger.exception("A process of the run failed")
+        tell(f"{type(error).__name__}: {error}")
+        leave(1)
+    leave(0)
+
+
+@contextlib.contextmanager
+def _on_sigterm(callback: Callable[[], object]) -> Any:
+    loop = asyncio.get_running_loop()
+    try:
+        loop.add_signal_handler(signal.SIGTERM, callback)
+    except (RuntimeError, ValueError):  # not the main thread: signals are somebody else's
+        yield
+        return
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)

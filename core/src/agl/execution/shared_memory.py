@@ -1,0 +1,120 @@
+"""Everything in one process: algorithm and runners in threads, sharing the store object."""
+
+import asyncio
+import contextlib
+import logging
+from typing import Literal
+
+from agl.env import LightningEnvVar, resolve_bool_env_var
+from agl.errors import AlgorithmError, ConfigError, RunnerCrashError
+from agl.execution.base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
+from agl.execution.events import ExecutionEvent, ThreadingEvent
+from agl.execution.sides import Main, Side, TaskSide, ThreadSide
+from agl.store.base import LightningStore
+
+logger = logging.getLogger(__name__)
+
+
+class SharedMemoryExecutionStrategy(ExecutionStrategy):
+    """Threads in one process: quick to start, easy to debug; for agents that are not CPU-bound.
+
+    Args:
+        n_runners: How many runners.
+        main_thread: Which side runs in the main thread, where breakpoints work best: the first
+            runner, or the algorithm.
+        join_timeout: Seconds to wait, after cancelling, for threads to end.
+        graceful_delay: Seconds that running rollouts get to finish before they are cancelled.
+        managed_store: Whether a store that is not thread-safe is guarded by a lock; None reads
+            ``AGL_MANAGED_STORE``, and is True without it.
+    """
+
+    def __init__(
+        self,
+        n_runners: int = 1,
+        main_thread: Literal["algorithm", "runner"] = "runner",
+        join_timeout: float = 15.0,
+        graceful_delay: float = 5.0,
+        managed_store: bool | None = None,
+    ) -> None:
+        if n_runners < 1:
+            raise ConfigError(f"strategy 'shm': n_runners must be at least 1; got {n_runners}")
+        self.n_runners = n_runners
+        self.main_thread = main_thread
+        self.join_timeout = join_timeout
+        self.graceful_delay = graceful_delay
+        self.managed_store = resolve_bool_env_var(
+            LightningEnvVar.AGL_MANAGED_STORE, managed_store, True
+        )
+
+    def execute(
+        self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore
+    ) -> None:
+        """Run both sides to the end; see ``ExecutionStrategy.execute``."""
+        if self.managed_store and not store.capabilities.get("thread_safe"):
+            from agl.store.threaded import LightningStoreThreaded
+
+            store = LightningStoreThreaded(store)
+        asyncio.run(self._coordinate(algorithm, runner, store, ThreadingEvent()))
+
+    async def _coordinate(
+        self,
+        algorithm: AlgorithmBundle,
+        runner: RunnerBundle,
+        store: LightningStore,
+        stop: ExecutionEvent,
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        changed = asyncio.Event()
+
+        def notify() -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(changed.set)
+
+        def side(main: Main, name: str, here: bool) -> Side:
+            return TaskSide(main, notify) if here else ThreadSide(main, notify, name=name)
+
+        algorithm_here = self.main_thread == "algorithm"
+        learner = side(lambda: algorithm(store, stop), "agl-algorithm", algorithm_here)
+        runners = [
+            side(
+                lambda worker_id=worker_id: runner(store, worker_id, stop),
+                f"agl-runner-{worker_id}",
+                not algorithm_here and worker_id == 0,
+            )
+            for worker_id in range(self.n_runners)
+        ]
+        for each in (*runners, learner):
+            each.start()
+        crash: BaseException | None = None
+        try:
+            while learner.is_alive() and crash is None:
+                await changed.wait()
+                changed.clear()
+                crash = next((each.error for each in runners if each.error), None)
+                if learner.is_alive() and not any(each.is_alive() for each in runners):
+                    logger.warning("All runners have ended; the algorithm is stopped.")
+                    learner.cancel()
+        finally:
+            stop.set()
+            learner.cancel()
+            await self._wind_down([learner, *runners], changed)
+        if crash is not None:
+            raise RunnerCrashError(f"a runner failed: {crash}") from crash
+        if (error := learner.error) is not None:
+            raise AlgorithmError(
+                f"the algorithm failed: {type(error).__name__}: {error}"
+            ) from error
+
+    async def _wind_down(self, sides: list[Side], changed: asyncio.Event) -> None:
+        loop = asyncio.get_running_loop()
+        for timeout in (self.graceful_delay, self.join_timeout):
+            deadline = loop.time() + timeout
+            while any(each.is_alive() for each in sides) and loop.time() < deadline:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(changed.wait(), deadline - loop.time())
+                changed.clear()
+            for each in sides:
+                each.cancel()
+        left = sum(each.is_alive() for each in sides)
+        if left:
+            logger.warning("%d threads did not end within the time limits; they are daemons.", left)

@@ -1,0 +1,274 @@
+"""The trainer: wires all components together and runs them."""
+
+import copy
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from agl.adapter import TraceAdapter
+from agl.agent import LitAgent
+from agl.algorithm import Algorithm, FastAlgorithm
+from agl.baseline import Baseline
+from agl.config import build_component
+from agl.errors import AglError, ConfigError
+from agl.execution.base import ExecutionStrategy
+from agl.execution.events import ExecutionEvent
+from agl.execution.sides import call_in_daemon_thread
+from agl.gateway import Gateway
+from agl.hooks import HookCaller
+from agl.logs import setup_logging
+from agl.runner import LitAgentRunner, Runner
+from agl.store.base import LightningStore
+from agl.tracer.base import Tracer
+from agl.types import Dataset, NamedResources
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Spec = T | type[T] | Callable[[], T] | str | dict[str, Any] | None
+"""How a component is given: an instance, its class, what makes it, a name, or type and options."""
+
+
+class Trainer:
+    """Runs an algorithm and its runners to the end.
+
+    Every component may be given as an instance, a class, a function that makes one, a name
+    (``"apo"``), a dotted path, or a dict of ``type`` and options.
+
+    Args:
+        algorithm: What learns. ``fit`` without one runs ``Baseline`` and says that nothing is
+            learned.
+        n_runners: How many runners; with a strategy that says so itself, leave it out.
+        max_rollouts: Each runner ends after so many.
+        initial_resources: Published as the first snapshot, before the algorithm runs.
+        tracer: How spans are collected; ``otel`` if left out.
+        adapter: What the algorithm reads spans with; if left out, the one that it asks for.
+        store: Where all meet; in memory if left out.
+        runner: What claims and runs rollouts; ``LitAgentRunner`` if left out.
+        strategy: Where things run; ``cs`` (processes) if left out.
+        port: Of the store server, for strategy ``cs``.
+        llm_proxy: The gateway; if left out, the installed one for algorithms that need it.
+        hooks: Objects with any of ``on_rollout_start``, ``on_trace_start``, ``on_trace_end`` and
+            ``on_rollout_end``.
+
+    Raises:
+        ConfigError: An option is wrong.
+        PluginError: A component is unknown or does not load.
+    """
+
+    def __init__(
+        self,
+        *,
+        algorithm: Spec[Algorithm] = None,
+        n_runners: int | None = None,
+        max_rollouts: int | None = None,
+        initial_resources: NamedResources | None = None,
+        tracer: Spec[Tracer] = None,
+        adapter: Spec[TraceAdapter[Any]] = None,
+        store: Spec[LightningStore] = None,
+        runner: Spec[Runner[Any]] = None,
+        strategy: Spec[ExecutionStrategy] = None,
+        port: int | None = None,
+        llm_proxy: Spec[Gateway] = None,
+        hooks: object | Sequence[object] | None = None,
+    ) -> None:
+        if n_runners is not None and n_runners < 1:
+            raise ConfigError(f"Trainer: n_runners must be at least 1; got {n_runners}")
+        self.max_rollouts = max_rollouts
+        self.initial_resources = initial_resources
+        self.hooks = _as_list(hooks)
+        HookCaller(self.hooks)  # refuses a misspelt hook now rather than in a runner
+        self.algorithm = build_component(
+            algorithm, group="agl.algorithms", expected_type=Algorithm, where="algorithm"
+        )
+        self.tracer = build_component(
+            tracer, group="agl.tracers", expected_type=Tracer, where="tracer", default="otel"
+        )
+        self.store = build_component(
+            store, group="agl.stores", expected_type=LightningStore, where="store", default="memory"
+        )
+        self.strategy = self._build_strategy(strategy, n_runners, port)
+        self.n_runners = self.strategy.n_runners
+        self.llm_proxy = build_component(
+            llm_proxy, group="agl.gateways", expected_type=Gateway, where="llm_proxy"
+        )
+        self._adapter_spec = adapter
+        self.adapter: TraceAdapter[Any] | None = None
+        if adapter is not None:
+            self.adapter = self._build_adapter(adapter, "triplet")
+        self._runner_spec = runner
+
+    def fit(
+        self,
+        agent: LitAgent[Any],
+        train_dataset: Dataset[Any] | None = None,
+        *,
+        val_dataset: Dataset[Any] | None = None,
+    ) -> None:
+        """Train ``agent``; returns when the algorithm has finished and everything has stopped.
+
+        Args:
+            agent: The agent.
+            train_dataset: Tasks to learn from.
+            val_dataset: Tasks to measure with.
+
+        Raises:
+            ConfigError: Something is wrong with the request; nothing was started.
+            AlgorithmError: The algorithm raised; everything else was stopped.
+            RunnerCrashError: Runners died and could not be replaced.
+        """
+        algorithm = self.algorithm
+        if algorithm is None:
+            logger.warning(
+                "Trainer.fit: no algorithm was given, so nothing is learned: running Baseline. "
+                "Pass Trainer(algorithm=...); see: agl plugins"
+            )
+            algorithm = Baseline()
+        self._run(agent, algorithm, train_dataset, val_dataset)
+
+    def dev(
+        self,
+        agent: LitAgent[Any],
+        train_dataset: Dataset[Any] | None = None,
+        *,
+        val_dataset: Dataset[Any] | None = None,
+    ) -> None:
+        """Dry-run the whole loop with a fast algorithm, ``Baseline`` if none was given.
+
+        Raises:
+            ConfigError: The trainer's algorithm is not a ``FastAlgorithm``; see also ``fit``.
+        """
+        algorithm = self.algorithm or Baseline()
+        if not isinstance(algorithm, FastAlgorithm):
+            raise ConfigError(
+                f"Trainer.dev runs fast algorithms only, and {type(algorithm).__name__} is none. "
+                "Leave the algorithm out to run Baseline, or call fit()"
+            )
+        self._run(agent, algorithm, train_dataset, val_dataset)
+
+    # --- how the sentence runs ------------------------------------------------------------------
+
+    def _run(
+        self,
+        agent: LitAgent[Any],
+        algorithm: Algorithm,
+        train_dataset: Dataset[Any] | None,
+        val_dataset: Dataset[Any] | None,
+    ) -> None:
+        if not isinstance(agent, LitAgent):
+            raise ConfigError(
+                f"Trainer: the agent must be a LitAgent; got {type(agent).__name__}. "
+                "Decorate your function with @agl.rollout, or subclass agl.LitAgent"
+            )
+        if not logging.getLogger("agl").handlers and not logging.getLogger().handlers:
+            setup_logging()
+        if self.llm_proxy is None and algorithm.needs_gateway:
+            self.llm_proxy = build_component(
+                "proxy", group="agl.gateways", expected_type=Gateway, where="llm_proxy"
+            )
+        agent.set_trainer(self)
+        algorithm.set_trainer(self)
+        algorithm.set_adapter(
+            self.adapter or (lambda: self._build_adapter(None, algorithm.default_adapter))
+        )
+        algorithm.set_llm_proxy(self.llm_proxy)
+        if self.initial_resources is not None:
+            algorithm.set_initial_resources(self.initial_resources)
+
+        async def algorithm_bundle(store: LightningStore, event: ExecutionEvent) -> None:
+            await self._run_algorithm(algorithm, store, train_dataset, val_dataset)
+
+        async def runner_bundle(
+            store: LightningStore, worker_id: int, event: ExecutionEvent
+        ) -> None:
+            await self._run_runner(agent, store, worker_id, event)
+
+        self.strategy.prepare()
+        self.strategy.execute(algorithm_bundle, runner_bundle, self.store)
+
+    async def _run_algorithm(
+        self,
+        algorithm: Algorithm,
+        store: LightningStore,
+        train_dataset: Dataset[Any] | None,
+        val_dataset: Dataset[Any] | None,
+    ) -> None:
+        algorithm.set_store(store)
+        if self.llm_proxy is not None:
+            self.llm_proxy.set_store(store)
+        if self.initial_resources is not None:
+            await store.add_resources(self.initial_resources)
+        try:
+            if algorithm.is_async():
+                await algorithm.run(train_dataset, val_dataset)  # pyright: ignore[reportGeneralTypeIssues]
+            else:
+                await call_in_daemon_thread(lambda: algorithm.run(train_dataset, val_dataset))
+        finally:
+            if self.llm_proxy is not None and self.llm_proxy.is_running():
+                await self.llm_proxy.stop()
+
+    async def _run_runner(
+        self, agent: LitAgent[Any], store: LightningStore, worker_id: int, event: ExecutionEvent
+    ) -> None:
+        runner = self._build_runner()
+        runner.init(agent, hooks=self.hooks)
+        runner.init_worker(worker_id, store)
+        try:
+            await runner.iter(event=event)
+        finally:
+            runner.teardown_worker(worker_id)
+            runner.teardown()
+
+    # --- building -------------------------------------------------------------------------------
+
+    def _build_strategy(
+        self, spec: Spec[ExecutionStrategy], n_runners: int | None, port: int | None
+    ) -> ExecutionStrategy:
+        if isinstance(spec, ExecutionStrategy):
+            if n_runners is not None and n_runners != spec.n_runners:
+                raise ConfigError(
+                    f"Trainer: n_runners is {n_runners}, and the strategy given says "
+                    f"{spec.n_runners}; say it in one place"
+                )
+            if port is not None:
+                raise ConfigError("Trainer: give the port to the strategy, not to the trainer")
+            return spec
+        options: dict[str, Any] = dict(spec) if isinstance(spec, dict) else {"type": spec or "cs"}
+        options.setdefault("type", "cs")
+        if n_runners is not None:
+            options.setdefault("n_runners", n_runners)
+        if port is not None:
+            options.setdefault("server_port", port)
+        return build_component(
+            options, group="agl.strategies", expected_type=ExecutionStrategy, where="strategy"
+        )
+
+    def _build_adapter(self, spec: Spec[TraceAdapter[Any]], default: str) -> TraceAdapter[Any]:
+        return build_component(
+            spec,
+            group="agl.adapters",
+            expected_type=TraceAdapter,
+            where="adapter",
+            default=default,
+        )
+
+    def _build_runner(self) -> Runner[Any]:
+        spec = self._runner_spec
+        if isinstance(spec, Runner):
+            # Runners of one process must not share state.
+            return copy.copy(spec)
+        if spec is None:
+            return LitAgentRunner(
+                self.tracer,
+                max_rollouts=self.max_rollouts,
+                on_stuck="raise" if self.strategy.replaces_runners else "continue",
+            )
+        if not callable(spec):
+            raise AglError(f"runner: expected a Runner, its class or a factory; got {spec!r}")
+        return spec()
+
+
+def _as_list(hooks: object | Sequence[object] | None) -> list[object]:
+    if hooks is None:
+        return []
+    return list(hooks) if isinstance(hooks, Sequence) else [hooks]

@@ -1,0 +1,90 @@
+"""Every check, one session each; ``nox -l`` lists them."""
+
+import os
+from pathlib import Path
+
+import nox
+
+nox.options.default_venv_backend = "virtualenv"
+nox.options.reuse_existing_virtualenvs = True
+nox.options.sessions = ["lint", "imports", "types", "tests"]
+
+# The pinned build is what we test; a machine whose pip finds a CPU build of it gets that one.
+TORCH = "torch==2.13.0"
+TEST_TOOLS = [
+    "pytest>=8.3",
+    "pytest-asyncio>=0.25",
+    "pytest-timeout>=2.3",
+    "pytest-examples>=0.0.18",
+    "hypothesis>=6.120",
+    "openai>=2,<4",
+    "opentelemetry-exporter-otlp-proto-http>=1.35",
+    "build>=1.2",
+    "hatchling>=1.27",
+    "pyarrow>=17",
+]
+PLUGINS = sorted(str(path.parent) for path in Path("plugins").glob("*/pyproject.toml"))
+
+
+def install_all(session: nox.Session) -> None:
+    """Install torch first (see TORCH), then the core and every plugin as a user would."""
+    session.install(TORCH)
+    session.install("./core[testing,parquet,jinja]", *(f"./{plugin}" for plugin in PLUGINS))
+
+
+@nox.session
+def demo(session: nox.Session) -> None:
+    """An agent learns, on this machine, in about a minute and a half."""
+    install_all(session)
+    session.install("matplotlib>=3.9")
+    session.run("python", "examples/quickstart/quickstart.py", *session.posargs)
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """All tests: the core with only the core installed, then everything with the plugins."""
+    session.install("./core[testing]", *TEST_TOOLS)
+    environment = {"AGL_STRICT_PLUGINS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    core_tests = ["tests/core", "tests/contract", "tests/house"]
+    session.run("pytest", *core_tests, *session.posargs, env=environment)
+    install_all(session)
+    session.install("matplotlib>=3.9")
+    # The contract and house tests again: now the plugins' components and docs take part.
+    session.run(
+        "pytest", "tests/plugins", "tests/acceptance", "tests/house", "tests/contract",
+        *session.posargs, env=environment,
+    )  # fmt: skip
+    if os.environ.get("CI"):
+        for name in ("lint", "imports", "types"):
+            session.notify(name)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """ruff: style, and the layout of the code."""
+    session.install("ruff>=0.17,<0.18")
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+
+
+@nox.session
+def imports(session: nox.Session) -> None:
+    """lint-imports: a module imports only what is under it."""
+    session.install("import-linter>=2.5", "./core")
+    session.run("lint-imports")
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """pyright: strict in the core, standard in the plugins."""
+    install_all(session)
+    session.install("pyright>=1.1.400", "openai>=2,<4", "pytest>=8.3", "pytest-asyncio>=0.25")
+    session.run("pyright")
+
+
+@nox.session
+def dist(session: nox.Session) -> None:
+    """Build every package to a wheel and a source archive in dist/."""
+    session.install("build")
+    for package in ["core", *PLUGINS]:
+        session.run("python", "-m", "build", "--outdir", "dist", package)

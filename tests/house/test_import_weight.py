@@ -1,0 +1,86 @@
+"""Nothing heavy is needed before it is used."""
+
+import os
+import re
+import statistics
+import subprocess
+import sys
+from importlib.metadata import distributions
+
+import pytest
+
+HEAVY = [
+    "torch",
+    "transformers",
+    "fastapi",
+    "uvicorn",
+    "aiohttp",
+    "pydantic",
+    "openai",
+    "litellm",
+    "agentops",
+    "opentelemetry",
+    "click",
+    "rich",
+]
+ROUNDS = 7
+
+
+def import_microseconds(module: str) -> int:
+    """Cumulative import time of a module in a fresh interpreter, as ``-X importtime`` gives it."""
+    run = subprocess.run(
+        [sys.executable, "-X", "importtime", "-c", f"import {module}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    lines = re.findall(
+        r"import time:\s+\d+ \|\s+(\d+) \| " + re.escape(module) + "$", run.stderr, re.M
+    )
+    return int(lines[-1])
+
+
+def modules_after(statement: str) -> set[str]:
+    run = subprocess.run(
+        [sys.executable, "-c", f"{statement}\nimport sys\nprint(*sys.modules, sep='\\n')"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": ""},
+    )
+    return {line.split(".")[0] for line in run.stdout.splitlines()}
+
+
+def test_import_agl_takes_at_most_a_third_of_import_openai() -> None:
+    pytest.importorskip("openai")
+    ours, theirs = [], []
+    for _ in range(ROUNDS):
+        ours.append(import_microseconds("agl"))
+        theirs.append(import_microseconds("openai"))
+    assert statistics.median(ours) <= statistics.median(theirs) / 3, (ours, theirs)
+
+
+def test_import_agl_loads_nothing_heavy() -> None:
+    assert not modules_after("import agl") & set(HEAVY)
+
+
+def test_help_loads_neither_server_nor_types() -> None:
+    loaded = modules_after(
+        "import agl.cli\ntry:\n    agl.cli.main(['--help'])\nexcept SystemExit:\n    pass"
+    )
+    assert not loaded & {"torch", "fastapi", "uvicorn", "aiohttp", "pydantic", "opentelemetry"}
+
+
+PLUGIN_MODULES = sorted(
+    distribution.metadata["Name"].replace("-", "_")
+    for distribution in distributions()
+    if (distribution.metadata["Name"] or "").startswith("agl-")
+    and distribution.metadata["Name"] not in ("agl-core", "agl-workspace")
+)
+
+
+@pytest.mark.parametrize("module", PLUGIN_MODULES)
+def test_top_module_of_a_plugin_loads_nothing_heavy(module: str) -> None:
+    if "example" in module or module == "agl_bestprompt":
+        pytest.skip("not one of ours")
+    assert not modules_after(f"import {module}") & set(HEAVY)

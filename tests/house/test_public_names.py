@@ -1,0 +1,75 @@
+"""Public is what the reference page lists, and every name of it can be imported."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import agl
+
+REPOSITORY = Path(__file__).parents[2]
+REFERENCE = REPOSITORY / "docs" / "reference" / "public-names.md"
+
+# Names that the guides of Agent Lightning 0.3 use through ``agl.`` or import from it, as far as they
+# live in the core.
+GUIDE_NAMES = """
+Algorithm Baseline Dataset ExecutionEvent FastAlgorithm Hook InMemoryLightningStore LLM LightningStore
+LightningStoreClient LightningStoreServer LightningStoreThreaded LitAgent LitAgentRunner
+NamedResources OtelTraceAdapter OtelTracer ParallelWorkerBase PromptTemplate ProxyLLM Resource
+Rollout Runner SharedMemoryExecutionStrategy ClientServerExecutionStrategy Span SpanCoreFields
+TraceAdapter Tracer Trainer Triplet Adapter algo emit_annotation emit_exception emit_message
+emit_object emit_reward find_final_reward find_reward_spans operation rollout setup_logging
+""".split()
+
+
+def test_every_public_name_can_be_imported() -> None:
+    for name in agl.__all__:
+        assert getattr(agl, name) is not None, name
+
+
+@pytest.mark.parametrize("name", GUIDE_NAMES)
+def test_names_of_the_guides_are_there(name: str) -> None:
+    assert hasattr(agl, name)
+
+
+def test_reference_page_lists_exactly_the_public_names() -> None:
+    listed = set(re.findall(r"^\| `([A-Za-z_]+)` \|", REFERENCE.read_text(), re.M))
+    assert listed == set(agl.__all__) - {"__version__"}
+
+
+def test_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'agl' has no attribute 'Traner'"):
+        _ = agl.Traner  # type: ignore[attr-defined]
+
+
+def test_name_of_an_absent_plugin_says_what_to_install() -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", "import agl; agl.APO"], capture_output=True, text=True
+    )
+    assert run.returncode != 0
+    assert "pip install agl-apo" in run.stderr
+
+
+def test_submodules_of_the_guides_can_be_imported() -> None:
+    from agl.emitter import find_final_reward
+    from agl.utils import PythonServerLauncherArgs
+    from agl.utils.otel import (
+        extract_links_from_attributes,
+        extract_tags_from_attributes,
+        make_link_attributes,
+        make_tag_attributes,
+        query_linked_spans,
+    )
+
+    for each in (
+        find_final_reward,
+        PythonServerLauncherArgs,
+        extract_links_from_attributes,
+        extract_tags_from_attributes,
+        make_link_attributes,
+        make_tag_attributes,
+        query_linked_spans,
+    ):
+        assert callable(each)
