@@ -1,0 +1,366 @@
+"""The client-server strategy, with real processes that are really killed."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+SCRIPT_HEAD = """
+import asyncio, os, signal, sys, time
+from pathlib import Path
+import agl
+
+HERE = Path(__file__).parent
+
+def trainer(algorithm, **options):
+    strategy = {"type": "cs", "server_port": 0, "graceful_timeout": 2.0, **options}
+    store = agl.SqliteLightningStore(HERE / "store.db")
+    return agl.Trainer(algorithm=algorithm, strategy=strategy, store=store)
+
+def algorithm_of(tasks, config=None):
+    @agl.algo
+    async def algorithm(store):
+        rollouts = [await store.enqueue_rollout(task, config=config) for task in tasks]
+        await store.wait_for_rollouts(rollout_ids=[r.rollout_id for r in rollouts])
+        for rollout in rollouts:
+            ended = await store.get_rollout_by_id(rollout.rollout_id)
+            spans = await store.query_spans(rollout.rollout_id, "latest")
+            error = ended.attempt.error
+            print(
+                "RESULT", ended.input, ended.status, ended.attempt.sequence_id,
+                agl.find_final_reward(spans), error.boundary if error else None, flush=True,
+            )
+    return algorithm
+"""
+
+
+def write(folder: Path, body: str) -> Path:
+    script = folder / "script.py"
+    script.write_text(SCRIPT_HEAD + textwrap.dedent(body))
+    return script
+
+
+def run(folder: Path, body: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, write(folder, body)],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        env={**os.environ, **environment},
+    )
+
+
+def results(output: str) -> list[list[str]]:
+    return [line.split()[1:] for line in output.splitlines() if line.startswith("RESULT")]
+
+
+def wait_for(condition, seconds: float = 20.0) -> bool:  # type: ignore[no-untyped-def]
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def processes_of(script: Path) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter(["cmdline", "status"]):
+        if str(script) in (process.info["cmdline"] or []) and process.info["status"] != "zombie":
+            found.append(process)
+    return found
+
+
+def test_two_runner_processes_do_all_tasks(tmp_path: Path) -> None:
+    done = run(
+        tmp_path,
+        """
+        @agl.rollout
+        def agent(task: int) -> float:
+            time.sleep(0.2)
+            agl.emit_message(f"pid {os.getpid()}")
+            return task / 10
+
+        trainer(algorithm_of(range(6)), n_runners=2).fit(agent)
+        """,
+    )
+    assert done.returncode == 0, done.stderr
+    assert results(done.stdout) == [
+        [str(task), "succeeded", "1", str(task / 10), "None"] for task in range(6)
+    ]
+
+
+def test_killed_runner_is_replaced_and_its_rollout_runs_again(tmp_path: Path) -> None:
+    done = run(
+        tmp_path,
+        """
+        @agl.rollout
+        def agent(task: int) -> float:
+            marker = HERE / f"died-{task}"
+            if task == 1 and not marker.exists():
+                marker.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            return 1.0
+
+        config = agl.RolloutConfig(max_attempts=2, retry_condition=["unresponsive"])
+        trainer(algorithm_of(range(3), config)).fit(agent)
+        """,
+    )
+    assert done.returncode == 0, done.stderr
+    assert results(done.stdout) == [
+        ["0", "succeeded", "1", "1.0", "None"],
+        ["1", "succeeded", "2", "1.0", "None"],
+        ["2", "succeeded", "1", "1.0", "None"],
+    ]
+    assert "SIGKILL" in done.stderr
+
+
+def test_killed_runner_without_retry_leaves_a_failed_rollout_with_its_reason(
+    tmp_path: Path,
+) -> None:
+    done = run(
+        tmp_path,
+        """
+        @agl.rollout
+        def agent(task: int) -> float:
+            if task == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return 1.0
+
+        trainer(algorithm_of(range(2))).fit(agent)
+        """,
+    )
+    assert done.returncode == 0, done.stderr
+    assert results(done.stdout) == [
+        ["0", "failed", "1", "None", "lost"],
+        ["1", "succeeded", "1", "1.0", "None"],
+    ]
+
+
+def test_agent_that_never_returns_times_out_and_the_run_goes_on(tmp_path: Path) -> None:
+    done = run(
+        tmp_path,
+        """
+        @agl.rollout
+        def agent(task: int) -> float:
+            while task == 0:
+                time.sleep(0.01)
+            return 1.0
+
+        config = agl.RolloutConfig(timeout_seconds=0.5)
+        trainer(algorithm_of(range(3), config)).fit(agent)
+        """,
+    )
+    assert done.returncode == 0, done.stderr
+    assert results(done.stdout) == [
+        ["0", "failed", "1", "None", "timeout"],
+        ["1", "succeeded", "1", "1.0", "None"],
+        ["2", "succeeded", "1", "1.0", "None"],
+    ]
+
+
+def test_agents_that_raise_or_return_nonsense_fail_with_a_reason(tmp_path: Path) -> None:
+    done = run(
+        tmp_path,
+        """
+        @agl.rollout
+        def agent(task: int) -> float:
+            if task == 0:
+                raise RuntimeError("no")
+            if task == 1:
+                return "a string"
+            if task == 2:
+                sys.exit(3)
+            return 1.0
+
+        trainer(algorithm_of(range(4))).fit(agent)
+        """,
+    )
+    assert done.returncode == 0, done.stderr
+    assert [row[1:] for row in results(done.stdout)] == [
+        ["failed", "1", "None", "agent"],
+        ["failed", "1", "None", "agent"],
+        ["failed", "1", "None", "agent"],
+        ["succeeded", "1", "1.0", "None"],
+    ]
+
+
+def test_crashed_algorithm_ends_the_runners_and_the_exit_code_says_so(tmp_path: Path) -> None:
+    body = """
+        @agl.rollout
+        def agent(task: int) -> float:
+            return 1.0
+
+        @agl.algo
+        async def algorithm(store):
+            await store.enqueue_rollout(1)
+            raise ZeroDivisionError("the algorithm is broken")
+
+        trainer(algorithm, n_runners=2).fit(agent)
+        """
+    done = run(tmp_path, body)
+    assert done.returncode == 1
+    assert "AlgorithmError: the algorithm failed: ZeroDivisionError" in done.stderr
+    assert processes_of(tmp_path / "script.py") == []
+
+
+def test_runners_that_cannot_start_end_the_run_with_the_cause(tmp_path: Path) -> None:
+    done = run(
+        tmp_path,
+        """
+        class Broken(agl.LitAgentRunner):
+            async def iter(self, *, event=None):
+                raise OSError("no such device")
+
+        @agl.rollout
+        def agent(task: int) -> float:
+            return 1.0
+
+        agl.Trainer(
+            algorithm=algorithm_of([1]),
+            strategy={"type": "cs", "server_port": 0},
+            runner=lambda: Broken(agl.OtelTracer()),
+        ).fit(agent)
+        """,
+    )
+    assert done.returncode == 1
+    assert "RunnerCrashError" in done.stderr
+    assert "OSError: no such device" in done.stderr
+
+
+LONG_RUN = """
+    @agl.rollout
+    def agent(task: int) -> float:
+        (HERE / f"started-{task}").touch()
+        time.sleep(0.2)
+        return 1.0
+
+    trainer(algorithm_of(range(1000)), n_runners=2).fit(agent)
+    """
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 1), (signal.SIGTERM, 143)])
+def test_interrupt_ends_everything(tmp_path: Path, number: int, code: int) -> None:
+    script = write(tmp_path, LONG_RUN)
+    process = subprocess.Popen(
+        [sys.executable, script], stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert wait_for(lambda: (tmp_path / "started-2").exists())
+    if number == signal.SIGINT:
+        os.killpg(process.pid, number)  # what a terminal does
+    else:
+        process.send_signal(number)
+    _, stderr = process.communicate(timeout=20)
+    assert process.returncode in (code, -number, 130), stderr
+    assert wait_for(lambda: processes_of(script) == [])
+
+
+def test_killed_parent_takes_its_runners_along(tmp_path: Path) -> None:
+    script = write(tmp_path, LONG_RUN)
+    process = subprocess.Popen([sys.executable, script], stderr=subprocess.DEVNULL)
+    assert wait_for(lambda: (tmp_path / "started-2").exists())
+    assert len(processes_of(script)) >= 4  # parent, supervisor, two runners
+    process.kill()
+    process.wait()
+    assert wait_for(lambda: processes_of(script) == [])
+
+
+def test_port_in_use_is_refused_before_any_process_starts(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = run(
+            tmp_path,
+            f"""
+            @agl.rollout
+            def agent(task: int) -> float:
+                return 1.0
+
+            trainer(algorithm_of([1]), server_port={port}).fit(agent)
+            """,
+        )
+    assert done.returncode == 1
+    assert f"{port}" in done.stderr.splitlines()[-1]
+    assert "ConfigError" in done.stderr
+
+
+ROLE_SCRIPT = """
+    @agl.rollout
+    def agent(task: int) -> float:
+        return task / 2
+
+    agl.Trainer(algorithm=algorithm_of(range(4)), strategy="cs", n_runners=2).fit(agent)
+    """
+
+
+def test_algorithm_and_runner_roles_meet_over_the_network(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    script = write(tmp_path, ROLE_SCRIPT)
+    environment = {**os.environ, "AGL_SERVER_HOST": "127.0.0.1", "AGL_SERVER_PORT": port}
+    runner = subprocess.Popen(
+        [sys.executable, script],
+        env={**environment, "AGL_CURRENT_ROLE": "runner"},
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        learner = subprocess.run(
+            [sys.executable, script],
+            env={**environment, "AGL_CURRENT_ROLE": "algorithm"},
+            capture_output=True,
+            text=True,
+            timeout=40,
+        )
+        assert learner.returncode == 0, learner.stderr
+        assert [row[1] for row in results(learner.stdout)] == ["succeeded"] * 4
+    finally:
+        runner.terminate()
+        runner.wait(timeout=15)
+    assert wait_for(lambda: processes_of(script) == [])
+
+
+def test_runner_may_stay_in_the_main_process(tmp_path: Path) -> None:
+    done = run(
+        tmp_path,
+        """
+        MAIN = os.getpid()
+
+        @agl.rollout
+        def agent(task: int) -> float:
+            return float(os.getpid() == MAIN)
+
+        trainer(algorithm_of([1, 2]), main_process="runner").fit(agent)
+        """,
+    )
+    assert done.returncode == 0, done.stderr
+    assert [row[3] for row in results(done.stdout)] == ["1.0", "1.0"]
+
+
+def test_max_rollouts_ends_a_run_that_would_go_on(tmp_path: Path) -> None:
+    done = run(
+        tmp_path,
+        """
+        @agl.rollout
+        def agent(task: int) -> float:
+            (HERE / f"done-{task}").touch()
+            return 1.0
+
+        agl.Trainer(
+            algorithm=algorithm_of(range(100)),
+            strategy={"type": "cs", "server_port": 0},
+            max_rollouts=3,
+        ).fit(agent)
+        """,
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(list(tmp_path.glob("done-*"))) == 3
+    assert "All runners have ended" in done.stderr

@@ -1,0 +1,173 @@
+"""The trainer with everything in one process."""
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+import agl
+from agl.errors import AlgorithmError, ConfigError, RunnerCrashError, UnknownComponentError
+
+
+@agl.rollout
+def tenth(task: int) -> float:
+    return task / 10
+
+
+def shm(**options: Any) -> dict[str, Any]:
+    return {"type": "shm", "graceful_delay": 1.0, "join_timeout": 1.0, **options}
+
+
+@pytest.mark.parametrize("main_thread", ["algorithm", "runner"])
+@pytest.mark.parametrize("n_runners", [1, 3])
+def test_fit_runs_every_task_once(main_thread: str, n_runners: int) -> None:
+    seen: list[tuple[int, str, float | None]] = []
+
+    @agl.algo
+    async def algorithm(store: agl.LightningStore, train_dataset: Any) -> None:
+        rollouts = [await store.enqueue_rollout(task, mode="train") for task in train_dataset]
+        ended = await store.wait_for_rollouts(rollout_ids=[r.rollout_id for r in rollouts])
+        for rollout in ended:
+            spans = await store.query_spans(rollout.rollout_id)
+            seen.append((rollout.input, rollout.status, agl.find_final_reward(spans)))
+
+    strategy = shm(main_thread=main_thread)
+    agl.Trainer(algorithm=algorithm, strategy=strategy, n_runners=n_runners).fit(tenth, range(5))
+    assert seen == [(task, "succeeded", task / 10) for task in range(5)]
+
+
+def test_synchronous_algorithm_runs_beside_the_loop() -> None:
+    threads: list[str] = []
+
+    @agl.algo
+    def algorithm(store: agl.LightningStore) -> None:
+        threads.append(threading.current_thread().name)
+        asyncio.run(store.enqueue_rollout(1))
+
+    agl.Trainer(algorithm=algorithm, strategy=shm(main_thread="algorithm")).fit(tenth)
+    assert threads == ["agl-call"]
+
+
+@pytest.mark.parametrize("main_thread", ["algorithm", "runner"])
+def test_crashed_algorithm_raises_and_stops_the_runners(main_thread: str) -> None:
+    @agl.algo
+    async def algorithm(store: agl.LightningStore) -> None:
+        raise ZeroDivisionError("broken")
+
+    before = threading.active_count()
+    with pytest.raises(AlgorithmError, match="ZeroDivisionError: broken") as caught:
+        agl.Trainer(algorithm=algorithm, strategy=shm(main_thread=main_thread)).fit(tenth)
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    assert threading.active_count() <= before
+
+
+@pytest.mark.parametrize("main_thread", ["algorithm", "runner"])
+def test_crashed_runner_ends_the_run(main_thread: str) -> None:
+    class Broken(agl.LitAgentRunner[Any]):
+        async def iter(self, *, event: Any = None) -> None:
+            raise OSError("no such device")
+
+    trainer = agl.Trainer(
+        algorithm="baseline",
+        strategy=shm(main_thread=main_thread),
+        runner=lambda: Broken(agl.OtelTracer()),
+    )
+    with pytest.raises(RunnerCrashError, match="no such device"):
+        trainer.fit(tenth, [1, 2, 3])
+
+
+def test_initial_resources_reach_the_agent() -> None:
+    got: list[str] = []
+
+    @agl.rollout
+    def agent(task: str, prompt_template: agl.PromptTemplate) -> float:
+        got.append(prompt_template.format(question=task))
+        return 1.0
+
+    trainer = agl.Trainer(
+        strategy=shm(),
+        initial_resources={"main": agl.PromptTemplate(template="Q: {question}", engine="f-string")},
+    )
+    trainer.dev(agent, ["why?"])
+    assert got == ["Q: why?"]
+
+
+def test_baseline_keeps_rewards_and_counts_failures() -> None:
+    @agl.rollout
+    def agent(task: int) -> float:
+        if task == 2:
+            raise RuntimeError("no")
+        return float(task)
+
+    baseline = agl.Baseline(max_queue_length=2)
+    agl.Trainer(algorithm=baseline, strategy=shm()).fit(agent, [1, 2], val_dataset=[3])
+    assert sorted(baseline.rewards.values(), key=str) == [1.0, 3.0, None]
+
+
+def test_hooks_see_the_whole_life_of_a_rollout() -> None:
+    calls: list[str] = []
+
+    class Recorder(agl.Hook):
+        async def on_rollout_start(self, *, agent: Any, runner: Any, rollout: Any) -> None:
+            calls.append("rollout start")
+
+        async def on_trace_start(
+            self, *, agent: Any, runner: Any, tracer: Any, rollout: Any
+        ) -> None:
+            calls.append("trace start")
+
+        async def on_trace_end(self, *, agent: Any, runner: Any, tracer: Any, rollout: Any) -> None:
+            calls.append("trace end")
+
+        async def on_rollout_end(
+            self, *, agent: Any, runner: Any, rollout: Any, spans: Any
+        ) -> None:
+            calls.append(f"rollout end {rollout.attempt.status}")
+
+    agl.Trainer(strategy=shm(), hooks=Recorder()).dev(tenth, [1])
+    assert calls == ["rollout start", "trace start", "trace end", "rollout end succeeded"]
+
+
+def test_strategy_forms_of_the_guides() -> None:
+    algorithm = agl.Baseline()
+    assert agl.Trainer(algorithm=algorithm, n_runners=1, strategy="shm").n_runners == 1
+    options = {"type": "shm", "n_runners": 8, "main_thread": "algorithm"}
+    assert agl.Trainer(algorithm=algorithm, strategy=options).n_runners == 8
+    strategy = agl.SharedMemoryExecutionStrategy(main_thread="algorithm", n_runners=4)
+    assert agl.Trainer(algorithm=algorithm, strategy=strategy).strategy is strategy
+    served = agl.Trainer(
+        algorithm=algorithm, n_runners=8, strategy={"type": "cs", "server_port": 9999}
+    ).strategy
+    assert isinstance(served, agl.ClientServerExecutionStrategy)
+    assert (served.n_runners, served.server_port) == (8, 9999)
+
+
+def test_environment_reaches_the_strategy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGL_SERVER_PORT", "10000")
+    monkeypatch.setenv("AGL_CURRENT_ROLE", "algorithm")
+    monkeypatch.setenv("AGL_MANAGED_STORE", "0")
+    strategy = agl.Trainer(algorithm=agl.Baseline(), n_runners=8, strategy="cs").strategy
+    assert isinstance(strategy, agl.ClientServerExecutionStrategy)
+    assert strategy.server_port == 10000
+    assert strategy.role == "algorithm"
+    assert strategy.managed_store is False
+
+
+def test_wrong_requests_are_refused_before_anything_starts() -> None:
+    with pytest.raises(UnknownComponentError, match=r"unknown strategy 'smh'.*Did you mean 'shm'"):
+        agl.Trainer(strategy="smh")
+    with pytest.raises(ConfigError, match="n_runners must be at least 1; got 0"):
+        agl.Trainer(n_runners=0)
+    with pytest.raises(ConfigError, match=r"Decorate your function with @agl\.rollout"):
+        agl.Trainer(strategy="shm").dev(lambda task: 1.0)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="main_process='runner' needs n_runners=1"):
+        agl.Trainer(n_runners=2, strategy={"type": "cs", "main_process": "runner"})
+
+
+def test_dev_refuses_a_slow_algorithm() -> None:
+    @agl.algo
+    def algorithm(store: agl.LightningStore) -> None: ...
+
+    with pytest.raises(ConfigError, match=r"Trainer\.dev runs fast algorithms only"):
+        agl.Trainer(algorithm=algorithm, strategy="shm").dev(tenth, [1])
