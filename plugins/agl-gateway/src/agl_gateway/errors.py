@@ -1,0 +1,40 @@
+"""What the gateway answers when it cannot answer, in the shape of OpenAI's errors."""
+
+import json
+
+
+class RefusedError(Exception):
+    """The call ends here: this is what its agent gets.
+
+    Args:
+        status: HTTP status.
+        message: A sentence for a person.
+        code: OpenAI's code for it, where it has one.
+    """
+
+    def __init__(self, status: int, message: str, code: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.code = code
+
+    def body(self) -> bytes:
+        """The JSON body."""
+        return error_body(self.status, self.message, self.code)
+
+
+class ClientGoneError(Exception):
+    """Who asked has closed the connection."""
+
+
+def error_body(status: int, message: str, code: str | None = None) -> bytes:
+    """``{"error": {"message", "type", "param", "code"}}``."""
+    kind = "invalid_request_error" if status < 500 else "api_error"
+    error = {"message": message, "type": kind, "param": None, "code": code}
+    return json.dumps({"error": error}, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def shorten(body: bytes, limit: int = 300) -> str:
+    """The beginning of a body that was not understood, for a message."""
+    text = body[: 4 * limit].decode("utf-8", "replace").strip()
+    return text if len(text) <= limit else f"{text[:limit]}…"

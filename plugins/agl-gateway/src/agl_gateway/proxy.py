@@ -1,0 +1,251 @@
+"""``LLMProxy``: the gateway as a component, with 0.3's interface."""
+
+import asyncio
+import logging
+import secrets
+import socket
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from agl.errors import ConfigError
+from agl.gateway import Gateway, ModelConfig
+from agl.serving import ServerThread, bind, is_loopback
+from agl.types import LLM, ProxyLLM
+from agl_gateway.answers import EXTENSIONS
+from agl_gateway.backends import Backends
+
+if TYPE_CHECKING:
+    from agl.store.base import LightningStore
+    from agl_gateway.app import GatewayApp
+
+logger = logging.getLogger("agl.gateway")
+
+_NOT_TAKEN = {
+    "litellm_config": "LiteLLM is not used; give models in model_list, and num_retries directly",
+    "launcher_args": "the proxy has one way to be served; use host and port",
+    "middlewares": "the proxy has none; it attributes calls and streams by itself",
+}
+
+
+class LLMProxy(Gateway):
+    """An OpenAI-compatible address in front of model servers, which records every call.
+
+    Chat completions are forwarded to the backend of the model that they name, as streams where the
+    agent asks for one, and each call of an attempt leaves exactly one span, also when it fails:
+    messages, answer, token ids, log-probabilities, times. Backends are asked for token ids and
+    log-probabilities, and agents get only what they asked for themselves.
+
+    Whose call it is stands in the address (``/rollout/ID/attempt/ID/v1``, see
+    ``ProxyLLM.get_base_url``) or in the headers ``x-rollout-id`` and ``x-attempt-id``; the header
+    ``x-agl-agent`` may name the agent. Other calls are forwarded and not recorded.
+
+    Records are written in the background, at once and in batches, so an answer never waits for the
+    store. An algorithm calls ``await llm_proxy.flush()`` before it reads spans; the store takes
+    spans of ended attempts too, so none is lost.
+
+    Args:
+        port: Where to listen; None or 0 takes a free port at ``start``.
+        model_list: Models and their backends in LiteLLM's form: ``model_name``, and
+            ``litellm_params`` with ``model`` (a prefix ``hosted_vllm/`` or ``openai/`` is
+            dropped), ``api_base`` and optionally ``api_key``. Entries of one name are replicas; an
+            attempt stays with one of them.
+        store: Where calls are recorded; needed before ``start``.
+        host: Where to listen; None is 127.0.0.1.
+        litellm_config: Of 0.3; refused, as LiteLLM is not used.
+        num_retries: Further tries when a backend cannot be reached or answers 429, 502, 503 or 504.
+        num_workers: 1. One worker forwards thousands of calls per second.
+        launch_mode: "thread": the proxy runs in a thread of this process, with its own loop.
+        launcher_args: Of 0.3; refused.
+        middlewares: Of 0.3; refused.
+        callbacks: What backends are asked for: "return_token_ids", "logprobs", and
+            "weight_versions" for vLLM servers that know it. OpenAI's own servers are asked for
+            none of them.
+        api_key: What agents must send; part of ``as_resource``. None asks for nothing on loopback,
+            and makes a random key on any other host.
+        max_body_bytes: Larger requests are refused with status 413.
+
+    Raises:
+        ConfigError: An argument that this proxy does not take, or a wrong model list.
+    """
+
+    def __init__(
+        self,
+        port: int | None = None,
+        model_list: list[ModelConfig] | None = None,
+        store: "LightningStore | None" = None,
+        host: str | None = None,
+        litellm_config: dict[str, Any] | None = None,
+        num_retries: int = 0,
+        num_workers: int = 1,
+        launch_mode: Literal["thread"] = "thread",
+        launcher_args: Any = None,
+        middlewares: Sequence[Any] | None = None,
+        callbacks: Sequence[str] = ("return_token_ids", "logprobs"),
+        *,
+        api_key: str | None = None,
+        max_body_bytes: int = 64 * 2**20,
+    ) -> None:
+        _refuse(litellm_config=litellm_config, launcher_args=launcher_args, middlewares=middlewares)
+        if num_workers != 1:
+            raise ConfigError(
+                f"LLMProxy num_workers={num_workers}: expected 1. All calls go through one worker, "
+                "which forwards thousands per second; leave num_workers out"
+            )
+        if launch_mode != "thread":
+            raise ConfigError(
+                f"LLMProxy launch_mode={launch_mode!r}: expected 'thread'. The proxy runs in a "
+                "thread of the algorithm's process; leave launch_mode out"
+            )
+        unknown = [name for name in callbacks if name not in EXTENSIONS]
+        if unknown:
+            raise ConfigError(
+                f"LLMProxy callbacks: unknown name {unknown[0]!r}; expected any of "
+                f"{', '.join(EXTENSIONS)}. Calls are always recorded"
+            )
+        if num_retries < 0:
+            raise ConfigError(f"LLMProxy num_retries={num_retries}: expected 0 or more")
+        self.host = host or "127.0.0.1"
+        self.port = port or 0
+        self.num_retries = num_retries
+        self.callbacks = tuple(callbacks)
+        self.max_body_bytes = max_body_bytes
+        self.api_key = api_key or (None if is_loopback(self.host) else secrets.token_urlsafe(24))
+        self._store = store
+        self._backends = Backends(model_list or [])
+        self._app: GatewayApp | None = None
+        self._server: ServerThread | None = None
+
+    def get_store(self) -> "LightningStore | None":
+        return self._store
+
+    def set_store(self, store: "LightningStore") -> None:
+        self._store = store
+
+    def update_model_list(self, model_list: list[ModelConfig]) -> None:
+        """Replace the served models; holds for the next request.
+
+        Requests in flight keep their backend.
+
+        Raises:
+            ConfigError: The list is wrong; the old one stays.
+        """
+        self._backends = Backends(model_list)
+        if self._app is not None:
+            self._app.backends = self._backends
+
+    async def start(self) -> None:
+        """Serve; returns when requests are taken. While it runs this does nothing.
+
+        Raises:
+            ConfigError: There is no store, or the port is in use.
+        """
+        if self.is_running():
+            return
+        if self._store is None:
+            raise ConfigError(
+                "LLMProxy has no store to record calls in; pass store=, or call set_store first"
+            )
+        from agl_gateway.app import GatewayApp
+
+        app = GatewayApp(
+            self._backends,
+            self._present_store,
+            self.callbacks,
+            self.num_retries,
+            self.api_key,
+            self.max_body_bytes,
+        )
+        sock = bind(self.host, self.port)
+        server = ServerThread(app, sock=sock)
+        self.port = await asyncio.to_thread(server.start)
+        self._app, self._server = app, server
+        logger.info("LLM proxy on %s", self._url())
+
+    async def stop(self) -> None:
+        """Let calls in flight finish for a few seconds, write what is pending, and end."""
+        server, self._server = self._server, None
+        if server is not None:
+            await asyncio.to_thread(server.stop)
+        self._app = None
+
+    async def restart(self) -> None:
+        """Stop if running, then start on the same port."""
+        await self.stop()
+        await self.start()
+
+    def is_running(self) -> bool:
+        return self._server is not None and self._server.running
+
+    async def flush(self) -> None:
+        """Return when every call answered so far is stored."""
+        if self._app is not None and self.is_running():
+            recorder = self._app.recorder
+            future = asyncio.run_coroutine_threadsafe(recorder.flush(), recorder.loop)
+            await asyncio.wrap_future(future)
+
+    def as_resource(
+        self,
+        rollout_id: str | None = None,
+        attempt_id: str | None = None,
+        model: str | None = None,
+        sampling_parameters: dict[str, Any] | None = None,
+    ) -> LLM:
+        """The proxy as a resource: a ``ProxyLLM``, or with both ids an ``LLM`` of that attempt.
+
+        Args:
+            rollout_id: With ``attempt_id``: bind the address to one attempt.
+            attempt_id: See ``rollout_id``.
+            model: Which served model; None takes the only one.
+            sampling_parameters: Stored in the resource for the agent to use.
+
+        Raises:
+            ConfigError: No port yet, an unknown model, several models and none named, or one id.
+        """
+        if not self.port:
+            raise ConfigError("LLMProxy has no port before it runs; await start() first")
+        names = self._backends.names
+        if model is None and len(names) == 1:
+            model = names[0]
+        if model is None or model not in names:
+            asked = "no model was named" if model is None else f"model {model!r} is not served"
+            raise ConfigError(
+                f"LLMProxy.as_resource: {asked}; served models: {', '.join(names) or 'none'}"
+            )
+        resource = ProxyLLM(
+            endpoint=f"{self._url()}/v1",
+            model=model,
+            api_key=self.api_key,
+            sampling_parameters=sampling_parameters or {},
+        )
+        if rollout_id is None and attempt_id is None:
+            return resource
+        return LLM(
+            endpoint=resource.get_base_url(rollout_id, attempt_id),
+            model=model,
+            api_key=self.api_key,
+            sampling_parameters=resource.sampling_parameters,
+        )
+
+    def _present_store(self) -> "LightningStore":
+        assert self._store is not None  # start() has seen to that
+        return self._store
+
+    def _url(self) -> str:
+        host = _own_address() if self.host in ("0.0.0.0", "::", "") else self.host
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+
+
+def _refuse(**arguments: Any) -> None:
+    for name, value in arguments.items():
+        if value:
+            raise ConfigError(f"LLMProxy does not take {name}: {_NOT_TAKEN[name]}")
+
+
+def _own_address() -> str:
+    """The address at which other machines reach this one; loopback when there is no network."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # sends nothing: it only picks the outgoing interface
+        except OSError:
+            return "127.0.0.1"
+        return str(probe.getsockname()[0])

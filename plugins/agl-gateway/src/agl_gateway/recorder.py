@@ -1,0 +1,133 @@
+"""Writes the records of calls to the store, in the background and in batches."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from agl.errors import StoreError, StoreUnavailableError
+from agl.store.base import LightningStore
+from agl.types import Span
+from agl_gateway.records import CallRecord
+
+logger = logging.getLogger("agl.gateway")
+
+MAX_BATCH = 256
+RETRY_SECONDS = (0.1, 0.5, 1.0, 2.0, 5.0)
+"""Waits while the store cannot be reached; the last one repeats."""
+DRAIN_SECONDS = 10.0
+"""How long the end waits for a store that cannot be reached."""
+
+
+class Recorder:
+    """Takes records without waiting and writes them at once, all that are there in one batch.
+
+    While one batch is being written the next one gathers: the busier, the larger. Lives in one
+    event loop.
+
+    Args:
+        get_store: The store of this moment.
+    """
+
+    def __init__(self, get_store: Callable[[], LightningStore]) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._get_store = get_store
+        self._pending: list[CallRecord] = []
+        self._wake = asyncio.Event()
+        self._taken = 0
+        self._settled = 0
+        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._task = asyncio.create_task(self._run(), name="agl-gateway-recorder")
+
+    def add(self, record: CallRecord) -> None:
+        """Write this record soon."""
+        self._pending.append(record)
+        self._taken += 1
+        self._wake.set()
+
+    async def flush(self) -> None:
+        """Return when every record added so far is stored (or was refused by the store)."""
+        if self._settled < self._taken:
+            future: asyncio.Future[None] = self.loop.create_future()
+            self._waiters.append((self._taken, future))
+            await future
+
+    async def close(self) -> None:
+        """Write what is pending and end."""
+        try:
+            async with asyncio.timeout(DRAIN_SECONDS):
+                await self.flush()
+        except TimeoutError:
+            logger.error(
+                "%d model calls could not be recorded: the store was not reachable for the last "
+                "%.0f seconds",
+                self._taken - self._settled,
+                DRAIN_SECONDS,
+            )
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._pending:
+                batch = self._pending[:MAX_BATCH]
+                del self._pending[:MAX_BATCH]
+                try:
+                    await self._write(_spans(batch))
+                finally:
+                    self._settle(len(batch))
+
+    async def _write(self, spans: Sequence[Span]) -> None:
+        failures = 0
+        while spans:
+            try:
+                await self._get_store().add_many_spans(spans)
+            except StoreUnavailableError as error:
+                wait = RETRY_SECONDS[min(failures, len(RETRY_SECONDS) - 1)]
+                failures += 1
+                logger.warning("the store cannot be reached, next try in %.1f s: %s", wait, error)
+                await asyncio.sleep(wait)
+            except StoreError as error:
+                # All or none: one span of an unknown attempt must not cost the others.
+                if len(spans) > 1:
+                    for span in spans:
+                        await self._write([span])
+                else:
+                    _log_refused(spans[0], error)
+                return
+            except Exception:
+                logger.exception("%d model calls could not be recorded", len(spans))
+                return
+            else:
+                return
+
+    def _settle(self, count: int) -> None:
+        self._settled += count
+        for target, future in self._waiters:
+            if target <= self._settled and not future.done():
+                future.set_result(None)
+        self._waiters = [waiter for waiter in self._waiters if not waiter[1].done()]
+
+
+def _spans(batch: Sequence[CallRecord]) -> list[Span]:
+    spans: list[Span] = []
+    for record in batch:
+        try:
+            spans.append(record.to_span())
+        except Exception as error:
+            # Whatever the two sides sent, one call leaves one span.
+            logger.exception("a model call has a form that cannot be recorded whole")
+            record.answer, record.request = None, {}
+            record.error = f"the call could not be recorded whole: {error!r}"
+            spans.append(record.to_span())
+    return spans
+
+
+def _log_refused(span: Span, error: StoreError) -> None:
+    logger.error(
+        "a model call of rollout %r, attempt %r is not recorded: %s",
+        span.rollout_id,
+        span.attempt_id,
+        error,
+    )
