@@ -8,12 +8,11 @@ prompt is rendered so that the next turn's prompt begins with this turn's prompt
 import asyncio
 import json
 import re
-import socket
-import threading
-import time
 from collections.abc import AsyncIterator, Callable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
+
+from agl.serving import ServerThread
 
 Message = dict[str, Any]
 Scope = MutableMapping[str, Any]
@@ -85,46 +84,19 @@ class EchoLLM:
         """Bodies of the chat completion requests, in order of arrival."""
         self.request_headers: list[dict[str, str]] = []
         """Their headers, names in lower case."""
-        self._server: Any = None
-        self._thread: threading.Thread | None = None
-        self._port = 0
+        self._server = ServerThread(self, drain_seconds=1.0)
 
     @property
     def url(self) -> str:
         """Base address for an OpenAI client, ending in ``/v1``."""
-        return f"http://127.0.0.1:{self._port}/v1"
+        return f"{self._server.url}/v1"
 
     def __enter__(self) -> Self:
-        import uvicorn
-
-        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        listener.bind(("127.0.0.1", self._port))
-        self._port = listener.getsockname()[1]
-        config = uvicorn.Config(
-            self._app,
-            http="httptools",
-            ws="none",
-            interface="asgi3",
-            proxy_headers=False,
-            lifespan="off",
-            log_level="error",
-            access_log=False,
-            timeout_graceful_shutdown=1,
-        )
-        server = uvicorn.Server(config)
-        self._server = server
-        self._thread = threading.Thread(
-            target=server.run, kwargs={"sockets": [listener]}, name="echo-llm", daemon=True
-        )
-        self._thread.start()
-        while not server.started and self._thread.is_alive():
-            time.sleep(0.002)
+        self._server.start()
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self._server.should_exit = True
-        if self._thread is not None:
-            self._thread.join()
+        self._server.stop()
 
     def render(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> list[int]:
         """Token ids of a prompt, the opening of the assistant's turn included."""
@@ -135,7 +107,13 @@ class EchoLLM:
             words.append(END)
         return self.vocabulary.encode([*words, "<|assistant|>"])
 
-    async def _app(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The server, as an ASGI application."""
+        if scope["type"] == "lifespan":
+            for phase in ("startup", "shutdown"):
+                await receive()
+                await send({"type": f"lifespan.{phase}.complete"})
+            return
         path = str(scope["path"])
         if path == "/v1/models" and scope["method"] == "GET":
             data = [{"id": name, "object": "model", "owned_by": "echo"} for name in self.models]

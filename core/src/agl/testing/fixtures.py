@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import pluggy
 
     from agl.store.memory import InMemoryLightningStore
+    from agl.testing.echo_llm import EchoLLM
 
 
 @pytest.fixture
@@ -37,12 +38,12 @@ def memory_store() -> "Generator[InMemoryLightningStore]":
 
 
 @pytest.fixture
-def echo_llm() -> Generator[str]:
-    """Base address, ending in ``/v1``, of a small OpenAI-compatible server that echoes.
+def echo_llm() -> "Generator[EchoLLM]":
+    """A small OpenAI-compatible server that echoes, at its ``url``, which ends in ``/v1``.
 
     It listens on a free port of 127.0.0.1 and ends with the test.
     """
     from agl.testing.echo_llm import EchoLLM
 
-    with EchoLLM() as url:
-        yield url
+    with EchoLLM() as server:
+        yield server
