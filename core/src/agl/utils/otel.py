@@ -1,0 +1,270 @@
+"""Span attributes: nested data in and out of dotted keys, tags, and links between spans."""
+
+import json
+import logging
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar, cast
+
+from pydantic import BaseModel, ConfigDict
+from pydantic_core import to_jsonable_python
+
+from agl.semconv import LightningSpanAttributes
+from agl.types import Attributes, AttributeValue, SpanLike
+
+logger = logging.getLogger(__name__)
+
+SpanT = TypeVar("SpanT")
+
+_INT64 = 2**63
+
+
+class LinkMatch(BaseModel):
+    """One condition of a link: the other span has ``value_match`` under ``key_match``."""
+
+    model_config = ConfigDict(frozen=True)
+
+    key_match: str
+    """An attribute key, or ``trace_id`` or ``span_id`` for the ids of the span itself."""
+    value_match: str | bool | int | float
+
+
+# --- nested data <-> dotted keys
+
+
+def flatten_attributes(
+    nested: Mapping[str, Any], *, prefix: str = "", strict: bool = False
+) -> Attributes:
+    """Turn nested mappings and lists into dotted keys with values that a span can hold.
+
+    A list of one primitive type stays a list; any other list gets indexed keys. So
+    ``{"a": {"b": 1}, "c": [1, "x"]}`` becomes ``{"a.b": 1, "c.0": 1, "c.1": "x"}``. An empty
+    mapping leaves nothing.
+
+    Args:
+        nested: What to flatten.
+        prefix: Put before every key, with a dot.
+        strict: Refuse what a span cannot hold (None, objects, non-finite numbers) instead of
+            storing its JSON or text.
+
+    Raises:
+        ValueError: ``strict``, and there is such a value; or two values get one key.
+    """
+    flat: Attributes = {}
+    for key, value in nested.items():
+        _flatten(f"{prefix}.{key}" if prefix else str(key), value, flat, strict)
+    return flat
+
+
+def _flatten(key: str, value: Any, flat: Attributes, strict: bool) -> None:
+    if isinstance(value, Mapping):
+        for sub_key, sub_value in cast(Mapping[Any, Any], value).items():
+            _flatten(f"{key}.{sub_key}", sub_value, flat, strict)
+        return
+    if isinstance(value, list | tuple):
+        items = cast(Sequence[Any], value)
+        if len({type(item) for item in items}) <= 1 and all(_is_plain(item) for item in items):
+            _put(key, list(items), flat)
+            return
+        if any(isinstance(item, str | bool | int | float) for item in items):
+            logger.debug("attribute %r: a list of mixed types is stored under indexed keys", key)
+        for index, item in enumerate(items):
+            _flatten(f"{key}.{index}", item, flat, strict)
+        return
+    _put(key, sanitize_attribute_value(value, key=key, strict=strict), flat)
+
+
+def _put(key: str, value: AttributeValue, flat: Attributes) -> None:
+    if key in flat:
+        raise ValueError(
+            f"attribute {key!r} is given twice, once nested and once with dots in its name; "
+            "rename one of them"
+        )
+    flat[key] = value
+
+
+def sanitize_attribute_value(
+    value: Any, *, key: str = "value", strict: bool = False
+) -> AttributeValue:
+    """One value as a span can hold it: itself when it is a finite primitive, else JSON or text.
+
+    Args:
+        value: Any object; pydantic models and dataclasses become JSON.
+        key: Its name in the message.
+        strict: Refuse instead of converting.
+
+    Raises:
+        ValueError: ``strict``, and the value is no finite primitive.
+    """
+    if _is_plain(value):
+        return value
+    number = _as_number(value)
+    if number is not None and _is_plain(number):
+        return number
+    if strict:
+        raise ValueError(
+            f"attribute {key!r}: got {value!r} ({type(value).__name__}); expected a string, a "
+            "bool, a finite number of at most 64 bits, or lists and dicts of those. Convert it "
+            "first, or record it with emit_object"
+        )
+    if isinstance(value, int | float) or number is not None:
+        return str(value)
+    return to_json_text(value)
+
+
+def to_json_text(value: Any, *, strict: bool = False) -> str:
+    """JSON of any object; what JSON cannot hold is written as ``str`` does, or refused.
+
+    Raises:
+        ValueError: ``strict``, and some part cannot be written as JSON.
+    """
+    try:
+        plain = to_jsonable_python(value, fallback=None if strict else str)
+    except Exception as error:
+        if strict:
+            raise ValueError(
+                f"a {type(value).__name__} cannot be written as JSON: {error}. "
+                "Convert it to dicts, lists, strings and numbers first"
+            ) from error
+        plain = str(value)
+    return json.dumps(plain, ensure_ascii=False)
+
+
+def _is_plain(value: Any) -> bool:
+    # Exact types: subclasses (enum members, numpy's float64) are not what a wire format expects.
+    kind = type(value)
+    if kind is float:
+        return math.isfinite(value)
+    return kind is str or kind is bool or (kind is int and -_INT64 <= value < _INT64)
+
+
+def _as_number(value: Any) -> bool | int | float | str | None:
+    """The primitive inside an enum member, a numpy scalar or another subclass of a primitive."""
+    for kind in (str, bool, int, float):
+        if isinstance(value, kind):
+            return kind(value.value if hasattr(value, "value") else value)
+    if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
+        return value.item()
+    return None
+
+
+def unflatten_attributes(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """The inverse of ``flatten_attributes``; keys ``0..n-1`` become a list.
+
+    Raises:
+        ValueError: A key is both a value and the prefix of another.
+    """
+    root: dict[str, Any] = {}
+    for key, value in flat.items():
+        *parents, last = key.split(".")
+        node: Any = root
+        for part in parents:
+            node = node.setdefault(part, _Node())
+            if not isinstance(node, _Node):
+                raise ValueError(f"attribute {key!r}: one of its prefixes is an attribute itself")
+        if last in node:
+            raise ValueError(f"attribute {key!r} is also the prefix of another attribute")
+        node[last] = value
+    return {key: _lists(value) for key, value in root.items()}
+
+
+class _Node(dict[str, Any]):
+    """A mapping made here, told apart from a mapping that is a value."""
+
+
+def _lists(value: Any) -> Any:
+    if not isinstance(value, _Node):
+        return value
+    if value and set(value) == {str(index) for index in range(len(value))}:
+        return [_lists(value[str(index)]) for index in range(len(value))]
+    return {key: _lists(item) for key, item in value.items()}
+
+
+def filter_attributes(attributes: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """The attributes under ``prefix``, without it; one named exactly ``prefix`` has the key ''."""
+    return {
+        key[len(prefix) + 1 :]: value
+        for key, value in attributes.items()
+        if key == prefix or key.startswith(f"{prefix}.")
+    }
+
+
+# --- tags
+
+
+def make_tag_attributes(tags: Sequence[str]) -> Attributes:
+    """Attributes that hold these tags: ``agentlightning.tag.<i>``."""
+    if isinstance(tags, str):
+        raise ValueError(f"tags={tags!r}: expected a list of strings, got one string")
+    return {f"{LightningSpanAttributes.TAG.value}.{i}": tag for i, tag in enumerate(tags)}
+
+
+def extract_tags_from_attributes(attributes: Mapping[str, Any]) -> list[str]:
+    """The tags in these attributes, in order."""
+    found = filter_attributes(attributes, LightningSpanAttributes.TAG)
+    return [str(found[key]) for key in _indices(found)]
+
+
+# --- links
+
+
+def make_link_attributes(links: Mapping[str, str | bool | int | float]) -> Attributes:
+    """Attributes that point to the span(s) which match all these keys and values.
+
+    Args:
+        links: Attribute key -> value; the keys ``trace_id`` and ``span_id`` (hex) address a span
+            by its ids.
+    """
+    prefix = LightningSpanAttributes.LINK.value
+    attributes: Attributes = {}
+    for index, (key, value) in enumerate(links.items()):
+        attributes[f"{prefix}.{index}.key_match"] = key
+        attributes[f"{prefix}.{index}.value_match"] = sanitize_attribute_value(
+            value, key=f"{prefix}.{index}.value_match", strict=True
+        )
+    return attributes
+
+
+def extract_links_from_attributes(attributes: Mapping[str, Any]) -> list[LinkMatch]:
+    """The links in these attributes, in order.
+
+    Raises:
+        ValueError: A link lacks its key or its value.
+    """
+    found = filter_attributes(attributes, LightningSpanAttributes.LINK)
+    links: list[LinkMatch] = []
+    for index in _indices(key.partition(".")[0] for key in found):
+        key, value = found.get(f"{index}.key_match"), found.get(f"{index}.value_match")
+        if key is None or value is None:
+            raise ValueError(
+                f"link {index} needs both key_match and value_match; "
+                f"got key_match={key!r}, value_match={value!r}"
+            )
+        links.append(LinkMatch(key_match=key, value_match=value))
+    return links
+
+
+def query_linked_spans(spans: Sequence[SpanT], links: Sequence[LinkMatch]) -> list[SpanT]:
+    """The spans (``Span`` or OpenTelemetry's) that match every link; none when there is no link."""
+    if not links:
+        return []
+    return [span for span in spans if all(_matches(span, link) for link in links)]
+
+
+def _matches(span: SpanLike, link: LinkMatch) -> bool:
+    if link.key_match in ("trace_id", "span_id"):
+        return span_ids(span)[link.key_match] == link.value_match
+    attributes = cast(Mapping[str, Any], span.attributes or {})
+    return link.key_match in attributes and attributes[link.key_match] == link.value_match
+
+
+def span_ids(span: SpanLike) -> dict[str, str]:
+    """``trace_id`` and ``span_id`` of a ``Span`` or an OpenTelemetry span, as hex."""
+    if hasattr(span, "trace_id"):
+        return {"trace_id": span.trace_id, "span_id": span.span_id}
+    context = span.context
+    return {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}
+
+
+def _indices(keys: Iterable[str]) -> list[str]:
+    return sorted({key for key in keys if key.isdigit()}, key=int)
