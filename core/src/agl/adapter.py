@@ -57,3 +57,12 @@ class CreditRule(ABC):
 
 
 AnyTraceAdapter = TraceAdapter[Any]
+
+
+def __getattr__(name: str) -> Any:
+    """The adapters of plugins, so that the path ``agl.adapter.TraceToMessages`` leads to one."""
+    import agl
+
+    if agl._PLUGIN.get(name, ("",))[0] == "agl.adapters":
+        return getattr(agl, name)
+    raise AttributeError(f"module 'agl.adapter' has no attribute {name!r}")
