@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from agl.types import ModelCall, Span, Triplet
 
 if TYPE_CHECKING:
-    pass
+    from opentelemetry.sdk.trace import ReadableSpan  # noqa: F401
 
 From = TypeVar("From")
 To = TypeVar("To")
@@ -63,6 +63,6 @@ def __getattr__(name: str) -> Any:
     """The adapters of plugins, so that the path ``agl.adapter.TraceToMessages`` leads to one."""
     import agl
 
-    if agl._PLUGIN.get(name, ("",))[0] == "agl.adapters":
+    if agl._PLUGIN.get(name, ("",))[0] == "agl.adapters":  # pyright: ignore[reportPrivateUsage]
         return getattr(agl, name)
     raise AttributeError(f"module 'agl.adapter' has no attribute {name!r}")

@@ -1,0 +1,108 @@
+"""Values from YAML text, and ``key=value`` overrides on top of them."""
+
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, cast
+
+from agl.errors import ConfigError
+
+_NUMBER = re.compile(r"^[-+]?\d+(\.\d*)?[eE][-+]?\d+$")
+
+
+def parse_yaml(text: str, name: str) -> Any:
+    """Parse YAML 1.1 with two differences.
+
+    A key that stands twice in a block is refused, and ``1e-6`` is the number that it is in YAML
+    1.2.
+
+    Args:
+        text: The YAML.
+        name: What it is, for messages.
+
+    Raises:
+        ConfigError: It is not YAML; the message has the line.
+    """
+    import yaml
+
+    try:
+        return yaml.load(text, _loader())
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        line = f", line {mark.line + 1}" if mark else ""
+        raise ConfigError(f"{name}{line}: not YAML: {error.problem}") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{name}: not YAML: {' '.join(str(error).split())}") from None
+
+
+def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> None:
+    """Change ``values`` in place.
+
+    Args:
+        values: Nested dicts and lists, as parsed.
+        overrides: ``key=value`` each; dots lead into blocks, numbers into lists, and the value is
+            YAML. A component given by its name alone becomes a block: ``algorithm.beam_width=4``
+            turns ``algorithm: apo`` into ``algorithm: {type: apo, beam_width: 4}``.
+
+    Raises:
+        ConfigError: One has no ``=``, no YAML value, or leads nowhere.
+    """
+    for override in overrides:
+        dotted, equals, text = override.partition("=")
+        parts = dotted.strip().split(".")
+        if not equals or not all(parts):
+            raise ConfigError(f"{override!r}: expected key=value, as in algorithm.beam_width=4")
+        block: Any = values
+        for part, following in pairwise(parts):
+            inner: Any = _get(block, part, override)
+            if inner is None:
+                inner = {}
+            elif isinstance(inner, str):
+                inner = {"type": inner}
+            elif not isinstance(inner, dict | list):
+                raise ConfigError(f"{override!r}: {part!r} is {inner!r} and has no {following!r}")
+            _set(block, part, inner, override)
+            block = cast("Any", inner)
+        _set(block, parts[-1], parse_yaml(text, override), override)
+
+
+def _get(block: Any, part: str, override: str) -> Any:
+    if isinstance(block, dict):
+        return cast("dict[str, Any]", block).get(part)
+    return block[_position(cast("list[Any]", block), part, override)]
+
+
+def _set(block: Any, part: str, value: Any, override: str) -> None:
+    if isinstance(block, list):
+        items = cast("list[Any]", block)
+        items[_position(items, part, override)] = value
+    else:
+        block[part] = value
+
+
+def _position(items: list[Any], part: str, override: str) -> int:
+    if not part.isdigit() or int(part) >= len(items):
+        raise ConfigError(
+            f"{override!r}: {part!r} is no position in a list of {len(items)}; the first is 0"
+        )
+    return int(part)
+
+
+def _loader() -> Any:
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+            seen: set[str] = set()
+            for key_node, _ in node.value:
+                if isinstance(key_node.value, str) and key_node.value in seen:
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"key {key_node.value!r} stands twice", key_node.start_mark
+                    )
+                if isinstance(key_node.value, str):
+                    seen.add(key_node.value)
+            return super().construct_mapping(node, deep)
+
+    add: Any = cast("Any", Loader).add_implicit_resolver
+    add("tag:yaml.org,2002:float", _NUMBER, list("-+0123456789"))
+    return Loader
