@@ -1,0 +1,392 @@
+"""What the stores inside this process share: the asynchronous face, waiting, the watchdog."""
+
+import asyncio
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
+
+from agl.errors import ConfigError
+from agl.store import operations as ops, rules
+from agl.store.base import (
+    UNSET,
+    FilterLogic,
+    LightningStore,
+    LightningStoreStatistics,
+    SortOrder,
+    Unset,
+    changes,
+)
+from agl.store.operations import Effects, Lookups, Tables
+from agl.store.queries import make_query
+from agl.store.waiting import EndWaiters, QueueWaiters
+from agl.store.watchdog import Watchdog
+from agl.types import (
+    Attempt,
+    AttemptedRollout,
+    AttemptStatus,
+    EnqueueRolloutRequest,
+    Failure,
+    NamedResources,
+    PaginatedResult,
+    ResourcesUpdate,
+    Rollout,
+    RolloutConfig,
+    RolloutMode,
+    RolloutStatus,
+    Span,
+    TaskInput,
+    Worker,
+    WorkerStatus,
+)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class LocalLightningStore(LightningStore):
+    """A store made of ``Tables``: subclasses say how an operation is run on them.
+
+    Args:
+        scan_interval_seconds: How often attempts are checked against ``timeout_seconds`` and
+            ``unresponsive_seconds``.
+    """
+
+    def __init__(self, *, scan_interval_seconds: float = 1.0) -> None:
+        if scan_interval_seconds <= 0:
+            raise ConfigError(
+                f"{type(self).__name__}: scan_interval_seconds must be above 0, "
+                f"got {scan_interval_seconds!r}"
+            )
+        self._queue_waiters = QueueWaiters(self._has_queued)
+        self._end_waiters = EndWaiters()
+        self._watchdog = Watchdog(self._scan, scan_interval_seconds)
+        self._opened = time.monotonic()
+        self._closing = False
+
+    # --- what a subclass fills in
+
+    @abstractmethod
+    async def _write(
+        self,
+        operation: Callable[Concatenate[Tables, float, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Run an operation alone, keep what it did, then pass its effects to ``_publish``."""
+
+    @abstractmethod
+    async def _read(self, lookup: Callable[[Lookups], T]) -> T:
+        """Run a lookup; it sees every write that was acknowledged."""
+
+    @abstractmethod
+    def _scan(self) -> None:
+        """Run ``operations.expire``, from the watchdog's thread."""
+
+    @abstractmethod
+    def _has_queued(self) -> bool:
+        """Whether the queue holds something; from any thread, at once."""
+
+    async def _claim(self, limit: int, worker_id: str | None) -> list[AttemptedRollout]:
+        return await self._write(ops.claim, limit, worker_id)
+
+    def _publish(self, effects: Effects) -> None:
+        """Wake who waits for this. Called from any thread, outside of any lock."""
+        if effects.queued:
+            self._queue_waiters.wake(effects.queued)
+        if effects.ended:
+            self._end_waiters.ended(effects.ended)
+        if effects.limits:
+            self._watchdog.start()
+
+    async def close(self) -> None:
+        self._closing = True
+        self._queue_waiters.wake_all()
+        self._end_waiters.wake_all()
+        await asyncio.to_thread(self._watchdog.stop)
+
+    async def statistics(self) -> LightningStoreStatistics:
+        counts = await self._read(lambda lookups: lookups.counts())
+        return {
+            "name": type(self).__name__,
+            **counts,
+            "uptime": time.monotonic() - self._opened,
+        }
+
+    # --- putting work in, taking it out
+
+    async def enqueue_many_rollouts(
+        self, rollouts: Sequence[EnqueueRolloutRequest]
+    ) -> Sequence[Rollout]:
+        if not rollouts:
+            return []
+        return await self._write(ops.enqueue, rollouts)
+
+    async def dequeue_many_rollouts(
+        self, *, limit: int = 1, worker_id: str | None = None, wait_seconds: float = 0.0
+    ) -> Sequence[AttemptedRollout]:
+        if limit <= 0:
+            return []
+        claimed = await self._claim(limit, worker_id)
+        deadline = time.monotonic() + wait_seconds
+        while not claimed and not self._closing:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                break
+            with self._queue_waiters.ticket() as ticket:
+                # Something may have come between the last look and the ticket.
+                claimed = await self._claim(limit, worker_id)
+                if not claimed and await ticket.wait(remaining) and not self._closing:
+                    claimed = await self._claim(limit, worker_id)
+        return claimed
+
+    async def start_rollout(
+        self,
+        input: TaskInput,
+        mode: RolloutMode | None = None,
+        resources_id: str | None = None,
+        config: RolloutConfig | None = None,
+        metadata: dict[str, Any] | None = None,
+        worker_id: str | None = None,
+    ) -> AttemptedRollout:
+        request = EnqueueRolloutRequest(
+            input=input, mode=mode, resources_id=resources_id, config=config, metadata=metadata
+        )
+        return await self._write(ops.start_rollout, request, worker_id)
+
+    async def start_attempt(
+        self, rollout_id: str, worker_id: str | None = None
+    ) -> AttemptedRollout:
+        return await self._write(ops.start_attempt, rollout_id, worker_id)
+
+    # --- spans
+
+    async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
+        if not spans:
+            return []
+        return await self._write(ops.add_spans, spans)
+
+    async def get_many_span_sequence_ids(
+        self, rollout_attempt_ids: Sequence[tuple[str, str]]
+    ) -> Sequence[int]:
+        pairs = [(rollout_id, attempt_id) for rollout_id, attempt_id in rollout_attempt_ids]
+        return await self._write(ops.reserve_sequence_ids, pairs)
+
+    async def query_spans(
+        self,
+        rollout_id: str,
+        attempt_id: str | Literal["latest"] | None = None,
+        *,
+        trace_id: str | None = None,
+        trace_id_contains: str | None = None,
+        span_id: str | None = None,
+        span_id_contains: str | None = None,
+        parent_id: str | None = None,
+        parent_id_contains: str | None = None,
+        name: str | None = None,
+        name_contains: str | None = None,
+        filter_logic: FilterLogic = "and",
+        limit: int = -1,
+        offset: int = 0,
+        sort_by: str | None = "sequence_id",
+        sort_order: SortOrder = "asc",
+    ) -> PaginatedResult[Span]:
+        query = make_query(
+            "spans",
+            exact={
+                "trace_id": trace_id,
+                "span_id": span_id,
+                "parent_id": parent_id,
+                "name": name,
+            },
+            contains={
+                "trace_id": trace_id_contains,
+                "span_id": span_id_contains,
+                "parent_id": parent_id_contains,
+                "name": name_contains,
+            },
+            filter_logic=filter_logic,
+            sort_by=sort_by,
+            sort_order=sort_order,
+            limit=limit,
+            offset=offset,
+        )
+        return await self._read(lambda lookups: lookups.query_spans(rollout_id, attempt_id, query))
+
+    # --- looking at work
+
+    async def query_rollouts(
+        self,
+        *,
+        status_in: Sequence[RolloutStatus] | None = None,
+        rollout_id_in: Sequence[str] | None = None,
+        rollout_id_contains: str | None = None,
+        filter_logic: FilterLogic = "and",
+        sort_by: str | None = None,
+        sort_order: SortOrder = "asc",
+        limit: int = -1,
+        offset: int = 0,
+        status: Sequence[RolloutStatus] | None = None,
+        rollout_ids: Sequence[str] | None = None,
+    ) -> PaginatedResult[Rollout]:
+        query = make_query(
+            "rollouts",
+            within={
+                "status": status if status_in is None else status_in,
+                "rollout_id": rollout_ids if rollout_id_in is None else rollout_id_in,
+            },
+            contains={"rollout_id": rollout_id_contains},
+            filter_logic=filter_logic,
+            sort_by=sort_by,
+            sort_order=sort_order,
+            limit=limit,
+            offset=offset,
+        )
+        return await self._read(lambda lookups: lookups.query_rollouts(query))
+
+    async def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:
+        found = await self._read(lambda lookups: lookups.views([rollout_id]))
+        return found[0] if found else None
+
+    async def query_attempts(
+        self,
+        rollout_id: str,
+        *,
+        sort_by: str | None = "sequence_id",
+        sort_order: SortOrder = "asc",
+        limit: int = -1,
+        offset: int = 0,
+    ) -> PaginatedResult[Attempt]:
+        query = make_query(
+            "attempts", sort_by=sort_by, sort_order=sort_order, limit=limit, offset=offset
+        )
+        return await self._read(lambda lookups: lookups.query_attempts(rollout_id, query))
+
+    async def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
+        return await self._read(lambda lookups: lookups.latest_attempt(rollout_id))
+
+    async def wait_for_rollouts(
+        self, *, rollout_ids: Sequence[str], timeout: float | None = None
+    ) -> list[Rollout]:
+        wanted = list(rollout_ids)
+        with self._end_waiters.ticket(wanted) as ticket:
+            found = await self._read(lambda lookups: lookups.views(wanted))
+            open_ids = {one.rollout_id for one in found if one.status not in rules.ENDED}
+            if open_ids and timeout != 0 and not self._closing:
+                self._end_waiters.settle(ticket, set(wanted) - open_ids)
+                await ticket.wait(timeout)
+            if open_ids and not self._closing:
+                found = await self._read(lambda lookups: lookups.views(wanted))
+        return [rollout for rollout in found if rollout.status in rules.ENDED]
+
+    # --- changing work
+
+    async def update_rollout(
+        self,
+        rollout_id: str,
+        input: TaskInput | Unset = UNSET,
+        mode: RolloutMode | None | Unset = UNSET,
+        resources_id: str | None | Unset = UNSET,
+        status: RolloutStatus | Unset = UNSET,
+        config: RolloutConfig | Unset = UNSET,
+        metadata: dict[str, Any] | None | Unset = UNSET,
+    ) -> Rollout:
+        given = changes(
+            input=input,
+            mode=mode,
+            resources_id=resources_id,
+            status=status,
+            config=config,
+            metadata=metadata,
+        )
+        return await self._write(ops.update_rollout, rollout_id, given)
+
+    async def update_attempt(
+        self,
+        rollout_id: str,
+        attempt_id: str | Literal["latest"],
+        status: AttemptStatus | Unset = UNSET,
+        worker_id: str | Unset = UNSET,
+        last_heartbeat_time: float | Unset = UNSET,
+        metadata: dict[str, Any] | None | Unset = UNSET,
+        error: Failure | Unset = UNSET,
+    ) -> Attempt:
+        given = changes(
+            status=status,
+            worker_id=worker_id,
+            last_heartbeat_time=last_heartbeat_time,
+            metadata=metadata,
+            error=error,
+        )
+        return await self._write(ops.update_attempt, rollout_id, attempt_id, given)
+
+    # --- resources
+
+    async def add_resources(self, resources: NamedResources) -> ResourcesUpdate:
+        return await self._write(ops.add_resources, resources)
+
+    async def update_resources(
+        self, resources_id: str, resources: NamedResources
+    ) -> ResourcesUpdate:
+        return await self._write(ops.update_resources, resources_id, resources)
+
+    async def get_resources_by_id(self, resources_id: str) -> ResourcesUpdate | None:
+        return await self._read(lambda lookups: lookups.resources(resources_id))
+
+    async def get_latest_resources(self) -> ResourcesUpdate | None:
+        return await self._read(lambda lookups: lookups.latest_resources())
+
+    async def query_resources(
+        self,
+        *,
+        resources_id: str | None = None,
+        resources_id_contains: str | None = None,
+        sort_by: str | None = None,
+        sort_order: SortOrder = "asc",
+        limit: int = -1,
+        offset: int = 0,
+    ) -> PaginatedResult[ResourcesUpdate]:
+        query = make_query(
+            "resources",
+            exact={"resources_id": resources_id},
+            contains={"resources_id": resources_id_contains},
+            sort_by=sort_by,
+            sort_order=sort_order,
+            limit=limit,
+            offset=offset,
+        )
+        return await self._read(lambda lookups: lookups.query_resources(query))
+
+    # --- workers
+
+    async def query_workers(
+        self,
+        *,
+        status_in: Sequence[WorkerStatus] | None = None,
+        worker_id_contains: str | None = None,
+        filter_logic: FilterLogic = "and",
+        sort_by: str | None = None,
+        sort_order: SortOrder = "asc",
+        limit: int = -1,
+        offset: int = 0,
+    ) -> PaginatedResult[Worker]:
+        query = make_query(
+            "workers",
+            within={"status": status_in},
+            contains={"worker_id": worker_id_contains},
+            filter_logic=filter_logic,
+            sort_by=sort_by,
+            sort_order=sort_order,
+            limit=limit,
+            offset=offset,
+        )
+        return await self._read(lambda lookups: lookups.query_workers(query))
+
+    async def get_worker_by_id(self, worker_id: str) -> Worker | None:
+        return await self._read(lambda lookups: lookups.worker(worker_id))
+
+    async def update_worker(
+        self, worker_id: str, heartbeat_stats: dict[str, Any] | Unset = UNSET
+    ) -> Worker:
+        given = changes(heartbeat_stats=heartbeat_stats)
+        return await self._write(ops.update_worker, worker_id, given)

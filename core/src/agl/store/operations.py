@@ -1,0 +1,489 @@
+"""Every operation of a store, once: pure functions of (tables, now, arguments).
+
+``Tables`` is what a store must be able to keep and find; it knows no rules. An operation reads what
+it needs, refuses before it writes, and notes in ``tables.effects`` what others wait for. A store
+runs each operation alone (under a lock, or in a transaction) and then acts on the effects.
+"""
+
+from collections.abc import Sequence
+from copy import deepcopy
+from typing import Any, Literal, NamedTuple, Protocol
+
+from agl.errors import UnknownRecordError
+from agl.store import rules
+from agl.store.base import LightningStoreStatistics
+from agl.store.queries import Query
+from agl.types import (
+    UNASSIGNED,
+    Attempt,
+    AttemptedRollout,
+    EnqueueRolloutRequest,
+    Failure,
+    NamedResources,
+    PaginatedResult,
+    ResourcesUpdate,
+    Rollout,
+    RolloutConfig,
+    Span,
+    Worker,
+)
+
+
+class Effects:
+    """What an operation did that somebody outside may wait for."""
+
+    __slots__ = ("dequeued", "ended", "limits", "queued")
+
+    def __init__(self) -> None:
+        self.queued = 0
+        """Rollouts that entered the queue."""
+        self.dequeued = 0
+        """Rollouts that left it."""
+        self.ended: list[str] = []
+        """Rollouts that reached a final status."""
+        self.limits = False
+        """Whether a record now has a deadline, so that a watchdog must look."""
+
+    def add(self, other: "Effects") -> None:
+        """Take over what another operation did."""
+        self.queued += other.queued
+        self.dequeued += other.dequeued
+        self.ended += other.ended
+        self.limits = self.limits or other.limits
+
+
+class StoredAttempt(NamedTuple):
+    """An attempt with the number that its next span gets."""
+
+    attempt: Attempt
+    next_sequence: int = 1
+
+
+class Lookups(Protocol):
+    """The reading side of a store."""
+
+    def counts(self) -> LightningStoreStatistics: ...
+    def views(self, rollout_ids: Sequence[str]) -> list[Rollout]:
+        """The known ones of these, in this order; as ``AttemptedRollout`` once attempted."""
+        ...
+
+    def query_rollouts(self, query: Query) -> PaginatedResult[Rollout]: ...
+    def latest_attempt(self, rollout_id: str) -> Attempt | None: ...
+    def query_attempts(self, rollout_id: str, query: Query) -> PaginatedResult[Attempt]: ...
+    def query_spans(
+        self, rollout_id: str, attempt_id: str | None, query: Query
+    ) -> PaginatedResult[Span]: ...
+    def resources(self, resources_id: str) -> ResourcesUpdate | None: ...
+    def latest_resources(self) -> ResourcesUpdate | None: ...
+    def query_resources(self, query: Query) -> PaginatedResult[ResourcesUpdate]: ...
+    def worker(self, worker_id: str) -> Worker | None: ...
+    def query_workers(self, query: Query) -> PaginatedResult[Worker]: ...
+
+
+class Tables(Lookups, Protocol):
+    """Both sides of a store; each method is one step of an operation."""
+
+    effects: Effects
+
+    def new_id(self, prefix: Literal["ro", "at", "rs"]) -> str: ...
+
+    def rollout(self, rollout_id: str) -> Rollout | None: ...
+    def first_queued(self) -> Rollout | None: ...
+    def insert_rollout(self, rollout: Rollout) -> None:
+        """Keep a new rollout, at the end of the queue if its status says so."""
+        ...
+
+    def move_rollout(self, rollout: Rollout) -> None:
+        """Keep status and end time; leave the queue or join its end as the status says."""
+        ...
+
+    def edit_rollout(self, rollout: Rollout) -> None:
+        """Keep all the other fields."""
+        ...
+
+    def attempt(self, rollout_id: str, attempt_id: str) -> StoredAttempt | None: ...
+    def open_attempt_of(self, worker_id: str) -> Attempt | None:
+        """The newest open attempt of a worker."""
+        ...
+
+    def overdue(self, now: float) -> list[tuple[Rollout, StoredAttempt]]:
+        """Open attempts whose deadline has passed."""
+        ...
+
+    def insert_attempt(self, attempt: Attempt, deadline: float | None) -> None: ...
+    def save_attempt(self, stored: StoredAttempt, deadline: float | None) -> None: ...
+
+    def known_spans(self, attempt_id: str, span_ids: Sequence[str]) -> set[str]:
+        """Those of the ids that are stored."""
+        ...
+
+    def insert_spans(self, attempt_id: str, spans: Sequence[Span]) -> None: ...
+
+    def has_resources(self, resources_id: str) -> bool: ...
+    def latest_resources_id(self) -> str | None: ...
+    def save_resources(self, update: ResourcesUpdate) -> None:
+        """Keep the snapshot, which becomes the latest."""
+        ...
+
+    def save_worker(self, worker: Worker) -> None: ...
+
+
+# --- putting work in, taking it out
+
+
+def enqueue(tables: Tables, now: float, requests: Sequence[EnqueueRolloutRequest]) -> list[Rollout]:
+    """Queue tasks."""
+    resources_ids = [_resources_id(tables, request.resources_id) for request in requests]
+    rollouts: list[Rollout] = []
+    for request, resources_id in zip(requests, resources_ids, strict=True):
+        rollout = _new_rollout(tables, now, request, resources_id, "queuing")
+        tables.insert_rollout(rollout)
+        rollouts.append(rollout)
+    tables.effects.queued += len(rollouts)
+    return rollouts
+
+
+def claim(tables: Tables, now: float, limit: int, worker_id: str | None) -> list[AttemptedRollout]:
+    """Take rollouts out of the queue, each with a new attempt."""
+    claimed: list[AttemptedRollout] = []
+    while len(claimed) < limit and (rollout := tables.first_queued()) is not None:
+        claimed.append(_begin_attempt(tables, now, rollout, worker_id))
+    if worker_id is not None:
+        worker = _worker(tables, worker_id)
+        tables.save_worker(
+            rules.worker_busy(worker, claimed[-1].attempt, now, claimed=True)
+            if claimed
+            else rules.worker_found_nothing(worker, now)
+        )
+    return claimed
+
+
+def found_nothing(tables: Tables, now: float, worker_ids: dict[str, float]) -> None:
+    """Note empty claims of before, worker id -> time; for stores that write them later."""
+    for worker_id, time in worker_ids.items():
+        tables.save_worker(rules.worker_found_nothing(_worker(tables, worker_id), time))
+
+
+def return_claims(tables: Tables, now: float, claimed: Sequence[AttemptedRollout]) -> None:
+    """Put back what was claimed by a call that nobody waits for any more."""
+    for view in claimed:
+        if tables.latest_attempt(view.rollout_id) == view.attempt:
+            _requeue(tables, now, view.rollout_id, rules.CLAIM_ABANDONED)
+
+
+def start_rollout(
+    tables: Tables, now: float, request: EnqueueRolloutRequest, worker_id: str | None
+) -> AttemptedRollout:
+    """Make a rollout and its first attempt."""
+    resources_id = _resources_id(tables, request.resources_id)
+    rollout = _new_rollout(tables, now, request, resources_id, "preparing")
+    tables.insert_rollout(rollout)
+    return _begin_attempt_of_worker(tables, now, rollout, worker_id)
+
+
+def start_attempt(
+    tables: Tables, now: float, rollout_id: str, worker_id: str | None
+) -> AttemptedRollout:
+    """Make another attempt."""
+    rollout = _rollout(tables, rollout_id)
+    rules.move_rollout(rollout, "preparing", now)  # refuses before anything is written
+    return _begin_attempt_of_worker(tables, now, rollout, worker_id)
+
+
+# --- spans
+
+
+def add_spans(tables: Tables, now: float, spans: Sequence[Span]) -> list[Span]:
+    """Store spans; see the contract for numbers and duplicates."""
+    groups: dict[tuple[str, str], list[int]] = {}
+    for index, span in enumerate(spans):
+        groups.setdefault((span.rollout_id, span.attempt_id), []).append(index)
+    found = {key: _attempt(tables, *key) for key in groups}
+    added: dict[int, Span] = {}
+    for key, indexes in groups.items():
+        rollout, stored = found[key]
+        next_sequence = stored.next_sequence
+        known = tables.known_spans(key[1], [spans[index].span_id for index in indexes])
+        new: list[Span] = []
+        for index in indexes:
+            span = spans[index]
+            if span.span_id in known:
+                continue
+            known.add(span.span_id)
+            if span.sequence_id <= UNASSIGNED:
+                span = span.model_copy(update={"sequence_id": next_sequence})
+            next_sequence = max(next_sequence, span.sequence_id + 1)
+            added[index] = span
+            new.append(span)
+        tables.insert_spans(key[1], new)
+        current = _is_current(tables, rollout, stored.attempt)
+        attempt = rules.sign_of_life(stored.attempt, now, current=current, span=True)
+        _save_attempt(tables, now, rollout, stored, attempt, current, next_sequence)
+    return [added[index] for index in sorted(added)]
+
+
+def reserve_sequence_ids(tables: Tables, now: float, pairs: Sequence[tuple[str, str]]) -> list[int]:
+    """Give out span numbers."""
+    found = {pair: _attempt(tables, *pair) for pair in pairs}
+    following = {pair: stored.next_sequence for pair, (_, stored) in found.items()}
+    numbers: list[int] = []
+    for pair in pairs:
+        numbers.append(following[pair])
+        following[pair] += 1
+    for pair, (rollout, stored) in found.items():
+        tables.save_attempt(
+            StoredAttempt(stored.attempt, following[pair]),
+            rules.deadline(stored.attempt, rollout.config),
+        )
+    return numbers
+
+
+# --- changing work
+
+
+def update_rollout(tables: Tables, now: float, rollout_id: str, changes: dict[str, Any]) -> Rollout:
+    """Change the fields of a rollout."""
+    rollout = _rollout(tables, rollout_id)
+    changes = dict(changes)
+    status = changes.pop("status", rollout.status)
+    if changes.get("resources_id") is not None:
+        _resources_id(tables, changes["resources_id"])
+    edited = Rollout.model_validate({**rollout.__dict__, **changes}) if changes else rollout
+    moved = rules.move_rollout_by_hand(edited, status, now)
+    if changes:
+        tables.edit_rollout(edited)
+    if "config" in changes and (latest := tables.latest_attempt(rollout_id)) is not None:
+        _, stored = _attempt(tables, rollout_id, latest.attempt_id)
+        _save_deadline(tables, stored, edited.config)
+    if status == "requeuing" and rollout.status != "requeuing":
+        return _requeue(tables, now, rollout_id, rules.REQUEUED_BY_HAND)
+    _move(tables, edited, moved)
+    return moved
+
+
+def update_attempt(
+    tables: Tables, now: float, rollout_id: str, attempt_id: str, changes: dict[str, Any]
+) -> Attempt:
+    """Change the fields of an attempt, and what follows from that."""
+    if attempt_id == "latest":
+        latest = tables.latest_attempt(rollout_id)
+        attempt_id = latest.attempt_id if latest is not None else attempt_id
+    rollout, stored = _attempt(tables, rollout_id, attempt_id)
+    old = stored.attempt
+    changes = dict(changes)
+    status = changes.pop("status", None)
+    if status == old.status and status not in rules.OPEN:
+        return old
+    current = _is_current(tables, rollout, old)
+    attempt = old
+    heartbeat = changes.pop("last_heartbeat_time", None)
+    if heartbeat is not None:
+        attempt = rules.sign_of_life(attempt, float(heartbeat), current=current, span=False)
+    if status is not None and status != old.status:
+        error: Failure | None = changes.pop("error", None)
+        attempt = rules.move_attempt(attempt, status, now, current=current, error=error)
+    if changes:
+        attempt = Attempt.model_validate({**attempt.__dict__, **changes})
+    _save_attempt(tables, now, rollout, stored, attempt, current, stored.next_sequence)
+    return attempt
+
+
+def expire(tables: Tables, now: float) -> int:
+    """End the attempts whose deadline has passed; how many those were."""
+    count = 0
+    for rollout, stored in tables.overdue(now):
+        verdict = rules.overdue(stored.attempt, rollout.config, now)
+        if verdict is None:
+            continue
+        status, failure = verdict
+        current = _is_current(tables, rollout, stored.attempt)
+        attempt = rules.move_attempt(stored.attempt, status, now, current=current, error=failure)
+        _save_attempt(tables, now, rollout, stored, attempt, current, stored.next_sequence)
+        count += 1
+    return count
+
+
+# --- resources and workers
+
+
+def add_resources(tables: Tables, now: float, resources: NamedResources) -> ResourcesUpdate:
+    """Store a new snapshot."""
+    return update_resources(tables, now, tables.new_id("rs"), resources)
+
+
+def update_resources(
+    tables: Tables, now: float, resources_id: str, resources: NamedResources
+) -> ResourcesUpdate:
+    """Replace or make a snapshot."""
+    old = tables.resources(resources_id)
+    update = ResourcesUpdate(
+        resources_id=resources_id,
+        create_time=old.create_time if old else now,
+        update_time=now,
+        version=old.version + 1 if old else 1,
+        resources=resources,
+    )
+    tables.save_resources(update)
+    return update
+
+
+def update_worker(tables: Tables, now: float, worker_id: str, changes: dict[str, Any]) -> Worker:
+    """Note a heartbeat."""
+    worker = _worker(tables, worker_id)
+    worker = Worker.model_validate({**worker.__dict__, **changes, "last_heartbeat_time": now})
+    tables.save_worker(worker)
+    return worker
+
+
+# --- steps that operations share
+
+
+def attempted(rollout: Rollout, attempt: Attempt) -> AttemptedRollout:
+    """A rollout with its latest attempt."""
+    return AttemptedRollout(**rollout.__dict__, attempt=attempt)
+
+
+def _rollout(tables: Tables, rollout_id: str) -> Rollout:
+    rollout = tables.rollout(rollout_id)
+    if rollout is None:
+        raise UnknownRecordError(f"no rollout {rollout_id!r} in this store")
+    return rollout
+
+
+def _attempt(tables: Tables, rollout_id: str, attempt_id: str) -> tuple[Rollout, StoredAttempt]:
+    rollout = _rollout(tables, rollout_id)
+    stored = tables.attempt(rollout_id, attempt_id)
+    if stored is None:
+        raise UnknownRecordError(f"rollout {rollout_id!r}: it has no attempt {attempt_id!r}")
+    return rollout, stored
+
+
+def _worker(tables: Tables, worker_id: str) -> Worker:
+    return tables.worker(worker_id) or Worker(worker_id=worker_id)
+
+
+def _resources_id(tables: Tables, resources_id: str | None) -> str | None:
+    if resources_id is None:
+        return tables.latest_resources_id()
+    if not tables.has_resources(resources_id):
+        raise UnknownRecordError(
+            f"no resources {resources_id!r} in this store; add them with update_resources first"
+        )
+    return resources_id
+
+
+def _new_rollout(
+    tables: Tables,
+    now: float,
+    request: EnqueueRolloutRequest,
+    resources_id: str | None,
+    status: Literal["queuing", "preparing"],
+) -> Rollout:
+    return Rollout(
+        rollout_id=tables.new_id("ro"),
+        input=request.input,
+        start_time=now,
+        mode=request.mode,
+        resources_id=resources_id,
+        status=status,
+        config=request.config or RolloutConfig(),
+        metadata=request.metadata,
+    )
+
+
+def _begin_attempt(
+    tables: Tables, now: float, rollout: Rollout, worker_id: str | None
+) -> AttemptedRollout:
+    latest = None if rollout.status == "queuing" else tables.latest_attempt(rollout.rollout_id)
+    attempt = Attempt(
+        rollout_id=rollout.rollout_id,
+        attempt_id=tables.new_id("at"),
+        sequence_id=latest.sequence_id + 1 if latest else 1,
+        start_time=now,
+        worker_id=worker_id,
+    )
+    deadline = rules.deadline(attempt, rollout.config)
+    tables.effects.limits = tables.effects.limits or deadline is not None
+    tables.insert_attempt(attempt, deadline)
+    moved = rules.move_rollout(rollout, "preparing", now)
+    _move(tables, rollout, moved)
+    # An agent may change its input in place; that must not reach the next attempt.
+    return attempted(moved.model_copy(update={"input": deepcopy(moved.input)}), attempt)
+
+
+def _begin_attempt_of_worker(
+    tables: Tables, now: float, rollout: Rollout, worker_id: str | None
+) -> AttemptedRollout:
+    view = _begin_attempt(tables, now, rollout, worker_id)
+    if worker_id is not None:
+        tables.save_worker(rules.worker_busy(_worker(tables, worker_id), view.attempt, now))
+    return view
+
+
+def _is_current(tables: Tables, rollout: Rollout, attempt: Attempt) -> bool:
+    latest = tables.latest_attempt(rollout.rollout_id)
+    return latest is not None and rules.is_current(rollout, attempt, latest)
+
+
+def _move(tables: Tables, old: Rollout, new: Rollout) -> None:
+    if old.status == new.status:
+        return
+    tables.move_rollout(new)
+    tables.effects.dequeued += old.status in rules.QUEUED
+    tables.effects.queued += new.status in rules.QUEUED
+    if new.status in rules.ENDED:
+        tables.effects.ended.append(new.rollout_id)
+
+
+def _requeue(tables: Tables, now: float, rollout_id: str, failure: Failure) -> Rollout:
+    """Put a rollout back; its current attempt ends, whatever the rollout's config says."""
+    rollout = _rollout(tables, rollout_id)
+    latest = tables.latest_attempt(rollout_id)
+    if rollout.status in rules.ENDED or latest is None:
+        return rollout
+    requeued = rules.move_rollout(rollout, "requeuing", now)
+    _move(tables, rollout, requeued)
+    if latest.status in rules.OPEN:
+        _, stored = _attempt(tables, rollout_id, latest.attempt_id)
+        attempt = rules.move_attempt(latest, "failed", now, current=False, error=failure)
+        _save_attempt(tables, now, requeued, stored, attempt, False, stored.next_sequence)
+    return requeued
+
+
+def _save_deadline(tables: Tables, stored: StoredAttempt, config: RolloutConfig) -> None:
+    deadline = rules.deadline(stored.attempt, config)
+    tables.effects.limits = tables.effects.limits or deadline is not None
+    tables.save_attempt(stored, deadline)
+
+
+def _save_attempt(
+    tables: Tables,
+    now: float,
+    rollout: Rollout,
+    stored: StoredAttempt,
+    attempt: Attempt,
+    current: bool,
+    next_sequence: int,
+) -> None:
+    """Keep a changed attempt, and move its rollout and its worker accordingly."""
+    old = stored.attempt
+    _save_deadline(tables, StoredAttempt(attempt, next_sequence), rollout.config)
+    if current and attempt.status != old.status:
+        _move(tables, rollout, rules.rollout_after(rollout, attempt, now))
+    was_open, is_open = old.status in rules.OPEN, attempt.status in rules.OPEN
+    if attempt.worker_id != old.worker_id:
+        if was_open and old.worker_id is not None:
+            _release(tables, now, old.worker_id, attempt)
+        was_open = False
+    if attempt.worker_id is None or was_open == is_open:
+        return
+    if is_open:
+        worker = _worker(tables, attempt.worker_id)
+        tables.save_worker(rules.worker_busy(worker, attempt, now))
+    else:
+        _release(tables, now, attempt.worker_id, attempt)
+
+
+def _release(tables: Tables, now: float, worker_id: str, attempt: Attempt) -> None:
+    worker, still_open = _worker(tables, worker_id), tables.open_attempt_of(worker_id)
+    tables.save_worker(rules.worker_after(worker, attempt, still_open, now))

@@ -1,0 +1,181 @@
+"""Filtering, sorting and paging of records: what a query may ask, and how it is answered.
+
+``make_query`` refuses what makes no sense; ``run_query`` answers over records in memory. A store
+that filters elsewhere (in SQL) reads the fields of ``Query`` and must agree with ``run_query``.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, Final, Literal, TypeVar
+
+from agl.errors import InvalidQueryError
+from agl.types import PaginatedResult
+
+T = TypeVar("T")
+
+SORTABLE: Final[dict[str, tuple[str, ...]]] = {
+    "rollouts": ("rollout_id", "start_time", "end_time", "mode", "resources_id", "status"),
+    "attempts": (
+        "rollout_id",
+        "attempt_id",
+        "sequence_id",
+        "start_time",
+        "end_time",
+        "status",
+        "worker_id",
+        "last_heartbeat_time",
+    ),
+    "spans": (
+        "rollout_id",
+        "attempt_id",
+        "sequence_id",
+        "trace_id",
+        "span_id",
+        "parent_id",
+        "name",
+        "start_time",
+        "end_time",
+    ),
+    "resources": ("resources_id", "create_time", "update_time", "version"),
+    "workers": (
+        "worker_id",
+        "status",
+        "last_heartbeat_time",
+        "last_dequeue_time",
+        "last_busy_time",
+        "last_idle_time",
+        "current_rollout_id",
+        "current_attempt_id",
+    ),
+}
+"""Per kind of record, the fields it can be sorted by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """One condition on one field; a field that is None matches nothing."""
+
+    field: str
+    kind: Literal["exact", "within", "contains"]
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A checked query.
+
+    Without ``sort_by`` the order is that of creation; ties keep it. None sorts as positive infinity
+    in a time and as the empty string elsewhere.
+    """
+
+    filters: tuple[Filter, ...] = ()
+    match_all: bool = True
+    """Whether all filters must hold, or any one of them."""
+    sort_by: str | None = None
+    descending: bool = False
+    limit: int = -1
+    offset: int = 0
+
+    def filter_on(self, field: str) -> Filter | None:
+        """The filter on ``field`` when every match must satisfy it: for choosing an index."""
+        if not self.match_all and len(self.filters) > 1:
+            return None
+        return next((one for one in self.filters if one.field == field), None)
+
+
+def make_query(
+    kind: str,
+    *,
+    exact: dict[str, Any] | None = None,
+    within: dict[str, Sequence[Any] | None] | None = None,
+    contains: dict[str, str | None] | None = None,
+    filter_logic: str = "and",
+    sort_by: str | None = None,
+    sort_order: str = "asc",
+    limit: int = -1,
+    offset: int = 0,
+) -> Query:
+    """Check a query.
+
+    Args:
+        kind: A key of ``SORTABLE``.
+        exact: Field -> value; None for no filter. The same for the next two.
+        within: Field -> the values that match.
+        contains: Field -> a part of the value.
+        filter_logic: ``and`` or ``or``.
+        sort_by: A field, or None for the order of creation.
+        sort_order: ``asc`` or ``desc``.
+        limit: At most so many; -1 for all.
+        offset: So many are skipped.
+
+    Raises:
+        InvalidQueryError: A sort field or order, limit, offset or logic that there is not.
+    """
+    if sort_by is not None and sort_by not in SORTABLE[kind]:
+        near = get_close_matches(sort_by, SORTABLE[kind], 1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise InvalidQueryError(
+            f"{kind}: cannot sort by {sort_by!r}; expected one of "
+            f"{', '.join(SORTABLE[kind])}.{hint}"
+        )
+    if sort_order not in ("asc", "desc"):
+        raise InvalidQueryError(f"{kind}: sort_order {sort_order!r}; expected 'asc' or 'desc'")
+    if filter_logic not in ("and", "or"):
+        raise InvalidQueryError(f"{kind}: filter_logic {filter_logic!r}; expected 'and' or 'or'")
+    if limit == 0 or limit < -1:
+        raise InvalidQueryError(f"{kind}: limit {limit}; expected -1 for all, or 1 and more")
+    if offset < 0:
+        raise InvalidQueryError(f"{kind}: offset {offset}; expected 0 or more")
+    filters = [Filter(field, "exact", v) for field, v in (exact or {}).items() if v is not None]
+    filters += [
+        Filter(field, "within", tuple(v)) for field, v in (within or {}).items() if v is not None
+    ]
+    filters += [
+        Filter(field, "contains", v) for field, v in (contains or {}).items() if v is not None
+    ]
+    return Query(
+        tuple(filters), filter_logic == "and", sort_by, sort_order == "desc", limit, offset
+    )
+
+
+def run_query(records: Iterable[T], query: Query) -> PaginatedResult[T]:
+    """Answer a query over records that stand in the order of creation."""
+    found = list(records)
+    if query.filters:
+        combine = all if query.match_all else any
+        found = [
+            record
+            for record in found
+            if combine(_matches(getattr(record, f.field), f) for f in query.filters)
+        ]
+    if query.sort_by is not None:
+        absent = float("inf") if query.sort_by.endswith("_time") else ""
+        field = query.sort_by
+
+        def key(record: T) -> Any:
+            value = getattr(record, field)
+            return absent if value is None else value
+
+        found.sort(key=key, reverse=query.descending)
+    elif query.descending:
+        found.reverse()
+    stop = None if query.limit == -1 else query.offset + query.limit
+    return make_page(found[query.offset : stop], query, total=len(found))
+
+
+def make_page(items: Sequence[T], query: Query, *, total: int) -> PaginatedResult[T]:
+    """The page of a query; the records in it are valid already and not looked at again."""
+    return PaginatedResult[Any].model_construct(
+        items=items, limit=query.limit, offset=query.offset, total=total
+    )
+
+
+def _matches(value: Any, condition: Filter) -> bool:
+    if value is None:
+        return False
+    if condition.kind == "exact":
+        return value == condition.value
+    if condition.kind == "within":
+        return value in condition.value
+    return condition.value in value

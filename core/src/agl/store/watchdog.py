@@ -1,0 +1,53 @@
+"""The clock of a store: a thread that looks for attempts whose deadline has passed."""
+
+import logging
+import threading
+import weakref
+from collections.abc import Callable
+
+logger = logging.getLogger(__name__)
+
+
+class Watchdog:
+    """Calls ``scan`` every so often, once started.
+
+    Args:
+        scan: A bound method; the thread ends when its object is gone.
+        interval_seconds: Between two scans.
+    """
+
+    def __init__(self, scan: Callable[[], object], interval_seconds: float) -> None:
+        self._scan = weakref.WeakMethod(scan)
+        self._interval = interval_seconds
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin; a second call does nothing."""
+        with self._lock:
+            if self._thread is None and not self._stop.is_set():
+                self._thread = threading.Thread(
+                    target=self._run, name="agl-store-watchdog", daemon=True
+                )
+                self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread and wait for it; for good."""
+        with self._lock:
+            self._stop.set()
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._interval):
+            scan = self._scan()
+            if scan is None:
+                return
+            try:
+                scan()
+            except Exception:
+                # The next scan may succeed; without one, no attempt would ever time out.
+                logger.exception("looking for overdue attempts failed; trying again")
+            del scan
