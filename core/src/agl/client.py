@@ -1,0 +1,511 @@
+"""A store that another process serves over HTTP."""
+
+import asyncio
+import contextlib
+import secrets
+import time
+from collections.abc import Sequence
+from typing import Any, Literal, TypeVar, cast
+from urllib.parse import quote
+
+from pydantic import TypeAdapter, ValidationError
+
+from agl import wire
+from agl.env import LightningEnvVar, resolve_str_env_var
+from agl.errors import AglError, StoreError, UnknownRecordError
+from agl.store.base import (
+    UNSET,
+    FilterLogic,
+    LightningStore,
+    LightningStoreCapabilities,
+    LightningStoreStatistics,
+    SortOrder,
+    Unset,
+    changes,
+)
+from agl.transport import RETRY_DELAYS, Transport
+from agl.types import (
+    UNASSIGNED,
+    Attempt,
+    AttemptedRollout,
+    AttemptStatus,
+    EnqueueRolloutRequest,
+    Failure,
+    NamedResources,
+    PaginatedResult,
+    ResourcesUpdate,
+    Rollout,
+    RolloutConfig,
+    RolloutMode,
+    RolloutStatus,
+    Span,
+    TaskInput,
+    Worker,
+    WorkerStatus,
+)
+
+T = TypeVar("T")
+
+AnyRollout = AttemptedRollout | Rollout
+LONG_POLL_SECONDS = 30.0
+"""How long one request of a longer wait is held; a lost connection is noticed after that."""
+
+_statistics = TypeAdapter(dict[str, Any])
+_attempt = TypeAdapter(Attempt)
+_maybe_attempt = TypeAdapter[Attempt | None](Attempt | None)
+_attempts = TypeAdapter(PaginatedResult[Attempt])
+_attempted = TypeAdapter(AttemptedRollout)
+_many_attempted = TypeAdapter(list[AttemptedRollout])
+_rollout = TypeAdapter(Rollout)
+_any_rollout = TypeAdapter[AnyRollout](AnyRollout)
+_many_rollouts = TypeAdapter(list[AnyRollout])
+_rollouts = TypeAdapter(PaginatedResult[AnyRollout])
+_maybe_span = TypeAdapter[Span | None](Span | None)
+_spans = TypeAdapter(PaginatedResult[Span])
+_receipts = TypeAdapter(list[wire.SpanReceipt])
+_number = TypeAdapter(dict[str, int])
+_resources = TypeAdapter(ResourcesUpdate)
+_maybe_resources = TypeAdapter[ResourcesUpdate | None](ResourcesUpdate | None)
+_all_resources = TypeAdapter(PaginatedResult[ResourcesUpdate])
+_worker = TypeAdapter(Worker)
+_maybe_worker = TypeAdapter[Worker | None](Worker | None)
+_workers = TypeAdapter(PaginatedResult[Worker])
+
+
+class LightningStoreClient(LightningStore):
+    """A store that is served elsewhere, by ``LightningStoreServer`` or ``agl store``.
+
+    May be used from any thread and event loop, survives fork, and can be pickled. Requests that get
+    no answer are repeated, and the server carries each out once; a repetition after the server
+    itself was restarted is the exception, for it remembers requests only while it lives.
+
+    Args:
+        server_address: For example ``http://127.0.0.1:4747``.
+        retry_delays: Seconds before each repetition of a request that got no answer; together they
+            are how long an outage may last.
+        health_retry_delays: Before a repetition the server is asked whether it is there, once and
+            then after each of these pauses, in seconds.
+        request_timeout: Seconds that one request may take, beyond what it was asked to wait.
+        connection_timeout: Seconds that connecting may take.
+        token: The server's bearer token. None reads ``AGL_SERVER_TOKEN``.
+
+    Raises:
+        ConfigError: ``server_address`` is no address of this form.
+    """
+
+    def __init__(
+        self,
+        server_address: str,
+        *,
+        retry_delays: Sequence[float] = RETRY_DELAYS,
+        health_retry_delays: Sequence[float] = (0.1, 0.2, 0.5),
+        request_timeout: float = 30.0,
+        connection_timeout: float = 5.0,
+        token: str | None = None,
+    ) -> None:
+        self._token = resolve_str_env_var(LightningEnvVar.AGL_SERVER_TOKEN, token) or None
+        self._transport = Transport(
+            server_address,
+            headers=self.headers,
+            retry_delays=retry_delays,
+            health_retry_delays=health_retry_delays,
+            request_timeout=request_timeout,
+            connection_timeout=connection_timeout,
+        )
+        self.server_address = self._transport.address
+
+    # --- being a store
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What a request of any other client must carry: the token, if there is one."""
+        return {"Authorization": f"Bearer {self._token}"} if self._token else {}
+
+    @property
+    def capabilities(self) -> LightningStoreCapabilities:
+        """Everything."""
+        return {"thread_safe": True, "async_safe": True, "zero_copy": True, "otlp_traces": True}
+
+    def otlp_traces_endpoint(self) -> str:
+        """Address for an OTLP/HTTP exporter; a server with a token also needs ``headers``."""
+        return f"{self.server_address}{wire.TRACES}"
+
+    async def close(self) -> None:
+        """Close the connections of this process."""
+        await self._transport.close()
+
+    async def statistics(self) -> LightningStoreStatistics:
+        return cast(LightningStoreStatistics, await self._get("/statistics", _statistics))
+
+    # --- putting work in, taking it out
+
+    async def enqueue_many_rollouts(
+        self, rollouts: Sequence[EnqueueRolloutRequest]
+    ) -> Sequence[Rollout]:
+        body = {"rollouts": list(rollouts)}
+        return await self._post("/queues/rollouts/enqueue", body, _many_rollouts)
+
+    async def dequeue_many_rollouts(
+        self, *, limit: int = 1, worker_id: str | None = None, wait_seconds: float = 0.0
+    ) -> Sequence[AttemptedRollout]:
+        end = time.monotonic() + max(wait_seconds, 0.0)
+        while True:
+            left = min(end - time.monotonic(), LONG_POLL_SECONDS)
+            begin = time.monotonic()
+            body: dict[str, Any] = {"limit": limit, "worker_id": worker_id}
+            if left > 0:
+                body["wait_seconds"] = left
+            key = secrets.token_hex(16)
+            try:
+                claimed = await self._post(
+                    "/queues/rollouts/dequeue", body, _many_attempted, max(left, 0.0), key
+                )
+            except asyncio.CancelledError:
+                await self._abandon(key)
+                raise
+            left = end - time.monotonic()
+            if claimed or left <= 0:
+                return claimed
+            await _pause_if_early(begin, left)
+
+    async def _abandon(self, key: str) -> None:
+        """Give back what a claim brought that nobody waits for any more.
+
+        Asked again with the same key, the server answers what it had claimed, if it had; else this
+        claims nothing.
+        """
+        if not self._transport.known_to_have("idempotency"):
+            return
+        with contextlib.suppress(AglError, TimeoutError):
+            async with asyncio.timeout(2.0):
+                claimed = await self._post(
+                    "/queues/rollouts/dequeue", {"limit": 0}, _many_attempted, key=key
+                )
+                for rollout in claimed:
+                    await self.update_rollout(rollout.rollout_id, status="requeuing")
+
+    async def start_rollout(
+        self,
+        input: TaskInput,
+        mode: RolloutMode | None = None,
+        resources_id: str | None = None,
+        config: RolloutConfig | None = None,
+        metadata: dict[str, Any] | None = None,
+        worker_id: str | None = None,
+    ) -> AttemptedRollout:
+        body = {
+            "input": input,
+            "mode": mode,
+            "resources_id": resources_id,
+            "config": config,
+            "metadata": metadata,
+            "worker_id": worker_id,
+        }
+        return await self._post("/rollouts", body, _attempted)
+
+    async def start_attempt(
+        self, rollout_id: str, worker_id: str | None = None
+    ) -> AttemptedRollout:
+        path = f"/rollouts/{_segment(rollout_id)}/attempts"
+        return await self._post(path, {"worker_id": worker_id}, _attempted)
+
+    # --- spans
+
+    async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
+        if not spans:
+            return []
+        if not await self._transport.has("spans/batch"):
+            return await self._add_one_by_one(spans)
+        receipts = await self._post("/spans/batch", list(spans), _receipts)
+        numbers = {(r.rollout_id, r.attempt_id, r.span_id): r.sequence_id for r in receipts}
+        added: list[Span] = []
+        for span in spans:
+            number = numbers.pop((span.rollout_id, span.attempt_id, span.span_id), None)
+            if number is not None:
+                added.append(span.model_copy(update={"sequence_id": number}))
+        return added
+
+    async def _add_one_by_one(self, spans: Sequence[Span]) -> list[Span]:
+        """For a server of 0.3, which takes one span at a time and issues no numbers by itself."""
+        added: list[Span] = []
+        for span in spans:
+            if span.sequence_id == UNASSIGNED:
+                number = await self.get_next_span_sequence_id(span.rollout_id, span.attempt_id)
+                span = span.model_copy(update={"sequence_id": number})
+            stored = await self._post("/spans", span, _maybe_span)
+            added += [stored] if stored else []
+        return added
+
+    async def get_many_span_sequence_ids(
+        self, rollout_attempt_ids: Sequence[tuple[str, str]]
+    ) -> Sequence[int]:
+        numbers: list[int] = []
+        for rollout_id, attempt_id in rollout_attempt_ids:
+            body = {"rollout_id": rollout_id, "attempt_id": attempt_id}
+            numbers.append((await self._post("/spans/next", body, _number))["sequence_id"])
+        return numbers
+
+    async def query_spans(
+        self,
+        rollout_id: str,
+        attempt_id: str | Literal["latest"] | None = None,
+        *,
+        trace_id: str | None = None,
+        trace_id_contains: str | None = None,
+        span_id: str | None = None,
+        span_id_contains: str | None = None,
+        parent_id: str | None = None,
+        parent_id_contains: str | None = None,
+        name: str | None = None,
+        name_contains: str | None = None,
+        filter_logic: FilterLogic = "and",
+        limit: int = -1,
+        offset: int = 0,
+        sort_by: str | None = "sequence_id",
+        sort_order: SortOrder = "asc",
+    ) -> PaginatedResult[Span]:
+        body = {
+            "rollout_id": rollout_id,
+            "attempt_id": attempt_id,
+            "trace_id": trace_id,
+            "trace_id_contains": trace_id_contains,
+            "span_id": span_id,
+            "span_id_contains": span_id_contains,
+            "parent_id": parent_id,
+            "parent_id_contains": parent_id_contains,
+            "name": name,
+            "name_contains": name_contains,
+            "filter_logic": filter_logic,
+        }
+        return await self._search("/spans/search", body, limit, offset, sort_by, sort_order, _spans)
+
+    # --- looking at work
+
+    async def query_rollouts(
+        self,
+        *,
+        status_in: Sequence[RolloutStatus] | None = None,
+        rollout_id_in: Sequence[str] | None = None,
+        rollout_id_contains: str | None = None,
+        filter_logic: FilterLogic = "and",
+        sort_by: str | None = None,
+        sort_order: SortOrder = "asc",
+        limit: int = -1,
+        offset: int = 0,
+        status: Sequence[RolloutStatus] | None = None,
+        rollout_ids: Sequence[str] | None = None,
+    ) -> PaginatedResult[Rollout]:
+        body = {
+            "status_in": status if status_in is None else status_in,
+            "rollout_id_in": rollout_ids if rollout_id_in is None else rollout_id_in,
+            "rollout_id_contains": rollout_id_contains,
+            "filter_logic": filter_logic,
+        }
+        page = await self._search(
+            "/rollouts/search", body, limit, offset, sort_by, sort_order, _rollouts
+        )
+        return cast(PaginatedResult[Rollout], page)
+
+    async def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:
+        try:
+            return await self._get(f"/rollouts/{_segment(rollout_id)}", _any_rollout)
+        except UnknownRecordError:
+            return None
+
+    async def query_attempts(
+        self,
+        rollout_id: str,
+        *,
+        sort_by: str | None = "sequence_id",
+        sort_order: SortOrder = "asc",
+        limit: int = -1,
+        offset: int = 0,
+    ) -> PaginatedResult[Attempt]:
+        path = f"/rollouts/{_segment(rollout_id)}/attempts/search"
+        return await self._search(path, {}, limit, offset, sort_by, sort_order, _attempts)
+
+    async def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
+        return await self._get(f"/rollouts/{_segment(rollout_id)}/attempts/latest", _maybe_attempt)
+
+    async def wait_for_rollouts(
+        self, *, rollout_ids: Sequence[str], timeout: float | None = None
+    ) -> list[Rollout]:
+        end = float("inf") if timeout is None else time.monotonic() + timeout
+        wanted = set(rollout_ids)
+        while True:
+            begin = time.monotonic()
+            left = max(min(end - begin, LONG_POLL_SECONDS), 0.0)
+            body = {"rollout_ids": list(rollout_ids), "timeout": left}
+            content, headers = await self._transport.post("/waits/rollouts", body, left)
+            ended = _read(content, _many_rollouts)
+            complete = {rollout.rollout_id for rollout in ended} >= wanted
+            # The server knows better when it is done: unknown ids are not waited for.
+            done = headers.get(wire.WAIT_ENDED) == "done" and time.monotonic() < begin + left
+            left = end - time.monotonic()
+            if complete or done or left <= 0:
+                return list(ended)
+            await _pause_if_early(begin, left)
+
+    # --- changing work
+
+    async def update_rollout(
+        self,
+        rollout_id: str,
+        input: TaskInput | Unset = UNSET,
+        mode: RolloutMode | None | Unset = UNSET,
+        resources_id: str | None | Unset = UNSET,
+        status: RolloutStatus | Unset = UNSET,
+        config: RolloutConfig | Unset = UNSET,
+        metadata: dict[str, Any] | None | Unset = UNSET,
+    ) -> Rollout:
+        body = changes(
+            input=input,
+            mode=mode,
+            resources_id=resources_id,
+            status=status,
+            config=config,
+            metadata=metadata,
+        )
+        return await self._post(f"/rollouts/{_segment(rollout_id)}", body, _any_rollout)
+
+    async def update_attempt(
+        self,
+        rollout_id: str,
+        attempt_id: str | Literal["latest"],
+        status: AttemptStatus | Unset = UNSET,
+        worker_id: str | Unset = UNSET,
+        last_heartbeat_time: float | Unset = UNSET,
+        metadata: dict[str, Any] | None | Unset = UNSET,
+        error: Failure | Unset = UNSET,
+    ) -> Attempt:
+        body = changes(
+            status=status,
+            worker_id=worker_id,
+            last_heartbeat_time=last_heartbeat_time,
+            metadata=metadata,
+            error=error,
+        )
+        path = f"/rollouts/{_segment(rollout_id)}/attempts/{_segment(attempt_id)}"
+        return await self._post(path, body, _attempt)
+
+    # --- resources
+
+    async def add_resources(self, resources: NamedResources) -> ResourcesUpdate:
+        return await self._post("/resources", resources, _resources)
+
+    async def update_resources(
+        self, resources_id: str, resources: NamedResources
+    ) -> ResourcesUpdate:
+        return await self._post(f"/resources/{quote(resources_id, safe='')}", resources, _resources)
+
+    async def get_resources_by_id(self, resources_id: str) -> ResourcesUpdate | None:
+        # Not by its own address, where the id "latest" means something else.
+        page = await self.query_resources(resources_id=resources_id, limit=1)
+        return page.items[0] if page.items else None
+
+    async def get_latest_resources(self) -> ResourcesUpdate | None:
+        return await self._get("/resources/latest", _maybe_resources)
+
+    async def query_resources(
+        self,
+        *,
+        resources_id: str | None = None,
+        resources_id_contains: str | None = None,
+        sort_by: str | None = None,
+        sort_order: SortOrder = "asc",
+        limit: int = -1,
+        offset: int = 0,
+    ) -> PaginatedResult[ResourcesUpdate]:
+        query = {
+            "resources_id": resources_id,
+            "resources_id_contains": resources_id_contains,
+            "sort_by": sort_by,
+            "sort_order": sort_order,
+            "limit": limit,
+            "offset": offset,
+        }
+        return await self._get("/resources", _all_resources, query)
+
+    # --- workers
+
+    async def query_workers(
+        self,
+        *,
+        status_in: Sequence[WorkerStatus] | None = None,
+        worker_id_contains: str | None = None,
+        filter_logic: FilterLogic = "and",
+        sort_by: str | None = None,
+        sort_order: SortOrder = "asc",
+        limit: int = -1,
+        offset: int = 0,
+    ) -> PaginatedResult[Worker]:
+        body = {
+            "status_in": status_in,
+            "worker_id_contains": worker_id_contains,
+            "filter_logic": filter_logic,
+        }
+        return await self._search(
+            "/workers/search", body, limit, offset, sort_by, sort_order, _workers
+        )
+
+    async def get_worker_by_id(self, worker_id: str) -> Worker | None:
+        return await self._get(f"/workers/{quote(worker_id, safe='')}", _maybe_worker)
+
+    async def update_worker(
+        self, worker_id: str, heartbeat_stats: dict[str, Any] | Unset = UNSET
+    ) -> Worker:
+        body = changes(heartbeat_stats=heartbeat_stats)
+        return await self._post(f"/workers/{quote(worker_id, safe='')}", body, _worker)
+
+    # --- requests
+
+    async def _get(
+        self, path: str, adapter: TypeAdapter[T], query: dict[str, Any] | None = None
+    ) -> T:
+        return _read(await self._transport.get(path, query), adapter)
+
+    async def _post(
+        self,
+        path: str,
+        body: Any,
+        adapter: TypeAdapter[T],
+        wait_seconds: float = 0.0,
+        key: str | None = None,
+    ) -> T:
+        content, _ = await self._transport.post(path, body, wait_seconds, key)
+        return _read(content, adapter)
+
+    async def _search(
+        self,
+        path: str,
+        body: dict[str, Any],
+        limit: int,
+        offset: int,
+        sort_by: str | None,
+        sort_order: SortOrder,
+        adapter: TypeAdapter[T],
+    ) -> T:
+        page = {"limit": limit, "offset": offset, "sort_by": sort_by, "sort_order": sort_order}
+        return await self._post(path, body | page, adapter)
+
+
+def _read(content: bytes, adapter: TypeAdapter[T]) -> T:
+    try:
+        return adapter.validate_json(content)
+    except ValidationError as error:
+        raise StoreError(
+            f"the store's answer was not understood; is it an agl store? {error}"
+        ) from None
+
+
+def _segment(record_id: str) -> str:
+    """An id as one step of a path; what can be none is the id of no record."""
+    if not record_id or "/" in record_id or record_id in (".", ".."):
+        raise UnknownRecordError(f"no record has the id {record_id!r}")
+    return quote(record_id, safe="")
+
+
+async def _pause_if_early(begin: float, left: float) -> None:
+    """Ask less often where the server does not hold requests (0.3's), or is closing."""
+    if time.monotonic() - begin < 0.25:
+        await asyncio.sleep(min(left, 0.25))

@@ -1,0 +1,329 @@
+"""OpenTelemetry's wire format (OTLP protobuf) to spans, and back.
+
+What a span loses on the way in: its kind, its instrumentation scope and OpenTelemetry's counts of
+dropped items. Attribute values that a ``Span`` cannot hold are unfolded, never dropped: a map
+becomes ``key.name``, a list of several types ``key.0``, ``key.1``, bytes become hex, a number that
+is not finite its name, nothing an empty string.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
+
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope, KeyValue
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource as ProtoResource
+from opentelemetry.proto.trace.v1.trace_pb2 import (
+    ResourceSpans,
+    ScopeSpans,
+    Span as ProtoSpan,
+    Status as ProtoStatus,
+)
+
+from agl.semconv import LightningResourceAttributes as Keys
+from agl.types import (
+    UNASSIGNED,
+    Attributes,
+    AttributeValue,
+    Event,
+    Link,
+    OtelResource,
+    Span,
+    SpanContext,
+    StatusCode,
+    TraceState,
+    TraceStatus,
+)
+
+_STATUS: tuple[StatusCode, ...] = ("UNSET", "OK", "ERROR")
+_IS_REMOTE = 0x200
+"""Bit of ``flags``: the parent (or link) was in another process."""
+
+
+def spans_of(body: bytes) -> tuple[list[Span], list[str]]:
+    """Read an ``ExportTraceServiceRequest``.
+
+    Whose span it is, and optionally its number, stands in the span's attributes or else in its
+    resource's: see ``agl.semconv.LightningResourceAttributes``.
+
+    Args:
+        body: The request, unpacked.
+
+    Returns:
+        The spans in the order of the request, and for each span that cannot be stored a sentence
+        that says why.
+
+    Raises:
+        ValueError: The bytes are no such request.
+    """
+    request = ExportTraceServiceRequest()
+    try:
+        request.ParseFromString(body)
+    except Exception as error:  # protobuf's DecodeError, whose module differs between versions
+        raise ValueError(f"not an ExportTraceServiceRequest: {error}") from None
+    spans: list[Span] = []
+    rejected: list[str] = []
+    for group in request.resource_spans:
+        resource = OtelResource(
+            attributes=_attributes(group.resource.attributes), schema_url=group.schema_url
+        )
+        for proto in (proto for scope in group.scope_spans for proto in scope.spans):
+            try:
+                spans.append(_span(proto, resource))
+            except ValueError as error:
+                rejected.append(f"span {proto.name!r}: {error}")
+    return spans, rejected
+
+
+def request_of(spans: Iterable[Span]) -> bytes:
+    """Write spans as an ``ExportTraceServiceRequest``, ids and numbers as attributes."""
+    request = ExportTraceServiceRequest()
+    for span in spans:
+        request.resource_spans.append(
+            ResourceSpans(
+                resource=ProtoResource(attributes=_key_values(span.resource.attributes)),
+                schema_url=span.resource.schema_url,
+                scope_spans=[
+                    ScopeSpans(scope=InstrumentationScope(name="agl"), spans=[_proto_span(span)])
+                ],
+            )
+        )
+    return request.SerializeToString()
+
+
+def response_of(rejected: Sequence[str]) -> bytes:
+    """The answer to a request: a success, or a partial one with how many failed and why."""
+    response = ExportTraceServiceResponse()
+    if rejected:
+        response.partial_success.rejected_spans = len(rejected)
+        more = f"; and {len(rejected) - 5} more" if len(rejected) > 5 else ""
+        response.partial_success.error_message = "; ".join(rejected[:5]) + more
+    return response.SerializeToString()
+
+
+def status_message(text: str) -> bytes:
+    """A ``google.rpc.Status`` with a message, which is how OTLP answers errors.
+
+    Written by hand (field 2, a string) because its generated class is in a package that the core
+    does not otherwise need.
+    """
+    data = text.encode()
+    length, prefix = len(data), bytearray(b"\x12")
+    while length > 0x7F:
+        prefix.append(length & 0x7F | 0x80)
+        length >>= 7
+    prefix.append(length)
+    return bytes(prefix) + data
+
+
+def _span(proto: ProtoSpan, resource: OtelResource) -> Span:
+    attributes = _attributes(proto.attributes)
+    rollout_id = attributes.get(Keys.ROLLOUT_ID) or resource.attributes.get(Keys.ROLLOUT_ID)
+    attempt_id = attributes.get(Keys.ATTEMPT_ID) or resource.attributes.get(Keys.ATTEMPT_ID)
+    if not isinstance(rollout_id, str) or not isinstance(attempt_id, str):
+        raise ValueError(
+            f"needs the attributes {Keys.ROLLOUT_ID.value!r} and {Keys.ATTEMPT_ID.value!r}, on "
+            f"itself or on its resource; got {rollout_id!r} and {attempt_id!r}"
+        )
+    if len(proto.trace_id) != 16 or len(proto.span_id) != 8:
+        raise ValueError(
+            f"needs a trace id of 16 bytes and a span id of 8; got {len(proto.trace_id)} and "
+            f"{len(proto.span_id)}"
+        )
+    trace_id, span_id = proto.trace_id.hex(), proto.span_id.hex()
+    parent_id = proto.parent_span_id.hex() or None
+    parent = None
+    if parent_id:
+        parent = SpanContext(
+            trace_id=trace_id,
+            span_id=parent_id,
+            is_remote=bool(proto.flags & _IS_REMOTE),
+            trace_state={},
+        )
+    return Span(
+        rollout_id=rollout_id,
+        attempt_id=attempt_id,
+        sequence_id=_sequence_id(
+            attributes.get(Keys.SPAN_SEQUENCE_ID), resource.attributes.get(Keys.SPAN_SEQUENCE_ID)
+        ),
+        trace_id=trace_id,
+        span_id=span_id,
+        parent_id=parent_id,
+        name=proto.name,
+        status=TraceStatus(
+            status_code=_STATUS[proto.status.code] if proto.status.code < 3 else "UNSET",
+            description=proto.status.message or None,
+        ),
+        attributes=attributes,
+        events=[
+            Event(
+                name=event.name,
+                attributes=_attributes(event.attributes),
+                timestamp=_seconds(event.time_unix_nano),
+            )
+            for event in proto.events
+        ],
+        links=[
+            Link(
+                context=SpanContext(
+                    trace_id=link.trace_id.hex(),
+                    span_id=link.span_id.hex(),
+                    is_remote=bool(link.flags & _IS_REMOTE),
+                    trace_state=_trace_state(link.trace_state),
+                ),
+                attributes=_attributes(link.attributes),
+            )
+            for link in proto.links
+        ],
+        start_time=_seconds(proto.start_time_unix_nano),
+        end_time=_seconds(proto.end_time_unix_nano),
+        context=SpanContext(
+            trace_id=trace_id,
+            span_id=span_id,
+            is_remote=False,
+            trace_state=_trace_state(proto.trace_state),
+        ),
+        parent=parent,
+        resource=resource,
+    )
+
+
+def _sequence_id(*candidates: object) -> int:
+    """The first that is a number from 1, as such or in digits; else ``UNASSIGNED``."""
+    for value in candidates:
+        if isinstance(value, str) and value.isascii() and value.isdigit():
+            value = int(value[:19])
+        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+            return value
+    return UNASSIGNED
+
+
+def _seconds(nanoseconds: int) -> float | None:
+    return nanoseconds / 1e9 if nanoseconds else None
+
+
+def _trace_state(text: str) -> TraceState:
+    """W3C ``a=1,b=2``."""
+    pairs = (item.strip().partition("=") for item in text.split(","))
+    return {name: value for name, equals, value in pairs if equals}
+
+
+def _attributes(key_values: Iterable[KeyValue]) -> Attributes:
+    attributes: Attributes = {}
+    for item in key_values:
+        _unfold(attributes, item.key, _value(item.value))
+    return attributes
+
+
+def _value(value: AnyValue) -> Any:
+    match value.WhichOneof("value"):
+        case "string_value":
+            return value.string_value
+        case "bool_value":
+            return value.bool_value
+        case "int_value":
+            return value.int_value
+        case "double_value":
+            number = value.double_value
+            return number if math.isfinite(number) else json.dumps(number)
+        case "array_value":
+            return [_value(item) for item in value.array_value.values]
+        case "kvlist_value":
+            return {item.key: _value(item.value) for item in value.kvlist_value.values}
+        case "bytes_value":
+            return value.bytes_value.hex()
+        case _:
+            return ""
+
+
+def _unfold(attributes: Attributes, key: str, value: Any) -> None:
+    if value == {}:
+        attributes[key] = ""
+    elif isinstance(value, dict):
+        for name, item in cast(dict[str, Any], value).items():
+            _unfold(attributes, f"{key}.{name}", item)
+    elif isinstance(value, list) and not _is_uniform(cast(list[Any], value)):
+        for index, item in enumerate(cast(list[Any], value)):
+            _unfold(attributes, f"{key}.{index}", item)
+    else:
+        attributes[key] = value
+
+
+def _is_uniform(values: list[Any]) -> bool:
+    kinds: set[type] = {type(value) for value in values}
+    return not kinds or (len(kinds) == 1 and kinds <= {str, bool, int, float})
+
+
+def _proto_span(span: Span) -> ProtoSpan:
+    attributes = span.attributes | {
+        Keys.ROLLOUT_ID.value: span.rollout_id,
+        Keys.ATTEMPT_ID.value: span.attempt_id,
+    }
+    if span.sequence_id != UNASSIGNED:
+        attributes[Keys.SPAN_SEQUENCE_ID.value] = span.sequence_id
+    return ProtoSpan(
+        trace_id=bytes.fromhex(span.trace_id),
+        span_id=bytes.fromhex(span.span_id),
+        parent_span_id=bytes.fromhex(span.parent_id or ""),
+        trace_state=_trace_state_text(span.context),
+        flags=_IS_REMOTE if span.parent and span.parent.is_remote else 0,
+        name=span.name,
+        status=ProtoStatus(
+            code=ProtoStatus.StatusCode.Value(f"STATUS_CODE_{span.status.status_code}"),
+            message=span.status.description or "",
+        ),
+        attributes=_key_values(attributes),
+        events=[
+            ProtoSpan.Event(
+                name=event.name,
+                attributes=_key_values(event.attributes),
+                time_unix_nano=_nanoseconds(event.timestamp),
+            )
+            for event in span.events
+        ],
+        links=[
+            ProtoSpan.Link(
+                trace_id=bytes.fromhex(link.context.trace_id),
+                span_id=bytes.fromhex(link.context.span_id),
+                trace_state=_trace_state_text(link.context),
+                flags=_IS_REMOTE if link.context.is_remote else 0,
+                attributes=_key_values(link.attributes or {}),
+            )
+            for link in span.links
+        ],
+        start_time_unix_nano=_nanoseconds(span.start_time),
+        end_time_unix_nano=_nanoseconds(span.end_time),
+    )
+
+
+def _nanoseconds(seconds: float | None) -> int:
+    return round(seconds * 1e9) if seconds else 0
+
+
+def _trace_state_text(context: SpanContext | None) -> str:
+    return ",".join(
+        f"{name}={value}" for name, value in (context.trace_state if context else {}).items()
+    )
+
+
+def _key_values(attributes: Mapping[str, AttributeValue]) -> list[KeyValue]:
+    return [KeyValue(key=key, value=_any_value(value)) for key, value in attributes.items()]
+
+
+def _any_value(value: AttributeValue) -> AnyValue:
+    if isinstance(value, str):
+        return AnyValue(string_value=value)
+    if isinstance(value, bool):
+        return AnyValue(bool_value=value)
+    if isinstance(value, int):
+        return AnyValue(int_value=value)
+    if isinstance(value, float):
+        return AnyValue(double_value=value)
+    result = AnyValue()
+    result.array_value.SetInParent()
+    result.array_value.values.extend(_any_value(item) for item in value)
+    return result

@@ -1,0 +1,480 @@
+"""The store's HTTP interface as an ASGI application: 0.3's routes, OTLP, and long polls."""
+
+import asyncio
+import gzip
+import logging
+from collections.abc import AsyncGenerator, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from itertools import groupby
+from typing import Annotated, Any, TypeVar
+
+from fastapi import APIRouter, Body, FastAPI, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, TypeAdapter
+from starlette.middleware.cors import CORSMiddleware
+
+import agl
+from agl import wire
+from agl.asgi import App, BearerAuth, ErrorGuard, RememberedPosts, WholeBody
+from agl.errors import AglError, InvalidQueryError, StoreError, UnknownRecordError
+from agl.store.base import LightningStore
+from agl.types import (
+    Attempt,
+    AttemptedRollout,
+    NamedResources,
+    PaginatedResult,
+    ResourcesUpdate,
+    Rollout,
+    Span,
+    Worker,
+)
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+AnyRollout = AttemptedRollout | Rollout
+PROTOBUF = "application/x-protobuf"
+CLIENT_GONE = 499
+"""Status of an answer that nobody waits for (nginx's number)."""
+
+_attempt = TypeAdapter(Attempt)
+_attempts = TypeAdapter(PaginatedResult[Attempt])
+_attempted = TypeAdapter(AttemptedRollout)
+_many_attempted = TypeAdapter(Sequence[AttemptedRollout])
+_any_rollout = TypeAdapter[AnyRollout](AnyRollout)
+_many_rollouts = TypeAdapter(Sequence[AnyRollout])
+_rollouts = TypeAdapter(PaginatedResult[AnyRollout])
+_span = TypeAdapter(Span)
+_spans = TypeAdapter(PaginatedResult[Span])
+_receipts = TypeAdapter(list[wire.SpanReceipt])
+_number = TypeAdapter(dict[str, int])
+_resources = TypeAdapter(ResourcesUpdate)
+_all_resources = TypeAdapter(PaginatedResult[ResourcesUpdate])
+_worker = TypeAdapter(Worker)
+_workers = TypeAdapter(PaginatedResult[Worker])
+_statistics = TypeAdapter(dict[str, Any])
+
+
+class _StrictRequest(Request):
+    async def json(self) -> Any:
+        try:
+            return wire.decode(await self.body())
+        except ValueError as error:
+            raise RequestValidationError(
+                [{"type": "json_invalid", "loc": ("body",), "msg": f"not JSON: {error}"}]
+            ) from None
+
+
+class _StrictRoute(APIRoute):
+    def get_route_handler(self):
+        handle = super().get_route_handler()
+
+        async def strict(request: Request) -> Response:
+            return await handle(_StrictRequest(request.scope, request.receive))
+
+        return strict
+
+
+class StoreRoutes:
+    """Answers requests out of one store.
+
+    Args:
+        store: Any store; it is called from the server's event loop.
+    """
+
+    def __init__(self, store: LightningStore) -> None:
+        self.store = store
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closing = asyncio.Event()
+
+    @asynccontextmanager
+    async def lifespan(self, app: FastAPI) -> AsyncGenerator[None]:
+        """Make the closing signal in the loop that serves."""
+        self._loop, self._closing = asyncio.get_running_loop(), asyncio.Event()
+        yield
+        self._loop = None
+
+    def end_long_polls(self) -> None:
+        """Answer every held request now, from any thread; those to come are not held."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._closing.set)
+
+    def router(self) -> APIRouter:
+        """All routes under ``/v1/agl``."""
+        router = APIRouter(prefix=wire.PREFIX, route_class=_StrictRoute)
+
+        def get(path: str, endpoint: Any, model: Any) -> None:
+            router.add_api_route(path, endpoint, methods=["GET"], response_model=model)
+
+        def post(path: str, endpoint: Any, model: Any, status: int = 200) -> None:
+            router.add_api_route(
+                path, endpoint, methods=["POST"], response_model=model, status_code=status
+            )
+
+        get("/health", health, dict[str, Any])
+        get("/statistics", self.statistics, dict[str, Any])
+        post("/queues/rollouts/enqueue", self.enqueue, list[Rollout], 201)
+        post("/queues/rollouts/dequeue", self.dequeue, list[AttemptedRollout])
+        post("/waits/rollouts", self.wait, list[AnyRollout])
+        get("/rollouts", self.get_rollouts, PaginatedResult[AnyRollout])
+        post("/rollouts", self.start_rollout, AttemptedRollout, 201)
+        post("/rollouts/search", self.search_rollouts, PaginatedResult[AnyRollout])
+        get("/rollouts/{rollout_id}", self.get_rollout, AnyRollout)
+        post("/rollouts/{rollout_id}", self.update_rollout, AnyRollout)
+        attempts = "/rollouts/{rollout_id}/attempts"
+        get(attempts, self.get_attempts, PaginatedResult[Attempt])
+        post(attempts, self.start_attempt, AttemptedRollout, 201)
+        post(f"{attempts}/search", self.search_attempts, PaginatedResult[Attempt])
+        get(f"{attempts}/latest", self.get_latest_attempt, Attempt | None)
+        post(f"{attempts}/{{attempt_id}}", self.update_attempt, Attempt)
+        get("/spans", self.get_spans, PaginatedResult[Span])
+        post("/spans", self.add_span, Span | None, 201)
+        post("/spans/batch", self.add_spans, list[wire.SpanReceipt], 201)
+        post("/spans/search", self.search_spans, PaginatedResult[Span])
+        post("/spans/next", self.next_sequence_id, dict[str, int])
+        get("/resources", self.get_all_resources, PaginatedResult[ResourcesUpdate])
+        post("/resources", self.add_resources, ResourcesUpdate, 201)
+        get("/resources/latest", self.get_latest_resources, ResourcesUpdate | None)
+        get("/resources/{resources_id:path}", self.get_resources, ResourcesUpdate | None)
+        post("/resources/{resources_id:path}", self.update_resources, ResourcesUpdate)
+        get("/workers", self.get_workers, PaginatedResult[Worker])
+        post("/workers/search", self.search_workers, PaginatedResult[Worker])
+        get("/workers/{worker_id:path}", self.get_worker, Worker | None)
+        post("/workers/{worker_id:path}", self.update_worker, Worker)
+        return router
+
+    # --- queue
+
+    async def statistics(self) -> Response:
+        """Counters of the store."""
+        return _json(_statistics, await self.store.statistics())
+
+    async def enqueue(self, body: wire.EnqueueBody) -> Response:
+        """Queue tasks."""
+        return _json(_many_rollouts, await self.store.enqueue_many_rollouts(body.rollouts), 201)
+
+    async def dequeue(self, request: Request, body: wire.DequeueBody | None = None) -> Response:
+        """Claim rollouts; with ``wait_seconds`` the request is held until there is one."""
+        body = body or wire.DequeueBody()
+        wait_seconds = min(body.wait_seconds, wire.MAX_WAIT_SECONDS)
+        if wait_seconds <= 0:
+            claimed = await self.store.dequeue_many_rollouts(
+                limit=body.limit, worker_id=body.worker_id
+            )
+            return _json(_many_attempted, claimed)
+        claimed, end = await self._hold(
+            request,
+            self.store.dequeue_many_rollouts(
+                limit=body.limit, worker_id=body.worker_id, wait_seconds=wait_seconds
+            ),
+        )
+        if end == "gone":
+            # Nobody gets this answer. Another runner shall have the work, and a repetition of the
+            # request shall claim anew, so the answer must not be remembered either.
+            for rollout in claimed or ():
+                await self.store.update_rollout(rollout.rollout_id, status="requeuing")
+            return Response(status_code=CLIENT_GONE)
+        return _json(_many_attempted, claimed or [], headers={wire.WAIT_ENDED: end})
+
+    async def wait(self, request: Request, body: wire.WaitBody) -> Response:
+        """Hold the request until these rollouts have ended, or the time is up."""
+        ended, end = await self._hold(
+            request,
+            self.store.wait_for_rollouts(rollout_ids=body.rollout_ids, timeout=body.timeout),
+        )
+        if end == "gone":
+            return Response(status_code=CLIENT_GONE)
+        if ended is None:
+            ended = await self.store.wait_for_rollouts(rollout_ids=body.rollout_ids, timeout=0)
+        return _json(_many_rollouts, ended, headers={wire.WAIT_ENDED: end})
+
+    async def _hold(
+        self, request: Request, operation: Coroutine[Any, Any, T]
+    ) -> tuple[T | None, str]:
+        """Run what may wait for long, until the server closes or the client is gone.
+
+        Returns:
+            The result, or None where there is none yet; and ``done``, ``early`` or ``gone``.
+        """
+        task = asyncio.ensure_future(operation)
+        gone = asyncio.ensure_future(_disconnected(request))
+        closing = asyncio.ensure_future(self._closing.wait())
+        try:
+            await asyncio.wait({task, gone, closing}, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                task.cancel()
+                await asyncio.wait({task})
+            result = None if task.cancelled() else task.result()
+            if gone.done():
+                return result, "gone"
+            return result, "early" if task.cancelled() else "done"
+        finally:
+            for other in (task, gone, closing):
+                other.cancel()
+
+    # --- rollouts and attempts
+
+    async def get_rollouts(self, query: Annotated[wire.RolloutQuery, Query()]) -> Response:
+        """Rollouts that match."""
+        return await self.search_rollouts(query)
+
+    async def search_rollouts(self, body: wire.RolloutQuery) -> Response:
+        """Rollouts that match; unlike a query string, a body can say "none of them"."""
+        return _json(_rollouts, await self.store.query_rollouts(**body.all()))
+
+    async def start_rollout(self, body: wire.StartRolloutBody) -> Response:
+        """Start a rollout past the queue."""
+        return _json(_attempted, await self.store.start_rollout(**body.all()), 201)
+
+    async def get_rollout(self, rollout_id: str) -> Response:
+        """One rollout."""
+        rollout = await self.store.get_rollout_by_id(rollout_id)
+        if rollout is None:
+            raise UnknownRecordError(f"no rollout {rollout_id!r}")
+        return _json(_any_rollout, rollout)
+
+    async def update_rollout(self, rollout_id: str, body: wire.RolloutChange) -> Response:
+        """Change the fields that were sent."""
+        given = _no_null(body, "status", "config")
+        return _json(_any_rollout, await self.store.update_rollout(rollout_id, **given))
+
+    async def start_attempt(
+        self, rollout_id: str, body: wire.StartAttemptBody | None = None
+    ) -> Response:
+        """Start another attempt."""
+        worker_id = body.worker_id if body else None
+        return _json(_attempted, await self.store.start_attempt(rollout_id, worker_id), 201)
+
+    async def get_attempts(
+        self, rollout_id: str, query: Annotated[wire.AttemptQuery, Query()]
+    ) -> Response:
+        """Attempts of a rollout."""
+        return await self.search_attempts(rollout_id, query)
+
+    async def search_attempts(self, rollout_id: str, body: wire.AttemptQuery) -> Response:
+        """Attempts of a rollout."""
+        return _json(_attempts, await self.store.query_attempts(rollout_id, **body.all()))
+
+    async def get_latest_attempt(self, rollout_id: str) -> Response:
+        """The newest attempt, or null."""
+        return _json(_attempt, await self.store.get_latest_attempt(rollout_id))
+
+    async def update_attempt(
+        self, rollout_id: str, attempt_id: str, body: wire.AttemptChange
+    ) -> Response:
+        """Change the fields that were sent."""
+        given = _no_null(body, "status", "worker_id", "last_heartbeat_time", "error")
+        return _json(_attempt, await self.store.update_attempt(rollout_id, attempt_id, **given))
+
+    # --- spans
+
+    async def add_span(self, span: Span) -> Response:
+        """Store a span; null when it is stored already."""
+        return _json(_span, await self.store.add_span(span), 201)
+
+    async def add_spans(self, spans: Annotated[list[Span], Body()]) -> Response:
+        """Store spans, all or none; the answer names those that are new, with their numbers."""
+        added = await self.store.add_many_spans(spans)
+        receipts = [wire.SpanReceipt.model_validate(span, from_attributes=True) for span in added]
+        return _json(_receipts, receipts, 201)
+
+    async def get_spans(self, query: Annotated[wire.SpanQuery, Query()]) -> Response:
+        """Spans that match."""
+        return await self.search_spans(query)
+
+    async def search_spans(self, body: wire.SpanQuery) -> Response:
+        """Spans that match."""
+        return _json(_spans, await self.store.query_spans(**body.all()))
+
+    async def next_sequence_id(self, body: wire.SequenceBody) -> Response:
+        """Reserve a span number."""
+        number = await self.store.get_next_span_sequence_id(body.rollout_id, body.attempt_id)
+        return _json(_number, {"sequence_id": number})
+
+    async def traces(self, request: Request) -> Response:
+        """OTLP/HTTP: store what can be stored, and say what could not and why."""
+        from agl import otlp
+
+        def reply(content: bytes, status: int = 200) -> Response:
+            headers: dict[str, str] = {}
+            if "gzip" in request.headers.get("accept-encoding", ""):
+                content, headers = gzip.compress(content, 1), {"content-encoding": "gzip"}
+            return Response(content, status, headers, PROTOBUF)
+
+        kind = request.headers.get("content-type", "").partition(";")[0].strip()
+        if kind != PROTOBUF:
+            problem = f"Content-Type {kind!r} is not taken here; export with protocol http/protobuf"
+            return reply(otlp.status_message(problem), 400)
+        try:
+            spans, rejected = otlp.spans_of(await request.body())
+        except ValueError as error:
+            return reply(otlp.status_message(str(error)), 400)
+        # One attempt that the store does not know must not cost the others their spans.
+        by_attempt = groupby(
+            sorted(spans, key=_attempt_of),  # sorting is stable: the order in an attempt stays
+            key=_attempt_of,
+        )
+        for _, group in by_attempt:
+            batch = list(group)
+            try:
+                await self.store.add_many_spans(batch)
+            except (UnknownRecordError, InvalidQueryError) as error:
+                rejected += [f"span {span.name!r}: {error}" for span in batch]
+            except StoreError as error:
+                # The exporter sends the batch again; spans that are stored are then skipped.
+                logger.warning("spans could not be stored: %s", error)
+                return reply(otlp.status_message(str(error)), 503)
+        if rejected:
+            logger.warning("%d spans rejected; the first: %s", len(rejected), rejected[0])
+        return reply(otlp.response_of(rejected))
+
+    # --- resources
+
+    async def get_all_resources(self, query: Annotated[wire.ResourcesQuery, Query()]) -> Response:
+        """Snapshots that match."""
+        return _json(_all_resources, await self.store.query_resources(**query.all()))
+
+    async def add_resources(self, resources: Annotated[NamedResources, Body()]) -> Response:
+        """Store a snapshot."""
+        return _json(_resources, await self.store.add_resources(resources), 201)
+
+    async def get_latest_resources(self) -> Response:
+        """The latest snapshot, or null."""
+        return _json(_resources, await self.store.get_latest_resources())
+
+    async def get_resources(self, resources_id: str) -> Response:
+        """One snapshot, or null."""
+        return _json(_resources, await self.store.get_resources_by_id(resources_id))
+
+    async def update_resources(
+        self, resources_id: str, resources: Annotated[NamedResources, Body()]
+    ) -> Response:
+        """Replace a snapshot, or make it under this id."""
+        return _json(_resources, await self.store.update_resources(resources_id, resources))
+
+    # --- workers
+
+    async def get_workers(self, query: Annotated[wire.WorkerQuery, Query()]) -> Response:
+        """Workers that match."""
+        return await self.search_workers(query)
+
+    async def search_workers(self, body: wire.WorkerQuery) -> Response:
+        """Workers that match."""
+        return _json(_workers, await self.store.query_workers(**body.all()))
+
+    async def get_worker(self, worker_id: str) -> Response:
+        """One worker, or null."""
+        return _json(_worker, await self.store.get_worker_by_id(worker_id))
+
+    async def update_worker(
+        self, worker_id: str, body: wire.WorkerChange | None = None
+    ) -> Response:
+        """Note a heartbeat."""
+        given = _no_null(body, "heartbeat_stats") if body else {}
+        return _json(_worker, await self.store.update_worker(worker_id, **given))
+
+
+async def health() -> dict[str, Any]:
+    """Whether the server is up, and what it can do beyond 0.3."""
+    return {"status": "ok", "version": agl.__version__, "features": wire.FEATURES}
+
+
+async def not_implemented() -> Response:
+    """OTLP signals that a store has no place for."""
+    return Response(
+        b'{"detail":"only traces are stored","error_type":"NotImplemented"}',
+        501,
+        media_type="application/json",
+    )
+
+
+def store_app(
+    routes: StoreRoutes,
+    *,
+    token: str | None = None,
+    cors_allow_origins: Sequence[str] = (),
+    max_body_bytes: int = wire.MAX_BODY_BYTES,
+) -> App:
+    """The application that a store server serves.
+
+    Args:
+        routes: What answers.
+        token: Bearer token that every request needs, health checks aside; None for none.
+        cors_allow_origins: Origins whose pages may call; ``*`` for all.
+        max_body_bytes: A request with a longer body is refused.
+    """
+    api = FastAPI(
+        title="agl store",
+        version=agl.__version__,
+        lifespan=routes.lifespan,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    api.include_router(routes.router())
+    api.add_api_route("/health", health, methods=["GET"])
+    api.add_api_route(wire.TRACES, routes.traces, methods=["POST"])
+    for signal in ("metrics", "logs", "development/profiles"):
+        api.add_api_route(f"/v1/{signal}", not_implemented, methods=["POST"])
+    api.add_exception_handler(AglError, _agl_error)
+    api.add_exception_handler(RequestValidationError, _validation_error)
+
+    app: App = WholeBody(RememberedPosts(api), max_body_bytes)
+    if token:
+        app = BearerAuth(app, token, frozenset({wire.HEALTH, "/health"}))
+    if cors_allow_origins:
+        app = CORSMiddleware(
+            app,
+            allow_origins=cors_allow_origins,
+            allow_methods=["*"],
+            allow_headers=["*"],
+        )
+    return ErrorGuard(app)
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _json(
+    adapter: TypeAdapter[Any], value: Any, status: int = 200, headers: dict[str, str] | None = None
+) -> Response:
+    """Serialize once; FastAPI would validate the answer first."""
+    content = b"null" if value is None else adapter.dump_json(value)
+    return Response(content, status, headers, "application/json")
+
+
+def _no_null(body: wire.Body, *names: str) -> dict[str, Any]:
+    given = body.given()
+    for name in names:
+        if name in given and given[name] is None:
+            raise InvalidQueryError(f"{name!r} is null and cannot be cleared; leave it out")
+    return given
+
+
+def _attempt_of(span: Span) -> tuple[str, str]:
+    return span.rollout_id, span.attempt_id
+
+
+async def _agl_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, AglError)
+    return _error(wire.status_of(error), str(error), type(error).__name__)
+
+
+async def _validation_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    # Without the input, which may be large and need not be JSON.
+    details = [{key: part[key] for key in ("type", "loc", "msg")} for part in error.errors()]
+    return _error(422, details, "ValidationError")
+
+
+class _ErrorBody(BaseModel):
+    detail: Any
+    error_type: str
+
+
+def _error(status: int, detail: Any, error_type: str) -> Response:
+    body = _ErrorBody(detail=detail, error_type=error_type)
+    return Response(body.model_dump_json(), status, media_type="application/json")

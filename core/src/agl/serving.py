@@ -1,0 +1,215 @@
+"""An ASGI application served by uvicorn in a thread of this process."""
+
+import contextlib
+import errno
+import ipaddress
+import logging
+import os
+import socket
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any, cast
+
+from agl.errors import ConfigError, StoreError
+
+if TYPE_CHECKING:
+    import uvicorn
+
+logger = logging.getLogger(__name__)
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Take an address, so that it is ours before anything else is started.
+
+    Args:
+        host: Name or IP address.
+        port: 0 picks a free one.
+
+    Raises:
+        ConfigError: The port is in use, or the host is none of this machine.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except OSError as error:
+        raise ConfigError(f"cannot serve on host {host!r}: {error.strerror}") from None
+    sock = socket.socket(family, kind, protocol)
+    try:
+        if os.name == "posix":
+            # A port whose last connections are still in TIME_WAIT is free for us; one that
+            # somebody listens on is not. On Windows the option would allow that, too.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+        sock.listen(2048)
+    except OSError as error:
+        sock.close()
+        if error.errno == errno.EADDRINUSE:
+            reason = "is in use; stop what listens there, or choose another port (0: a free one)"
+        elif error.errno == errno.EACCES:
+            reason = "is not allowed to this user; choose a port above 1023 (0: a free one)"
+        else:
+            reason = f"cannot be bound: {error.strerror}"
+        raise ConfigError(f"port {port} on {host} {reason}") from None
+    return sock
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach ``host``."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class ServerThread:
+    """Serves one application until it is told to stop.
+
+    Uvicorn runs with httptools, and with uvloop where that exists, in a daemon thread with an
+    event loop of its own. A process forked while the server runs does not keep its port or its
+    connections open.
+
+    Args:
+        app: An ASGI application.
+        host: Where to listen.
+        port: 0 picks a free port; ``start`` returns it.
+        sock: Already bound (see ``bind``); ``host`` and ``port`` are then taken from it.
+        drain_seconds: How long ``stop`` lets requests finish before it cancels them.
+    """
+
+    def __init__(
+        self,
+        app: Any,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        sock: socket.socket | None = None,
+        drain_seconds: float = 5.0,
+    ) -> None:
+        self.app = app
+        self.host, self.port = sock.getsockname()[:2] if sock else (host, port)
+        self.drain_seconds = drain_seconds
+        self._sock = sock
+        self._server: uvicorn.Server | None = None
+        self._thread: threading.Thread | None = None
+        self._failure: BaseException | None = None
+
+    @property
+    def url(self) -> str:
+        """Address for a client on this machine; a wildcard host becomes loopback."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+
+    @property
+    def running(self) -> bool:
+        """Whether requests are taken."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def start(self) -> int:
+        """Serve; returns the port when requests are taken. A second call changes nothing.
+
+        Raises:
+            ConfigError: The port is in use, or the host is none of this machine.
+            StoreError: The application did not start; the cause is chained.
+        """
+        if self.running:
+            return self.port
+        import uvicorn
+
+        sock = self._sock or bind(self.host, self.port)
+        self._sock = sock
+        self.port = sock.getsockname()[1]
+        ready = threading.Event()
+
+        class Server(uvicorn.Server):
+            async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+                await super().startup(sockets=sockets)
+                ready.set()
+
+        server = Server(
+            uvicorn.Config(
+                self.app,
+                http="httptools",
+                loop="uvloop" if os.name == "posix" else "asyncio",
+                ws="none",
+                lifespan="auto",
+                access_log=False,
+                server_header=False,
+                log_config=None,
+                log_level="warning",
+                # uvicorn takes whole seconds only in its annotation.
+                timeout_graceful_shutdown=cast(int, self.drain_seconds),
+                timeout_keep_alive=75,
+            )
+        )
+
+        def serve() -> None:
+            try:
+                server.run(sockets=[sock])
+            except BaseException as error:
+                self._failure = error
+            finally:
+                sock.close()
+                ready.set()
+
+        self._failure = None
+        self._server = server
+        self._thread = threading.Thread(target=serve, name=f"agl-server-{self.port}", daemon=True)
+        _running.add(self)
+        self._thread.start()
+        ready.wait()
+        if not server.started:
+            self._thread.join()
+            self._thread, self._sock = None, None
+            raise StoreError(
+                f"the server on port {self.port} did not start: {self._failure or 'see the log'}"
+            ) from self._failure
+        logger.debug("serving on %s", self.url)
+        return self.port
+
+    def stop(self) -> None:
+        """Take no more requests, let those in progress finish, and end. Safe to call twice."""
+        thread, server = self._thread, self._server
+        if thread is None or server is None:
+            return
+        server.should_exit = True
+        thread.join()
+        _running.discard(self)
+        self._thread = self._server = self._sock = None
+
+    def forget_in_child(self) -> None:
+        """Let go of the parent's sockets; called by itself in a forked child.
+
+        A child that kept them would hold the port after the parent's death, and the peers of the
+        parent's connections would never learn that it is gone. The numbers are pointed at
+        /dev/null instead of being closed, so that objects which still know them cannot close a
+        file that the child opens later.
+        """
+        server, sock = self._server, self._sock
+        numbers = [sock.fileno()] if sock else []
+        for connection in list(server.server_state.connections) if server else ():
+            transport = getattr(connection, "transport", None)
+            inner = transport and transport.get_extra_info("socket")
+            numbers += [inner.fileno()] if inner else []
+        null = os.open(os.devnull, os.O_RDWR)
+        for number in numbers:
+            if number >= 0:
+                with contextlib.suppress(OSError):
+                    os.dup2(null, number, inheritable=False)
+        os.close(null)
+        self._thread = self._server = self._sock = None
+
+
+_running: "weakref.WeakSet[ServerThread]" = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for server in list(_running):
+        server.forget_in_child()
+    _running.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,271 @@
+"""What both sides of the store's HTTP interface share: paths, request bodies, errors.
+
+The interface is 0.3's (``/v1/agl``) with additions: ``POST spans/batch``, ``wait_seconds`` when
+claiming, ``error`` when an attempt ends, ``Idempotency-Key`` on posts, and error answers that name
+the class of the error.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pydantic_core
+from pydantic import BaseModel, ConfigDict
+
+from agl import errors
+from agl.store.base import FilterLogic, SortOrder
+from agl.types import (
+    AttemptStatus,
+    EnqueueRolloutRequest,
+    Failure,
+    RolloutConfig,
+    RolloutMode,
+    RolloutStatus,
+    TaskInput,
+    WorkerStatus,
+)
+
+PREFIX = "/v1/agl"
+HEALTH = f"{PREFIX}/health"
+TRACES = "/v1/traces"
+IDEMPOTENCY_KEY = "Idempotency-Key"
+WAIT_ENDED = "AGL-Wait-Ended"
+"""Answer header of a long poll: ``done``, or ``early`` when the server cut it short."""
+MAX_WAIT_SECONDS = 60.0
+"""Longest that one claiming request is held; clients ask again."""
+MAX_BODY_BYTES = 64 * 1024 * 1024
+FEATURES = ("spans/batch", "wait_seconds", "idempotency")
+"""What ``/health`` lists, so that a client can tell this server from 0.3's."""
+
+
+class Body(BaseModel):
+    """Base of request bodies and queries: unknown keys are refused."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    def given(self) -> dict[str, Any]:
+        """The fields that were sent, null or not."""
+        return {name: getattr(self, name) for name in self.model_fields_set}
+
+    def all(self) -> dict[str, Any]:
+        """Every field."""
+        return {name: getattr(self, name) for name in type(self).model_fields}
+
+
+class EnqueueBody(Body):
+    """Tasks to queue."""
+
+    rollouts: list[EnqueueRolloutRequest]
+
+
+class DequeueBody(Body):
+    """A claim."""
+
+    limit: int = 1
+    worker_id: str | None = None
+    wait_seconds: float = 0.0
+
+
+class StartRolloutBody(Body):
+    """A rollout that starts at once."""
+
+    input: TaskInput
+    mode: RolloutMode | None = None
+    resources_id: str | None = None
+    config: RolloutConfig | None = None
+    metadata: dict[str, Any] | None = None
+    worker_id: str | None = None
+
+
+class StartAttemptBody(Body):
+    """Who starts another attempt."""
+
+    worker_id: str | None = None
+
+
+class RolloutChange(Body):
+    """Fields of a rollout to change; what is absent stays."""
+
+    input: TaskInput | None = None
+    mode: RolloutMode | None = None
+    resources_id: str | None = None
+    status: RolloutStatus | None = None
+    config: RolloutConfig | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class AttemptChange(Body):
+    """Fields of an attempt to change; what is absent stays."""
+
+    status: AttemptStatus | None = None
+    worker_id: str | None = None
+    last_heartbeat_time: float | None = None
+    metadata: dict[str, Any] | None = None
+    error: Failure | None = None
+
+
+class WorkerChange(Body):
+    """Fields of a worker to change; what is absent stays."""
+
+    heartbeat_stats: dict[str, Any] | None = None
+
+
+class SequenceBody(Body):
+    """Whose next span number."""
+
+    rollout_id: str
+    attempt_id: str
+
+
+class WaitBody(Body):
+    """Which rollouts to wait for, and how long; null is without limit."""
+
+    rollout_ids: list[str]
+    timeout: float | None = None
+
+
+class Page(Body):
+    """The part of every query that pages and sorts."""
+
+    limit: int = -1
+    offset: int = 0
+    sort_by: str | None = None
+    sort_order: SortOrder = "asc"
+
+
+class RolloutQuery(Page):
+    """Filters of rollouts."""
+
+    status_in: list[RolloutStatus] | None = None
+    rollout_id_in: list[str] | None = None
+    rollout_id_contains: str | None = None
+    filter_logic: FilterLogic = "and"
+
+
+class AttemptQuery(Page):
+    """Order of attempts."""
+
+    sort_by: str | None = "sequence_id"
+
+
+class SpanQuery(Page):
+    """Filters of spans."""
+
+    rollout_id: str
+    attempt_id: str | None = None
+    trace_id: str | None = None
+    trace_id_contains: str | None = None
+    span_id: str | None = None
+    span_id_contains: str | None = None
+    parent_id: str | None = None
+    parent_id_contains: str | None = None
+    name: str | None = None
+    name_contains: str | None = None
+    filter_logic: FilterLogic = "and"
+    sort_by: str | None = "sequence_id"
+
+
+class ResourcesQuery(Page):
+    """Filters of resources."""
+
+    resources_id: str | None = None
+    resources_id_contains: str | None = None
+
+
+class WorkerQuery(Page):
+    """Filters of workers."""
+
+    status_in: list[WorkerStatus] | None = None
+    worker_id_contains: str | None = None
+    filter_logic: FilterLogic = "and"
+
+
+class SpanReceipt(BaseModel):
+    """A span that was added, without what the sender knows already."""
+
+    model_config = ConfigDict(frozen=True)
+
+    rollout_id: str
+    attempt_id: str
+    span_id: str
+    sequence_id: int
+
+
+# Numbers that may overflow to infinity when they are read as a float.
+_HUGE_NUMBER = re.compile(rb"[eE]\+?\d{3}|\d{309}")
+
+
+def decode(body: bytes) -> Any:
+    """Read JSON, and only JSON: no NaN, no Infinity, no number beyond a float.
+
+    Raises:
+        ValueError: It is something else.
+    """
+    value = pydantic_core.from_json(body, allow_inf_nan=False)
+    if _HUGE_NUMBER.search(body):
+        _refuse_infinity(value)
+    return value
+
+
+def _refuse_infinity(value: Any) -> None:
+    if isinstance(value, float) and value in (float("inf"), float("-inf")):
+        raise ValueError("a number is too large for a float")
+    if isinstance(value, dict):
+        for item in cast(dict[str, Any], value).values():
+            _refuse_infinity(item)
+    elif isinstance(value, list):
+        for item in cast(list[Any], value):
+            _refuse_infinity(item)
+
+
+def status_of(error: errors.AglError) -> int:
+    """The HTTP status that answers an error."""
+    match error:
+        case errors.UnknownRecordError():
+            return 404
+        case errors.InvalidTransitionError():
+            return 409
+        case errors.StoreUnavailableError():
+            return 503
+        case _:
+            return 400
+
+
+def error_of(status: int, answer: Any, where: str) -> errors.AglError:
+    """The error that an answer stands for; the reverse of ``status_of``.
+
+    Args:
+        status: The HTTP status.
+        answer: The decoded body, or None when it was no JSON.
+        where: The request, for the message.
+    """
+    fields = cast(dict[str, Any], answer) if isinstance(answer, dict) else {}
+    detail, name = fields.get("detail"), str(fields.get("error_type") or "")
+    kind = getattr(errors, name, None)
+    if isinstance(kind, type) and issubclass(kind, errors.AglError):
+        return kind(str(detail))
+    if status == 401:
+        return errors.ConfigError(
+            f"{where}: the token was refused; set AGL_SERVER_TOKEN, or pass token=..., to the one "
+            f"that the server was started with"
+        )
+    if status == 500 and (
+        name == "ResponseValidationError" or (name == "ValueError" and "not found" in str(detail))
+    ):
+        # How 0.3 answers unknown ids, the first where it had to answer with a record.
+        return errors.UnknownRecordError(f"{where}: {detail}")
+    return errors.StoreError(f"{where}: HTTP {status} {name}: {_sentence(detail)}")
+
+
+def _sentence(detail: Any) -> str:
+    """FastAPI's list of validation errors in one line; anything else as it is."""
+    if not isinstance(detail, list):
+        return str(detail)
+    parts = [
+        f"{'.'.join(str(step) for step in cast(Sequence[Any], part.get('loc', ())))}: "
+        f"{part.get('msg')}"
+        for part in cast(list[Any], detail)
+        if isinstance(part, dict)
+        for part in [cast(dict[str, Any], part)]
+    ]
+    return "; ".join(parts[:5]) or str(cast(Any, detail))
