@@ -257,24 +257,13 @@ class HookCaller:
         names = sorted({c.name for c in plugins.components(plugins.GROUPS["hook"])} - dropped)
         for name in names:
             try:
-                self.manager.register(self._load(name), name)
+                component = plugins.find(plugins.GROUPS["hook"], name)
+                self.manager.register(_load(component), name)
             except (PluginError, ConfigError) as error:
                 if self._strict:
                     raise
                 self.failures[name] += 1
                 logger.error("hook plugin %r is left out: %s", name, error)
-
-    def _load(self, name: str) -> object:
-        component = plugins.find(plugins.GROUPS["hook"], name)
-        plugin = plugins.load_component(component)
-        if not inspect.isclass(plugin):
-            return plugin
-        try:
-            return plugin()
-        except Exception as error:
-            raise BrokenComponentError(
-                f"{component} cannot be made: {type(error).__name__}: {error}"
-            ) from error
 
     def _failed(self, plugin: str, hook: str, error: Exception) -> None:
         self.failures[plugin] += 1
@@ -286,3 +275,28 @@ class HookCaller:
             logger.error(
                 "%s. The run goes on; further failures are counted only", message, exc_info=error
             )
+
+
+def try_component(component: plugins.Component) -> None:
+    """Import a component and, if it is a hook plugin, see whether its hooks would be taken.
+
+    Raises:
+        PluginError: It does not load.
+        ConfigError: One of its hooks would be refused.
+    """
+    if component.kind == "hook":
+        HookManager().register(_load(component), component.name)
+    else:
+        plugins.load_component(component)
+
+
+def _load(component: plugins.Component) -> object:
+    plugin = plugins.load_component(component)
+    if not inspect.isclass(plugin):
+        return plugin
+    try:
+        return plugin()
+    except Exception as error:
+        raise BrokenComponentError(
+            f"{component} cannot be made: {type(error).__name__}: {error}"
+        ) from error

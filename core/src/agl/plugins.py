@@ -9,7 +9,7 @@ import os
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
@@ -19,6 +19,7 @@ from typing import Any, Literal, NoReturn
 
 from agl.env import LightningEnvVar
 from agl.errors import (
+    AglError,
     BrokenComponentError,
     ConfigError,
     DuplicateComponentError,
@@ -182,12 +183,13 @@ def disabled_plugins() -> frozenset[str]:
     return frozenset(name.strip() for name in value.split(",") if name.strip())
 
 
-def diagnose(*, check: bool = False) -> list[Diagnosis]:
+def diagnose(*, check: Callable[[Component], object] | None = None) -> list[Diagnosis]:
     """The state of everything that is installed.
 
     Args:
-        check: Import each component, to tell ``ok`` from ``broken``. Without it the answer comes
-            from metadata alone, and is instant.
+        check: Called with each component, to tell ``ok`` from ``broken``: ``load_component``, or
+            ``agl.hooks.try_component``. Without it the answer comes from metadata alone, and is
+            instant.
     """
     offers: defaultdict[tuple[str, str], list[Component]] = defaultdict(list)
     for component in components():
@@ -211,18 +213,21 @@ def diagnose(*, check: bool = False) -> list[Diagnosis]:
 
 
 def _state(
-    component: Component, same_name: list[Component], disabled: frozenset[str], check: bool
+    component: Component,
+    same_name: list[Component],
+    disabled: frozenset[str],
+    check: Callable[[Component], object] | None,
 ) -> tuple[State, str]:
     if len(same_name) > 1:
         return "duplicate", _duplicate_cause(same_name)
     if component.kind == "hook" and component.name in disabled:
         return "disabled", f"{LightningEnvVar.AGL_DISABLE_PLUGINS.value} names it"
-    if not check:
+    if check is None:
         return "installed", ""
     try:
-        load_component(component)
-    except PluginError as error:
-        return "broken", str(error)
+        check(component)
+    except AglError as error:
+        return "broken", str(error).removeprefix(f"{component} ")
     return "ok", ""
 
 
@@ -239,13 +244,13 @@ def _explain(component: Component, error: BaseException) -> str:
     missing = error.name if isinstance(error, ModuleNotFoundError) else None
     if missing is None:
         return f"does not load: {type(error).__name__}: {error}"
-    own = component.target.partition(":")[0]
-    if missing.partition(".")[0] == own.partition(".")[0]:
+    own, missing_top = component.target.partition(".")[0], missing.partition(".")[0]
+    if missing_top == own.partition(":")[0]:
         return (
-            f"names module {own!r}, but there is no {missing!r}. "
+            f"does not load: there is no module {missing!r}. "
             f"Run: pip install --force-reinstall {component.distribution}"
         )
-    missing = missing.partition(".")[0]
+    missing = missing_top
     extra = _extra_with(component.distribution, missing)
     wanted = f"'{component.distribution}[{extra}]'" if extra else component.distribution
     return f"needs {missing!r}, which is not installed. Run: pip install {wanted}"

@@ -1,1 +1,155 @@
-"""The ``agl`` command."""
+"""The ``agl`` command: one file per verb, imported when it is called.
+
+Each module here without a leading underscore is a verb and has a ``command``; plugins add theirs in
+the entry point group ``agl.commands``.
+"""
+
+import pkgutil
+import sys
+from importlib import import_module
+from typing import NoReturn
+
+import click
+
+from agl import __version__
+
+DONE, RUN_FAILED, REQUEST_WRONG = 0, 1, 2
+"""Exit codes."""
+
+
+class Verbs(click.Group):
+    """Verbs by name; ``--help`` imports those of the core and only names those of plugins."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Our own verbs, then those of plugins."""
+        return [*self._own(), *self._of_plugins()]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import one verb."""
+        from agl import plugins
+        from agl.errors import PluginError
+
+        others = self._of_plugins()
+        if cmd_name in self._own():
+            return import_module(f"{__name__}.{cmd_name}").command
+        if cmd_name not in others:
+            return None
+        command = plugins.load(plugins.GROUPS["command"], cmd_name)
+        if not isinstance(command, click.Command):
+            raise PluginError(
+                f"command {cmd_name!r} (plugin {others[cmd_name]!r}): expected a click.Command, "
+                f"got {type(command).__qualname__}"
+            )
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the verb, or name the nearest."""
+        from agl.plugins import did_you_mean
+
+        name = args[0]
+        if not name.startswith("-") and name not in self.list_commands(ctx):
+            known = self.list_commands(ctx)
+            hint = did_you_mean(name, known) or f" There are {', '.join(known)}"
+            raise click.UsageError(f"unknown command {name!r}.{hint}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List verbs with a line each."""
+        rows: list[tuple[str, str]] = []
+        for name in self._own():
+            command = self.get_command(ctx, name)
+            rows.append((name, command.get_short_help_str(80) if command else ""))
+        rows += [(name, f"(from {dist})") for name, dist in self._of_plugins().items()]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the environment variables."""
+        import docstring_parser
+
+        from agl.env import LightningEnvVar
+
+        docs = docstring_parser.parse_from_object(LightningEnvVar).params
+        rows = [
+            (p.arg_name, " ".join((p.description or "").replace("``", "").split())) for p in docs
+        ]
+        with formatter.section("Environment"):
+            formatter.write_dl(rows)
+
+    def _own(self) -> list[str]:
+        modules = pkgutil.iter_modules(__path__)
+        return sorted(m.name for m in modules if not m.name.startswith("_"))
+
+    def _of_plugins(self) -> dict[str, str]:
+        from agl import plugins
+
+        own = self._own()
+        found: dict[str, str] = {}
+        for component in plugins.components(plugins.GROUPS["command"]):
+            if component.name not in own:
+                found[component.name] = component.distribution
+        return found
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="agl", message="%(prog)s %(version)s")
+@click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
+def cli() -> None:
+    """Train any agent with any algorithm, through one store."""
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Run the command and exit: 0 done, 1 the run failed, 2 the request was wrong.
+
+    Args:
+        arguments: As typed after ``agl``; None takes those of the process.
+    """
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    # It may stand anywhere, also after the verb.
+    debug = "--debug" in arguments
+    arguments = [argument for argument in arguments if argument != "--debug"]
+    try:
+        code = cli.main(arguments, prog_name="agl", standalone_mode=False)
+    except BaseException as error:
+        if debug and not isinstance(error, click.exceptions.Exit | SystemExit):
+            import traceback
+
+            traceback.print_exc()
+        code = _report(error)
+    sys.exit(code if isinstance(code, int) else DONE)
+
+
+def _report(error: BaseException) -> int:
+    """Say in one sentence what went wrong; the exit code."""
+    from agl.errors import AglError, ConfigError, PluginError, StoreUnavailableError
+
+    match error:
+        case click.exceptions.Exit():
+            return error.exit_code
+        case click.ClickException():
+            _say(error.format_message())
+            return REQUEST_WRONG
+        case click.Abort() | KeyboardInterrupt():
+            _say("interrupted")
+            return RUN_FAILED
+        case ConfigError() | PluginError() | StoreUnavailableError():
+            _say(str(error))
+            return REQUEST_WRONG
+        case AglError():
+            _say(str(error))
+            return RUN_FAILED
+        case Exception():
+            _say(f"{type(error).__name__}: {error} (--debug shows the traceback)")
+            return RUN_FAILED
+        case _:
+            raise error
+
+
+def _say(message: str) -> None:
+    print(f"agl: {_one_line(message)}", file=sys.stderr)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.replace("``", "").split())
