@@ -1,0 +1,288 @@
+"""Every block of README and docs is what it says: Python runs, configurations are checked.
+
+The first word after the fence is the language; what follows it steers this module:
+
+    needs="agl-torch"   skipped, with this reason, unless the plugin (or the variable) is there
+    file="agent.py"     the block is also that file in the folder in which its page's blocks run
+    continues           the Python blocks before it on the page, back to one without the word, run
+                        first
+
+``#> text`` under a ``print`` is a line of its output, and compared with it.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+import yaml
+
+REPOSITORY = Path(__file__).parents[2]
+PAGES = [
+    *(REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md", "core/README.md")),
+    *sorted((REPOSITORY / "docs").rglob("*.md")),
+]
+LANGUAGES = {"python", "bash", "yaml", "toml", "json", "text", "mermaid"}
+KNOWN_NEEDS = {
+    "agl-adapters",
+    "agl-apo",
+    "agl-gateway",
+    "agl-torch",
+    "agl-tracers",
+    "agl-verl",
+    "OPENAI_API_KEY",
+}
+STUB_AGENT = "import agl\n\n@agl.rollout\ndef agent(task, llm=None) -> float:\n    return 1.0\n"
+
+FENCE = re.compile(r"^( *)```([^\n`]*)\n(.*?)^\1```$", re.M | re.S)
+SETTING = re.compile(r'(\w+)="([^"]*)"')
+PATH = re.compile(r"(?:core|plugins|tests|docs|examples|changelog\.d)(?:/[\w.{}*-]+)+/?")
+ROOT_FILE = re.compile(r"(?:[A-Z]{4,}|noxfile|pyproject)\.(?:md|py|toml)|LICENSE")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page."""
+
+    page: Path
+    line: int
+    language: str
+    needs: str | None
+    file: str | None
+    continues: bool
+    source: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.page.relative_to(REPOSITORY)}:{self.line}"
+
+
+def blocks_of(page: Path, text: str) -> list[Block]:
+    found = []
+    for match in FENCE.finditer(text):
+        indent, info, source = match.groups()
+        language, _, rest = info.strip().partition(" ")
+        settings = dict(SETTING.findall(rest))
+        words = SETTING.sub("", rest).split()
+        line = text[: match.start()].count("\n") + 1
+        unknown = {*settings, *words} - {"needs", "file", "continues"}
+        assert not unknown, f"{page}:{line}: a fence cannot say {unknown}"
+        found.append(
+            Block(
+                page=page,
+                line=line,
+                language=language,
+                needs=settings.get("needs"),
+                file=settings.get("file"),
+                continues="continues" in words,
+                source=re.sub(f"^{indent}", "", source, flags=re.M),
+            )
+        )
+    return found
+
+
+BLOCKS = [block for page in PAGES for block in blocks_of(page, page.read_text())]
+
+
+def blocks(language: str) -> list[object]:
+    return [pytest.param(b, id=b.name) for b in BLOCKS if b.language == language]
+
+
+def missing(needs: str | None) -> str | None:
+    """Why a block that needs this cannot run here, or None."""
+    if needs is None or needs in os.environ:
+        return None
+    try:
+        metadata.distribution(needs)
+    except metadata.PackageNotFoundError:
+        return f"needs {needs}, which is not here"
+    return None
+
+
+def source_with_predecessors(block: Block, page_blocks: list[Block]) -> str:
+    chain = [block]
+    for earlier in reversed([b for b in page_blocks if b.line < block.line]):
+        if not chain[0].continues:
+            break
+        if earlier.language == "python":
+            chain.insert(0, earlier)
+    assert not chain[0].continues, f"{block.name}: continues what?"
+    return "\n".join(b.source for b in chain)
+
+
+def write_files(folder: Path, page_blocks: list[Block]) -> None:
+    for block in page_blocks:
+        if block.file is not None:
+            (folder / block.file).write_text(block.source)
+
+
+def run_python(source: str, folder: Path, page_blocks: list[Block]) -> None:
+    """Run a script as a user would, in a folder that has the page's files; any warning fails."""
+    write_files(folder, page_blocks)
+    script = folder / "example.py"
+    script.write_text(source)
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("AGL_")}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", script],
+        cwd=folder,
+        env={**environment, "AGL_STRICT_PLUGINS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=25,
+    )
+    assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+    expected = re.findall(r"^ *#> ?(.*)$", source, re.M)
+    if expected:
+        assert done.stdout.splitlines() == expected
+
+
+def check_yaml(source: str, folder: Path, page_blocks: list[Block]) -> None:
+    """Check a configuration, or a part of one, as ``agl run`` does before it starts anything."""
+    from agl.runconfig import check_config, load_config
+
+    write_files(folder, page_blocks)
+    values = yaml.safe_load(source)
+    if "agent" not in values:
+        (folder / "stub_agent.py").write_text(STUB_AGENT)
+        values = {"agent": "stub_agent:agent", "algorithm": "baseline", **values}
+    (folder / "agl.yaml").write_text(yaml.safe_dump(values))
+    check_config(load_config(folder / "agl.yaml"), run_dir=folder / "run")
+
+
+@pytest.fixture
+def modules_as_they_were(tmp_path: Path) -> Iterator[None]:
+    """Checking a configuration imports its agent; the next page may have one of that name."""
+    path = list(sys.path)
+    yield
+    sys.path[:] = path
+    for name, module in list(sys.modules.items()):
+        if (getattr(module, "__file__", None) or "").startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+@pytest.mark.parametrize("block", blocks("python"))
+def test_python_block_runs(block: Block, tmp_path: Path) -> None:
+    if reason := missing(block.needs):
+        pytest.skip(reason)
+    page_blocks = [b for b in BLOCKS if b.page == block.page]
+    run_python(source_with_predecessors(block, page_blocks), tmp_path, page_blocks)
+
+
+@pytest.mark.parametrize("block", blocks("yaml"))
+def test_yaml_block_is_a_valid_configuration(
+    block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, modules_as_they_were: None
+) -> None:
+    if reason := missing(block.needs):
+        pytest.skip(reason)
+    monkeypatch.chdir(tmp_path)
+    for variable in re.findall(r"\$\{(\w+)\}", block.source):
+        monkeypatch.setenv(variable, "set by the test")
+    check_yaml(block.source, tmp_path, [b for b in BLOCKS if b.page == block.page])
+
+
+@pytest.mark.parametrize("block", [*blocks("toml"), *blocks("json")])
+def test_data_block_parses(block: Block) -> None:
+    lines = block.source.splitlines() if (block.file or "").endswith(".jsonl") else [block.source]
+    for text in lines:
+        assert (tomllib.loads if block.language == "toml" else json.loads)(text)
+
+
+@pytest.mark.parametrize("block", blocks("bash"))
+def test_agl_commands_of_bash_blocks_exist(block: Block) -> None:
+    import click
+
+    from agl.cli import main
+
+    assert isinstance(main, click.Group)
+    context = click.Context(main)
+    for line in re.sub(r"\\\n", " ", block.source).splitlines():
+        words = line.split("#")[0].split()
+        if "agl" not in words:
+            continue
+        verb, *rest = words[words.index("agl") + 1 :]
+        command = main.get_command(context, verb)
+        assert command is not None, f"there is no 'agl {verb}'"
+        if isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
+            command = command.get_command(click.Context(command), rest[0]) or command
+        options = {name for p in command.params for name in p.opts} | {"--help"}
+        used = {word.split("=")[0] for word in rest if word.startswith("--")}
+        assert used <= options, f"'agl {verb}' has no {used - options}"
+
+
+def test_marks_are_of_the_known_set_and_no_block_hides_from_the_others() -> None:
+    marked = {b.name: b.needs for b in BLOCKS if b.needs is not None}
+    assert set(marked.values()) <= KNOWN_NEEDS, marked
+    for block in BLOCKS:
+        assert block.language in LANGUAGES, f"{block.name}: language {block.language!r}"
+        if block.language in ("text", "mermaid"):
+            assert not re.search(r"^(import|from) ", block.source, re.M), (
+                f"{block.name}: Python under another name"
+            )
+    runnable = [b for b in BLOCKS if b.language == "python" and b.needs is None]
+    assert len(runnable) >= 30
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[str(p.relative_to(REPOSITORY)) for p in PAGES])
+def test_links_and_named_paths_exist(page: Path) -> None:
+    text = FENCE.sub("", page.read_text())
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        linked = (page.parent / path) if path else page
+        assert linked.exists(), f"{page.name}: the link {target} leads nowhere"
+        if anchor:
+            assert anchor in anchors(linked), f"{page.name}: {target}: no such heading"
+    for code in re.findall(r"(?<!`)`([^`\n]+)`(?!`)", text):
+        if PATH.fullmatch(code) or ROOT_FILE.fullmatch(code):
+            found = any(REPOSITORY.glob(code.rstrip("/"))) if "*" in code else False
+            assert found or (REPOSITORY / code).exists(), f"{page.name}: there is no {code}"
+
+
+def anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.*)$", FENCE.sub("", page.read_text()), re.M)
+    return {
+        re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings
+    }
+
+
+# --- that these tests would notice
+
+
+@pytest.mark.parametrize(
+    "source", ["1 / 0", "import warnings\nwarnings.warn('old')", "print(2)\n#> 3\n"]
+)
+def test_broken_python_block_is_noticed(source: str, tmp_path: Path) -> None:
+    with pytest.raises(AssertionError):
+        run_python(source, tmp_path, [])
+
+
+def test_broken_yaml_block_is_noticed(tmp_path: Path, modules_as_they_were: None) -> None:
+    from agl.errors import ConfigError
+
+    with pytest.raises(ConfigError, match="n_epoch"):
+        check_yaml("algorithm: {type: baseline, n_epoch: 2}", tmp_path, [])
+
+
+def test_fences_are_read() -> None:
+    text = (
+        '# Page\n\n```python needs="agl-apo" continues\nx = 1\n```\n'
+        "\n- item\n\n  ```yaml\n  a: 1\n  ```\n"
+    )
+    first, second = blocks_of(REPOSITORY / "README.md", text)
+    assert (first.line, first.language, first.needs, first.continues) == (
+        3,
+        "python",
+        "agl-apo",
+        True,
+    )
+    assert (second.language, second.source) == ("yaml", "a: 1\n")
+    with pytest.raises(AssertionError, match="skip"):
+        blocks_of(REPOSITORY / "README.md", "```python skip\n```\n")
