@@ -1,0 +1,77 @@
+"""What the readers share: the parts of a call that every way of writing has in its own place."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from agl.semconv import ModelCallAttributes as Key
+from agl.types import ModelCall, Span
+
+CALLS = ("chat", "text_completion", "generate_content")
+"""Values of ``gen_ai.operation.name`` that are model calls; agents and tools are others."""
+
+
+def make_call(span: Span, **fields: Any) -> ModelCall:
+    """A call recorded by ``span``; ``fields`` are what the reader found."""
+    error = span.attributes.get(Key.ERROR)
+    if error is None and span.status.status_code == "ERROR":
+        error = span.status.description or "the span has status ERROR"
+    return ModelCall(
+        call_id=span.span_id,
+        rollout_id=span.rollout_id,
+        attempt_id=span.attempt_id,
+        sequence_id=span.sequence_id,
+        start_time=span.start_time,
+        end_time=span.end_time,
+        error=None if error is None else str(error),
+        **fields,
+    )
+
+
+def response_fields(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Model, answer id and reason to finish, under OpenTelemetry's keys."""
+    reasons = attributes.get(Key.FINISH_REASONS)
+    return {
+        "model": text(attributes.get(Key.RESPONSE_MODEL) or attributes.get(Key.REQUEST_MODEL)),
+        "model_version": text(attributes.get(Key.MODEL_VERSION)),
+        "agent_name": text(attributes.get(Key.AGENT_NAME)),
+        "response_id": text(attributes.get(Key.RESPONSE_ID)),
+        "finish_reason": str(reasons[0]) if reasons and not isinstance(reasons, str) else None,
+    }
+
+
+def token_fields(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Token ids and log-probabilities, under 0.3's keys and ours."""
+    logprobs = attributes.get(Key.RESPONSE_LOGPROBS)
+    if logprobs is None and isinstance(attributes.get("logprobs.content"), str):
+        logprobs = token_logprobs(json.loads(attributes["logprobs.content"]))
+    return {
+        "prompt_token_ids": token_ids(attributes.get(Key.PROMPT_TOKEN_IDS)),
+        "response_token_ids": token_ids(attributes.get(Key.RESPONSE_TOKEN_IDS)),
+        "response_logprobs": None if not logprobs else [float(value) for value in logprobs],
+    }
+
+
+def token_ids(value: Any) -> list[int] | None:
+    """A list of ids, also out of JSON; None for nothing and for an empty list.
+
+    Raises:
+        ValueError: It is something else.
+    """
+    if isinstance(value, str):
+        value = json.loads(value) if value else None
+    if not value:
+        return None
+    if not isinstance(value, Sequence) or any(type(item) is not int for item in value):
+        raise ValueError(f"expected a list of token ids, got {str(value)[:80]}")
+    return list(value)
+
+
+def token_logprobs(content: Any) -> list[float] | None:
+    """The log-probabilities in the ``logprobs.content`` of a chat completion."""
+    return [float(token["logprob"]) for token in content] if content else None
+
+
+def text(value: Any) -> str | None:
+    """A string, or None for anything else."""
+    return value if isinstance(value, str) and value else None

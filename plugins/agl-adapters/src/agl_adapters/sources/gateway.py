@@ -1,0 +1,23 @@
+"""Spans of agl-gateway: OpenTelemetry's GenAI keys, with token ids and log-probabilities."""
+
+from agl.semconv import MODEL_CALL_SPAN, ModelCallAttributes as Key
+from agl.types import ModelCall, Span
+from agl_adapters.sources import parts
+from agl_adapters.sources.fields import make_call, response_fields, token_fields
+
+
+def is_gateway_span(span: Span) -> bool:
+    """Whether a gateway wrote this span; each of those is one call."""
+    return span.name == MODEL_CALL_SPAN and Key.OPERATION in span.attributes
+
+
+def read(span: Span) -> ModelCall | None:
+    """The call, or None when another wrote the span."""
+    if not is_gateway_span(span):
+        return None
+    return make_call(
+        span,
+        **parts.message_fields(span.attributes),
+        **response_fields(span.attributes),
+        **token_fields(span.attributes),
+    )

@@ -1,0 +1,183 @@
+"""Spans as a tree, mended where instrumentation left it in pieces, and who is the agent where."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from agl.errors import AdapterError
+from agl.semconv import AGL_VIRTUAL, ModelCallAttributes as Key
+from agl.types import Span
+
+VIRTUAL_ROOT = "virtual-root"
+AGENT_OPERATIONS = ("invoke_agent", "create_agent")
+
+
+@dataclass(eq=False)
+class Node:
+    """A span and what happened within it; without a span for what nobody recorded."""
+
+    name: str
+    span: Span | None = None
+    children: list["Node"] = field(default_factory=list["Node"])
+    parent: "Node | None" = None
+    start_time: float | None = None
+    end_time: float | None = None
+
+    def add(self, child: "Node") -> None:
+        """Put ``child`` under this node."""
+        child.parent = self
+        self.children.append(child)
+
+    def is_within(self, other: "Node") -> bool:
+        """Whether this is ``other`` or something below it."""
+        node: Node | None = self
+        while node is not None:
+            if node is other:
+                return True
+            node = node.parent
+        return False
+
+    def ancestors(self) -> Iterator["Node"]:
+        """The nodes above this one, nearest first."""
+        node = self.parent
+        while node is not None:
+            yield node
+            node = node.parent
+
+
+def ordered(spans: Sequence[Span]) -> list[Span]:
+    """By number within the attempt, then by time; spans without a number come last."""
+    return sorted(spans, key=lambda span: (span.sequence_id or math.inf, span.start_time or 0.0))
+
+
+def build_tree(spans: Sequence[Span]) -> Node:
+    """Link spans by their parent ids.
+
+    A parent that is referred to and missing becomes a node without a span, as wide as its children;
+    several roots get a common one. Siblings stand in the order of their start.
+
+    Raises:
+        AdapterError: There are no spans.
+    """
+    if not spans:
+        raise AdapterError("expected the spans of a rollout, got none")
+    nodes: dict[tuple[str, str, str], Node] = {}
+    for span in ordered(spans):
+        key = (span.rollout_id, span.attempt_id, span.span_id)
+        node = Node(span.name, span, start_time=span.start_time, end_time=span.end_time)
+        nodes.setdefault(key, node)
+    roots: list[Node] = []
+    for key, node in list(nodes.items()):
+        parent_id = node.span.parent_id if node.span else None
+        if parent_id is None:
+            roots.append(node)
+            continue
+        parent_key = (key[0], key[1], parent_id)
+        parent = nodes.get(parent_key)
+        if parent is None:
+            parent = nodes[parent_key] = Node(AGL_VIRTUAL)
+            roots.append(parent)
+        if parent.is_within(node):
+            roots.append(node)  # parent ids that go round in a circle: cut it here
+        else:
+            parent.add(node)
+    root = roots[0]
+    if len(roots) > 1:
+        root = Node(VIRTUAL_ROOT)
+        for node in roots:
+            root.add(node)
+    for node in reversed(list(walk(root))):
+        node.children.sort(key=lambda child: child.start_time or 0.0)
+        if node.span is None:
+            node.start_time = min(_known(child.start_time for child in node.children), default=None)
+            node.end_time = max(_known(child.end_time for child in node.children), default=None)
+    return root
+
+
+def walk(root: Node) -> Iterator[Node]:
+    """All nodes, each before its children."""
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        yield node
+        stack.extend(reversed(node.children))
+
+
+def repair(root: Node) -> None:
+    """Hang detached spans under the span in whose time they happened.
+
+    From the root down to the first node with several children; each of those moves under the node,
+    outside of itself, whose interval encloses its own with the least room to spare. One without
+    such a node stays, and so does the last one. Goes by time alone, and so needs one clock.
+    """
+    top = root
+    while len(top.children) == 1:
+        top = top.children[0]
+    if not top.children:
+        return
+    candidates = [node for node in walk(top) if node is not top and _width(node) > 0]
+    for child in list(top.children):
+        if len(top.children) == 1:
+            return
+        home = min(
+            (
+                node
+                for node in candidates
+                if 0 < _slack(node, child) < math.inf and not node.is_within(child)
+            ),
+            key=lambda node: _slack(node, child),
+            default=None,
+        )
+        if home is not None:
+            top.children.remove(child)
+            home.add(child)
+            home.children.sort(key=lambda node: node.start_time or 0.0)
+
+
+def agent_name(node: Node) -> str | None:
+    """The agent that this span itself says it is, under the keys of many frameworks."""
+    attributes: Mapping[str, Any] = node.span.attributes if node.span else {}
+    candidates = [
+        attributes.get("agent.name"),
+        attributes.get("operation.name")
+        if attributes.get("agentops.span.kind") == "agent"
+        else None,
+        attributes.get("recipient_agent_type"),
+        attributes.get("langchain.chain.type"),
+        attributes.get("executor.id"),
+        attributes.get("agentlightning.operation.input.name")
+        if attributes.get("type") == "agent"
+        else None,
+        attributes.get("lc_name") if node.name.startswith("langchain.Chain.") else None,
+        attributes.get(Key.AGENT_NAME)
+        if attributes.get(Key.OPERATION) in AGENT_OPERATIONS
+        else None,
+    ]
+    return next((str(name) for name in candidates if name), None)
+
+
+def agent_of(node: Node) -> str | None:
+    """The agent in whose work a span stands: the nearest one above it that has a name."""
+    return next((name for above in node.ancestors() if (name := agent_name(above))), None)
+
+
+def _known(times: Iterator[float | None]) -> list[float]:
+    return [time for time in times if time is not None]
+
+
+def _width(node: Node) -> float:
+    if node.start_time is None or node.end_time is None:
+        return 0.0
+    return node.end_time - node.start_time
+
+
+def _slack(outer: Node, inner: Node) -> float:
+    """How much longer ``outer`` is, where it encloses ``inner``; else infinite."""
+    if outer.start_time is None or outer.end_time is None:
+        return math.inf
+    if inner.start_time is None or inner.end_time is None:
+        return math.inf
+    if outer.start_time > inner.start_time or outer.end_time < inner.end_time:
+        return math.inf
+    return _width(outer) - _width(inner)

@@ -1,0 +1,186 @@
+"""Prompt, response and reward of each turn, from the spans of a tracer (or of the gateway)."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from agl.adapter import TraceToTripletBase
+from agl.emitter import get_reward_value, is_reward_span
+from agl.errors import AdapterError, ConfigError
+from agl.types import UNASSIGNED, Span, Triplet
+from agl.utils.otel import filter_attributes, unflatten_attributes
+from agl_adapters.calls import Recorded, merged, record_of, same_calls
+from agl_adapters.matching import compile_match, selects
+from agl_adapters.sources.fields import make_call
+from agl_adapters.tree import Node, agent_of, build_tree, repair, walk
+
+RewardMatch = Literal["first_occurrence", "first_sibling"]
+ANY_AGENT = "*"
+"""Name of the agent where no span says which one it is."""
+
+
+@dataclass
+class Turn:
+    """A model call at its place in the tree."""
+
+    record: Recorded
+    place: Node
+    reward: float | None = None
+
+
+class TracerTraceToTriplet(TraceToTripletBase):
+    """Makes one triplet per successful model call, in the order of the tree.
+
+    ``prompt`` has ``token_ids``, ``raw_content`` (messages) and ``image_urls``; ``response`` has
+    ``token_ids``, ``raw_content`` and, where known, ``logprobs``; ``metadata`` has ``request``,
+    ``response``, ``response_id`` and ``agent_name``. Token ids are empty where none were recorded.
+    A call that failed has no response, and no triplet. One that several spans recorded has one
+    triplet, made of the record that has token ids.
+
+    Args:
+        repair_hierarchy: Hang detached spans under the span in whose time they happened.
+        llm_call_match: Regular expression, searched in span names: which spans are model calls.
+            The default knows the gateway's, AgentOps' and OpenTelemetry's.
+        agent_match: Regular expression, searched in agents' names; only calls within a matching
+            agent are taken. None takes all, under the name ``*`` outside of any named agent.
+        exclude_llm_call_in_reward: Leave out calls below a span that holds a reward (a judge).
+        reward_match: ``first_occurrence``: a reward goes to the call that started last of those
+            that ended before it and have none yet. ``first_sibling``: the same among the children
+            of one span.
+
+    Raises:
+        ConfigError: A wrong regular expression, or an unknown ``reward_match``.
+    """
+
+    def __init__(
+        self,
+        repair_hierarchy: bool = True,
+        llm_call_match: str = r"openai\.chat\.completion|^chat\b",
+        agent_match: str | None = None,
+        exclude_llm_call_in_reward: bool = True,
+        reward_match: RewardMatch = "first_occurrence",
+    ) -> None:
+        if reward_match not in ("first_occurrence", "first_sibling"):
+            raise ConfigError(
+                f"TracerTraceToTriplet reward_match={reward_match!r}: expected 'first_occurrence' "
+                "or 'first_sibling'"
+            )
+        self.repair_hierarchy = repair_hierarchy
+        self.llm_call_match = compile_match(llm_call_match, "TracerTraceToTriplet llm_call_match")
+        self.agent_match = (
+            None
+            if agent_match is None
+            else compile_match(agent_match, "TracerTraceToTriplet agent_match")
+        )
+        self.exclude_llm_call_in_reward = exclude_llm_call_in_reward
+        self.reward_match = reward_match
+
+    def adapt(self, source: Sequence[Any], /) -> list[Triplet]:
+        """Triplets of one attempt.
+
+        Args:
+            source: Spans, or finished spans of the OpenTelemetry SDK.
+
+        Raises:
+            AdapterError: There are no spans, or a call cannot be read.
+        """
+        root = build_tree([as_span(span) for span in source])
+        if self.repair_hierarchy:
+            repair(root)
+        records = [record for node in walk(root) if (record := self._record(node))]
+        turns = [
+            Turn(merged(group), next((r.node for r in group if not r.is_gateways), group[0].node))
+            for group in same_calls(records)
+            if not any(self._is_in_reward(record.node) for record in group)
+        ]
+        turns = [
+            turn
+            for turn in turns
+            if turn.record.call.error is None
+            and selects(self.agent_match, turn.record.call.agent_name)
+        ]
+        if self.reward_match == "first_occurrence":
+            give_rewards(walk(root), turns)
+        else:
+            for parent in walk(root):
+                give_rewards(parent.children, [t for t in turns if t.place.parent is parent])
+        return [_triplet(turn) for turn in turns]
+
+    def _record(self, node: Node) -> Recorded | None:
+        if node.span is None or not self.llm_call_match.search(node.name):
+            return None
+        record = record_of(node)
+        if record is None:
+            return Recorded(make_call(node.span, agent_name=agent_of(node)), node)
+        if record.malformed is not None:
+            raise AdapterError(record.malformed)
+        return record
+
+    def _is_in_reward(self, node: Node) -> bool:
+        return self.exclude_llm_call_in_reward and any(
+            above.span is not None and is_reward_span(above.span) for above in node.ancestors()
+        )
+
+
+def as_span(span: Any) -> Span:
+    """A span of the store as it is, one of the OpenTelemetry SDK without rollout and number."""
+    return span if isinstance(span, Span) else Span.from_opentelemetry(span, "", "", UNASSIGNED)
+
+
+def give_rewards(nodes: Iterable[Node], turns: Sequence[Turn]) -> None:
+    """Each reward among ``nodes`` to the last started turn that ended before and has none."""
+    with_reward = [
+        (node.start_time, value)
+        for node in nodes
+        if node.span is not None
+        and node.start_time is not None
+        and (value := get_reward_value(node.span)) is not None
+    ]
+    for time, value in sorted(with_reward, key=lambda pair: pair[0]):
+        open_turns = [
+            turn
+            for turn in turns
+            if turn.reward is None
+            and turn.place.start_time is not None
+            and turn.place.end_time is not None
+            and turn.place.end_time <= time
+        ]
+        if open_turns:
+            max(open_turns, key=lambda turn: turn.place.start_time or 0.0).reward = value
+
+
+def _triplet(turn: Turn) -> Triplet:
+    call = turn.record.call
+    attributes = turn.record.node.span.attributes if turn.record.node.span else {}
+    response: dict[str, Any] = {
+        "token_ids": call.response_token_ids or [],
+        "raw_content": [call.response] if call.response else [],
+    }
+    if call.response_logprobs:
+        response["logprobs"] = [{"logprob": logprob} for logprob in call.response_logprobs]
+    return Triplet(
+        prompt={
+            "token_ids": call.prompt_token_ids or [],
+            "raw_content": call.messages,
+            "image_urls": image_urls(call.messages),
+        },
+        response=response,
+        reward=turn.reward,
+        metadata={
+            "request": unflatten_attributes(filter_attributes(attributes, "gen_ai.request")),
+            "response": unflatten_attributes(filter_attributes(attributes, "gen_ai.response")),
+            "response_id": call.response_id,
+            "agent_name": call.agent_name or ANY_AGENT,
+        },
+    )
+
+
+def image_urls(messages: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The addresses in the ``image_url`` parts of messages, in order."""
+    return [
+        part["image_url"]["url"]
+        for message in messages
+        if isinstance(message.get("content"), list)
+        for part in message["content"]
+        if part.get("type") == "image_url"
+    ]
