@@ -1,0 +1,280 @@
+"""Hooks get what they name, in order, and what they raise stays out of the run."""
+
+import logging
+import pickle
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import agl
+from agl.errors import BrokenComponentError, ConfigError, PluginError
+from agl.hooks import HookCaller, HookManager, try_component
+from agl.plugins import Component, components
+
+TRACE = {"agent": "agent", "runner": "runner", "tracer": "tracer", "rollout": "rollout"}
+START = {"agent": "agent", "runner": "runner", "rollout": "rollout"}
+END = {**START, "spans": ["span"]}
+
+
+class Recorder(agl.Hook):
+    """Names all arguments, as 0.3's hooks do."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, dict[str, Any]]] = []
+
+    async def on_rollout_start(self, *, agent: Any, runner: Any, rollout: Any) -> None:
+        self.calls.append(
+            ("on_rollout_start", {"agent": agent, "runner": runner, "rollout": rollout})
+        )
+
+    async def on_trace_start(self, *, agent: Any, runner: Any, tracer: Any, rollout: Any) -> None:
+        given = {"agent": agent, "runner": runner, "tracer": tracer, "rollout": rollout}
+        self.calls.append(("on_trace_start", given))
+
+    async def on_trace_end(self, *, agent: Any, runner: Any, tracer: Any, rollout: Any) -> None:
+        given = {"agent": agent, "runner": runner, "tracer": tracer, "rollout": rollout}
+        self.calls.append(("on_trace_end", given))
+
+    async def on_rollout_end(self, *, agent: Any, runner: Any, rollout: Any, spans: Any) -> None:
+        given = {"agent": agent, "runner": runner, "rollout": rollout, "spans": spans}
+        self.calls.append(("on_rollout_end", given))
+
+
+async def test_on_rollout_start_gets_agent_runner_and_rollout() -> None:
+    hook = Recorder()
+    await HookCaller([hook]).call("on_rollout_start", **START)
+    assert hook.calls == [("on_rollout_start", START)]
+
+
+async def test_on_trace_start_gets_the_tracer_too() -> None:
+    hook = Recorder()
+    await HookCaller([hook]).call("on_trace_start", **TRACE)
+    assert hook.calls == [("on_trace_start", TRACE)]
+
+
+async def test_on_trace_end_gets_the_tracer_too() -> None:
+    hook = Recorder()
+    await HookCaller([hook]).call("on_trace_end", **TRACE)
+    assert hook.calls == [("on_trace_end", TRACE)]
+
+
+async def test_on_rollout_end_gets_the_spans() -> None:
+    hook = Recorder()
+    await HookCaller([hook]).call("on_rollout_end", **END)
+    assert hook.calls == [("on_rollout_end", END)]
+
+
+async def test_partial_plain_and_open_signatures_work() -> None:
+    seen: list[Any] = []
+
+    class Partial(agl.Hook):
+        async def on_trace_end(self, *, rollout: Any) -> None:
+            seen.append(rollout)
+
+    class Plain:
+        def on_trace_end(self, tracer: Any, factor: int = 2) -> None:
+            seen.append(tracer * factor)
+
+    class Open:
+        def on_trace_end(self, **everything: Any) -> None:
+            seen.append(sorted(everything))
+
+    await HookCaller([Partial(), Plain(), Open()]).call("on_trace_end", **TRACE)
+    assert seen == ["rollout", "tracertracer", ["agent", "rollout", "runner", "tracer"]]
+
+
+async def test_failing_hook_is_logged_once_counted_and_hurts_nobody(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AGL_STRICT_PLUGINS", raising=False)
+
+    class Fails:
+        async def on_rollout_start(self) -> None:
+            raise ValueError("no")
+
+    after = Recorder()
+    caller = HookCaller([Fails(), after])
+    with caplog.at_level(logging.ERROR, logger="agl.hooks"):
+        for _ in range(3):
+            await caller.call("on_rollout_start", **START)
+    assert len(after.calls) == 3
+    [(name, count)] = caller.failures.items()
+    assert name.endswith("Fails")
+    assert count == 3
+    [record] = caplog.records
+    assert "on_rollout_start raised ValueError: no" in record.getMessage()
+    assert name in record.getMessage()
+
+
+async def test_strict_plugins_raise_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Fails:
+        def on_rollout_start(self) -> None:
+            raise ValueError("no")
+
+    monkeypatch.setenv("AGL_STRICT_PLUGINS", "1")
+    with pytest.raises(PluginError, match="on_rollout_start raised ValueError: no"):
+        await HookCaller([Fails()]).call("on_rollout_start", **START)
+
+
+class Misspelt(agl.Hook):
+    async def on_trace_ended(self) -> None: ...
+
+
+class AsksTooMuch(agl.Hook):
+    async def on_rollout_end(self, *, span: Any) -> None: ...
+
+
+class Wrapper:
+    @agl.hookimpl(wrapper=True)
+    def on_rollout_end(self) -> Any:
+        yield
+
+
+class MarkedMisspelt:
+    def on_rollout_end(self) -> None: ...
+
+    @agl.hookimpl
+    def on_rollout_begin(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("hook", "message"),
+    [
+        (Misspelt(), "no hook 'on_trace_ended'; .* Did you mean 'on_trace_end'?"),
+        (AsksTooMuch(), "on_rollout_end asks for 'span'; .* Did you mean 'spans'?"),
+        (Wrapper(), "on_rollout_end is a wrapper"),
+        (MarkedMisspelt(), "no hook 'on_rollout_begin'"),
+        (object(), "has none of the hooks"),
+        (Recorder, "is a class. Give an instance: Recorder()"),
+    ],
+)
+def test_wrong_hook_is_refused_and_nothing_of_it_is_registered(hook: object, message: str) -> None:
+    manager = HookManager()
+    with pytest.raises(ConfigError, match=message):
+        manager.register(hook)
+    assert manager.get_plugins() == set()
+    assert manager.implementations("on_rollout_end") == []
+
+
+def test_same_hook_given_twice_is_refused() -> None:
+    hook = Recorder()
+    with pytest.raises(ConfigError, match="given twice"):
+        HookCaller([hook, hook])
+
+
+async def test_hooks_run_as_given_but_for_tryfirst_and_trylast() -> None:
+    order: list[str] = []
+
+    def hook(name: str, **options: bool) -> object:
+        class Named:
+            @agl.hookimpl(**options)
+            def on_rollout_start(self) -> None:
+                order.append(name)
+
+        return Named()
+
+    hooks = [hook("last", trylast=True), hook("a"), hook("b"), hook("first", tryfirst=True)]
+    await HookCaller(hooks).call("on_rollout_start", **START)
+    assert order == ["first", "a", "b", "last"]
+
+
+def plugin_source(name: str) -> str:
+    return f"""
+        import agl
+
+        SEEN = []
+
+        @agl.hookimpl
+        def on_rollout_start(rollout):
+            SEEN.append(("{name}", rollout))
+    """
+
+
+async def test_installed_plugins_run_in_name_order_before_given_objects(install: Any) -> None:
+    install("agl-b", {"agl_b_mod.py": plugin_source("b")}, {"agl.plugins": {"b": "agl_b_mod"}})
+    install("agl-a", {"agl_a_mod.py": plugin_source("a")}, {"agl.plugins": {"a": "agl_a_mod"}})
+    caller = HookCaller([Recorder()])
+    names = [i.plugin_name for i in caller.manager.implementations("on_rollout_start")]
+    assert names == ["a", "b", "Recorder"]
+    await caller.call("on_rollout_start", **START)
+    import agl_a_mod  # pyright: ignore
+
+    assert agl_a_mod.SEEN == [("a", "rollout")]  # pyright: ignore
+
+
+def test_class_named_by_an_entry_point_is_instantiated(install: Any) -> None:
+    source = """
+        class Watch:
+            def on_rollout_end(self, spans): ...
+    """
+    install("agl-a", {"agl_a_mod.py": source}, {"agl.plugins": {"a": "agl_a_mod:Watch"}})
+    assert len(HookCaller().manager.implementations("on_rollout_end")) == 1
+
+
+BROKEN = [
+    "1 / 0",
+    "import agl\n@agl.hookimpl\ndef on_rollout_begin(): ...\ndef on_rollout_end(): ...",
+]
+
+
+@pytest.mark.parametrize("source", BROKEN)
+def test_broken_plugin_is_left_out_whole_and_said(
+    install: Any, source: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AGL_STRICT_PLUGINS", raising=False)
+    install("agl-a", {"agl_a_mod.py": source}, {"agl.plugins": {"a": "agl_a_mod"}})
+    install("agl-b", {"agl_b_mod.py": plugin_source("b")}, {"agl.plugins": {"b": "agl_b_mod"}})
+    caller = HookCaller()
+    assert caller.failures == {"a": 1}
+    assert [name for name, _ in caller.manager.list_name_plugin()] == ["b"]
+    assert "'a' is left out" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("source", "error"), [(BROKEN[0], BrokenComponentError), (BROKEN[1], ConfigError)]
+)
+def test_broken_plugin_raises_when_strict(
+    install: Any, source: str, error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install("agl-a", {"agl_a_mod.py": source}, {"agl.plugins": {"a": "agl_a_mod"}})
+    monkeypatch.setenv("AGL_STRICT_PLUGINS", "1")
+    with pytest.raises(error):
+        HookCaller()
+    [component] = [c for c in components("agl.plugins") if c.name == "a"]
+    with pytest.raises(error):
+        try_component(component)
+
+
+def test_disabled_plugin_is_not_imported(install: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    install("agl-a", {"agl_a_mod.py": "1 / 0"}, {"agl.plugins": {"a": "agl_a_mod"}})
+    monkeypatch.setenv("AGL_DISABLE_PLUGINS", "a")
+    assert HookCaller().failures == {}
+
+
+async def test_caller_travels_to_another_process_with_its_hooks() -> None:
+    caller = pickle.loads(pickle.dumps(HookCaller([Recorder()])))
+    await caller.call("on_rollout_start", **START)
+    assert caller.failures == {}
+    assert len(caller.manager.implementations("on_rollout_start")) == 1
+
+
+async def test_plugin_manager_fixture_starts_empty_and_takes_a_plugin(
+    plugin_manager: HookManager,
+) -> None:
+    assert plugin_manager.get_plugins() == set()
+    hook = Recorder()
+    plugin_manager.register(hook, "mine")
+    await HookCaller(manager=plugin_manager).call("on_rollout_start", **START)
+    assert len(hook.calls) == 1
+
+
+def test_trying_a_component_that_is_no_hook_imports_it() -> None:
+    with pytest.raises(BrokenComponentError):
+        try_component(Component("store", "agl.stores", "x", "agl-core", "1", "agl_no_such:X"))
+
+
+def test_module_is_a_plugin_too() -> None:
+    module = ModuleType("watching")
+    vars(module)["on_rollout_start"] = lambda rollout: None
+    assert HookManager().register(module) == "watching"

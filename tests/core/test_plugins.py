@@ -1,0 +1,180 @@
+"""Components are found by metadata alone, and what is wrong with one is said."""
+
+import sys
+from importlib import import_module
+from typing import Any
+
+import pytest
+
+import agl
+from agl import plugins
+from agl.errors import (
+    BrokenComponentError,
+    ConfigError,
+    DuplicateComponentError,
+    MissingPluginError,
+    UnknownComponentError,
+)
+
+ALGORITHM = """
+    import agl
+
+    class Learn(agl.Algorithm):
+        def run(self, train_dataset=None, val_dataset=None):
+            pass
+"""
+
+
+def states(**options: Any) -> dict[tuple[str, str], list[tuple[str, str]]]:
+    rows: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for row in plugins.diagnose(**options):
+        rows.setdefault((row.kind, row.name), []).append((row.state, row.cause))
+    return rows
+
+
+def test_finding_components_imports_nothing(install: Any) -> None:
+    install(
+        "agl-x", {"agl_x_mod.py": "raise RuntimeError"}, {"agl.algorithms": {"x": "agl_x_mod:X"}}
+    )
+    found = [c for c in plugins.components("agl.algorithms") if c.name == "x"]
+    assert [(c.kind, c.distribution, c.version, c.target) for c in found] == [
+        ("algorithm", "agl-x", "1.0", "agl_x_mod:X")
+    ]
+    assert "agl_x_mod" not in sys.modules
+
+
+def test_installed_component_loads_by_name(install: Any) -> None:
+    install("agl-x", {"agl_x_mod.py": ALGORITHM}, {"agl.algorithms": {"x": "agl_x_mod:Learn"}})
+    assert issubclass(plugins.load("agl.algorithms", "x"), agl.Algorithm)
+
+
+def test_every_component_of_the_core_loads() -> None:
+    own = [c for c in plugins.components() if c.distribution == "agl-core"]
+    assert {"baseline", "otel", "memory", "sqlite", "cs", "shm", "client"} <= {c.name for c in own}
+    for component in own:
+        plugins.load_component(component)
+
+
+def test_unknown_name_is_refused_with_the_nearest_and_what_is_installed(install: Any) -> None:
+    install("agl-x", {}, {"agl.algorithms": {"verl": "nowhere:X"}})
+    with pytest.raises(UnknownComponentError) as caught:
+        plugins.load("agl.algorithms", "verll")
+    message = str(caught.value)
+    assert message.startswith("unknown algorithm 'verll'; installed: ")
+    assert message.endswith("Did you mean 'verl'? See: agl plugins")
+
+
+def test_unknown_group_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"agl\.algorithm'.*Did you mean 'agl\.algorithms'"):
+        plugins.components("agl.algorithm")
+
+
+def test_name_that_two_distributions_offer_names_both_and_breaks_no_other(install: Any) -> None:
+    install("agl-x", {"agl_x_mod.py": ALGORITHM}, {"agl.algorithms": {"same": "agl_x_mod:Learn"}})
+    install(
+        "agl-y",
+        {},
+        {"agl.algorithms": {"same": "agl_x_mod:Learn", "other": "agl_x_mod:Learn"}},
+    )
+    with pytest.raises(DuplicateComponentError, match="'agl-x' and 'agl-y'"):
+        plugins.load("agl.algorithms", "same")
+    assert plugins.load("agl.algorithms", "other")
+    assert [state for state, _ in states()["algorithm", "same"]] == ["duplicate", "duplicate"]
+
+
+def test_missing_module_says_which_extra_brings_it(install: Any) -> None:
+    install(
+        "agl-x",
+        {"agl_x_mod.py": "import no_such_engine.deep"},
+        {"agl.algorithms": {"x": "agl_x_mod:X"}},
+        extras=["backend"],
+    )
+    with pytest.raises(BrokenComponentError) as caught:
+        plugins.load("agl.algorithms", "x")
+    assert str(caught.value) == (
+        "algorithm 'x' (plugin 'agl-x') needs 'no_such_engine', which is not installed. "
+        "Run: pip install 'agl-x[backend]'"
+    )
+
+
+def test_missing_module_without_a_backend_extra_finds_the_extra_that_names_it(
+    install: Any,
+) -> None:
+    install(
+        "agl-x",
+        {"agl_x_mod.py": "import no_such_engine", "agl_y_mod.py": "import no_such_thing"},
+        {"agl.algorithms": {"x": "agl_x_mod:X", "y": "agl_y_mod:Y"}},
+        extras=["fast"],
+        requires=['no-such-engine>=2; extra == "fast"'],
+    )
+    with pytest.raises(BrokenComponentError, match=r"Run: pip install 'agl-x\[fast\]'"):
+        plugins.load("agl.algorithms", "x")
+    with pytest.raises(BrokenComponentError, match=r"'no_such_thing'.* Run: pip install agl-x$"):
+        plugins.load("agl.algorithms", "y")
+
+
+@pytest.mark.parametrize(
+    ("source", "cause"),
+    [
+        ("1 / 0", "does not load: ZeroDivisionError: division by zero"),
+        ("raise SystemExit(3)", "does not load: SystemExit: 3"),
+        ("", "does not load: AttributeError: module 'agl_x_mod' has no attribute 'X'"),
+        ("import agl_x_mod.inner", "does not load: there is no module 'agl_x_mod.inner'."),
+    ],
+)
+def test_broken_plugin_shows_its_cause_and_breaks_nobody_else(
+    install: Any, source: str, cause: str
+) -> None:
+    install("agl-x", {"agl_x_mod.py": source}, {"agl.algorithms": {"x": "agl_x_mod:X"}})
+    assert states()["algorithm", "x"] == [("installed", "")]
+    checked = states(check=plugins.load_component)
+    [(state, found)] = checked["algorithm", "x"]
+    assert state == "broken"
+    assert found.startswith(cause)
+    assert checked["algorithm", "baseline"] == [("ok", "")]
+
+
+def test_disabled_hook_plugin_is_shown_as_such(
+    install: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install("agl-x", {}, {"agl.plugins": {"watcher": "nowhere"}})
+    monkeypatch.setenv("AGL_DISABLE_PLUGINS", "other, watcher")
+    [(state, cause)] = states()["hook", "watcher"]
+    assert state == "disabled"
+    assert "AGL_DISABLE_PLUGINS" in cause
+
+
+def test_public_name_of_a_missing_plugin_says_what_to_install() -> None:
+    with pytest.raises(MissingPluginError) as caught:
+        plugins.load_public_name("APO", "agl.algorithms", "no-such-entry", "agl-apo")
+    assert str(caught.value) == (
+        "agl.APO lives in agl-apo, which is not installed. Run: pip install agl-apo"
+    )
+    assert isinstance(caught.value, ImportError)
+
+
+@pytest.mark.parametrize(
+    ("holder", "name", "group", "entry"),
+    [
+        ("agl", "VERL", "agl.algorithms", "verl"),
+        ("agl", "TraceToMessages", "agl.adapters", "messages"),
+        ("agl.adapter", "TraceToMessages", "agl.adapters", "messages"),
+    ],
+)
+def test_public_name_of_an_installed_plugin_is_its_class(
+    install: Any, holder: str, name: str, group: str, entry: str
+) -> None:
+    dist = "agl-verl" if name == "VERL" else "agl-adapters"
+    install(dist, {"agl_x_mod.py": ALGORITHM}, {group: {entry: "agl_x_mod:Learn"}})
+    known = vars(agl).pop(name, None)
+    try:
+        assert getattr(import_module(holder), name).__name__ == "Learn"
+    finally:
+        vars(agl).pop(name, None)
+        if known is not None:
+            setattr(agl, name, known)
+
+
+def test_agl_adapter_has_no_names_of_other_groups() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'APO'"):
+        _ = import_module("agl.adapter").APO
