@@ -15,7 +15,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 def _forwarded(method: F) -> F:
     @wraps(method)
     async def forward(self: "LightningStoreThreaded", *args: Any, **kwargs: Any) -> Any:
-        return await self._call(method.__name__, args, kwargs)
+        return await self.call(method.__name__, args, kwargs)
 
     forward.__isabstractmethod__ = False  # type: ignore[attr-defined]
     return cast(F, forward)
@@ -79,14 +79,15 @@ class LightningStoreThreaded(LightningStore):
         """Close the store, and end the facade's thread if it has one."""
         if self._closed:
             return
-        await self._call("close", (), {})
+        await self.call("close", (), {})
         with self._lock:
             self._closed = True
             loop, self._loop = self._loop, None
         if loop is not None:
             loop.call_soon_threadsafe(loop.stop)
 
-    async def _call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    async def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a method of the store in the thread where it may be called."""
         method = getattr(self.store, name)
         if not self._guarded:
             return await method(*args, **kwargs)

@@ -1,0 +1,268 @@
+"""The store in one SQLite file: what it acknowledged survives ``kill -9``."""
+
+import asyncio
+import contextlib
+import os
+import sqlite3
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
+
+from agl.errors import ConfigError, StoreError, StoreUnavailableError
+from agl.store import operations as ops
+from agl.store.base import FilterLogic, LightningStoreStatistics, SortOrder
+from agl.store.local import LocalLightningStore
+from agl.store.operations import Effects, Lookups, Tables
+from agl.store.sqlite_file import MEMORY, OwnerLock, check_header, prepare, unavailable
+from agl.store.sqlite_tables import SQL, SqliteLookups
+from agl.store.sqlite_writer import Job, SqliteWriter
+from agl.types import AttemptedRollout, PaginatedResult, Worker, WorkerStatus
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_NUM_READERS = 2
+
+
+class SqliteLightningStore(LocalLightningStore):
+    """Keeps everything in one file, which one process owns at a time.
+
+    Other processes reach it through ``LightningStoreServer``. The file can be read by any SQLite
+    tool; its tables are those of ``store/schema.sql``.
+
+    Args:
+        path: The file, made when it is not there; ``:memory:`` for none.
+        durability: ``power``: what was acknowledged survives a power failure too (each commit is
+            synced to the disk). ``process``: it survives the end of the process, however that ends,
+            and a power failure may cost the newest part; about twice as fast.
+        scan_interval_seconds: How often attempts are checked against ``timeout_seconds`` and
+            ``unresponsive_seconds``.
+
+    Raises:
+        StoreUnavailableError: The file cannot be opened as a store; it is left as it was.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        durability: Literal["power", "process"] = "power",
+        scan_interval_seconds: float = 1.0,
+    ) -> None:
+        super().__init__(scan_interval_seconds=scan_interval_seconds)
+        if durability not in ("power", "process"):
+            raise ConfigError(
+                f"SqliteLightningStore: durability {durability!r}; expected 'power' or 'process'"
+            )
+        if sqlite3.sqlite_version_info < (3, 37):
+            raise StoreUnavailableError(
+                f"SqliteLightningStore needs SQLite 3.37 or newer; this Python has "
+                f"{sqlite3.sqlite_version}. Use a newer Python, or the store 'memory'"
+            )
+        self.path = os.fspath(path)
+        self._pid = os.getpid()
+        synchronous = "FULL" if durability == "power" else "NORMAL"
+        self._parts = _Parts(self.path, synchronous, self._publish)
+        # Also at the interpreter's exit, so that a forgotten close() loses nothing.
+        self._shutdown = weakref.finalize(self, self._parts.shutdown)
+        if self._parts.has_deadlines:
+            self._watchdog.start()
+
+    async def close(self) -> None:
+        if not self._shutdown.alive:
+            return
+        await super().close()
+        await asyncio.to_thread(self._shutdown)
+
+    # --- how operations run
+
+    async def _write(
+        self,
+        operation: Callable[Concatenate[Tables, float, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        return await self._submit(Job(lambda tables, now: operation(tables, now, *args, **kwargs)))
+
+    async def _submit(self, job: Job) -> Any:
+        self._check_usable()
+        future = job.bind_to_running_loop()
+        self._parts.writer.submit(job)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled() and future.exception() is None:
+                self._parts.writer.take_back(job, (future.result(), None))
+            raise
+
+    async def _read(self, lookup: Callable[[Lookups], T]) -> T:
+        if self.path == MEMORY:
+            return await self._submit(Job(lambda tables, now: lookup(tables)))
+        self._check_usable()
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._parts.readers, self._parts.look_up, lookup)
+
+    async def _claim(self, limit: int, worker_id: str | None) -> list[AttemptedRollout]:
+        if not self._has_queued():
+            # Nothing to claim is nothing to write: hundreds of idle runners cost no commit.
+            self._check_usable()
+            if worker_id is not None:
+                self._parts.writer.note_idle(worker_id)
+            return []
+        return await self._submit(
+            Job(
+                lambda tables, now: ops.claim(tables, now, limit, worker_id),
+                undo=lambda claimed: lambda tables, now: ops.return_claims(tables, now, claimed),
+            )
+        )
+
+    def _has_queued(self) -> bool:
+        return self._parts.writer.num_queued > 0
+
+    def _scan(self) -> None:
+        job = Job(ops.expire)
+        self._parts.writer.submit(job)
+        job.wait(60.0)
+
+    def _check_usable(self) -> None:
+        if not self._shutdown.alive or self._closing:
+            raise StoreUnavailableError(
+                f"store {self.path!r}: closed; open it again with SqliteLightningStore"
+            )
+        if os.getpid() != self._pid:
+            raise StoreUnavailableError(
+                f"store {self.path!r}: opened by process {self._pid}; this is process "
+                f"{os.getpid()}. Reach it over HTTP with agl.LightningStoreClient"
+            )
+
+    # --- workers: empty claims that are not written yet belong to the answer
+
+    async def statistics(self) -> LightningStoreStatistics:
+        await self._write_idle()
+        return await super().statistics()
+
+    async def query_workers(
+        self,
+        *,
+        status_in: Sequence[WorkerStatus] | None = None,
+        worker_id_contains: str | None = None,
+        filter_logic: FilterLogic = "and",
+        sort_by: str | None = None,
+        sort_order: SortOrder = "asc",
+        limit: int = -1,
+        offset: int = 0,
+    ) -> PaginatedResult[Worker]:
+        await self._write_idle()
+        return await super().query_workers(
+            status_in=status_in,
+            worker_id_contains=worker_id_contains,
+            filter_logic=filter_logic,
+            sort_by=sort_by,
+            sort_order=sort_order,
+            limit=limit,
+            offset=offset,
+        )
+
+    async def get_worker_by_id(self, worker_id: str) -> Worker | None:
+        await self._write_idle()
+        return await super().get_worker_by_id(worker_id)
+
+    async def _write_idle(self) -> None:
+        if self._parts.writer.has_idle:
+            await self._submit(Job(lambda tables, now: None))
+
+
+class _Parts:
+    """The connections, threads and lock behind a store; nothing in here holds the store itself."""
+
+    def __init__(self, path: str, synchronous: str, publish: Callable[[Effects], None]) -> None:
+        self.path = path
+        self._local = threading.local()
+        self._connections: list[sqlite3.Connection] = []
+        self._lock: OwnerLock | None = None
+        self.readers = ThreadPoolExecutor(_NUM_READERS, thread_name_prefix="agl-store-reader")
+        publish_to_store = weakref.WeakMethod(publish)
+        if path != MEMORY:
+            check_header(path)
+            self._lock = OwnerLock(path)
+        try:
+            connection = self._connect()
+            prepare(connection, path)
+            for pragma in (
+                "journal_mode=WAL",
+                f"synchronous={synchronous}",
+                "wal_autocheckpoint=0",
+                "cache_size=-65536",
+                f"journal_size_limit={64 * 2**20}",
+                "temp_store=MEMORY",
+            ):
+                connection.execute(f"PRAGMA {pragma}")
+            self.has_deadlines = bool(connection.execute(SQL["has_deadlines"]).fetchone()[0])
+            self.writer = SqliteWriter(
+                path,
+                connection,
+                publish=lambda effects: _call(publish_to_store, effects),
+                checkpoint=self._checkpoint_soon,
+                stopped=self._release,
+            )
+        except BaseException as error:
+            self._release()
+            if isinstance(error, sqlite3.Error):
+                raise unavailable(path, error) from error
+            raise
+
+    def look_up(self, lookup: Callable[[Lookups], T]) -> T:
+        """Run a lookup on this thread's connection, all of it on one state of the file."""
+        lookups: SqliteLookups | None = getattr(self._local, "lookups", None)
+        try:
+            if lookups is None:
+                connection = self._connect()
+                connection.execute("PRAGMA query_only=ON")
+                lookups = self._local.lookups = SqliteLookups(connection)
+            lookups.connection.execute("BEGIN")
+            try:
+                return lookup(lookups)
+            finally:
+                lookups.connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise StoreError(f"store {self.path!r}: cannot be read: {error}") from error
+
+    def shutdown(self) -> None:
+        """Commit what was submitted, then close everything."""
+        self.writer.stop()
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            self.path, timeout=5.0, isolation_level=None, check_same_thread=False
+        )
+        self._connections.append(connection)
+        connection.execute("PRAGMA page_size=8192")
+        return connection
+
+    def _checkpoint_soon(self) -> None:
+        # The readers are gone once the interpreter ends; closing the file checkpoints it as well.
+        with contextlib.suppress(RuntimeError):
+            self.readers.submit(self.look_up_log)
+
+    def look_up_log(self) -> None:
+        """Checkpoint beside the writer, and tell it how long its log is."""
+        connection = sqlite3.connect(self.path, timeout=5.0, isolation_level=None)
+        with contextlib.closing(connection):
+            row = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            self.writer.log_frames = row[1]
+
+    def _release(self) -> None:
+        self.readers.shutdown()
+        # The writer's connection is the first; as the last to be closed, it tidies the log away.
+        for connection in reversed(self._connections):
+            connection.close()
+        if self._lock is not None:
+            self._lock.release()
+
+
+def _call(method: "weakref.WeakMethod[Callable[[Effects], None]]", effects: Effects) -> None:
+    bound = method()
+    if bound is not None:
+        bound(effects)

@@ -1,0 +1,131 @@
+-- What the SQLite store asks, by name. A page's WHERE, ORDER BY and LIMIT are put together in
+-- sqlite_tables.py out of the columns of schema.sql.
+
+-- name: counts
+SELECT (SELECT coalesce(max(n), 0) FROM rollout) AS total_rollouts,
+       (SELECT coalesce(max(a), 0) FROM attempt) AS total_attempts,
+       (SELECT coalesce(max(k), 0) FROM span) AS total_spans,
+       (SELECT coalesce(max(r), 0) FROM resources) AS total_resources,
+       (SELECT coalesce(max(w), 0) FROM worker) AS total_workers;
+
+-- name: counters
+SELECT (SELECT coalesce(max(n), 0) FROM rollout),
+       (SELECT coalesce(max(a), 0) FROM attempt),
+       (SELECT coalesce(max(position), 0) FROM rollout WHERE position IS NOT NULL),
+       (SELECT coalesce(max(r), 0) FROM resources),
+       (SELECT coalesce(max(touched), 0) FROM resources);
+
+-- name: num_queued
+SELECT count(*) FROM rollout WHERE position IS NOT NULL;
+
+-- name: has_deadlines
+SELECT EXISTS (SELECT 1 FROM attempt WHERE deadline IS NOT NULL);
+
+-- name: rollout
+SELECT rollout_id, status, mode, resources_id, start_time, end_time, input, config, metadata
+FROM rollout WHERE n = ?;
+
+-- name: first_queued
+SELECT rollout_id, status, mode, resources_id, start_time, end_time, input, config, metadata
+FROM rollout WHERE position IS NOT NULL ORDER BY position LIMIT 1;
+
+-- name: insert_rollout
+INSERT INTO rollout (n, rollout_id, status, mode, resources_id, start_time, end_time, position,
+                     input, config, metadata)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: move_rollout
+UPDATE rollout SET status = ?, end_time = ?, position = ? WHERE n = ?;
+
+-- name: edit_rollout
+UPDATE rollout SET mode = ?, resources_id = ?, input = ?, config = ?, metadata = ? WHERE n = ?;
+
+-- name: rollouts_page
+SELECT r.rollout_id, r.status, r.mode, r.resources_id, r.start_time, r.end_time, r.input, r.config,
+       r.metadata,
+       t.attempt_id, t.sequence_id, t.status, t.worker_id, t.start_time, t.end_time,
+       t.last_heartbeat_time, t.metadata, t.error
+FROM rollout r LEFT JOIN attempt t ON t.a = (SELECT max(a) FROM attempt WHERE n = r.n);
+
+-- name: attempts_page
+SELECT t.attempt_id, t.sequence_id, t.status, t.worker_id, t.start_time, t.end_time,
+       t.last_heartbeat_time, t.metadata, t.error, t.next_sequence
+FROM attempt t;
+
+-- name: latest_attempt
+SELECT attempt_id, sequence_id, status, worker_id, start_time, end_time, last_heartbeat_time,
+       metadata, error, next_sequence
+FROM attempt WHERE n = ? ORDER BY a DESC LIMIT 1;
+
+-- name: open_attempt_of
+SELECT a FROM attempt
+WHERE worker_id = ? AND status IN ('preparing', 'running') ORDER BY a DESC LIMIT 1;
+
+-- name: rollout_of_attempt
+SELECT r.rollout_id, t.attempt_id FROM attempt t JOIN rollout r ON r.n = t.n WHERE t.a = ?;
+
+-- name: overdue
+SELECT r.rollout_id, t.attempt_id FROM attempt t JOIN rollout r ON r.n = t.n
+WHERE t.deadline < ? ORDER BY t.deadline;
+
+-- name: insert_attempt
+INSERT INTO attempt (a, n, attempt_id, sequence_id, status, worker_id, start_time, deadline,
+                     next_sequence)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, 1);
+
+-- name: save_attempt
+UPDATE attempt
+SET status = ?, worker_id = ?, end_time = ?, last_heartbeat_time = ?, deadline = ?,
+    next_sequence = ?, metadata = ?, error = ?
+WHERE a = ?;
+
+-- name: known_spans
+SELECT span_id FROM span WHERE a = ? AND span_id IN (SELECT value FROM json_each(?));
+
+-- name: insert_span
+INSERT INTO span (a, sequence_id, span_id, trace_id, parent_id, name, start_time, end_time, body)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: spans_page
+SELECT s.body FROM attempt t JOIN span s ON s.a = t.a;
+
+-- name: resources
+SELECT resources_id, create_time, update_time, version, body FROM resources WHERE resources_id = ?;
+
+-- name: resources_page
+SELECT resources_id, create_time, update_time, version, body FROM resources;
+
+-- name: latest_resources
+SELECT resources_id, create_time, update_time, version, body
+FROM resources ORDER BY touched DESC LIMIT 1;
+
+-- name: latest_resources_id
+SELECT resources_id FROM resources ORDER BY touched DESC LIMIT 1;
+
+-- name: save_resources
+INSERT INTO resources (r, resources_id, create_time, update_time, version, touched, body)
+VALUES (?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (resources_id) DO UPDATE
+SET update_time = excluded.update_time, version = excluded.version, touched = excluded.touched,
+    body = excluded.body;
+
+-- name: worker
+SELECT worker_id, status, heartbeat_stats, last_heartbeat_time, last_dequeue_time, last_busy_time,
+       last_idle_time, current_rollout_id, current_attempt_id
+FROM worker WHERE worker_id = ?;
+
+-- name: workers_page
+SELECT worker_id, status, heartbeat_stats, last_heartbeat_time, last_dequeue_time, last_busy_time,
+       last_idle_time, current_rollout_id, current_attempt_id
+FROM worker;
+
+-- name: insert_worker
+INSERT INTO worker (worker_id, status, heartbeat_stats, last_heartbeat_time, last_dequeue_time,
+                    last_busy_time, last_idle_time, current_rollout_id, current_attempt_id)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: save_worker
+UPDATE worker
+SET worker_id = ?, status = ?, heartbeat_stats = ?, last_heartbeat_time = ?, last_dequeue_time = ?,
+    last_busy_time = ?, last_idle_time = ?, current_rollout_id = ?, current_attempt_id = ?
+WHERE worker_id = ?;
