@@ -3,7 +3,7 @@
 import copy
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from agl.adapter import TraceAdapter
 from agl.agent import LitAgent
@@ -155,7 +155,7 @@ class Trainer:
         train_dataset: Dataset[Any] | None,
         val_dataset: Dataset[Any] | None,
     ) -> None:
-        if not isinstance(agent, LitAgent):
+        if not isinstance(agent, LitAgent):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(
                 f"Trainer: the agent must be a LitAgent; got {type(agent).__name__}. "
                 "Decorate your function with @agl.rollout, or subclass agl.LitAgent"
@@ -233,7 +233,9 @@ class Trainer:
             if port is not None:
                 raise ConfigError("Trainer: give the port to the strategy, not to the trainer")
             return spec
-        options: dict[str, Any] = dict(spec) if isinstance(spec, dict) else {"type": spec or "cs"}
+        options: dict[str, Any] = {"type": spec or "cs"}
+        if isinstance(spec, dict):
+            options = {**cast("dict[str, Any]", spec)}
         options.setdefault("type", "cs")
         if n_runners is not None:
             options.setdefault("n_runners", n_runners)
@@ -256,7 +258,7 @@ class Trainer:
         spec = self._runner_spec
         if isinstance(spec, Runner):
             # Runners of one process must not share state.
-            return copy.copy(spec)
+            return copy.copy(cast("Runner[Any]", spec))
         if spec is None:
             return LitAgentRunner(
                 self.tracer,
@@ -271,4 +273,4 @@ class Trainer:
 def _as_list(hooks: object | Sequence[object] | None) -> list[object]:
     if hooks is None:
         return []
-    return list(hooks) if isinstance(hooks, Sequence) else [hooks]
+    return list(cast("Sequence[object]", hooks)) if isinstance(hooks, Sequence) else [hooks]

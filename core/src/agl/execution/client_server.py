@@ -6,7 +6,7 @@ import logging
 import multiprocessing
 import signal
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from typing import Any, Literal
 
 from agl.client import LightningStoreClient
@@ -29,13 +29,14 @@ from agl.execution.supervisor import (
 )
 from agl.runner import RunnerStuckError, worker_name
 from agl.server import LightningStoreServer
-from agl.serving import bind
+from agl.serving import bind, is_loopback
 from agl.store.base import LightningStore
 from agl.types import AttemptedRollout, Failure
 
 logger = logging.getLogger(__name__)
 
 Role = Literal["algorithm", "runner", "both"]
+DEFAULT_PORT = 4747
 
 
 class ClientServerExecutionStrategy(ExecutionStrategy):
@@ -92,10 +93,11 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
                 f"strategy 'cs': main_process='runner' needs n_runners=1; got {n_runners}"
             )
         self.role: Role = given_role
-        self.server_host = resolve_str_env_var(
-            LightningEnvVar.AGL_SERVER_HOST, server_host, "127.0.0.1"
+        self.server_host = (
+            resolve_str_env_var(LightningEnvVar.AGL_SERVER_HOST, server_host) or "127.0.0.1"
         )
-        self.server_port = resolve_int_env_var(LightningEnvVar.AGL_SERVER_PORT, server_port, 4747)
+        port = resolve_int_env_var(LightningEnvVar.AGL_SERVER_PORT, server_port)
+        self.server_port = DEFAULT_PORT if port is None else port
         self.n_runners = n_runners
         self.graceful_timeout = graceful_timeout
         self.terminate_timeout = terminate_timeout
@@ -110,8 +112,14 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         Raises:
             ConfigError: The port is in use, or the address is not loopback and there is no token.
         """
-        if self.role != "runner" and self.managed_store is not False and self._socket is None:
-            self._socket = bind(self.server_host, self.server_port)
+        if self.role == "runner" or self.managed_store is False or self._socket is not None:
+            return
+        if not is_loopback(self.server_host) and not self.token:
+            raise ConfigError(
+                f"strategy 'cs': serving on {self.server_host!r}, which other machines reach, "
+                "needs a token; set AGL_SERVER_TOKEN, here and where the runners are"
+            )
+        self._socket = bind(self.server_host, self.server_port)
 
     def execute(
         self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore
@@ -146,7 +154,14 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
             supervisor = self._supervise(
                 context, runner, None if managed else store, stop, reports.deliver
             )
-        if asyncio.run(self._learn(algorithm, store, managed, stop, supervisor, reports)):
+        try:
+            terminated = asyncio.run(
+                self._learn(algorithm, store, managed, stop, supervisor, reports)
+            )
+        finally:
+            if supervisor is not None:
+                supervisor.end()
+        if terminated:
             raise SystemExit(128 + signal.SIGTERM)
 
     async def _learn(
@@ -159,45 +174,49 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         reports: "_Reports",
     ) -> bool:
         """Run to the end; whether SIGTERM was what ended it."""
-        server = None
         terminated = False
-        task: asyncio.Future[None] | None = None
-        crash: RunnerCrashError | None = None
-        try:
-            if managed:
-                server = LightningStoreServer(store, socket=self._socket, token=self.token)
-                await server.start()
-                store = server
-                logger.info("The store is served at %s", server.endpoint)
+        async with self._served(store, managed) as served:
             reports.open()
             if supervisor is not None:
                 supervisor.watch()
-            task = learning = asyncio.ensure_future(algorithm(store, stop))
+            task = asyncio.ensure_future(algorithm(served, stop))
 
             def terminate() -> None:
                 nonlocal terminated
                 terminated = True
-                learning.cancel()
+                task.cancel()
 
-            with _on_sigterm(terminate):
-                crash = await self._watch(task, store, reports)
-        finally:
-            stop.set()
-            if task is not None:
+            try:
+                with _on_sigterm(terminate):
+                    crash = await self._watch(task, served, reports)
+            finally:
+                stop.set()
                 task.cancel()
                 await asyncio.wait([task])
-            if supervisor is not None:
-                # The store is still served: runners that finish can report.
-                await asyncio.to_thread(supervisor.end)
-                await reports.handle_rest(store)
-            if server is not None:
-                await server.stop()
+                if supervisor is not None:
+                    # The store is still served: runners that finish can report.
+                    await asyncio.to_thread(supervisor.end)
+                    await reports.handle_rest(served)
         if crash is not None:
             raise crash
         if not task.cancelled() and (error := task.exception()) is not None:
             raise AlgorithmError(
                 f"the algorithm failed: {type(error).__name__}: {error}"
             ) from error
+        return terminated
+
+    @contextlib.asynccontextmanager
+    async def _served(self, store: LightningStore, managed: bool) -> AsyncGenerator[LightningStore]:
+        if not managed:
+            yield store
+            return
+        server = LightningStoreServer(store, sock=self._socket, token=self.token)
+        await server.start()
+        logger.info("The store is served at %s", server.endpoint)
+        try:
+            yield server
+        finally:
+            await server.stop()
 
     async def _watch(
         self, task: "asyncio.Future[None]", store: LightningStore, reports: "_Reports"
@@ -315,21 +334,16 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         theirs.close()
 
         async def run_here() -> None:
-            server = None
-            if managed:
-                server = LightningStoreServer(store, socket=self._socket, token=self.token)
-                await server.start()
-            ended = asyncio.ensure_future(asyncio.to_thread(learner.join))
-            ended.add_done_callback(lambda _: stop.set())
-            try:
-                await runner(server or store, 0, stop)
-            finally:
-                stop.set()
-                if learner.is_alive():
-                    learner.terminate()
-                await ended
-                if server is not None:
-                    await server.stop()
+            async with self._served(store, managed) as served:
+                ended = asyncio.ensure_future(asyncio.to_thread(learner.join))
+                ended.add_done_callback(lambda _: stop.set())
+                try:
+                    await runner(served, 0, stop)
+                finally:
+                    stop.set()
+                    if learner.is_alive():
+                        learner.terminate()
+                    await ended
 
         asyncio.run(run_here())
         if learner.exitcode not in (0, -signal.SIGTERM):
@@ -434,7 +448,7 @@ def _run_runner(main: Callable[[], Coroutine[Any, Any, None]], tell: Callable[[s
 
 
 @contextlib.contextmanager
-def _on_sigterm(callback: Callable[[], object]) -> Any:
+def _on_sigterm(callback: Callable[[], object]) -> Generator[None]:
     loop = asyncio.get_running_loop()
     try:
         loop.add_signal_handler(signal.SIGTERM, callback)

@@ -91,7 +91,7 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
                 await changed.wait()
                 changed.clear()
                 crash = next((each.error for each in runners if each.error), None)
-                if learner.is_alive() and not any(each.is_alive() for each in runners):
+                if crash is None and not any(each.is_alive() for each in runners):
                     logger.warning("All runners have ended; the algorithm is stopped.")
                     learner.cancel()
         finally:

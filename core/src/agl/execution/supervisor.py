@@ -100,7 +100,7 @@ class Supervisor:
         self._reader.start()
 
     def end(self) -> None:
-        """Make the runners finish and wait until all processes are gone."""
+        """Make the runners finish, wait until all processes are gone; may be called again."""
         self._stop.set()
         with contextlib.suppress(OSError):
             self._ours.send("stop")
