@@ -43,9 +43,8 @@ class LitAgent(Generic[T]):
 
     def is_async(self) -> bool:
         """Whether each mode's rollout is a coroutine, so that many can run at once."""
-        return all(
-            inspect.iscoroutinefunction(self.rollout_method(mode)) for mode in ("train", "val")
-        )
+        methods = [self._find_method(mode) for mode in ("train", "val")]
+        return all(inspect.iscoroutinefunction(method) for method in methods if method)
 
     def rollout_method(self, mode: RolloutMode | None) -> RolloutMethod:
         """The method that does a rollout of this mode; None counts as validation.
@@ -53,15 +52,19 @@ class LitAgent(Generic[T]):
         Raises:
             ConfigError: The class implements none.
         """
-        phase = "training" if mode == "train" else "validation"
-        names = (f"{phase}_rollout_async", f"{phase}_rollout", "rollout_async", "rollout")
-        for name in names:
+        method = self._find_method(mode)
+        if method is None:
+            raise ConfigError(
+                f"agent {type(self).__name__!r} has no rollout for mode {mode!r}; implement one of "
+                f"{', '.join(reversed(_method_names(mode)))}"
+            )
+        return method
+
+    def _find_method(self, mode: RolloutMode | None) -> RolloutMethod | None:
+        for name in _method_names(mode):
             if getattr(type(self), name) is not getattr(LitAgent, name) or name in vars(self):
                 return getattr(self, name)
-        raise ConfigError(
-            f"agent {type(self).__name__!r} has no rollout for mode {mode!r}; implement one of "
-            f"{', '.join(reversed(names))}"
-        )
+        return None
 
     # --- what a subclass implements
 
@@ -153,6 +156,12 @@ class LitAgent(Generic[T]):
         return value
 
 
+def _method_names(mode: RolloutMode | None) -> tuple[str, ...]:
+    """The most specific first."""
+    phase = "training" if mode == "train" else "validation"
+    return f"{phase}_rollout_async", f"{phase}_rollout", "rollout_async", "rollout"
+
+
 class FunctionalLitAgent(LitAgent[T]):
     """An agent made of a function; still callable as that function.
 
@@ -200,7 +209,7 @@ class FunctionalLitAgent(LitAgent[T]):
 
 def _is_coroutine_function(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-        getattr(function, "__call__", None)  # noqa: B004: the method itself is looked at
+        type(function).__call__  # of a callable object
     )
 
 

@@ -1,4 +1,4 @@
-"""Record rewards, messages, objects, exceptions and operations from inside an agent; read them back.
+"""Record rewards, messages, objects and exceptions from inside an agent, and read them back.
 
 Every ``emit_*`` makes one span through the active tracer, or with ``propagate=False`` makes it and
 keeps it local, for which no tracer is needed.
@@ -85,7 +85,7 @@ def emit_message(
         TypeError: ``message`` is no string.
         TracerError: There is no active tracer.
     """
-    if not isinstance(message, str):
+    if not isinstance(message, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(
             f"emit_message takes a string, got {type(message).__name__}; "
             "use emit_object for anything else"
@@ -124,7 +124,7 @@ def emit_exception(
         TypeError: ``exception`` is no exception.
         TracerError: There is no active tracer.
     """
-    if not isinstance(exception, BaseException):
+    if not isinstance(exception, BaseException):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"emit_exception takes an exception, got {type(exception).__name__}")
     _emit(
         "exception",
@@ -150,7 +150,7 @@ def reward_value(value: Any) -> float:
     is_number = isinstance(value, numbers.Number) or getattr(value, "ndim", None) == 0
     if not is_number or not hasattr(value, "__float__"):
         raise TypeError(f"a reward is a number; got {value!r} ({type(value).__name__})")
-    number = float(value)
+    number = float(cast(Any, value))
     if not math.isfinite(number):
         raise ValueError(
             f"a reward must be finite; got {number}. A reward that could not be computed is no "

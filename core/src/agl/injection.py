@@ -4,7 +4,7 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Union
 
@@ -170,8 +170,7 @@ def _kind_of(annotation: Any) -> Kind | None:
     if annotation == ResourceUnion:
         return "resource"
     if typing.get_origin(annotation) in (Union, types.UnionType):
-        kinds = {_kind_of(part) for part in typing.get_args(annotation)} - {None}
-        return kinds.pop() if len(kinds) == 1 else ("resource" if kinds else None)
+        return _common(_kind_of(part) for part in typing.get_args(annotation))
     if typing.get_origin(annotation) is typing.Annotated:
         return _kind_of(typing.get_args(annotation)[0])
     if not isinstance(annotation, type):
@@ -184,15 +183,24 @@ def _kind_of(annotation: Any) -> Kind | None:
     return None
 
 
+_KIND_OF_NAME: dict[str, Kind] = {
+    "LLM": "llm",
+    "ProxyLLM": "llm",
+    "PromptTemplate": "prompt_template",
+    "Rollout": "rollout",
+    "AttemptedRollout": "rollout",
+    "NamedResources": "resources",
+    "Resource": "resource",
+    "ResourceUnion": "resource",
+}
+
+
 def _kind_of_text(annotation: str) -> Kind | None:
     words = set(re.findall(r"\w+", annotation))
-    for kind, classes in (
-        ("llm", {"LLM", "ProxyLLM"}),
-        ("prompt_template", {"PromptTemplate"}),
-        ("rollout", {"Rollout", "AttemptedRollout"}),
-        ("resources", {"NamedResources"}),
-        ("resource", {"Resource", "ResourceUnion"}),
-    ):
-        if words & classes:
-            return kind
-    return None
+    return _common(_KIND_OF_NAME.get(word) for word in words)
+
+
+def _common(kinds: Iterable[Kind | None]) -> Kind | None:
+    """The kind of a union: several kinds of resources are told apart by name only."""
+    found = {kind for kind in kinds if kind is not None}
+    return found.pop() if len(found) == 1 else ("resource" if found else None)

@@ -132,11 +132,20 @@ class Tracer(ParallelWorkerBase, ABC):
 
 
 _active: ContextVar[Tracer | None] = ContextVar("agl_active_tracer", default=None)
+_open: list[Tracer] = []
+"""The tracer of each trace context that is open in this process."""
 
 
 def get_active_tracer() -> Tracer | None:
-    """The tracer of this task or thread, or None."""
-    return _active.get()
+    """The tracer of this task or thread, or None.
+
+    A thread that was started without its context has none of its own; while all open trace contexts
+    of the process are of one tracer, it gets that one, which decides whether it can tell the trace.
+    """
+    tracer = _active.get()
+    if tracer is None and len({id(other) for other in _open}) == 1:
+        return next(iter(_open), None)
+    return tracer
 
 
 def set_active_tracer(tracer: Tracer) -> None:
@@ -163,9 +172,11 @@ def clear_active_tracer() -> None:
 def active_tracer(tracer: Tracer) -> Generator[None]:
     """Within the block ``tracer`` is active; contexts may be nested."""
     token = _active.set(tracer)
+    _open.append(tracer)
     try:
         yield
     finally:
+        _open.remove(tracer)
         _active.reset(token)
 
 

@@ -4,6 +4,7 @@ import json
 import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
 from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict
@@ -63,7 +64,7 @@ def _flatten(key: str, value: Any, flat: Attributes, strict: bool) -> None:
         return
     if isinstance(value, list | tuple):
         items = cast(Sequence[Any], value)
-        if len({type(item) for item in items}) <= 1 and all(_is_plain(item) for item in items):
+        if len(set(map(type, items))) <= 1 and all(map(_is_plain, items)):
             _put(key, list(items), flat)
             return
         if any(isinstance(item, str | bool | int | float) for item in items):
@@ -140,9 +141,16 @@ def _is_plain(value: Any) -> bool:
 
 def _as_number(value: Any) -> bool | int | float | str | None:
     """The primitive inside an enum member, a numpy scalar or another subclass of a primitive."""
-    for kind in (str, bool, int, float):
-        if isinstance(value, kind):
-            return kind(value.value if hasattr(value, "value") else value)
+    if isinstance(value, Enum):
+        value = value.value
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value)
     if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
         return value.item()
     return None

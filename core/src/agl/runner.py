@@ -1,0 +1,377 @@
+"""Runners: claim rollouts, run the agent under a tracer with a deadline, report what came of it."""
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import math
+import os
+import socket
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Sequence
+from typing import Any, Generic, Literal, Self, TypeVar
+
+from agl.agent import LitAgent
+from agl.errors import ConfigError, InvalidTransitionError, RunnerCrashError
+from agl.execution.events import ExecutionEvent, ThreadingEvent
+from agl.hooks import HookCaller
+from agl.runner_attempt import AttemptRunner
+from agl.runner_call import RolloutCancelledError as RolloutCancelledError
+from agl.runner_heartbeat import Heartbeat, LaunchMode
+from agl.runner_result import Outcome
+from agl.store.base import LightningStore
+from agl.tracer.base import Tracer
+from agl.types import AttemptedRollout, NamedResources, Rollout, RolloutMode, TaskInput
+from agl.workers import ParallelWorkerBase
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+ASYNC_CONCURRENCY = 64
+"""How many rollouts of a coroutine agent run at once, unless told otherwise."""
+CLAIM_SECONDS = 0.5
+"""Longest wait in the store for work; so long it may take to notice the stop event."""
+LOOK_SECONDS = 0.1
+"""How often the stop event is looked at while all slots are busy."""
+
+_worker_numbers = itertools.count()
+
+
+class RunnerStuckError(RunnerCrashError):
+    """An agent did not return at its deadline, and this runner shall be replaced."""
+
+
+def worker_name(worker_id: int, pid: int | None = None) -> str:
+    """The id of a runner in the store, unique across hosts and processes.
+
+    Args:
+        worker_id: Its number within its process or strategy.
+        pid: Its process; None is this one.
+    """
+    return f"{socket.gethostname()}-{os.getpid() if pid is None else pid}-{worker_id}"
+
+
+class Runner(ParallelWorkerBase, ABC, Generic[T]):
+    """Runs an agent on rollouts of a store."""
+
+    @abstractmethod
+    def init(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, agent: LitAgent[T], *, hooks: Sequence[object] | None = None, **kwargs: Any
+    ) -> None:
+        """Take the agent, and the objects whose hooks are called."""
+
+    @abstractmethod
+    def init_worker(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, worker_id: int, store: LightningStore, **kwargs: Any
+    ) -> None:
+        """Take the store; called in the process or thread that will run."""
+
+    @abstractmethod
+    async def iter(self, *, event: ExecutionEvent | None = None) -> None:
+        """Claim and run rollouts until ``event`` is set."""
+
+    @abstractmethod
+    async def step(
+        self,
+        input: T,
+        *,
+        resources: NamedResources | None = None,
+        mode: RolloutMode | None = None,
+        event: ExecutionEvent | None = None,
+    ) -> Rollout:
+        """Run one rollout past the queue, and return it as it ended."""
+
+    @contextlib.contextmanager
+    def run_context(
+        self,
+        *,
+        agent: LitAgent[T],
+        store: LightningStore,
+        hooks: Sequence[object] | None = None,
+        worker_id: int | None = None,
+    ) -> Generator[Self]:
+        """Prepare for ``step`` and ``iter``, and clean up afterwards.
+
+        Args:
+            agent: The agent.
+            store: Where rollouts come from and spans go.
+            hooks: Objects with hook methods; see ``agl.Hook``.
+            worker_id: A number for this runner; None takes the next free one of this process.
+        """
+        number = next(_worker_numbers) if worker_id is None else worker_id
+        self.init(agent, hooks=hooks)
+        try:
+            self.init_worker(number, store)
+            try:
+                yield self
+            finally:
+                self.teardown_worker(number)
+        finally:
+            self.teardown()
+
+
+class LitAgentRunner(Runner[T]):
+    """Runs a ``LitAgent``, many rollouts at once when it is a coroutine.
+
+    A plain function runs in a thread of its own with the attempt's context, one at a time. In
+    ``iter`` coroutines share a thread with an event loop, apart from the runner's own; in ``step``
+    they run on the caller's. Whatever goes wrong in an attempt (an exception, ``SystemExit``
+    included, a wrong result, a deadline, a tracer) is stored with it, and the run goes on.
+
+    Args:
+        tracer: Collects the spans.
+        max_rollouts: ``iter`` ends after so many.
+        poll_interval: Seconds between looks at the queue of a store that cannot wait.
+        heartbeat_interval: Seconds between signs of life.
+        interval_jitter: Up to so many seconds are added to a heartbeat's pause, or taken off.
+        heartbeat_launch_mode: Whether heartbeats come from a thread or from the runner's loop.
+        heartbeat_include_gpu: Whether they tell about GPUs; needs ``nvidia-smi``.
+        concurrency: Most rollouts at once; None is 64 for a coroutine agent, else 1.
+        on_stuck: What follows when an agent does not return at its deadline and cannot be stopped:
+            ``continue`` leaves its thread behind and goes on in a fresh one; ``raise`` finishes
+            what else runs and raises ``RunnerStuckError``, for a strategy that replaces the
+            process.
+        grace_seconds: How long running rollouts may go on after the stop event, before they are
+            cancelled.
+    """
+
+    def __init__(
+        self,
+        tracer: Tracer,
+        max_rollouts: int | None = None,
+        poll_interval: float = 5.0,
+        heartbeat_interval: float = 10.0,
+        interval_jitter: float = 0.5,
+        heartbeat_launch_mode: LaunchMode = "thread",
+        heartbeat_include_gpu: bool = False,
+        concurrency: int | None = None,
+        on_stuck: Literal["continue", "raise"] = "continue",
+        grace_seconds: float = 5.0,
+    ) -> None:
+        for name, value in (("max_rollouts", max_rollouts), ("concurrency", concurrency)):
+            if value is not None and value < 1:
+                raise ConfigError(f"LitAgentRunner: {name}={value}; expected at least 1, or None")
+        for name, value in (
+            ("poll_interval", poll_interval),
+            ("heartbeat_interval", heartbeat_interval),
+        ):
+            if not value > 0:
+                raise ConfigError(f"LitAgentRunner: {name}={value}; expected more than 0 seconds")
+        self.tracer = tracer
+        self.max_rollouts = max_rollouts
+        self.poll_interval = poll_interval
+        self.heartbeat_interval = heartbeat_interval
+        self.interval_jitter = interval_jitter
+        self.heartbeat_launch_mode: LaunchMode = heartbeat_launch_mode
+        self.heartbeat_include_gpu = heartbeat_include_gpu
+        self.concurrency = concurrency
+        self.on_stuck: Literal["continue", "raise"] = on_stuck
+        self.grace_seconds = grace_seconds
+        self._agent: LitAgent[T] | None = None
+        self._store: LightningStore | None = None
+        self._worker_name: str | None = None
+
+    # --- life cycle
+
+    def init(
+        self, agent: LitAgent[T], *, hooks: Sequence[object] | None = None, **kwargs: Any
+    ) -> None:
+        """See ``Runner.init``."""
+        self._agent = agent
+        self._hooks = HookCaller(hooks or ())
+        agent.set_runner(self)
+        self.tracer.init()
+
+    def init_worker(self, worker_id: int, store: LightningStore, **kwargs: Any) -> None:
+        """See ``Runner.init_worker``."""
+        self.worker_id = worker_id
+        self._store = store
+        self._worker_name = worker_name(worker_id)
+        self._attempts = AttemptRunner(
+            self,
+            agent=self.get_agent(),
+            store=store,
+            tracer=self.tracer,
+            hooks=self._hooks,
+            on_stuck=self.on_stuck,
+        )
+        self.tracer.init_worker(worker_id, store)
+
+    def teardown_worker(self, worker_id: int, *args: Any, **kwargs: Any) -> None:
+        """See ``Runner.init_worker``."""
+        self.tracer.teardown_worker(worker_id)
+        self._store = None
+
+    def teardown(self, *args: Any, **kwargs: Any) -> None:
+        """See ``Runner.init``."""
+        self.tracer.teardown()
+        self._agent = None
+
+    def get_agent(self) -> LitAgent[T]:
+        """The agent."""
+        return self._need("agent", self._agent)
+
+    def get_store(self) -> LightningStore:
+        """The store."""
+        return self._need("store", self._store)
+
+    def get_worker_id(self) -> str:
+        """The id of this runner in the store; see ``worker_name``."""
+        return self._need("worker id", self._worker_name)
+
+    def _need(self, what: str, value: Any) -> Any:
+        if value is None:
+            raise ConfigError(
+                f"this runner has no {what} yet; use it within "
+                "runner.run_context(agent=..., store=...)"
+            )
+        return value
+
+    # --- many rollouts
+
+    async def iter(self, *, event: ExecutionEvent | None = None) -> None:
+        """Claim and run rollouts until ``event`` is set or ``max_rollouts`` are done.
+
+        Raises:
+            RunnerStuckError: An agent hangs, and ``on_stuck`` is ``raise``.
+            StoreError: The store failed.
+        """
+        event = event or ThreadingEvent()
+        agent = self.get_agent()
+        slots = self.concurrency or (ASYNC_CONCURRENCY if agent.is_async() else 1)
+        left = math.inf if self.max_rollouts is None else self.max_rollouts
+        tasks: set[asyncio.Task[Outcome]] = set()
+        with self._heartbeat().beating(), self._attempts.agent_loop():
+            try:
+                while left > 0 and self._attempts.stuck is None and not event.is_set():
+                    free = int(min(slots - len(tasks), left))
+                    if free > 0:
+                        for rollout in await self._claim(free, event):
+                            left -= 1
+                            tasks.add(asyncio.create_task(self._attempts.run(rollout, apart=True)))
+                    else:
+                        await asyncio.wait(
+                            tasks, timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED
+                        )
+                    tasks = self._unfinished(tasks)
+                await self._drain(tasks, event)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+        if self._attempts.stuck is not None:
+            raise RunnerStuckError(self._attempts.stuck)
+
+    async def _claim(self, limit: int, event: ExecutionEvent) -> Sequence[AttemptedRollout]:
+        store = self.get_store()
+        wait_seconds = min(self.poll_interval, CLAIM_SECONDS)
+        began = time.monotonic()
+        claim = asyncio.ensure_future(
+            store.dequeue_many_rollouts(
+                limit=limit, worker_id=self.get_worker_id(), wait_seconds=wait_seconds
+            )
+        )
+        try:
+            claimed = await asyncio.shield(claim)
+        except asyncio.CancelledError:
+            await self._give_back(await claim)
+            raise
+        if event.is_set():
+            await self._give_back(claimed)
+            return []
+        if not claimed:
+            # A store that answers at once cannot wait; then it is asked at intervals.
+            waited = time.monotonic() - began
+            if waited < wait_seconds / 2:
+                await asyncio.sleep(wait_seconds - waited)
+        return claimed
+
+    async def _give_back(self, claimed: Sequence[AttemptedRollout]) -> None:
+        for rollout in claimed:
+            with contextlib.suppress(InvalidTransitionError):  # it was cancelled in this moment
+                await self.get_store().update_rollout(rollout.rollout_id, status="requeuing")
+
+    @staticmethod
+    def _unfinished(tasks: set[asyncio.Task[Outcome]]) -> set[asyncio.Task[Outcome]]:
+        for task in tasks:
+            if task.done():
+                task.result()  # raises what ended the runner: the store failed, or Ctrl+C
+        return {task for task in tasks if not task.done()}
+
+    async def _drain(self, tasks: set[asyncio.Task[Outcome]], event: ExecutionEvent) -> None:
+        deadline: float | None = None
+        while tasks:
+            now = time.monotonic()
+            if deadline is None and event.is_set():
+                deadline = now + self.grace_seconds
+            if deadline is not None and now >= deadline:
+                return  # ``iter`` cancels the rest
+            await asyncio.wait(tasks, timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            tasks = self._unfinished(tasks)
+
+    def _heartbeat(self) -> Heartbeat:
+        return Heartbeat(
+            self.get_store(),
+            self.get_worker_id(),
+            self._attempts.running,
+            interval=self.heartbeat_interval,
+            jitter=self.interval_jitter,
+            launch_mode=self.heartbeat_launch_mode,
+            include_gpu=self.heartbeat_include_gpu,
+        )
+
+    # --- one rollout
+
+    async def step(
+        self,
+        input: T,
+        *,
+        resources: NamedResources | None = None,
+        mode: RolloutMode | None = None,
+        event: ExecutionEvent | None = None,
+    ) -> Rollout:
+        """Run one rollout past the queue.
+
+        Args:
+            input: The task.
+            resources: Stored as a new snapshot and used; None uses the latest one.
+            mode: Mode of the rollout.
+            event: When it is set, the agent is cancelled.
+
+        Returns:
+            The rollout as it ended.
+
+        Raises:
+            Exception: What the agent raised, after it was stored.
+            RolloutTimeoutError: The agent ran past the deadline.
+            AgentResultError: The agent returned something that is no result.
+            RolloutCancelledError: The attempt was stopped.
+        """
+        store = self.get_store()
+        resources_id = None
+        if resources is not None:
+            resources_id = (await store.add_resources(resources)).resources_id
+        task: TaskInput = input
+        rollout = await store.start_rollout(
+            task, mode=mode, resources_id=resources_id, worker_id=self.get_worker_id()
+        )
+        with self._heartbeat().beating():
+            running = asyncio.ensure_future(self._attempts.run(rollout, apart=False))
+            watch = asyncio.ensure_future(self._stop_on(event, rollout)) if event else None
+            try:
+                outcome = await running
+            finally:
+                if watch is not None:
+                    watch.cancel()
+        if outcome.error is not None:
+            raise outcome.error
+        return await store.get_rollout_by_id(rollout.rollout_id) or rollout
+
+    async def _stop_on(self, event: ExecutionEvent, rollout: AttemptedRollout) -> None:
+        while not event.is_set():  # noqa: ASYNC110 (it may belong to another process)
+            await asyncio.sleep(LOOK_SECONDS)
+        for running in self._attempts.running():
+            if running.rollout.rollout_id == rollout.rollout_id:
+                running.call.stop("cancelled")

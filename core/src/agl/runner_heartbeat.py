@@ -1,0 +1,212 @@
+"""Signs of life of a runner and of what it runs, and the news that a rollout was cancelled."""
+
+import asyncio
+import contextlib
+import contextvars
+import logging
+import os
+import platform
+import random
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import psutil
+
+from agl.errors import ConfigError
+from agl.runner_call import AgentCall
+from agl.store.base import UNSET, LightningStore
+from agl.store.rules import ENDED, OPEN
+from agl.types import AttemptedRollout
+
+logger = logging.getLogger(__name__)
+
+LaunchMode = Literal["thread", "asyncio"]
+_GPU_FIELDS = ("index", "name", "utilization.gpu", "memory.used", "memory.total")
+
+
+@dataclass(frozen=True)
+class Running:
+    """An attempt whose agent is at work."""
+
+    rollout: AttemptedRollout
+    call: AgentCall
+
+
+class Heartbeat:
+    """Tells the store at intervals that a runner and its attempts are alive.
+
+    Attempts whose rollout was cancelled, or that ended in the store, are stopped when they are
+    coroutines.
+
+    Args:
+        store: The store.
+        worker_id: The runner's id there.
+        running: Gives what runs at present; called from any thread.
+        interval: Seconds between heartbeats; less when an ``unresponsive_seconds`` needs it.
+        jitter: Up to so many seconds are added or taken off at random.
+        launch_mode: ``thread`` beats in a thread of its own, ``asyncio`` in the runner's loop.
+        include_gpu: Whether to add what ``nvidia-smi`` tells.
+
+    Raises:
+        ConfigError: ``include_gpu`` without ``nvidia-smi``.
+    """
+
+    def __init__(
+        self,
+        store: LightningStore,
+        worker_id: str,
+        running: Callable[[], Sequence[Running]],
+        *,
+        interval: float,
+        jitter: float,
+        launch_mode: LaunchMode,
+        include_gpu: bool,
+    ) -> None:
+        if include_gpu and shutil.which("nvidia-smi") is None:
+            raise ConfigError(
+                "heartbeat_include_gpu=True needs 'nvidia-smi' on the PATH, and there is none"
+            )
+        self._store = store
+        self._worker_id = worker_id
+        self._running = running
+        self._interval = interval
+        self._jitter = jitter
+        self._launch_mode = launch_mode
+        self._include_gpu = include_gpu
+        self._failing = False
+        self._last_stats = 0.0
+
+    @contextlib.contextmanager
+    def beating(self) -> Generator[None]:
+        """Beat for as long as the block runs."""
+        stop = threading.Event()
+        if self._launch_mode == "thread":
+            thread = threading.Thread(
+                # Without the caller's context: these calls belong to no trace.
+                target=contextvars.Context().run,
+                args=(lambda: asyncio.run(self._run(stop)),),
+                name="agl-heartbeat",
+                daemon=True,
+            )
+            thread.start()
+            try:
+                yield
+            finally:
+                stop.set()
+        else:
+            task = asyncio.get_running_loop().create_task(
+                self._run(stop), context=contextvars.Context()
+            )
+            try:
+                yield
+            finally:
+                task.cancel()
+
+    async def _run(self, stop: threading.Event) -> None:
+        loop = asyncio.get_running_loop()
+        while not stop.is_set():
+            try:
+                await self.beat()
+                self._failing = False
+            except Exception as error:  # a heartbeat that fails must not end the work
+                quiet = self._failing or stop.is_set()
+                logger.log(
+                    logging.DEBUG if quiet else logging.WARNING,
+                    "heartbeat of %s failed: %s: %s",
+                    self._worker_id,
+                    type(error).__name__,
+                    error,
+                )
+                self._failing = True
+            wake_at = loop.time() + self._pause()
+            while not stop.is_set() and (left := wake_at - loop.time()) > 0:
+                # Short steps: a runner that ends, or that starts a rollout with a short
+                # ``unresponsive_seconds``, is noticed within one of them.
+                await asyncio.sleep(min(left, 0.25))
+                wake_at = min(wake_at, loop.time() + self._shortest())
+
+    def _pause(self) -> float:
+        jittered = self._interval + random.uniform(-self._jitter, self._jitter)
+        return max(0.05, min(jittered, self._shortest()))
+
+    def _shortest(self) -> float:
+        limits = [
+            limit
+            for running in self._running()
+            if (limit := running.rollout.config.unresponsive_seconds) is not None
+        ]
+        return min(limits, default=float("inf")) / 3
+
+    async def beat(self) -> None:
+        """One heartbeat."""
+        now = time.time()
+        # With a short ``unresponsive_seconds`` there are many beats; the numbers change slowly.
+        if now - self._last_stats >= min(self._interval, 1.0):
+            self._last_stats = now
+            if self._launch_mode == "thread":
+                stats = self.stats()
+            else:  # reading them may take milliseconds, nvidia-smi more
+                stats = await asyncio.to_thread(self.stats)
+            await self._store.update_worker(self._worker_id, heartbeat_stats=stats)
+        running = {item.rollout.rollout_id: item for item in self._running()}
+        if not running:
+            return
+        for rollout in await self._store.query_rollouts(rollout_id_in=list(running)):
+            item = running[rollout.rollout_id]
+            attempt = item.rollout.attempt
+            if not isinstance(rollout, AttemptedRollout):
+                continue
+            is_ours = rollout.attempt.attempt_id == attempt.attempt_id
+            ended = is_ours and rollout.attempt.status not in (*OPEN, "unresponsive")
+            if rollout.status in ENDED or not is_ours or ended:
+                if item.call.is_coroutine:
+                    item.call.stop("cancelled")
+                continue
+            # An agent that makes no span for a while is running all the same.
+            preparing = is_ours and rollout.attempt.status == "preparing"
+            await self._store.update_attempt(
+                attempt.rollout_id,
+                attempt.attempt_id,
+                status="running" if preparing else UNSET,
+                last_heartbeat_time=time.time(),
+            )
+
+    def stats(self) -> dict[str, Any]:
+        """What a heartbeat says about machine and process."""
+        memory = psutil.virtual_memory()
+        process = psutil.Process()
+        stats: dict[str, Any] = {
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "os": platform.platform(),
+            "cpu_count": os.cpu_count(),
+            "cpu_percent": psutil.cpu_percent(),
+            "memory_total_bytes": memory.total,
+            "memory_percent": memory.percent,
+            "process_memory_bytes": process.memory_info().rss,
+            "num_running": len(self._running()),
+        }
+        if self._include_gpu:
+            stats["gpus"] = gpu_stats()
+        return stats
+
+
+def gpu_stats() -> list[dict[str, str]]:
+    """One entry per GPU: index, name, utilisation in percent, memory in MiB."""
+    output = subprocess.run(
+        ["nvidia-smi", f"--query-gpu={','.join(_GPU_FIELDS)}", "--format=csv,noheader,nounits"],
+        capture_output=True,
+        text=True,
+        timeout=10,
+        check=True,
+    ).stdout
+    return [
+        dict(zip(_GPU_FIELDS, (part.strip() for part in line.split(",")), strict=True))
+        for line in output.splitlines()
+    ]

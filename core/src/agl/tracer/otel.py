@@ -1,0 +1,220 @@
+"""``OtelTracer``: the spans of OpenTelemetry, each brought to the attempt in which it began."""
+
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, Generator
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, cast
+
+from opentelemetry import trace as trace_api
+from opentelemetry.sdk.trace import Span as SdkSpan
+from opentelemetry.trace import Status, StatusCode
+
+from agl.errors import TracerError
+from agl.tracer.base import SpanRecordingContext, Tracer, active_tracer
+from agl.tracer.buffer import EMITTER_SCOPE, SpanBuffer, SpanTarget
+from agl.tracer.routing import get_router, use_sink
+from agl.types import Attributes, Span, SpanCoreFields, TraceStatus
+from agl.types.spans import seconds
+
+if TYPE_CHECKING:
+    from agl.store.base import LightningStore
+
+logger = logging.getLogger(__name__)
+
+_last: ContextVar[SpanBuffer | None] = ContextVar("agl_last_trace", default=None)
+
+
+class OtelTracer(Tracer):
+    """Collects the spans that agents and instrumented libraries make with OpenTelemetry.
+
+    It uses the process's global ``TracerProvider``: the one that is set already, or else one of its
+    own with no sampling and no limits. Any number of trace contexts may be open at once; a span
+    belongs to the one in which it began, as OpenTelemetry's context tells, which follows asyncio
+    tasks and ``asyncio.to_thread``. In a thread that was started without its context, it belongs
+    to the only open trace context, if there is just one; otherwise it is counted in
+    ``num_unattributed_spans`` and belongs to none.
+
+    Spans are written in the background, numbered by the store in the order of their ends; those
+    made by emitters are written at once. Leaving a trace context writes the rest, spans that are
+    still open included: these get status ERROR and the time of leaving as their end.
+    """
+
+    def __init__(self) -> None:
+        self._store: LightningStore | None = None
+        self._last: SpanBuffer | None = None
+
+    @property
+    def num_unattributed_spans(self) -> int:
+        """How many spans of this process could not be given to any attempt."""
+        return get_router().num_unattributed
+
+    def init_worker(
+        self, worker_id: int, store: "LightningStore | None" = None, *args: Any, **kwargs: Any
+    ) -> None:
+        """Prepare for one runner; ``store`` is used by trace contexts that name none."""
+        self.worker_id = worker_id
+        self._store = store
+        get_router().install()
+
+    def teardown_worker(self, worker_id: int, *args: Any, **kwargs: Any) -> None:
+        """Forget the store."""
+        self._store = None
+
+    @contextlib.asynccontextmanager
+    async def trace_context(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self,
+        name: str | None = None,
+        *,
+        store: "LightningStore | None" = None,
+        rollout_id: str | None = None,
+        attempt_id: str | None = None,
+    ) -> AsyncGenerator["OtelTracer"]:
+        """Collect spans; see ``Tracer.trace_context``.
+
+        Raises:
+            TracerError: Only one of the ids was given, or ids without a store; or, on leaving, the
+                store did not take the spans.
+        """
+        router = get_router()
+        router.install()
+        buffer = SpanBuffer(self._target(store or self._store, rollout_id, attempt_id))
+        body_error: BaseException | None = None
+        with use_sink(buffer), active_tracer(self):
+            router.open(buffer)
+            try:
+                yield self
+            except BaseException as error:
+                body_error = error
+                raise
+            finally:
+                buffer.add_unended(router.close(buffer))
+                self._last = buffer
+                _last.set(buffer)
+                try:
+                    await buffer.finish()
+                except TracerError as error:
+                    if body_error is None:
+                        raise
+                    # What the body raised is the cause that matters, and goes on.
+                    logger.error("%s", error)
+
+    @staticmethod
+    def _target(
+        store: "LightningStore | None", rollout_id: str | None, attempt_id: str | None
+    ) -> SpanTarget | None:
+        if rollout_id is None and attempt_id is None:
+            return None
+        if rollout_id is None or attempt_id is None:
+            raise TracerError(
+                f"trace_context needs both ids or neither; got rollout_id={rollout_id!r}, "
+                f"attempt_id={attempt_id!r}"
+            )
+        if store is None:
+            raise TracerError(
+                f"trace_context of rollout {rollout_id!r} has no store; pass store=..., or call "
+                "init_worker(worker_id, store) first"
+            )
+        return SpanTarget(store, rollout_id, attempt_id)
+
+    def get_last_trace(self) -> list[Span]:
+        """See ``Tracer.get_last_trace``; spans that are stored have their numbers."""
+        sink = get_router().current_sink()
+        buffer = sink if isinstance(sink, SpanBuffer) else _last.get() or self._last
+        return [] if buffer is None else buffer.spans()
+
+    def create_span(
+        self,
+        name: str,
+        attributes: Attributes | None = None,
+        timestamp: float | None = None,
+        status: TraceStatus | None = None,
+    ) -> SpanCoreFields:
+        """See ``Tracer.create_span``.
+
+        Raises:
+            TracerError: No attempt can be told to which it belongs, or OpenTelemetry drops it.
+        """
+        span = self._start(name, attributes, timestamp)
+        recording = _OtelRecording(span)
+        recording.record_status(status or TraceStatus(status_code="OK"))
+        span.end(None if timestamp is None else _nanoseconds(timestamp))
+        return recording.get_recorded_span()
+
+    @contextlib.contextmanager
+    def operation_context(
+        self,
+        name: str,
+        attributes: Attributes | None = None,
+        start_time: float | None = None,
+        end_time: float | None = None,
+    ) -> Generator[SpanRecordingContext]:
+        """See ``Tracer.operation_context``; spans made within are children.
+
+        Raises:
+            TracerError: As for ``create_span``.
+        """
+        span = self._start(name, attributes, start_time)
+        recording = _OtelRecording(span)
+        try:
+            with trace_api.use_span(span, record_exception=False, set_status_on_exception=False):
+                yield recording
+        except BaseException as error:
+            recording.record_exception(error)
+            raise
+        finally:
+            if span.status.status_code is StatusCode.UNSET:
+                span.set_status(Status(StatusCode.OK))
+            span.end(None if end_time is None else _nanoseconds(end_time))
+
+    def _start(self, name: str, attributes: Attributes | None, start_time: float | None) -> SdkSpan:
+        router = get_router()
+        if router.current_sink() is None:
+            raise TracerError(
+                f"span {name!r} was emitted outside every open trace context ({router.num_open} "
+                "are open in this process). Emit it from the agent's own task or thread; start "
+                "threads of your own with contextvars.copy_context().run or asyncio.to_thread"
+            )
+        span = trace_api.get_tracer(EMITTER_SCOPE).start_span(
+            name,
+            attributes=cast(Any, attributes),
+            start_time=None if start_time is None else _nanoseconds(start_time),
+        )
+        if not isinstance(span, SdkSpan):
+            raise TracerError(
+                f"span {name!r} is not recorded: the process's OpenTelemetry TracerProvider drops "
+                "it. Unset OTEL_SDK_DISABLED, or give that provider the sampler ALWAYS_ON"
+            )
+        return span
+
+
+class _OtelRecording:
+    """``SpanRecordingContext`` over a span of the SDK."""
+
+    def __init__(self, span: SdkSpan) -> None:
+        self._span = span
+
+    def record_attributes(self, attributes: Attributes) -> None:
+        self._span.set_attributes(cast(Any, attributes))
+
+    def record_exception(self, exception: BaseException) -> None:
+        self._span.record_exception(exception)
+        self._span.set_status(Status(StatusCode.ERROR, str(exception) or type(exception).__name__))
+
+    def record_status(self, status: TraceStatus) -> None:
+        # The SDK takes a description only with ERROR.
+        description = status.description if status.status_code == "ERROR" else None
+        self._span.set_status(Status(StatusCode[status.status_code], description))
+
+    def get_recorded_span(self) -> SpanCoreFields:
+        return SpanCoreFields(
+            name=self._span.name,
+            status=TraceStatus.from_opentelemetry(self._span.status),
+            attributes=dict(cast(Any, self._span.attributes) or {}),
+            start_time=seconds(self._span.start_time),
+            end_time=seconds(self._span.end_time),
+        )
+
+
+def _nanoseconds(unix_seconds: float) -> int:
+    return int(unix_seconds * 1e9)

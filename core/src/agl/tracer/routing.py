@@ -1,0 +1,240 @@
+"""Which attempt a span belongs to: one span processor on the process's OpenTelemetry provider."""
+
+import contextlib
+import contextvars
+import logging
+import os
+import secrets
+import threading
+import weakref
+from collections.abc import Generator
+from typing import Any, Final, Protocol
+
+from opentelemetry import context as otel_context, trace as trace_api
+from opentelemetry.context import Context
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import (
+    ReadableSpan,
+    Span as SdkSpan,
+    SpanLimits,
+    SpanProcessor,
+    TracerProvider,
+)
+from opentelemetry.sdk.trace.id_generator import IdGenerator
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON
+
+from agl.errors import TracerError
+from agl.semconv import LightningResourceAttributes
+
+logger = logging.getLogger(__name__)
+
+SpanKey = tuple[int, int]
+
+
+class SpanSink(Protocol):
+    """Takes the spans of one trace context."""
+
+    trace_id: int
+    """For spans that have no parent."""
+    thread_id: int
+    """Of the thread in which the trace context was opened."""
+
+    def add(self, span: ReadableSpan) -> None:
+        """A span has ended; called in any thread."""
+        ...
+
+
+_SINK: Final = otel_context.create_key("agl-span-sink")
+_UNTRACED: Final = object()
+
+
+class SpanRouter(SpanProcessor):
+    """Gives each span, when it ends, to the sink that was current when it began.
+
+    The current sink travels in OpenTelemetry's context. Where there is none, the span goes to the
+    only open sink if it began in a thread that was started while that sink was open (by the agent
+    then, most likely); else it is counted as unattributed.
+    """
+
+    def __init__(self) -> None:
+        self._provider: Any = None
+        self._reset()
+
+    def _reset(self) -> None:
+        self._lock = threading.Lock()
+        self._open: dict[int, tuple[SpanSink, frozenset[threading.Thread]]] = {}
+        self._began: dict[SpanKey, tuple[SdkSpan, SpanSink]] = {}
+        self._agent_threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+        self.num_unattributed = 0
+
+    @property
+    def num_open(self) -> int:
+        """How many sinks are open."""
+        return len(self._open)
+
+    def install(self) -> None:
+        """Join the process's provider, and set one first if there is none.
+
+        Raises:
+            TracerError: OpenTelemetry is switched off, or its provider is not of the SDK.
+        """
+        provider: Any = trace_api.get_tracer_provider()
+        if provider is self._provider:
+            return
+        if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+            raise TracerError(
+                "OTEL_SDK_DISABLED=true: OpenTelemetry would drop every span. Unset it, or use "
+                "another tracer"
+            )
+        with self._lock:
+            if isinstance(provider, trace_api.ProxyTracerProvider):
+                trace_api.set_tracer_provider(_own_provider())
+                provider = trace_api.get_tracer_provider()
+            if provider is self._provider:
+                return
+            if not hasattr(provider, "add_span_processor"):
+                raise TracerError(
+                    f"the process's tracer provider is a {type(provider).__qualname__}, which "
+                    "takes no span processors; expected OpenTelemetry's SDK TracerProvider. Set "
+                    "that one, or none, before the runner starts"
+                )
+            provider.add_span_processor(self)
+            self._provider = provider
+
+    def open(self, sink: SpanSink) -> None:
+        """Spans may go to ``sink`` from now on."""
+        with self._lock:
+            self._open[id(sink)] = sink, frozenset(threading.enumerate())
+
+    def close(self, sink: SpanSink) -> list[ReadableSpan]:
+        """No more spans go to ``sink``; returns those that began and have not ended."""
+        with self._lock:
+            self._open.pop(id(sink), None)
+            left = [key for key, (_, owner) in self._began.items() if owner is sink]
+            return [self._began.pop(key)[0] for key in left]
+
+    def current_sink(self, context: Context | None = None) -> SpanSink | None:
+        """The sink of a span that begins here, or None."""
+        found = otel_context.get_value(_SINK, context) or otel_context.get_value(_SINK)
+        if found is _UNTRACED:
+            return None
+        with self._lock:
+            if found is not None:
+                return self._open[id(found)][0] if id(found) in self._open else None
+            return self._only_open()
+
+    def _only_open(self) -> SpanSink | None:
+        if len(self._open) != 1:
+            return None
+        sink, older_threads = next(iter(self._open.values()))
+        thread = threading.current_thread()
+        if thread in older_threads and thread not in self._agent_threads:
+            return None
+        self._agent_threads.add(thread)
+        return sink
+
+    def on_start(self, span: SdkSpan, parent_context: Context | None = None) -> None:
+        """Note whose span it is."""
+        sink = self.current_sink(parent_context)
+        context = span.get_span_context()
+        if sink is None:
+            if otel_context.get_value(_SINK) is not _UNTRACED:
+                self._count_unattributed(span.name)
+            return
+        with self._lock:
+            self._began[context.trace_id, context.span_id] = span, sink
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """Hand it over."""
+        context = span.get_span_context()
+        if context is None:
+            return
+        with self._lock:
+            _, sink = self._began.pop((context.trace_id, context.span_id), (None, None))
+        if sink is not None:
+            sink.add(span)
+
+    def _count_unattributed(self, name: str) -> None:
+        with self._lock:
+            self.num_unattributed += 1
+            first = self.num_unattributed == 1
+        if first:
+            logger.warning(
+                "span %r began outside every open trace context (%d are open) and is given to no "
+                "rollout; further ones are only counted. Threads of an agent keep its context when "
+                "they are started with asyncio.to_thread or contextvars.copy_context().run",
+                name,
+                len(self._open),
+            )
+
+
+def _own_provider() -> TracerProvider:
+    unlimited = SpanLimits.UNSET
+    return TracerProvider(
+        sampler=ALWAYS_ON,
+        resource=Resource.create({LightningResourceAttributes.TRACER_NAME.value: "otel"}),
+        shutdown_on_exit=False,
+        id_generator=_IdGenerator(),
+        # The default of 128 attributes would silently cut nested objects and long conversations.
+        span_limits=SpanLimits(
+            max_attributes=unlimited,
+            max_events=unlimited,
+            max_links=unlimited,
+            max_span_attributes=unlimited,
+            max_event_attributes=unlimited,
+            max_link_attributes=unlimited,
+            max_attribute_length=unlimited,
+            max_span_attribute_length=unlimited,
+        ),
+    )
+
+
+class _IdGenerator(IdGenerator):
+    """Ids from the operating system; all roots of a trace context share its trace id.
+
+    The SDK's own generator draws from ``random``: an agent that seeds it would get the same span
+    ids again, and one that relies on its seed would see other numbers under a tracer.
+    """
+
+    def generate_span_id(self) -> int:
+        return secrets.randbits(64) or 1
+
+    def generate_trace_id(self) -> int:
+        sink = _router.current_sink()
+        return new_trace_id() if sink is None else sink.trace_id
+
+    def is_trace_id_random(self) -> bool:
+        return True
+
+
+def new_trace_id() -> int:
+    """A random trace id."""
+    return secrets.randbits(128) or 1
+
+
+_router = SpanRouter()
+# A forked runner must not think that its parent's trace contexts are open in it.
+os.register_at_fork(after_in_child=_router._reset)  # pyright: ignore[reportPrivateUsage]
+
+
+def get_router() -> SpanRouter:
+    """The router of this process."""
+    return _router
+
+
+@contextlib.contextmanager
+def use_sink(sink: SpanSink) -> Generator[None]:
+    """Spans that begin in the block go to ``sink`` and have no parent outside it."""
+    root = trace_api.set_span_in_context(trace_api.INVALID_SPAN)
+    token = otel_context.attach(otel_context.set_value(_SINK, sink, root))
+    try:
+        yield
+    finally:
+        otel_context.detach(token)
+
+
+def untraced_context() -> contextvars.Context:
+    """A copy of the present context in which spans belong to no attempt: for agl's own work."""
+    context = contextvars.copy_context()
+    context.run(lambda: otel_context.attach(otel_context.set_value(_SINK, _UNTRACED, Context())))
+    return context
