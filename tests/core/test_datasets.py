@@ -1,0 +1,75 @@
+"""Datasets are read whole or refused with file and line."""
+
+from pathlib import Path
+
+import pytest
+
+from agl.datasets import load_dataset
+from agl.errors import DatasetError
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "tasks"),
+    [
+        ("a.json", '[1, {"x": "é"}]', [1, {"x": "é"}]),
+        ("a.jsonl", '{"x": 1}\n\n"two"\n', [{"x": 1}, "two"]),
+        ("a.ndjson", "1\n2", [1, 2]),
+        ("a.JSONL", "\ufeff1\n", [1]),
+        (
+            "a.csv",
+            'x,y\n1,"two, three"\n4,5\n',
+            [{"x": "1", "y": "two, three"}, {"x": "4", "y": "5"}],
+        ),
+    ],
+)
+def test_text_formats_are_read(tmp_path: Path, name: str, content: str, tasks: list) -> None:
+    (tmp_path / name).write_text(content, encoding="utf-8")
+    assert load_dataset(tmp_path / name) == tasks
+
+
+def test_parquet_is_read(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    tasks = [{"x": 1, "y": ["a"]}, {"x": 2, "y": []}]
+    parquet.write_table(pyarrow.Table.from_pylist(tasks), tmp_path / "a.parquet")
+    assert load_dataset(tmp_path / "a.parquet") == tasks
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("missing.json", None, "missing.json: no such dataset file"),
+        ("a.json", b"", "a.json: the dataset file is empty"),
+        ("a.json", b"[]", "a.json: the dataset has no tasks"),
+        ("a.jsonl", b"\n \n", "a.jsonl: the dataset has no tasks"),
+        ("a.csv", b"x,y\n", "a.csv: the dataset has no tasks"),
+        ("a.json", b'{"x": 1}', "a.json: expected an array of tasks, got an object"),
+        ("a.json", b"[1,\n2,,]", "a.json, line 2: not JSON: "),
+        ("a.json", b"1\n2\n", "name the file .jsonl"),
+        ("a.jsonl", b'{"x": 1}\n{"x": \n', "a.jsonl, line 2: not JSON: "),
+        ("a.jsonl", b"\xff\xfe\x00", "a.jsonl: not UTF-8 text"),
+        ("a.csv", b"x,y\n1,2\n3\n", "a.csv, line 3: expected 2 values, got 1"),
+        ("a.csv", b"x,x\n1,2\n", "a.csv, line 1: a column name stands twice"),
+        ("a.csv", b'x,y\n1,"2\n', "a.csv, line 2: not CSV: "),
+        ("a.txt", b"1", "a.txt: cannot read '.txt'; a dataset is one of .json, .jsonl, "),
+        ("a", b"1", "cannot read 'a file without an ending'"),
+        ("a.parquet", b"PAR0 no", "a.parquet: not Parquet: "),
+    ],
+)
+def test_wrong_files_are_refused_with_file_and_line(
+    tmp_path: Path, name: str, content: bytes | None, message: str
+) -> None:
+    if name.endswith("parquet"):
+        pytest.importorskip("pyarrow")
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(DatasetError) as caught:
+        load_dataset(tmp_path / name)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_folder_is_no_dataset(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="a dataset is a file"):
+        load_dataset(tmp_path)
