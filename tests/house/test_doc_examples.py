@@ -198,16 +198,16 @@ def test_data_block_parses(block: Block) -> None:
 def test_agl_commands_of_bash_blocks_exist(block: Block) -> None:
     import click
 
-    from agl.cli import main
+    from agl.cli import cli
 
-    assert isinstance(main, click.Group)
-    context = click.Context(main)
+    assert isinstance(cli, click.Group)
+    context = click.Context(cli)
     for line in re.sub(r"\\\n", " ", block.source).splitlines():
         words = line.split("#")[0].split()
         if "agl" not in words:
             continue
         verb, *rest = words[words.index("agl") + 1 :]
-        command = main.get_command(context, verb)
+        command = cli.get_command(context, verb)
         assert command is not None, f"there is no 'agl {verb}'"
         if isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
             command = command.get_command(click.Context(command), rest[0]) or command
