@@ -1,0 +1,110 @@
+"""A small OpenAI-compatible server over a causal model of ``transformers``."""
+
+import contextlib
+from collections.abc import Generator
+from typing import Any
+
+from agl.errors import ConfigError
+from agl.serving import ServerThread
+from agl_torch.app import ChatApp
+from agl_torch.batcher import Weights
+from agl_torch.generate import Sampler
+
+
+class InferenceServer:
+    """Serves ``/v1/chat/completions``, ``/v1/models`` and ``/health`` from a thread.
+
+    The model is shared, not copied: after a change of its parameters the next answers come from
+    the new ones. Changes are made inside ``updating()``, which waits for the running batch and
+    keeps the next one waiting, so no answer mixes two versions of the weights.
+
+    Log-probabilities are natural, of the sampled token under the softmax at the request's
+    temperature, before ``top_p``; at temperature 0 under temperature 1. A request with a ``seed``
+    gets the same draws whatever else is in its batch.
+
+    Args:
+        model: A causal model of ``transformers``; put in evaluation mode.
+        tokenizer: Its tokenizer, with a chat template.
+        model_name: What requests must ask for.
+        host: Where to listen.
+        port: 0 takes a free one.
+        max_model_tokens: Prompt and answer together; None takes the model's limit.
+        window_seconds: How long a request waits for companions.
+        max_batch_size: Sequences sampled at once.
+        seed: Of draws for requests without a seed.
+
+    Raises:
+        ConfigError: The tokenizer has no chat template, or the port is in use (at ``start``).
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        *,
+        model_name: str = "model",
+        host: str = "127.0.0.1",
+        port: int = 0,
+        max_model_tokens: int | None = None,
+        window_seconds: float = 0.002,
+        max_batch_size: int = 64,
+        seed: int = 0,
+    ) -> None:
+        if not getattr(tokenizer, "chat_template", None):
+            raise ConfigError(
+                f"InferenceServer: the tokenizer {type(tokenizer).__name__} has no chat_template; "
+                "set tokenizer.chat_template, or take a model that was made for chat"
+            )
+        self.model = model.eval()
+        self.model_name = model_name
+        self.weights = Weights()
+        self.sampler = Sampler(model, tokenizer, seed)
+        app = ChatApp(
+            self.sampler,
+            self.weights,
+            model_name,
+            max_model_tokens or model.config.max_position_embeddings,
+            window_seconds,
+            max_batch_size,
+        )
+        self._thread = ServerThread(app, host, port)
+
+    @property
+    def url(self) -> str:
+        """Base address for an OpenAI client, ending in ``/v1``."""
+        return f"{self._thread.url}/v1"
+
+    @property
+    def version(self) -> int:
+        """Which weights answer; one more after each ``updating()``."""
+        return self.weights.version
+
+    def start(self) -> None:
+        """Serve; returns when requests are taken."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End after the requests in progress. Safe to call twice."""
+        self._thread.stop()
+
+    def __enter__(self) -> "InferenceServer":
+        self.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.stop()
+
+    @contextlib.contextmanager
+    def updating(self) -> Generator[Any]:
+        """Change the weights inside the block; nothing is sampled meanwhile.
+
+        The version goes up even when the block raises: the weights may have changed in part.
+
+        Yields:
+            The model.
+        """
+        with self.weights.lock:
+            try:
+                yield self.model
+            finally:
+                self.weights.version += 1

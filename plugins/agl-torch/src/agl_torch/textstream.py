@@ -1,0 +1,77 @@
+"""Tokens of a batch as they are sampled, turned into text that can be sent at once."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from agl_torch.generate import Sampler, SamplingRequest
+
+_Token = tuple[int, int, float]
+"""Index of the choice, token id, log-probability."""
+
+
+class TextStream:
+    """Brings tokens from the sampler's thread to an event loop, with the text that is certain.
+
+    Text is held back while it may still change: half of a character, or what may be the beginning
+    of a stop text.
+
+    Args:
+        sampler: Knows how to decode.
+        requests: One per choice; use ``self.requests``, which report to this stream.
+    """
+
+    def __init__(self, sampler: "Sampler", requests: "Sequence[SamplingRequest]") -> None:
+        self._sampler = sampler
+        self._stop = requests[0].stop
+        self._queue: asyncio.Queue[_Token | None] = asyncio.Queue()
+        self._token_ids: list[list[int]] = [[] for _ in requests]
+        self._sent = ["" for _ in requests]
+        loop = asyncio.get_running_loop()
+
+        def reporter(index: int) -> Any:
+            def report(token_id: int, logprob: float) -> None:
+                loop.call_soon_threadsafe(self._queue.put_nowait, (index, token_id, logprob))
+
+            return report
+
+        self.requests = [
+            replace(request, on_token=reporter(index)) for index, request in enumerate(requests)
+        ]
+
+    async def tokens(
+        self, tasks: "Sequence[asyncio.Task[Any]]"
+    ) -> AsyncIterator[tuple[int, int, float, str]]:
+        """Index, token id, log-probability and new text, until all tasks have ended."""
+        everything = asyncio.gather(*tasks, return_exceptions=True)
+        everything.add_done_callback(lambda _: self._queue.put_nowait(None))
+        while (token := await self._queue.get()) is not None:
+            index, token_id, logprob = token
+            self._token_ids[index].append(token_id)
+            yield index, token_id, logprob, self._advance(index)
+
+    def rest(self, index: int, text: str) -> str:
+        """What of the final ``text`` has not been sent yet."""
+        return text[len(self._sent[index]) :]
+
+    def _advance(self, index: int) -> str:
+        text = self._sampler.decode(self._token_ids[index])
+        certain = len(text) - _uncertain(text, self._stop)
+        new = text[len(self._sent[index]) : certain]
+        self._sent[index] += new
+        return new
+
+
+def _uncertain(text: str, stop: Sequence[str]) -> int:
+    """How many characters at the end of ``text`` may still change or be cut."""
+    length = 1 if text.endswith("\ufffd") else 0
+    for candidate in stop:
+        if candidate in text:
+            return max(length, len(text) - text.index(candidate))
+        for size in range(min(len(candidate) - 1, len(text)), 0, -1):
+            if text.endswith(candidate[:size]):
+                length = max(length, size)
+                break
+    return length

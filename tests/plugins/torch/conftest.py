@@ -1,0 +1,78 @@
+"""A tiny model and its tokenizer, built on the spot; the server tests share one server."""
+
+import pytest
+
+pytest.importorskip("torch")
+
+WORDS = [
+    "<pad>",
+    "<user>",
+    "<agent>",
+    "<end>",
+    "red",
+    "green",
+    "blue",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "and",
+    "then",
+    "stop",
+]
+
+TEMPLATE = (
+    "{% for m in messages %}"
+    "{{ '<user> ' if m['role'] == 'user' else '<agent> ' }}{{ m['content'] }} <end> "
+    "{% endfor %}"
+    "{% if add_generation_prompt %}<agent> {% endif %}"
+)
+
+
+@pytest.fixture(scope="session")
+def tokenizer():
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    backend = Tokenizer(models.WordLevel({w: i for i, w in enumerate(WORDS)}, unk_token="<pad>"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        pad_token="<pad>",
+        eos_token="<end>",
+        chat_template=TEMPLATE,
+    )
+
+
+def build_model(seed: int = 0):
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=len(WORDS),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=64,
+        initializer_range=0.3,
+        tie_word_embeddings=False,
+        pad_token_id=0,
+        bos_token_id=None,
+        eos_token_id=WORDS.index("<end>"),
+    )
+    return LlamaForCausalLM(config).eval()
+
+
+@pytest.fixture
+def model():
+    return build_model()
+
+
+@pytest.fixture
+def prompts():
+    """Token ids of three different lengths."""
+    return [[1, 4, 3, 2], [1, 7, 8, 9, 3, 2, 5, 3, 1, 6, 3, 2], [1, 4, 12, 5, 3, 2]]

@@ -1,0 +1,150 @@
+"""The mathematics of GRPO, computed by hand."""
+
+import math
+
+import pytest
+import torch
+
+from agl.types import TrainingRow
+from agl_torch.batch import chunks_by_tokens, score_rows
+from agl_torch.loss import group_advantages, policy_loss, row_weights
+
+
+def row(rollout_id, token_ids, loss_mask, reward=0.0):
+    return TrainingRow(
+        rollout_id=rollout_id,
+        attempt_id="at",
+        token_ids=token_ids,
+        loss_mask=loss_mask,
+        logprobs=[0.0] * len(token_ids),
+        reward=reward,
+        call_ids=["c"],
+    )
+
+
+def test_advantages_are_rewards_in_deviations_from_the_mean():
+    # Rewards 1, 0, 0, 1: mean 0.5, every distance 0.5, so the deviation is 0.5.
+    advantages = group_advantages([[1.0], [0.0], [0.0], [1.0]])
+    assert [a for (a,) in advantages] == pytest.approx([1, -1, -1, 1], abs=1e-5)
+    # Rewards 3, 0, 0: mean 1, variance (4 + 1 + 1) / 3 = 2.
+    advantages = group_advantages([[3.0], [0.0], [0.0]])
+    root = math.sqrt(2)
+    assert [a for (a,) in advantages] == pytest.approx([2 / root, -1 / root, -1 / root], abs=1e-5)
+    plain = group_advantages([[3.0], [0.0], [0.0]], normalise_std=False)
+    assert [a for (a,) in plain] == [2, -1, -1]
+
+
+def test_rows_of_one_rollout_count_once_in_mean_and_deviation():
+    # Rollouts of 1.0 (one row) and 0.0 (three rows). Were rows counted, the mean would be 0.25.
+    assert group_advantages([[1.0], [0.0] * 3], normalise_std=False) == [[0.5], [-0.5] * 3]
+    (first,), rest = group_advantages([[1.0], [0.0] * 3])
+    assert first == pytest.approx(1, abs=1e-5)
+    assert rest == pytest.approx([-1, -1, -1], abs=1e-5)
+
+
+def test_rows_with_their_own_rewards_keep_their_differences():
+    # Rollout means 0.5 and 0.5, so the group's mean is 0.5; the rows of the first differ from it.
+    assert group_advantages([[1.0, 0.0], [0.5]], normalise_std=False) == [[0.5, -0.5], [0.0]]
+
+
+def test_equal_rewards_have_no_advantage():
+    assert group_advantages([[0.7], [0.7, 0.7]]) == [[0.0], [0.0, 0.0]]
+
+
+@pytest.mark.parametrize("group", [[], [[1.0], []]])
+def test_empty_groups_and_rollouts_are_refused(group):
+    with pytest.raises(ValueError, match="needs rollouts"):
+        group_advantages(group)
+
+
+def test_weights_give_each_rollout_the_same_share():
+    # Two rollouts: "a" has 3 tokens in two rows, "b" has 1. Each weighs 1/2 in all.
+    weights = row_weights(["a", "a", "b"], [1, 2, 1])
+    assert weights == pytest.approx([1 / 6, 1 / 6, 1 / 2])
+    assert 1 * weights[0] + 2 * weights[1] + 1 * weights[2] == pytest.approx(1)
+
+
+def test_loss_of_four_tokens_by_hand():
+    ratios = [1.5, 1.5, 0.5, 0.5]
+    advantages = torch.tensor([1.0, -1.0, 1.0, -1.0])
+    new = torch.tensor(ratios).log().requires_grad_()
+    loss = policy_loss(
+        new, torch.zeros(4), advantages, torch.full((4,), 0.25), clip_low=0.2, clip_high=0.28
+    )
+    # min(1.5, 1.28) = 1.28; min(-1.5, -1.28) = -1.5; min(0.5, 0.8) = 0.5; min(-0.5, -0.8) = -0.8.
+    assert loss.total.item() == pytest.approx(-(1.28 - 1.5 + 0.5 - 0.8) / 4)
+    # The first and the last are held by the clip.
+    assert float(loss.clip_fraction) == pytest.approx(0.5)
+    loss.total.backward()
+    # d(ratio * A) / d(new) = ratio * A where the clip does not hold, else 0.
+    assert new.grad.tolist() == pytest.approx([0, 1.5 / 4, -0.5 / 4, 0])
+
+
+def test_gradient_at_the_sampling_policy_is_the_policy_gradient():
+    new = torch.tensor([-1.0, -2.0], requires_grad=True)
+    advantages, weights = torch.tensor([2.0, -0.5]), torch.tensor([0.25, 0.75])
+    policy_loss(new, new.detach(), advantages, weights).total.backward()
+    assert new.grad.tolist() == pytest.approx([-0.5, 0.375])
+
+
+def test_entropy_and_divergence_enter_with_their_coefficients():
+    new, reference = torch.tensor([-1.0, -1.0]), torch.tensor([-1.0, -2.0])
+    loss = policy_loss(
+        new,
+        new,
+        torch.zeros(2),
+        torch.tensor([0.5, 0.5]),
+        entropy_N=torch.tensor([0.6, 1.0]),
+        entropy_bonus=0.1,
+        reference_logprobs_N=reference,
+        kl_coefficient=0.5,
+    )
+    # Entropy (0.6 + 1.0) / 2 = 0.8. k3: exp(0) - 0 - 1 = 0 and exp(-1) + 1 - 1 = 0.36788, mean
+    # 0.18394. Total 0 - 0.1 * 0.8 + 0.5 * 0.18394.
+    assert float(loss.entropy) == pytest.approx(0.8)
+    assert float(loss.kl) == pytest.approx(0.183940, abs=1e-6)
+    assert loss.total.item() == pytest.approx(-0.08 + 0.091970, abs=1e-6)
+
+
+def test_scores_do_not_depend_on_padding(model):
+    rows = [
+        row("a", [1, 4, 3, 2, 5, 3], [0, 0, 0, 0, 1, 1]),
+        row("b", [1, 6, 2, 7, 3, 1, 8, 2, 9], [0, 0, 0, 1, 0, 0, 0, 0, 1]),
+    ]
+    together = score_rows(model, rows, temperature=0.7)
+    alone = [score_rows(model, [one], temperature=0.7) for one in rows]
+    for name in ("logprobs_N", "entropy_N"):
+        expected = torch.cat([getattr(scores, name) for scores in alone])
+        assert torch.allclose(getattr(together, name), expected, atol=1e-5)
+
+
+def test_scores_are_the_models_distribution_at_the_token_before(model):
+    token_ids = [1, 4, 3, 2, 5, 3]
+    scores = score_rows(model, [row("a", token_ids, [0, 0, 0, 0, 1, 1])])
+    logprobs = torch.log_softmax(model(torch.tensor([token_ids])).logits[0], -1)
+    assert torch.allclose(scores.logprobs_N, torch.stack([logprobs[3, 5], logprobs[4, 3]]))
+    entropy = -(logprobs[3:5].exp() * logprobs[3:5]).sum(-1)
+    assert torch.allclose(scores.entropy_N, entropy)
+
+
+def test_loss_in_chunks_has_the_gradient_of_the_whole(model):
+    rows = [row(f"r{i}", [1, 4 + i, 3, 2, 5 + i], [0, 0, 0, 0, 1]) for i in range(4)]
+    rows.append(row("r3", [1, 9, 2, 4, 5, 6, 7], [0, 0, 0, 1, 1, 1, 1]))
+    counts = [sum(one.loss_mask) for one in rows]
+    weights = dict(
+        zip(map(id, rows), row_weights([one.rollout_id for one in rows], counts), strict=True)
+    )
+
+    def gradient(max_tokens):
+        model.zero_grad()
+        for chunk in chunks_by_tokens(rows, max_tokens):
+            scores = score_rows(model, chunk)
+            per_token = [weights[id(one)] for one in chunk for _ in range(sum(one.loss_mask))]
+            old = scores.logprobs_N.detach() - 0.1
+            policy_loss(
+                scores.logprobs_N, old, torch.ones_like(old), torch.tensor(per_token)
+            ).total.backward()
+        return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+    assert [len(chunk) for chunk in chunks_by_tokens(rows, 12)] == [2, 2, 1]
+    assert torch.allclose(gradient(None), gradient(12), atol=1e-6)

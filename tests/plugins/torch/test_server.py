@@ -1,0 +1,278 @@
+"""The inference server, asked through the openai client and by hand."""
+
+import asyncio
+import json
+import threading
+import time
+
+import aiohttp
+import openai
+import pytest
+import torch
+
+from agl.errors import ConfigError
+from agl_torch.server import InferenceServer
+
+MESSAGES = [{"role": "user", "content": "red and green"}]
+PROMPT = [1, 4, 12, 5, 3, 2]  # <user> red and green <end> <agent>
+
+
+@pytest.fixture
+def server(model, tokenizer):
+    with InferenceServer(model, tokenizer, model_name="tiny", max_model_tokens=40) as server:
+        yield server
+
+
+@pytest.fixture
+async def client(server):
+    async with openai.AsyncOpenAI(base_url=server.url, api_key="none", max_retries=0) as client:
+        yield client
+
+
+async def post(server, body):
+    data = body if isinstance(body, bytes) else json.dumps(body)
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{server.url}/chat/completions", data=data) as response,
+    ):
+        return response.status, await response.json()
+
+
+async def test_answer_carries_ids_and_logprobs_of_a_plain_forward_pass(client, model, tokenizer):
+    answer = await client.chat.completions.create(
+        model="tiny",
+        messages=MESSAGES,
+        max_tokens=8,
+        temperature=0.8,
+        logprobs=True,
+        extra_body={"return_token_ids": True},
+    )
+    choice = answer.choices[0]
+    assert answer.prompt_token_ids == PROMPT
+    logits = model(torch.tensor([[*PROMPT, *choice.token_ids]])).logits[0]
+    expected = torch.log_softmax(logits / 0.8, -1)[
+        torch.arange(len(choice.token_ids)) + len(PROMPT) - 1, torch.tensor(choice.token_ids)
+    ]
+    content = choice.logprobs.content
+    assert [token.logprob for token in content] == pytest.approx(expected.tolist(), abs=1e-4)
+    assert [tokenizer.convert_tokens_to_ids(token.token) for token in content] == choice.token_ids
+    assert tokenizer.decode(choice.token_ids, skip_special_tokens=True) == choice.message.content
+    assert answer.usage.prompt_tokens == 6
+    assert answer.usage.completion_tokens == len(choice.token_ids)
+    assert answer.model_version == "0"
+    assert choice.weight_versions == [{"version": "0", "start": 0, "end": len(choice.token_ids)}]
+
+
+async def test_ids_and_logprobs_come_only_when_asked_for(server):
+    _, answer = await post(server, {"model": "tiny", "messages": MESSAGES, "max_tokens": 2})
+    assert "prompt_token_ids" not in answer
+    assert "token_ids" not in answer["choices"][0]
+    assert answer["choices"][0]["logprobs"] is None
+
+
+async def test_stream_brings_the_same_answer_in_pieces(client):
+    options = {
+        "model": "tiny",
+        "messages": MESSAGES,
+        "max_tokens": 12,
+        "seed": 3,
+        "logprobs": True,
+        "n": 2,
+        "extra_body": {"return_token_ids": True},
+    }
+    whole = await client.chat.completions.create(**options)
+    text, ids, logprobs, ends = {}, {}, {}, {}
+    prompts = []
+    usage = None
+    async for chunk in await client.chat.completions.create(
+        **options, stream=True, stream_options={"include_usage": True}
+    ):
+        usage = chunk.usage or usage
+        for choice in chunk.choices:
+            if choice.delta.role == "assistant":
+                prompts.append(chunk.prompt_token_ids)
+                continue
+            text[choice.index] = text.get(choice.index, "") + choice.delta.content
+            ids.setdefault(choice.index, []).extend(choice.token_ids)
+            if choice.logprobs:
+                logprobs.setdefault(choice.index, []).extend(
+                    token.logprob for token in choice.logprobs.content
+                )
+            if choice.finish_reason:
+                ends[choice.index] = choice.finish_reason
+    assert prompts == [PROMPT, PROMPT]
+    assert usage == whole.usage
+    for choice in whole.choices:
+        assert text[choice.index] == choice.message.content
+        assert ids[choice.index] == choice.token_ids
+        assert ends[choice.index] == choice.finish_reason
+        assert logprobs[choice.index] == pytest.approx(
+            [token.logprob for token in choice.logprobs.content], abs=1e-5
+        )
+    assert ids[0] != ids[1]
+
+
+async def test_streamed_text_never_shows_a_stop_text(client):
+    options = {"model": "tiny", "messages": MESSAGES, "max_tokens": 12, "temperature": 0}
+    free = (await client.chat.completions.create(**options)).choices[0].message.content
+    # From the middle of one word into the next: must be held back while it grows.
+    middle = free.index(" ", len(free) // 2)
+    stop = free[middle - 2 : middle + 2]
+    parts = [
+        chunk.choices[0].delta.content
+        async for chunk in await client.chat.completions.create(**options, stop=[stop], stream=True)
+    ]
+    assert "".join(parts) == free[: free.index(stop)]
+
+
+async def test_seed_makes_answers_repeat_and_temperature_zero_is_greedy(client, model):
+    async def ask(**options):
+        answer = await client.chat.completions.create(
+            model="tiny",
+            messages=MESSAGES,
+            max_tokens=10,
+            extra_body={"return_token_ids": True},
+            **options,
+        )
+        return answer.choices[0].token_ids
+
+    answers = await asyncio.gather(*(ask(seed=seed) for seed in (1, 2, 1, 2, 1)))
+    assert answers[0] == answers[2] == answers[4]
+    assert answers[1] == answers[3] != answers[0]
+    greedy = await ask(temperature=0)
+    with torch.no_grad():
+        theirs = model.generate(
+            torch.tensor([PROMPT]),
+            attention_mask=torch.ones(1, len(PROMPT), dtype=torch.long),
+            max_new_tokens=10,
+            do_sample=False,
+        )
+    assert greedy == theirs[0, len(PROMPT) :].tolist()
+
+
+async def test_concurrent_requests_share_batches(server, monkeypatch):
+    sizes = []
+    generate = server.sampler.generate
+
+    def counting(requests):
+        sizes.append(len(requests))
+        return generate(requests)
+
+    monkeypatch.setattr(server.sampler, "generate", counting)
+    body = {"model": "tiny", "messages": MESSAGES, "max_tokens": 5}
+    await asyncio.gather(*(post(server, body) for _ in range(24)))
+    assert sum(sizes) == 24
+    assert len(sizes) < 24
+
+
+async def test_no_answer_mixes_two_versions_of_the_weights(server, client):
+    """Each version makes the model say one word only; an update in between would show."""
+    stop, pushed = threading.Event(), threading.Event()
+
+    def push_weights():
+        words = iter(range(10**6))
+        while not stop.is_set():
+            with server.updating() as model, torch.no_grad():
+                # The head becomes blind to everything but a constant: one word wins by far.
+                model.lm_head.weight.zero_()
+                model.model.norm.weight.zero_()
+                bias = torch.zeros(model.config.vocab_size)
+                bias[4 + next(words) % 8] = 50.0
+                model.lm_head.bias = torch.nn.Parameter(bias)
+            pushed.set()
+            time.sleep(0.002)
+
+    thread = threading.Thread(target=push_weights)
+    thread.start()
+    try:
+        await asyncio.to_thread(pushed.wait)
+        answers = await asyncio.gather(
+            *(
+                client.chat.completions.create(
+                    model="tiny",
+                    messages=MESSAGES,
+                    max_tokens=25,
+                    extra_body={"return_token_ids": True},
+                )
+                for _ in range(40)
+            )
+        )
+    finally:
+        stop.set()
+        thread.join()
+    for answer in answers:
+        version = int(answer.model_version)
+        assert set(answer.choices[0].token_ids) == {4 + (version - 1) % 8}
+    assert len({answer.model_version for answer in answers}) > 1
+
+
+async def test_models_and_health_are_listed(server):
+    async with aiohttp.ClientSession() as session:
+        async with session.get(f"{server.url}/models") as response:
+            assert [card["id"] for card in (await response.json())["data"]] == ["tiny"]
+        async with session.get(server.url.removesuffix("/v1") + "/health") as response:
+            assert await response.json() == {"status": "ok", "model_version": "0"}
+        async with session.get(f"{server.url}/nothing") as response:
+            assert response.status == 404
+            assert "no such address: GET /v1/nothing" in (await response.json())["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "message"),
+    [
+        ({"model": "other"}, 404, "unknown model 'other'; this server has 'tiny'"),
+        ({"max_tokens": 35}, 400, "takes 40 tokens; the messages have 6 and 35 were asked for"),
+        ({"messages": [{"role": "user", "content": "red " * 60}]}, 400, "the messages have 63"),
+        ({"messages": []}, 400, "'messages': List should have at least 1 item"),
+        ({"temperature": -1}, 400, "'temperature': Input should be greater than or equal to 0"),
+        ({"temprature": 1}, 400, "'temprature': agl-torch's server has no such option"),
+        ({"tools": [{"type": "function"}]}, 400, "does not parse tool calls"),
+        ({"frequency_penalty": 0.5}, 400, "'frequency_penalty': Input should be 0; got 0.5"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+            400,
+            "parts of type 'image_url' are not supported",
+        ),
+    ],
+)
+async def test_what_cannot_be_done_is_refused_by_name(server, change, status, message):
+    got, answer = await post(server, {"model": "tiny", "messages": MESSAGES, **change})
+    assert got == status
+    assert message in answer["error"]["message"]
+    assert answer["error"]["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize("body", [b"{", b"[1]", b""])
+async def test_a_body_that_is_no_request_is_refused(server, body):
+    status, answer = await post(server, body)
+    assert status == 400
+    assert answer["error"]["message"]
+
+
+async def test_openai_client_raises_its_own_errors(client):
+    with pytest.raises(openai.NotFoundError, match="unknown model"):
+        await client.chat.completions.create(model="x", messages=MESSAGES)
+    with pytest.raises(openai.BadRequestError) as caught:
+        await client.chat.completions.create(model="tiny", messages=MESSAGES, max_tokens=999)
+    assert caught.value.code == "context_length_exceeded"
+
+
+async def test_a_failure_of_the_model_is_an_answer_and_the_server_goes_on(server, monkeypatch):
+    body = {"model": "tiny", "messages": MESSAGES, "max_tokens": 2}
+    with monkeypatch.context() as patch:
+
+        def fail(requests):
+            raise RuntimeError("out of memory")
+
+        patch.setattr(server.sampler, "generate", fail)
+        status, answer = await post(server, body)
+        assert status == 500
+        assert "out of memory" in answer["error"]["message"]
+    status, _ = await post(server, body)
+    assert status == 200
+
+
+def test_a_tokenizer_without_a_chat_template_is_refused(model, tokenizer, monkeypatch):
+    monkeypatch.setattr(tokenizer, "chat_template", None)
+    with pytest.raises(ConfigError, match="has no chat_template"):
+        InferenceServer(model, tokenizer)
