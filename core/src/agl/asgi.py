@@ -5,6 +5,7 @@ request.
 """
 
 import asyncio
+import contextlib
 import hmac
 import json
 import logging
@@ -91,8 +92,9 @@ class ErrorGuard:
         try:
             await self.app(scope, receive, watched)
         except Exception:
-            logger.exception("%s %s failed", scope["method"], scope["path"])
+            # With an answer under way, FastAPI has called its handler for this, and raises again.
             if not status:
+                logger.exception("%s %s failed", scope["method"], scope["path"])
                 await answer(
                     watched, 500, "internal error; see the server's log", "InternalServerError"
                 )
@@ -151,7 +153,7 @@ class WholeBody:
             return await self.app(scope, receive, send)
         length = header(scope, b"content-length")
         if length.isdigit() and int(length) > self.max_bytes:
-            return await self._too_large(send, f"the body has {int(length)} bytes")
+            return await self._too_large(receive, send, f"the body has {int(length)} bytes")
         chunks: list[bytes] = []
         size = 0
         while True:
@@ -161,7 +163,8 @@ class WholeBody:
             chunks.append(message.get("body", b""))
             size += len(chunks[-1])
             if size > self.max_bytes:
-                return await self._too_large(send, f"the body has more than {size - 1} bytes")
+                what = f"the body has {self.max_bytes + 1} bytes or more"
+                return await self._too_large(receive, send, what)
             if not message.get("more_body", False):
                 break
         body = b"".join(chunks)
@@ -170,7 +173,7 @@ class WholeBody:
             try:
                 body = gunzip(body, self.max_bytes)
             except OverflowError as error:
-                return await self._too_large(send, f"the body has {error}")
+                return await self._too_large(None, send, f"the body has {error}")
             except ValueError as error:
                 return await answer(send, 400, f"the body is {error}", "InvalidBody")
         elif encoding not in (b"", b"identity"):
@@ -191,14 +194,20 @@ class WholeBody:
 
         return await self.app(scope, whole, send)
 
-    async def _too_large(self, send: Send, what: str) -> None:
+    async def _too_large(self, receive: Receive | None, send: Send, what: str) -> None:
+        if receive is not None:
+            # Read to the end, for a client that is still sending would see a broken connection
+            # instead of the answer; but not for ever.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(5.0):
+                    while (await receive()).get("more_body", False):
+                        pass
         await answer(
             send,
             413,
             f"{what}; this server takes {self.max_bytes}. Send fewer records at once, or start the "
             f"server with a larger max_body_bytes",
             "BodyTooLarge",
-            # What is left of the body will not be read.
             (b"connection", b"close"),
         )
 

@@ -6,6 +6,7 @@ import logging
 from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from itertools import groupby
+from json import JSONDecodeError
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Body, FastAPI, Query, Request, Response
@@ -61,9 +62,7 @@ class _StrictRequest(Request):
         try:
             return wire.decode(await self.body())
         except ValueError as error:
-            raise RequestValidationError(
-                [{"type": "json_invalid", "loc": ("body",), "msg": f"not JSON: {error}"}]
-            ) from None
+            raise JSONDecodeError(str(error), "", 0) from None  # what FastAPI answers with 422
 
 
 class _StrictRoute(APIRoute):
@@ -419,6 +418,7 @@ def store_app(
         api.add_api_route(f"/v1/{signal}", not_implemented, methods=["POST"])
     api.add_exception_handler(AglError, _agl_error)
     api.add_exception_handler(RequestValidationError, _validation_error)
+    api.add_exception_handler(Exception, _unforeseen)
 
     app: App = WholeBody(RememberedPosts(api), max_body_bytes)
     if token:
@@ -467,7 +467,15 @@ async def _validation_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     # Without the input, which may be large and need not be JSON.
     details = [{key: part[key] for key in ("type", "loc", "msg")} for part in error.errors()]
+    for detail, part in zip(details, error.errors(), strict=True):
+        if detail["type"] == "json_invalid":
+            detail["msg"] = f"not JSON: {part['ctx']['error']}"
     return _error(422, details, "ValidationError")
+
+
+async def _unforeseen(request: Request, error: Exception) -> Response:
+    logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    return _error(500, "internal error; see the server's log", "InternalServerError")
 
 
 class _ErrorBody(BaseModel):

@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
+from urllib.parse import urlsplit
 
 from agl.env import LightningEnvVar, resolve_str_env_var
 from agl.errors import ConfigError, StoreError
@@ -191,15 +192,13 @@ class LightningStoreServer(LightningStore):
         return self._client
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"endpoint": self.endpoint, "token": self._token}
+        address = urlsplit(self.endpoint)
+        return {"_host": address.hostname, "_port": address.port, "_token": self._token}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        from agl.client import LightningStoreClient
-
-        self._store = self._thread = self._routes = None
+        vars(self).update(state)
+        self._store = self._thread = self._routes = self._client = None
         self._owner = -1
-        self._token = state["token"]
-        self._client = LightningStoreClient(state["endpoint"], token=self._token)
 
     @property
     def capabilities(self) -> LightningStoreCapabilities:

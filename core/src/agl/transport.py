@@ -82,7 +82,7 @@ class Transport:
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
+        vars(self).update(state)
         self._sessions = _Sessions(self)
 
     async def get(self, path: str, query: Mapping[str, Any] | None = None) -> bytes:

@@ -1,8 +1,13 @@
 """``agl store``: serve a store until told to stop."""
 
+from typing import TYPE_CHECKING
+
 import click
 
 from agl.env import LightningEnvVar
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @click.command("store")
@@ -66,6 +71,7 @@ def command(
     http://HOST:PORT/v1/traces. SIGTERM and Ctrl+C let requests in progress finish.
     """
     import asyncio
+    from pathlib import Path
 
     from agl.errors import ConfigError, StoreUnavailableError
     from agl.logs import setup_logging
@@ -74,19 +80,21 @@ def command(
         raise click.UsageError("--path has no meaning with --backend memory; leave one of them out")
     setup_logging(log_level.upper())
     try:
-        asyncio.run(_serve(host, port, backend, path or "agl-store.db", token, cors_origins))
+        file = None if backend == "memory" else Path(path or "agl-store.db").absolute()
+        asyncio.run(_serve(host, port, file, token, cors_origins))
     except (ConfigError, StoreUnavailableError) as error:
-        wrong_request = click.ClickException(str(error))
-        wrong_request.exit_code = 2
-        raise wrong_request from None
+        raise _WrongRequest(str(error)) from None
+
+
+class _WrongRequest(click.ClickException):
+    exit_code = 2
 
 
 async def _serve(
-    host: str, port: int, backend: str, path: str, token: str | None, origins: tuple[str, ...]
+    host: str, port: int, file: "Path | None", token: str | None, origins: tuple[str, ...]
 ) -> None:
     import asyncio
     import signal
-    from pathlib import Path
 
     from agl.server import LightningStoreServer
     from agl.serving import bind
@@ -108,14 +116,13 @@ async def _serve(
     # The port first: a server that cannot have it leaves no file behind.
     sock = bind(host, port)
     try:
-        where = "in memory" if backend == "memory" else str(Path(path).absolute())
-        store = InMemoryLightningStore() if backend == "memory" else SqliteLightningStore(path)
+        store = InMemoryLightningStore() if file is None else SqliteLightningStore(str(file))
         server = LightningStoreServer(
             store, sock=sock, token=token, cors_allow_origins=list(origins)
         )
         try:
             await server.start()
-            click.echo(f"agl store: {server.endpoint} ({where})", err=True)
+            click.echo(f"agl store: {server.endpoint} ({file or 'in memory'})", err=True)
             await stop.wait()
             click.echo("agl store: finishing requests", err=True)
         finally:
