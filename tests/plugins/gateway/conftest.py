@@ -1,0 +1,72 @@
+from collections.abc import AsyncIterator
+
+import aiohttp
+import pytest
+
+from agl.store.memory import InMemoryLightningStore
+from agl.testing.echo_llm import EchoLLM
+from agl.types import AttemptedRollout, Span
+from agl_gateway import LLMProxy
+
+
+class Bench:
+    """A proxy in front of a model server, an attempt that calls it, and the store behind it."""
+
+    def __init__(
+        self,
+        proxy: LLMProxy,
+        llm: EchoLLM,
+        store: InMemoryLightningStore,
+        rollout: AttemptedRollout,
+    ) -> None:
+        self.proxy, self.llm, self.store, self.rollout = proxy, llm, store, rollout
+
+    @staticmethod
+    def ask(content: str = "hello big world", **fields: object) -> dict:
+        return {"model": "echo", "messages": [{"role": "user", "content": content}], **fields}
+
+    @staticmethod
+    def models(url: str, *names: str) -> list[dict]:
+        return [
+            {
+                "model_name": name,
+                "litellm_params": {"model": f"hosted_vllm/{name}", "api_base": url},
+            }
+            for name in names or ("echo",)
+        ]
+
+    async def other(self, proxy: LLMProxy, llm: EchoLLM | None = None) -> "Bench":
+        """Another proxy at the same store, with an attempt of its own."""
+        rollout = await self.store.start_rollout(input="task")
+        return Bench(proxy, llm or self.llm, self.store, rollout)
+
+    @property
+    def url(self) -> str:
+        resource = self.proxy.as_resource(model=self.proxy._backends.names[0])
+        return resource.get_base_url(self.rollout.rollout_id, self.rollout.attempt.attempt_id)
+
+    async def post(self, body: object, url: str | None = None, **headers: str) -> tuple[int, bytes]:
+        url = f"{url or self.url}/chat/completions"
+        kind = {"data": body} if isinstance(body, bytes) else {"json": body}
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(url, headers=headers, **kind) as response,
+        ):
+            return response.status, await response.read()
+
+    async def spans(self) -> list[Span]:
+        await self.proxy.flush()
+        return list(await self.store.query_spans(self.rollout.rollout_id))
+
+    async def span(self) -> Span:
+        (span,) = await self.spans()
+        return span
+
+
+@pytest.fixture
+async def bench(memory_store: InMemoryLightningStore, echo_llm: EchoLLM) -> AsyncIterator[Bench]:
+    proxy = LLMProxy(model_list=Bench.models(echo_llm.url), store=memory_store)
+    await proxy.start()
+    rollout = await memory_store.start_rollout(input="task")
+    yield Bench(proxy, echo_llm, memory_store, rollout)
+    await proxy.stop()

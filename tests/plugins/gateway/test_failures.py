@@ -1,0 +1,187 @@
+"""What goes wrong reaches the agent as OpenAI's errors do, and the record all the same."""
+
+import asyncio
+import json
+import socket
+
+import aiohttp
+import pytest
+
+from agl.semconv import ModelCallAttributes as Key
+from agl.testing.echo_llm import RawReply
+from agl.types import ProxyLLM
+from agl_gateway import LLMProxy
+
+
+def raw(status: int, body: bytes, content_type: str = "application/json"):
+    return lambda request: RawReply(status, body, content_type)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.mark.parametrize(
+    ("reply", "status", "message"),
+    [
+        (raw(400, b'{"error":{"message":"too long"}}'), 400, "too long"),
+        (raw(500, b'{"error":{"message":"out of memory"}}'), 500, "out of memory"),
+        (raw(503, b"<html>Bad gateway</html>", "text/html"), 503, "Bad gateway"),
+        (raw(200, b"<html>login</html>", "text/html"), 502, "login"),
+        (raw(200, b'{"choices": [', "application/json"), 502, "no chat completion"),
+        (raw(200, b'{"choices": null}', "application/json"), 502, "no chat completion"),
+    ],
+    ids=["400", "500", "HTML 503", "HTML 200", "broken JSON", "no choices"],
+)
+async def test_a_failing_backend_is_passed_on_and_recorded(
+    bench, reply: object, status: int, message: str
+) -> None:
+    bench.llm.reply = reply
+    got, body = await bench.post(bench.ask())
+    assert got == status
+    assert message in json.loads(body)["error"]["message"]
+    span = await bench.span()
+    assert message in span.attributes[Key.ERROR]
+    assert span.status.status_code == "ERROR"
+    assert span.attributes["http.response.status_code"] == status
+    assert json.loads(span.attributes[Key.INPUT_MESSAGES]) == bench.ask()["messages"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "message"),
+    [
+        (b'{"model": "echo",', 400, "not valid JSON"),
+        (b"[1]", 400, "expected a JSON object"),
+        (b'{"model": "echo"}', 400, "no 'messages'"),
+        (b'{"messages": []}', 400, "no 'model'; served models: echo"),
+        (b'{"model": "gpt", "messages": []}', 404, "unknown model 'gpt'; served models: echo"),
+    ],
+)
+async def test_a_wrong_request_is_refused_by_name_and_recorded(
+    bench, body: bytes, status: int, message: str
+) -> None:
+    got, answer = await bench.post(body)
+    assert got == status
+    error = json.loads(answer)["error"]
+    assert message in error["message"]
+    assert error["type"] == "invalid_request_error"
+    assert message in (await bench.span()).attributes[Key.ERROR]
+    assert bench.llm.requests == []
+
+
+async def test_a_body_over_the_limit_is_refused(bench) -> None:
+    proxy = LLMProxy(model_list=bench.models(bench.llm.url), store=bench.store, max_body_bytes=100)
+    await proxy.start()
+    status, body = await bench.post(bench.ask("x" * 100), f"{proxy._url()}/v1")
+    await proxy.stop()
+    assert status == 413
+    assert "larger than 100 bytes" in json.loads(body)["error"]["message"]
+
+
+async def test_a_backend_that_is_down_is_502_after_the_retries(bench) -> None:
+    proxy = LLMProxy(
+        model_list=bench.models(f"http://127.0.0.1:{free_port()}/v1"),
+        store=bench.store,
+        num_retries=2,
+    )
+    await proxy.start()
+    url = proxy.as_resource(bench.rollout.rollout_id, bench.rollout.attempt.attempt_id).endpoint
+    status, body = await bench.post(bench.ask(), url)
+    await proxy.stop()
+    assert status == 502
+    assert "cannot be reached after 3 tries" in json.loads(body)["error"]["message"]
+    span = await bench.span()
+    assert "cannot be reached after 3 tries" in span.attributes[Key.ERROR]
+
+
+async def test_an_overloaded_backend_is_tried_again_within_one_record(bench) -> None:
+    proxy = LLMProxy(model_list=bench.models(bench.llm.url), store=bench.store, num_retries=1)
+    await proxy.start()
+    url = proxy.as_resource(bench.rollout.rollout_id, bench.rollout.attempt.attempt_id).endpoint
+    bench.llm.reply = lambda request: (
+        "fine" if len(bench.llm.requests) > 1 else RawReply(503, b"{}")
+    )
+    status, _ = await bench.post(bench.ask(), url)
+    await proxy.stop()
+    assert status == 200
+    assert len(bench.llm.requests) == 2
+    assert Key.ERROR not in (await bench.span()).attributes
+
+
+async def test_a_client_that_hangs_up_mid_stream_is_recorded_with_what_had_come(
+    bench,
+) -> None:
+    bench.llm.latency_seconds = 0.05
+    async with aiohttp.ClientSession() as session:
+        body = bench.ask(" ".join("word" for _ in range(40)), stream=True)
+        async with session.post(f"{bench.url}/chat/completions", json=body) as response:
+            await response.content.readany()
+    for _ in range(100):
+        spans = await bench.spans()
+        if spans:
+            break
+        await asyncio.sleep(0.02)
+    (span,) = spans
+    assert "client closed the connection" in span.attributes[Key.ERROR]
+    assert len(span.attributes.get(Key.RESPONSE_TOKEN_IDS, [])) < 40
+    assert span.attributes[Key.RESPONSE_ID] == "chatcmpl-1"
+
+
+async def test_a_client_that_hangs_up_before_the_answer_is_recorded(bench) -> None:
+    bench.llm.latency_seconds = 0.3
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.1):
+            await bench.post(bench.ask())
+    await asyncio.sleep(0.05)
+    assert "client closed the connection" in (await bench.span()).attributes[Key.ERROR]
+
+
+@pytest.mark.parametrize(
+    ("stream", "error"),
+    [
+        (b'data: {"id":"c","choices":[{"index":0,"delta":{"content":"a"}}]}\n\n', "ended before"),
+        (b'data: {"error":{"message":"worker died"}}\n\n', "worker died"),
+        (b"data: {broken\n\n", "not JSON"),
+    ],
+)
+async def test_a_stream_that_breaks_tells_the_agent_and_the_record(
+    bench, stream: bytes, error: str
+) -> None:
+    bench.llm.reply = raw(200, stream, "text/event-stream")
+    status, body = await bench.post(bench.ask(stream=True))
+    assert status == 200
+    last = body.strip().split(b"\n\n")[-1].removeprefix(b"data: ")
+    assert error in json.loads(last)["error"]["message"]
+    assert error in (await bench.span()).attributes[Key.ERROR]
+
+
+async def test_half_an_attribution_is_refused(bench) -> None:
+    url = bench.proxy.as_resource().get_base_url()
+    status, body = await bench.post(bench.ask(), url, **{"x-rollout-id": "ro-1"})
+    assert status == 400
+    assert "x-attempt-id" in json.loads(body)["error"]["message"]
+
+
+async def test_an_unknown_address_and_a_wrong_method_are_named(bench) -> None:
+    base = bench.url.removesuffix("/v1")
+    async with aiohttp.ClientSession() as session:
+        async with session.post(f"{base}/v1/embeddings", json={}) as response:
+            assert response.status == 404
+            assert "/v1/chat/completions" in (await response.json())["error"]["message"]
+        async with session.get(f"{base}/v1/chat/completions") as response:
+            assert response.status == 405
+
+
+async def test_a_call_of_an_unknown_attempt_is_answered_and_costs_no_other_record(
+    bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    llm = ProxyLLM(endpoint=f"{bench.proxy._url()}/v1", model="echo")
+    statuses = await asyncio.gather(
+        bench.post(bench.ask("lost"), llm.get_base_url("ro-x", "at-x")),
+        bench.post(bench.ask("kept")),
+    )
+    assert [status for status, _ in statuses] == [200, 200]
+    assert json.loads((await bench.span()).attributes[Key.INPUT_MESSAGES])[0]["content"] == "kept"
+    assert "'ro-x'" in caplog.text

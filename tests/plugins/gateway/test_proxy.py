@@ -1,0 +1,226 @@
+"""Life of the proxy: start, stop, models, attribution, what it refuses."""
+
+import asyncio
+import json
+import subprocess
+import sys
+
+import aiohttp
+import pytest
+
+from agl.errors import ConfigError, StoreUnavailableError
+from agl.semconv import ModelCallAttributes as Key
+from agl.store.memory import InMemoryLightningStore
+from agl.testing.echo_llm import EchoLLM
+from agl.types import LLM, ProxyLLM
+from agl_gateway import LLMProxy
+
+
+async def test_it_stops_and_starts_again_on_its_port(bench) -> None:
+    port = bench.proxy.port
+    assert bench.proxy.is_running()
+    await bench.proxy.restart()
+    assert bench.proxy.port == port
+    assert (await bench.post(bench.ask()))[0] == 200
+    await bench.proxy.stop()
+    assert not bench.proxy.is_running()
+    assert len(await bench.spans()) == 1
+    await bench.proxy.stop()
+
+
+async def test_a_port_in_use_is_refused(bench) -> None:
+    other = LLMProxy(port=bench.proxy.port, store=bench.store)
+    with pytest.raises(ConfigError, match=f"port {bench.proxy.port} .*is in use"):
+        await other.start()
+
+
+async def test_it_does_not_start_without_a_store() -> None:
+    with pytest.raises(ConfigError, match="no store"):
+        await LLMProxy().start()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_workers": 4}, "num_workers=4: expected 1"),
+        ({"launch_mode": "mp"}, "launch_mode='mp'"),
+        ({"litellm_config": {"router_settings": {}}}, "does not take litellm_config"),
+        ({"middlewares": ["stream_conversion"]}, "does not take middlewares"),
+        ({"callbacks": ["opentelemetry"]}, "unknown name 'opentelemetry'"),
+        ({"num_retries": -1}, "expected 0 or more"),
+        ({"model_list": [{"model_name": "m"}]}, r"model_list\[0\]"),
+        (
+            {"model_list": [{"model_name": "m", "litellm_params": {"model": "m"}}]},
+            "api_base is None",
+        ),
+        (
+            {"model_list": [{"model_name": "m", "litellm_params": {"temperature": 1}}]},
+            "unknown key 'temperature'",
+        ),
+    ],
+)
+def test_what_it_does_not_take_is_refused_by_name(arguments: dict, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        LLMProxy(**arguments)
+
+
+async def test_a_new_model_list_holds_for_the_next_request_and_not_for_one_in_flight(
+    bench,
+) -> None:
+    bench.llm.latency_seconds = 0.2
+    with EchoLLM(lambda request: "from the other") as other:
+        first = asyncio.create_task(bench.post(bench.ask("from the first")))
+        await asyncio.sleep(0.1)
+        bench.proxy.update_model_list(bench.models(other.url))
+        assert b"from the other" in (await bench.post(bench.ask()))[1]
+        assert b"from the first" in (await first)[1]
+
+
+async def test_replicas_share_the_attempts_and_keep_each(
+    bench,
+) -> None:
+    with EchoLLM() as one, EchoLLM() as other:
+        replicas = bench.models(one.url) + bench.models(other.url)
+        proxy = LLMProxy(model_list=replicas, store=bench.store)
+        await proxy.start()
+        for _ in range(12):
+            attempt = await bench.other(proxy)
+            before = len(one.requests)
+            for _ in range(3):
+                await attempt.post(bench.ask())
+            assert len(one.requests) - before in (0, 3)
+        await proxy.stop()
+        assert one.requests
+        assert other.requests
+
+
+async def test_the_backend_gets_its_key_and_its_name_of_the_model(bench) -> None:
+    entry = bench.models(bench.llm.url, "policy")[0]
+    entry["litellm_params"] |= {"model": "openai/org/model", "api_key": "secret"}
+    bench.proxy.update_model_list([entry])
+    await bench.post({**bench.ask(), "model": "policy"}, authorization="Bearer of-the-agent")
+    assert bench.llm.requests[0]["model"] == "org/model"
+    assert bench.llm.request_headers[0]["authorization"] == "Bearer secret"
+    assert bench.llm.requests[0]["return_token_ids"] is True
+    assert bench.llm.requests[0]["logprobs"] is True
+
+
+async def test_without_callbacks_the_request_goes_out_as_it_came(bench) -> None:
+    proxy = LLMProxy(model_list=bench.models(bench.llm.url), store=bench.store, callbacks=())
+    await proxy.start()
+    await bench.post(bench.ask(), f"{proxy._url()}/v1")
+    await proxy.stop()
+    assert bench.llm.requests == [bench.ask()]
+
+
+async def test_headers_attribute_a_call_and_a_bare_one_is_not_recorded(bench) -> None:
+    bare = bench.proxy.as_resource().get_base_url()
+    assert (await bench.post(bench.ask("bare"), bare))[0] == 200
+    ids = {
+        "x-rollout-id": bench.rollout.rollout_id,
+        "x-attempt-id": bench.rollout.attempt.attempt_id,
+    }
+    assert (await bench.post(bench.ask("ours"), bare, **ids))[0] == 200
+    assert (await bench.post(bench.ask("short"), bench.url.removesuffix("/v1")))[0] == 200
+    asked = [
+        json.loads(span.attributes[Key.INPUT_MESSAGES])[0]["content"]
+        for span in await bench.spans()
+    ]
+    assert asked == ["ours", "short"]
+
+
+async def test_a_traceparent_makes_the_record_a_child_of_the_agents_span(bench) -> None:
+    trace_id, span_id = "ab" * 16, "cd" * 8
+    await bench.post(bench.ask(), traceparent=f"00-{trace_id}-{span_id}-01")
+    span = await bench.span()
+    assert (span.trace_id, span.parent_id) == (trace_id, span_id)
+
+
+async def test_the_resource_names_model_and_address(bench) -> None:
+    proxy = bench.proxy
+    resource = proxy.as_resource(sampling_parameters={"temperature": 0.7})
+    assert isinstance(resource, ProxyLLM)
+    assert resource.endpoint == f"http://127.0.0.1:{proxy.port}/v1"
+    assert resource.model == "echo"
+    assert resource.sampling_parameters == {"temperature": 0.7}
+    bound = proxy.as_resource("ro-1", "at-1")
+    assert type(bound) is LLM
+    assert bound.endpoint.endswith("/rollout/ro-1/attempt/at-1/v1")
+    with pytest.raises(ConfigError, match="both ids"):
+        proxy.as_resource("ro-1")
+    with pytest.raises(ConfigError, match="model 'x' is not served; served models: echo"):
+        proxy.as_resource(model="x")
+    proxy.update_model_list(bench.models(bench.llm.url, "a", "b"))
+    with pytest.raises(ConfigError, match="no model was named; served models: a, b"):
+        proxy.as_resource()
+    with pytest.raises(ConfigError, match="no port before it runs"):
+        LLMProxy(model_list=bench.models(bench.llm.url)).as_resource()
+
+
+async def test_on_a_public_host_it_asks_for_a_key_that_the_resource_carries(
+    bench,
+) -> None:
+    proxy = LLMProxy(model_list=bench.models(bench.llm.url), store=bench.store, host="0.0.0.0")
+    await proxy.start()
+    resource = proxy.as_resource()
+    assert resource.api_key
+    url = f"http://127.0.0.1:{proxy.port}/v1"
+    refused, body = await bench.post(bench.ask(), url)
+    allowed, _ = await bench.post(bench.ask(), url, authorization=f"Bearer {resource.api_key}")
+    await proxy.stop()
+    assert (refused, allowed) == (401, 200)
+    assert json.loads(body)["error"]["code"] == "invalid_api_key"
+
+
+class ShakyStore(InMemoryLightningStore):
+    """Cannot be reached at first."""
+
+    failures = 2
+
+    async def add_many_spans(self, spans):
+        if self.failures:
+            self.failures -= 1
+            raise StoreUnavailableError("connection refused")
+        return await super().add_many_spans(spans)
+
+
+async def test_a_store_that_comes_back_gets_every_record(bench) -> None:
+    store = ShakyStore()
+    bench.proxy.set_store(store)
+    bench.store, bench.rollout = store, await store.start_rollout(input="task")
+    for number in range(3):
+        assert (await bench.post(bench.ask(str(number))))[0] == 200
+    assert len(await bench.spans()) == 3
+    await store.close()
+
+
+async def test_a_call_in_flight_when_the_proxy_stops_is_recorded(bench) -> None:
+    bench.llm.latency_seconds = 0.3
+    call = asyncio.create_task(bench.post(bench.ask()))
+    await asyncio.sleep(0.1)
+    await bench.proxy.stop()
+    assert (await call)[0] == 200
+    assert Key.ERROR not in (await bench.span()).attributes
+
+
+async def test_it_runs_beside_another_event_loop(bench) -> None:
+    # flush() and stop() are called from loops other than the one that started the proxy.
+    await bench.post(bench.ask())
+    await asyncio.to_thread(asyncio.run, bench.proxy.flush())
+    assert len(list(await bench.store.query_spans(bench.rollout.rollout_id))) == 1
+    await asyncio.to_thread(asyncio.run, bench.proxy.stop())
+
+
+async def test_health_needs_no_key(bench) -> None:
+    url = f"http://127.0.0.1:{bench.proxy.port}/health"
+    async with aiohttp.ClientSession() as session, session.get(url) as response:
+        assert response.status == 200
+
+
+def test_the_top_module_loads_nothing_heavy() -> None:
+    code = (
+        "import sys, agl_gateway; heavy = {'aiohttp', 'uvicorn', 'pydantic', 'asyncio'}; "
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
