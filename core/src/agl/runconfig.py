@@ -4,7 +4,6 @@
 Neither builds a component or starts anything.
 """
 
-import dataclasses
 import inspect
 import os
 import sys
@@ -17,7 +16,7 @@ from agl import plugins
 from agl.config import ComponentPlan, import_attribute, located, plan_component
 from agl.datasets import load_dataset
 from agl.errors import AglError, ConfigError, DatasetError
-from agl.schema import validate
+from agl.schema import schema_of, validate
 from agl.secrets import expand, key, redact
 from agl.values import apply_overrides, parse_yaml
 
@@ -79,14 +78,6 @@ class ConfigFile:
             address = key(address, part)
         return address
 
-    def resolved(self) -> dict[str, Any]:
-        """Every key with the value in force, defaults included and secrets redacted."""
-        defaults = {
-            f.name: f.default_factory() if callable(f.default_factory) else f.default  # pyright: ignore
-            for f in dataclasses.fields(RunConfig)
-        }
-        return redact({name: self.values.get(name, default) for name, default in defaults.items()})
-
 
 @dataclass(frozen=True)
 class CheckedConfig:
@@ -100,6 +91,14 @@ class CheckedConfig:
     """Key of the file -> what to build; keys without a component are left out."""
     hooks: list[object]
     resources: "NamedResources | None"
+
+    def resolved(self) -> dict[str, Any]:
+        """Every key and option with the value in force, defaults included, secrets redacted."""
+        # As read where it was given, since that still has ``${NAME}`` in place.
+        values = {**vars(self.file.config), **self.file.values}
+        for name, plan in self.components.items():
+            values[name] = _with_defaults(values[name], plan)
+        return redact(values)
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> ConfigFile:
@@ -161,14 +160,14 @@ def check_config(file: ConfigFile, *, run_dir: Path, dry: bool = False) -> Check
         for name, value in (("train", config.train), ("val", config.val))
         if value is not None
     }
-    if config.runners is not None and config.runners < 1:
-        raise ConfigError(f"{file.where('runners')}: must be at least 1, got {config.runners}")
+    plans = _plan_components(file, run_dir, dry)
+    _check_runners(file, plans["strategy"])
     return CheckedConfig(
         file=file,
         agent=agent,
         train=datasets.get("train"),
         val=datasets.get("val"),
-        components=_plan_components(file, run_dir, dry),
+        components=plans,
         hooks=[_load_hook(spec, file.where("hooks", n)) for n, spec in enumerate(config.hooks)],
         resources=_resources(config.resources, file.where("resources")),
     )
@@ -216,6 +215,21 @@ def _plan_components(file: ConfigFile, run_dir: Path, dry: bool) -> dict[str, Co
     return plans
 
 
+def _check_runners(file: ConfigFile, strategy: ComponentPlan[Any]) -> None:
+    runners, where = file.config.runners, file.where("runners")
+    if runners is None:
+        return
+    if runners < 1:
+        raise ConfigError(f"{where}: must be at least 1, got {runners}")
+    chosen = strategy.options.get("n_runners")
+    if chosen is None:
+        raise ConfigError(f"{where}: the strategy takes no number of runners; remove this key")
+    if chosen != runners:
+        raise ConfigError(
+            f"{where}: {runners} here and {chosen} in strategy.n_runners; say it in one place"
+        )
+
+
 def _load_agent(path: str, where: str) -> "LitAgent[Any]":
     from agl.agent import LitAgent
 
@@ -259,6 +273,24 @@ def _load_hook(spec: ComponentSpec, where: str) -> object:
     except AglError as error:
         raise located(where, error) from error
     return hook
+
+
+def _with_defaults(spec: ComponentSpec, plan: ComponentPlan[Any]) -> dict[str, Any]:
+    given = dict(spec) if isinstance(spec, dict) else {"type": spec}
+    named = {"type": plan.component.name} if plan.component else {}
+    options = schema_of(plan.target).options if callable(plan.target) else ()
+    defaults = {o.name: o.default for o in options if _is_plain(o.default)}
+    chosen = {name: value for name, value in plan.options.items() if _is_plain(value)}
+    return {**named, **defaults, **chosen, **given}
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether YAML and JSON have a form for it."""
+    if isinstance(value, list):
+        return all(_is_plain(item) for item in cast("list[Any]", value))
+    if isinstance(value, dict):
+        return all(_is_plain(item) for item in cast("dict[str, Any]", value).values())
+    return isinstance(value, str | int | float | bool | None)
 
 
 def _resources(specs: dict[str, dict[str, Any]] | None, where: str) -> "NamedResources | None":

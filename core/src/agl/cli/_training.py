@@ -126,7 +126,7 @@ def _fit(
 def _write_config(checked: "CheckedConfig", run_dir: Path) -> None:
     import yaml
 
-    text = yaml.safe_dump(checked.file.resolved(), sort_keys=False, allow_unicode=True)
+    text = yaml.safe_dump(checked.resolved(), sort_keys=False, allow_unicode=True)
     (run_dir / "config.yaml").write_text(text, encoding="utf-8")
 
 

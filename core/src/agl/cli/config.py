@@ -18,8 +18,8 @@ def command(file: Path, overrides: tuple[str, ...], as_json: bool) -> None:
     from agl.runconfig import check_config, load_config
 
     loaded = load_config(file, overrides)
-    check_config(loaded, run_dir=new_run_dir(loaded.config))
+    resolved = check_config(loaded, run_dir=new_run_dir(loaded.config)).resolved()
     if as_json:
-        print_json(loaded.resolved())
+        print_json(resolved)
     else:
-        print(yaml.safe_dump(loaded.resolved(), sort_keys=False, allow_unicode=True), end="")
+        print(yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True), end="")
