@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 
 REPLACE_ME = 75
 """Exit code of a runner that is stuck and wants a fresh process (``EX_TEMPFAIL``)."""
+ORPHAN_SECONDS = 1.0
+"""How long runners get to finish, and again to react to SIGTERM, when their parent was killed."""
 QUICK_DEATH_SECONDS = 2.0
 MAX_QUICK_DEATHS = 3
 """A runner slot whose processes die this often in a row, each so soon, is given up."""
@@ -150,13 +152,22 @@ class _Supervision:
         while not self.stop.is_set() and self._processes():
             ready = connection.wait([self.parent, *self._sentinels()], timeout=1.0)
             if self.parent in ready:
-                break  # told to stop, or the parent is gone
+                self._hear()
+                break
             self._reap(replace=True)
         else:
             if not self.stop.is_set():
                 self._tell(AllEnded())
         self.stop.set()
         self._wind_down()
+
+    def _hear(self) -> None:
+        try:
+            self.parent.recv()  # "stop"
+        except (EOFError, OSError):
+            # The parent was killed, and the store that it served with it: nothing to wait for.
+            self.graceful_timeout = min(self.graceful_timeout, ORPHAN_SECONDS)
+            self.terminate_timeout = min(self.terminate_timeout, ORPHAN_SECONDS)
 
     def _on_sigterm(self, signal_number: int, frame: object) -> None:
         self.stop.set()
