@@ -41,7 +41,7 @@ class ComponentPlan(Generic[T]):
             ConfigError: The constructor refused its options, or returned something else.
             BrokenComponentError: It needs a module that is not installed.
         """
-        if isinstance(self.target, self.expected_type):
+        if isinstance(self.target, self.expected_type) and not inspect.isclass(self.target):
             return self.target
         label = str(self.component) if self.component else _name_of(self.target)
         try:

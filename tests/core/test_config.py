@@ -1,0 +1,416 @@
+"""Components are built from any form in which they may be given, or refused by name."""
+
+import sys
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import agl
+from agl.config import build_component, plan_component
+from agl.errors import (
+    BrokenComponentError,
+    ConfigError,
+    DatasetError,
+    StoreError,
+    UnknownComponentError,
+)
+from agl.runconfig import CheckedConfig, check_config, load_config
+from agl.secrets import redact
+from agl.values import apply_overrides, parse_yaml
+
+
+class Learn(agl.Algorithm):
+    """Learn.
+
+    Args:
+        n: How many.
+    """
+
+    def __init__(self, n: int = 1, rate: float = 0.1) -> None:
+        if n < 0:
+            raise ValueError("n is negative")
+        if n == 1000:
+            raise ConfigError("too many")
+        self.n, self.rate = n, rate
+
+    def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None: ...
+
+
+ready = Learn(7)
+
+
+def make_learn() -> Learn:
+    return Learn(8)
+
+
+def build(spec: Any, **options: Any) -> Any:
+    options = {"group": "agl.algorithms", "expected_type": agl.Algorithm, **options}
+    return build_component(spec, **options)
+
+
+@pytest.fixture(autouse=True)
+def _importable() -> Generator[None]:
+    # The tests are not on sys.path; a user's module is.
+    sys.modules["my_learning"] = sys.modules[__name__]
+    yield
+    del sys.modules["my_learning"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "n"),
+    [
+        (ready, 7),
+        (Learn, 1),
+        (make_learn, 8),
+        (lambda: Learn(9), 9),
+        ("my_learning:Learn", 1),
+        ("my_learning.Learn", 1),
+        ("my_learning:ready", 7),
+        ("my_learning:make_learn", 8),
+        ({"type": "my_learning:Learn", "n": "4"}, 4),
+        ({"type": Learn, "n": 5}, 5),
+        ({"type": "my_learning:ready"}, 7),
+    ],
+)
+def test_component_is_built_from_any_form(spec: Any, n: int) -> None:
+    built = build(spec)
+    assert isinstance(built, Learn)
+    assert built.n == n
+    if spec is ready:
+        assert built is ready
+
+
+def test_registered_name_is_built() -> None:
+    assert isinstance(build("baseline"), agl.Baseline)
+    assert build({"type": "baseline", "n_epochs": 3}).n_epochs == 3
+
+
+def test_none_takes_the_default_or_stays_none() -> None:
+    assert build(None) is None
+    assert isinstance(build(None, default="baseline"), agl.Baseline)
+    assert build(None, default=ready) is ready
+
+
+def test_dict_without_type_holds_options_of_the_default() -> None:
+    assert build({"n": 3}, default=Learn).n == 3
+    built = build({"n": 3}, default={"type": Learn, "rate": 0.5, "n": 1})
+    assert (built.n, built.rate) == (3, 0.5)
+    with pytest.raises(ConfigError, match=r"^here: 'type' is missing; installed: .*baseline"):
+        build({"n": 3}, where="here")
+
+
+def test_optional_defaults_go_only_where_they_are_taken_and_not_given() -> None:
+    assert build(Learn, optional_defaults={"n": 5, "unknown": 1}).n == 5
+    assert build({"type": Learn, "n": 2}, optional_defaults={"n": 5}).n == 2
+    assert build(ready, optional_defaults={"n": 5}).n == 7
+
+
+@pytest.mark.parametrize(
+    ("spec", "error", "message"),
+    [
+        ("baselin", UnknownComponentError, "f: unknown algorithm 'baselin'; installed: "),
+        ("no_module:X", ConfigError, "f: there is no module 'no_module'."),
+        ("my_learning:Lern", ConfigError, "f: 'my_learning' has no 'Lern', as 'my_learning:Lern' "),
+        ("my_learning:", ConfigError, "f: 'my_learning:' is no path; write 'module:attribute'"),
+        ("my_learning:Path", ConfigError, "f: Path: expected a Algorithm, got the class Path"),
+        ({"type": Learn, "m": 1}, ConfigError, "f.m: unknown key. Known: n, rate"),
+        ({"type": Learn, "n": "x"}, ConfigError, "f.n: expected int, got 'x'"),
+        ({"type": Learn, "n": -1}, ConfigError, "f: Learn cannot be built: ValueError: n is neg"),
+        ({"type": Learn, "n": 1000}, ConfigError, "f: too many"),
+        ({"type": ready, "n": 1}, ConfigError, "f: Learn is made already; it takes no options"),
+        (lambda: 5, ConfigError, "expected a Algorithm, got a int"),
+        (5, ConfigError, "f: int: expected a Algorithm, got a int"),
+        (
+            {"type": "baseline", "n_epoch": 1},
+            ConfigError,
+            "f.n_epoch: unknown key. Did you mean 'n_epochs'?",
+        ),
+    ],
+)
+def test_wrong_component_is_refused_in_one_line(
+    spec: Any, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error) as caught:
+        build(spec, where="f")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_module_that_fails_to_import_is_named_with_the_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "fails_inside.py").write_text("import no_such_engine")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError) as caught:
+        build("fails_inside:X", where="f")
+    assert str(caught.value) == (
+        "f: importing 'fails_inside' failed: ModuleNotFoundError: No module named 'no_such_engine'"
+    )
+
+
+def test_component_that_misses_a_module_when_built_says_what_to_install(install: Any) -> None:
+    source = """
+        import agl
+
+        class X(agl.Algorithm):
+            def __init__(self):
+                import no_such_engine
+            def run(self, train_dataset=None, val_dataset=None): ...
+    """
+    install(
+        "agl-x", {"agl_x_mod.py": source}, {"agl.algorithms": {"x": "agl_x_mod:X"}},
+        extras=["backend"],
+    )  # fmt: skip
+    with pytest.raises(BrokenComponentError, match=r"f: algorithm 'x' .*'agl-x\[backend\]'"):
+        build("x", where="f")
+
+
+def test_planning_builds_nothing() -> None:
+    plan = plan_component(
+        {"type": "my_learning:Learn", "n": -1}, group="agl.algorithms", expected_type=agl.Algorithm
+    )
+    assert plan is not None
+    assert plan.options == {"n": -1}
+
+
+# --- values and overrides
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("1e-6", 1e-6), ("4", 4), ("-2.5E3", -2500.0), ("[a, 1]", ["a", 1]), ("", None), ("a", "a")],
+)
+def test_yaml_values(text: str, value: Any) -> None:
+    assert parse_yaml(text, "x") == value
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: 1\nb: [", "f.yaml, line 2: not YAML: "),
+        ("a: 1\nb: 2\na: 3", "f.yaml, line 3: not YAML: key 'a' stands twice"),
+        ("a: \x07", "f.yaml: not YAML: "),
+        ("a: !!python/object:os.system 1", "f.yaml, line 1: not YAML: "),
+    ],
+)
+def test_text_that_is_no_yaml_is_refused_with_its_line(text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_yaml(text, "f.yaml")
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+
+
+def test_overrides_lead_into_blocks_names_and_lists() -> None:
+    values: dict[str, Any] = {"algorithm": "apo", "hooks": ["a:b", "c:d"], "store": {"path": "x"}}
+    overrides = [
+        "algorithm.beam_width=4", "hooks.1=e:f", "store.path=y", "tracer.deep.er=[1, 2]", "val=",
+    ]  # fmt: skip
+    apply_overrides(values, overrides)
+    assert values == {
+        "algorithm": {"type": "apo", "beam_width": 4},
+        "hooks": ["a:b", "e:f"],
+        "store": {"path": "y"},
+        "tracer": {"deep": {"er": [1, 2]}},
+        "val": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("runners", "'runners': expected key=value"),
+        ("=4", "expected key=value"),
+        ("a..b=4", "expected key=value"),
+        ("runners.x=1", "'runners' is 2 and has no 'x'"),
+        ("hooks.5=x", "'5' is no position in a list of 1"),
+        ("runners=[", "runners=[, line 1: not YAML"),
+    ],
+)
+def test_wrong_override_is_refused(override: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        apply_overrides({"runners": 2, "hooks": ["a"]}, [override])
+    assert message in str(caught.value)
+
+
+def test_secrets_are_redacted_and_vocabulary_is_not() -> None:
+    shown = redact(
+        {
+            "api_key": "sk-1",
+            "nested": [{"OPENAI_API_KEY": "x", "hf_token": "y", "password": 5, "token": None}],
+            "pad_token": "<pad>",
+            "max_tokens": 5,
+            "from_env": {"api_key": "${KEY}"},
+            "url": "postgres://me:pw@host/db",
+        }
+    )
+    assert shown == {
+        "api_key": "***",
+        "nested": [{"OPENAI_API_KEY": "***", "hf_token": "***", "password": "***", "token": None}],
+        "pad_token": "<pad>",
+        "max_tokens": 5,
+        "from_env": {"api_key": "${KEY}"},
+        "url": "postgres://me:***@host/db",
+    }
+
+
+# --- the file
+
+AGENT = """
+import agl
+
+@agl.rollout
+def agent(task, prompt_template):
+    return 1.0
+
+class Agent(agl.LitAgent):
+    def rollout(self, task, resources, rollout):
+        return 0.0
+
+def plain(task):
+    return 0.0
+
+class Watch(agl.Hook):
+    def __init__(self, name: str = "w"):
+        self.name = name
+    async def on_rollout_end(self, *, spans): ...
+
+class Misspelt(agl.Hook):
+    async def on_rollout_ended(self): ...
+
+watch = Watch("made")
+"""
+
+GOOD = """
+agent: cfg_agent:agent
+train: tasks.jsonl
+algorithm: baseline
+resources:
+  prompt: {resource_type: prompt_template, template: "{x}"}
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Path]:
+    (tmp_path / "cfg_agent.py").write_text(AGENT)
+    (tmp_path / "tasks.jsonl").write_text('{"x": 1}\n')
+    (tmp_path / "empty.jsonl").write_text("")
+    (tmp_path / "agl.yaml").write_text(GOOD)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield tmp_path
+    sys.modules.pop("cfg_agent", None)
+
+
+def check(project: Path, *overrides: str) -> CheckedConfig:
+    return check_config(load_config(project / "agl.yaml", overrides), run_dir=project / "run")
+
+
+def test_whole_file_is_loaded_and_nothing_is_left_behind(project: Path) -> None:
+    checked = check(
+        project,
+        "runners=3",
+        "strategy=shm",
+        "strategy.main_thread=algorithm",
+        "hooks=[cfg_agent:watch, {type: cfg_agent:Watch, name: x}]",
+        "resources.llm={type: llm, endpoint: http://h/v1, model: m}",
+        "val=tasks.jsonl",
+    )
+    assert isinstance(checked.agent, agl.LitAgent)
+    assert checked.train == checked.val == [{"x": 1}]
+    assert [hook.name for hook in checked.hooks] == ["made", "x"]  # pyright: ignore
+    assert checked.resources == {
+        "prompt": agl.PromptTemplate(template="{x}"),
+        "llm": agl.LLM(endpoint="http://h/v1", model="m"),
+    }
+    assert checked.components["strategy"].build().n_runners == 3
+    assert checked.components["store"].options == {"path": str(project / "run" / "store.db")}
+    assert isinstance(checked.components["algorithm"].build(), agl.Baseline)
+    assert not (project / "run").exists()
+    assert check(project, "agent=cfg_agent:Agent").agent.__class__.__name__ == "Agent"
+
+
+@pytest.mark.parametrize(
+    ("override", "error", "message"),
+    [
+        ("agnet=x", ConfigError, "agl.yaml: agnet: unknown key. Did you mean 'agent'?"),
+        ("runners=many", ConfigError, "agl.yaml: runners: expected int | None, got 'many'"),
+        ("runners=0", ConfigError, "agl.yaml: runners: must be at least 1, got 0"),
+        ("hooks=cfg_agent:watch", ConfigError, "agl.yaml: hooks: "),
+        (
+            "agent=cfg_agnet:agent",
+            ConfigError,
+            "agl.yaml: agent: there is no module 'cfg_agnet'. Did you mean 'cfg_agent'?",
+        ),
+        (
+            "agent=cfg_agent:agnet",
+            ConfigError,
+            "has no 'agnet', as 'cfg_agent:agnet' says. Did ",
+        ),
+        ("agent=cfg_agent:plain", ConfigError, "expected an agent (a function with @agl.rollout, "),
+        ("agent=cfg_agent:AGENT", ConfigError, "agl.yaml: agent: "),
+        ("train=missing.jsonl", DatasetError, "missing.jsonl: no such dataset file"),
+        ("train=empty.jsonl", DatasetError, "empty.jsonl: the dataset file is empty"),
+        ("val=agl.yaml", DatasetError, "agl.yaml: cannot read '.yaml'"),
+        ("algorithm=", ConfigError, "agl.yaml: algorithm: missing; installed: "),
+        ("algorithm=baselin", UnknownComponentError, "agl.yaml: algorithm: unknown algorithm "),
+        ("algorithm.n_epoch=2", ConfigError, "agl.yaml: algorithm.n_epoch: unknown key. Did you "),
+        ("tracer=otl", UnknownComponentError, "agl.yaml: tracer: unknown tracer 'otl'; "),
+        ("strategy.port=1", ConfigError, "agl.yaml: strategy.port: unknown key. "),
+        ("resources.p={type: prompt}", ConfigError, "agl.yaml: resources.p.type: unknown resource"),
+        ("resources.p={template: x}", ConfigError, "agl.yaml: resources.p.type: missing; one of "),
+        ("resources.prompt.templat=x", ConfigError, "agl.yaml: resources.prompt.templat: unknown "),
+        ("hooks=[cfg_agent:Misspelt]", ConfigError, "agl.yaml: hooks.0: hook plugin 'Misspelt': "),
+        ("hooks=[{type: cfg_agent:watch, n: 1}]", ConfigError, "agl.yaml: hooks.0: 'cfg_agent:wa"),
+        ("run_dir=${AGL_TEST_NO_SUCH}", ConfigError, "agl.yaml: run_dir: the environment variable"),
+        ("store={type: sqlite, durability: x}", ConfigError, "agl.yaml: store.durability: "),
+    ],
+)
+def test_each_wrong_key_is_refused_in_one_line(
+    project: Path, override: str, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error) as caught:
+        check(project, override)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_two_numbers_of_runners_are_refused(project: Path) -> None:
+    with pytest.raises(ConfigError, match=r"2 here and 3 in strategy\.n_runners"):
+        check(project, "runners=2", "strategy={type: cs, n_runners: 3}")
+
+
+def test_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no\.yaml: no such file"):
+        load_config(tmp_path / "no.yaml")
+    (tmp_path / "list.yaml").write_text("- 1")
+    with pytest.raises(ConfigError, match="expected keys and values"):
+        load_config(tmp_path / "list.yaml")
+
+
+def test_resolved_configuration_has_defaults_and_no_secrets(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGL_TEST_SECRET", "hush")
+    checked = check(
+        project,
+        "resources.llm={type: llm, endpoint: http://h/v1, model: m, api_key: '${AGL_TEST_SECRET}'}",
+        "strategy={type: cs, token: '${AGL_TEST_SECRET}'}",
+    )
+    assert checked.resources is not None
+    assert checked.resources["llm"].api_key == "hush"  # pyright: ignore
+    resolved = checked.resolved()
+    assert resolved["algorithm"]["n_epochs"] == 1
+    assert resolved["strategy"]["token"] == "${AGL_TEST_SECRET}"
+    assert "hush" not in str(resolved)
+
+
+def test_store_error_is_kept_as_such(tmp_path: Path) -> None:
+    (tmp_path / "not-a-store.db").write_text("x" * 5000)
+    with pytest.raises(StoreError, match=r"^f: "):
+        build_component(
+            {"type": "sqlite", "path": str(tmp_path / "not-a-store.db")},
+            group="agl.stores",
+            expected_type=agl.LightningStore,
+            where="f",
+        )
