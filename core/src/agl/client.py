@@ -174,8 +174,6 @@ class LightningStoreClient(LightningStore):
         Asked again with the same key, the server answers what it had claimed, if it had; else this
         claims nothing.
         """
-        if not self._transport.known_to_have("idempotency"):
-            return
         with contextlib.suppress(AglError, TimeoutError):
             async with asyncio.timeout(2.0):
                 claimed = await self._post(
