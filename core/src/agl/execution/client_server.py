@@ -36,6 +36,9 @@ from agl.types import AttemptedRollout, Failure
 logger = logging.getLogger(__name__)
 
 Role = Literal["algorithm", "runner", "both"]
+
+LAST_REPORTS_SECONDS = 2.0
+"""So long a runner machine tries, at its end, to tell the store which attempts were lost."""
 DEFAULT_PORT = 4747
 
 
@@ -304,8 +307,9 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
                         return
         finally:
             await asyncio.to_thread(supervisor.end)
-            with contextlib.suppress(AglError):
-                await reports.handle_rest(client)
+            # The store may have ended first; a client would wait long for it to come back.
+            with contextlib.suppress(AglError, TimeoutError):
+                await asyncio.wait_for(reports.handle_rest(client), LAST_REPORTS_SECONDS)
             if store is None:
                 await client.close()
 
