@@ -202,5 +202,7 @@ def _kind_of_text(annotation: str) -> Kind | None:
 
 def _common(kinds: Iterable[Kind | None]) -> Kind | None:
     """The kind of a union: several kinds of resources are told apart by name only."""
-    found = {kind for kind in kinds if kind is not None}
-    return found.pop() if len(found) == 1 else ("resource" if found else None)
+    found: set[Kind] = {kind for kind in kinds if kind is not None}
+    if len(found) > 1:
+        return "resource"
+    return found.pop() if found else None

@@ -243,7 +243,7 @@ class LitAgentRunner(Runner[T]):
         slots = self.concurrency or (ASYNC_CONCURRENCY if agent.is_async() else 1)
         left = math.inf if self.max_rollouts is None else self.max_rollouts
         tasks: set[asyncio.Task[Outcome]] = set()
-        with self._heartbeat().beating(), self._attempts.agent_loop():
+        with self._heartbeat().beating(), self._attempts.hosting():
             try:
                 while left > 0 and self._attempts.stuck is None and not event.is_set():
                     free = int(min(slots - len(tasks), left))
@@ -357,7 +357,7 @@ class LitAgentRunner(Runner[T]):
         rollout = await store.start_rollout(
             task, mode=mode, resources_id=resources_id, worker_id=self.get_worker_id()
         )
-        with self._heartbeat().beating():
+        with self._heartbeat().beating(), self._attempts.hosting():
             running = asyncio.ensure_future(self._attempts.run(rollout, apart=False))
             watch = asyncio.ensure_future(self._stop_on(event, rollout)) if event else None
             try:

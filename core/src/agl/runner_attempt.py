@@ -11,7 +11,7 @@ from typing import Any, Literal
 from agl.agent import LitAgent, MissingResourceError
 from agl.errors import AgentResultError, ConfigError, InvalidTransitionError, StoreError
 from agl.hooks import HookCaller
-from agl.runner_call import AgentCall, AgentLoop, RolloutCancelledError
+from agl.runner_call import AgentCall, AgentLoop, AgentThreads, RolloutCancelledError
 from agl.runner_heartbeat import Running
 from agl.runner_result import Outcome, spans_of_result
 from agl.store import rules
@@ -52,6 +52,7 @@ class AttemptRunner:
         self._context = {"agent": agent, "runner": runner}
         self._running: dict[str, Running] = {}
         self._agents: AgentLoop | None = None
+        self._threads = AgentThreads()
         self.stuck: str | None = None
         """Why the runner shall be replaced, once it must be."""
 
@@ -60,14 +61,16 @@ class AttemptRunner:
         return list(self._running.values())
 
     @contextlib.contextmanager
-    def agent_loop(self) -> Generator[None]:
-        """Afterwards, end the thread that ``run(apart=True)`` may have started."""
+    def hosting(self) -> Generator[None]:
+        """Have threads for agents within the block."""
+        self._threads = AgentThreads()
         try:
             yield
         finally:
             if self._agents is not None:
                 self._agents.stop()
                 self._agents = None
+            self._threads.stop()
 
     async def run(self, rollout: AttemptedRollout, *, apart: bool) -> Outcome:
         """Run a claimed rollout to its recorded end.
@@ -135,6 +138,7 @@ class AttemptRunner:
             (rollout.input, resources, rollout),
             timeout=rollout.config.timeout_seconds,
             agents=self._agent_loop() if apart and is_coroutine else None,
+            threads=self._threads,
             what=_what(rollout),
         )
         attempt_id = rollout.attempt.attempt_id

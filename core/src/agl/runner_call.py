@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import contextvars
 import inspect
+import queue
 import threading
 from collections.abc import Callable
 from typing import Any, Literal
@@ -52,17 +53,54 @@ class AgentLoop:
             self._thread.join(CANCEL_SECONDS)
 
 
+class AgentThreads:
+    """Daemon threads for plain functions; one that never returns is missed by nobody.
+
+    A thread that is done serves the next call: starting one costs more than a trivial agent.
+    """
+
+    def __init__(self) -> None:
+        self._idle: list[queue.SimpleQueue[Callable[[], object] | None]] = []
+        self._stopped = False
+
+    def submit(self, work: Callable[[], object]) -> None:
+        """Do ``work`` in an idle thread, or in a new one."""
+        try:
+            inbox = self._idle.pop()
+        except IndexError:
+            inbox = queue.SimpleQueue()
+            threading.Thread(
+                target=self._serve, args=(inbox,), name="agl-agent", daemon=True
+            ).start()
+        inbox.put(work)
+
+    def _serve(self, inbox: "queue.SimpleQueue[Callable[[], object] | None]") -> None:
+        while (work := inbox.get()) is not None:
+            work()
+            del work  # what an agent holds is not kept while the thread is idle
+            if self._stopped:
+                return
+            self._idle.append(inbox)
+
+    def stop(self) -> None:
+        """End the threads as soon as they are idle."""
+        self._stopped = True
+        while self._idle:
+            self._idle.pop().put(None)
+
+
 class AgentCall:
     """Calls an agent's method and watches over it.
 
-    A coroutine runs on ``agents``' loop, or on the caller's loop without one; a plain function in a
-    daemon thread of its own, so that one that never returns keeps nothing from ending.
+    A coroutine runs on ``agents``' loop, or on the caller's loop without one; a plain function in
+    one of ``threads``.
 
     Args:
         method: ``LitAgent.rollout_method(...)``.
         arguments: What it is called with.
         timeout: Seconds until it is stopped; None for no limit.
         agents: Where coroutines run.
+        threads: Where plain functions run.
         what: The attempt, for messages.
     """
 
@@ -73,10 +111,12 @@ class AgentCall:
         *,
         timeout: float | None,
         agents: AgentLoop | None,
+        threads: AgentThreads,
         what: str,
     ) -> None:
         self.is_coroutine = inspect.iscoroutinefunction(method)
         self.agents = agents if self.is_coroutine else None
+        self._threads = threads
         self._method = method
         self._arguments = arguments
         self._timeout = timeout
@@ -133,9 +173,7 @@ class AgentCall:
     def _start(self) -> None:
         context = contextvars.copy_context()
         if not self.is_coroutine:
-            threading.Thread(
-                target=context.run, args=(self._run_in_thread,), name="agl-agent", daemon=True
-            ).start()
+            self._threads.submit(lambda: context.run(self._run_in_thread))
         elif self.agents is None:
             self._task = self._loop.create_task(self._run_coroutine())
         else:

@@ -133,7 +133,7 @@ def to_json_text(value: Any, *, strict: bool = False) -> str:
 
 def _is_plain(value: Any) -> bool:
     # Exact types: subclasses (enum members, numpy's float64) are not what a wire format expects.
-    kind = type(value)
+    kind: type[Any] = type(value)
     if kind is float:
         return math.isfinite(value)
     return kind is str or kind is bool or (kind is int and -_INT64 <= value < _INT64)
@@ -142,7 +142,7 @@ def _is_plain(value: Any) -> bool:
 def _as_number(value: Any) -> bool | int | float | str | None:
     """The primitive inside an enum member, a numpy scalar or another subclass of a primitive."""
     if isinstance(value, Enum):
-        value = value.value
+        return _as_number(value.value)
     if isinstance(value, bool):
         return value
     if isinstance(value, str):
