@@ -61,6 +61,7 @@ def train(path: Path, overrides: Sequence[str], *, dry: bool) -> None:
     """
     from agl.runconfig import check_config, load_config
 
+    _log_to_stderr()
     file = load_config(path, overrides)
     run_dir = new_run_dir(file.config)
     checked = check_config(file, run_dir=run_dir, dry=dry)
@@ -97,6 +98,15 @@ def new_run_dir(config: "RunConfig") -> Path:
     while folder.exists():
         folder, number = Path("agl-runs") / f"{name}-{number}", number + 1
     return folder
+
+
+def _log_to_stderr() -> None:
+    """Show the log of agl and of every installed plugin."""
+    from agl import plugins
+    from agl.logs import setup_module_logging
+
+    for name in {"agl", *(c.target.partition(":")[0].split(".")[0] for c in plugins.components())}:
+        setup_module_logging("INFO", name=name)
 
 
 def _fit(

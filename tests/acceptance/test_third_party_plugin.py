@@ -1,0 +1,109 @@
+"""Somebody else's algorithm, as a wheel beside agl-core's, trains by its name in a config."""
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
+from agl.store.sqlite import SqliteLightningStore
+from agl.types import PromptTemplate
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "third-party-plugin"
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+def run(*command: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    # Nothing of this environment may leak into the clean one.
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "AGL_"))}
+    return subprocess.run(
+        [str(part) for part in command], cwd=cwd, env=environment, capture_output=True, text=True,
+        timeout=240,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def clean(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The scripts folder of a new environment with two wheels in it: the core and the example."""
+    folder = tmp_path_factory.mktemp("third-party")
+    wheels = folder / "wheels"
+    for source in (ROOT / "core", EXAMPLE):
+        # From a copy, so that no build leaves anything in the tree.
+        copy = folder / source.name
+        shutil.copytree(source, copy, ignore=shutil.ignore_patterns("__pycache__", "agl-runs"))
+        built = run(sys.executable, "-m", "build", "--wheel", "--outdir", wheels, copy)
+        assert built.returncode == 0, built.stderr
+    venv.create(folder / "venv", with_pip=True)
+    scripts = folder / "venv" / ("Scripts" if sys.platform == "win32" else "bin")
+    files = sorted(wheels.glob("*.whl"))
+    assert [file.name.split("-")[0] for file in files] == ["agl_bestprompt", "agl_core"]
+    installed = run(scripts / "python", "-m", "pip", "install", "--quiet", *files)
+    assert installed.returncode == 0, installed.stderr
+    return scripts
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    for name in ("agl.yaml", "greeter.py", "tasks.jsonl"):
+        shutil.copy(EXAMPLE / name, tmp_path)
+    return tmp_path
+
+
+def test_installed_plugin_is_listed_and_described(clean: Path) -> None:
+    listed = run(clean / "agl", "plugins", "--check", "--json")
+    rows = {(row["kind"], row["name"]): row for row in json.loads(listed.stdout)}
+    row = rows["algorithm", "bestprompt"]
+    assert (row["distribution"], row["state"]) == ("agl-bestprompt", "ok")
+    assert {row["state"] for row in rows.values()} == {"ok"}
+    shown = json.loads(run(clean / "agl", "plugins", "show", "bestprompt", "--json").stdout)
+    [prompts, resource] = shown["options"]
+    assert (prompts["type"], prompts["required"]) == ("list[str]", True)
+    assert prompts["doc"] == "Candidates, tried in order; a tie keeps the earlier one."
+    assert resource["default"] == "prompt"
+
+
+def test_plugin_trains_by_its_name_in_a_config(clean: Path, project: Path) -> None:
+    done = run(
+        clean / "agl", "run", "agl.yaml", "strategy.server_port=0", "run_dir=out", cwd=project
+    )
+    assert done.returncode == 0, done.stderr
+    assert "12 succeeded" in done.stdout
+    assert "Best prompt" in done.stderr
+
+    async def latest() -> PromptTemplate:
+        store = SqliteLightningStore(project / "out" / "store.db")
+        try:
+            update = await store.get_latest_resources()
+            assert update is not None
+            prompt = update.resources["prompt"]
+            assert isinstance(prompt, PromptTemplate)
+            return prompt
+        finally:
+            await store.close()
+
+    # Welcome and name for two of three guests: (1 + 1 + 0.5) / 3, more than any other.
+    assert asyncio.run(latest()).template == "Welcome, dear {guest}!"
+
+
+def test_misspelt_option_of_the_plugin_is_refused_before_anything_starts(
+    clean: Path, project: Path
+) -> None:
+    wrong = run(
+        clean / "agl", "run", "agl.yaml", "algorithm.promps=[a]", "run_dir=out", cwd=project
+    )
+    assert wrong.returncode == 2
+    assert wrong.stderr == "agl: agl.yaml: algorithm.promps: unknown key. Did you mean 'prompts'?\n"
+    assert not (project / "out").exists()
+
+
+def test_core_alone_brings_nothing_heavy(clean: Path) -> None:
+    listed = json.loads(run(clean / "python", "-m", "pip", "list", "--format=json").stdout)
+    names = {entry["name"].lower() for entry in listed}
+    assert not names & {"torch", "litellm", "openai", "agentops", "transformers", "ray"}
