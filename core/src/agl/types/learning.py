@@ -133,6 +133,9 @@ class Ledger:
         self.trained: Counter[CallKey] = Counter()
         self.exclusions: list[Exclusion] = []
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Ledger) and vars(self) == vars(other)
+
     def add_call(self, call: ModelCall) -> None:
         """Announce a call; announcing it again changes nothing."""
         self.calls.add((call.rollout_id, call.attempt_id, call.call_id))

@@ -15,9 +15,12 @@ EXTENSIONS: Mapping[str, str] = {
 _CHOICE_KEYS = {"return_token_ids": "token_ids", "weight_versions": "weight_versions"}
 
 
+_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+
+
 def dumps(value: Any) -> bytes:
     """JSON as vLLM and OpenAI write it: compact, unescaped."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+    return _encode(value).encode()
 
 
 @dataclass(frozen=True)

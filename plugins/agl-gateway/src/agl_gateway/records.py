@@ -67,7 +67,7 @@ class CallRecord:
     def to_span(self) -> Span:
         """The one span of this call; the store gives it its number."""
         parent = _TRACEPARENT.fullmatch(self.origin.traceparent or "")
-        return Span.from_attributes(
+        span = Span.from_attributes(
             name=MODEL_CALL_SPAN,
             rollout_id=self.origin.rollout_id,
             attempt_id=self.origin.attempt_id,
@@ -76,10 +76,12 @@ class CallRecord:
             start_time=self.start_time,
             end_time=self.end_time,
             status=TraceStatus(status_code="ERROR" if self.error else "OK", description=self.error),
-            attributes={
-                key: value for key, value in self._attributes().items() if value is not None
-            },
+            attributes={},
         )
+        # Not validated: every value was made here, and checking thousands of token ids once more
+        # would cost more than the rest of the record.
+        attributes = {key: value for key, value in self._attributes().items() if value is not None}
+        return span.model_copy(update={"attributes": attributes})
 
     def _attributes(self) -> dict[str, Any]:
         request, answer = self.request, self.answer or {}
@@ -107,7 +109,7 @@ def _answer_attributes(answer: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     first = choices[0]
     usage = answer.get("usage") or {}
-    prompt_ids, token_ids = answer.get("prompt_token_ids"), first.get("token_ids")
+    prompt_ids, token_ids = _ids(answer.get("prompt_token_ids")), _ids(first.get("token_ids"))
     attributes: Attributes = {
         Key.OUTPUT_MESSAGES.value: json.dumps(
             [choice.get("message") for choice in choices], ensure_ascii=False
@@ -115,8 +117,8 @@ def _answer_attributes(answer: Mapping[str, Any]) -> dict[str, Any]:
         Key.FINISH_REASONS.value: [str(choice.get("finish_reason")) for choice in choices],
     }
     numbers = {
-        Key.INPUT_TOKENS.value: usage.get("prompt_tokens", _length(prompt_ids)),
-        Key.OUTPUT_TOKENS.value: usage.get("completion_tokens", _length(token_ids)),
+        Key.INPUT_TOKENS.value: _number(usage.get("prompt_tokens", _length(prompt_ids))),
+        Key.OUTPUT_TOKENS.value: _number(usage.get("completion_tokens", _length(token_ids))),
     }
     sequences = {
         Key.PROMPT_TOKEN_IDS.value: prompt_ids,
@@ -129,6 +131,14 @@ def _answer_attributes(answer: Mapping[str, Any]) -> dict[str, Any]:
         **{key: value for key, value in sequences.items() if value},
         Key.MODEL_VERSION.value: _version(first.get("weight_versions")),
     }
+
+
+def _ids(value: Any) -> list[int] | None:
+    if not value:
+        return None
+    if not isinstance(value, list) or any(type(token_id) is not int for token_id in value):
+        raise ValueError(f"expected a list of token ids, got {str(value)[:80]}")
+    return value
 
 
 def _logprobs(logprobs: Any) -> list[float] | None:

@@ -1,0 +1,62 @@
+from collections.abc import Sequence
+
+import pytest
+
+from agl.adapter import TraceAdapter
+from agl.testing.adapter_contract import AdapterContract
+from agl.types import Span
+from agl_adapters import (
+    LlmProxyTraceToTriplet,
+    TracerTraceToTriplet,
+    TraceToMessages,
+    TraceToRows,
+)
+
+
+class SpanNames(TraceAdapter[list[str]]):
+    """The smallest third-party adapter."""
+
+    def adapt(self, source: Sequence[Span], /) -> list[str]:
+        return [span.name for span in sorted(source, key=lambda span: span.sequence_id)]
+
+
+class TestAdapters(AdapterContract):
+    @pytest.fixture(
+        params=[
+            TracerTraceToTriplet,
+            LlmProxyTraceToTriplet,
+            TraceToMessages,
+            TraceToRows,
+            SpanNames,
+        ]
+    )
+    def adapter(self, request: pytest.FixtureRequest) -> TraceAdapter:
+        return request.param()
+
+
+class Stateful(TraceAdapter[list[int]]):
+    """Breaks the contract: it remembers."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def adapt(self, source: Sequence[Span], /) -> list[int]:
+        self.calls += 1
+        return [self.calls]
+
+
+class OrderBound(TraceAdapter[list[str]]):
+    """Breaks the contract: it goes by the order of the list."""
+
+    def adapt(self, source: Sequence[Span], /) -> list[str]:
+        return [span.span_id for span in source]
+
+
+def test_the_suite_refuses_adapters_that_break_the_contract() -> None:
+    suite, spans = AdapterContract(), AdapterContract.spans.__wrapped__(AdapterContract())
+    with pytest.raises(AssertionError):
+        suite.test_equal_spans_give_equal_results(Stateful(), spans)
+    with pytest.raises(AssertionError):
+        suite.test_no_spans_give_an_empty_result_or_an_adapter_error(Stateful())
+    with pytest.raises(AssertionError):
+        suite.test_numbered_spans_may_come_in_any_order(OrderBound(), spans, 1)
