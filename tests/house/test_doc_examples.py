@@ -187,6 +187,29 @@ def test_yaml_block_is_a_valid_configuration(
     check_yaml(block.source, tmp_path, [b for b in BLOCKS if b.page == block.page])
 
 
+@pytest.mark.parametrize(
+    "block",
+    [
+        pytest.param(b, id=b.name)
+        for b in BLOCKS
+        if b.language == "yaml" and b.file and b.needs is None
+    ],
+)
+def test_configuration_file_of_a_page_runs_with_the_other_files(
+    block: Block, tmp_path: Path
+) -> None:
+    write_files(tmp_path, [b for b in BLOCKS if b.page == block.page])
+    command = [sys.executable, "-W", "error", "-c", "from agl.cli import main; main()"]
+    done = subprocess.run(
+        [*command, "dev", str(block.file), "strategy=shm"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=25,
+    )
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("block", [*blocks("toml"), *blocks("json")])
 def test_data_block_parses(block: Block) -> None:
     lines = block.source.splitlines() if (block.file or "").endswith(".jsonl") else [block.source]
