@@ -7,10 +7,10 @@ the class of the error.
 
 import re
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import pydantic_core
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, TypeAdapter, WithJsonSchema
 
 from agl import errors
 from agl.store.base import FilterLogic, SortOrder
@@ -24,6 +24,13 @@ from agl.types import (
     TaskInput,
     WorkerStatus,
 )
+
+# Words that the store judges, so that a wrong one is the same error over HTTP as it is without.
+RolloutWord = Annotated[str, WithJsonSchema(TypeAdapter(RolloutStatus).json_schema())]
+AttemptWord = Annotated[str, WithJsonSchema(TypeAdapter(AttemptStatus).json_schema())]
+WorkerWord = Annotated[str, WithJsonSchema(TypeAdapter(WorkerStatus).json_schema())]
+OrderWord = Annotated[str, WithJsonSchema(TypeAdapter(SortOrder).json_schema())]
+LogicWord = Annotated[str, WithJsonSchema(TypeAdapter(FilterLogic).json_schema())]
 
 PREFIX = "/v1/agl"
 HEALTH = f"{PREFIX}/health"
@@ -89,7 +96,7 @@ class RolloutChange(Body):
     input: TaskInput | None = None
     mode: RolloutMode | None = None
     resources_id: str | None = None
-    status: RolloutStatus | None = None
+    status: RolloutWord | None = None
     config: RolloutConfig | None = None
     metadata: dict[str, Any] | None = None
 
@@ -97,7 +104,7 @@ class RolloutChange(Body):
 class AttemptChange(Body):
     """Fields of an attempt to change; what is absent stays."""
 
-    status: AttemptStatus | None = None
+    status: AttemptWord | None = None
     worker_id: str | None = None
     last_heartbeat_time: float | None = None
     metadata: dict[str, Any] | None = None
@@ -130,16 +137,16 @@ class Page(Body):
     limit: int = -1
     offset: int = 0
     sort_by: str | None = None
-    sort_order: SortOrder = "asc"
+    sort_order: OrderWord = "asc"
 
 
 class RolloutQuery(Page):
     """Filters of rollouts."""
 
-    status_in: list[RolloutStatus] | None = None
+    status_in: list[RolloutWord] | None = None
     rollout_id_in: list[str] | None = None
     rollout_id_contains: str | None = None
-    filter_logic: FilterLogic = "and"
+    filter_logic: LogicWord = "and"
 
 
 class AttemptQuery(Page):
@@ -161,7 +168,7 @@ class SpanQuery(Page):
     parent_id_contains: str | None = None
     name: str | None = None
     name_contains: str | None = None
-    filter_logic: FilterLogic = "and"
+    filter_logic: LogicWord = "and"
     sort_by: str | None = "sequence_id"
 
 
@@ -175,9 +182,9 @@ class ResourcesQuery(Page):
 class WorkerQuery(Page):
     """Filters of workers."""
 
-    status_in: list[WorkerStatus] | None = None
+    status_in: list[WorkerWord] | None = None
     worker_id_contains: str | None = None
-    filter_logic: FilterLogic = "and"
+    filter_logic: LogicWord = "and"
 
 
 class SpanReceipt(BaseModel):
@@ -249,11 +256,11 @@ def error_of(status: int, answer: Any, where: str) -> errors.AglError:
             f"{where}: the token was refused; set AGL_SERVER_TOKEN, or pass token=..., to the one "
             f"that the server was started with"
         )
-    if status == 500 and (
-        name == "ResponseValidationError" or (name == "ValueError" and "not found" in str(detail))
-    ):
-        # How 0.3 answers unknown ids, the first where it had to answer with a record.
+    # How 0.3 answers: an unknown id where it had to answer with a record, and a bad page.
+    if status == 500 and name == "ResponseValidationError":
         return errors.UnknownRecordError(f"{where}: {detail}")
+    if status == 400 and not name:
+        return errors.InvalidQueryError(f"{where}: {detail}")
     return errors.StoreError(f"{where}: HTTP {status} {name}: {_sentence(detail)}")
 
 

@@ -1,0 +1,35 @@
+"""The store contract over HTTP: a client of a server of each store, and the server as a store."""
+
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import pytest
+
+from agl.client import LightningStoreClient
+from agl.server import LightningStoreServer
+from agl.store.base import LightningStore
+from agl.store.memory import InMemoryLightningStore
+from agl.store.sqlite import SqliteLightningStore
+from agl.testing.store_contract import StoreContract
+
+
+@pytest.fixture(params=["client of memory", "client of sqlite", "server of memory"])
+async def store(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> AsyncGenerator[LightningStore, None]:
+    side, backend = request.param.split(" of ")
+    inner = (
+        InMemoryLightningStore(scan_interval_seconds=0.05)
+        if backend == "memory"
+        else SqliteLightningStore(tmp_path / "agl.db", scan_interval_seconds=0.05)
+    )
+    server = LightningStoreServer(inner, port=0, token="s3cret")
+    await server.start()
+    client = LightningStoreClient(server.endpoint, token="s3cret")
+    yield client if side == "client" else server
+    await client.close()
+    await server.close()
+
+
+class TestStoreContractOverHttp(StoreContract):
+    pass
