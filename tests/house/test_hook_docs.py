@@ -1,0 +1,77 @@
+"""Every hook is specified, documented with a running example, and tested by name."""
+
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agl import hookspecs
+from agl.hooks import Hook, HookManager
+
+REPOSITORY = Path(__file__).parents[2]
+PAGE = (REPOSITORY / "docs" / "reference" / "hooks.md").read_text(encoding="utf-8")
+TESTS = (REPOSITORY / "tests" / "core" / "test_hooks.py").read_text(encoding="utf-8")
+HOOKS = sorted(HookManager().arguments)
+
+
+def section(hook: str) -> str:
+    found = re.search(rf"^## {hook}\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
+    assert found, f"docs/reference/hooks.md has no section {hook!r}"
+    return found.group(1)
+
+
+def test_page_has_the_hooks_that_there_are() -> None:
+    assert sorted(re.findall(r"^## (\w+)$", PAGE, re.MULTILINE)) == HOOKS
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+@pytest.mark.parametrize("line", ["Called:", "If it raises:", "Used by:"])
+def test_spec_says_when_it_is_called_what_if_it_raises_and_who_uses_it(
+    hook: str, line: str
+) -> None:
+    doc = inspect.getdoc(getattr(hookspecs, hook)) or ""
+    assert re.search(rf"^{line} \S", doc, re.MULTILINE), f"{hook}: no line {line!r}"
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_spec_describes_each_argument(hook: str) -> None:
+    function = getattr(hookspecs, hook)
+    doc = inspect.getdoc(function) or ""
+    for name in inspect.signature(function).parameters:
+        assert re.search(rf"^    {name}: \S", doc, re.MULTILINE), f"{hook}: {name!r} has no text"
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_page_has_the_exact_signature(hook: str) -> None:
+    signature = str(inspect.signature(getattr(hookspecs, hook))).replace("'", "")
+    assert f"```text\n{hook}{signature}\n```" in section(hook)
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_example_of_the_page_runs_and_prints_what_it_says(hook: str) -> None:
+    [example] = re.findall(r"```python\n(.*?)```", section(hook), re.DOTALL)
+    assert f"def {hook}(" in example
+    expected = re.findall(r"^#> (.*)$", example, re.MULTILINE)
+    assert expected
+    done = subprocess.run([sys.executable, "-c", example], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == expected
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_a_test_is_named_after_the_hook(hook: str) -> None:
+    assert re.search(rf"^async def test_{hook}\w*\(", TESTS, re.MULTILINE)
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_hook_class_has_the_method_with_the_arguments_of_the_spec(hook: str) -> None:
+    spec = inspect.signature(getattr(hookspecs, hook))
+    method = inspect.signature(getattr(Hook, hook))
+    parameters = list(method.parameters.values())[1:]
+    assert {p.kind for p in parameters} == {inspect.Parameter.KEYWORD_ONLY}
+    assert [(p.name, p.annotation) for p in parameters] == [
+        (p.name, p.annotation) for p in spec.parameters.values()
+    ]
