@@ -1,0 +1,341 @@
+"""The command line: data on stdout, one sentence on stderr, exit codes 0, 1 and 2."""
+
+import json
+import logging
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+
+from agl.cli import main
+from agl.plugins import components
+
+AGENT = """
+import agl
+
+@agl.rollout
+def agent(task: dict, prompt: agl.PromptTemplate) -> float:
+    if task["x"] == "boom":
+        raise ValueError("no such room")
+    return float(task["x"])
+
+@agl.rollout
+def always_fails(task: dict) -> float:
+    raise ValueError("no such room")
+
+class Watch(agl.Hook):
+    def on_rollout_end(self, rollout):
+        with open("seen.txt", "a") as file:
+            print(rollout.status, file=file)
+"""
+
+CONFIG = """
+agent: cli_agent:agent
+train: tasks.jsonl
+algorithm: baseline
+strategy: shm
+hooks: ["cli_agent:Watch"]
+run_dir: out
+resources:
+  prompt: {type: prompt_template, template: "{x}"}
+  llm: {type: llm, endpoint: "http://127.0.0.1/v1", model: m, api_key: sk-hush}
+"""
+
+
+class Result(NamedTuple):
+    code: object
+    out: str
+    err: str
+
+
+Agl = Callable[..., Result]
+
+
+@pytest.fixture
+def agl(capsys: pytest.CaptureFixture[str]) -> Agl:
+    def call(*arguments: str) -> Result:
+        with pytest.raises(SystemExit) as caught:
+            main(list(arguments))
+        captured = capsys.readouterr()
+        return Result(caught.value.code, captured.out, captured.err)
+
+    return call
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Path]:
+    (tmp_path / "cli_agent.py").write_text(AGENT)
+    (tmp_path / "tasks.jsonl").write_text('{"x": 1}\n{"x": "boom"}\n{"x": 0.5}\n')
+    (tmp_path / "agl.yaml").write_text(CONFIG)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield tmp_path
+    sys.modules.pop("cli_agent", None)
+
+
+@pytest.fixture(autouse=True)
+def _loggers_as_before() -> Generator[None]:
+    """A command sets up the log; its handlers must not outlive the captured stderr."""
+    yield
+    for name in {"agl", *(c.target.partition(":")[0].split(".")[0] for c in components())}:
+        logger = logging.getLogger(name)
+        logger.handlers.clear()
+        logger.propagate = True
+        logger.setLevel(logging.NOTSET)
+
+
+def test_help_lists_verbs_and_variables_and_imports_nothing_heavy() -> None:
+    code = """
+import sys
+from agl.cli import main
+from agl.plugins import components
+try:
+    main(["--help"])
+finally:
+    heavy = {"pydantic", "fastapi", "uvicorn", "rich", "aiohttp", "opentelemetry", "yaml"}
+    print("heavy:", sorted(heavy & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    *help_text, heavy = done.stdout.splitlines()
+    assert heavy == "heavy: []"
+    words = {line.split()[0] for line in help_text if line.strip()}
+    assert {"run", "dev", "config", "plugins", "rollouts", "spans", "store"} <= words
+    assert {"AGL_SERVER_PORT", "AGL_DISABLE_PLUGINS", "AGL_STRICT_PLUGINS"} <= words
+
+
+def test_version(agl: Agl) -> None:
+    import agl as package
+
+    assert agl("--version") == Result(0, f"agl {package.__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["rnu"], "agl: unknown command 'rnu'. Did you mean 'run'?\n"),
+        (["run"], "agl: Missing argument 'FILE'.\n"),
+        (["run", "no.yaml"], "agl: no.yaml: no such file\n"),
+        (["plugins", "--jsn"], "agl: No such option '--jsn'."),
+        (
+            ["plugins", "show", "baselin"],
+            "agl: nothing installed is named 'baselin'. Did you ",
+        ),
+        (["plugins", "show", "algorithms/x"], "agl: unknown kind 'algorithms'; one of algorithm, "),
+        (["rollouts", "--path", "no.db"], "agl: no.db: no such store file\n"),
+        (["rollouts", "--path", "a", "--url", "b"], "agl: --path and --url name two stores; "),
+        (
+            ["rollouts"],
+            "agl: there is no agl-runs/*/store.db here; give --path FILE or --url URL\n",
+        ),
+    ],
+)
+def test_wrong_request_is_one_sentence_and_exit_code_2(
+    agl: Agl, arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = agl(*arguments)
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith(message)
+    assert result.err.count("\n") == 1
+
+
+# --- agl plugins
+
+
+def test_plugins_are_listed_as_a_table_and_as_json(agl: Agl) -> None:
+    table = agl("plugins")
+    assert table.code == 0
+    assert table.out.splitlines()[0].split() == [
+        "kind", "name", "distribution", "version", "state", "cause",
+    ]  # fmt: skip
+    [baseline] = [line for line in table.out.splitlines() if "baseline" in line]
+    assert baseline.split()[:3] == ["algorithm", "baseline", "agl-core"]
+    rows = json.loads(agl("plugins", "--json").out)
+    row = next(row for row in rows if row["name"] == "baseline")
+    assert row["state"] == "installed"
+    assert set(row) == {"kind", "name", "distribution", "version", "state", "cause"}
+
+
+def test_broken_plugin_is_listed_with_its_cause(agl: Agl, install: Any) -> None:
+    install("agl-x", {"agl_x_mod.py": "1 / 0"}, {"agl.algorithms": {"x": "agl_x_mod:X"}})
+    rows = {row["name"]: row for row in json.loads(agl("plugins", "--check", "--json").out)}
+    assert (rows["x"]["state"], rows["x"]["cause"]) == (
+        "broken",
+        "does not load: ZeroDivisionError: division by zero",
+    )
+    assert rows["baseline"]["state"] == "ok"
+    shown = agl("plugins", "show", "x")
+    assert shown.code == 2
+    assert shown.err == (
+        "agl: algorithm 'x' (plugin 'agl-x') does not load: ZeroDivisionError: division by zero\n"
+    )
+
+
+def test_options_of_a_component_are_shown(agl: Agl) -> None:
+    shown = agl("plugins", "show", "baseline")
+    assert shown.code == 0
+    [line] = [line for line in shown.out.splitlines() if line.startswith("n_epochs")]
+    assert line.split()[:3] == ["n_epochs", "int", "1"]
+    options = json.loads(agl("plugins", "show", "algorithm/baseline", "--json").out)["options"]
+    by_name = {option["name"]: option for option in options}
+    assert by_name["n_epochs"]["default"] == 1
+    assert by_name["n_epochs"]["doc"] == "How often each task runs."
+
+
+def test_name_in_two_groups_asks_for_the_kind(agl: Agl, install: Any) -> None:
+    install("agl-x", {}, {"agl.tracers": {"twin": "x:X"}, "agl.stores": {"twin": "x:X"}})
+    shown = agl("plugins", "show", "twin")
+    assert shown == Result(
+        2, "", "agl: 'twin' is the name of several: say store/twin or tracer/twin\n"
+    )
+
+
+def test_verb_of_a_plugin_is_named_in_help_and_imported_when_called(agl: Agl, install: Any) -> None:
+    source = """
+        import click
+
+        @click.command()
+        def hello():
+            print("hello")
+    """
+    install("agl-x", {"agl_x_mod.py": source}, {"agl.commands": {"hello": "agl_x_mod:hello"}})
+    assert "(from agl-x)" in agl("--help").out
+    assert "agl_x_mod" not in sys.modules
+    assert agl("hello") == Result(0, "hello\n", "")
+
+
+def test_verb_of_a_plugin_that_is_no_command_is_refused(agl: Agl, install: Any) -> None:
+    install("agl-x", {"agl_x_mod.py": "hello = 5"}, {"agl.commands": {"hello": "agl_x_mod:hello"}})
+    result = agl("hello")
+    assert result.code == 2
+    assert "expected a click.Command, got int" in result.err
+
+
+# --- agl run
+
+
+def test_run_trains_and_leaves_a_store_and_its_configuration(agl: Agl, project: Path) -> None:
+    result = agl("run", "agl.yaml")
+    assert result.code == 0, result.err
+    assert result.out.splitlines() == [
+        "rollouts     2 succeeded, 1 failed",
+        "mean reward  0.75 over 2 succeeded rollouts",
+        "failed       1 x agent: ValueError: no such room",
+        "store        out/store.db",
+    ]
+    assert sorted((project / "seen.txt").read_text().split()) == [
+        "failed",
+        "succeeded",
+        "succeeded",
+    ]
+    written = yaml.safe_load((project / "out" / "config.yaml").read_text())
+    assert written["algorithm"]["n_epochs"] == 1
+    assert written["resources"]["llm"]["api_key"] == "***"
+
+    listed = json.loads(agl("rollouts", "--path", "out/store.db", "--json").out)
+    assert [(row["status"], row["reward"]) for row in listed] == [
+        ("succeeded", 1.0), ("failed", None), ("succeeded", 0.5),
+    ]  # fmt: skip
+    failed = agl("rollouts", "--path", "out/store.db", "--status", "failed").out.splitlines()
+    assert len(failed) == 3
+    assert "agent: ValueError: no such room" in failed[-1]
+    first = agl("rollouts", "--path", "out/store.db", "--limit", "1")
+    assert "1 of 3 rollouts" in first.err
+
+    rollout_id = listed[0]["rollout_id"]
+    spans = json.loads(agl("spans", rollout_id, "--path", "out/store.db", "--json").out)
+    assert any("agentlightning.reward.0.value" in span["attributes"] for span in spans)
+    assert "agentlightning.annotation" in agl("spans", rollout_id, "--path", "out/store.db").out
+    wrong = agl("spans", "ro-nothing", "--path", "out/store.db")
+    assert (wrong.code, wrong.err) == (
+        2,
+        "agl: the store has no rollout 'ro-nothing'. See: agl rollouts\n",
+    )
+
+
+def test_dev_needs_no_algorithm_and_overrides_hold(agl: Agl, project: Path) -> None:
+    result = agl("dev", "agl.yaml", "algorithm=not-installed-here", "run_dir=elsewhere")
+    assert result.code == 0, result.err
+    assert "2 succeeded, 1 failed" in result.out
+    assert (project / "elsewhere" / "store.db").is_file()
+    assert not (project / "out").exists()
+
+
+def test_run_of_which_no_rollout_succeeds_has_failed(agl: Agl, project: Path) -> None:
+    result = agl("run", "agl.yaml", "agent=cli_agent:always_fails")
+    assert result.code == 1
+    assert result.err.splitlines()[-1] == (
+        "agl: no rollout succeeded; most often: agent: ValueError: no such room"
+    )
+    assert "3 failed" in result.out
+
+
+def test_algorithm_that_raises_ends_the_run_with_exit_code_1(
+    agl: Agl, project: Path, install: Any
+) -> None:
+    source = """
+        import agl
+
+        class Fails(agl.Algorithm):
+            async def run(self, train_dataset=None, val_dataset=None):
+                raise ValueError("diverged")
+    """
+    install("agl-x", {"agl_x_mod.py": source}, {"agl.algorithms": {"fails": "agl_x_mod:Fails"}})
+    result = agl("run", "agl.yaml", "algorithm=fails")
+    assert result.code == 1
+    assert "diverged" in result.err.splitlines()[-1]
+    assert "Traceback" not in result.err
+    again = agl("run", "agl.yaml", "algorithm=fails", "--debug")
+    assert again.code == 1
+    assert "Traceback" in again.err
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("algorithm.promps=1", "agl.yaml: algorithm.promps: unknown key."),
+        ("algorithm=verll", "agl.yaml: algorithm: unknown algorithm 'verll'; installed: "),
+        ("agent=no_such_module:agent", "agl.yaml: agent: there is no module 'no_such_module'."),
+        ("train=no.jsonl", "agl.yaml: train: "),
+        ("train=agl.yaml", "agl.yaml: train: "),
+        ("algorithm=broken", "(plugin 'agl-x') does not load: ZeroDivisionError: "),
+    ],
+)
+def test_wrong_configuration_starts_and_writes_nothing(
+    agl: Agl, project: Path, install: Any, override: str, message: str
+) -> None:
+    install("agl-x", {"agl_x_mod.py": "1 / 0"}, {"agl.algorithms": {"broken": "agl_x_mod:X"}})
+    before = sorted(project.rglob("*.y*ml"))
+    result = agl("run", "agl.yaml", override)
+    assert (result.code, result.out) == (2, "")
+    assert message in result.err
+    assert result.err.count("\n") == 1
+    assert sorted(project.rglob("*.y*ml")) == before
+    assert not (project / "out").exists()
+
+
+def test_port_in_use_is_refused_before_anything_is_written(agl: Agl, project: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        result = agl("run", "agl.yaml", f"strategy={{type: cs, server_port: {port}}}")
+    assert result.code == 2
+    assert str(port) in result.err
+    assert result.err.count("\n") == 1
+    assert not (project / "out").exists()
+
+
+def test_config_is_printed_with_defaults_and_without_secrets(agl: Agl, project: Path) -> None:
+    result = agl("config", "agl.yaml", "algorithm.n_epochs=3")
+    assert result.code == 0, result.err
+    resolved = yaml.safe_load(result.out)
+    assert resolved["algorithm"]["n_epochs"] == 3
+    assert resolved["tracer"]["type"] == "otel"
+    assert resolved["resources"]["llm"]["api_key"] == "***"
+    assert json.loads(agl("config", "agl.yaml", "--json").out)["agent"] == "cli_agent:agent"
+    assert not (project / "out").exists()

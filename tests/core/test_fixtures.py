@@ -1,0 +1,34 @@
+"""The fixtures that plugin authors get with agl-core."""
+
+import json
+import subprocess
+import sys
+import urllib.request
+
+from agl.store.memory import InMemoryLightningStore
+from agl.testing.echo_llm import EchoLLM
+
+
+async def test_memory_store_is_empty_and_works(memory_store: InMemoryLightningStore) -> None:
+    assert len(await memory_store.query_rollouts()) == 0
+    rollout = await memory_store.enqueue_rollout({"x": 1})
+    assert rollout.status == "queuing"
+
+
+def test_memory_store_works_from_a_plain_test_too(memory_store: InMemoryLightningStore) -> None:
+    assert memory_store.capabilities.get("async_safe")
+
+
+def test_echo_llm_answers(echo_llm: EchoLLM) -> None:
+    with urllib.request.urlopen(f"{echo_llm.url}/models", timeout=5) as response:
+        assert json.load(response)["data"]
+
+
+def test_fixtures_import_nothing_before_a_test_asks() -> None:
+    code = """
+import sys, agl.testing.fixtures
+print(sorted({"pydantic", "pluggy", "aiohttp", "fastapi", "agl.hooks", "agl.store"} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    # pytest itself brings pluggy.
+    assert done.stdout.split() == ["['pluggy']"]
