@@ -16,7 +16,7 @@ from agl.store.base import FilterLogic, LightningStoreStatistics, SortOrder
 from agl.store.local import LocalLightningStore
 from agl.store.operations import Effects, Lookups, Tables
 from agl.store.sqlite_file import MEMORY, OwnerLock, check_header, prepare, unavailable
-from agl.store.sqlite_tables import SQL, SqliteLookups
+from agl.store.sqlite_lookups import SQL, SqliteLookups
 from agl.store.sqlite_writer import Job, SqliteWriter
 from agl.types import AttemptedRollout, PaginatedResult, Worker, WorkerStatus
 

@@ -212,8 +212,9 @@ class StoreDataContract:
         found = await store.query_rollouts()
         assert [rollout.input for rollout in found] == [0, 1, 2, 3]
         assert found.total == 4
-        assert isinstance(found[0], AttemptedRollout)
-        assert found[0].attempt.sequence_id == 1
+        first = found[0]
+        assert isinstance(first, AttemptedRollout)
+        assert first.attempt.sequence_id == 1
         assert type(found[1]) is Rollout
         newest = await store.query_rollouts(sort_order="desc", limit=1)
         assert [one.rollout_id for one in newest] == [rollouts[3].rollout_id]

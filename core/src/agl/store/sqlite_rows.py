@@ -1,0 +1,106 @@
+"""Rows of the SQLite store as records, and JSON in and out of them."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from pydantic_core import PydanticSerializationError, from_json, to_json
+
+from agl.errors import StoreError
+from agl.types import Attempt, Failure, ResourcesUpdate, Rollout, RolloutConfig, Worker
+
+
+def rollout_of(row: Sequence[Any]) -> Rollout:
+    """From the columns of ``rollout`` in ``statements.sql``."""
+    return Rollout(
+        rollout_id=row[0],
+        status=row[1],
+        mode=row[2],
+        resources_id=row[3],
+        start_time=row[4],
+        end_time=row[5],
+        input=from_json(row[6]),
+        config=_config(row[7]),
+        metadata=_loaded(row[8]),
+    )
+
+
+def attempt_of(rollout_id: str, row: Sequence[Any]) -> Attempt:
+    """From the columns of ``attempts_page``."""
+    return Attempt(
+        rollout_id=rollout_id,
+        attempt_id=row[0],
+        sequence_id=row[1],
+        status=row[2],
+        worker_id=row[3],
+        start_time=row[4],
+        end_time=row[5],
+        last_heartbeat_time=row[6],
+        metadata=_loaded(row[7]),
+        error=Failure.model_validate_json(row[8]) if row[8] is not None else None,
+    )
+
+
+def resources_of(row: Sequence[Any]) -> ResourcesUpdate:
+    """From the columns of ``resources``."""
+    return ResourcesUpdate(
+        resources_id=row[0],
+        create_time=row[1],
+        update_time=row[2],
+        version=row[3],
+        resources=from_json(row[4]),
+    )
+
+
+def worker_of(row: Sequence[Any]) -> Worker:
+    """From the columns of ``worker``."""
+    return Worker(
+        worker_id=row[0],
+        status=row[1],
+        heartbeat_stats=_loaded(row[2]),
+        last_heartbeat_time=row[3],
+        last_dequeue_time=row[4],
+        last_busy_time=row[5],
+        last_idle_time=row[6],
+        current_rollout_id=row[7],
+        current_attempt_id=row[8],
+    )
+
+
+# Most rollouts of a run share one config; configs are frozen, so one object serves them all.
+@lru_cache(maxsize=256)
+def _config(text: str) -> RolloutConfig:
+    return RolloutConfig.model_validate_json(text)
+
+
+def config_json(config: RolloutConfig) -> str:
+    """The config as it is stored."""
+    return config.model_dump_json()
+
+
+def json_of(value: Any, what: str) -> str:
+    """A value as JSON.
+
+    Args:
+        value: The value.
+        what: What it is, for the message.
+
+    Raises:
+        StoreError: JSON cannot hold it.
+    """
+    try:
+        return to_json(value).decode()
+    except (PydanticSerializationError, UnicodeError, ValueError) as error:
+        raise StoreError(
+            f"{what} cannot be stored: {error}. Expected what JSON can hold: null, true, false, "
+            "numbers, strings, lists and dicts"
+        ) from error
+
+
+def json_or_none(value: Any, what: str) -> str | None:
+    """The same, and None for None."""
+    return None if value is None else json_of(value, what)
+
+
+def _loaded(text: str | None) -> Any:
+    return None if text is None else from_json(text)
