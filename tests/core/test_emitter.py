@@ -1,0 +1,344 @@
+import asyncio
+import decimal
+import json
+import math
+from typing import Any
+
+import numpy
+import pytest
+
+import agl
+from agl.errors import ConfigError, TracerError
+from agl.semconv import AGL_ANNOTATION, AGL_EXCEPTION, AGL_MESSAGE, AGL_OBJECT, AGL_OPERATION
+
+INPUT = "agentlightning.operation.input"
+OUTPUT = "agentlightning.operation.output"
+
+
+async def traced(work: Any) -> list[agl.Span]:
+    """The spans that ``work`` makes under an OtelTracer."""
+    tracer = agl.OtelTracer()
+    async with tracer.trace_context():
+        result = work()
+        if asyncio.iscoroutine(result):
+            await result
+        return tracer.get_last_trace()
+
+
+def reward_span(value: float, **fields: Any) -> agl.Span:
+    span = agl.emit_reward(value, propagate=False)
+    return agl.Span.from_core_fields(span).model_copy(update=fields)
+
+
+# --- rewards
+
+
+def test_reward_is_written_under_the_published_keys() -> None:
+    span = agl.emit_reward(0.5, attributes={"meta": {"step": 3}}, propagate=False)
+    assert span.name == AGL_ANNOTATION
+    assert span.attributes == {
+        "agentlightning.reward.0.name": "primary",
+        "agentlightning.reward.0.value": 0.5,
+        "meta.step": 3,
+    }
+
+
+def test_several_rewards_begin_with_the_primary_one() -> None:
+    span = agl.emit_reward({"style": 1, "truth": 0.5}, primary_key="truth", propagate=False)
+    assert [(r.name, r.value) for r in agl.get_rewards_from_span(span)] == [
+        ("truth", 0.5),
+        ("style", 1.0),
+    ]
+    assert agl.get_reward_value(span) == 0.5
+
+
+@pytest.mark.parametrize(
+    "value",
+    [True, 1, 0.5, numpy.float32(0.5), numpy.int64(2), numpy.bool_(True), decimal.Decimal("0.5")],
+)
+def test_numbers_of_any_kind_become_floats(value: Any) -> None:
+    span = agl.emit_reward(value, propagate=False)
+    stored = span.attributes["agentlightning.reward.0.value"]
+    assert type(stored) is float
+    assert stored == float(value)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, numpy.float64("nan")])
+def test_reward_that_is_not_finite_is_refused(value: float) -> None:
+    with pytest.raises(ValueError, match="must be finite"):
+        agl.emit_reward(value, propagate=False)
+
+
+@pytest.mark.parametrize("value", ["0.5", None, [0.5], 1j, numpy.array([0.5])])
+def test_reward_that_is_no_number_is_refused(value: Any) -> None:
+    with pytest.raises(TypeError, match="a reward is a number"):
+        agl.emit_reward(value, propagate=False)
+
+
+@pytest.mark.parametrize(
+    ("reward", "primary_key"), [({"a": 1.0}, None), ({"a": 1.0}, "b"), (1.0, "a"), ({}, "a")]
+)
+def test_primary_key_must_fit(reward: Any, primary_key: str | None) -> None:
+    with pytest.raises(ValueError, match="primary_key"):
+        agl.emit_reward(reward, primary_key=primary_key, propagate=False)
+
+
+def test_final_reward_is_the_one_with_the_highest_number() -> None:
+    spans = [reward_span(0.1, sequence_id=3), reward_span(0.2, sequence_id=7)]
+    other = agl.Span.from_attributes(attributes={}, name="x", sequence_id=9)
+    assert agl.find_final_reward([*spans, other]) == 0.2
+    assert agl.find_final_reward([other, *reversed(spans)]) == 0.2
+    assert agl.find_reward_spans([other, *spans]) == spans
+    assert agl.find_final_reward([other]) is None
+
+
+def test_spans_without_a_number_are_newer_and_keep_their_order() -> None:
+    spans = [reward_span(0.1), reward_span(0.2), reward_span(0.3, sequence_id=7)]
+    assert agl.find_final_reward(spans) == 0.2
+
+
+def test_final_reward_of_a_retried_rollout_is_that_of_its_newest_attempt() -> None:
+    first = [
+        reward_span(0.1, attempt_id="at-1", sequence_id=n, start_time=10.0 + n) for n in range(1, 9)
+    ]
+    second = [reward_span(0.9, attempt_id="at-2", sequence_id=1, start_time=20.0)]
+    assert agl.find_final_reward([*first, *second]) == 0.9
+    assert agl.find_final_reward([*second, *first]) == 0.9
+
+
+def test_rewards_of_older_spans_are_read() -> None:
+    old = agl.Span.from_attributes(name=AGL_ANNOTATION, attributes={"reward": 0.25})
+    agentops = agl.Span.from_attributes(
+        name="grade.task",
+        attributes={"agentops.task.output": json.dumps({"type": "reward", "value": 0.75})},
+    )
+    plain = agl.Span.from_attributes(
+        name="x", attributes={"reward": 1.0, "agentops.task.output": "not json"}
+    )
+    assert [agl.get_reward_value(span) for span in (old, agentops, plain)] == [0.25, 0.75, None]
+    assert not agl.is_reward_span(plain)
+
+
+# --- annotations, messages, objects, exceptions
+
+
+@pytest.mark.parametrize("value", [None, object(), math.nan])
+def test_annotation_refuses_what_a_span_cannot_hold(value: Any) -> None:
+    with pytest.raises(ValueError, match="attribute 'a'"):
+        agl.emit_annotation({"a": value}, propagate=False)
+
+
+async def test_message_comes_back() -> None:
+    (span,) = await traced(lambda: agl.emit_message("hello", attributes={"user": {"id": 7}}))
+    assert span.name == AGL_MESSAGE
+    assert agl.get_message_value(span) == "hello"
+    assert span.attributes["user.id"] == 7
+    assert agl.get_object_value(span) is None
+
+
+def test_message_must_be_text() -> None:
+    with pytest.raises(TypeError, match="emit_object"):
+        agl.emit_message({"a": 1}, propagate=False)  # type: ignore
+
+
+@pytest.mark.parametrize(
+    "value", ["text", True, 3, 0.5, None, [1, "x", None], {"a": {"b": [1]}}, {}, 2**70]
+)
+def test_objects_come_back_as_they_were(value: Any) -> None:
+    span = agl.emit_object(value, propagate=False)
+    assert span.name == AGL_OBJECT
+    assert agl.get_object_value(span) == value
+    assert type(agl.get_object_value(span)) is type(value)
+    assert span.attributes["agentlightning.object.type"] == type(value).__name__
+
+
+def test_object_is_json_as_published() -> None:
+    span = agl.emit_object({"name": "Ünal", "age": 30}, propagate=False)
+    assert span.attributes["agentlightning.object.type"] == "dict"
+    assert span.attributes["agentlightning.object.json"] == '{"name": "Ünal", "age": 30}'
+
+
+def test_object_without_json_is_refused() -> None:
+    with pytest.raises(ValueError, match="dict cannot be written as JSON"):
+        agl.emit_object({"a": object()}, propagate=False)
+
+
+async def test_exception_is_recorded_with_its_traceback() -> None:
+    def fail() -> None:
+        try:
+            raise KeyError("missing")
+        except KeyError as error:
+            agl.emit_exception(error)
+
+    (span,) = await traced(fail)
+    assert span.name == AGL_EXCEPTION
+    assert span.attributes["exception.type"] == "KeyError"
+    assert span.attributes["exception.message"] == "'missing'"
+    assert "in fail" in str(span.attributes["exception.stacktrace"])
+    assert span.status.status_code == "OK"
+
+
+# --- without a tracer
+
+
+@pytest.mark.parametrize(
+    ("emit", "what"),
+    [
+        (lambda: agl.emit_reward(1.0), "annotation"),
+        (lambda: agl.emit_message("x"), "message"),
+        (lambda: agl.emit_object(1), "object"),
+        (lambda: agl.emit_exception(ValueError()), "exception"),
+    ],
+)
+def test_emitting_without_a_tracer_says_what_to_do(emit: Any, what: str) -> None:
+    with pytest.raises(RuntimeError, match=f"No active tracer found. Cannot emit {what} span"):
+        emit()
+
+
+def test_every_span_is_logged_when_asked_for(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("AGL_EMITTER_DEBUG", "1")
+    with caplog.at_level("INFO", "agl"):
+        agl.emit_reward(0.5, propagate=False)
+    assert "agentlightning.reward.0.value" in caplog.text
+
+
+# --- operations
+
+
+async def test_decorated_function_records_arguments_and_result() -> None:
+    @agl.operation
+    def search(query: str, *rest: int, limit: int = 10, **options: Any) -> dict[str, Any]:
+        return {"hits": [1, 2], "query": query}
+
+    (span,) = await traced(lambda: search("x", 5, 6, exact=True))
+    assert span.name == AGL_OPERATION
+    assert span.attributes == {
+        "agentlightning.operation.name": "search",
+        f"{INPUT}.query": "x",
+        f"{INPUT}.rest": [5, 6],
+        f"{INPUT}.limit": 10,
+        f"{INPUT}.options.exact": True,
+        f"{OUTPUT}.hits": [1, 2],
+        f"{OUTPUT}.query": "x",
+    }
+
+
+async def test_decorator_takes_a_name_and_attributes() -> None:
+    @agl.operation(name="custom", category="tool", meta={"level": 1})
+    async def anything() -> str:
+        await asyncio.sleep(0)
+        return "done"
+
+    (span,) = await traced(anything)
+    assert span.attributes == {
+        "agentlightning.operation.name": "custom",
+        "category": "tool",
+        "meta.level": 1,
+        OUTPUT: "done",
+    }
+
+
+def test_decoration_needs_no_tracer_but_the_call_does() -> None:
+    @agl.operation
+    def work() -> None: ...
+
+    with pytest.raises(TracerError, match="Cannot record operation 'work'"):
+        work()
+
+
+async def test_decorated_function_keeps_its_error_and_its_identity() -> None:
+    @agl.operation
+    def divide(a: float, b: float) -> float:
+        """Divide."""
+        return a / b
+
+    def fail() -> None:
+        with pytest.raises(ZeroDivisionError):
+            divide(1, 0)
+        with pytest.raises(TypeError, match="missing 1 required positional argument"):
+            divide(1)  # type: ignore
+
+    assert (divide.__name__, divide.__doc__) == ("divide", "Divide.")
+    span, _ = await traced(fail)
+    assert span.status.status_code == "ERROR"
+    assert span.attributes[f"{INPUT}.b"] == 0
+    assert span.events[0].attributes["exception.type"] == "ZeroDivisionError"
+
+
+async def test_method_is_recorded_without_its_instance() -> None:
+    class Tool:
+        @agl.operation
+        def use(self, what: str) -> str:
+            return what
+
+    (span,) = await traced(lambda: Tool().use("hammer"))
+    assert f"{INPUT}.self" not in span.attributes
+    assert span.attributes[f"{INPUT}.what"] == "hammer"
+
+
+async def test_calls_at_once_have_a_span_each() -> None:
+    @agl.operation
+    async def work(index: int) -> int:
+        await asyncio.sleep(0.001 * (5 - index))
+        return index
+
+    async def all_at_once() -> None:
+        await asyncio.gather(*(work(index) for index in range(5)))
+
+    spans = await traced(all_at_once)
+    pairs = [(span.attributes[f"{INPUT}.index"], span.attributes[OUTPUT]) for span in spans]
+    assert sorted(pairs) == [(index, index) for index in range(5)]
+
+
+async def test_block_records_input_and_output() -> None:
+    def work() -> None:
+        with agl.operation(tool_name="web_search") as op:
+            op.set_input("first", query="q", filters={"date": "2024"})
+            op.set_output({"result_count": 2, "top_result": "a"})
+
+    (span,) = await traced(work)
+    assert span.attributes == {
+        "tool_name": "web_search",
+        f"{INPUT}.0": "first",
+        f"{INPUT}.query": "q",
+        f"{INPUT}.filters.date": "2024",
+        f"{OUTPUT}.result_count": 2,
+        f"{OUTPUT}.top_result": "a",
+    }
+    assert span.start_time is not None
+    assert span.end_time is not None
+    assert span.end_time >= span.start_time
+
+
+def test_local_operation_needs_no_tracer() -> None:
+    @agl.operation(propagate=False)
+    def local() -> str:
+        return "here"
+
+    assert local() == "here"
+    with agl.operation(propagate=False, name="block") as op:
+        op.set_output([1, 2])
+    span = op.get_recorded_span()
+    assert span.attributes[OUTPUT] == [1, 2]
+    assert span.end_time is not None
+
+
+def test_block_that_is_open_cannot_be_entered_again() -> None:
+    op = agl.operation(propagate=False)
+    with op, pytest.raises(TracerError, match="is open already"):
+        op.__enter__()
+
+
+def test_input_before_the_block_is_refused() -> None:
+    with pytest.raises(TracerError, match="has not begun"):
+        agl.operation(propagate=False).set_input(1)
+
+
+def test_generator_functions_are_refused() -> None:
+    with pytest.raises(ConfigError, match="generator function 'numbers'"):
+
+        @agl.operation
+        def numbers():
+            yield 1
