@@ -27,7 +27,8 @@ def test_echo_llm_answers(echo_llm: EchoLLM) -> None:
 def test_fixtures_import_nothing_before_a_test_asks() -> None:
     code = """
 import sys, agl.testing.fixtures
-print(sorted({"pydantic", "pluggy", "aiohttp", "fastapi", "agl.hooks", "agl.store"} & set(sys.modules)))
+heavy = {"pydantic", "pluggy", "aiohttp", "fastapi", "agl.hooks", "agl.store"}
+print(sorted(heavy & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     # pytest itself brings pluggy.
