@@ -1,0 +1,211 @@
+import pytest
+
+from agl.adapter import CreditRule
+from agl.errors import AdapterError, ConfigError, LedgerError, UnknownComponentError
+from agl.types import Attempt, RowBreak
+from agl_adapters import TraceToRows
+
+
+def settled(result):
+    """Train every row; every call is then in exactly one bin."""
+    for row in result.rows:
+        result.ledger.train(row)
+    result.ledger.check()
+    return result
+
+
+def reasons(result) -> dict[str, int]:
+    return settled(result).ledger.reasons()
+
+
+def test_calls_that_continue_each_other_share_a_row(trace) -> None:
+    trace.gateway([1, 2], [3, 4], logprobs=[-0.3, -0.4])
+    trace.gateway([1, 2, 3, 4, 5], [6], logprobs=[-0.6])
+    trace.reward(0.5)
+    result = settled(TraceToRows().adapt(trace.spans))
+    (row,) = result.rows
+    assert row.token_ids == [1, 2, 3, 4, 5, 6]
+    assert row.loss_mask == [0, 0, 1, 1, 0, 1]
+    assert row.logprobs == [0.0, 0.0, -0.3, -0.4, 0.0, -0.6]
+    assert row.reward == 0.5
+    assert row.call_ids == [span.span_id for span in trace.spans[:2]]
+    assert row.model_versions == [None, None]
+    assert row.row_break is None
+    assert result.ledger.summary() == {"calls": 2, "trained": 2, "excluded": {}}
+    assert len(result) == 1
+
+
+def test_a_prompt_that_goes_another_way_begins_a_row_and_says_where(trace) -> None:
+    trace.gateway([1, 2, 3], [4, 5])
+    trace.gateway([1, 2, 9, 9], [7])
+    trace.gateway([1, 2], [7])
+    trace.reward(1.0)
+    _, second, third = settled(TraceToRows().adapt(trace.spans)).rows
+    assert second.row_break == RowBreak(position=2, expected=[3, 4, 5], got=[9, 9])
+    assert third.row_break == RowBreak(position=2, expected=[9, 9, 7], got=[])
+
+
+def test_agents_have_rows_of_their_own(trace) -> None:
+    trace.gateway([1], [2], agent="writer")
+    trace.gateway([9], [8], agent="critic")
+    trace.gateway([1, 2, 3], [4], agent="writer")
+    trace.reward(1.0)
+    rows = settled(TraceToRows().adapt(trace.spans)).rows
+    assert [(row.agent_name, row.token_ids) for row in rows] == [
+        ("writer", [1, 2, 3, 4]),
+        ("critic", [9, 8]),
+    ]
+
+
+def test_calls_of_other_agents_are_excluded(trace) -> None:
+    trace.gateway([1], [2], agent="writer")
+    trace.gateway([1], [2], agent="critic")
+    trace.gateway([1], [2])
+    trace.reward(1.0)
+    result = TraceToRows(agent_match="^write").adapt(trace.spans)
+    assert reasons(result) == {"agent_not_selected": 2}
+    assert [row.agent_name for row in result.rows] == ["writer"]
+
+
+def test_every_call_that_trains_nothing_has_a_reason(trace) -> None:
+    trace.gateway([1], [2])
+    trace.flat("c-1")
+    trace.gateway([1], [2], logprobs=[])
+    trace.gateway([1], [2, 3], logprobs=[-0.5])
+    trace.gateway([1], [2], logprobs=[float("-inf")])
+    trace.gateway(error="backend answered 500")
+    trace.gateway([1] * 8, [2])
+    trace.span("openai.chat.completion", {"gen_ai.operation.name": "chat"})
+    broken = {"gen_ai.operation.name": "chat", "gen_ai.input.messages": "[{"}
+    trace.span("openai.chat.completion", broken)
+    trace.reward(1.0)
+    result = TraceToRows(max_length=8).adapt(trace.spans)
+    assert reasons(result) == {
+        "no_token_ids": 2,
+        "no_logprobs": 1,
+        "malformed": 3,
+        "model_error": 1,
+        "over_length": 1,
+    }
+    assert len(result.rows) == 1
+    details = {e.reason: e.detail for e in result.ledger.exclusions}
+    assert details["over_length"] == "9 tokens, max_length is 8"
+    assert details["model_error"] == "backend answered 500"
+
+
+def test_without_a_reward_nothing_is_trained(trace) -> None:
+    trace.gateway([1], [2])
+    result = TraceToRows().adapt(trace.spans)
+    assert result.rows == []
+    assert reasons(result) == {"no_reward": 1}
+
+
+def test_rows_that_nobody_accounts_for_are_an_error(trace) -> None:
+    trace.gateway([1], [2])
+    trace.reward(1.0)
+    result = TraceToRows().adapt(trace.spans)
+    with pytest.raises(LedgerError, match="in no bin"):
+        result.ledger.check()
+    result.ledger.exclude_row(result.rows[0], "zero_advantage")
+    result.ledger.check()
+
+
+def test_the_attempt_that_began_last_is_used(new_trace) -> None:
+    old, new = new_trace("at-9", start=100.0), new_trace("at-1", start=500.0)
+    for trace, token in ((new, 2), (old, 1)):
+        trace.gateway([token], [token])
+        trace.reward(float(token))
+    result = TraceToRows().adapt([*new.spans, *old.spans])
+    assert reasons(result) == {"superseded_attempt": 1}
+    assert [(row.attempt_id, row.reward) for row in result.rows] == [("at-1", 2.0)]
+
+
+def attempt(attempt_id: str, number: int, status: str) -> Attempt:
+    return Attempt(
+        rollout_id="ro-1",
+        attempt_id=attempt_id,
+        sequence_id=number,
+        start_time=0.0,
+        status=status,
+    )
+
+
+def test_with_attempts_the_last_that_succeeded_is_used(new_trace) -> None:
+    spans = []
+    for number in (1, 2, 3):
+        trace = new_trace(f"at-{number}", start=100.0 * number)
+        trace.gateway([number], [number])
+        trace.reward(1.0)
+        spans += trace.spans
+    statuses = ["failed", "succeeded", "timeout"]
+    attempts = [attempt(f"at-{n}", n, status) for n, status in enumerate(statuses, 1)]
+    result = TraceToRows().adapt(spans, attempts=attempts)
+    assert [row.attempt_id for row in result.rows] == ["at-2"]
+    assert reasons(result) == {"superseded_attempt": 2}
+    attempts[1] = attempt("at-2", 2, "failed")
+    result = TraceToRows().adapt(spans, attempts=attempts)
+    assert reasons(result) == {"failed_attempt": 3}
+
+
+class PerCall(CreditRule):
+    """A value of its own for each call; none for the third."""
+
+    def assign(self, calls, spans):
+        return [None if number == 2 else float(number) for number in range(len(calls))]
+
+
+class TooFew(CreditRule):
+    def assign(self, calls, spans):
+        return []
+
+
+def test_calls_with_different_rewards_do_not_share_a_row(trace) -> None:
+    trace.gateway([1], [2])
+    trace.gateway([1, 2, 3], [4])
+    trace.gateway([1, 2, 3, 4, 5], [6])
+    result = TraceToRows(credit=PerCall()).adapt(trace.spans)
+    assert reasons(result) == {"no_reward": 1}
+    assert [(row.token_ids, row.reward) for row in result.rows] == [
+        ([1, 2], 0.0),
+        ([1, 2, 3, 4], 1.0),
+    ]
+    assert [row.row_break for row in result.rows] == [None, None]
+
+
+def test_the_final_rule_takes_the_last_reward(trace) -> None:
+    trace.gateway([1], [2])
+    trace.reward(0.1)
+    trace.reward(0.9)
+    (row,) = TraceToRows(credit={"type": "final"}).adapt(trace.spans).rows
+    assert row.reward == 0.9
+
+
+def test_wrong_options_and_a_wrong_rule_are_refused(trace) -> None:
+    with pytest.raises(ConfigError, match="max_length=1: expected 2 or more"):
+        TraceToRows(max_length=1)
+    with pytest.raises(ConfigError, match="no regular expression"):
+        TraceToRows(agent_match="*")
+    with pytest.raises(UnknownComponentError, match="unknown credit 'finale'"):
+        TraceToRows(credit="finale")
+    trace.gateway([1], [2])
+    with pytest.raises(AdapterError, match="TooFew gave 0 values for 1 calls"):
+        TraceToRows(credit=TooFew()).adapt(trace.spans)
+
+
+def test_a_gateway_record_replaces_the_tracers_without_ids(trace) -> None:
+    trace.flat("c-1")
+    trace.gateway([1], [2], response_id="c-1")
+    trace.reward(1.0)
+    result = settled(TraceToRows().adapt(trace.spans))
+    assert result.ledger.summary() == {"calls": 1, "trained": 1, "excluded": {}}
+
+
+def test_an_excluded_call_between_two_becomes_context_of_the_second(trace) -> None:
+    trace.gateway([1], [2])
+    trace.gateway([1, 2, 3], [4], logprobs=[])
+    trace.gateway([1, 2, 3, 4, 5], [6])
+    trace.reward(1.0)
+    result = TraceToRows().adapt(trace.spans)
+    assert reasons(result) == {"no_logprobs": 1}
+    (row,) = result.rows
+    assert row.loss_mask == [0, 1, 0, 0, 0, 1]
