@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_last: ContextVar[SpanBuffer | None] = ContextVar("agl_last_trace", default=None)
+_last: ContextVar["tuple[OtelTracer, SpanBuffer] | None"] = ContextVar("agl_last", default=None)
+"""The trace context that this task left last, and whose it was."""
 
 
 class OtelTracer(Tracer):
@@ -90,7 +91,7 @@ class OtelTracer(Tracer):
             finally:
                 buffer.add_unended(router.close(buffer))
                 self._last = buffer
-                _last.set(buffer)
+                _last.set((self, buffer))
                 try:
                     await buffer.finish()
                 except TracerError as error:
@@ -120,7 +121,11 @@ class OtelTracer(Tracer):
     def get_last_trace(self) -> list[Span]:
         """See ``Tracer.get_last_trace``; spans that are stored have their numbers."""
         sink = get_router().current_sink()
-        buffer = sink if isinstance(sink, SpanBuffer) else _last.get() or self._last
+        if isinstance(sink, SpanBuffer):
+            return sink.spans()
+        tracer, buffer = _last.get() or (None, None)
+        if tracer is not self:
+            buffer = self._last
         return [] if buffer is None else buffer.spans()
 
     def create_span(

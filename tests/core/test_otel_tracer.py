@@ -1,0 +1,495 @@
+import asyncio
+import contextvars
+import os
+import random
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from textwrap import dedent
+from typing import Any
+
+import pytest
+from opentelemetry import trace as trace_api
+from opentelemetry.sdk.trace import TracerProvider
+
+import agl
+from agl.errors import TracerError
+
+
+class CountingStore(agl.InMemoryLightningStore):
+    """Notes the size of each write, and fails as often as told."""
+
+    def __init__(self, failures: int = 0, write_seconds: float = 0.0) -> None:
+        super().__init__()
+        self.failures = failures
+        self.write_seconds = write_seconds
+        self.writes: list[int] = []
+
+    async def add_many_spans(self, spans: Sequence[agl.Span]) -> Sequence[agl.Span]:
+        await asyncio.sleep(self.write_seconds)
+        if self.failures:
+            self.failures -= 1
+            raise ConnectionError("the store is away")
+        self.writes.append(len(spans))
+        return await super().add_many_spans(spans)
+
+
+async def ids(store: agl.LightningStore) -> dict[str, Any]:
+    rollout = await store.start_rollout({"task": 1})
+    return {
+        "store": store,
+        "rollout_id": rollout.rollout_id,
+        "attempt_id": rollout.attempt.attempt_id,
+    }
+
+
+async def names(store: agl.LightningStore, context: dict[str, Any]) -> list[str]:
+    return [span.name for span in await store.query_spans(context["rollout_id"])]
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(3):
+        while not condition():  # noqa: ASYNC110 (a store has no event for it)
+            await asyncio.sleep(0.005)
+
+
+def make_span(name: str, **attributes: Any) -> None:
+    """As an instrumented library does: through OpenTelemetry, knowing nothing of agl."""
+    with trace_api.get_tracer("library").start_as_current_span(name, attributes=attributes):
+        pass
+
+
+# --- where spans belong
+
+
+async def test_spans_of_libraries_are_collected(memory_store: agl.LightningStore) -> None:
+    tracer, context = agl.OtelTracer(), await ids(memory_store)
+    async with tracer.trace_context(**context):
+        with trace_api.get_tracer("library").start_as_current_span("outer") as span:
+            span.add_event("half-way", {"a": 1})
+            make_span("inner")
+    inner, outer = await memory_store.query_spans(context["rollout_id"])
+    assert (inner.name, outer.name) == ("inner", "outer")
+    assert inner.parent_id == outer.span_id
+    assert outer.events[0].name == "half-way"
+
+
+async def test_roots_of_one_attempt_share_a_trace_id_and_have_no_outer_parent(
+    memory_store: agl.LightningStore,
+) -> None:
+    tracer, context = agl.OtelTracer(), await ids(memory_store)
+    with trace_api.get_tracer("caller").start_as_current_span("caller"):
+        async with tracer.trace_context(**context):
+            make_span("first")
+            make_span("second")
+    spans = await memory_store.query_spans(context["rollout_id"])
+    assert [span.parent_id for span in spans] == [None, None]
+    assert len({span.trace_id for span in spans}) == 1
+
+
+async def test_thread_without_context_belongs_to_the_only_open_trace(
+    memory_store: agl.LightningStore,
+) -> None:
+    tracer, context = agl.OtelTracer(), await ids(memory_store)
+
+    def work() -> None:
+        make_span("library")
+        agl.emit_reward(0.5)
+
+    async with tracer.trace_context(**context):
+        thread = threading.Thread(target=work)
+        thread.start()
+        await asyncio.to_thread(thread.join)
+    assert await names(memory_store, context) == ["library", "agentlightning.annotation"]
+
+
+async def test_thread_pool_of_an_agent_belongs_to_each_of_its_rollouts_in_turn(
+    memory_store: agl.LightningStore,
+) -> None:
+    tracer = agl.OtelTracer()
+    work, done = [threading.Event() for _ in range(2)], [threading.Event() for _ in range(2)]
+
+    def pool() -> None:
+        for index in range(2):
+            work[index].wait(3)
+            make_span(f"span-{index}")
+            done[index].set()
+
+    thread = threading.Thread(target=pool)
+    for index in range(2):
+        context = await ids(memory_store)
+        async with tracer.trace_context(**context):
+            if index == 0:
+                thread.start()
+            work[index].set()
+            await asyncio.to_thread(done[index].wait, 3)
+        assert await names(memory_store, context) == [f"span-{index}"]
+    thread.join()
+
+
+async def test_thread_that_is_older_than_the_trace_is_never_guessed_to_belong_to_it(
+    memory_store: agl.LightningStore,
+) -> None:
+    # The algorithm and the servers of the same process are such threads.
+    tracer, context = agl.OtelTracer(), await ids(memory_store)
+    begin, errors = threading.Event(), list[BaseException]()
+
+    def work() -> None:
+        begin.wait(3)
+        make_span("algorithm")
+        try:
+            agl.emit_reward(1.0)
+        except TracerError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    before = tracer.num_unattributed_spans
+    async with tracer.trace_context(**context):
+        begin.set()
+        await asyncio.to_thread(thread.join)
+    assert await names(memory_store, context) == []
+    assert tracer.num_unattributed_spans == before + 1
+    assert "outside every open trace context (1 are open" in str(errors[0])
+
+
+async def test_thread_without_context_belongs_to_none_of_several_traces(
+    memory_store: agl.LightningStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    tracer = agl.OtelTracer()
+    first, second = await ids(memory_store), await ids(memory_store)
+    before = tracer.num_unattributed_spans
+    async with tracer.trace_context(**first), tracer.trace_context(**second):
+        thread = threading.Thread(target=make_span, args=("lost",))
+        thread.start()
+        await asyncio.to_thread(thread.join)
+    assert await names(memory_store, first) == await names(memory_store, second) == []
+    assert tracer.num_unattributed_spans == before + 1
+
+
+async def test_task_that_outlives_its_trace_writes_into_no_other(
+    memory_store: agl.LightningStore,
+) -> None:
+    tracer = agl.OtelTracer()
+    first, second = await ids(memory_store), await ids(memory_store)
+    go_on = asyncio.Event()
+
+    async def late() -> None:
+        await go_on.wait()
+        make_span("late")
+
+    async with tracer.trace_context(**first):
+        task = asyncio.create_task(late())
+    before = tracer.num_unattributed_spans
+    async with tracer.trace_context(**second):
+        go_on.set()
+        await task
+    assert await names(memory_store, first) == await names(memory_store, second) == []
+    assert tracer.num_unattributed_spans == before + 1
+
+
+async def test_span_begun_elsewhere_with_the_traces_context_belongs_to_it(
+    memory_store: agl.LightningStore,
+) -> None:
+    tracer, context = agl.OtelTracer(), await ids(memory_store)
+    async with tracer.trace_context(**context):
+        copied = contextvars.copy_context()
+        thread = threading.Thread(target=copied.run, args=(make_span, "copied"))
+        thread.start()
+        await asyncio.to_thread(thread.join)
+    assert await names(memory_store, context) == ["copied"]
+
+
+async def test_seeding_random_does_not_repeat_span_ids(memory_store: agl.LightningStore) -> None:
+    tracer, context = agl.OtelTracer(), await ids(memory_store)
+    async with tracer.trace_context(**context):
+        for index in range(3):
+            random.seed(7)
+            make_span(f"span-{index}")
+        with_tracer = random.random()
+    assert await names(memory_store, context) == ["span-0", "span-1", "span-2"]
+    random.seed(7)
+    assert random.random() == with_tracer
+
+
+# --- writing
+
+
+async def test_spans_are_written_in_batches(memory_store: agl.LightningStore) -> None:
+    store = CountingStore(write_seconds=0.01)
+    tracer, context = agl.OtelTracer(), await ids(store)
+    async with tracer.trace_context(**context):
+        for index in range(300):
+            make_span(f"span-{index}")
+            if index % 50 == 0:
+                await asyncio.sleep(0)
+    assert sum(store.writes) == 300
+    assert max(store.writes) <= 64
+    assert len(store.writes) <= 8
+
+
+async def test_spans_are_in_the_store_soon_while_the_agent_runs() -> None:
+    store = CountingStore()
+    tracer, context = agl.OtelTracer(), await ids(store)
+    async with tracer.trace_context(**context):
+        make_span("library")
+        await until(lambda: store.writes)
+        stored = tracer.get_last_trace()
+        assert [span.sequence_id for span in stored] == [1]
+
+
+async def test_emitted_span_does_not_wait_for_others() -> None:
+    # Its number must come before that of the next model call, which the gateway writes.
+    store = CountingStore()
+    tracer, context = agl.OtelTracer(), await ids(store)
+    async with tracer.trace_context(**context):
+        make_span("library")
+        agl.emit_reward(0.5)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert store.writes == [2]
+
+
+async def test_failed_write_is_tried_again_and_loses_nothing() -> None:
+    store = CountingStore(failures=1)
+    tracer, context = agl.OtelTracer(), await ids(store)
+    async with tracer.trace_context(**context):
+        agl.emit_message("first")
+        await until(lambda: store.failures == 0)
+        agl.emit_message("second")
+    spans = await store.query_spans(context["rollout_id"])
+    assert [agl.get_message_value(span) for span in spans] == ["first", "second"]
+
+
+async def test_store_that_stays_away_fails_the_trace() -> None:
+    store = CountingStore(failures=99)
+    tracer, context = agl.OtelTracer(), await ids(store)
+    with pytest.raises(TracerError, match=r"1 of 1 spans could not be stored: ConnectionError"):
+        async with tracer.trace_context(**context):
+            make_span("lost")
+    assert [span.name for span in tracer.get_last_trace()] == ["lost"]
+
+
+async def test_error_of_the_agent_goes_before_that_of_the_store(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = CountingStore(failures=99)
+    tracer, context = agl.OtelTracer(), await ids(store)
+
+    async def fail() -> None:
+        async with tracer.trace_context(**context):
+            make_span("lost")
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError):
+        await fail()
+    assert "1 of 1 spans could not be stored" in caplog.text
+
+
+async def test_span_that_is_still_open_is_stored_as_an_error(
+    memory_store: agl.LightningStore,
+) -> None:
+    tracer, context = agl.OtelTracer(), await ids(memory_store)
+    async with tracer.trace_context(**context):
+        span = trace_api.get_tracer("library").start_span("hanging", attributes={"url": "x"})
+    span.end()
+    (stored,) = await memory_store.query_spans(context["rollout_id"])
+    assert stored.attributes == {"url": "x"}
+    assert (stored.status.status_code, stored.status.description) == (
+        "ERROR",
+        "still open when its trace context was left",
+    )
+    assert stored.end_time is not None
+
+
+async def test_cancelled_body_has_its_spans_stored(memory_store: agl.LightningStore) -> None:
+    tracer, context = agl.OtelTracer(), await ids(memory_store)
+
+    async def run() -> None:
+        async with tracer.trace_context(**context):
+            make_span("before")
+            await asyncio.sleep(10)
+
+    task = asyncio.create_task(run())
+    await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await names(memory_store, context) == ["before"]
+
+
+async def test_nothing_is_cut_off(memory_store: agl.LightningStore) -> None:
+    tracer, context = agl.OtelTracer(), await ids(memory_store)
+    many = {f"key-{index}": "x" * 100 for index in range(1000)}
+    async with tracer.trace_context(**context):
+        agl.emit_annotation(many)
+    (span,) = await memory_store.query_spans(context["rollout_id"])
+    assert span.attributes == many
+
+
+async def test_writes_of_an_instrumented_client_do_not_trace_themselves() -> None:
+    class Instrumented(CountingStore):
+        async def add_many_spans(self, spans: Sequence[agl.Span]) -> Sequence[agl.Span]:
+            make_span("POST /spans")
+            return await super().add_many_spans(spans)
+
+    store = Instrumented()
+    tracer, context = agl.OtelTracer(), await ids(store)
+    before = tracer.num_unattributed_spans
+    async with tracer.trace_context(**context):
+        make_span("library")
+        await until(lambda: store.writes)
+        await asyncio.sleep(0.1)
+    assert await names(store, context) == ["library"]
+    assert tracer.num_unattributed_spans == before
+
+
+# --- the provider; each in a process of its own, since a process has only one
+
+
+def in_process(code: str, **environment: str) -> str:
+    result = subprocess.run(
+        [sys.executable, "-c", dedent(code)],
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout
+    return result.stdout
+
+
+def test_provider_that_is_set_already_is_kept_and_its_exporters_see_everything() -> None:
+    output = in_process(
+        """
+        import asyncio
+        from opentelemetry import trace
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+        from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+        theirs, exporter = TracerProvider(), InMemorySpanExporter()
+        theirs.add_span_processor(SimpleSpanProcessor(exporter))
+        trace.set_tracer_provider(theirs)
+        import agl
+
+        async def main():
+            tracer = agl.OtelTracer()
+            async with tracer.trace_context():
+                agl.emit_reward(0.5)
+                with trace.get_tracer("x").start_as_current_span("library"):
+                    pass
+            async with agl.OtelTracer().trace_context():
+                agl.emit_reward(0.5)
+            print([span.name for span in tracer.get_last_trace()])
+
+        asyncio.run(main())
+        assert trace.get_tracer_provider() is theirs
+        print([span.name for span in exporter.get_finished_spans()])
+        """
+    )
+    annotation = "agentlightning.annotation"
+    assert output.splitlines() == [
+        str([annotation, "library"]),
+        str([annotation, "library", annotation]),
+    ]
+
+
+def test_switched_off_opentelemetry_is_refused() -> None:
+    output = in_process(
+        """
+        import agl
+        try:
+            agl.OtelTracer().trace_run(print, "never")
+        except agl.errors.TracerError as error:
+            print(error)
+        """,
+        OTEL_SDK_DISABLED="true",
+    )
+    assert output.startswith("OTEL_SDK_DISABLED=true: OpenTelemetry would drop every span")
+
+
+def test_reward_that_a_foreign_sampler_drops_is_refused() -> None:
+    output = in_process(
+        """
+        from opentelemetry import trace
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+
+        trace.set_tracer_provider(TracerProvider(sampler=ALWAYS_OFF))
+        import agl
+        try:
+            agl.OtelTracer().trace_run(agl.emit_reward, 1.0)
+        except agl.errors.TracerError as error:
+            print(error)
+        """
+    )
+    assert "is not recorded" in output
+    assert "ALWAYS_ON" in output
+
+
+def test_forked_process_starts_afresh() -> None:
+    output = in_process(
+        """
+        import asyncio, os, sys
+        import agl
+
+        async def child():
+            tracer = agl.OtelTracer()
+            async with tracer.trace_context():
+                agl.emit_message("child")
+            return [agl.get_message_value(span) for span in tracer.get_last_trace()]
+
+        async def main():
+            tracer = agl.OtelTracer()
+            async with tracer.trace_context():
+                agl.emit_message("before")
+                pid = os.fork()
+                if pid == 0:
+                    asyncio.events._set_running_loop(None)
+                    # The parent's trace is not open here: nothing may go into it.
+                    try:
+                        agl.emit_message("in the parent's trace")
+                    except agl.errors.TracerError:
+                        print("refused", flush=True)
+                    import contextvars
+                    print(contextvars.Context().run(asyncio.run, child()), flush=True)
+                    os._exit(0)
+                os.waitpid(pid, 0)
+                agl.emit_message("after")
+            print([agl.get_message_value(span) for span in tracer.get_last_trace()])
+
+        asyncio.run(main())
+        """
+    )
+    assert output.splitlines() == ["refused", "['child']", "['before', 'after']"]
+
+
+def test_provider_of_the_tests_is_agls_own() -> None:
+    # If a test had set another one, those above would say little.
+    agl.OtelTracer().init_worker(0)
+    provider = trace_api.get_tracer_provider()
+    assert isinstance(provider, TracerProvider)
+    assert provider.resource.attributes["agentlightning.tracer.name"] == "otel"
+
+
+def test_first_lost_span_is_logged_and_the_others_are_counted() -> None:
+    output = in_process(
+        """
+        import logging
+        logging.basicConfig(format="%(message)s")
+        import agl
+        from opentelemetry import trace
+        tracer = agl.OtelTracer()
+        tracer.init_worker(0)
+        for index in range(3):
+            trace.get_tracer("x").start_span(f"span-{index}").end()
+        print(tracer.num_unattributed_spans)
+        """
+    )
+    warning, count = output.splitlines()
+    assert warning.startswith("span 'span-0' began outside every open trace context (0 are open)")
+    assert count == "3"
