@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, Callable
 import pytest
 
 from agl import wire
+from agl.app import store_app
 from agl.client import LightningStoreClient
 from agl.errors import (
     ConfigError,
@@ -21,7 +22,7 @@ from agl.errors import (
     StoreUnavailableError,
     UnknownRecordError,
 )
-from agl.routes import StoreRoutes, health, store_app
+from agl.routes import StoreRoutes, health
 from agl.server import LightningStoreServer
 from agl.serving import ServerThread, bind
 from agl.store.memory import InMemoryLightningStore
@@ -298,6 +299,10 @@ async def test_a_store_that_stays_away_is_named(client):
         await away.enqueue_rollout(1)
     assert 0.2 < time.monotonic() - begin < 1
     await away.close()
+
+
+async def test_half_a_minute_without_a_store_is_survived_by_default(client):
+    assert sum(client._transport.retry_delays) >= 30
 
 
 async def test_a_store_that_says_nothing_is_given_up():

@@ -1,4 +1,4 @@
-"""The store's HTTP interface as an ASGI application: 0.3's routes, OTLP, and long polls."""
+"""The routes of a store server: 0.3's, OTLP, and long polls."""
 
 import asyncio
 import gzip
@@ -10,15 +10,12 @@ from json import JSONDecodeError
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Body, FastAPI, Query, Request, Response
-from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, TypeAdapter
-from starlette.middleware.cors import CORSMiddleware
+from pydantic import TypeAdapter
 
 import agl
 from agl import wire
-from agl.asgi import App, BearerAuth, ErrorGuard, RememberedPosts, WholeBody
-from agl.errors import AglError, InvalidQueryError, StoreError, UnknownRecordError
+from agl.errors import InvalidQueryError, StoreError, UnknownRecordError
 from agl.store.base import LightningStore
 from agl.types import (
     Attempt,
@@ -154,7 +151,11 @@ class StoreRoutes:
         return _json(_many_rollouts, await self.store.enqueue_many_rollouts(body.rollouts), 201)
 
     async def dequeue(self, request: Request, body: wire.DequeueBody | None = None) -> Response:
-        """Claim rollouts; with ``wait_seconds`` the request is held until there is one."""
+        """Claim rollouts; with ``wait_seconds`` the request is held until there is one.
+
+        A client that hangs up while it waits gets none. One that dies with the answer in its hands
+        has claimed: the attempt ends by ``unresponsive_seconds``, or by whoever watches over it.
+        """
         body = body or wire.DequeueBody()
         wait_seconds = min(body.wait_seconds, wire.MAX_WAIT_SECONDS)
         if wait_seconds <= 0:
@@ -379,60 +380,6 @@ async def health() -> dict[str, Any]:
     return {"status": "ok", "version": agl.__version__, "features": wire.FEATURES}
 
 
-async def not_implemented() -> Response:
-    """OTLP signals that a store has no place for."""
-    return Response(
-        b'{"detail":"only traces are stored","error_type":"NotImplemented"}',
-        501,
-        media_type="application/json",
-    )
-
-
-def store_app(
-    routes: StoreRoutes,
-    *,
-    token: str | None = None,
-    cors_allow_origins: Sequence[str] = (),
-    max_body_bytes: int = wire.MAX_BODY_BYTES,
-) -> App:
-    """The application that a store server serves.
-
-    Args:
-        routes: What answers.
-        token: Bearer token that every request needs, health checks aside; None for none.
-        cors_allow_origins: Origins whose pages may call; ``*`` for all.
-        max_body_bytes: A request with a longer body is refused.
-    """
-    api = FastAPI(
-        title="agl store",
-        version=agl.__version__,
-        lifespan=routes.lifespan,
-        docs_url=None,
-        redoc_url=None,
-        redirect_slashes=False,
-    )
-    api.include_router(routes.router())
-    api.add_api_route("/health", health, methods=["GET"])
-    api.add_api_route(wire.TRACES, routes.traces, methods=["POST"])
-    for signal in ("metrics", "logs", "development/profiles"):
-        api.add_api_route(f"/v1/{signal}", not_implemented, methods=["POST"])
-    api.add_exception_handler(AglError, _agl_error)
-    api.add_exception_handler(RequestValidationError, _validation_error)
-    api.add_exception_handler(Exception, _unforeseen)
-
-    app: App = WholeBody(RememberedPosts(api), max_body_bytes)
-    if token:
-        app = BearerAuth(app, token, frozenset({wire.HEALTH, "/health"}))
-    if cors_allow_origins:
-        app = CORSMiddleware(
-            app,
-            allow_origins=cors_allow_origins,
-            allow_methods=["*"],
-            allow_headers=["*"],
-        )
-    return ErrorGuard(app)
-
-
 async def _disconnected(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
@@ -456,33 +403,3 @@ def _no_null(body: wire.Body, *names: str) -> dict[str, Any]:
 
 def _attempt_of(span: Span) -> tuple[str, str]:
     return span.rollout_id, span.attempt_id
-
-
-async def _agl_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, AglError)
-    return _error(wire.status_of(error), str(error), type(error).__name__)
-
-
-async def _validation_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
-    # Without the input, which may be large and need not be JSON.
-    details = [{key: part[key] for key in ("type", "loc", "msg")} for part in error.errors()]
-    for detail, part in zip(details, error.errors(), strict=True):
-        if detail["type"] == "json_invalid":
-            detail["msg"] = f"not JSON: {part['ctx']['error']}"
-    return _error(422, details, "ValidationError")
-
-
-async def _unforeseen(request: Request, error: Exception) -> Response:
-    logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
-    return _error(500, "internal error; see the server's log", "InternalServerError")
-
-
-class _ErrorBody(BaseModel):
-    detail: Any
-    error_type: str
-
-
-def _error(status: int, detail: Any, error_type: str) -> Response:
-    body = _ErrorBody(detail=detail, error_type=error_type)
-    return Response(body.model_dump_json(), status, media_type="application/json")

@@ -153,7 +153,8 @@ class LightningStoreServer(LightningStore):
             )
         if self._thread is not None:
             return
-        from agl.routes import StoreRoutes, store_app
+        from agl.app import store_app
+        from agl.routes import StoreRoutes
 
         routes = StoreRoutes(self._store)
         app = store_app(

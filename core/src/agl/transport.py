@@ -145,8 +145,10 @@ class Transport:
             if failure is not None:
                 left = max(end - time.monotonic(), 0.0)
                 # Many clients that lost one server must not come back in step.
-                await asyncio.sleep(min(delay * random.uniform(0.75, 1.25), left))
+                await asyncio.sleep(min(delay * random.uniform(1.0, 1.25), left))
                 if not await self._is_back(end):
+                    if time.monotonic() >= end:
+                        break
                     continue
                 if maybe_done and method == "POST" and not self.known_to_have("idempotency"):
                     break
@@ -158,6 +160,8 @@ class Transport:
                     end = begin + sum(self.retry_delays)
                 failure = error
                 maybe_done = maybe_done or error.lost
+                if time.monotonic() > end:
+                    break
         assert failure is not None
         if failure.error is not None:
             raise failure.error

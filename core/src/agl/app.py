@@ -1,0 +1,102 @@
+"""The application of a store server: its routes, how it answers errors, and the layers around."""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
+from starlette.middleware.cors import CORSMiddleware
+
+import agl
+from agl import wire
+from agl.asgi import App, BearerAuth, ErrorGuard, RememberedPosts, WholeBody
+from agl.errors import AglError
+from agl.routes import StoreRoutes, health
+
+logger = logging.getLogger(__name__)
+
+
+async def not_implemented() -> Response:
+    """OTLP signals that a store has no place for."""
+    return Response(
+        b'{"detail":"only traces are stored","error_type":"NotImplemented"}',
+        501,
+        media_type="application/json",
+    )
+
+
+def store_app(
+    routes: StoreRoutes,
+    *,
+    token: str | None = None,
+    cors_allow_origins: Sequence[str] = (),
+    max_body_bytes: int = wire.MAX_BODY_BYTES,
+) -> App:
+    """The application that a store server serves.
+
+    Args:
+        routes: What answers.
+        token: Bearer token that every request needs, health checks aside; None for none.
+        cors_allow_origins: Origins whose pages may call; ``*`` for all.
+        max_body_bytes: A request with a longer body is refused.
+    """
+    api = FastAPI(
+        title="agl store",
+        version=agl.__version__,
+        lifespan=routes.lifespan,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    api.include_router(routes.router())
+    api.add_api_route("/health", health, methods=["GET"])
+    api.add_api_route(wire.TRACES, routes.traces, methods=["POST"])
+    for signal in ("metrics", "logs", "development/profiles"):
+        api.add_api_route(f"/v1/{signal}", not_implemented, methods=["POST"])
+    api.add_exception_handler(AglError, _agl_error)
+    api.add_exception_handler(RequestValidationError, _validation_error)
+    api.add_exception_handler(Exception, _unforeseen)
+
+    app: App = WholeBody(RememberedPosts(api), max_body_bytes)
+    if token:
+        app = BearerAuth(app, token, frozenset({wire.HEALTH, "/health"}))
+    if cors_allow_origins:
+        app = CORSMiddleware(
+            app,
+            allow_origins=cors_allow_origins,
+            allow_methods=["*"],
+            allow_headers=["*"],
+        )
+    return ErrorGuard(app)
+
+
+async def _agl_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, AglError)
+    return _error(wire.status_of(error), str(error), type(error).__name__)
+
+
+async def _validation_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    # Without the input, which may be large and need not be JSON.
+    details = [{key: part[key] for key in ("type", "loc", "msg")} for part in error.errors()]
+    for detail, part in zip(details, error.errors(), strict=True):
+        if detail["type"] == "json_invalid":
+            detail["msg"] = f"not JSON: {part['ctx']['error']}"
+    return _error(422, details, "ValidationError")
+
+
+async def _unforeseen(request: Request, error: Exception) -> Response:
+    logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    return _error(500, "internal error; see the server's log", "InternalServerError")
+
+
+class _ErrorBody(BaseModel):
+    detail: Any
+    error_type: str
+
+
+def _error(status: int, detail: Any, error_type: str) -> Response:
+    body = _ErrorBody(detail=detail, error_type=error_type)
+    return Response(body.model_dump_json(), status, media_type="application/json")
