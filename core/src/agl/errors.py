@@ -5,19 +5,20 @@
     │   └── DatasetError                    a dataset file is missing, empty or unreadable
     ├── PluginError                         something about installed components; exit code 2
     │   ├── UnknownComponentError (LookupError)   no such name in the group
-    │   ├── DuplicateComponentError         two distributions offer one name
+    │   ├── DuplicateComponentError               two distributions offer one name
     │   ├── BrokenComponentError (ImportError)    it is installed and does not load
     │   └── MissingPluginError (ImportError)      the name is known, the plugin is not installed
     ├── StoreError (RuntimeError)           a store refused or failed
-    │   ├── UnknownRecordError (ValueError)       no rollout, attempt, resources or worker of that
-    id │   ├── InvalidTransitionError (ValueError)   the status machine says no │   ├──
-    InvalidQueryError (ValueError)        a filter, sort key or page that cannot be │   └──
-    StoreUnavailableError (ConnectionError)   the store cannot be reached or opened ├── TracerError
-    (RuntimeError)          a tracer failed, or none is active ├── AgentResultError (TypeError)
-    the agent returned something that is no result ├── RolloutTimeoutError (TimeoutError)  the agent
-    ran past its deadline ├── AdapterError (ValueError)           spans that an adapter cannot read
-    ├── LedgerError (RuntimeError)          calls and bins do not balance └── RunError
-    (RuntimeError)             the run failed; exit code 1
+    │   ├── UnknownRecordError (ValueError)       the store has no record of that id
+    │   ├── InvalidTransitionError (ValueError)   the status machine says no
+    │   ├── InvalidQueryError (ValueError)        a filter, sort key or page that cannot be
+    │   └── StoreUnavailableError (ConnectionError)   it cannot be reached or opened
+    ├── TracerError (RuntimeError)          a tracer failed, or none is active
+    ├── AgentResultError (TypeError)        the agent returned something that is no result
+    ├── RolloutTimeoutError (TimeoutError)  the agent ran past its deadline
+    ├── AdapterError (ValueError)           spans that an adapter cannot read
+    ├── LedgerError (RuntimeError)          calls and bins do not balance
+    └── RunError (RuntimeError)             the run failed; exit code 1
         ├── AlgorithmError                  the algorithm raised
         └── RunnerCrashError                runner processes died more often than they may
 
