@@ -9,10 +9,10 @@
     │   ├── BrokenComponentError (ImportError)    it is installed and does not load
     │   └── MissingPluginError (ImportError)      the name is known, the plugin is not installed
     ├── StoreError (RuntimeError)           a store refused or failed
-    │   ├── UnknownRecordError (ValueError)       the store has no record of that id
+    │   ├── UnknownRecordError (ValueError)       no such rollout, attempt, resources or worker
     │   ├── InvalidTransitionError (ValueError)   the status machine says no
     │   ├── InvalidQueryError (ValueError)        a filter, sort key or page that cannot be
-    │   └── StoreUnavailableError (ConnectionError)   it cannot be reached or opened
+    │   └── StoreUnavailableError (ConnectionError)   cannot be reached or opened
     ├── TracerError (RuntimeError)          a tracer failed, or none is active
     ├── AgentResultError (TypeError)        the agent returned something that is no result
     ├── RolloutTimeoutError (TimeoutError)  the agent ran past its deadline
