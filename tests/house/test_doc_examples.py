@@ -2,7 +2,7 @@
 
 The first word after the fence is the language; what follows it steers this module:
 
-    needs="agl-torch"   skipped, with this reason, unless the plugin (or the variable) is there
+    needs="agl-torch"   skipped, with this reason, unless the distributions (or variables) are there
     file="agent.py"     the block is also that file in the folder in which its page's blocks run
     continues           the Python blocks before it on the page, back to one without the word, run
                         first
@@ -33,10 +33,12 @@ LANGUAGES = {"python", "bash", "yaml", "toml", "json", "text", "mermaid"}
 KNOWN_NEEDS = {
     "agl-adapters",
     "agl-apo",
+    "agl-bestprompt",
     "agl-gateway",
     "agl-torch",
     "agl-tracers",
     "agl-verl",
+    "opentelemetry-exporter-otlp-proto-http",
     "OPENAI_API_KEY",
 }
 STUB_AGENT = "import agl\n\n@agl.rollout\ndef agent(task, llm=None) -> float:\n    return 1.0\n"
@@ -97,12 +99,12 @@ def blocks(language: str) -> list[object]:
 
 def missing(needs: str | None) -> str | None:
     """Why a block that needs this cannot run here, or None."""
-    if needs is None or needs in os.environ:
-        return None
-    try:
-        metadata.distribution(needs)
-    except metadata.PackageNotFoundError:
-        return f"needs {needs}, which is not here"
+    for name in (needs or "").split():
+        try:
+            metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            if name not in os.environ:
+                return f"needs {name}, which is not here"
     return None
 
 
@@ -241,7 +243,7 @@ def test_agl_commands_of_bash_blocks_exist(block: Block) -> None:
 
 def test_marks_are_of_the_known_set_and_no_block_hides_from_the_others() -> None:
     marked = {b.name: b.needs for b in BLOCKS if b.needs is not None}
-    assert set(marked.values()) <= KNOWN_NEEDS, marked
+    assert {name for needs in marked.values() for name in needs.split()} <= KNOWN_NEEDS, marked
     for block in BLOCKS:
         assert block.language in LANGUAGES, f"{block.name}: language {block.language!r}"
         if block.language in ("text", "mermaid"):

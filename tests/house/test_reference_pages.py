@@ -1,0 +1,63 @@
+"""The reference pages that people write list exactly what the code has."""
+
+import asyncio
+import dataclasses
+import inspect
+import json
+import re
+from enum import StrEnum
+from pathlib import Path
+from urllib.request import urlopen
+
+import agl
+from agl import errors, semconv
+from agl.env import LightningEnvVar
+from agl.runconfig import RunConfig
+
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
+
+
+def rows(page: str, pattern: str) -> list[tuple[str, ...]]:
+    text = (REFERENCE / page).read_text()
+    return re.findall(rf"^\| {pattern} \|", text, re.M)
+
+
+def test_every_environment_variable_has_a_row() -> None:
+    assert set(rows("environment.md", "`(AGL_[A-Z_]+)`")) == {v.value for v in LightningEnvVar}
+
+
+def test_every_error_has_a_row_with_its_bases() -> None:
+    found = {
+        (name, cls.__bases__[0].__name__, cls.__bases__[1].__name__ if cls.__bases__[1:] else "")
+        for name, cls in inspect.getmembers(errors, inspect.isclass)
+        if cls is not errors.AglError
+    }
+    pattern = r"`(\w+Error)` \| `(\w+)` \|(?: `(\w+)`)?"
+    assert set(rows("errors.md", pattern)) == found
+
+
+def test_every_span_name_and_attribute_has_a_row() -> None:
+    names = {
+        (name, value)
+        for name, value in vars(semconv).items()
+        if name.isupper() and isinstance(value, str)
+    }
+    for _, enum in inspect.getmembers(semconv, inspect.isclass):
+        if issubclass(enum, StrEnum) and enum is not StrEnum:
+            names |= {(member.name, member.value) for member in enum}
+    assert set(rows("semconv.md", "`([A-Z_]+)` \\| `([a-z_.]+)`")) == names
+
+
+def test_every_key_of_the_configuration_file_has_a_row() -> None:
+    fields = {field.name for field in dataclasses.fields(RunConfig)}
+    assert set(rows("config-file.md", "`([a-z_]+)`")) == fields
+
+
+async def test_every_route_of_the_store_server_has_a_row() -> None:
+    server = agl.LightningStoreServer(agl.InMemoryLightningStore(), port=0)
+    await server.start()
+    with await asyncio.to_thread(urlopen, f"{server.endpoint}/openapi.json") as answer:
+        paths = json.load(answer)["paths"]
+    await server.close()
+    routes = {(method.upper(), path) for path, methods in paths.items() for method in methods}
+    assert set(rows("wire.md", r"`(GET|POST) (/\S+)`")) == routes
