@@ -58,7 +58,7 @@ class LocalLightningStore(LightningStore):
                 f"{type(self).__name__}: scan_interval_seconds must be above 0, "
                 f"got {scan_interval_seconds!r}"
             )
-        self._queue_waiters = QueueWaiters(self._has_queued)
+        self._queue_waiters = QueueWaiters()
         self._end_waiters = EndWaiters()
         self._watchdog = Watchdog(self._scan, scan_interval_seconds)
         self._opened = time.monotonic()
@@ -133,7 +133,7 @@ class LocalLightningStore(LightningStore):
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 break
-            with self._queue_waiters.ticket() as ticket:
+            with self._queue_waiters.ticket(self._has_queued) as ticket:
                 # Something may have come between the last look and the ticket.
                 claimed = await self._claim(limit, worker_id)
                 if not claimed and await ticket.wait(remaining) and not self._closing:

@@ -38,7 +38,8 @@ class Job:
 
     Args:
         operation: What to run.
-        undo: Makes the operation that takes a result back when nobody is there to receive it.
+        undo: Makes the operation that takes a result back when nobody is there to receive it; a job
+            that has one is not run at all once its caller is gone.
     """
 
     __slots__ = ("future", "loop", "operation", "undo")
@@ -182,6 +183,9 @@ class SqliteWriter:
         outcomes: list[Outcome] = []
         effects = Effects()
         for job in batch:
+            if job.undo is not None and job.future.cancelled():
+                outcomes.append((None, None))
+                continue
             tables.effects = Effects()
             if apart:
                 execute("SAVEPOINT one")

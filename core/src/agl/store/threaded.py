@@ -91,7 +91,8 @@ class LightningStoreThreaded(LightningStore):
         method = getattr(self.store, name)
         if not self._guarded:
             return await method(*args, **kwargs)
-        pending = asyncio.run_coroutine_threadsafe(method(*args, **kwargs), self._home())
+        home = self._home()
+        pending = asyncio.run_coroutine_threadsafe(method(*args, **kwargs), home)
         return await asyncio.wrap_future(pending)
 
     def _home(self) -> asyncio.AbstractEventLoop:

@@ -40,23 +40,21 @@ class Ticket:
 
 
 class QueueWaiters:
-    """Claimers that found the queue empty, served first come first served.
+    """Claimers that found the queue empty, served first come first served."""
 
-    Args:
-        has_queued: Whether there is something in the queue now.
-    """
-
-    def __init__(self, has_queued: Callable[[], bool]) -> None:
-        self._has_queued = has_queued
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._tickets: dict[Ticket, None] = {}
 
     @contextmanager
-    def ticket(self) -> Generator[Ticket]:
+    def ticket(self, has_queued: Callable[[], bool]) -> Generator[Ticket]:
         """Stand in the line for the length of the block.
 
         Who stands in it looks at the queue once more before waiting, so nothing is missed. One that
         was woken and leaves work behind (it took other work, or was cancelled) wakes the next.
+
+        Args:
+            has_queued: Whether there is something in the queue.
         """
         ticket = Ticket()
         with self._lock:
@@ -66,7 +64,7 @@ class QueueWaiters:
         finally:
             with self._lock:
                 self._tickets.pop(ticket, None)
-            if ticket.woken and self._has_queued():
+            if ticket.woken and has_queued():
                 self.wake(1)
 
     def wake(self, count: int) -> None:

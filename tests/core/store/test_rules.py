@@ -1,0 +1,139 @@
+import itertools
+from typing import get_args
+
+import pytest
+
+from agl.errors import InvalidTransitionError
+from agl.store import rules
+from agl.types import Attempt, AttemptStatus, Rollout, RolloutConfig, RolloutStatus, Worker
+
+ROLLOUT_STATUSES = get_args(RolloutStatus)
+ATTEMPT_STATUSES = get_args(AttemptStatus)
+
+
+def attempt(status="running", **fields):
+    base = {"rollout_id": "ro-1", "attempt_id": "at-1", "sequence_id": 1, "start_time": 100.0}
+    return Attempt(**base | fields | {"status": status})
+
+
+def rollout(status="running", **config):
+    return Rollout(
+        rollout_id="ro-1",
+        input=None,
+        start_time=0.0,
+        status=status,
+        config=RolloutConfig(**config),
+    )
+
+
+def test_tables_name_every_status():
+    assert set(rules.ROLLOUT_NEXT) == set(ROLLOUT_STATUSES)
+    assert set(rules.ATTEMPT_NEXT) == set(ATTEMPT_STATUSES)
+
+
+@pytest.mark.parametrize(("old", "new"), list(itertools.product(ROLLOUT_STATUSES, repeat=2)))
+def test_rollout_moves_as_its_table_says(old, new):
+    if old == new or new in rules.ROLLOUT_NEXT[old]:
+        moved = rules.move_rollout(rollout(old), new, 9.0)
+        assert moved.status == new
+        assert moved.end_time == (9.0 if new in rules.ENDED and old != new else None)
+    else:
+        with pytest.raises(InvalidTransitionError, match=f"from '{old}' to '{new}'"):
+            rules.move_rollout(rollout(old), new, 9.0)
+
+
+@pytest.mark.parametrize(("old", "new"), list(itertools.product(ATTEMPT_STATUSES, repeat=2)))
+def test_attempt_moves_as_its_table_says(old, new):
+    if old == new or new in rules.ATTEMPT_NEXT[old]:
+        moved = rules.move_attempt(attempt(old), new, 9.0, current=True)
+        assert moved.status == new
+        assert moved.end_time == (None if new in rules.OPEN or old == new else 9.0)
+    else:
+        with pytest.raises(InvalidTransitionError, match=f"from '{old}' to '{new}'"):
+            rules.move_attempt(attempt(old), new, 9.0, current=True)
+
+
+def test_ended_rollouts_go_nowhere():
+    assert all(not rules.ROLLOUT_NEXT[status] for status in rules.ENDED)
+
+
+def test_message_of_a_final_status():
+    with pytest.raises(InvalidTransitionError) as caught:
+        rules.move_rollout(rollout("succeeded"), "running", 9.0)
+    assert str(caught.value) == (
+        "rollout 'ro-1': cannot go from 'succeeded' to 'running'; 'succeeded' is final"
+    )
+
+
+def test_message_of_an_unknown_status_lists_the_known():
+    with pytest.raises(InvalidTransitionError, match="unknown status 'done'; expected one of"):
+        rules.move_rollout(rollout(), "done", 9.0)
+
+
+def test_running_by_hand_says_what_to_use():
+    with pytest.raises(InvalidTransitionError, match="use start_attempt or update_attempt"):
+        rules.move_rollout_by_hand(rollout("preparing"), "running", 9.0)
+
+
+@pytest.mark.parametrize("status", ["failed", "timeout", "unresponsive"])
+@pytest.mark.parametrize(("sequence_id", "expected"), [(1, "requeuing"), (2, "failed")])
+def test_retry_while_attempts_are_left(status, sequence_id, expected):
+    config = {"max_attempts": 2, "retry_condition": [status]}
+    ended = attempt(status, sequence_id=sequence_id)
+    assert rules.rollout_after(rollout(**config), ended, 9.0).status == expected
+
+
+def test_no_retry_for_other_statuses():
+    kept = rollout(max_attempts=9, retry_condition=["timeout"])
+    assert rules.rollout_after(kept, attempt("failed"), 9.0).status == "failed"
+    assert rules.rollout_after(kept, attempt("succeeded"), 9.0).status == "succeeded"
+
+
+def test_unresponsive_attempt_is_revived_only_while_current():
+    lost = attempt("unresponsive", end_time=5.0)
+    revived = rules.sign_of_life(lost, 9.0, current=True, span=True)
+    assert (revived.status, revived.end_time, revived.last_heartbeat_time) == ("running", None, 9.0)
+    assert rules.sign_of_life(lost, 9.0, current=False, span=True) == lost
+
+
+def test_heartbeat_does_not_start_an_attempt():
+    alive = rules.sign_of_life(attempt("preparing"), 9.0, current=True, span=False)
+    assert (alive.status, alive.last_heartbeat_time) == ("preparing", 9.0)
+
+
+@pytest.mark.parametrize(
+    ("config", "heartbeat", "now", "expected"),
+    [
+        ({}, None, 1e9, None),
+        ({"timeout_seconds": 10}, None, 110.0, None),
+        ({"timeout_seconds": 10}, None, 110.1, "timeout"),
+        ({"timeout_seconds": 10}, 109.0, 110.1, "timeout"),
+        ({"unresponsive_seconds": 5}, None, 105.1, "unresponsive"),
+        ({"unresponsive_seconds": 5}, 103.0, 105.1, None),
+        ({"unresponsive_seconds": 5}, 103.0, 108.1, "unresponsive"),
+        # both have passed: the timeout is the one that says more
+        ({"timeout_seconds": 10, "unresponsive_seconds": 5}, None, 111.0, "timeout"),
+    ],
+)
+def test_overdue(config, heartbeat, now, expected):
+    config = RolloutConfig(**config)
+    late = attempt(last_heartbeat_time=heartbeat)
+    verdict = rules.overdue(late, config, now)
+    assert (verdict[0] if verdict else None) == expected
+    deadline = rules.deadline(late, config)
+    assert (deadline is not None and now > deadline) == (expected is not None)
+
+
+def test_ended_attempts_have_no_deadline():
+    config = RolloutConfig(timeout_seconds=1)
+    assert rules.deadline(attempt("succeeded"), config) is None
+    assert rules.overdue(attempt("unresponsive"), config, 1e9) is None
+
+
+def test_worker_with_an_open_attempt_stays_busy():
+    worker = rules.worker_busy(Worker(worker_id="w"), attempt(), 1.0)
+    other = attempt(attempt_id="at-2", rollout_id="ro-2")
+    after = rules.worker_after(worker, attempt("succeeded"), other, 2.0)
+    assert (after.status, after.current_attempt_id) == ("busy", "at-2")
+    assert rules.worker_found_nothing(after, 3.0).status == "busy"
+    assert rules.worker_after(after, other, None, 4.0).status == "idle"

@@ -1,0 +1,398 @@
+import asyncio
+import os
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from agl.errors import ConfigError, StoreError, StoreUnavailableError, UnknownRecordError
+from agl.store import sqlite_file, sqlite_writer
+from agl.store.sqlite import SqliteLightningStore
+from agl.types import EnqueueRolloutRequest, PromptTemplate, RolloutConfig, Span
+
+
+def span_of(rollout, **attributes):
+    return Span.from_attributes(
+        attributes=attributes or {"i": 1},
+        rollout_id=rollout.rollout_id,
+        attempt_id=rollout.attempt.attempt_id,
+        name="step",
+    )
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "agl.db"
+
+
+# --- what stays
+
+
+async def test_everything_is_there_after_reopening(path):
+    store = SqliteLightningStore(path)
+    resources = await store.add_resources({"p": PromptTemplate(template="x")})
+    await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=i) for i in range(3)])
+    claimed = await store.dequeue_rollout("w1")
+    spans = await store.add_many_spans([span_of(claimed), span_of(claimed)])
+    worker = await store.get_worker_by_id("w1")
+    await store.dequeue_many_rollouts(limit=5)
+    await store.dequeue_rollout("w2")
+    await store.close()
+
+    store = SqliteLightningStore(path)
+    assert await store.get_latest_resources() == resources
+    rollout = await store.get_rollout_by_id(claimed.rollout_id)
+    assert (rollout.status, rollout.attempt.status) == ("running", "running")
+    assert list(await store.query_spans(claimed.rollout_id)) == list(spans)
+    assert await store.get_worker_by_id("w1") == worker
+    assert (await store.get_worker_by_id("w2")).status == "idle"
+    assert (await store.add_span(span_of(claimed))).sequence_id == 3
+    new = await store.enqueue_rollout("after")
+    assert (await store.dequeue_rollout()).rollout_id == new.rollout_id
+    await store.close()
+
+
+async def test_queue_keeps_its_order_over_a_restart(path):
+    store = SqliteLightningStore(path)
+    config = RolloutConfig(max_attempts=2, retry_condition=["failed"])
+    await store.enqueue_many_rollouts(
+        [EnqueueRolloutRequest(input=i, config=config) for i in range(3)]
+    )
+    first = await store.dequeue_rollout()
+    await store.update_attempt(first.rollout_id, "latest", status="failed")
+    await store.close()
+    store = SqliteLightningStore(path)
+    assert [one.input for one in await store.dequeue_many_rollouts(limit=9)] == [1, 2, 0]
+    await store.close()
+
+
+async def test_watchdog_goes_on_after_a_restart(path):
+    store = SqliteLightningStore(path)
+    started = await store.start_rollout("task", config=RolloutConfig(timeout_seconds=0.05))
+    await store.close()
+    store = SqliteLightningStore(path, scan_interval_seconds=0.02)
+    ended = await store.wait_for_rollouts(rollout_ids=[started.rollout_id], timeout=4)
+    assert [one.status for one in ended] == ["failed"]
+    await store.close()
+
+
+async def test_closing_leaves_one_file(path):
+    store = SqliteLightningStore(path)
+    await store.enqueue_rollout("task")
+    await store.close()
+    assert [one.name for one in path.parent.iterdir()] == [path.name]
+
+
+async def test_forgotten_close_loses_nothing(path):
+    store = SqliteLightningStore(path)
+    await store.enqueue_rollout("task")
+    shutdown = store._shutdown
+    del store
+    assert not shutdown.alive
+    store = SqliteLightningStore(path)
+    assert (await store.query_rollouts()).total == 1
+    await store.close()
+
+
+CRASHING = """
+import asyncio, sys
+from agl.store.sqlite import SqliteLightningStore
+from agl.types import Span
+
+def out(*words):
+    sys.stdout.write(" ".join(map(str, words)) + "\\n")
+    sys.stdout.flush()
+
+async def runner(store, name):
+    while True:
+        rollout = await store.enqueue_rollout({"name": name})
+        out("enqueued", rollout.rollout_id)
+        claimed = await store.dequeue_rollout(name)
+        out("claimed", claimed.rollout_id, claimed.attempt.attempt_id)
+        spans = [
+            Span.from_attributes(attributes={"text": "x" * 200}, rollout_id=claimed.rollout_id,
+                                 attempt_id=claimed.attempt.attempt_id, name="s")
+            for _ in range(4)
+        ]
+        await store.add_many_spans(spans)
+        out("spans", claimed.rollout_id)
+        await store.update_attempt(claimed.rollout_id, "latest", status="succeeded")
+        out("succeeded", claimed.rollout_id)
+
+async def main():
+    store = SqliteLightningStore(sys.argv[1], durability=sys.argv[2])
+    await asyncio.gather(*(runner(store, f"w{i}") for i in range(8)))
+
+asyncio.run(main())
+"""
+
+
+def killed_after_a_while(path, durability, log):
+    """Run the program above, kill -9 it in the middle, and return what it said."""
+    with log.open("wb") as stream:
+        process = subprocess.Popen(
+            [sys.executable, "-c", CRASHING, str(path), durability], stdout=stream
+        )
+        deadline = time.monotonic() + 4
+        while log.stat().st_size < 20_000 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        process.kill()
+        process.wait()
+    lines = log.read_text().split("\n")[:-1]
+    assert len(lines) > 200
+    return [line.split() for line in lines]
+
+
+@pytest.mark.parametrize("durability", ["power", "process"])
+async def test_what_was_acknowledged_survives_kill_9(path, tmp_path, durability):
+    said: dict[str, list[list[str]]] = {}
+    for _ in range(2):
+        for word, *rest in killed_after_a_while(path, durability, tmp_path / "said"):
+            said.setdefault(word, []).append(rest)
+
+    store = SqliteLightningStore(path)
+    rollouts = {one.rollout_id: one for one in await store.query_rollouts()}
+    assert {one for (one,) in said["enqueued"]} <= set(rollouts)
+    claimed = [one for one, _ in said["claimed"]]
+    assert len(claimed) == len(set(claimed))
+    for rollout_id, attempt_id in said["claimed"]:
+        assert rollouts[rollout_id].attempt.attempt_id == attempt_id
+    for (rollout_id,) in said["spans"]:
+        spans = await store.query_spans(rollout_id)
+        assert [span.sequence_id for span in spans] == [1, 2, 3, 4]
+    assert all(rollouts[one].status == "succeeded" for (one,) in said["succeeded"])
+    await store.close()
+    connection = sqlite3.connect(path)
+    assert connection.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
+    connection.close()
+
+
+# --- one bad operation does not harm its neighbours
+
+
+async def test_failing_operation_fails_alone(path):
+    store = SqliteLightningStore(path)
+    started = await store.start_rollout("task")
+    results = await asyncio.gather(
+        store.enqueue_rollout("one"),
+        store.start_attempt("ro-none"),
+        store.add_span(span_of(started)),
+        store.enqueue_rollout({"not json": object()}),
+        store.enqueue_rollout("two"),
+        return_exceptions=True,
+    )
+    assert isinstance(results[1], UnknownRecordError)
+    assert isinstance(results[3], StoreError)
+    assert "its input cannot be stored" in str(results[3])
+    claimed = await store.dequeue_many_rollouts(limit=9)
+    assert [one.input for one in claimed] == ["one", "two"]
+    assert (await store.statistics())["total_rollouts"] == 3
+    assert (await store.query_rollouts()).total == 3
+    assert (await store.query_spans(started.rollout_id)).total == 1
+    await store.close()
+
+
+async def test_full_disk_is_reported_and_the_store_goes_on(path):
+    store = SqliteLightningStore(path)
+    await store.enqueue_rollout("before")
+    connection = store._parts.writer.connection
+    pages = connection.execute("PRAGMA page_count").fetchone()[0]
+    connection.execute(f"PRAGMA max_page_count={pages}")
+    with pytest.raises(StoreError, match="nothing of this call was stored") as caught:
+        await store.enqueue_rollout("x" * 1_000_000)
+    assert str(path) in str(caught.value)
+    assert (await store.query_rollouts()).total == 1
+    connection.execute("PRAGMA max_page_count=1000000")
+    await store.enqueue_rollout("after")
+    assert [one.input for one in await store.query_rollouts()] == ["before", "after"]
+    await store.close()
+
+
+async def test_empty_dequeue_writes_nothing(path):
+    store = SqliteLightningStore(path)
+    await store.dequeue_rollout("w1")
+    await store.get_worker_by_id("w1")
+    size = os.stat(f"{path}-wal").st_size
+    for _ in range(50):
+        await store.dequeue_rollout("w1")
+    assert os.stat(f"{path}-wal").st_size == size
+    await store.close()
+
+
+async def test_log_is_checkpointed_beside_the_writer(path, monkeypatch):
+    monkeypatch.setattr(sqlite_writer, "_CHECKPOINT_BYTES", 400_000)
+    monkeypatch.setattr(sqlite_writer, "_RESTART_BYTES", 1_600_000)
+    store = SqliteLightningStore(path, durability="process")
+    for _ in range(300):
+        await store.enqueue_rollout("x" * 20_000)
+    assert path.stat().st_size > 3_000_000
+    assert os.stat(f"{path}-wal").st_size < 5_000_000
+    await store.close()
+
+
+async def test_numbers_that_json_has_no_word_for_are_kept(path):
+    store = SqliteLightningStore(path)
+    started = await store.start_rollout("task")
+    await store.add_span(span_of(started, reward=float("inf"), lows=[float("-inf")]))
+    (span,) = await store.query_spans(started.rollout_id)
+    assert span.attributes == {"reward": float("inf"), "lows": [float("-inf")]}
+    await store.close()
+
+
+# --- opening
+
+
+def refused(path, match, **options):
+    with pytest.raises(StoreUnavailableError, match=match) as caught:
+        SqliteLightningStore(path, **options)
+    assert str(path) in str(caught.value)
+
+
+def test_file_of_something_else_is_refused_and_unharmed(path):
+    path.write_text("dear diary\n" * 1000)
+    refused(path, "not an SQLite database")
+    assert path.read_text() == "dear diary\n" * 1000
+    assert [one.name for one in path.parent.iterdir()] == [path.name]
+
+
+def test_database_of_something_else_is_refused_and_unharmed(path):
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE diary (page TEXT)")
+    connection.close()
+    before = path.read_bytes()
+    refused(path, "not a store of agl")
+    assert path.read_bytes() == before
+
+
+async def test_newer_schema_is_refused_and_unharmed(path):
+    await SqliteLightningStore(path).close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA user_version=99")
+    connection.close()
+    before = path.read_bytes()
+    refused(path, "made by a newer agl .schema 99")
+    assert path.read_bytes() == before
+
+
+async def test_damaged_file_is_refused_and_unharmed(path):
+    store = SqliteLightningStore(path)
+    await store.enqueue_many_rollouts([EnqueueRolloutRequest(input="x" * 500)] * 200)
+    await store.close()
+    content = bytearray(path.read_bytes())
+    content[8192 : 8192 * 4] = os.urandom(8192 * 3)
+    path.write_bytes(content)
+    refused(path, "damaged")
+    assert path.read_bytes() == bytes(content)
+
+
+async def test_truncated_file_is_refused(path):
+    store = SqliteLightningStore(path)
+    await store.enqueue_many_rollouts([EnqueueRolloutRequest(input="x" * 500)] * 200)
+    await store.close()
+    path.write_bytes(path.read_bytes()[: 8192 * 5])
+    refused(path, "damaged")
+
+
+async def test_second_owner_is_refused(path):
+    store = SqliteLightningStore(path)
+    refused(path, f"in use by process {os.getpid()}")
+    await store.enqueue_rollout("task")
+    await store.close()
+    await SqliteLightningStore(path).close()
+
+
+def test_owner_in_another_process_is_named(path):
+    code = (
+        "import sys; from agl.store.sqlite import SqliteLightningStore\n"
+        "store = SqliteLightningStore(sys.argv[1]); print('open', flush=True); sys.stdin.read()"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with process.stdin, process.stdout:
+        assert process.stdout.readline() == b"open\n"
+        refused(path, f"in use by process {process.pid}.*LightningStoreClient")
+        process.kill()
+        process.wait()
+    asyncio.run(SqliteLightningStore(path).close())
+
+
+def test_missing_folder_is_named(path):
+    refused(path.parent / "none" / "agl.db", "no folder")
+
+
+def test_folder_in_place_of_the_file(path):
+    path.mkdir()
+    refused(path, "not a file")
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder nobody can write to")
+def test_folder_that_cannot_be_written():
+    refused(Path("/proc/self/agl.db"), "a folder that can be written")
+
+
+def test_unknown_durability(path):
+    with pytest.raises(ConfigError, match="'power' or 'process'"):
+        SqliteLightningStore(path, durability="maybe")  # type: ignore[arg-type]
+    assert not path.exists()
+
+
+async def test_older_schema_is_migrated(path, monkeypatch):
+    store = SqliteLightningStore(path)
+    await store.enqueue_rollout("task")
+    await store.close()
+    monkeypatch.setattr(sqlite_file, "SCHEMA_VERSION", 2)
+    monkeypatch.setitem(
+        sqlite_file.MIGRATIONS, 1, lambda c: c.execute("CREATE TABLE extra (x INTEGER)")
+    )
+    store = SqliteLightningStore(path)
+    assert (await store.query_rollouts()).total == 1
+    await store.close()
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone()[0] == 2
+        assert connection.execute("SELECT count(*) FROM extra").fetchone()[0] == 0
+    connection.close()
+
+
+async def test_failed_migration_leaves_the_file_as_it_was(path, monkeypatch):
+    await SqliteLightningStore(path).close()
+
+    def half(connection):
+        connection.execute("CREATE TABLE extra (x INTEGER)")
+        connection.execute("nonsense")
+
+    monkeypatch.setattr(sqlite_file, "SCHEMA_VERSION", 2)
+    monkeypatch.setitem(sqlite_file.MIGRATIONS, 1, half)
+    refused(path, "cannot be opened")
+    monkeypatch.undo()
+    await SqliteLightningStore(path).close()
+
+
+async def test_closed_store_says_so(path):
+    store = SqliteLightningStore(path)
+    await store.close()
+    for call in (store.enqueue_rollout("task"), store.dequeue_rollout(), store.query_rollouts()):
+        with pytest.raises(StoreUnavailableError, match="closed"):
+            await call
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+async def test_forked_process_is_told_to_use_http(path, tmp_path):
+    store = SqliteLightningStore(path)
+    answer = tmp_path / "answer"
+    pid = os.fork()
+    if pid == 0:
+        try:
+            store._check_usable()
+        except StoreUnavailableError as error:
+            answer.write_text(str(error))
+        os._exit(0)
+    await asyncio.to_thread(os.waitpid, pid, 0)
+    assert "LightningStoreClient" in answer.read_text()
+    await store.enqueue_rollout("still works here")
+    await store.close()

@@ -1,0 +1,39 @@
+import inspect
+
+import pytest
+
+from agl.errors import StoreUnavailableError
+from agl.store.base import LightningStore
+from agl.store.memory import InMemoryLightningStore
+from agl.store.threaded import LightningStoreThreaded
+
+
+class LoopBoundStore(InMemoryLightningStore):
+    @property
+    def capabilities(self):
+        return {"async_safe": True}
+
+
+def test_every_method_is_forwarded():
+    own = {name for name, value in vars(LightningStore).items() if inspect.isfunction(value)}
+    assert own - {"__init__"} <= set(vars(LightningStoreThreaded))
+
+
+def test_it_is_thread_safe_whatever_it_wraps():
+    assert LightningStoreThreaded(LoopBoundStore()).capabilities["thread_safe"]
+
+
+async def test_closed_facade_says_so():
+    store = LightningStoreThreaded(LoopBoundStore())
+    await store.enqueue_rollout("task")
+    await store.close()
+    await store.close()
+    with pytest.raises(StoreUnavailableError, match="closed"):
+        await store.enqueue_rollout("task")
+
+
+async def test_errors_come_through():
+    store = LightningStoreThreaded(LoopBoundStore())
+    with pytest.raises(ValueError, match="ro-none"):
+        await store.start_attempt("ro-none")
+    await store.close()
