@@ -1,6 +1,7 @@
 """Life of the proxy: start, stop, models, attribution, what it refuses."""
 
 import asyncio
+import functools
 import json
 import subprocess
 import sys
@@ -8,8 +9,11 @@ import sys
 import aiohttp
 import pytest
 
+from agl.config import build_component
 from agl.errors import ConfigError, StoreUnavailableError
+from agl.gateway import Gateway
 from agl.semconv import ModelCallAttributes as Key
+from agl.serving import ServerThread
 from agl.store.memory import InMemoryLightningStore
 from agl.testing.echo_llm import EchoLLM
 from agl.types import LLM, ProxyLLM
@@ -201,6 +205,35 @@ async def test_a_call_in_flight_when_the_proxy_stops_is_recorded(bench) -> None:
     await bench.proxy.stop()
     assert (await call)[0] == 200
     assert Key.ERROR not in (await bench.span()).attributes
+
+
+async def test_a_call_that_outlasts_the_stop_is_recorded_as_broken_off(
+    bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "agl_gateway.proxy.ServerThread", functools.partial(ServerThread, drain_seconds=0.1)
+    )
+    await bench.proxy.restart()
+    bench.llm.latency_seconds = 0.5
+    call = asyncio.create_task(bench.post(bench.ask()))
+    await asyncio.sleep(0.1)
+    await bench.proxy.stop()
+    await asyncio.gather(call, return_exceptions=True)
+    assert "the gateway stopped" in (await bench.span()).attributes[Key.ERROR]
+
+
+def test_a_configuration_file_can_describe_it() -> None:
+    params = {"model": "hosted_vllm/qwen", "api_base": "http://127.0.0.1:8000/v1"}
+    config = {
+        "type": "proxy",
+        "port": 4000,
+        "model_list": [{"model_name": "qwen", "litellm_params": params}],
+    }
+    proxy = build_component(config, group="agl.gateways", expected_type=Gateway)
+    assert isinstance(proxy, LLMProxy)
+    assert proxy.as_resource().model == "qwen"
+    with pytest.raises(ConfigError, match=r"ports: unknown key\. Did you mean 'port'"):
+        build_component({**config, "ports": 1}, group="agl.gateways", expected_type=Gateway)
 
 
 async def test_it_runs_beside_another_event_loop(bench) -> None:

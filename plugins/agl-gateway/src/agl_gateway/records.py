@@ -129,7 +129,7 @@ def _answer_attributes(answer: Mapping[str, Any]) -> dict[str, Any]:
         **attributes,
         **numbers,
         **{key: value for key, value in sequences.items() if value},
-        Key.MODEL_VERSION.value: _version(first.get("weight_versions")),
+        Key.MODEL_VERSION.value: _version(first.get("weight_versions"), answer),
     }
 
 
@@ -146,9 +146,10 @@ def _logprobs(logprobs: Any) -> list[float] | None:
     return [float(token["logprob"]) for token in content] if content else None
 
 
-def _version(weight_versions: Any) -> str | None:
+def _version(weight_versions: Any, answer: Mapping[str, Any]) -> str | None:
     # An answer that spans a weight update is put down to the weights that ended it.
-    return str(weight_versions[-1]["version"]) if weight_versions else None
+    version = weight_versions[-1]["version"] if weight_versions else answer.get("model_version")
+    return None if version is None else str(version)
 
 
 def _json(value: Any) -> str | None:
