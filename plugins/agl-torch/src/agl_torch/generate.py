@@ -104,7 +104,8 @@ class Sampler:
     def __init__(self, model: Any, tokenizer: Any, seed: int = 0) -> None:
         self.model = model
         self.tokenizer = tokenizer
-        self._random = random.Random(seed)
+        self.random = random.Random(seed)
+        """Of the draws of requests without a seed."""
         self.end_token_ids = _end_token_ids(model, tokenizer)
         pad = tokenizer.pad_token_id
         self._pad_token_id = pad if pad is not None else min(self.end_token_ids, default=0)
@@ -120,7 +121,7 @@ class Sampler:
 
         completions = [Completion() for _ in requests]
         randoms = [
-            self._random if request.seed is None else random.Random(request.seed)
+            self.random if request.seed is None else random.Random(request.seed)
             for request in requests
         ]
         device = self.model.device

@@ -1,0 +1,178 @@
+"""Runs tasks through the store and reads back what came of them: rewards, rows, ledger."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from agl.emitter import find_final_reward
+from agl.errors import ConfigError
+from agl.types import (
+    EnqueueRolloutRequest,
+    Ledger,
+    Rollout,
+    RolloutConfig,
+    RolloutMode,
+    TrainingRow,
+)
+
+if TYPE_CHECKING:
+    from agl.adapter import TraceAdapter
+    from agl.gateway import Gateway
+    from agl.store.base import LightningStore
+
+logger = logging.getLogger("agl.torch")
+
+PATIENCE_SECONDS = 60.0
+"""After so long without the end of a rollout, say so."""
+
+
+@dataclass
+class Ended:
+    """A rollout that has ended, and what was read from its spans."""
+
+    rollout: Rollout
+    group: int
+    """Position of its task in the request."""
+    reward: float | None
+    """The final one of its last successful attempt; None for a failed rollout."""
+    rows: list[TrainingRow] = field(default_factory=list[TrainingRow])
+
+
+@dataclass
+class Collected:
+    """The rollouts of one step or evaluation."""
+
+    ended: list[Ended]
+    ledger: Ledger
+    """Open: what becomes of ``rows`` is for the caller to say."""
+    seconds: float
+
+    @property
+    def rewards(self) -> list[float]:
+        """Of the rollouts that have one."""
+        return [one.reward for one in self.ended if one.reward is not None]
+
+    @property
+    def mean_reward(self) -> float | None:
+        """Over the rollouts that have one; a failed rollout is no zero."""
+        return sum(self.rewards) / len(self.rewards) if self.rewards else None
+
+    def count(self, *statuses: str) -> int:
+        """How many rollouts ended so."""
+        return sum(one.rollout.status in statuses for one in self.ended)
+
+    def failures(self) -> dict[str, int]:
+        """How often each kind of failure ended a rollout, most frequent first."""
+        kinds: dict[str, int] = {}
+        for one in self.ended:
+            error = getattr(getattr(one.rollout, "attempt", None), "error", None)
+            if one.rollout.status != "succeeded":
+                kind = f"{error.boundary}: {error.type}" if error else one.rollout.status
+                kinds[kind] = kinds.get(kind, 0) + 1
+        return dict(sorted(kinds.items(), key=lambda item: -item[1]))
+
+
+class Collector:
+    """Brings tasks to the runners and their experience back.
+
+    Args:
+        store: Where both meet.
+        gateway: Flushed before spans are read.
+        adapter: Gives an object with ``rows`` and ``ledger``, and takes ``attempts=`` beside the
+            spans, as the adapter ``rows`` does.
+        timeout_seconds: Of each attempt.
+    """
+
+    def __init__(
+        self,
+        store: "LightningStore",
+        gateway: "Gateway",
+        adapter: "TraceAdapter[Any]",
+        timeout_seconds: float | None,
+    ) -> None:
+        self._store = store
+        self._gateway = gateway
+        self._adapter = adapter
+        self._config = RolloutConfig(timeout_seconds=timeout_seconds)
+
+    async def collect(
+        self,
+        tasks: Sequence[Any],
+        copies: int,
+        mode: RolloutMode,
+        resources_id: str,
+        metadata: dict[str, Any],
+    ) -> Collected:
+        """Run each task ``copies`` times and wait for all of them.
+
+        Cancelled, or when the store fails, it cancels what has not ended.
+        """
+        start = time.perf_counter()
+        rollouts = await self._store.enqueue_many_rollouts(
+            [
+                EnqueueRolloutRequest(
+                    input=task,
+                    mode=mode,
+                    resources_id=resources_id,
+                    config=self._config,
+                    metadata={**metadata, "group": group},
+                )
+                for group, task in enumerate(tasks)
+                for _ in range(copies)
+            ]
+        )
+        rollout_ids = [rollout.rollout_id for rollout in rollouts]
+        try:
+            ended = await self._wait(rollout_ids)
+        except BaseException:
+            await self._cancel(rollout_ids)
+            raise
+        await self._gateway.flush()
+        ledger = Ledger()
+        read = await asyncio.gather(*(self._read(rollout, ledger) for rollout in ended))
+        return Collected(list(read), ledger, time.perf_counter() - start)
+
+    async def _wait(self, rollout_ids: list[str]) -> list[Rollout]:
+        done = -1
+        while True:
+            ended = await self._store.wait_for_rollouts(
+                rollout_ids=rollout_ids, timeout=PATIENCE_SECONDS
+            )
+            if len(ended) == len(rollout_ids):
+                return ended
+            if len(ended) == done:
+                logger.warning(
+                    "%d of %d rollouts have not ended, and none did in the last %.0f seconds. "
+                    "Are runners connected, and is rollout_timeout_seconds set?",
+                    len(rollout_ids) - done,
+                    len(rollout_ids),
+                    PATIENCE_SECONDS,
+                )
+            done = len(ended)
+
+    async def _cancel(self, rollout_ids: list[str]) -> None:
+        ended = await self._store.wait_for_rollouts(rollout_ids=rollout_ids, timeout=0)
+        over = {rollout.rollout_id for rollout in ended}
+        for rollout_id in rollout_ids:
+            if rollout_id not in over:
+                await self._store.update_rollout(rollout_id, status="cancelled")
+
+    async def _read(self, rollout: Rollout, ledger: Ledger) -> Ended:
+        spans = await self._store.query_spans(rollout.rollout_id)
+        attempts = await self._store.query_attempts(rollout.rollout_id)
+        adapted = self._adapter.adapt(list(spans), attempts=list(attempts))  # pyright: ignore[reportCallIssue]
+        if not hasattr(adapted, "rows") or not hasattr(adapted, "ledger"):
+            raise ConfigError(
+                f"GRPO learns from training rows; the adapter {type(self._adapter).__name__} gave "
+                f"{type(adapted).__name__}. Use the adapter 'rows', or leave the adapter out"
+            )
+        ledger.merge(adapted.ledger)
+        reward = None
+        if rollout.status == "succeeded":
+            used = [a.attempt_id for a in attempts if a.status == "succeeded"][-1:]
+            reward = find_final_reward([span for span in spans if span.attempt_id in used])
+        group = (rollout.metadata or {})["group"]
+        return Ended(rollout, group, reward, adapted.rows)

@@ -1,0 +1,79 @@
+"""From what a user gives as model and tokenizer to objects that are ready to train."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from agl.errors import ConfigError
+
+ModelSource = Any
+"""A folder or a name on the Hugging Face Hub, a model object, or a function that builds one."""
+
+
+def load_model(source: ModelSource, device: str | None, dtype: str) -> Any:
+    """The model on its device, in evaluation mode, every parameter trainable.
+
+    Args:
+        source: See ``ModelSource``.
+        device: For example ``cuda:0``; None takes a GPU if there is one.
+        dtype: Name of a torch type, as ``float32``; only for models that are loaded.
+
+    Raises:
+        ConfigError: There is no such model, type or device.
+    """
+    import torch
+
+    if isinstance(source, str | Path):
+        from transformers import AutoModelForCausalLM
+
+        torch_dtype = getattr(torch, dtype, None)
+        if not isinstance(torch_dtype, torch.dtype):
+            raise ConfigError(f"GRPO: unknown dtype {dtype!r}; expected float32, bfloat16, ...")
+        try:
+            model = AutoModelForCausalLM.from_pretrained(source, dtype=torch_dtype)
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"GRPO: cannot load the model {str(source)!r}: {error}") from error
+    else:
+        model = _build(source, "model")
+    if not hasattr(model, "generation_config"):
+        raise ConfigError(
+            f"GRPO: the model must be a causal language model of transformers; "
+            f"got {type(model).__name__}"
+        )
+    chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        model = model.to(chosen)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(f"GRPO: device {chosen!r} cannot be used: {error}") from error
+    return model.requires_grad_(True).eval()
+
+
+def load_tokenizer(source: ModelSource, model_source: ModelSource) -> Any:
+    """The tokenizer; from where the model comes when ``source`` is None.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    if source is None:
+        if not isinstance(model_source, str | Path):
+            raise ConfigError("GRPO: give a tokenizer too when the model is not a folder or name")
+        source = model_source
+    if not isinstance(source, str | Path):
+        return _build(source, "tokenizer")
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(source)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"GRPO: cannot load the tokenizer {str(source)!r}: {error}") from error
+
+
+def _build(source: Any, what: str) -> Any:
+    # Models are callable too, but they have a config; tokenizers have a vocabulary.
+    finished = hasattr(source, "config") or hasattr(source, "get_vocab")
+    if finished or not isinstance(source, Callable):
+        return source
+    built = source()
+    if built is None:
+        raise ConfigError(f"GRPO: the function given as {what} returned nothing")
+    return built
