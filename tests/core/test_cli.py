@@ -226,7 +226,7 @@ def test_run_trains_and_leaves_a_store_and_its_configuration(agl: Agl, project: 
     assert result.out.splitlines() == [
         "rollouts     2 succeeded, 1 failed",
         "mean reward  0.75 over 2 succeeded rollouts",
-        "failed       1 x agent: ValueError: no such room",
+        "failed       1 x agent: ValueError, as in: no such room",
         "store        out/store.db",
     ]
     assert sorted((project / "seen.txt").read_text().split()) == [
@@ -271,7 +271,7 @@ def test_run_of_which_no_rollout_succeeds_has_failed(agl: Agl, project: Path) ->
     result = agl("run", "agl.yaml", "agent=cli_agent:always_fails")
     assert result.code == 1
     assert result.err.splitlines()[-1] == (
-        "agl: no rollout succeeded; most often: agent: ValueError: no such room"
+        "agl: no rollout succeeded; most often: 3 x agent: ValueError, as in: no such room"
     )
     assert "3 failed" in result.out
 

@@ -25,7 +25,9 @@ class Summary:
     rewards: list[float] = field(default_factory=list[float])
     """The final reward of each succeeded rollout that has one."""
     failures: Counter[str] = field(default_factory=Counter[str])
-    """Why attempts failed -> how many."""
+    """Boundary and type of an attempt's error -> how many."""
+    examples: dict[str, str] = field(default_factory=dict[str, str])
+    """The first message of each; messages differ by ids and values."""
 
     def print(self, store_path: object) -> None:
         """Write it on standard output."""
@@ -37,13 +39,16 @@ class Summary:
         elif self.statuses:
             print("mean reward  none: no succeeded rollout has a reward")
         for failure, number in self.failures.most_common(3):
-            print(f"failed       {number} x {failure}")
+            print(f"failed       {number} x {failure}, as in: {self.examples[failure]}")
         if store_path is not None:
             print(f"store        {store_path}")
 
     def most_frequent_failure(self) -> str:
         """The reason that most failed attempts give."""
-        return self.failures.most_common(1)[0][0] if self.failures else "no reason was stored"
+        if not self.failures:
+            return "no reason was stored"
+        failure, number = self.failures.most_common(1)[0]
+        return f"{number} x {failure}, as in: {self.examples[failure]}"
 
 
 def train(path: Path, overrides: Sequence[str], *, dry: bool) -> None:
@@ -153,8 +158,9 @@ async def _sum_up_and_close(store: "LightningStore") -> Summary:
                     summary.rewards.append(reward)
             for attempt in await store.query_attempts(rollout.rollout_id):
                 if attempt.error is not None:
-                    error = attempt.error
-                    summary.failures[f"{error.boundary}: {error.type}: {error.message}"] += 1
+                    failure = f"{attempt.error.boundary}: {attempt.error.type}"
+                    summary.failures[failure] += 1
+                    summary.examples.setdefault(failure, attempt.error.message)
     finally:
         await store.close()
     return summary
