@@ -42,8 +42,14 @@ class LitAgent(Generic[T]):
         self.trained_agents = trained_agents
 
     def is_async(self) -> bool:
-        """Whether each mode's rollout is a coroutine, so that many can run at once."""
+        """Whether each mode's rollout is a coroutine, so that many can run at once.
+
+        Raises:
+            ConfigError: The class implements no rollout at all.
+        """
         methods = [self._find_method(mode) for mode in ("train", "val")]
+        if not any(methods):
+            self.rollout_method(None)
         return all(inspect.iscoroutinefunction(method) for method in methods if method)
 
     def rollout_method(self, mode: RolloutMode | None) -> RolloutMethod:

@@ -179,6 +179,7 @@ class LitAgentRunner(Runner[T]):
         self, agent: LitAgent[T], *, hooks: Sequence[object] | None = None, **kwargs: Any
     ) -> None:
         """See ``Runner.init``."""
+        agent.is_async()  # refuses one that cannot do anything
         self._agent = agent
         self._hooks = HookCaller(hooks or ())
         agent.set_runner(self)

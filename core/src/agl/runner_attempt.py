@@ -6,6 +6,7 @@ import inspect
 import logging
 import time
 from collections.abc import Generator
+from types import TracebackType
 from typing import Any, Literal
 
 from agl.agent import LitAgent, MissingResourceError
@@ -101,6 +102,7 @@ class AttemptRunner:
         """Call the agent within the trace context; also whether this task was cancelled."""
         outcome: Outcome | None = None
         was_interrupted = False
+        where: TracebackType | None = None
         try:
             async with self._tracer.trace_context(
                 rollout.rollout_id,
@@ -113,6 +115,7 @@ class AttemptRunner:
                 outcome, was_interrupted = await self._call_agent(rollout, apart)
                 await self._hooks.call("on_trace_end", **context)
                 if outcome.error is not None:
+                    where = outcome.error.__traceback__
                     raise outcome.error  # a tracer may want to see it
             return outcome, was_interrupted
         except (KeyboardInterrupt, StoreError):
@@ -122,6 +125,7 @@ class AttemptRunner:
                 if isinstance(error, asyncio.CancelledError):
                     raise
                 return Outcome(error=error, boundary="tracer"), was_interrupted
+            outcome.error.__traceback__ = where  # the agent's frames, without ours
             if error is not outcome.error:
                 logger.error("%s: the tracer failed as well: %r", _what(rollout), error)
             return outcome, was_interrupted

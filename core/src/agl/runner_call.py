@@ -15,6 +15,7 @@ from agl.runner_result import Outcome
 CANCEL_SECONDS = 2.0
 """So long a cancelled coroutine may clean up before it counts as stuck."""
 
+_OUR_MODULES = (__name__, "agl.agent", "agl.injection")
 Why = Literal["ended", "timeout", "cancelled", "lost"]
 
 
@@ -68,7 +69,7 @@ class AgentThreads:
         try:
             inbox = self._idle.pop()
         except IndexError:
-            inbox = queue.SimpleQueue()
+            inbox = queue.SimpleQueue[Callable[[], object] | None]()
             threading.Thread(
                 target=self._serve, args=(inbox,), name="agl-agent", daemon=True
             ).start()
@@ -238,9 +239,11 @@ class AgentCall:
 
 
 def _raised(error: BaseException) -> Outcome:
-    # Without our own frame, the traceback begins in the agent.
-    own = error.__traceback__
-    return Outcome(error=error.with_traceback(own.tb_next if own else None))
+    # Without our own frames, the traceback begins in the agent.
+    where = error.__traceback__
+    while where and where.tb_next and where.tb_frame.f_globals.get("__name__") in _OUR_MODULES:
+        where = where.tb_next
+    return Outcome(error=error.with_traceback(where))
 
 
 async def _awaited(awaitable: Any) -> Any:
