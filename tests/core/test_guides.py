@@ -17,6 +17,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 
 import agl
 from agl.emitter import find_final_reward
+from agl.errors import ConfigError
 from agl.semconv import AGL_ANNOTATION
 from agl.testing.echo_llm import EchoLLM
 from agl.utils import PythonServerLauncherArgs
@@ -147,6 +148,25 @@ def test_dev_runs_every_task_of_the_dataset() -> None:
     assert [(r.input, r.mode, r.status) for r in rollouts] == [
         (question, "train", "succeeded") for question in QUESTIONS
     ]
+
+
+def test_dev_takes_the_names_that_one_guide_uses() -> None:
+    seen: list[tuple[str, str]] = []
+
+    @agl.rollout
+    def agent(task: str, main_llm: agl.LLM) -> float:
+        seen.append((task, main_llm.model))
+        return 1.0
+
+    llm = agl.LLM(
+        endpoint="http://127.0.0.1:1/v1", model="m", sampling_parameters={"temperature": 0.7}
+    )
+    trainer = agl.Trainer(n_workers=1, initial_resources={"main_llm": llm}, strategy="shm")
+    trainer.dev(agent, dev_dataset=QUESTIONS[:1])
+    assert seen == [(QUESTIONS[0], "m")]
+    assert trainer.n_runners == 1
+    with pytest.raises(ConfigError, match="n_runners and n_workers are one setting"):
+        agl.Trainer(n_runners=1, n_workers=2)
 
 
 async def test_store_is_served_at_the_host_and_port_given() -> None:

@@ -50,6 +50,7 @@ class Trainer:
         llm_proxy: The gateway; if left out, the installed one for algorithms that need it.
         hooks: Objects with any of ``on_rollout_start``, ``on_trace_start``, ``on_trace_end`` and
             ``on_rollout_end``.
+        n_workers: The name of ``n_runners`` in the guides of 0.3.
 
     Raises:
         ConfigError: An option is wrong.
@@ -71,7 +72,9 @@ class Trainer:
         port: int | None = None,
         llm_proxy: Spec[Gateway] = None,
         hooks: object | Sequence[object] | None = None,
+        n_workers: int | None = None,
     ) -> None:
+        n_runners = _one_of(n_runners=n_runners, n_workers=n_workers)
         if n_runners is not None and n_runners < 1:
             raise ConfigError(f"Trainer: n_runners must be at least 1; got {n_runners}")
         self.max_rollouts = max_rollouts
@@ -89,6 +92,8 @@ class Trainer:
         )
         self.strategy = self._build_strategy(strategy, n_runners, port)
         self.n_runners = self.strategy.n_runners
+        if isinstance(llm_proxy, dict):
+            llm_proxy = {"type": "proxy", **llm_proxy}
         self.llm_proxy = build_component(
             llm_proxy, group="agl.gateways", expected_type=Gateway, where="llm_proxy"
         )
@@ -132,12 +137,20 @@ class Trainer:
         train_dataset: Dataset[Any] | None = None,
         *,
         val_dataset: Dataset[Any] | None = None,
+        dev_dataset: Dataset[Any] | None = None,
     ) -> None:
         """Dry-run the whole loop with a fast algorithm, ``Baseline`` if none was given.
+
+        Args:
+            agent: The agent.
+            train_dataset: Tasks to run in mode ``train``.
+            val_dataset: Tasks to run in mode ``val``.
+            dev_dataset: The name of ``train_dataset`` in the guides of 0.3.
 
         Raises:
             ConfigError: The trainer's algorithm is not a ``FastAlgorithm``; see also ``fit``.
         """
+        train_dataset = _one_of(train_dataset=train_dataset, dev_dataset=dev_dataset)
         algorithm = self.algorithm or Baseline()
         if not isinstance(algorithm, FastAlgorithm):
             raise ConfigError(
@@ -274,3 +287,11 @@ def _as_list(hooks: object | Sequence[object] | None) -> list[object]:
     if hooks is None:
         return []
     return list(cast("Sequence[object]", hooks)) if isinstance(hooks, Sequence) else [hooks]
+
+
+def _one_of(**values: T | None) -> T | None:
+    """The value that was given under one of several names of the same thing."""
+    given = {name: value for name, value in values.items() if value is not None}
+    if len(given) > 1:
+        raise ConfigError(f"Trainer: {' and '.join(given)} are one setting; give one of them")
+    return next(iter(given.values()), None)
