@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import os
 import sqlite3
 import threading
@@ -19,6 +20,8 @@ from agl.store.sqlite_file import MEMORY, OwnerLock, check_header, prepare, unav
 from agl.store.sqlite_lookups import SQL, SqliteLookups
 from agl.store.sqlite_writer import Job, SqliteWriter
 from agl.types import AttemptedRollout, PaginatedResult, Worker, WorkerStatus
+
+logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -123,8 +126,9 @@ class SqliteLightningStore(LocalLightningStore):
 
     def _scan(self) -> None:
         job = Job(ops.expire)
+        done = job.bind_to_thread()
         self._parts.writer.submit(job)
-        job.wait(60.0)
+        done.result(60.0)
 
     def _check_usable(self) -> None:
         if not self._shutdown.alive or self._closing:
@@ -183,6 +187,7 @@ class _Parts:
         self._connections: list[sqlite3.Connection] = []
         self._lock: OwnerLock | None = None
         self.readers = ThreadPoolExecutor(_NUM_READERS, thread_name_prefix="agl-store-reader")
+        self._checkpointer = ThreadPoolExecutor(1, thread_name_prefix="agl-store-checkpoint")
         publish_to_store = weakref.WeakMethod(publish)
         if path != MEMORY:
             check_header(path)
@@ -242,19 +247,27 @@ class _Parts:
         return connection
 
     def _checkpoint_soon(self) -> None:
-        # The readers are gone once the interpreter ends; closing the file checkpoints it as well.
-        with contextlib.suppress(RuntimeError):
-            self.readers.submit(self.look_up_log)
+        try:
+            self._checkpointer.submit(self._checkpoint)
+        except RuntimeError:
+            # The interpreter ends; closing the file checkpoints it as well.
+            self.writer.checkpointed.set()
 
-    def look_up_log(self) -> None:
-        """Checkpoint beside the writer, and tell it how long its log is."""
-        connection = sqlite3.connect(self.path, timeout=5.0, isolation_level=None)
-        with contextlib.closing(connection):
-            row = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-            self.writer.log_frames = row[1]
+    def _checkpoint(self) -> None:
+        try:
+            connection = sqlite3.connect(self.path, timeout=5.0, isolation_level=None)
+            with contextlib.closing(connection):
+                row = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+                self.writer.log_frames = row[1]
+        except sqlite3.Error:
+            # Nothing is lost: the log stays longer until the next one.
+            logger.exception("store %s: checkpoint failed", self.path)
+        finally:
+            self.writer.checkpointed.set()
 
     def _release(self) -> None:
         self.readers.shutdown()
+        self._checkpointer.shutdown()
         # The writer's connection is the first; as the last to be closed, it tidies the log away.
         for connection in reversed(self._connections):
             connection.close()

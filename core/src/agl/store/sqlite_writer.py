@@ -50,15 +50,15 @@ class Job:
         self.operation = operation
         self.undo = undo
         self.loop: asyncio.AbstractEventLoop | None = None
-        self.future: asyncio.Future[Any] | SyncFuture[Any] = SyncFuture()
+        self.future: asyncio.Future[Any] | SyncFuture[Any] | None = None
 
-    def wait(self, seconds: float) -> Any:
-        """The result, for a job that is not bound to a loop."""
-        assert isinstance(self.future, SyncFuture)
-        return self.future.result(seconds)
+    def bind_to_thread(self) -> "SyncFuture[Any]":
+        """Deliver to a thread that waits."""
+        self.future = future = SyncFuture[Any]()
+        return future
 
     def bind_to_running_loop(self) -> "asyncio.Future[Any]":
-        """Deliver to the running event loop; without this, to a thread that waits."""
+        """Deliver to the running event loop."""
         self.loop = asyncio.get_running_loop()
         self.future = future = self.loop.create_future()
         return future
@@ -71,7 +71,8 @@ class SqliteWriter:
         path: For messages.
         connection: Used by this thread alone from now on.
         publish: Told the effects after each commit.
-        checkpoint: Called when a checkpoint is due; to set ``log_frames`` when it is done.
+        checkpoint: Called when a checkpoint is due; sets ``log_frames`` and ``checkpointed`` when
+            it is done.
         stopped: Called last, to close what the thread used.
     """
 
@@ -90,6 +91,9 @@ class SqliteWriter:
         """Rollouts in the queue, as of the last commit."""
         self.log_frames = 0
         """Length of the write-ahead log, as the last checkpoint left it."""
+        self.checkpointed = threading.Event()
+        """Not set while a checkpoint is under way."""
+        self.checkpointed.set()
         self._publish = publish
         self._checkpoint = checkpoint
         self._stopped = stopped
@@ -183,7 +187,7 @@ class SqliteWriter:
         outcomes: list[Outcome] = []
         effects = Effects()
         for job in batch:
-            if job.undo is not None and job.future.cancelled():
+            if job.undo is not None and job.future is not None and job.future.cancelled():
                 outcomes.append((None, None))
                 continue
             tables.effects = Effects()
@@ -230,7 +234,7 @@ class SqliteWriter:
         loops: dict[asyncio.AbstractEventLoop, list[tuple[Job, Outcome]]] = {}
         for job, outcome in zip(batch, outcomes, strict=True):
             if job.loop is None:
-                _settle(job.future, outcome)
+                self._settle(job, outcome)
             else:
                 loops.setdefault(job.loop, []).append((job, outcome))
         for loop, settled in loops.items():
@@ -243,10 +247,20 @@ class SqliteWriter:
 
     def _settle_all(self, settled: list[tuple[Job, Outcome]]) -> None:
         for job, outcome in settled:
-            if job.future.done():
+            if job.future is not None and job.future.done():
                 self.take_back(job, outcome)
             else:
-                _settle(job.future, outcome)
+                self._settle(job, outcome)
+
+    def _settle(self, job: Job, outcome: Outcome) -> None:
+        result, error = outcome
+        if job.future is None:
+            if error is not None:
+                logger.error("store %s: could not take a claim back", self.path, exc_info=error)
+        elif error is not None:
+            job.future.set_exception(error)
+        else:
+            job.future.set_result(result)
 
     def take_back(self, job: Job, outcome: Outcome) -> None:
         """Undo a result that nobody received, when the job says how."""
@@ -256,17 +270,13 @@ class SqliteWriter:
 
     def _keep_log_short(self) -> None:
         self.tables.written_bytes += 4 * _PAGE_BYTES
-        if self.log_frames * _PAGE_BYTES > _RESTART_BYTES:
-            self.log_frames = 0
+        too_long = self.log_frames * _PAGE_BYTES > _RESTART_BYTES
+        if too_long or self.tables.written_bytes > _RESTART_BYTES:
+            # The checkpoints beside cannot keep up: wait for one, and let the log begin anew.
+            self.checkpointed.wait()
+            self.log_frames = self.tables.written_bytes = 0
             self.connection.execute("PRAGMA wal_checkpoint(RESTART)")
-        elif self.tables.written_bytes > _CHECKPOINT_BYTES:
+        elif self.tables.written_bytes > _CHECKPOINT_BYTES and self.checkpointed.is_set():
             self.tables.written_bytes = 0
+            self.checkpointed.clear()
             self._checkpoint()
-
-
-def _settle(future: "asyncio.Future[Any] | SyncFuture[Any]", outcome: Outcome) -> None:
-    result, error = outcome
-    if error is not None:
-        future.set_exception(error)
-    else:
-        future.set_result(result)
