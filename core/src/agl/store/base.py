@@ -160,8 +160,8 @@ class LightningStore(ABC):
 
         Args:
             limit: At most so many; 0 or less claims nothing.
-            worker_id: Who claims; the worker becomes ``busy``, or ``idle`` when nothing was found and
-                it has no open attempt.
+            worker_id: Who claims; the worker becomes ``busy``, or ``idle`` when nothing was found
+                and it has no open attempt.
             wait_seconds: While the queue is empty, wait up to so long for the first one. 0 returns
                 at once.
 
