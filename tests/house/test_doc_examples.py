@@ -2,7 +2,7 @@
 
 The first word after the fence is the language; what follows it steers this module:
 
-    needs="agl-torch"   skipped, with this reason, unless the distributions (or variables) are there
+    needs="agl-torch"   skipped, with this reason, unless these distributions are there
     file="agent.py"     the block is also that file in the folder in which its page's blocks run
     continues           the Python blocks before it on the page, back to one without the word, run
                         first
@@ -38,8 +38,8 @@ KNOWN_NEEDS = {
     "agl-torch",
     "agl-tracers",
     "agl-verl",
+    "openai",
     "opentelemetry-exporter-otlp-proto-http",
-    "OPENAI_API_KEY",
 }
 STUB_AGENT = "import agl\n\n@agl.rollout\ndef agent(task, llm=None) -> float:\n    return 1.0\n"
 
@@ -103,8 +103,7 @@ def missing(needs: str | None) -> str | None:
         try:
             metadata.distribution(name)
         except metadata.PackageNotFoundError:
-            if name not in os.environ:
-                return f"needs {name}, which is not here"
+            return f"needs {name}, which is not here"
     return None
 
 
@@ -276,6 +275,22 @@ def anchors(page: Path) -> set[str]:
     return {
         re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings
     }
+
+
+def test_the_table_of_the_guides_names_exactly_their_tests() -> None:
+    page = (REPOSITORY / "docs" / "howto" / "from-agent-lightning.md").read_text()
+    files = {
+        letter: REPOSITORY / path for path, letter in re.findall(r"`(tests/\S+)` \((\w)", page)
+    }
+    assert set(files) == {"G", "E", "R", "P"}
+    listed: dict[str, set[str]] = {letter: set() for letter in files}
+    letter = ""
+    for given, name in re.findall(r"(?:\b([GERP]) )?`(test_\w+)`", page):
+        letter = given or letter
+        listed[letter].add(name)
+    for letter, file in files.items():
+        there = set(re.findall(r"^(?:async )?def (test_\w+)", file.read_text(), re.M))
+        assert listed[letter] == there, file.name
 
 
 # --- that these tests would notice
