@@ -44,7 +44,7 @@ def save_checkpoint(
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    learner.model.save_pretrained(partial)
+    save_model(learner.model, partial)
     tokenizer.save_pretrained(partial)
     state = learner.optimizer.state_dict()
     tensors = {
@@ -67,6 +67,19 @@ def save_checkpoint(
         shutil.rmtree(folder)
     os.replace(partial, folder)
     return folder
+
+
+def save_model(model: Any, folder: Path) -> None:
+    """Write the weights as safetensors, without the progress bar that transformers draws."""
+    from transformers.utils import logging
+
+    was_enabled = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        model.save_pretrained(folder)
+    finally:
+        if was_enabled:
+            logging.enable_progress_bar()
 
 
 def find_checkpoint(path: str | os.PathLike[str]) -> Path:

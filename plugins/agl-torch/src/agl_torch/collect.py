@@ -60,9 +60,10 @@ class Collected:
         """Over the rollouts that have one; a failed rollout is no zero."""
         return sum(self.rewards) / len(self.rewards) if self.rewards else None
 
-    def count(self, *statuses: str) -> int:
-        """How many rollouts ended so."""
-        return sum(one.rollout.status in statuses for one in self.ended)
+    @property
+    def num_failed(self) -> int:
+        """Rollouts that did not succeed."""
+        return sum(one.rollout.status != "succeeded" for one in self.ended)
 
     def failures(self) -> dict[str, int]:
         """How often each kind of failure ended a rollout, most frequent first."""

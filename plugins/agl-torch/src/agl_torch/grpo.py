@@ -7,7 +7,7 @@ is in ``loss``; here is the loop around it.
 Metrics, one JSON object per line of ``metrics.jsonl``; training steps have:
 
 - ``step``; ``reward/mean``, ``reward/std`` over rollouts with a reward (failed ones have none)
-- ``rollouts/succeeded``, ``rollouts/failed``; ``rows``: trained token sequences
+- ``rollouts/succeeded``, ``rollouts/failed``; ``rows``: token sequences that were trained
 - ``calls/total``, ``calls/trained``, ``calls/excluded/<reason>``: total is the sum of the others
 - ``loss/total``, ``loss/policy``, ``entropy``, ``kl``, ``clip_fraction``, ``grad_norm``,
   ``gradient_steps``: see ``loss`` and ``learner``
@@ -17,60 +17,31 @@ Metrics, one JSON object per line of ``metrics.jsonl``; training steps have:
   that sampled were behind the ones that were then changed
 - ``time/step``, ``time/rollouts``, ``time/update``: seconds
 
-Evaluations have ``step``, ``val/reward/mean``, ``val/rollouts/...``, ``val/calls/total``,
-``val/time``.
+Evaluations have ``step``, and ``reward``, ``rollouts``, ``calls`` and ``time/rollouts`` of theirs
+under ``val/``.
 """
 
 import asyncio
-import contextlib
 import logging
-import math
 import time
-from collections import Counter
-from collections.abc import AsyncGenerator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agl.algorithm import Algorithm
 from agl.errors import AlgorithmError, ConfigError
-from agl.types import Dataset, ExclusionReason, TrainingRow
+from agl.types import Dataset
 
 if TYPE_CHECKING:
-    from agl.gateway import Gateway
-    from agl_torch.collect import Collected, Collector
-    from agl_torch.learner import Learner, Sample
-    from agl_torch.server import InferenceServer
+    from agl_torch.collect import Collected
+    from agl_torch.report import Report
+    from agl_torch.session import Session
 
 logger = logging.getLogger("agl.torch")
 
-MODEL_NAME = "policy"
-"""What the gateway calls the model that is trained."""
 GAP_LIMIT = 0.05
-
-
-@dataclass
-class _Run:
-    """What exists while a run goes on."""
-
-    learner: "Learner"
-    server: "InferenceServer"
-    collector: "Collector"
-    tokenizer: Any
-    train_resources_id: str
-    val_resources_id: str
-    folder: Path
-    totals: Counter[str] = field(default_factory=Counter[str])
-    """Rollouts and calls of the whole run, evaluations too."""
-    rewards: list[float | None] = field(default_factory=list[float | None])
-    """Mean per step."""
-    val_rewards: list[tuple[int, float | None]] = field(
-        default_factory=list[tuple[int, float | None]]
-    )
-    """(step, mean) per evaluation."""
-    idle_steps: int = 0
-    """Steps without a gradient, in a row."""
-    gap_warned: bool = False
+"""Nats between recorded and present log-probabilities that rounding does not explain."""
+TARGET_STEPS = 3
+"""So many steps in a row must reach ``target_reward``."""
 
 
 class GRPO(Algorithm):
@@ -105,12 +76,13 @@ class GRPO(Algorithm):
         max_model_tokens: Of prompt and answer together; None takes the model's limit.
         seed: Of tasks' order, minibatches and sampling. Which rollout meets which draw depends on
             the network, so runs of one seed are alike and not equal.
-        eval_every: Evaluate on the validation tasks after so many steps; before the first and
-            after the last step in any case. None: only these two.
+        eval_every: Evaluate on the validation tasks after so many steps; in any case before the
+            first and after the last.
         eval_temperature: Of evaluations; 0 takes the most probable token.
         eval_copies: How often each validation task runs.
-        target_reward: End when the mean reward of three steps in a row has reached it.
-        max_idle_steps: End after so many steps in a row in which nothing could be trained.
+        target_reward: End when the mean rewards of three steps in a row have reached it.
+        max_idle_steps: Fail after so many steps in a row in which nothing could be trained; end
+            well when the rewards of every group have become equal after something was learned.
         run_dir: Folder for ``metrics.jsonl``, ``summary.json`` and ``checkpoints``; None makes one
             under ``agl-runs`` named after the time.
         checkpoint_every: Save after so many steps; after the last step in any case.
@@ -214,7 +186,7 @@ class GRPO(Algorithm):
         self.max_batch_size, self.show_progress = max_batch_size, show_progress
         self.summary: dict[str, Any] | None = None
         """What ``summary.json`` holds, once ``run`` has ended."""
-        self._run: _Run | None = None
+        self._session: Session | None = None
 
     async def run(
         self,
@@ -232,404 +204,166 @@ class GRPO(Algorithm):
         if train_dataset is None or len(train_dataset) == 0:
             raise ConfigError("GRPO: there are no training tasks; pass train_dataset")
         from agl_torch.report import Report
-        from agl_torch.tasks import TaskOrder
+        from agl_torch.session import open_session
 
+        async with open_session(self, len(train_dataset)) as session:
+            self._session = session
+            try:
+                done = session.steps_done
+                with Report(session.folder, self.steps, done, self.show_progress) as report:
+                    await self._train(session, report, train_dataset, val_dataset)
+            finally:
+                self._session = None
+
+    async def _train(
+        self,
+        session: "Session",
+        report: "Report",
+        train_dataset: Dataset[Any],
+        val_dataset: Dataset[Any] | None,
+    ) -> None:
         start = time.perf_counter()
-        tasks = TaskOrder(len(train_dataset), self.seed)
-        async with self._started(tasks) as (run, done):
-            with Report(run.folder, self.steps, done, self.show_progress) as report:
-                await self._evaluate_on(val_dataset, done, report)
-                checkpoint = None
-                for step in range(done + 1, self.steps + 1):
-                    batch = [train_dataset[index] for index in tasks.take(self.groups_per_step)]
-                    report.step(step, await self._step(step, batch))
-                    last = step == self.steps or self._is_over()
-                    if last or (self.eval_every and step % self.eval_every == 0):
-                        await self._evaluate_on(val_dataset, step, report)
-                    if last or (self.checkpoint_every and step % self.checkpoint_every == 0):
-                        checkpoint = self._save(step, tasks)
-                    if last:
-                        break
-                seconds = time.perf_counter() - start
-                self.summary = self._summarise(checkpoint, seconds)
-                report.summary(self.summary)
+        await self._evaluate_on(val_dataset, session.steps_done, session, report)
+        checkpoint: Path | None = None
+        for step in range(session.steps_done + 1, self.steps + 1):
+            tasks = [train_dataset[index] for index in session.tasks.take(self.groups_per_step)]
+            report.step(step, await self._step(step, tasks, session))
+            last = step == self.steps or self._is_over(session)
+            if last or (self.eval_every and step % self.eval_every == 0):
+                await self._evaluate_on(val_dataset, step, session, report)
+            if last or (self.checkpoint_every and step % self.checkpoint_every == 0):
+                checkpoint = session.save(step)
+            if last:
+                break
+        self.summary = {
+            "steps": session.steps_done + len(session.rewards),
+            "seconds": time.perf_counter() - start,
+            "rewards": session.rewards,
+            "val_rewards": session.val_rewards,
+            **session.totals.summary(),
+            "checkpoint": str(checkpoint),
+            "run_dir": str(session.folder),
+        }
+        report.summary(self.summary)
 
     async def evaluate(self, dataset: Dataset[Any]) -> "Collected":
         """Run tasks in mode ``val`` at ``eval_temperature``, ``eval_copies`` times each.
 
         Their calls are excluded from training as ``not_trained_mode``. Only while ``run`` runs,
-        for subclasses and hooks.
+        for subclasses.
 
         Raises:
             AlgorithmError: The algorithm is not running.
         """
-        run = self._running()
-        collected = await run.collector.collect(
+        session = self._session
+        if session is None:
+            raise AlgorithmError(
+                "GRPO is not running; evaluate() can be called only while run() is"
+            )
+        collected = await session.collector.collect(
             [dataset[index] for index in range(len(dataset))],
             self.eval_copies,
             "val",
-            run.val_resources_id,
-            {"algorithm": "grpo", "version": run.server.version},
+            session.val_resources_id,
+            {"algorithm": "grpo", "version": session.server.version},
         )
         for one in collected.ended:
             for row in one.rows:
                 collected.ledger.exclude_row(row, "not_trained_mode", "its rollout is a validation")
         collected.ledger.check()
-        self._add_up(collected)
+        session.totals.add(collected)
         return collected
 
-    # --- beginning and end
+    async def _evaluate_on(
+        self, dataset: Dataset[Any] | None, step: int, session: "Session", report: "Report"
+    ) -> None:
+        if dataset is None or len(dataset) == 0:
+            return
+        from agl_torch.accounts import collected_metrics
 
-    @contextlib.asynccontextmanager
-    async def _started(self, tasks: Any) -> AsyncGenerator[tuple[_Run, int]]:
-        """Model, server, gateway and resources; everything is stopped at the end."""
-        gateway = self.get_llm_proxy()
-        if gateway is None:
-            raise ConfigError(
-                "GRPO needs a gateway that records model calls. Run: pip install agl-gateway, or "
-                "pass Trainer(llm_proxy=...)"
-            )
-        import torch
+        collected = await self.evaluate(dataset)
+        session.val_rewards.append((step, collected.mean_reward))
+        metrics = {f"val/{name}": value for name, value in collected_metrics(collected).items()}
+        report.evaluation(step, {"step": step, **metrics})
 
-        from agl_torch.checkpoint import find_checkpoint, restore
-        from agl_torch.collect import Collector
-        from agl_torch.learner import Learner
-        from agl_torch.models import load_model, load_tokenizer
-        from agl_torch.server import InferenceServer
+    async def _step(self, step: int, tasks: list[Any], session: "Session") -> dict[str, Any]:
+        from agl_torch.accounts import collected_metrics, make_samples, version_lag
 
-        if self.torch_threads is not None:
-            torch.set_num_threads(self.torch_threads)
-        torch.manual_seed(self.seed)
-        checkpoint = find_checkpoint(self.resume_from) if self.resume_from else None
-        model = load_model(checkpoint or self.model, self.device, self.dtype)
-        tokenizer = load_tokenizer(checkpoint or self.tokenizer, checkpoint or self.model)
-        folder = self._folder(checkpoint)
-        pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
-        learner = Learner(
-            model, self._learner_options(), pad, self.seed, self._reference(folder, checkpoint)
-        )
-        server = InferenceServer(
-            model,
-            tokenizer,
-            model_name=MODEL_NAME,
-            max_model_tokens=self.max_model_tokens,
-            max_batch_size=self.max_batch_size,
-            seed=self.seed,
-        )
-        done, totals = 0, Counter[str]()
-        if checkpoint is not None:
-            progress = restore(checkpoint, learner, server.sampler.random)
-            done, totals = progress.step, Counter(progress.totals)
-            server.weights.version = progress.version
-            tasks.restore(progress.tasks)
-            if done >= self.steps:
-                raise ConfigError(
-                    f"GRPO: the checkpoint {str(checkpoint)!r} is at step {done}, and steps is "
-                    f"{self.steps}; nothing is left to do. Give more steps"
-                )
-        elif learner.reference is not None:
-            learner.reference.save_pretrained(folder / "reference")
-        server.start()
-        try:
-            await self._open_gateway(gateway, server)
-            self._run = _Run(
-                learner=learner,
-                server=server,
-                collector=Collector(
-                    self.get_store(), gateway, self.get_adapter(), self.rollout_timeout_seconds
-                ),
-                tokenizer=tokenizer,
-                val_resources_id=await self._publish(gateway, self.eval_temperature),
-                train_resources_id=await self._publish(gateway, self.temperature),
-                folder=folder,
-                totals=totals,
-            )
-            yield self._run, done
-        finally:
-            self._run = None
-            if gateway.is_running():
-                await gateway.stop()
-            await asyncio.to_thread(server.stop)
-
-    async def _open_gateway(self, gateway: "Gateway", server: "InferenceServer") -> None:
-        gateway.set_store(self.get_store())
-        backend = {"model": f"hosted_vllm/{MODEL_NAME}", "api_base": server.url}
-        gateway.update_model_list([{"model_name": MODEL_NAME, "litellm_params": backend}])
-        if not gateway.is_running():
-            await gateway.start()
-
-    async def _publish(self, gateway: "Gateway", temperature: float) -> str:
-        sampling: dict[str, Any] = {"temperature": temperature}
-        if self.max_tokens is not None:
-            sampling["max_tokens"] = self.max_tokens
-        llm = gateway.as_resource(model=MODEL_NAME, sampling_parameters=sampling)
-        resources = {**(self.get_initial_resources() or {}), self.resource_name: llm}
-        return (await self.get_store().add_resources(resources)).resources_id
-
-    def _folder(self, checkpoint: Path | None) -> Path:
-        if self.run_dir is not None:
-            folder = Path(self.run_dir)
-        elif checkpoint is not None and checkpoint.parent.name == "checkpoints":
-            folder = checkpoint.parent.parent
-        else:
-            folder = Path("agl-runs") / time.strftime("grpo-%Y%m%d-%H%M%S")
-        if checkpoint is None and (folder / "metrics.jsonl").exists():
-            raise ConfigError(
-                f"GRPO: {str(folder)!r} holds another run already. Give another run_dir, or "
-                f"continue that run with resume_from={str(folder)!r}"
-            )
-        return folder
-
-    def _reference(self, folder: Path, checkpoint: Path | None) -> Any:
-        """The frozen start of a run that is resumed."""
-        if not self.kl_coefficient or checkpoint is None:
-            return None
-        from agl_torch.models import load_model
-
-        return load_model(folder / "reference", self.device, self.dtype)
-
-    def _learner_options(self) -> Any:
-        from agl_torch.learner import LearnerOptions
-
-        return LearnerOptions(
-            learning_rate=self.learning_rate,
-            epochs=self.epochs,
-            minibatch_rows=self.minibatch_rows,
-            microbatch_tokens=self.microbatch_tokens,
-            clip_low=self.clip_low,
-            clip_high=self.clip_high,
-            entropy_bonus=self.entropy_bonus,
-            kl_coefficient=self.kl_coefficient,
-            max_grad_norm=self.max_grad_norm,
-            weight_decay=self.weight_decay,
-            temperature=self.temperature,
-        )
-
-    def _save(self, step: int, tasks: Any) -> Path:
-        from agl_torch.checkpoint import Progress, save_checkpoint
-
-        run = self._running()
-        return save_checkpoint(
-            run.folder / "checkpoints" / f"step-{step:06d}",
-            run.learner,
-            run.tokenizer,
-            Progress(step, run.server.version, dict(run.totals), tasks.state()),
-            run.server.sampler.random,
-        )
-
-    def _running(self) -> _Run:
-        if self._run is None:
-            raise AlgorithmError("GRPO is not running; this can be called only while run() is")
-        return self._run
-
-    # --- one step
-
-    async def _step(self, step: int, tasks: list[Any]) -> dict[str, Any]:
-        run = self._running()
         start = time.perf_counter()
-        collected = await run.collector.collect(
+        collected = await session.collector.collect(
             tasks,
             self.group_size,
             "train",
-            run.train_resources_id,
-            {"algorithm": "grpo", "step": step, "version": run.server.version},
+            session.train_resources_id,
+            {"algorithm": "grpo", "step": step, "version": session.server.version},
         )
-        samples = self._samples(collected)
+        samples = make_samples(collected, self.normalise_std)
         collected.ledger.check()
-        self._add_up(collected)
-        update_start = time.perf_counter()
+        session.totals.add(collected)
+        session.rewards.append(collected.mean_reward)
         learned: dict[str, float] = {}
+        update_start = time.perf_counter()
         if samples:
-            lag = _version_lag([sample.row for sample in samples], run.server.version)
-            learned = {**await asyncio.to_thread(self._update, run, samples), "version_lag": lag}
-            self._check_gap(run, learned, step)
-        self._check_idle(run, collected, bool(samples), step)
-        run.rewards.append(collected.mean_reward)
+            lag = version_lag([sample.row for sample in samples], session.server.version)
+            learned = {**await asyncio.to_thread(session.update, samples), "version_lag": lag}
+            self._check_gap(step, learned, session)
         end = time.perf_counter()
+        self._check_idle(step, collected, bool(samples), session)
         return {
             "step": step,
-            "version": run.server.version,
-            "reward/mean": collected.mean_reward,
-            "reward/std": _deviation(collected.rewards),
-            "rollouts/succeeded": collected.count("succeeded"),
-            "rollouts/failed": len(collected.ended) - collected.count("succeeded"),
+            "version": session.server.version,
+            **collected_metrics(collected),
             "rows": len(samples),
-            **_call_metrics(collected),
             **learned,
-            "time/rollouts": collected.seconds,
             "time/update": end - update_start,
             "time/step": end - start,
         }
 
-    def _samples(self, collected: "Collected") -> "list[Sample]":
-        """Rows with advantages; every row goes into one bin of the ledger."""
-        from agl_torch.learner import Sample
-        from agl_torch.loss import group_advantages
-
-        groups: dict[int, list[list[TrainingRow]]] = {}
-        for one in collected.ended:
-            usable: list[TrainingRow] = []
-            for row in one.rows:
-                reason: tuple[ExclusionReason, str] | None = None
-                if one.rollout.status != "succeeded":
-                    reason = "failed_attempt", f"its rollout ended as {one.rollout.status}"
-                elif row.reward is None:
-                    reason = "no_reward", "no reward reached this row"
-                elif not math.isfinite(row.reward):
-                    reason = "malformed", f"its reward is {row.reward}"
-                if reason is None:
-                    usable.append(row)
-                else:
-                    collected.ledger.exclude_row(row, *reason)
-            if usable:
-                groups.setdefault(one.group, []).append(usable)
-        samples: list[Sample] = []
-        for rows_G in groups.values():
-            rewards_G = [[row.reward or 0.0 for row in rows] for rows in rows_G]
-            advantages_G = group_advantages(rewards_G, self.normalise_std)
-            for rows, advantages in zip(rows_G, advantages_G, strict=True):
-                for row, advantage in zip(rows, advantages, strict=True):
-                    if advantage == 0.0:
-                        detail = "its reward equals the mean of its group"
-                        collected.ledger.exclude_row(row, "zero_advantage", detail)
-                    else:
-                        collected.ledger.train(row)
-                        samples.append(Sample(row, advantage))
-        return samples
-
-    @staticmethod
-    def _update(run: _Run, samples: "list[Sample]") -> dict[str, float]:
-        with run.server.updating():
-            return run.learner.update(samples)
-
-    def _check_gap(self, run: _Run, learned: dict[str, float], step: int) -> None:
-        if learned["logprob_gap"] > GAP_LIMIT and not learned["version_lag"] and not run.gap_warned:
-            run.gap_warned = True
+    def _check_gap(self, step: int, learned: dict[str, float], session: "Session") -> None:
+        gap, is_fresh = learned["logprob_gap"], not learned["version_lag"]
+        if gap > GAP_LIMIT and is_fresh and not session.gap_warned:
+            session.gap_warned = True
             logger.warning(
                 "step %d: the recorded log-probabilities differ by %.2f nats on average from the "
                 "model's at temperature %s. Does the agent sample with another temperature than "
                 "the resource's sampling_parameters say?",
                 step,
-                learned["logprob_gap"],
+                gap,
                 self.temperature,
             )
 
-    def _check_idle(self, run: _Run, collected: "Collected", trained: bool, step: int) -> None:
-        run.idle_steps = 0 if trained else run.idle_steps + 1
-        if trained:
-            return
-        why = _why_nothing(collected)
-        logger.warning("step %d trained nothing: %s", step, why)
-        solved = run.totals["trained"] > 0 and set(collected.ledger.reasons()) <= {"zero_advantage"}
-        if run.idle_steps >= self.max_idle_steps and not solved:
-            raise AlgorithmError(
-                f"GRPO: nothing could be trained in {run.idle_steps} steps in a row, up to step "
-                f"{step}. The last one: {why}"
-            )
+    def _check_idle(
+        self, step: int, collected: "Collected", trained: bool, session: "Session"
+    ) -> None:
+        from agl_torch.accounts import is_solved, why_nothing
 
-    def _is_over(self) -> bool:
-        run = self._running()
-        if run.idle_steps >= self.max_idle_steps:
+        if trained:
+            session.idle_steps = 0
+            return
+        session.idle_steps += 1
+        has_learned = session.totals.counts["calls_trained"] > 0
+        if has_learned and is_solved(collected):
+            return
+        why = why_nothing(collected)
+        if session.idle_steps >= self.max_idle_steps:
+            raise AlgorithmError(
+                f"GRPO: nothing could be trained in {session.idle_steps} steps in a row, up to "
+                f"step {step}. The last one: {why}"
+            )
+        logger.warning("step %d trained nothing: %s", step, why)
+
+    def _is_over(self, session: "Session") -> bool:
+        if session.idle_steps >= self.max_idle_steps:
             logger.warning(
-                "every group's rewards have been equal for %d steps: nothing is left to learn "
-                "from these tasks; ending early",
-                run.idle_steps,
+                "the rewards of every group have been equal for %d steps (mean reward %s): nothing "
+                "is left to learn from these tasks; ending early",
+                session.idle_steps,
+                session.rewards[-1],
             )
             return True
-        last = [reward for reward in run.rewards[-3:] if reward is not None]
+        last = session.rewards[-TARGET_STEPS:]
         return (
             self.target_reward is not None
-            and len(last) == 3
-            and sum(last) / 3 >= self.target_reward
+            and len(last) == TARGET_STEPS
+            and all(reward is not None and reward >= self.target_reward for reward in last)
         )
-
-    # --- accounts
-
-    async def _evaluate_on(self, dataset: Dataset[Any] | None, step: int, report: Any) -> None:
-        if dataset is None or len(dataset) == 0:
-            return
-        run = self._running()
-        collected = await self.evaluate(dataset)
-        run.val_rewards.append((step, collected.mean_reward))
-        report.evaluation(
-            step,
-            {
-                "step": step,
-                "val/reward/mean": collected.mean_reward,
-                "val/rollouts/succeeded": collected.count("succeeded"),
-                "val/rollouts/failed": len(collected.ended) - collected.count("succeeded"),
-                "val/calls/total": len(collected.ledger.calls),
-                "val/time": collected.seconds,
-            },
-        )
-
-    def _add_up(self, collected: "Collected") -> None:
-        totals = self._running().totals
-        totals["rollouts"] += len(collected.ended)
-        totals["rollouts_failed"] += len(collected.ended) - collected.count("succeeded")
-        totals["calls"] += len(collected.ledger.calls)
-        totals["trained"] += len(collected.ledger.trained)
-        for reason, count in collected.ledger.reasons().items():
-            totals[f"excluded/{reason}"] += count
-
-    def _summarise(self, checkpoint: Path | None, seconds: float) -> dict[str, Any]:
-        run = self._running()
-        prefix = "excluded/"
-        return {
-            "steps": len(run.rewards),
-            "seconds": seconds,
-            "rewards": run.rewards,
-            "val_rewards": run.val_rewards,
-            "rollouts": run.totals["rollouts"],
-            "rollouts_failed": run.totals["rollouts_failed"],
-            "calls": run.totals["calls"],
-            "calls_trained": run.totals["trained"],
-            "calls_excluded": {
-                name.removeprefix(prefix): count
-                for name, count in sorted(run.totals.items())
-                if name.startswith(prefix)
-            },
-            "checkpoint": str(checkpoint) if checkpoint else None,
-            "run_dir": str(run.folder),
-        }
-
-
-def _call_metrics(collected: "Collected") -> dict[str, int]:
-    summary = collected.ledger.summary()
-    excluded = {f"calls/excluded/{name}": count for name, count in summary["excluded"].items()}
-    return {"calls/total": summary["calls"], "calls/trained": summary["trained"], **excluded}
-
-
-def _why_nothing(collected: "Collected") -> str:
-    parts = [f"{len(collected.ended)} rollouts, {collected.count('succeeded')} succeeded"]
-    failures = [f"{kind} ({count})" for kind, count in collected.failures().items()]
-    if failures:
-        parts.append("failed with " + ", ".join(failures[:3]))
-    if not collected.ledger.calls:
-        parts.append(
-            "no model call was recorded: does the agent use the base_url of its LLM resource?"
-        )
-    reasons = collected.ledger.reasons()
-    if reasons:
-        listed = ", ".join(f"{reason} ({count})" for reason, count in sorted(reasons.items()))
-        parts.append(f"model calls excluded as {listed}")
-    if collected.mean_reward is not None:
-        parts.append(f"mean reward {collected.mean_reward:.3f}")
-    return "; ".join(parts)
-
-
-def _version_lag(rows: list[TrainingRow], version: int) -> float:
-    lags = [
-        version - int(given)
-        for row in rows
-        for given in row.model_versions
-        if given is not None and given.isdecimal()
-    ]
-    return sum(lags) / len(lags) if lags else 0.0
-
-
-def _deviation(values: list[float]) -> float | None:
-    if not values:
-        return None
-    mean = sum(values) / len(values)
-    return math.sqrt(sum((value - mean) ** 2 for value in values) / len(values))

@@ -41,6 +41,7 @@ def load_model(source: ModelSource, device: str | None, dtype: str) -> Any:
             f"got {type(model).__name__}"
         )
     chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    model: Any = model
     try:
         model = model.to(chosen)
     except (RuntimeError, AssertionError) as error:

@@ -1,0 +1,146 @@
+"""What became of a step's rollouts: samples for the loss, one bin per model call, sums, reasons."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from agl.types import ExclusionReason, TrainingRow
+from agl_torch.learner import Sample
+from agl_torch.loss import group_advantages
+
+if TYPE_CHECKING:
+    from agl_torch.collect import Collected, Ended
+
+_EXCLUDED = "excluded/"
+
+
+def make_samples(collected: "Collected", normalise_std: bool) -> list[Sample]:
+    """Rows with their advantages; every row goes into one bin of the ledger.
+
+    Rows of failed rollouts, without reward, and without advantage are excluded. A failed rollout
+    does not count in the mean of its group either.
+    """
+    groups: dict[int, list[list[TrainingRow]]] = {}
+    for one in collected.ended:
+        usable: list[TrainingRow] = []
+        for row in one.rows:
+            reason = _reason(one, row)
+            if reason is None:
+                usable.append(row)
+            else:
+                collected.ledger.exclude_row(row, *reason)
+        if usable:
+            groups.setdefault(one.group, []).append(usable)
+    samples: list[Sample] = []
+    for rows_G in groups.values():
+        rewards_G = [[row.reward or 0.0 for row in rows] for rows in rows_G]
+        advantages_G = group_advantages(rewards_G, normalise_std)
+        for rows, advantages in zip(rows_G, advantages_G, strict=True):
+            for row, advantage in zip(rows, advantages, strict=True):
+                if advantage == 0.0:
+                    detail = "its reward equals the mean of its group"
+                    collected.ledger.exclude_row(row, "zero_advantage", detail)
+                else:
+                    collected.ledger.train(row)
+                    samples.append(Sample(row, advantage))
+    return samples
+
+
+def _reason(one: "Ended", row: TrainingRow) -> tuple[ExclusionReason, str] | None:
+    if one.rollout.status != "succeeded":
+        return "failed_attempt", f"its rollout ended as {one.rollout.status}"
+    if row.reward is None:
+        return "no_reward", "no reward reached this row"
+    if not math.isfinite(row.reward):
+        return "malformed", f"its reward is {row.reward}"
+    return None
+
+
+class Totals:
+    """Rollouts and calls of a whole run, evaluations too.
+
+    Args:
+        counts: Of the part of the run before a checkpoint.
+    """
+
+    def __init__(self, counts: dict[str, int] | None = None) -> None:
+        self.counts: Counter[str] = Counter(counts or {})
+
+    def add(self, collected: "Collected") -> None:
+        """Add what was collected; its ledger must be complete."""
+        self.counts["rollouts"] += len(collected.ended)
+        self.counts["rollouts_failed"] += collected.num_failed
+        self.counts["calls"] += len(collected.ledger.calls)
+        self.counts["calls_trained"] += len(collected.ledger.trained)
+        for reason, count in collected.ledger.reasons().items():
+            self.counts[_EXCLUDED + reason] += count
+
+    def summary(self) -> dict[str, Any]:
+        """The four sums, and ``calls_excluded`` per reason."""
+        names = ("rollouts", "rollouts_failed", "calls", "calls_trained")
+        excluded = {
+            name.removeprefix(_EXCLUDED): count
+            for name, count in sorted(self.counts.items())
+            if name.startswith(_EXCLUDED)
+        }
+        return {**{name: self.counts[name] for name in names}, "calls_excluded": excluded}
+
+
+def collected_metrics(collected: "Collected") -> dict[str, float | None]:
+    """``reward/...``, ``rollouts/...``, ``calls/...`` and ``time/rollouts`` of one collection."""
+    ledger = collected.ledger.summary()
+    return {
+        "reward/mean": collected.mean_reward,
+        "reward/std": deviation(collected.rewards),
+        "rollouts/succeeded": len(collected.ended) - collected.num_failed,
+        "rollouts/failed": collected.num_failed,
+        "calls/total": ledger["calls"],
+        "calls/trained": ledger["trained"],
+        **{f"calls/excluded/{reason}": count for reason, count in ledger["excluded"].items()},
+        "time/rollouts": collected.seconds,
+    }
+
+
+def is_solved(collected: "Collected") -> bool:
+    """Whether equal rewards within each group are all that kept calls from being trained."""
+    return set(collected.ledger.reasons()) == {"zero_advantage"} and not collected.num_failed
+
+
+def why_nothing(collected: "Collected") -> str:
+    """Why a step had nothing to train on, for a person."""
+    total = len(collected.ended)
+    parts = [f"{total} rollouts, {total - collected.num_failed} succeeded"]
+    failures = [f"{kind} ({count})" for kind, count in collected.failures().items()]
+    if failures:
+        parts.append("failed with " + ", ".join(failures[:3]))
+    if not collected.ledger.calls:
+        parts.append(
+            "no model call was recorded: does the agent use the base_url of its LLM resource?"
+        )
+    reasons = collected.ledger.reasons()
+    if reasons:
+        listed = ", ".join(f"{reason} ({count})" for reason, count in sorted(reasons.items()))
+        parts.append(f"model calls excluded as {listed}")
+    if collected.mean_reward is not None:
+        parts.append(f"mean reward {collected.mean_reward:.3f}")
+    return "; ".join(parts)
+
+
+def version_lag(rows: Sequence[TrainingRow], version: int) -> float:
+    """How many versions the weights that sampled are behind ``version``, mean over calls."""
+    lags = [
+        version - int(given)
+        for row in rows
+        for given in row.model_versions
+        if given is not None and given.isdecimal()
+    ]
+    return sum(lags) / len(lags) if lags else 0.0
+
+
+def deviation(values: Sequence[float]) -> float | None:
+    """Population standard deviation; None of nothing."""
+    if not values:
+        return None
+    mean = sum(values) / len(values)
+    return math.sqrt(sum((value - mean) ** 2 for value in values) / len(values))

@@ -1,0 +1,268 @@
+"""GRPO over the real line: store, runner, tracer, gateway, inference server, adapter."""
+
+import asyncio
+import json
+import logging
+
+import aiohttp
+import pytest
+import torch
+
+import agl
+from agl.errors import AlgorithmError, ConfigError
+from agl_torch.checkpoint import find_checkpoint
+
+from .conftest import build_model
+
+COLOURS = ("red", "green", "blue")
+
+
+async def ask(llm, content, **options):
+    body = {
+        "model": llm.model,
+        "messages": [{"role": "user", "content": content}],
+        **llm.sampling_parameters,
+        **options,
+    }
+    async with (
+        aiohttp.ClientSession(raise_for_status=True) as session,
+        session.post(f"{llm.endpoint}/chat/completions", json=body) as response,
+    ):
+        answer = await response.json()
+    return answer["choices"][0]["message"]["content"]
+
+
+@agl.rollout
+async def says_red(task: str, llm: agl.LLM) -> float:
+    """Reward for one word, whatever the task says."""
+    return float(await ask(llm, task) == "red")
+
+
+@pytest.fixture
+def grpo(tmp_path, tokenizer):
+    def build(**options):
+        defaults = {
+            "model": build_model,
+            "tokenizer": tokenizer,
+            "steps": 2,
+            "groups_per_step": 2,
+            "group_size": 8,
+            "learning_rate": 1e-2,
+            "max_tokens": 1,
+            "run_dir": str(tmp_path / "run"),
+            "device": "cpu",
+            "torch_threads": 1,
+            "show_progress": False,
+        }
+        return agl.GRPO(**{**defaults, **options})
+
+    return build
+
+
+def metrics(tmp_path, key="reward/mean"):
+    text = (tmp_path / "run/metrics.jsonl").read_text()
+    lines = [json.loads(line) for line in text.splitlines()]
+    return [line for line in lines if key in line]
+
+
+async def test_reward_rises_and_every_call_is_accounted_for(line, grpo, tmp_path):
+    algorithm = await line(says_red, grpo(steps=12, epochs=2), ["one", "two", "three"], ["four"])
+    steps = metrics(tmp_path, "loss/policy")
+    rewards = algorithm.summary["rewards"]
+    # 15 words: by chance about 1 in 15 answers is the right one.
+    assert sum(rewards[:2]) / 2 < 0.5
+    assert rewards[-1] > 0.8
+    for step in metrics(tmp_path):
+        excluded = sum(count for key, count in step.items() if key.startswith("calls/excluded/"))
+        assert step["calls/total"] == 16 == step["calls/trained"] + excluded
+    for step in steps:
+        # The recorded log-probabilities are those of the weights before the update.
+        assert step["logprob_gap"] < 1e-4
+        assert step["version_lag"] == 0
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    assert summary["calls"] == summary["calls_trained"] + sum(summary["calls_excluded"].values())
+    assert summary["calls"] == 16 * len(rewards) + 2
+    assert summary["calls_excluded"]["not_trained_mode"] == 2
+    assert [step for step, _ in summary["val_rewards"]] == [0, len(rewards)]
+    assert summary["val_rewards"][-1][1] == 1.0
+
+
+async def test_checkpoint_is_an_ordinary_model_with_the_trained_weights(line, grpo, tmp_path):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    trained = []
+
+    def build():
+        trained.append(build_model())
+        return trained[-1]
+
+    await line(says_red, grpo(model=build), ["one"])
+    folder = find_checkpoint(tmp_path / "run")
+    assert folder.name == "step-000002"
+    loaded = AutoModelForCausalLM.from_pretrained(folder)
+    ids = torch.tensor([[1, 7, 3, 2]])
+    assert torch.equal(loaded(ids).logits, trained[0](ids).logits)
+    assert not torch.equal(loaded(ids).logits, build_model()(ids).logits)
+    assert AutoTokenizer.from_pretrained(folder).chat_template
+
+
+async def test_resumed_run_goes_on_where_the_checkpoint_was(line, grpo, tmp_path):
+    first = await line(says_red, grpo(steps=2), ["one", "two", "three"])
+    second = await line(
+        says_red, grpo(steps=4, resume_from=str(tmp_path / "run")), ["one", "two", "three"]
+    )
+    assert [step["step"] for step in metrics(tmp_path)] == [1, 2, 3, 4]
+    assert second.summary["steps"] == 4
+    assert second.summary["calls"] == first.summary["calls"] + 32
+    versions = [step["version"] for step in metrics(tmp_path)]
+    assert versions[2] >= versions[1]
+    with pytest.raises(ConfigError, match=r"is at step 4, and steps is 3"):
+        await line(says_red, grpo(steps=3, resume_from=str(tmp_path / "run")), ["one"])
+
+
+async def test_failed_rollouts_are_excluded_and_are_no_zeros(line, grpo, tmp_path):
+    @agl.rollout
+    async def sometimes_fails(task: str, llm: agl.LLM) -> float:
+        word = await ask(llm, task)
+        if word not in ("red", "green", "blue", "one", "two"):
+            raise RuntimeError("the tool broke")
+        return float(word == "red")
+
+    await line(sometimes_fails, grpo(steps=1), ["one", "two"])
+    (step,) = metrics(tmp_path, "rows")
+    assert step["rollouts/failed"] > 0
+    assert step["calls/excluded/failed_attempt"] == step["rollouts/failed"]
+    assert step["rollouts/succeeded"] + step["rollouts/failed"] == 16
+    rollouts = await line.store.query_rollouts()
+    rewards = []
+    for rollout in rollouts:
+        spans = await line.store.query_spans(rollout.rollout_id)
+        reward = agl.find_final_reward(spans)
+        assert (reward is None) == (rollout.status == "failed")
+        if reward is not None:
+            rewards.append(reward)
+    assert step.get("reward/mean") == pytest.approx(sum(rewards) / len(rewards))
+
+
+async def test_steps_that_train_nothing_end_with_the_reason(line, grpo):
+    @agl.rollout
+    async def never_calls(task: str, llm: agl.LLM) -> float:
+        return 1.0
+
+    with pytest.raises(AlgorithmError, match=r"2 steps in a row.*no model call was recorded"):
+        await line(never_calls, grpo(max_idle_steps=2, steps=5), ["one"])
+
+
+async def test_equal_rewards_from_the_start_are_an_error_with_their_value(line, grpo):
+    @agl.rollout
+    async def constant(task: str, llm: agl.LLM) -> float:
+        await ask(llm, task)
+        return 0.25
+
+    with pytest.raises(AlgorithmError, match=r"zero_advantage \(16\); mean reward 0.250"):
+        await line(constant, grpo(max_idle_steps=1, steps=5), ["one"])
+
+
+async def test_rollouts_that_all_fail_end_with_their_failure(line, grpo):
+    @agl.rollout
+    async def broken(task: str, llm: agl.LLM) -> float:
+        raise KeyError("tool")
+
+    with pytest.raises(AlgorithmError, match=r"16 rollouts, 0 succeeded; failed with agent: .*Key"):
+        await line(broken, grpo(max_idle_steps=1), ["one"])
+
+
+async def test_another_temperature_than_the_resource_says_is_noticed(line, grpo, caplog):
+    @agl.rollout
+    async def hot(task: str, llm: agl.LLM) -> float:
+        return float(await ask(llm, task, temperature=3.0) in COLOURS)
+
+    with caplog.at_level(logging.WARNING, "agl.torch"):
+        await line(hot, grpo(), ["one", "two"])
+    warnings = [r.getMessage() for r in caplog.records if "another temperature" in r.getMessage()]
+    assert len(warnings) == 1
+
+
+async def test_divergence_from_the_start_is_penalised_and_reported(line, grpo, tmp_path):
+    await line(says_red, grpo(steps=4, kl_coefficient=0.1), ["one"])
+    divergences = [step["kl"] for step in metrics(tmp_path, "kl")]
+    assert divergences[0] == pytest.approx(0, abs=1e-6)
+    assert divergences[-1] > 1e-5
+    assert (tmp_path / "run/reference/model.safetensors").exists()
+
+
+async def test_target_reward_ends_the_run_early(line, grpo):
+    @agl.rollout
+    async def nearly_always(task: str, llm: agl.LLM) -> float:
+        return 0.9 + 0.1 * (await ask(llm, task) in COLOURS)
+
+    algorithm = await line(nearly_always, grpo(steps=50, target_reward=0.85), ["one"])
+    assert len(algorithm.summary["rewards"]) == 3
+
+
+async def test_cancelled_run_stops_everything_and_cancels_its_rollouts(line, grpo):
+    started = asyncio.Event()
+    address = []
+
+    @agl.rollout
+    async def slow(task: str, llm: agl.LLM) -> float:
+        address.append(llm)
+        started.set()
+        await asyncio.sleep(60)
+        return 1.0
+
+    running = asyncio.create_task(line(slow, grpo(), ["one"]))
+    await started.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    with pytest.raises(aiohttp.ClientConnectionError):
+        await ask(address[0], "one")
+    assert {rollout.status for rollout in await line.store.query_rollouts()} == {"cancelled"}
+
+
+async def test_resources_keep_what_the_trainer_was_given(line, grpo):
+    algorithm = grpo(steps=1, resource_name="writer")
+    algorithm.set_initial_resources({"prompt": agl.PromptTemplate(template="{x}")})
+    await line(says_red, algorithm, ["one"])
+    latest = await line.store.get_latest_resources()
+    assert set(latest.resources) == {"prompt", "writer"}
+    assert latest.resources["writer"].sampling_parameters == {"temperature": 1.0, "max_tokens": 1}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"group_size": 1}, "group_size must be at least 2; got 1"),
+        ({"temperature": 0}, "temperature must be above 0; got 0"),
+        ({"steps": 0}, "steps must be at least 1"),
+    ],
+)
+def test_options_that_cannot_work_are_refused_at_once(grpo, options, message):
+    with pytest.raises(ConfigError, match=message):
+        grpo(**options)
+
+
+async def test_a_run_without_tasks_or_gateway_or_with_a_used_folder_is_refused(grpo, tmp_path):
+    with pytest.raises(ConfigError, match="no training tasks"):
+        await grpo().run([])
+    with pytest.raises(ConfigError, match="needs a gateway"):
+        await grpo().run(["one"])
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/metrics.jsonl").touch()
+    algorithm = grpo()
+    algorithm.set_llm_proxy(agl.LLMProxy())
+    with pytest.raises(ConfigError, match="holds another run already"):
+        await algorithm.run(["one"])
+
+
+async def test_a_model_that_cannot_be_loaded_is_refused_by_name(grpo, tmp_path):
+    algorithm = grpo(model=str(tmp_path / "nothing"), tokenizer=None)
+    algorithm.set_llm_proxy(agl.LLMProxy())
+    with pytest.raises(ConfigError, match="cannot load the model"):
+        await algorithm.run(["one"])
+
+
+async def test_evaluate_outside_of_a_run_says_so(grpo):
+    with pytest.raises(AlgorithmError, match="is not running"):
+        await grpo().evaluate(["one"])
