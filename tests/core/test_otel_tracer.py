@@ -476,20 +476,31 @@ def test_provider_of_the_tests_is_agls_own() -> None:
     assert provider.resource.attributes["agentlightning.tracer.name"] == "otel"
 
 
-def test_first_lost_span_is_logged_and_the_others_are_counted() -> None:
+def test_first_lost_span_of_an_agent_is_logged_and_the_others_are_counted() -> None:
     output = in_process(
         """
-        import logging
+        import asyncio, logging, threading
         logging.basicConfig(format="%(message)s")
         import agl
         from opentelemetry import trace
-        tracer = agl.OtelTracer()
-        tracer.init_worker(0)
-        for index in range(3):
-            trace.get_tracer("x").start_span(f"span-{index}").end()
-        print(tracer.num_unattributed_spans)
+
+        def make_spans(name):
+            for index in range(3):
+                trace.get_tracer("x").start_span(f"{name}-{index}").end()
+
+        async def main():
+            tracer = agl.OtelTracer()
+            async with tracer.trace_context(), tracer.trace_context():
+                thread = threading.Thread(target=make_spans, args=("lost",))
+                thread.start()
+                thread.join()
+            print(tracer.num_unattributed_spans)
+
+        agl.OtelTracer().init_worker(0)
+        make_spans("of a server")
+        asyncio.run(main())
         """
     )
     warning, count = output.splitlines()
-    assert warning.startswith("span 'span-0' began outside every open trace context (0 are open)")
-    assert count == "3"
+    assert warning.startswith("span 'lost-0' began in a thread without context while 2 trace")
+    assert count == "6"

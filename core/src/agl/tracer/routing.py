@@ -65,6 +65,7 @@ class SpanRouter(SpanProcessor):
         self._open: dict[int, tuple[SpanSink, frozenset[threading.Thread]]] = {}
         self._began: dict[SpanKey, tuple[SdkSpan, SpanSink]] = {}
         self._agent_threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+        self._has_warned = False
         self.num_unattributed = 0
 
     @property
@@ -115,7 +116,7 @@ class SpanRouter(SpanProcessor):
 
     def current_sink(self, context: Context | None = None) -> SpanSink | None:
         """The sink of a span that begins here, or None."""
-        found = otel_context.get_value(_SINK, context) or otel_context.get_value(_SINK)
+        found = _named_in(context)
         if found is _UNTRACED:
             return None
         with self._lock:
@@ -138,8 +139,9 @@ class SpanRouter(SpanProcessor):
         sink = self.current_sink(parent_context)
         context = span.get_span_context()
         if sink is None:
-            if otel_context.get_value(_SINK) is not _UNTRACED:
-                self._count_unattributed(span.name)
+            named = _named_in(parent_context)
+            if named is not _UNTRACED:
+                self._count_unattributed(span.name, came_late=named is not None)
             return
         with self._lock:
             self._began[context.trace_id, context.span_id] = span, sink
@@ -154,17 +156,28 @@ class SpanRouter(SpanProcessor):
         if sink is not None:
             sink.add(span)
 
-    def _count_unattributed(self, name: str) -> None:
+    def _count_unattributed(self, name: str, *, came_late: bool) -> None:
+        thread = threading.current_thread()
         with self._lock:
             self.num_unattributed += 1
-            first = self.num_unattributed == 1
-        if first:
+            # Spans of older threads are those of a server or an algorithm, say: nothing is amiss.
+            is_agents = (
+                came_late
+                or thread in self._agent_threads
+                or any(thread not in older for _, older in self._open.values())
+            )
+            shall_warn = is_agents and not self._has_warned
+            self._has_warned = self._has_warned or is_agents
+            num_open = len(self._open)
+        if shall_warn:
             logger.warning(
-                "span %r began outside every open trace context (%d are open) and is given to no "
-                "rollout; further ones are only counted. Threads of an agent keep its context when "
-                "they are started with asyncio.to_thread or contextvars.copy_context().run",
+                "span %r began %s and is given to no rollout; further ones are only counted. "
+                "Threads of an agent keep its context when they are started with "
+                "asyncio.to_thread or contextvars.copy_context().run",
                 name,
-                len(self._open),
+                "after its trace context was left"
+                if came_late
+                else f"in a thread without context while {num_open} trace contexts were open",
             )
 
 
@@ -205,6 +218,10 @@ class _IdGenerator(IdGenerator):
 
     def is_trace_id_random(self) -> bool:
         return True
+
+
+def _named_in(context: Context | None) -> object:
+    return otel_context.get_value(_SINK, context) or otel_context.get_value(_SINK)
 
 
 def new_trace_id() -> int:
