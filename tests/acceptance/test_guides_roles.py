@@ -145,6 +145,8 @@ def test_runners_are_spawned_by_hand_and_iterate_over_a_client_store(
         async def main() -> None:
             store = agl.LightningStoreClient("{store_url}")
             update = await store.add_resources({{"main_prompt": PROMPT}})
+            while len(await store.query_workers()) < 2:
+                await asyncio.sleep(0.05)
             rollouts = [
                 await store.enqueue_rollout(
                     input=task, mode="train", resources_id=update.resources_id
@@ -157,8 +159,6 @@ def test_runners_are_spawned_by_hand_and_iterate_over_a_client_store(
             for rollout in done:
                 spans = await store.query_spans(rollout.rollout_id, "latest")
                 print("RESULT", rollout.status, agl.find_final_reward(spans))
-            workers = await store.query_workers()
-            print("RESULT", len(workers))
             await store.close()
 
         asyncio.run(main())
@@ -166,7 +166,7 @@ def test_runners_are_spawned_by_hand_and_iterate_over_a_client_store(
     )
     with process(sys.executable, runners):
         done = run(algorithm)
-    assert results(done) == [["succeeded", "0.95"]] * 6 + [["2"]]
+    assert results(done) == [["succeeded", "0.95"]] * 6
 
 
 def test_dev_uses_processes_unless_told_otherwise(tmp_path: Path) -> None:
