@@ -277,7 +277,11 @@ class LitAgentRunner(Runner[T]):
         try:
             claimed = await asyncio.shield(claim)
         except asyncio.CancelledError:
-            await self._give_back(await claim)
+            # It may have claimed already; only a store that is away takes longer than this.
+            await asyncio.wait([claim], timeout=2 * CLAIM_SECONDS)
+            if claim.done() and claim.exception() is None:
+                await self._give_back(claim.result())
+            claim.cancel()
             raise
         if event.is_set():
             await self._give_back(claimed)
