@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import AsyncGenerator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 import agl
 from agl.errors import AgentResultError, ConfigError, StoreUnavailableError
 from agl.runner import RolloutCancelledError, RunnerStuckError, worker_name
+from agl.runner_heartbeat import gpu_stats
 from agl.tracer.base import active_tracer
 
 Store = agl.InMemoryLightningStore
@@ -785,13 +787,13 @@ async def test_heartbeats_keep_a_silent_attempt_alive(launch_mode: Any) -> None:
 
     @agl.rollout
     def agent(task):
-        time.sleep(1.2)
+        time.sleep(1.5)
         return 1.0
 
     attempt = await run_one(
         agent,
         store,
-        config=agl.RolloutConfig(unresponsive_seconds=0.5),
+        config=agl.RolloutConfig(unresponsive_seconds=0.8),
         heartbeat_launch_mode=launch_mode,
     )
     assert attempt.status == "succeeded"
@@ -857,6 +859,23 @@ async def test_heartbeat_that_fails_ends_nothing(caplog: pytest.LogCaptureFixtur
 def test_senseless_options_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         agl.LitAgentRunner(agl.OtelTracer(), **options)
+
+
+def test_gpus_are_read_from_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # What the tool prints with --format=csv,noheader,nounits on a machine with two GPUs.
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho '0, NVIDIA H200, 17, 1024, 143771'\necho '1, B, 0, 3, 4'\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    first, second = gpu_stats()
+    assert first == {
+        "index": "0",
+        "name": "NVIDIA H200",
+        "utilization.gpu": "17",
+        "memory.used": "1024",
+        "memory.total": "143771",
+    }
+    assert second["index"] == "1"
 
 
 def test_gpu_heartbeat_without_nvidia_smi_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,12 +124,13 @@ class Heartbeat:
                     error,
                 )
                 self._failing = True
-            wake_at = loop.time() + self._pause()
+            last_beat = loop.time()
+            wake_at = last_beat + self._pause()
             while not stop.is_set() and (left := wake_at - loop.time()) > 0:
                 # Short steps: a runner that ends, or that starts a rollout with a short
                 # ``unresponsive_seconds``, is noticed within one of them.
                 await asyncio.sleep(min(left, 0.25))
-                wake_at = min(wake_at, loop.time() + self._shortest())
+                wake_at = min(wake_at, last_beat + self._shortest())
 
     def _pause(self) -> float:
         jittered = self._interval + random.uniform(-self._jitter, self._jitter)
