@@ -133,7 +133,7 @@ def to_json_text(value: Any, *, strict: bool = False) -> str:
 
 def _is_plain(value: Any) -> bool:
     # Exact types: subclasses (enum members, numpy's float64) are not what a wire format expects.
-    kind: type[Any] = type(value)
+    kind = cast(type[Any], type(value))
     if kind is float:
         return math.isfinite(value)
     return kind is str or kind is bool or (kind is int and -_INT64 <= value < _INT64)
