@@ -3,7 +3,9 @@
 ``--check`` writes nothing and exits with 1 when a page is not what the code says.
 """
 
+import ast
 import inspect
+import itertools
 import re
 import sys
 from pathlib import Path
@@ -20,9 +22,13 @@ def first_sentence(doc: str | None) -> str:
 
 def attribute_doc(module: object, name: str) -> str:
     """The string under a module-level assignment; what has no docstring of its own."""
-    source = inspect.getsource(module)  # type: ignore[arg-type]
-    match = re.search(rf'^{name}(?::[^\n]*)? = (?:.|\n)*?\n"""(.*?)"""', source, re.M | re.S)
-    return match.group(1) if match else ""
+    body = ast.parse(inspect.getsource(module)).body  # type: ignore[arg-type]
+    for statement, following in itertools.pairwise(body):
+        targets = getattr(statement, "targets", [getattr(statement, "target", None)])
+        if any(isinstance(target, ast.Name) and target.id == name for target in targets):
+            value = getattr(following, "value", None)
+            return value.value if isinstance(value, ast.Constant) else ""
+    return ""
 
 
 def public_names() -> str:
@@ -94,14 +100,19 @@ def command_line() -> str:
     import click
     from click.testing import CliRunner
 
-    from agl.cli import main
+    from agl.cli import cli
 
     lines = [NOTE, "# Command line\n"]
-    group = main if isinstance(main, click.Group) else None
-    assert group is not None
-    verbs = [[], *([name] for name in group.list_commands(click.Context(group)))]
+    assert isinstance(cli, click.Group)
+    context = click.Context(cli)
+    verbs: list[list[str]] = [[]]
+    for name in cli.list_commands(context):
+        verbs.append([name])
+        command = cli.get_command(context, name)
+        if isinstance(command, click.Group):
+            verbs += [[name, sub] for sub in command.list_commands(click.Context(command))]
     for verb in verbs:
-        shown = CliRunner().invoke(group, [*verb, "--help"], prog_name="agl", terminal_width=100)
+        shown = CliRunner().invoke(cli, [*verb, "--help"], prog_name="agl", terminal_width=100)
         title = " ".join(["agl", *verb])
         lines.append(f"## {title}\n\n```text\n{shown.output.strip()}\n```\n")
     return "\n".join(lines)

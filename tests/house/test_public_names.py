@@ -75,6 +75,17 @@ def test_reference_page_lists_exactly_the_public_names() -> None:
     assert listed == set(agl.__all__) - {"__version__"}
 
 
+def test_generated_pages_are_what_the_code_says() -> None:
+    for plugin in ("agl_adapters", "agl_gateway", "agl_torch"):
+        pytest.importorskip(plugin)
+    checked = subprocess.run(
+        [sys.executable, REPOSITORY / "docs" / "generate.py", "--check"],
+        capture_output=True,
+        text=True,
+    )
+    assert checked.returncode == 0, checked.stderr
+
+
 def test_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'agl' has no attribute 'Traner'"):
         _ = agl.Traner  # type: ignore[attr-defined]

@@ -120,7 +120,8 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOME, *_PLUGIN, *_SUBMODULES])
+    # Without the names of plugins: ``help(agl)`` must work where one of them is not installed.
+    return sorted([*globals(), *_HOME, *_SUBMODULES])
 
 
 if TYPE_CHECKING:

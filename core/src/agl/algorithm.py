@@ -29,7 +29,8 @@ class Algorithm(ABC):
 
     _trainer: "Trainer | None" = None
     _store: "LightningStore | None" = None
-    _adapter: "TraceAdapter[Any] | Callable[[], TraceAdapter[Any]] | None" = None
+    _adapter: "TraceAdapter[Any] | None" = None
+    _make_adapter: "Callable[[], TraceAdapter[Any]] | None" = None
     _llm_proxy: "Gateway | None" = None
     _initial_resources: NamedResources | None = None
 
@@ -64,18 +65,19 @@ class Algorithm(ABC):
         """The store that the runners use."""
         return self._need("store", self._store)
 
-    def set_adapter(self, adapter: "TraceAdapter[Any] | Callable[[], TraceAdapter[Any]]") -> None:
-        """Called by the trainer, with an adapter or with what builds one when first asked for."""
+    def set_adapter(self, adapter: "TraceAdapter[Any]") -> None:
+        """Called by the trainer when it was given an adapter."""
         self._adapter = adapter
+
+    def set_adapter_factory(self, make: "Callable[[], TraceAdapter[Any]]") -> None:
+        """Called by the trainer when it was given none: built when it is first asked for."""
+        self._make_adapter = make
 
     def get_adapter(self) -> "TraceAdapter[Any]":
         """The adapter from spans to what this algorithm learns from."""
-        from agl.adapter import Adapter
-
-        adapter = self._need("adapter", self._adapter)
-        if not isinstance(adapter, Adapter):
-            adapter = self._adapter = adapter()
-        return adapter
+        if self._adapter is None and self._make_adapter is not None:
+            self._adapter = self._make_adapter()
+        return self._need("adapter", self._adapter)
 
     def set_llm_proxy(self, llm_proxy: "Gateway | None") -> None:
         """Called by the trainer."""

@@ -181,9 +181,9 @@ class Trainer:
             )
         agent.set_trainer(self)
         algorithm.set_trainer(self)
-        algorithm.set_adapter(
-            self.adapter or (lambda: self._build_adapter(None, algorithm.default_adapter))
-        )
+        if self.adapter is not None:
+            algorithm.set_adapter(self.adapter)
+        algorithm.set_adapter_factory(lambda: self._build_adapter(None, algorithm.default_adapter))
         algorithm.set_llm_proxy(self.llm_proxy)
         if self.initial_resources is not None:
             algorithm.set_initial_resources(self.initial_resources)
