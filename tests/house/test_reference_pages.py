@@ -7,12 +7,14 @@ import json
 import re
 from enum import StrEnum
 from pathlib import Path
+from typing import get_args
 from urllib.request import urlopen
 
 import agl
 from agl import errors, semconv
 from agl.env import LightningEnvVar
 from agl.runconfig import RunConfig
+from agl.types import ExclusionReason, Failure
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 
@@ -51,6 +53,14 @@ def test_every_span_name_and_attribute_has_a_row() -> None:
 def test_every_key_of_the_configuration_file_has_a_row() -> None:
     fields = {field.name for field in dataclasses.fields(RunConfig)}
     assert set(rows("config-file.md", "`([a-z_]+)`")) == fields
+
+
+def test_every_reason_and_boundary_has_a_row() -> None:
+    reasons = rows("../explanation/learning-data.md", "`([a-z_]+)`")
+    assert set(reasons) == set(get_args(ExclusionReason))
+    text = (REFERENCE / "errors.md").read_text().partition("## Failures of attempts")[2]
+    boundaries = re.findall(r"`([a-z]+)`(?=.*\|.*\|)", text)
+    assert set(boundaries) == set(get_args(Failure.model_fields["boundary"].annotation))
 
 
 async def test_every_route_of_the_store_server_has_a_row() -> None:
