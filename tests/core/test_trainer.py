@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -59,6 +60,9 @@ def test_crashed_algorithm_raises_and_stops_the_runners(main_thread: str) -> Non
     with pytest.raises(AlgorithmError, match="ZeroDivisionError: broken") as caught:
         agl.Trainer(algorithm=algorithm, strategy=shm(main_thread=main_thread)).fit(tenth)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    deadline = time.monotonic() + 3
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.01)  # a thread that has done its work takes a moment to end
     assert threading.active_count() <= before
 
 
