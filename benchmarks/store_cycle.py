@@ -1,0 +1,299 @@
+"""Server CPU per rollout, for each way to speak to a store server; another server beside it.
+
+One cycle is: enqueue a rollout, claim it, store eight spans of about 1 KB, finish it. The ways:
+
+    wire    as 0.3's client speaks: one request per operation, each span's number asked for first (19)
+    single  one request per operation, numbers given by the server (11)
+    otlp    the spans of a rollout in one OTLP request (4)
+    batch   the spans of a rollout in one request (4)
+    turn    spans, finish and the next claim in one request; 32 rollouts enqueued at once (1.03)
+
+Our server runs with an SQLite file and ``durability="power"``. Each server is a process of its own,
+the load comes from this one, by coroutines. Rounds are interleaved: every server and way in turn.
+
+    python benchmarks/store_cycle.py --seconds 10 --rounds 3
+    python benchmarks/store_cycle.py --peer /path/to/venv/bin/agl   # 0.3's, in an environment apart
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import secrets
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import aiohttp
+import psutil
+
+SPANS = 8
+TEXT = "The quick brown fox jumps over the lazy dog. " * 14
+JSON = {"Content-Type": "application/json"}
+
+
+@dataclass
+class Figures:
+    """What rounds of one way on one server gave."""
+
+    cpu_milliseconds: list[float] = field(default_factory=list)
+    cycles_per_second: list[float] = field(default_factory=list)
+
+
+class Runner:
+    """One client of a server: speaks each way, in bytes, so that the load costs little."""
+
+    def __init__(self, http: aiohttp.ClientSession, name: str) -> None:
+        self.http = http
+        self.name = name
+        self.current: dict | None = None
+
+    async def post(self, path: str, body: bytes, headers: dict[str, str] = JSON) -> bytes:
+        """One request; anything but a success ends the run."""
+        async with self.http.post(path, data=body, headers=headers) as response:
+            content = await response.read()
+            if response.status >= 300:
+                raise SystemExit(f"{path}: {response.status} {content[:500]!r}")
+            return content
+
+    async def enqueue(self, count: int = 1) -> None:
+        """Queue rollouts."""
+        one = {"input": {"question": "What is six times seven?", "answer": 42}}
+        body = json.dumps({"rollouts": [one] * count}).encode()
+        await self.post("/v1/agl/queues/rollouts/enqueue", body)
+
+    async def claim(self) -> dict:
+        """Claim one rollout."""
+        body = json.dumps({"limit": 1, "worker_id": self.name}).encode()
+        (claimed,) = json.loads(await self.post("/v1/agl/queues/rollouts/dequeue", body))
+        return claimed
+
+    async def finish(self, rollout: dict) -> None:
+        """Report success."""
+        attempt = rollout["attempt"]["attempt_id"]
+        path = f"/v1/agl/rollouts/{rollout['rollout_id']}/attempts/{attempt}"
+        await self.post(path, b'{"status":"succeeded"}')
+
+    async def wire(self) -> None:
+        """As 0.3's client."""
+        await self.enqueue()
+        rollout = await self.claim()
+        place = {
+            "rollout_id": rollout["rollout_id"],
+            "attempt_id": rollout["attempt"]["attempt_id"],
+        }
+        for _ in range(SPANS):
+            number = json.loads(await self.post("/v1/agl/spans/next", json.dumps(place).encode()))
+            await self.post("/v1/agl/spans", span(rollout, number["sequence_id"]))
+        await self.finish(rollout)
+
+    async def single(self) -> None:
+        """One request per operation."""
+        await self.enqueue()
+        rollout = await self.claim()
+        for _ in range(SPANS):
+            await self.post("/v1/agl/spans", span(rollout, 0))
+        await self.finish(rollout)
+
+    async def batch(self) -> None:
+        """The spans in one request."""
+        await self.enqueue()
+        rollout = await self.claim()
+        await self.post("/v1/agl/spans/batch", spans(rollout))
+        await self.finish(rollout)
+
+    async def otlp(self) -> None:
+        """The spans in one OTLP request."""
+        await self.enqueue()
+        rollout = await self.claim()
+        headers = {"Content-Type": "application/x-protobuf"}
+        await self.post("/v1/traces", protobuf(rollout), headers)
+        await self.finish(rollout)
+
+    async def turn(self) -> None:
+        """Spans, finish and the next claim in one request."""
+        claim = json.dumps({"limit": 1, "worker_id": self.name}).encode()
+        if self.current is None:
+            body = b'{"claim":%s}' % claim
+        else:
+            ids = f"{self.current['rollout_id']}", f"{self.current['attempt']['attempt_id']}"
+            body = (
+                b'{"spans":%s,"finish":{"rollout_id":"%s","attempt_id":"%s",'
+                b'"status":"succeeded"},"claim":%s}'
+                % (spans(self.current), ids[0].encode(), ids[1].encode(), claim)
+            )
+        claimed = json.loads(await self.post("/v1/agl/turn", body))["claimed"]
+        self.current = claimed[0] if claimed else None
+        if self.current is None:
+            await self.enqueue(32)
+
+
+def span(rollout: dict, number: int) -> bytes:
+    """A span of about 1.3 KB of JSON."""
+    trace_id, span_id = secrets.token_hex(16), secrets.token_hex(8)
+    now = time.time()
+    return (
+        f'{{"rollout_id":"{rollout["rollout_id"]}","attempt_id":"{rollout["attempt"]["attempt_id"]}"'
+        f',"sequence_id":{number},"trace_id":"{trace_id}","span_id":"{span_id}","parent_id":null,'
+        f'"name":"openai.chat.completion","status":{{"status_code":"OK","description":null}},'
+        f'"attributes":{{"gen_ai.request.model":"m","gen_ai.usage.input_tokens":42,'
+        f'"gen_ai.usage.output_tokens":7,"gen_ai.prompt.0.content":"{TEXT}"}},'
+        f'"events":[],"links":[],"start_time":{now - 0.1},"end_time":{now},'
+        f'"context":{{"trace_id":"{trace_id}","span_id":"{span_id}","is_remote":false,'
+        f'"trace_state":{{}}}},"parent":null,'
+        f'"resource":{{"attributes":{{"service.name":"agent"}},"schema_url":""}}}}'
+    ).encode()
+
+
+def spans(rollout: dict) -> bytes:
+    """The spans of one rollout."""
+    return b"[" + b",".join(span(rollout, 0) for _ in range(SPANS)) + b"]"
+
+
+def protobuf(rollout: dict) -> bytes:
+    """The same as OTLP."""
+    from agl import otlp
+    from agl.types import Span
+
+    return otlp.request_of(
+        Span.model_validate_json(span(rollout, number)) for number in range(1, SPANS + 1)
+    )
+
+
+WAYS: dict[str, Callable[[Runner], Awaitable[None]]] = {
+    "wire": Runner.wire,
+    "single": Runner.single,
+    "otlp": Runner.otlp,
+    "batch": Runner.batch,
+    "turn": Runner.turn,
+}
+
+
+async def measure(url: str, pid: int, way: str, runners: int, seconds: float) -> tuple[float, int]:
+    """CPU seconds of the server, and cycles, in about so many seconds."""
+    server = psutil.Process(pid)
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(url, connector=connector) as http:
+        cycles = 0
+
+        async def run(runner: Runner, until: float) -> None:
+            nonlocal cycles
+            while time.monotonic() < until:
+                await WAYS[way](runner)
+                cycles += 1
+
+        crew = [Runner(http, f"runner-{number}") for number in range(runners)]
+
+        async def all_run(length: float) -> None:
+            nonlocal cycles
+            cycles = 0
+            until = time.monotonic() + length
+            await asyncio.gather(*(run(runner, until) for runner in crew))
+
+        await all_run(0.5)  # connections, caches
+        before = cpu_seconds(server)
+        await all_run(seconds)
+        return cpu_seconds(server) - before, cycles
+
+
+def cpu_seconds(process: psutil.Process) -> float:
+    """User and system time of a process and its children."""
+    times = [process.cpu_times(), *(child.cpu_times() for child in process.children(True))]
+    return sum(each.user + each.system for each in times)
+
+
+@contextlib.contextmanager
+def serve(command: list[str], log: Path) -> Iterator[tuple[str, int]]:
+    """A server process; its address and process id."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [*command, "--host", "127.0.0.1", "--port", str(port)],
+            stdout=output, stderr=output, cwd=log.parent,
+        )  # fmt: skip
+        try:
+            end = time.monotonic() + 90
+            while True:
+                with contextlib.suppress(OSError):
+                    socket.create_connection(("127.0.0.1", port), 1).close()
+                    break
+                if process.poll() is not None or time.monotonic() > end:
+                    raise SystemExit(f"{command}: did not start; {log.read_text()[-2000:]}")
+                time.sleep(0.1)
+            yield f"http://127.0.0.1:{port}", process.pid
+        finally:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def main() -> None:
+    """Measure, and print a table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--seconds", type=float, default=10.0, help="of one round of one way")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--runners", type=int, default=32)
+    parser.add_argument("--ways", default="wire,single,otlp,batch,turn")
+    parser.add_argument("--peer", help="the agl command of an environment with agentlightning 0.3")
+    parser.add_argument("--peer-runners", type=int, default=16)
+    parser.add_argument("--peer-ways", default="wire,otlp")
+    options = parser.parse_args()
+    table: dict[tuple[str, str], Figures] = {}
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        where = Path(folder)
+        command = [sys.executable, "-c", "import agl.cli; agl.cli.main()", "store"]
+        command += ["--path", str(where / "store.db"), "--log-level", "WARNING"]
+        servers = [
+            ("ours", command, options.ways.split(","), options.runners),
+        ]
+        if options.peer:
+            peer = [options.peer, "store", "--backend", "memory", "--log-level", "WARNING"]
+            servers.append(("peer", peer, options.peer_ways.split(","), options.peer_runners))
+        running = [
+            (name, *stack.enter_context(serve(command, where / f"{name}.log")), ways, runners)
+            for name, command, ways, runners in servers
+        ]
+        for _ in range(options.rounds):
+            for name, url, pid, ways, runners in running:
+                for way in ways:
+                    begin = time.monotonic()
+                    cpu, cycles = asyncio.run(measure(url, pid, way, runners, options.seconds))
+                    figures = table.setdefault((name, way), Figures())
+                    figures.cpu_milliseconds.append(cpu * 1000 / max(cycles, 1))
+                    figures.cycles_per_second.append(
+                        cycles / max(time.monotonic() - begin - 0.5, 0.1)
+                    )
+    show(table)
+
+
+def show(table: dict[tuple[str, str], Figures]) -> None:
+    """One line per server and way; ratios to the peer's way of the wire, or to our own."""
+    base = table.get(("peer", "wire")) or table.get(("ours", "wire"))
+    print("server way      CPU ms/cycle  (min-max)        cycles/s   less CPU  more cycles")
+    for (name, way), figures in table.items():
+        cpu = statistics.median(figures.cpu_milliseconds)
+        rate = statistics.median(figures.cycles_per_second)
+        line = f"{name:6} {way:8} {cpu:12.3f}  ({min(figures.cpu_milliseconds):.3f}-"
+        line += f"{max(figures.cpu_milliseconds):.3f})".ljust(12) + f" {rate:10.1f}"
+        if base:
+            line += f" {statistics.median(base.cpu_milliseconds) / cpu:9.1f}x"
+            line += f" {rate / statistics.median(base.cycles_per_second):10.1f}x"
+        print(line)
+
+
+if __name__ == "__main__":
+    main()
