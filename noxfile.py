@@ -1,5 +1,6 @@
 """Every check, one session each; ``nox -l`` lists them."""
 
+import argparse
 import os
 from pathlib import Path
 
@@ -15,7 +16,6 @@ TEST_TOOLS = [
     "pytest>=8.3",
     "pytest-asyncio>=0.25",
     "pytest-timeout>=2.3",
-    "pytest-examples>=0.0.18",
     "hypothesis>=6.120",
     "openai>=2,<4",
     "opentelemetry-exporter-otlp-proto-http>=1.35",
@@ -38,6 +38,28 @@ def demo(session: nox.Session) -> None:
     install_all(session)
     session.install("matplotlib>=3.9")
     session.run("python", "examples/quickstart/quickstart.py", *session.posargs)
+
+
+@nox.session(name="bench-store")
+def bench_store(session: nox.Session) -> None:
+    """What the store costs and carries; -- --peer PYTHON measures an agentlightning 0.3 beside it."""
+    session.install("./core")
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--peer", help="the interpreter of an environment with agentlightning")
+    options, others = parser.parse_known_args(session.posargs)
+    peer_command = peer = ()
+    if options.peer:
+        peer = ("--peer", options.peer)
+        peer_command = ("--peer", str(Path(options.peer).with_name("agl")))
+    session.run("python", "benchmarks/store_cycle.py", "--rounds", "2", *peer_command)
+    session.run("python", "benchmarks/store_workloads.py", *peer, *others)
+
+
+@nox.session
+def crash(session: nox.Session) -> None:
+    """Kill server and runners 200 times under load, and count what was lost."""
+    session.install("./core")
+    session.run("python", "benchmarks/crash.py", *session.posargs)
 
 
 @nox.session
