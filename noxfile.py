@@ -70,7 +70,8 @@ def tests(session: nox.Session) -> None:
     core_tests = ["tests/core", "tests/contract", "tests/house"]
     session.run("pytest", *core_tests, *session.posargs, env=environment)
     install_all(session)
-    session.install("matplotlib>=3.9")
+    # TRL: our loss and gradients are compared with its.
+    session.install("matplotlib>=3.9", "trl==1.16.0")
     # The contract and house tests again: now the plugins' components and docs take part.
     session.run(
         "pytest", "tests/plugins", "tests/acceptance", "tests/house", "tests/contract",
