@@ -42,7 +42,7 @@ def demo(session: nox.Session) -> None:
 
 @nox.session(name="bench-store")
 def bench_store(session: nox.Session) -> None:
-    """What the store costs and carries; -- --peer PYTHON measures an agentlightning 0.3 beside it."""
+    """The store under load; -- --peer PYTHON measures an agentlightning 0.3.0 beside it."""
     session.install("./core")
     parser = argparse.ArgumentParser()
     parser.add_argument("--peer", help="the interpreter of an environment with agentlightning")

@@ -8,7 +8,8 @@ import pytest
 from aiohttp import web
 
 import agl
-from agl.bench.load import LoadProgram, report_of
+from agl.bench.load import LoadProgram
+from agl.bench.measure import report_of
 from agl.bench.payloads import (
     REWARD,
     AttributePool,

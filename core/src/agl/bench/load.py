@@ -7,7 +7,6 @@ import resource
 import time
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
-from typing import Any
 
 import aiohttp
 
@@ -247,27 +246,3 @@ def _allow_connections(number: int) -> None:
         raise ConfigError(
             f"{number} connections are needed and {soft} are allowed; run: ulimit -n {number}"
         ) from None
-
-
-def report_of(workload: Workload, tally: Tally) -> dict[str, Any]:
-    """The figures of a run that need no look at the server."""
-    done, seconds = tally.finished, max(tally.seconds, 1e-9)
-    starts = sorted(tally.starts) or [0.0]
-    perfect = tally.perfect_seconds
-    return {
-        "workload": workload.name,
-        "way": tally.way,
-        "tasks": done,
-        "checked": tally.checked,
-        "runners": workload.runners,
-        "seconds": seconds,
-        "rollouts_per_second": done / seconds,
-        "ideal_per_second": workload.ideal_rate,
-        "share_of_ideal": done / seconds / workload.ideal_rate,
-        "share_of_perfect": None if perfect is None else perfect / seconds,
-        "spans_per_second": tally.spans / seconds,
-        "start_p50_seconds": starts[len(starts) // 2],
-        "start_p99_seconds": starts[min(len(starts) * 99 // 100, len(starts) - 1)],
-        "load_cpu_ms_per_rollout": tally.load_cpu_seconds * 1000 / max(done, 1),
-        "wrong": len(tally.wrong),
-    }

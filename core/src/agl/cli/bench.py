@@ -10,25 +10,6 @@ from agl.env import LightningEnvVar
 if TYPE_CHECKING:
     from agl.bench.workloads import Workload
 
-COLUMNS = {
-    "workload": "workload",
-    "way": "way",
-    "tasks": "tasks",
-    "checked": "checked",
-    "runners": "runners",
-    "rollouts_per_second": "rollouts/s",
-    "share_of_ideal": "of ideal",
-    "share_of_perfect": "of perfect",
-    "spans_per_second": "spans/s",
-    "server_cpu_ms_per_rollout": "server CPU ms",
-    "load_cpu_ms_per_rollout": "load CPU ms",
-    "start_p50_seconds": "start p50 s",
-    "start_p99_seconds": "p99 s",
-    "server_mb_before": "server MB",
-    "server_mb_after": "after",
-    "wrong": "wrong",
-}
-"""Key of a report -> head of its column."""
 WORKLOAD_NAMES = (
     *("minimal", "medium", "mid-high", "large", "long-queue", "in-flight", "heavy-trace"),
     "all",
@@ -87,38 +68,28 @@ def store(
     ideal" compares with runners that always have work, "of perfect" with a store that takes no
     time.
     """
-    import asyncio
     import tempfile
     from pathlib import Path
 
-    from agl.bench.load import LoadProgram, report_of
-    from agl.bench.server import ServerCost, own_command, served
+    from agl.bench.measure import COLUMNS, cells, measured
+    from agl.bench.server import own_command, served
     from agl.bench.workloads import WORKLOADS
     from agl.errors import StoreError
 
-    chosen = list(WORKLOADS) if "all" in names else list(dict.fromkeys(names))
     reports: list[dict[str, Any]] = []
     wrong: list[str] = []
 
     def measure(workload: "Workload", address: str) -> None:
-        count = tasks or workload.short_tasks
-        if count != workload.tasks:
+        if (tasks or workload.short_tasks) != workload.tasks:
+            count = tasks or workload.short_tasks
             note(f"{workload.name}: {count} tasks; published are {workload.tasks}")
-        load = LoadProgram(
-            workload, address, count, way=way, seed=seed, max_seconds=seconds, token=token
+        report, problems = measured(
+            workload, address, tasks, way=way, seed=seed, max_seconds=seconds, token=token
         )
-        cost = ServerCost(address)
-        cpu, memory = cost.cpu_seconds(), cost.memory_mb()
-        tally = asyncio.run(load.run())
-        report = report_of(workload, tally)
-        if cost.local:
-            used = cost.cpu_seconds() - cpu
-            report["server_cpu_ms_per_rollout"] = used * 1000 / max(tally.finished, 1)
-            report["server_mb_before"], report["server_mb_after"] = memory, cost.memory_mb()
         reports.append(report)
-        wrong.extend(tally.wrong)
+        wrong.extend(problems)
 
-    for name in chosen:
+    for name in list(WORKLOADS) if "all" in names else dict.fromkeys(names):
         if url is not None:
             measure(WORKLOADS[name], url)
             continue
@@ -130,21 +101,6 @@ def store(
     if as_json:
         print_json(reports)
     else:
-        print_table(list(COLUMNS.values()), [_row(report) for report in reports])
+        print_table(list(COLUMNS.values()), [cells(report) for report in reports])
     if wrong:
         raise StoreError(f"{len(wrong)} rollouts are wrong; the first: {wrong[0]}")
-
-
-def _row(report: dict[str, Any]) -> list[str]:
-    cells: list[str] = []
-    for key in COLUMNS:
-        value = report.get(key)
-        if value is None:
-            cells.append("")
-        elif key.startswith("share"):
-            cells.append(f"{value:.0%}")
-        elif isinstance(value, float):
-            cells.append(f"{value:.3g}" if value < 100 else f"{value:.0f}")
-        else:
-            cells.append(str(value))
-    return cells

@@ -1,0 +1,448 @@
+"""Kill the store server, then runners, at random moments under load; count what was lost.
+
+Part one kills ``agl store`` (on an SQLite file) while clients queue, claim, write spans and finish;
+part two kills runner processes. Kills are SIGKILL, as soon as a random number of writes has been
+acknowledged since the last start. Whatever was acknowledged is noted outside of what is killed.
+When all work has come to its end, the server is killed once more and the file is read:
+
+    lost writes      acknowledged enqueues, spans and finishes that are not there
+    lost rollouts    that have not succeeded, although runners went on until nothing was left
+    finished twice   rollouts with two succeeded attempts
+
+    python benchmarks/crash.py --kills 200 --seed 1
+
+Exit code 1 when anything was lost or finished twice.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import agl
+from agl.bench.server import free_port, own_command, start, wait_until_up
+from agl.types import EnqueueRolloutRequest, Span
+
+MARK = "crash.mark"
+WORKERS = 8
+RUNNERS = 3
+MOST_OPEN = 60
+"""Tasks in the queue or in work; more are queued when there are fewer."""
+DRAIN_SECONDS = 120.0
+CONFIG = agl.RolloutConfig(
+    # Longer than a restart takes, so that only what died is given to somebody else.
+    unresponsive_seconds=8.0,
+    max_attempts=1000,
+    retry_condition=["unresponsive"],
+)
+OPEN = ["queuing", "requeuing", "preparing", "running"]
+
+
+@dataclass
+class Ledger:
+    """What was acknowledged."""
+
+    enqueued: dict[str, int] = field(default_factory=dict)
+    """Rollout id -> number of its task."""
+    spans: dict[tuple[str, str, str], str] = field(default_factory=dict)
+    """(rollout, attempt, span id) -> mark."""
+    finished: set[tuple[str, str]] = field(default_factory=set)
+    """(rollout, attempt)."""
+    refused: list[str] = field(default_factory=list)
+    """Errors that a client was given, other than that the server is away."""
+
+    def __len__(self) -> int:
+        return len(self.enqueued) + len(self.spans) + len(self.finished)
+
+    def read(self, files: Iterable[Path]) -> None:
+        """Take over what runner processes wrote; a last line may be torn by a kill."""
+        for file in files:
+            for line in file.read_text().splitlines(keepends=True):
+                if not line.endswith("\n"):
+                    continue
+                kind, rollout_id, attempt_id, *rest = json.loads(line)
+                if kind == "span":
+                    self.spans[rollout_id, attempt_id, rest[0]] = rest[1]
+                else:
+                    self.finished.add((rollout_id, attempt_id))
+
+
+class Server:
+    """``agl store`` as a process that can be killed and started again, on one port and file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "store.db"
+        self.log = folder / "server.log"
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    async def start(self) -> None:
+        """Start, and return when it takes connections."""
+        self.process = start(own_command(self.path), self.port, self.log)
+        await asyncio.to_thread(wait_until_up, self.process, self.port, self.log)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+
+# --- load on the server
+
+
+async def enqueue(client: agl.LightningStoreClient, ledger: Ledger, stop: asyncio.Event) -> None:
+    """Keep some tasks open until told to stop."""
+    number = 0
+    while not stop.is_set():
+        if (await client.query_rollouts(status_in=OPEN, limit=1)).total > MOST_OPEN:
+            await asyncio.sleep(0.05)
+            continue
+        tasks = [
+            EnqueueRolloutRequest(input=number + i, config=CONFIG)
+            for i in range(random.randint(1, 8))
+        ]
+        number += len(tasks)
+        for rollout in await client.enqueue_many_rollouts(tasks):
+            ledger.enqueued[rollout.rollout_id] = rollout.input
+
+
+async def work(
+    client: agl.LightningStoreClient, ledger: Ledger, worker_id: str, stop: asyncio.Event
+) -> None:
+    """Claim, write spans in several requests, finish."""
+    while not stop.is_set():
+        claimed = await client.dequeue_rollout(worker_id, wait_seconds=1.0)
+        if claimed is None:
+            continue
+        ids = claimed.rollout_id, claimed.attempt.attempt_id
+        try:
+            for _ in range(random.randint(1, 3)):
+                spans = [marked_span(*ids) for _ in range(random.randint(1, 4))]
+                await client.add_many_spans(spans)
+                # Also what the server skipped: a repetition of spans that it has already.
+                note_spans(ledger, spans)
+            await client.update_attempt(*ids, status="succeeded")
+            ledger.finished.add(ids)
+        except agl.AglError as error:
+            ledger.refused.append(f"{type(error).__name__}: {error}")
+
+
+def marked_span(rollout_id: str, attempt_id: str) -> Span:
+    """A span of about 1 KB with a mark of its own."""
+    mark = f"{random.getrandbits(64):x}"
+    return Span.from_attributes(
+        name="crash",
+        rollout_id=rollout_id,
+        attempt_id=attempt_id,
+        attributes={MARK: mark, "text": mark * 50},
+    )
+
+
+def note_spans(ledger: Ledger, spans: list[Span]) -> None:
+    """Remember spans as acknowledged."""
+    for span in spans:
+        key = span.rollout_id, span.attempt_id, span.span_id
+        ledger.spans[key] = str(span.attributes[MARK])
+
+
+async def kill_servers(server: Server, kills: int, draw: random.Random) -> Ledger:
+    """Part one."""
+    ledger = Ledger()
+    stop_enqueuing, stop_working = asyncio.Event(), asyncio.Event()
+    client = agl.LightningStoreClient(server.url)
+    await server.start()
+    load = [
+        asyncio.ensure_future(enqueue(client, ledger, stop_enqueuing)),
+        *(
+            asyncio.ensure_future(work(client, ledger, f"worker-{n}", stop_working))
+            for n in range(WORKERS)
+        ),
+    ]
+    for number in range(kills):
+        target = len(ledger) + draw.randint(1, 120)
+        while len(ledger) < target:
+            check(load)
+            await asyncio.sleep(0.002)
+        server.kill()
+        await server.start()
+        progress(f"server kill {number + 1} of {kills}: {len(ledger)} writes acknowledged")
+    stop_enqueuing.set()
+    await drained(client, load)
+    stop_working.set()
+    await asyncio.gather(*load)
+    await client.close()
+    server.kill()
+    return ledger
+
+
+def check(load: list["asyncio.Future[None]"]) -> None:
+    """Raise what ended a part of the load too early."""
+    for task in load:
+        if task.done():
+            task.result()
+            raise RuntimeError("a part of the load ended early")
+
+
+async def drained(client: agl.LightningStoreClient, load: list["asyncio.Future[None]"]) -> None:
+    """Wait until no rollout is open, or for so long that the rest counts as lost."""
+    deadline = time.monotonic() + DRAIN_SECONDS
+    while time.monotonic() < deadline:
+        for task in load:
+            if task.done():
+                task.result()
+        if (await client.query_rollouts(status_in=OPEN, limit=1)).total == 0:
+            return
+        await asyncio.sleep(0.1)
+
+
+# --- load by runner processes
+
+
+@agl.rollout
+async def agent(task: int) -> float:
+    """Say a few things, slowly enough to be killed in between."""
+    for _ in range(random.randint(1, 4)):
+        with agl.operation(name="step") as step:
+            step.set_output(task)
+        await asyncio.sleep(random.uniform(0, 0.05))
+    return 1.0
+
+
+class NotingClient(agl.LightningStoreClient):
+    """Writes down what was acknowledged, in a file that outlives this process."""
+
+    def __init__(self, url: str, file: Path) -> None:
+        super().__init__(url)
+        self._file = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    async def add_many_spans(self, spans: Any) -> Any:
+        """Store spans, then note them."""
+        added = await super().add_many_spans(spans)
+        for span in spans:
+            self._note("span", span.rollout_id, span.attempt_id, span.span_id, span.name)
+        return added
+
+    async def update_attempt(self, rollout_id: str, attempt_id: str, **changes: Any) -> Any:  # type: ignore[override]
+        """Change an attempt, then note its end."""
+        attempt = await super().update_attempt(rollout_id, attempt_id, **changes)
+        if changes.get("status") == "succeeded":
+            self._note("finish", rollout_id, attempt_id)
+        return attempt
+
+    def _note(self, *words: str) -> None:
+        os.write(self._file, (json.dumps(words) + "\n").encode())
+
+
+async def run_agents(url: str, file: Path) -> None:
+    """What a runner process does, until it is killed or told to stop."""
+    stop = agl.ThreadingEvent()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    runner = agl.LitAgentRunner(agl.OtelTracer(), concurrency=4)
+    with runner.run_context(agent=agent, store=NotingClient(url, file)):
+        await runner.iter(event=stop)
+
+
+class RunnerProcess:
+    """A process of ``run_agents``."""
+
+    def __init__(self, url: str, folder: Path, number: int) -> None:
+        self.file = folder / f"runner-{number}.jsonl"
+        self.file.touch()
+        with (folder / "runners.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, __file__, "--runner", url, str(self.file)],
+                stdout=log,
+                stderr=log,
+            )
+
+    def noted(self) -> int:
+        """How much it has written down."""
+        return self.file.stat().st_size
+
+
+async def kill_runners(server: Server, kills: int, draw: random.Random) -> Ledger:
+    """Part two."""
+    ledger = Ledger()
+    stop = asyncio.Event()
+    client = agl.LightningStoreClient(server.url)
+    await server.start()
+    folder = server.path.parent
+    load = [asyncio.ensure_future(enqueue(client, ledger, stop))]
+    all_runners = [RunnerProcess(server.url, folder, number) for number in range(RUNNERS)]
+    alive = list(all_runners)
+    for number in range(kills):
+        # The one that has run for longest has got to work; about 90 bytes are noted per write.
+        victim = alive.pop(0)
+        target = victim.noted() + draw.randint(1, 40) * 90
+        while victim.noted() < target:
+            check(load)
+            if victim.process.poll() is not None:
+                log = (folder / "runners.log").read_text()[-2000:]
+                raise RuntimeError(f"a runner ended with {victim.process.returncode}: {log}")
+            await asyncio.sleep(0.002)
+        victim.process.kill()
+        victim.process.wait()
+        alive.append(RunnerProcess(server.url, folder, RUNNERS + number))
+        all_runners.append(alive[-1])
+        progress(f"runner kill {number + 1} of {kills}")
+    stop.set()
+    await drained(client, load)
+    await asyncio.gather(*load)
+    for runner in alive:
+        runner.process.terminate()
+    for runner in alive:
+        await asyncio.to_thread(runner.process.wait, 20)
+    await client.close()
+    server.kill()
+    ledger.read(runner.file for runner in all_runners)
+    return ledger
+
+
+# --- what is there
+
+
+async def found(path: Path, ledger: Ledger) -> dict[str, Any]:
+    """Compare the file with the ledger."""
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        integrity = connection.execute("PRAGMA integrity_check").fetchone()[0]
+    lost = Counter[str]()
+    async with opened(path) as store:
+        rollouts = {rollout.rollout_id: rollout for rollout in await store.query_rollouts()}
+        succeeded: set[tuple[str, str]] = set()
+        twice = gaps = attempts = 0
+        marks: dict[tuple[str, str, str], str] = {}
+        for rollout_id in rollouts:
+            ends = list(await store.query_attempts(rollout_id))
+            attempts += len(ends)
+            good = [a.attempt_id for a in ends if a.status == "succeeded"]
+            succeeded |= {(rollout_id, attempt_id) for attempt_id in good}
+            twice += len(good) > 1
+            numbers: dict[str, list[int]] = {}
+            for span in await store.query_spans(rollout_id):
+                mark = str(span.attributes.get(MARK, span.name))
+                marks[rollout_id, span.attempt_id, span.span_id] = mark
+                numbers.setdefault(span.attempt_id, []).append(span.sequence_id)
+            gaps += sum(n != list(range(1, len(n) + 1)) for n in numbers.values())
+    lost["enqueues"] = sum(
+        rollout_id not in rollouts or rollouts[rollout_id].input != task
+        for rollout_id, task in ledger.enqueued.items()
+    )
+    lost["spans"] = sum(marks.get(key) != mark for key, mark in ledger.spans.items())
+    lost["finishes"] = len(ledger.finished - succeeded)
+    tasks = Counter(rollout.input for rollout in rollouts.values())
+    return {
+        "acknowledged": {
+            "enqueues": len(ledger.enqueued),
+            "spans": len(ledger.spans),
+            "finishes": len(ledger.finished),
+        },
+        "lost_writes": dict(lost),
+        "rollouts": len(rollouts),
+        "attempts": attempts,
+        "lost_rollouts": sum(r.status != "succeeded" for r in rollouts.values()),
+        "finished_twice": twice,
+        "queued_twice": sum(count > 1 for count in tasks.values()),
+        "gaps_in_span_numbers": gaps,
+        "refused": len(ledger.refused),
+        "first_refusals": ledger.refused[:3],
+        "integrity": integrity,
+    }
+
+
+@contextlib.asynccontextmanager
+async def opened(path: Path) -> AsyncGenerator[agl.SqliteLightningStore]:
+    """The store of a file, in this process."""
+    store = agl.SqliteLightningStore(path)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+def is_good(part: dict[str, Any]) -> bool:
+    """Whether nothing was lost, and nothing done twice."""
+    return (
+        not any(part["lost_writes"].values())
+        and part["lost_rollouts"] == part["finished_twice"] == part["refused"] == 0
+        and part["integrity"] == "ok"
+    )
+
+
+def progress(message: str) -> None:
+    """Say on a terminal how far it is."""
+    if sys.stderr.isatty():
+        print(f"\r{message}\033[K", end="", file=sys.stderr, flush=True)
+
+
+def show(part: dict[str, Any]) -> None:
+    """Print the counts of one part."""
+    print(f"{part['part']} killed {part['kills']} times (seed {part['seed']})")
+    for kind, count in part["acknowledged"].items():
+        print(f"  {kind:9} acknowledged {count:7}   lost {part['lost_writes'][kind]}")
+    print(f"  rollouts {part['rollouts']} ({part['attempts']} attempts), lost", end=" ")
+    print(f"{part['lost_rollouts']}, finished twice {part['finished_twice']}", end="")
+    print(f", queued twice {part['queued_twice']}")
+    print(f"  attempts with gaps in their span numbers {part['gaps_in_span_numbers']}", end="")
+    print(f"; file {part['integrity']}; requests refused {part['refused']}")
+    for refusal in part["first_refusals"]:
+        print(f"    {refusal}")
+
+
+def main() -> int:
+    """Run both parts; the exit code."""
+    if sys.argv[1:2] == ["--runner"]:
+        asyncio.run(run_agents(sys.argv[2], Path(sys.argv[3])))
+        return 0
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--kills", type=int, default=200, help="half of them of the server")
+    parser.add_argument("--part", choices=["server", "runner", "both"], default="both")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", action="store_true", help="write JSON")
+    options = parser.parse_args()
+    parts = {"server": kill_servers, "runner": kill_runners}
+    chosen = list(parts) if options.part == "both" else [options.part]
+    results: list[dict[str, Any]] = []
+    for name in chosen:
+        kills = options.kills // len(chosen)
+        random.seed(options.seed)
+        with tempfile.TemporaryDirectory(prefix="agl-crash-") as folder:
+            server = Server(Path(folder))
+            try:
+                begin = time.monotonic()
+                draw = random.Random(f"{options.seed}/{name}")
+                ledger = asyncio.run(parts[name](server, kills, draw))
+            finally:
+                if server.process is not None:
+                    server.process.kill()
+                    server.process.wait()
+            result = asyncio.run(found(server.path, ledger))
+        seconds = round(time.monotonic() - begin, 1)
+        results.append(
+            {"part": name, "kills": kills, "seed": options.seed, "seconds": seconds, **result}
+        )
+        if not options.json:
+            show(results[-1])
+    if options.json:
+        print(json.dumps(results, indent=2))
+    return 0 if all(map(is_good, results)) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+"""The workloads that 0.3 published, on our server and, beside it, on another of the same wire.
+
+Each run has a server process of its own and the same load program (``agl bench store``); the
+servers take turns. Ours runs on an SQLite file and is spoken to in the fastest way that it knows;
+0.3's runs in memory and is spoken to by OTLP, the fastest of its own (``--peer-way wire`` is what
+its client does for spans that are no OpenTelemetry's). Runs are cut short after ``--seconds``.
+
+    python benchmarks/store_workloads.py --peer /path/to/venv/bin/python
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from agl.bench.measure import COLUMNS, cells, measured
+from agl.bench.server import own_command, served
+from agl.bench.workloads import WORKLOADS
+from agl.cli._output import print_table
+
+
+def main() -> int:
+    """Measure, and print a table; 1 when a rollout was wrong."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--peer", help="the interpreter of an environment with agentlightning")
+    parser.add_argument("--peer-way", choices=["wire", "otlp"], default="otlp")
+    parser.add_argument("--workload", action="append", choices=list(WORKLOADS))
+    parser.add_argument("--tasks", type=int, help="of each run; None for less than published")
+    parser.add_argument("--seconds", type=float, default=30.0, help="longest that one run takes")
+    parser.add_argument("--rounds", type=int, default=1)
+    options = parser.parse_args()
+    # 0.3 imports LiteLLM, which would look for news in the network first.
+    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
+    servers = ["ours"] + (["0.3.0"] if options.peer else [])
+    reports: list[dict[str, Any]] = []
+    for name in options.workload or WORKLOADS:
+        for number in range(options.rounds):
+            for server in servers:
+                print(f"{name}: {server}, round {number + 1}", file=sys.stderr, flush=True)
+                way = options.peer_way if server != "ours" else None
+                with tempfile.TemporaryDirectory(prefix="agl-bench-") as folder:
+                    command = own_command(Path(folder, "store.db"))
+                    if server != "ours":
+                        command = peer_command(options.peer)
+                    with served(command, Path(folder, "server.log")) as url:
+                        report, wrong = measured(
+                            WORKLOADS[name],
+                            url,
+                            options.tasks,
+                            way=way,
+                            seed=number,
+                            max_seconds=options.seconds,
+                        )
+                for problem in wrong[:3]:
+                    print(f"  {problem}", file=sys.stderr)
+                reports.append({"server": server, **report})
+    print(f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f} at the end")
+    print_table(["server", *COLUMNS.values()], [[r["server"], *cells(r)] for r in reports])
+    return 1 if any(r["wrong"] for r in reports if r["server"] == "ours") else 0
+
+
+def peer_command(python: str) -> list[str]:
+    """How 0.3's server is started."""
+    command = Path(python).with_name("agl")
+    version = subprocess.run(
+        [python, "-c", "from importlib.metadata import version as v; print(v('agentlightning'))"],
+        capture_output=True, text=True, check=True,
+    ).stdout.strip()  # fmt: skip
+    if version != "0.3.0":
+        raise SystemExit(f"{python} has agentlightning {version}; expected 0.3.0")
+    return [str(command), "store", "--backend", "memory", "--log-level", "WARNING"]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
