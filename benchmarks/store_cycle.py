@@ -2,7 +2,7 @@
 
 One cycle is: enqueue a rollout, claim it, store eight spans of about 1 KB, finish it. The ways:
 
-    wire    as 0.3's client speaks: one request per operation, each span's number asked for first (19)
+    wire    as 0.3's client speaks: one request per operation, span numbers asked for first (19)
     single  one request per operation, numbers given by the server (11)
     otlp    the spans of a rollout in one OTLP request (4)
     batch   the spans of a rollout in one request (4)

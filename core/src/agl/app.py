@@ -13,6 +13,7 @@ import agl
 from agl import wire
 from agl.asgi import App, BearerAuth, ErrorGuard, RememberedPosts, WholeBody
 from agl.errors import AglError
+from agl.hot import HotRoutes
 from agl.routes import StoreRoutes, health
 
 logger = logging.getLogger(__name__)
@@ -49,6 +50,9 @@ def store_app(
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        # FastAPI traces itself by the global OpenTelemetry provider, which in a process with an
+        # agent is the agent's: its spans would be about the store.
+        telemetry={"tracing": False},
     )
     api.include_router(routes.router())
     api.add_api_route("/health", health, methods=["GET"])
@@ -59,7 +63,8 @@ def store_app(
     api.add_exception_handler(RequestValidationError, _validation_error)
     api.add_exception_handler(Exception, _unforeseen)
 
-    app: App = WholeBody(RememberedPosts(api), max_body_bytes)
+    app: App = HotRoutes(api, routes, refusal)
+    app = WholeBody(RememberedPosts(app), max_body_bytes)
     if token:
         app = BearerAuth(app, token, frozenset({wire.HEALTH, "/health"}))
     if cors_allow_origins:
@@ -74,6 +79,11 @@ def store_app(
 
 async def _agl_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, AglError)
+    return refusal(error)
+
+
+def refusal(error: AglError) -> Response:
+    """The answer of an error."""
     return _error(wire.status_of(error), str(error), type(error).__name__)
 
 

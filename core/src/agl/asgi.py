@@ -45,7 +45,10 @@ async def answer(
 
 def header(scope: Scope, name: bytes) -> bytes:
     """A request header, or nothing; ``name`` in lower case."""
-    return next((value for key, value in scope["headers"] if key == name), b"")
+    for key, value in scope["headers"]:
+        if key == name:
+            return value
+    return b""
 
 
 def gunzip(data: bytes, limit: int) -> bytes:

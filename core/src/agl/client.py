@@ -15,14 +15,17 @@ from agl.env import LightningEnvVar, resolve_str_env_var
 from agl.errors import AglError, StoreError, UnknownRecordError
 from agl.store.base import (
     UNSET,
+    AttemptEnd,
     FilterLogic,
     LightningStore,
     LightningStoreCapabilities,
     LightningStoreStatistics,
     SortOrder,
+    Turn,
     Unset,
     changes,
 )
+from agl.store.packed import PackedSpan, unpacked
 from agl.transport import RETRY_DELAYS, Transport
 from agl.types import (
     UNASSIGNED,
@@ -63,6 +66,7 @@ _rollouts = TypeAdapter(PaginatedResult[AnyRollout])
 _maybe_span = TypeAdapter[Span | None](Span | None)
 _spans = TypeAdapter(PaginatedResult[Span])
 _receipts = TypeAdapter(list[wire.SpanReceipt])
+_turn = TypeAdapter(wire.TurnAnswer)
 _number = TypeAdapter(dict[str, int])
 _resources = TypeAdapter(ResourcesUpdate)
 _maybe_resources = TypeAdapter[ResourcesUpdate | None](ResourcesUpdate | None)
@@ -168,7 +172,7 @@ class LightningStoreClient(LightningStore):
                 return claimed
             await _pause_if_early(begin, left)
 
-    async def _abandon(self, key: str) -> None:
+    async def _abandon(self, key: str, path: str = "/queues/rollouts/dequeue") -> None:
         """Give back what a claim brought that nobody waits for any more.
 
         Asked again with the same key, the server answers what it had claimed, if it had; else this
@@ -176,9 +180,10 @@ class LightningStoreClient(LightningStore):
         """
         with contextlib.suppress(AglError, TimeoutError):
             async with asyncio.timeout(2.0):
-                claimed = await self._post(
-                    "/queues/rollouts/dequeue", {"limit": 0}, _many_attempted, key=key
-                )
+                if path == "/turn":
+                    claimed = (await self._post(path, {}, _turn, key=key)).claimed
+                else:
+                    claimed = await self._post(path, {"limit": 0}, _many_attempted, key=key)
                 for rollout in claimed:
                     await self.update_rollout(rollout.rollout_id, status="requeuing")
 
@@ -214,14 +219,7 @@ class LightningStoreClient(LightningStore):
             return []
         if not await self._transport.has("spans/batch"):
             return await self._add_one_by_one(spans)
-        receipts = await self._post("/spans/batch", list(spans), _receipts)
-        numbers = {(r.rollout_id, r.attempt_id, r.span_id): r.sequence_id for r in receipts}
-        added: list[Span] = []
-        for span in spans:
-            number = numbers.pop((span.rollout_id, span.attempt_id, span.span_id), None)
-            if number is not None:
-                added.append(span.model_copy(update={"sequence_id": number}))
-        return added
+        return _with_numbers(spans, await self._post("/spans/batch", list(spans), _receipts))
 
     async def _add_one_by_one(self, spans: Sequence[Span]) -> list[Span]:
         """For a server of 0.3, which takes one span at a time and issues no numbers by itself."""
@@ -386,6 +384,43 @@ class LightningStoreClient(LightningStore):
         path = f"/rollouts/{_segment(rollout_id)}/attempts/{_segment(attempt_id)}"
         return await self._post(path, body, _attempt)
 
+    # --- a runner's whole turn
+
+    async def turn(
+        self,
+        spans: Sequence[Span | PackedSpan] = (),
+        *,
+        finish: AttemptEnd | None = None,
+        limit: int = 1,
+        worker_id: str | None = None,
+        wait_seconds: float = 0.0,
+    ) -> Turn:
+        """The same in one request, all or nothing; a wait that is longer goes on in others."""
+        if not await self._transport.has("turn"):
+            return await super().turn(
+                spans, finish=finish, limit=limit, worker_id=worker_id, wait_seconds=wait_seconds
+            )
+        begin = time.monotonic()
+        end = begin + max(wait_seconds, 0.0)
+        held = min(wait_seconds, LONG_POLL_SECONDS) if limit > 0 else 0.0
+        body: dict[str, Any] = {"spans": unpacked(spans), "finish": finish}
+        if limit > 0:
+            body["claim"] = {"limit": limit, "worker_id": worker_id, "wait_seconds": held}
+        key = secrets.token_hex(16)
+        try:
+            answer = await self._post("/turn", body, _turn, max(held, 0.0), key)
+        except asyncio.CancelledError:
+            await self._abandon(key, "/turn")
+            raise
+        claimed: Sequence[AttemptedRollout] = answer.claimed
+        left = end - time.monotonic()
+        if not claimed and limit > 0 and left > 0:
+            await _pause_if_early(begin, left)
+            claimed = await self.dequeue_many_rollouts(
+                limit=limit, worker_id=worker_id, wait_seconds=end - time.monotonic()
+            )
+        return Turn(_with_numbers(spans, answer.spans), answer.attempt, claimed)
+
     # --- resources
 
     async def add_resources(self, resources: NamedResources) -> ResourcesUpdate:
@@ -494,6 +529,19 @@ def _read(content: bytes, adapter: TypeAdapter[T]) -> T:
         raise StoreError(
             f"the store's answer was not understood; is it an agl store? {error}"
         ) from None
+
+
+def _with_numbers(
+    spans: Sequence[Span | PackedSpan], receipts: Sequence[wire.SpanReceipt]
+) -> list[Span]:
+    """Those that were added, as stored."""
+    numbers = {(r.rollout_id, r.attempt_id, r.span_id): r.sequence_id for r in receipts}
+    added: list[Span] = []
+    for span in unpacked(spans):
+        number = numbers.pop((span.rollout_id, span.attempt_id, span.span_id), None)
+        if number is not None:
+            added.append(span.model_copy(update={"sequence_id": number}))
+    return added
 
 
 def _segment(record_id: str) -> str:

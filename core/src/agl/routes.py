@@ -14,9 +14,10 @@ from fastapi.routing import APIRoute
 from pydantic import TypeAdapter
 
 import agl
-from agl import wire
+from agl import packing, wire
 from agl.errors import InvalidQueryError, StoreError, UnknownRecordError
-from agl.store.base import LightningStore
+from agl.store.base import AttemptEnd, LightningStore
+from agl.store.packed import PackedSpan
 from agl.types import (
     Attempt,
     AttemptedRollout,
@@ -45,13 +46,33 @@ _many_rollouts = TypeAdapter(Sequence[AnyRollout])
 _rollouts = TypeAdapter(PaginatedResult[AnyRollout])
 _span = TypeAdapter(Span)
 _spans = TypeAdapter(PaginatedResult[Span])
-_receipts = TypeAdapter(list[wire.SpanReceipt])
 _number = TypeAdapter(dict[str, int])
 _resources = TypeAdapter(ResourcesUpdate)
 _all_resources = TypeAdapter(PaginatedResult[ResourcesUpdate])
 _worker = TypeAdapter(Worker)
 _workers = TypeAdapter(PaginatedResult[Worker])
 _statistics = TypeAdapter(dict[str, Any])
+
+
+class Answer(Response):
+    """A finished answer. Starlette's constructor costs more than most of what stands in one."""
+
+    def __init__(
+        self,
+        content: bytes,
+        status: int = 200,
+        headers: dict[str, str] | None = None,
+        media_type: str = "application/json",
+    ) -> None:
+        self.status_code = status
+        self.body = content
+        self.background = None
+        self.raw_headers = [
+            (b"content-type", media_type.encode()),
+            (b"content-length", b"%d" % len(content)),
+        ]
+        for name, value in (headers or {}).items():
+            self.raw_headers.append((name.lower().encode(), value.encode()))
 
 
 class _StrictRequest(Request):
@@ -112,6 +133,7 @@ class StoreRoutes:
         get("/statistics", self.statistics, dict[str, Any])
         post("/queues/rollouts/enqueue", self.enqueue, list[Rollout], 201)
         post("/queues/rollouts/dequeue", self.dequeue, list[AttemptedRollout])
+        post("/turn", self.turn, wire.TurnAnswer)
         post("/waits/rollouts", self.wait, list[AnyRollout])
         get("/rollouts", self.get_rollouts, PaginatedResult[AnyRollout])
         post("/rollouts", self.start_rollout, AttemptedRollout, 201)
@@ -157,16 +179,26 @@ class StoreRoutes:
         has claimed: the attempt ends by ``unresponsive_seconds``, or by whoever watches over it.
         """
         body = body or wire.DequeueBody()
-        wait_seconds = min(body.wait_seconds, wire.MAX_WAIT_SECONDS)
-        if wait_seconds <= 0:
+        if body.wait_seconds <= 0:
             claimed = await self.store.dequeue_many_rollouts(
                 limit=body.limit, worker_id=body.worker_id
             )
             return _json(_many_attempted, claimed)
+        claimed, end = await self._hold_claim(request, body)
+        if claimed is None:
+            return Response(status_code=CLIENT_GONE)
+        return _json(_many_attempted, claimed, headers={wire.WAIT_ENDED: end})
+
+    async def _hold_claim(
+        self, request: Request, body: wire.DequeueBody
+    ) -> tuple[Sequence[AttemptedRollout] | None, str]:
+        """Claim, waiting for work; None when the client is gone, else see ``_hold``."""
         claimed, end = await self._hold(
             request,
             self.store.dequeue_many_rollouts(
-                limit=body.limit, worker_id=body.worker_id, wait_seconds=wait_seconds
+                limit=body.limit,
+                worker_id=body.worker_id,
+                wait_seconds=min(body.wait_seconds, wire.MAX_WAIT_SECONDS),
             ),
         )
         if end == "gone":
@@ -174,8 +206,41 @@ class StoreRoutes:
             # request shall claim anew, so the answer must not be remembered either.
             for rollout in claimed or ():
                 await self.store.update_rollout(rollout.rollout_id, status="requeuing")
-            return Response(status_code=CLIENT_GONE)
-        return _json(_many_attempted, claimed or [], headers={wire.WAIT_ENDED: end})
+            return None, end
+        return claimed or [], end
+
+    async def turn(self, request: Request, body: wire.TurnBody) -> Response:
+        """Store spans, end their attempt, and claim what comes next, all or nothing.
+
+        When the end is refused, the spans are not stored either, and nothing is claimed. A turn may
+        be repeated. With ``wait_seconds`` in the claim the request is held while nothing is queued;
+        by then the rest is stored.
+        """
+        return await self.take_turn(request, (body.spans, body.finish, body.claim))
+
+    async def take_turn(
+        self,
+        request: Request,
+        parts: tuple[Sequence[Span | PackedSpan], AttemptEnd | None, wire.DequeueBody | None],
+    ) -> Response:
+        """``turn`` with its spans packed or not."""
+        spans, finish, claim = parts
+        limit, worker_id = (claim.limit, claim.worker_id) if claim else (0, None)
+        done = await self.store.turn(spans, finish=finish, limit=limit, worker_id=worker_id)
+        claimed = done.claimed
+        headers: dict[str, str] = {}
+        if claim and limit > 0 and not claimed and claim.wait_seconds > 0:
+            claimed, end = await self._hold_claim(request, claim)
+            if claimed is None:
+                return Response(status_code=CLIENT_GONE)
+            headers = {wire.WAIT_ENDED: end}
+        attempt = b"null" if done.attempt is None else _attempt.dump_json(done.attempt)
+        content = b'{"spans":%s,"attempt":%s,"claimed":%s}' % (
+            packing.receipts(done.spans),
+            attempt,
+            _many_attempted.dump_json(claimed),
+        )
+        return Answer(content, headers=headers)
 
     async def wait(self, request: Request, body: wire.WaitBody) -> Response:
         """Hold the request until these rollouts have ended, or the time is up."""
@@ -275,9 +340,20 @@ class StoreRoutes:
 
     async def add_spans(self, spans: Annotated[list[Span], Body()]) -> Response:
         """Store spans, all or none; the answer names those that are new, with their numbers."""
-        added = await self.store.add_many_spans(spans)
-        receipts = [wire.SpanReceipt.model_validate(span, from_attributes=True) for span in added]
-        return _json(_receipts, receipts, 201)
+        return Answer(packing.receipts(await self.store.add_many_spans(spans)), 201)
+
+    async def add_packed_span(self, request: Request, span: PackedSpan) -> Response:
+        """``add_span`` of one that is packed."""
+        done = await self.store.turn([span], limit=0)
+        if not done.spans:
+            return Answer(b"null", 201)
+        number = done.spans[0].sequence_id
+        body = span.body.encode() if number == span.sequence_id else packing.numbered(span, number)
+        return Answer(body, 201)
+
+    async def add_packed_spans(self, request: Request, spans: list[PackedSpan]) -> Response:
+        """``add_spans`` of packed ones."""
+        return Answer(packing.receipts((await self.store.turn(spans, limit=0)).spans), 201)
 
     async def get_spans(self, query: Annotated[wire.SpanQuery, Query()]) -> Response:
         """Spans that match."""
@@ -294,20 +370,24 @@ class StoreRoutes:
 
     async def traces(self, request: Request) -> Response:
         """OTLP/HTTP: store what can be stored, and say what could not and why."""
+        return await self.store_traces(request, await request.body())
+
+    async def store_traces(self, request: Request, body: bytes) -> Response:
+        """``traces`` with its body read."""
         from agl import otlp
 
         def reply(content: bytes, status: int = 200) -> Response:
             headers: dict[str, str] = {}
             if "gzip" in request.headers.get("accept-encoding", ""):
                 content, headers = gzip.compress(content, 1), {"content-encoding": "gzip"}
-            return Response(content, status, headers, PROTOBUF)
+            return Answer(content, status, headers, PROTOBUF)
 
         kind = request.headers.get("content-type", "").partition(";")[0].strip()
         if kind != PROTOBUF:
             problem = f"Content-Type {kind!r} is not taken here; export with protocol http/protobuf"
             return reply(otlp.status_message(problem), 400)
         try:
-            spans, rejected = otlp.spans_of(await request.body())
+            spans, rejected = otlp.spans_of(body)
         except ValueError as error:
             return reply(otlp.status_message(str(error)), 400)
         # One attempt that the store does not know must not cost the others their spans.
@@ -390,7 +470,7 @@ def _json(
 ) -> Response:
     """Serialize once; FastAPI would validate the answer first."""
     content = b"null" if value is None else adapter.dump_json(value)
-    return Response(content, status, headers, "application/json")
+    return Answer(content, status, headers)
 
 
 def _no_null(body: wire.Body, *names: str) -> dict[str, Any]:

@@ -137,6 +137,7 @@ class ServerThread:
                 lifespan="auto",
                 access_log=False,
                 server_header=False,
+                proxy_headers=False,
                 log_config=None,
                 log_level="warning",
                 # uvicorn takes whole seconds only in its annotation.

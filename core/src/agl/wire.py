@@ -1,8 +1,8 @@
 """What both sides of the store's HTTP interface share: paths, request bodies, errors.
 
-The interface is 0.3's (``/v1/agl``) with additions: ``POST spans/batch``, ``wait_seconds`` when
-claiming, ``error`` when an attempt ends, ``Idempotency-Key`` on posts, and error answers that name
-the class of the error.
+The interface is 0.3's (``/v1/agl``) with additions: ``POST spans/batch`` and ``POST turn``,
+``wait_seconds`` when claiming, ``error`` when an attempt ends, ``Idempotency-Key`` on posts, and
+error answers that name the class of the error.
 """
 
 import re
@@ -13,14 +13,17 @@ import pydantic_core
 from pydantic import BaseModel, ConfigDict, TypeAdapter, WithJsonSchema
 
 from agl import errors
-from agl.store.base import FilterLogic, SortOrder
+from agl.store.base import AttemptEnd, FilterLogic, SortOrder
 from agl.types import (
+    Attempt,
+    AttemptedRollout,
     AttemptStatus,
     EnqueueRolloutRequest,
     Failure,
     RolloutConfig,
     RolloutMode,
     RolloutStatus,
+    Span,
     TaskInput,
     WorkerStatus,
 )
@@ -41,7 +44,7 @@ WAIT_ENDED = "AGL-Wait-Ended"
 MAX_WAIT_SECONDS = 60.0
 """Longest that one claiming request is held; clients ask again."""
 MAX_BODY_BYTES = 64 * 1024 * 1024
-FEATURES = ("spans/batch", "wait_seconds", "idempotency")
+FEATURES = ("spans/batch", "turn", "wait_seconds", "idempotency")
 """What ``/health`` lists, so that a client can tell this server from 0.3's."""
 
 
@@ -124,6 +127,14 @@ class SequenceBody(Body):
     attempt_id: str
 
 
+class TurnBody(Body):
+    """A runner's whole turn: spans to store, an attempt to end, a claim to make, in this order."""
+
+    spans: list[Span] = []
+    finish: AttemptEnd | None = None
+    claim: DequeueBody | None = None
+
+
 class WaitBody(Body):
     """Which rollouts to wait for, and how long; null is without limit."""
 
@@ -196,6 +207,16 @@ class SpanReceipt(BaseModel):
     attempt_id: str
     span_id: str
     sequence_id: int
+
+
+class TurnAnswer(BaseModel):
+    """What a turn did."""
+
+    spans: list[SpanReceipt]
+    """Those that were added."""
+    attempt: Attempt | None
+    """The ended attempt."""
+    claimed: list[AttemptedRollout]
 
 
 # Numbers that may overflow to infinity when they are read as a float.

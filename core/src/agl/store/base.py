@@ -6,8 +6,11 @@ from any thread and any event loop. Records are returned as they were right afte
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypedDict
 
+from pydantic import ConfigDict
+
+from agl.store.packed import PackedSpan, unpacked
 from agl.types import (
     Attempt,
     AttemptedRollout,
@@ -26,6 +29,7 @@ from agl.types import (
     Worker,
     WorkerStatus,
 )
+from agl.types.records import Record
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -76,6 +80,27 @@ class LightningStoreStatistics(TypedDict, total=False):
     total_workers: int
     uptime: float
     """Seconds since the store was opened."""
+
+
+class AttemptEnd(Record):
+    """The final status of an attempt, as ``LightningStore.turn`` reports it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rollout_id: str
+    attempt_id: str
+    status: Literal["succeeded", "failed", "timeout"]
+    error: Failure | None = None
+
+
+class Turn(NamedTuple):
+    """What ``LightningStore.turn`` did."""
+
+    spans: "Sequence[Span | PackedSpan]"
+    """Those that were added, as stored."""
+    attempt: Attempt | None
+    """The ended attempt as it is now; None when none was to be ended."""
+    claimed: Sequence[AttemptedRollout]
 
 
 class LightningStore(ABC):
@@ -366,6 +391,49 @@ class LightningStore(ABC):
             UnknownRecordError: No such attempt.
             InvalidTransitionError: The status cannot be reached from the present one.
         """
+
+    # --- a runner's whole turn
+
+    async def turn(
+        self,
+        spans: "Sequence[Span | PackedSpan]" = (),
+        *,
+        finish: AttemptEnd | None = None,
+        limit: int = 1,
+        worker_id: str | None = None,
+        wait_seconds: float = 0.0,
+    ) -> Turn:
+        """Store the spans of an attempt, end it, and claim the next rollouts, in this order.
+
+        It is what ``add_many_spans``, ``update_attempt`` and ``dequeue_many_rollouts`` do, and
+        raises what they raise. A store may do all of it at once, all or nothing; one that does not
+        keeps the spans where the end is refused. A turn may be repeated: spans that are stored are
+        skipped, and an end that is recorded is accepted.
+
+        Args:
+            spans: Packed or not; those that come back may be either.
+            finish: How the attempt ended.
+            limit: Claim at most so many; 0 claims nothing.
+            worker_id: Who claims.
+            wait_seconds: While the queue is empty, wait up to so long for the first one.
+        """
+        added: Sequence[Span | PackedSpan] = ()
+        if spans:
+            added = await self.add_many_spans(unpacked(spans))
+        attempt = None
+        if finish is not None:
+            attempt = await self.update_attempt(
+                finish.rollout_id,
+                finish.attempt_id,
+                status=finish.status,
+                error=UNSET if finish.error is None else finish.error,
+            )
+        claimed: Sequence[AttemptedRollout] = ()
+        if limit > 0:
+            claimed = await self.dequeue_many_rollouts(
+                limit=limit, worker_id=worker_id, wait_seconds=wait_seconds
+            )
+        return Turn(added, attempt, claimed)
 
     # --- resources
 

@@ -4,20 +4,22 @@ import asyncio
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, cast
 
 from agl.errors import ConfigError
 from agl.store import operations as ops, rules
 from agl.store.base import (
     UNSET,
+    AttemptEnd,
     FilterLogic,
     LightningStore,
     LightningStoreStatistics,
     SortOrder,
+    Turn,
     Unset,
     changes,
 )
-from agl.store.operations import Effects, Lookups, Tables
+from agl.store.operations import AnySpan, Effects, Lookups, Tables
 from agl.store.queries import make_query
 from agl.store.waiting import EndWaiters, QueueWaiters
 from agl.store.watchdog import Watchdog
@@ -89,6 +91,15 @@ class LocalLightningStore(LightningStore):
 
     async def _claim(self, limit: int, worker_id: str | None) -> list[AttemptedRollout]:
         return await self._write(ops.claim, limit, worker_id)
+
+    async def _turn(
+        self,
+        spans: Sequence[AnySpan],
+        finish: AttemptEnd | None,
+        limit: int,
+        worker_id: str | None,
+    ) -> Turn:
+        return await self._write(ops.turn, spans, finish, limit, worker_id)
 
     def _publish(self, effects: Effects) -> None:
         """Wake who waits for this. Called from any thread, outside of any lock."""
@@ -164,7 +175,8 @@ class LocalLightningStore(LightningStore):
     async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
         if not spans:
             return []
-        return await self._write(ops.add_spans, spans)
+        added = await self._write(ops.add_spans, spans)
+        return cast(Sequence[Span], added)
 
     async def get_many_span_sequence_ids(
         self, rollout_attempt_ids: Sequence[tuple[str, str]]
@@ -319,6 +331,27 @@ class LocalLightningStore(LightningStore):
             error=error,
         )
         return await self._write(ops.update_attempt, rollout_id, attempt_id, given)
+
+    # --- a runner's whole turn
+
+    async def turn(
+        self,
+        spans: Sequence[AnySpan] = (),
+        *,
+        finish: AttemptEnd | None = None,
+        limit: int = 1,
+        worker_id: str | None = None,
+        wait_seconds: float = 0.0,
+    ) -> Turn:
+        """The same, all or nothing; waiting comes after it is stored."""
+        done = await self._turn(spans, finish, limit, worker_id)
+        if done.claimed or limit <= 0 or wait_seconds <= 0:
+            return done
+        return done._replace(
+            claimed=await self.dequeue_many_rollouts(
+                limit=limit, worker_id=worker_id, wait_seconds=wait_seconds
+            )
+        )
 
     # --- resources
 

@@ -12,7 +12,8 @@ from agl.store import operations as ops, rules
 from agl.store.base import LightningStoreStatistics
 from agl.store.ids import make_id
 from agl.store.local import LocalLightningStore
-from agl.store.operations import Effects, Lookups, StoredAttempt, Tables
+from agl.store.operations import AnySpan, Effects, Lookups, StoredAttempt, Tables
+from agl.store.packed import unpacked
 from agl.store.queries import Query, run_query
 from agl.types import (
     Attempt,
@@ -242,8 +243,9 @@ class MemoryTables:
     def known_spans(self, attempt_id: str, span_ids: Sequence[str]) -> set[str]:
         return self._attempts[attempt_id].spans.keys() & span_ids
 
-    def insert_spans(self, attempt_id: str, spans: Sequence[Span]) -> None:
-        self._attempts[attempt_id].spans.update((span.span_id, span) for span in spans)
+    def insert_spans(self, attempt_id: str, spans: Sequence[AnySpan]) -> None:
+        own = unpacked(spans)
+        self._attempts[attempt_id].spans.update((span.span_id, span) for span in own)
         self._num_spans += len(spans)
 
     def query_spans(

@@ -11,7 +11,8 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from agl.errors import UnknownRecordError
 from agl.store import rules
-from agl.store.base import LightningStoreStatistics
+from agl.store.base import AttemptEnd, LightningStoreStatistics, Turn
+from agl.store.packed import PackedSpan
 from agl.store.queries import Query
 from agl.types import (
     UNASSIGNED,
@@ -27,6 +28,8 @@ from agl.types import (
     Span,
     Worker,
 )
+
+AnySpan = Span | PackedSpan
 
 
 class Effects:
@@ -117,7 +120,7 @@ class Tables(Lookups, Protocol):
         """Those of the ids that are stored."""
         ...
 
-    def insert_spans(self, attempt_id: str, spans: Sequence[Span]) -> None: ...
+    def insert_spans(self, attempt_id: str, spans: "Sequence[AnySpan]") -> None: ...
 
     def has_resources(self, resources_id: str) -> bool: ...
     def latest_resources_id(self) -> str | None: ...
@@ -193,25 +196,25 @@ def start_attempt(
 # --- spans
 
 
-def add_spans(tables: Tables, now: float, spans: Sequence[Span]) -> list[Span]:
+def add_spans(tables: Tables, now: float, spans: Sequence[AnySpan]) -> list[AnySpan]:
     """Store spans; see the contract for numbers and duplicates."""
     groups: dict[tuple[str, str], list[int]] = {}
     for index, span in enumerate(spans):
         groups.setdefault((span.rollout_id, span.attempt_id), []).append(index)
     found = {key: _attempt(tables, *key) for key in groups}
-    added: dict[int, Span] = {}
+    added: dict[int, AnySpan] = {}
     for key, indexes in groups.items():
         rollout, stored = found[key]
         next_sequence = stored.next_sequence
         known = tables.known_spans(key[1], [spans[index].span_id for index in indexes])
-        new: list[Span] = []
+        new: list[AnySpan] = []
         for index in indexes:
             span = spans[index]
             if span.span_id in known:
                 continue
             known.add(span.span_id)
             if span.sequence_id <= UNASSIGNED:
-                span = span.model_copy(update={"sequence_id": next_sequence})
+                span = _numbered(span, next_sequence)
             next_sequence = max(next_sequence, span.sequence_id + 1)
             added[index] = span
             new.append(span)
@@ -220,6 +223,12 @@ def add_spans(tables: Tables, now: float, spans: Sequence[Span]) -> list[Span]:
         attempt = rules.sign_of_life(stored.attempt, now, current=current, span=True)
         _save_attempt(tables, now, rollout, stored, attempt, current, next_sequence)
     return [added[index] for index in sorted(added)]
+
+
+def _numbered(span: AnySpan, number: int) -> AnySpan:
+    if isinstance(span, PackedSpan):
+        return span._replace(sequence_id=number)
+    return span.model_copy(update={"sequence_id": number})
 
 
 def reserve_sequence_ids(tables: Tables, now: float, pairs: Sequence[tuple[str, str]]) -> list[int]:
@@ -301,6 +310,29 @@ def expire(tables: Tables, now: float) -> int:
         _save_attempt(tables, now, rollout, stored, attempt, current, stored.next_sequence)
         count += 1
     return count
+
+
+# --- a runner's whole turn
+
+
+def turn(
+    tables: Tables,
+    now: float,
+    spans: Sequence[AnySpan],
+    finish: AttemptEnd | None,
+    limit: int,
+    worker_id: str | None,
+) -> Turn:
+    """Store spans, end an attempt, claim the next rollouts."""
+    added = add_spans(tables, now, spans) if spans else []
+    attempt = None
+    if finish is not None:
+        changes: dict[str, Any] = {"status": finish.status}
+        if finish.error is not None:
+            changes["error"] = finish.error
+        attempt = update_attempt(tables, now, finish.rollout_id, finish.attempt_id, changes)
+    claimed = claim(tables, now, limit, worker_id) if limit > 0 else []
+    return Turn(added, attempt, claimed)
 
 
 # --- resources and workers

@@ -36,7 +36,8 @@ CREATE INDEX attempt_rollout ON attempt (n);
 CREATE INDEX attempt_deadline ON attempt (deadline) WHERE deadline IS NOT NULL;
 CREATE INDEX attempt_open ON attempt (worker_id) WHERE status IN ('preparing', 'running');
 
--- Append only. The columns beside body are those that queries filter and sort by.
+-- Append only. The columns beside body are those that queries filter and sort by. The number of a
+-- span is that of its column; in the body it may be 0 (see store/packed.py).
 CREATE TABLE span (
     k           INTEGER PRIMARY KEY,
     a           INTEGER NOT NULL REFERENCES attempt (a),

@@ -13,9 +13,9 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from agl.errors import ConfigError, StoreError, StoreUnavailableError
 from agl.store import operations as ops
-from agl.store.base import FilterLogic, LightningStoreStatistics, SortOrder
+from agl.store.base import AttemptEnd, FilterLogic, LightningStoreStatistics, SortOrder, Turn
 from agl.store.local import LocalLightningStore
-from agl.store.operations import Effects, Lookups, Tables
+from agl.store.operations import AnySpan, Effects, Lookups, Tables
 from agl.store.sqlite_file import MEMORY, OwnerLock, check_header, prepare, unavailable
 from agl.store.sqlite_lookups import SQL, SqliteLookups
 from agl.store.sqlite_writer import Job, SqliteWriter
@@ -118,6 +118,20 @@ class SqliteLightningStore(LocalLightningStore):
             Job(
                 lambda tables, now: ops.claim(tables, now, limit, worker_id),
                 undo=lambda claimed: lambda tables, now: ops.return_claims(tables, now, claimed),
+            )
+        )
+
+    async def _turn(
+        self,
+        spans: Sequence[AnySpan],
+        finish: AttemptEnd | None,
+        limit: int,
+        worker_id: str | None,
+    ) -> Turn:
+        return await self._submit(
+            Job(
+                lambda tables, now: ops.turn(tables, now, spans, finish, limit, worker_id),
+                undo=lambda done: lambda tables, now: ops.return_claims(tables, now, done.claimed),
             )
         )
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 from agl.store.base import LightningStoreStatistics
 from agl.store.ids import number_of
 from agl.store.operations import StoredAttempt, attempted
+from agl.store.packed import span_of
 from agl.store.queries import Filter, Query, make_page
 from agl.store.sqlite_rows import attempt_of, json_of, resources_of, rollout_of, worker_of
 from agl.types import Attempt, PaginatedResult, ResourcesUpdate, Rollout, Span, Worker
@@ -94,7 +95,7 @@ class SqliteLookups:
             ("t.a", "s.k"),
             (condition, parameters),
         )
-        return make_page([Span.model_validate_json(row[0]) for row in rows], query, total=total)
+        return make_page([span_of(row[0], row[1]) for row in rows], query, total=total)
 
     def resources(self, resources_id: str) -> ResourcesUpdate | None:
         row = self.one("resources", resources_id)

@@ -6,10 +6,11 @@ from typing import Any, Literal
 
 from agl.store import rules
 from agl.store.ids import make_id, number_of
-from agl.store.operations import Effects, StoredAttempt
+from agl.store.operations import AnySpan, Effects, StoredAttempt
+from agl.store.packed import PackedSpan
 from agl.store.sqlite_lookups import SQL, SqliteLookups
 from agl.store.sqlite_rows import attempt_of, config_json, json_of, json_or_none, rollout_of
-from agl.types import Attempt, ResourcesUpdate, Rollout, Span, Worker
+from agl.types import Attempt, ResourcesUpdate, Rollout, Worker
 
 _CACHE_SIZE = 20_000
 
@@ -215,13 +216,16 @@ class SqliteTables(SqliteLookups):
         )
         return {row[0] for row in rows}
 
-    def insert_spans(self, attempt_id: str, spans: Sequence[Span]) -> None:
+    def insert_spans(self, attempt_id: str, spans: Sequence[AnySpan]) -> None:
         number = number_of(attempt_id)
         rows: list[tuple[Any, ...]] = []
         for span in spans:
-            # The span was validated when it was made; its fields are written as they stand.
-            fields = {**span.__dict__, **(span.model_extra or {})}
-            body = json_of(fields, f"span {span.span_id!r} of attempt {attempt_id!r}")
+            if isinstance(span, PackedSpan):
+                body = span.body
+            else:
+                # The span was validated when it was made; its fields are written as they stand.
+                fields = {**span.__dict__, **(span.model_extra or {})}
+                body = json_of(fields, f"span {span.span_id!r} of attempt {attempt_id!r}")
             self.written_bytes += len(body)
             rows.append(
                 (

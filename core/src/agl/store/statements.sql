@@ -87,7 +87,7 @@ INSERT INTO span (a, sequence_id, span_id, trace_id, parent_id, name, start_time
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: spans_page
-SELECT s.body FROM attempt t JOIN span s ON s.a = t.a;
+SELECT s.body, s.sequence_id FROM attempt t JOIN span s ON s.a = t.a;
 
 -- name: resources
 SELECT resources_id, create_time, update_time, version, body FROM resources WHERE resources_id = ?;

@@ -66,6 +66,7 @@ class LightningStoreThreaded(LightningStore):
     wait_for_rollouts = _forwarded(LightningStore.wait_for_rollouts)
     update_rollout = _forwarded(LightningStore.update_rollout)
     update_attempt = _forwarded(LightningStore.update_attempt)
+    turn = _forwarded(LightningStore.turn)
     add_resources = _forwarded(LightningStore.add_resources)
     update_resources = _forwarded(LightningStore.update_resources)
     get_resources_by_id = _forwarded(LightningStore.get_resources_by_id)

@@ -1,0 +1,143 @@
+"""The requests of every rollout's life, answered without FastAPI's machinery.
+
+FastAPI describes these routes and can answer them as well. What cannot be read here goes on to it,
+unchanged, so that what is taken and what is refused, and how, stands in one place.
+"""
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+from fastapi import Request, Response
+
+from agl import packing, wire
+from agl.asgi import App, Message, Receive, Scope, Send, header
+from agl.errors import AglError
+from agl.routes import PROTOBUF, StoreRoutes
+from agl.store.base import AttemptEnd
+from agl.store.packed import PackedSpan
+
+M = TypeVar("M", bound=wire.Body)
+
+_ATTEMPTS = f"{wire.PREFIX}/rollouts/"
+_ATTEMPT_PATH_STEPS = 7
+"""Of ``/v1/agl/rollouts/{rollout_id}/attempts/{attempt_id}``, the empty one in front included."""
+
+
+class _Route(NamedTuple):
+    read: Callable[[bytes], Any]
+    """Makes the body into what ``answer`` takes; a ValueError leaves the request to FastAPI."""
+    answer: Callable[[Request, Any], Awaitable[Response]]
+
+
+class HotRoutes:
+    """Answers what is asked most, and passes everything else on.
+
+    Args:
+        app: Where the rest goes.
+        routes: What answers.
+        refused: Makes the answer of an error.
+    """
+
+    def __init__(
+        self, app: App, routes: StoreRoutes, refused: Callable[[AglError], Response]
+    ) -> None:
+        self.app = app
+        self.routes = routes
+        self.refused = refused
+        self._routes: dict[str, _Route] = {
+            f"{wire.PREFIX}/queues/rollouts/enqueue": _Route(
+                _reader(wire.EnqueueBody), _of_body(routes.enqueue)
+            ),
+            f"{wire.PREFIX}/queues/rollouts/dequeue": _Route(
+                _reader(wire.DequeueBody), routes.dequeue
+            ),
+            f"{wire.PREFIX}/waits/rollouts": _Route(_reader(wire.WaitBody), routes.wait),
+            f"{wire.PREFIX}/spans": _Route(packing.pack, routes.add_packed_span),
+            f"{wire.PREFIX}/spans/batch": _Route(packing.pack_all, routes.add_packed_spans),
+            f"{wire.PREFIX}/spans/next": _Route(
+                _reader(wire.SequenceBody), _of_body(routes.next_sequence_id)
+            ),
+            f"{wire.PREFIX}/turn": _Route(_read_turn, routes.take_turn),
+            wire.TRACES: _Route(bytes, routes.store_traces),
+        }
+        self._read_change = _reader(wire.AttemptChange)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        route = self._route(scope)
+        if route is None:
+            return await self.app(scope, receive, send)
+        message = await receive()  # the whole body; see WholeBody
+        try:
+            body = route.read(message["body"])
+        except (ValueError, RecursionError):
+            return await self.app(scope, _again(message, receive), send)
+        try:
+            response = await route.answer(Request(scope, receive), body)
+        except AglError as error:
+            response = self.refused(error)
+        return await response(scope, receive, send)
+
+    def _route(self, scope: Scope) -> _Route | None:
+        if scope["type"] != "http" or scope["method"] != "POST":
+            return None
+        path: str = scope["path"]
+        route = self._routes.get(path)
+        if route is None:
+            if not path.startswith(_ATTEMPTS):
+                return None
+            steps = path.split("/")
+            if len(steps) != _ATTEMPT_PATH_STEPS or steps[5] != "attempts" or steps[6] == "search":
+                return None
+            rollout_id, attempt_id = steps[4], steps[6]
+            if not rollout_id or not attempt_id:
+                return None
+            change = partial(self.routes.update_attempt, rollout_id, attempt_id)
+            route = _Route(self._read_change, _of_body(change))
+        kind = header(scope, b"content-type")
+        expected = PROTOBUF if path == wire.TRACES else "application/json"
+        return route if kind.startswith(expected.encode()) else None
+
+
+def _of_body(
+    answer: Callable[[Any], Awaitable[Response]],
+) -> Callable[[Request, Any], Awaitable[Response]]:
+    return lambda request, body: answer(body)
+
+
+def _reader(model: type[M]) -> Callable[[bytes], M]:
+    return lambda body: model.model_validate(wire.decode(body))
+
+
+def _read_finish(body: bytes) -> AttemptEnd | None:
+    return None if body == b"null" else AttemptEnd.model_validate(wire.decode(body))
+
+
+def _read_claim(body: bytes) -> wire.DequeueBody | None:
+    return None if body == b"null" else wire.DequeueBody.model_validate(wire.decode(body))
+
+
+def _read_turn(
+    body: bytes,
+) -> tuple[list[PackedSpan], AttemptEnd | None, wire.DequeueBody | None]:
+    turn = packing.read_turn(body)
+    return (
+        [packing.pack(raw) for raw in turn.spans],
+        _read_finish(bytes(turn.finish)),
+        _read_claim(bytes(turn.claim)),
+    )
+
+
+def _again(message: Message, receive: Receive) -> Receive:
+    """The same request to read once more."""
+    fresh = True
+
+    async def again() -> Message:
+        nonlocal fresh
+        if fresh:
+            fresh = False
+            return message
+        return await receive()
+
+    return again
