@@ -1,8 +1,9 @@
 """Whether cost grows with what is stored: time per operation, and memory of the server.
 
 Time: on an SQLite file in this process, without HTTP, whose constant cost would hide a growth.
-With 1,000, 100,000 and (``--million``) 1,000,000 spans stored, each of about 1 KB and 8 to a rollout,
-p50 of claiming a rollout, appending 8 spans, and reading the spans of a rollout picked at random.
+With 1,000, 100,000 and (``--million``) 1,000,000 spans stored, each of about 1 KB and 8 to a
+rollout, p50 of claiming a rollout, appending 8 spans, and reading the spans of a rollout picked at
+random.
 
 Memory: resident set of ``agl store`` while clients run rollouts of 8 spans until ``--spans`` are
 stored, and its highest growth over what it was after the first tenth.
@@ -106,10 +107,14 @@ async def time_per_operation(levels: Sequence[int]) -> list[list[object]]:
             seconds = time.monotonic() - begin
             await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=0)] * SAMPLES)
             p50s = [await p50_of(claim), await p50_of(append), await p50_of(read)]
-            size = sum(file.stat().st_size for file in Path(folder).iterdir()) / 1e6
-            rows.append([level, *p50s, size, (level - stored) / seconds])
+            rows.append([level, *p50s, file_mb(folder), (level - stored) / seconds])
         await store.close()
     return rows
+
+
+def file_mb(folder: str) -> float:
+    """The store's file and its log."""
+    return sum(file.stat().st_size for file in Path(folder).iterdir()) / 1e6
 
 
 async def memory(total: int) -> list[tuple[int, float]]:

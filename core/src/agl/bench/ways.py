@@ -87,7 +87,9 @@ class Way:
         span = json_span(draft, rollout_id, attempt_id, number)
         await self._post(f"{wire.PREFIX}/spans", span)
 
-    async def finish(self, claimed: Claimed, worker_id: str) -> Claimed | None:
+    async def finish(
+        self, claimed: Claimed, worker_id: str, *, claim_next: bool = True
+    ) -> Claimed | None:
         """Send the spans that were kept, report success; the next rollout, if that is one turn."""
         rollout_id, attempt_id = claimed.rollout_id, claimed.attempt_id
         if self.name == "otlp":
@@ -100,8 +102,8 @@ class Way:
                 # Without waiting: the end of this rollout is known when the answer comes.
                 body = (
                     f'{{"spans":{array},"finish":{{"rollout_id":"{rollout_id}","attempt_id":'
-                    f'"{attempt_id}","status":"succeeded"}},"claim":{{"limit":1,"worker_id":'
-                    f'"{worker_id}"}}}}'
+                    f'"{attempt_id}","status":"succeeded"}},"claim":{{"limit":{int(claim_next)},'
+                    f'"worker_id":"{worker_id}"}}}}'
                 )
                 answer = await self._post(f"{wire.PREFIX}/turn", body)
                 return _claimed(answer["claimed"][0]) if answer["claimed"] else None
