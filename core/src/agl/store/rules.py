@@ -188,9 +188,17 @@ def deadline(attempt: Attempt, config: RolloutConfig) -> float | None:
 
 
 def overdue(
-    attempt: Attempt, config: RolloutConfig, now: float
+    attempt: Attempt, config: RolloutConfig, now: float, listening_since: float = 0.0
 ) -> tuple[AttemptStatus, Failure] | None:
-    """The status and failure that the watchdog gives to an open attempt, or None."""
+    """The status and failure that the watchdog gives to an open attempt, or None.
+
+    Args:
+        attempt: Which one.
+        config: Of its rollout.
+        now: The time.
+        listening_since: When the store was opened. While it was away nobody could give a sign, so
+            silence counts from then on; ``timeout_seconds`` holds whatever happens.
+    """
     if attempt.status not in OPEN:
         return None
     limit = config.timeout_seconds
@@ -199,7 +207,7 @@ def overdue(
             boundary="timeout", type="timeout", message=f"ran longer than timeout_seconds={limit:g}"
         )
     limit = config.unresponsive_seconds
-    if limit is not None and now > _last_sign(attempt) + limit:
+    if limit is not None and now > max(_last_sign(attempt), listening_since) + limit:
         return "unresponsive", Failure(
             boundary="lost",
             type="unresponsive",

@@ -6,6 +6,7 @@ import logging
 import os
 import sqlite3
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -70,6 +71,7 @@ class SqliteLightningStore(LocalLightningStore):
         self._parts = _Parts(self.path, synchronous, self._publish)
         # Also at the interpreter's exit, so that a forgotten close() loses nothing.
         self._shutdown = weakref.finalize(self, self._parts.shutdown)
+        self._listening_since = time.time()
         if self._parts.has_deadlines:
             self._watchdog.start()
 
@@ -139,7 +141,7 @@ class SqliteLightningStore(LocalLightningStore):
         return self._parts.writer.num_queued > 0
 
     def _scan(self) -> None:
-        job = Job(ops.expire)
+        job = Job(lambda tables, now: ops.expire(tables, now, self._listening_since))
         done = job.bind_to_thread()
         self._parts.writer.submit(job)
         done.result(60.0)
