@@ -34,7 +34,8 @@ from typing import Any
 
 import agl
 from agl.bench.server import free_port, own_command, start, wait_until_up
-from agl.types import EnqueueRolloutRequest, Span
+from agl.store.base import AttemptEnd
+from agl.types import AttemptedRollout, EnqueueRolloutRequest, Span
 
 MARK = "crash.mark"
 WORKERS = 8
@@ -124,19 +125,28 @@ async def enqueue(client: agl.LightningStoreClient, ledger: Ledger, stop: asynci
 async def work(
     client: agl.LightningStoreClient, ledger: Ledger, worker_id: str, stop: asyncio.Event
 ) -> None:
-    """Claim, write spans in several requests, finish."""
-    while not stop.is_set():
-        claimed = await client.dequeue_rollout(worker_id, wait_seconds=1.0)
+    """Claim, write spans in several requests, finish; sometimes the last and the next in one."""
+    claimed: AttemptedRollout | None = None
+    while claimed is not None or not stop.is_set():
+        claimed = claimed or await client.dequeue_rollout(worker_id, wait_seconds=1.0)
         if claimed is None:
             continue
         ids = claimed.rollout_id, claimed.attempt.attempt_id
+        claimed = None
         try:
             for _ in range(random.randint(1, 3)):
                 spans = [marked_span(*ids) for _ in range(random.randint(1, 4))]
                 await client.add_many_spans(spans)
                 # Also what the server skipped: a repetition of spans that it has already.
                 note_spans(ledger, spans)
-            await client.update_attempt(*ids, status="succeeded")
+            if random.random() < 0.5:
+                await client.update_attempt(*ids, status="succeeded")
+            else:
+                spans = [marked_span(*ids)]
+                end = AttemptEnd(rollout_id=ids[0], attempt_id=ids[1], status="succeeded")
+                turn = await client.turn(spans, finish=end, worker_id=worker_id)
+                note_spans(ledger, spans)
+                claimed = turn.claimed[0] if turn.claimed else None
             ledger.finished.add(ids)
         except agl.AglError as error:
             ledger.refused.append(f"{type(error).__name__}: {error}")
