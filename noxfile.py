@@ -21,6 +21,7 @@ TEST_TOOLS = [
     "opentelemetry-exporter-otlp-proto-http>=1.35",
     "build>=1.2",
     "hatchling>=1.27",
+    "numpy>=2",
     "pyarrow>=17",
 ]
 PLUGINS = sorted(str(path.parent) for path in Path("plugins").glob("*/pyproject.toml"))

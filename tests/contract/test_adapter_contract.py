@@ -5,6 +5,9 @@ import pytest
 from agl.adapter import TraceAdapter
 from agl.testing.adapter_contract import AdapterContract
 from agl.types import Span
+
+pytest.importorskip("agl_adapters")
+
 from agl_adapters import (
     LlmProxyTraceToTriplet,
     TracerTraceToTriplet,
