@@ -205,24 +205,36 @@ def add_spans(tables: Tables, now: float, spans: Sequence[AnySpan]) -> list[AnyS
     added: dict[int, AnySpan] = {}
     for key, indexes in groups.items():
         rollout, stored = found[key]
-        next_sequence = stored.next_sequence
-        known = tables.known_spans(key[1], [spans[index].span_id for index in indexes])
-        new: list[AnySpan] = []
+        new, next_sequence = _insert_new(tables, stored, [spans[index] for index in indexes])
+        by_id = {span.span_id: span for span in new}
         for index in indexes:
-            span = spans[index]
-            if span.span_id in known:
-                continue
-            known.add(span.span_id)
-            if span.sequence_id <= UNASSIGNED:
-                span = _numbered(span, next_sequence)
-            next_sequence = max(next_sequence, span.sequence_id + 1)
-            added[index] = span
-            new.append(span)
-        tables.insert_spans(key[1], new)
+            if (span := by_id.pop(spans[index].span_id, None)) is not None:
+                added[index] = span
         current = _is_current(tables, rollout, stored.attempt)
         attempt = rules.sign_of_life(stored.attempt, now, current=current, span=True)
         _save_attempt(tables, now, rollout, stored, attempt, current, next_sequence)
     return [added[index] for index in sorted(added)]
+
+
+def _insert_new(
+    tables: Tables, stored: StoredAttempt, spans: Sequence[AnySpan]
+) -> tuple[list[AnySpan], int]:
+    """Keep those of an attempt's spans that are new; they, and the number after theirs."""
+    next_sequence = stored.next_sequence
+    known: set[str] = set()
+    if next_sequence > 1:  # else it has none
+        known = tables.known_spans(stored.attempt.attempt_id, [span.span_id for span in spans])
+    new: list[AnySpan] = []
+    for span in spans:
+        if span.span_id in known:
+            continue
+        known.add(span.span_id)
+        if span.sequence_id <= UNASSIGNED:
+            span = _numbered(span, next_sequence)
+        next_sequence = max(next_sequence, span.sequence_id + 1)
+        new.append(span)
+    tables.insert_spans(stored.attempt.attempt_id, new)
+    return new, next_sequence
 
 
 def _numbered(span: AnySpan, number: int) -> AnySpan:
@@ -329,14 +341,33 @@ def turn(
     limit: int,
     worker_id: str | None,
 ) -> Turn:
-    """Store spans, end an attempt, claim the next rollouts."""
-    added = add_spans(tables, now, spans) if spans else []
+    """Store spans, end an attempt, claim the next rollouts; see the contract."""
+    added: list[AnySpan] = []
     attempt = None
-    if finish is not None:
-        changes: dict[str, Any] = {"status": finish.status}
-        if finish.error is not None:
-            changes["error"] = finish.error
-        attempt = update_attempt(tables, now, finish.rollout_id, finish.attempt_id, changes)
+    if finish is None:
+        added = add_spans(tables, now, spans)
+    else:
+        rollout, stored = _attempt(tables, finish.rollout_id, finish.attempt_id)
+        current = _is_current(tables, rollout, stored.attempt)
+        # Refuses before anything is written.
+        attempt = rules.move_attempt(
+            stored.attempt, finish.status, now, current=current, error=finish.error
+        )
+        own = (finish.rollout_id, finish.attempt_id)
+        if stored.attempt.status in rules.OPEN and all(
+            (span.rollout_id, span.attempt_id) == own for span in spans
+        ):
+            # What the two steps below do, with one look at the records and one write of them.
+            added, next_sequence = _insert_new(tables, stored, spans)
+            if spans:
+                attempt = attempt.model_copy(update={"last_heartbeat_time": now})
+            _save_attempt(tables, now, rollout, stored, attempt, current, next_sequence)
+        else:
+            added = add_spans(tables, now, spans)
+            changes: dict[str, Any] = {"status": finish.status}
+            if finish.error is not None:
+                changes["error"] = finish.error
+            attempt = update_attempt(tables, now, *own, changes)
     claimed = claim(tables, now, limit, worker_id) if limit > 0 else []
     return Turn(added, attempt, claimed)
 

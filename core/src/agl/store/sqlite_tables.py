@@ -5,12 +5,14 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from agl.store import rules
+from agl.store.base import LightningStoreStatistics
 from agl.store.ids import make_id, number_of
 from agl.store.operations import AnySpan, Effects, StoredAttempt
 from agl.store.packed import PackedSpan
+from agl.store.queries import Query
 from agl.store.sqlite_lookups import SQL, SqliteLookups
 from agl.store.sqlite_rows import attempt_of, config_json, json_of, json_or_none, rollout_of
-from agl.types import Attempt, ResourcesUpdate, Rollout, Worker
+from agl.types import Attempt, PaginatedResult, ResourcesUpdate, Rollout, Worker
 
 _CACHE_SIZE = 20_000
 
@@ -19,7 +21,8 @@ class SqliteTables(SqliteLookups):
     """Both sides, on the writer's connection and in its thread.
 
     Claimed rollouts, open attempts and workers are also kept as objects, so that a step on them
-    reads nothing; ``reload`` forgets those, after a transaction was undone.
+    reads nothing; ``reload`` forgets those, after a transaction was undone. A worker changes with
+    nearly every operation, often several times in one transaction; it is written by ``flush``.
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
@@ -36,6 +39,7 @@ class SqliteTables(SqliteLookups):
         self._latest: dict[str, str] = {}
         """Rollout id -> id of its newest attempt, for rollouts in ``_rollouts``."""
         self._workers: dict[str, Worker] = {}
+        self._unwritten: dict[str, Worker] = {}
         counters = self.one("counters")
         self._num_rollouts, self._num_attempts, self._position = counters[:3]
         self._num_resources, self._touched = counters[3:]
@@ -211,6 +215,9 @@ class SqliteTables(SqliteLookups):
     # --- spans
 
     def known_spans(self, attempt_id: str, span_ids: Sequence[str]) -> set[str]:
+        if len(span_ids) == 1:
+            found = self.one("known_span", number_of(attempt_id), span_ids[0])
+            return set() if found is None else {span_ids[0]}
         rows = self.connection.execute(
             SQL["known_spans"], (number_of(attempt_id), json_of(list(span_ids), "span ids"))
         )
@@ -270,21 +277,33 @@ class SqliteTables(SqliteLookups):
         return cached if cached is not None else super().worker(worker_id)
 
     def save_worker(self, worker: Worker) -> None:
-        fields = (
-            worker.worker_id,
-            worker.status,
-            json_or_none(worker.heartbeat_stats, f"worker {worker.worker_id!r}: its statistics"),
-            worker.last_heartbeat_time,
-            worker.last_dequeue_time,
-            worker.last_busy_time,
-            worker.last_idle_time,
-            worker.current_rollout_id,
-            worker.current_attempt_id,
-        )
-        if self.worker(worker.worker_id) is None:
-            self._execute("insert_worker", *fields)
-        else:
-            self._execute("save_worker", *fields, worker.worker_id)
         if len(self._workers) >= _CACHE_SIZE:
+            self.flush()
             self._workers.clear()
-        self._workers[worker.worker_id] = worker
+        self._workers[worker.worker_id] = self._unwritten[worker.worker_id] = worker
+
+    def flush(self) -> None:
+        """Write the workers that changed; needed before they are read as rows, or committed."""
+        for worker in self._unwritten.values():
+            what = f"worker {worker.worker_id!r}: its statistics"
+            self._execute(
+                "save_worker",
+                worker.worker_id,
+                worker.status,
+                json_or_none(worker.heartbeat_stats, what),
+                worker.last_heartbeat_time,
+                worker.last_dequeue_time,
+                worker.last_busy_time,
+                worker.last_idle_time,
+                worker.current_rollout_id,
+                worker.current_attempt_id,
+            )
+        self._unwritten.clear()
+
+    def query_workers(self, query: Query) -> PaginatedResult[Worker]:
+        self.flush()
+        return super().query_workers(query)
+
+    def counts(self) -> LightningStoreStatistics:
+        self.flush()
+        return super().counts()

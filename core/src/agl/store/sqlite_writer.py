@@ -184,6 +184,8 @@ class SqliteWriter:
         execute("BEGIN IMMEDIATE")
         if idle:
             ops.found_nothing(tables, time.time(), idle)
+            if apart:
+                tables.flush()  # not to be undone with the first job
         outcomes: list[Outcome] = []
         effects = Effects()
         for job in batch:
@@ -195,6 +197,8 @@ class SqliteWriter:
                 execute("SAVEPOINT one")
             try:
                 result = job.operation(tables, time.time())
+                if apart:
+                    tables.flush()
             except Exception as error:
                 if not apart:
                     raise
@@ -206,6 +210,7 @@ class SqliteWriter:
                 outcomes.append((result, None))
             if apart:
                 execute("RELEASE one")
+        tables.flush()
         execute("COMMIT")
         return outcomes, effects
 

@@ -82,6 +82,9 @@ WHERE a = ?;
 -- name: known_spans
 SELECT span_id FROM span WHERE a = ? AND span_id IN (SELECT value FROM json_each(?));
 
+-- name: known_span
+SELECT 1 FROM span WHERE a = ? AND span_id = ?;
+
 -- name: insert_span
 INSERT INTO span (a, sequence_id, span_id, trace_id, parent_id, name, start_time, end_time, body)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
@@ -119,13 +122,13 @@ SELECT worker_id, status, heartbeat_stats, last_heartbeat_time, last_dequeue_tim
        last_idle_time, current_rollout_id, current_attempt_id
 FROM worker;
 
--- name: insert_worker
+-- name: save_worker
 INSERT INTO worker (worker_id, status, heartbeat_stats, last_heartbeat_time, last_dequeue_time,
                     last_busy_time, last_idle_time, current_rollout_id, current_attempt_id)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
-
--- name: save_worker
-UPDATE worker
-SET worker_id = ?, status = ?, heartbeat_stats = ?, last_heartbeat_time = ?, last_dequeue_time = ?,
-    last_busy_time = ?, last_idle_time = ?, current_rollout_id = ?, current_attempt_id = ?
-WHERE worker_id = ?;
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (worker_id) DO UPDATE
+SET status = excluded.status, heartbeat_stats = excluded.heartbeat_stats,
+    last_heartbeat_time = excluded.last_heartbeat_time,
+    last_dequeue_time = excluded.last_dequeue_time, last_busy_time = excluded.last_busy_time,
+    last_idle_time = excluded.last_idle_time, current_rollout_id = excluded.current_rollout_id,
+    current_attempt_id = excluded.current_attempt_id;
