@@ -1,0 +1,161 @@
+"""Gradient steps and checkpoints of the learner, without a server."""
+
+import dataclasses
+import random
+
+import pytest
+import torch
+
+from agl.errors import ConfigError
+from agl.types import Ledger, Rollout, TrainingRow
+from agl_torch.accounts import make_samples, version_lag
+from agl_torch.checkpoint import Progress, find_checkpoint, restore, save_checkpoint
+from agl_torch.collect import Collected, Ended
+from agl_torch.learner import Learner, LearnerOptions, Sample
+from agl_torch.tasks import TaskOrder
+
+from .conftest import build_model
+
+OPTIONS = LearnerOptions(
+    learning_rate=1e-2,
+    epochs=2,
+    minibatch_rows=2,
+    microbatch_tokens=None,
+    clip_low=1.0,  # wide, as the recorded log-probabilities are made up
+    clip_high=10.0,
+    entropy_bonus=0.0,
+    kl_coefficient=0.0,
+    max_grad_norm=1.0,
+    weight_decay=0.0,
+    temperature=1.0,
+)
+
+
+def make_row(rollout_id, answer, reward=0.0, version="0"):
+    return TrainingRow(
+        rollout_id=rollout_id,
+        attempt_id=f"at-{rollout_id}",
+        token_ids=[1, 4, 3, 2, answer],
+        loss_mask=[0, 0, 0, 0, 1],
+        logprobs=[0.0] * 4 + [-2.7],
+        reward=reward,
+        call_ids=[f"call-{rollout_id}-{answer}"],
+        model_versions=[version],
+    )
+
+
+def probability(model, answer):
+    with torch.no_grad():
+        return model(torch.tensor([[1, 4, 3, 2]])).logits[0, -1].softmax(-1)[answer].item()
+
+
+def samples():
+    return [Sample(make_row("a", 5), 1.0), Sample(make_row("b", 6), -1.0)]
+
+
+def test_update_makes_good_tokens_likelier_and_bad_ones_rarer(model):
+    good, bad = probability(model, 5), probability(model, 6)
+    measured = Learner(model, OPTIONS).update(samples())
+    assert probability(model, 5) > good
+    assert probability(model, 6) < bad
+    assert measured["gradient_steps"] == 2
+    assert measured["grad_norm"] > 0
+
+
+def test_minibatches_make_as_many_steps_as_they_are(model):
+    options = dataclasses.replace(OPTIONS, minibatch_rows=1, epochs=3)
+    assert Learner(model, options).update(samples())["gradient_steps"] == 6
+
+
+def test_a_gradient_that_is_not_finite_is_an_error_and_changes_nothing(model):
+    before = [p.clone() for p in model.parameters()]
+    bad = samples()
+    bad[0].advantage = float("inf")
+    with pytest.raises(FloatingPointError, match="the gradient is not finite"):
+        Learner(model, OPTIONS).update(bad)
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
+def test_training_resumed_from_a_checkpoint_is_training_that_never_stopped(tmp_path, tokenizer):
+    straight = Learner(build_model(), OPTIONS, seed=3)
+    straight.update(samples())
+    sampler_random = random.Random(9)
+    sampler_random.random()
+    tasks = TaskOrder(5, seed=1)
+    tasks.take(3)
+    folder = save_checkpoint(
+        tmp_path / "checkpoints/step-000001",
+        straight,
+        tokenizer,
+        Progress(1, 7, {"calls": 4}, tasks.state()),
+        sampler_random,
+    )
+    straight.update(samples())
+
+    model = type(straight.model).from_pretrained(find_checkpoint(tmp_path))
+    resumed, resumed_random = Learner(model, OPTIONS, seed=0), random.Random(0)
+    progress = restore(folder, resumed, resumed_random)
+    resumed.update(samples())
+    assert (progress.step, progress.version, progress.totals) == (1, 7, {"calls": 4})
+    for a, b in zip(straight.model.parameters(), model.parameters(), strict=True):
+        assert torch.equal(a, b)
+    assert resumed_random.random() == sampler_random.random()
+    resumed_tasks = TaskOrder(5, seed=99)
+    resumed_tasks.restore(progress.tasks)
+    assert resumed_tasks.take(9) == tasks.take(9)
+
+
+def test_a_folder_without_checkpoint_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="no checkpoint to resume from"):
+        find_checkpoint(tmp_path)
+
+
+def test_the_newest_checkpoint_of_a_run_is_found_and_partial_ones_are_not(tmp_path):
+    for name in ("step-000002", "step-000010", ".step-000012.partial"):
+        (tmp_path / "checkpoints" / name).mkdir(parents=True)
+        (tmp_path / "checkpoints" / name / "grpo_state.json").touch()
+    assert find_checkpoint(tmp_path).name == "step-000010"
+
+
+def test_every_task_comes_once_before_any_comes_again():
+    order = TaskOrder(7, seed=0)
+    assert sorted(order.take(3) + order.take(4)) == list(range(7))
+    assert sorted(order.take(7)) == list(range(7))
+
+
+def collected(*ended):
+    ledger = Ledger()
+    for one in ended:
+        for row in one.rows:
+            ledger.calls.update((row.rollout_id, row.attempt_id, c) for c in row.call_ids)
+    return Collected(list(ended), ledger, 0.0)
+
+
+def ended(rollout_id, group, *rows, status="succeeded"):
+    rollout = Rollout(rollout_id=rollout_id, input=None, start_time=0.0, status=status)
+    return Ended(rollout, group, rows[0].reward if rows else None, list(rows))
+
+
+def test_rows_of_failed_rollouts_do_not_move_their_groups_mean():
+    batch = collected(
+        ended("a", 0, make_row("a", 5, 1.0)),
+        ended("b", 0, make_row("b", 6, 0.0)),
+        ended("c", 0, make_row("c", 7, 1.0), status="failed"),
+        ended("d", 1, make_row("d", 7, 1.0)),
+    )
+    result = make_samples(batch, normalise_std=False)
+    batch.ledger.check()
+    # Of group 0 two rollouts count: mean 0.5. Group 1 has one rollout and so no advantage.
+    assert {s.row.rollout_id: s.advantage for s in result} == {"a": 0.5, "b": -0.5}
+    assert batch.ledger.summary() == {
+        "calls": 4,
+        "trained": 2,
+        "excluded": {"failed_attempt": 1, "zero_advantage": 1},
+    }
+
+
+def test_version_lag_counts_how_old_the_sampling_weights_were():
+    rows = [make_row("a", 5, version="3"), make_row("b", 5, version="5")]
+    assert version_lag(rows, 5) == 1.0
+    rows[0].model_versions = [None]
+    assert version_lag(rows, 5) == 0.0
