@@ -22,8 +22,8 @@ from agl.bench.ways import Claimed, Way, WayName, best_way, features_of
 from agl.bench.workloads import Script, Workload, perfect_seconds, script_of
 from agl.errors import ConfigError, StoreError
 
-CHECKERS = 16
-"""How many finished rollouts are read at once."""
+RUNNERS_PER_CHECKER = 4
+"""How many finished rollouts are read at once, in proportion, so that reading keeps up."""
 REQUEST_SECONDS = 120.0
 
 
@@ -112,7 +112,7 @@ class LoadProgram:
 
     @contextlib.asynccontextmanager
     async def _session(self) -> AsyncGenerator[aiohttp.ClientSession]:
-        _allow_connections(self.workload.runners + 100)
+        _allow_connections(2 * self.workload.runners + 100)
         async with aiohttp.ClientSession(
             self.url,
             headers=self._headers,
@@ -125,7 +125,7 @@ class LoadProgram:
         """Everybody at work, until all is checked, somebody failed, or the time is up."""
         workers = [
             *(self._runner(way, f"bench-{number}") for number in range(self.workload.runners)),
-            *(self._checker(way) for _ in range(CHECKERS)),
+            *(self._checker(way) for _ in range(1 + self.workload.runners // RUNNERS_PER_CHECKER)),
         ]
         tasks = [asyncio.ensure_future(worker) for worker in workers]
         algorithm = asyncio.ensure_future(self._algorithm(way))

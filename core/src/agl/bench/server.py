@@ -8,9 +8,11 @@ import time
 from collections.abc import Generator, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
+from urllib.request import urlopen
 
 import psutil
 
+from agl import wire
 from agl.errors import StoreError
 
 START_SECONDS = 90.0
@@ -70,14 +72,17 @@ def start(command: Sequence[str], port: int, log: Path) -> subprocess.Popen[byte
 
 
 def wait_until_up(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
-    """Wait until the server takes connections.
+    """Wait until the server answers; it may take connections before it can.
 
     Raises:
         StoreError: It ended, or takes too long.
     """
     deadline = time.monotonic() + START_SECONDS
     while True:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+        with (
+            contextlib.suppress(OSError),
+            urlopen(f"http://127.0.0.1:{port}{wire.HEALTH}", timeout=START_SECONDS),
+        ):
             return
         if process.poll() is not None or time.monotonic() > deadline:
             tail = log.read_text(errors="replace")[-1000:]
