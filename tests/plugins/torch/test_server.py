@@ -186,24 +186,26 @@ async def test_no_answer_mixes_two_versions_of_the_weights(server, client):
     thread.start()
     try:
         await asyncio.to_thread(pushed.wait)
-        answers = await asyncio.gather(
-            *(
-                client.chat.completions.create(
-                    model="tiny",
-                    messages=MESSAGES,
-                    max_tokens=25,
-                    extra_body={"return_token_ids": True},
+        answers = []
+        # The test's time limit is the bound: sooner or later an update comes in between.
+        while len({answer.model_version for answer in answers}) < 3:
+            answers += await asyncio.gather(
+                *(
+                    client.chat.completions.create(
+                        model="tiny",
+                        messages=MESSAGES,
+                        max_tokens=25,
+                        extra_body={"return_token_ids": True},
+                    )
+                    for _ in range(8)
                 )
-                for _ in range(40)
             )
-        )
     finally:
         stop.set()
         thread.join()
     for answer in answers:
         version = int(answer.model_version)
         assert set(answer.choices[0].token_ids) == {4 + (version - 1) % 8}
-    assert len({answer.model_version for answer in answers}) > 1
 
 
 async def test_models_and_health_are_listed(server):
