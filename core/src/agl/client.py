@@ -25,7 +25,7 @@ from agl.store.base import (
     Unset,
     changes,
 )
-from agl.store.packed import PackedSpan, unpacked
+from agl.store.packed import PackedSpan, check_span, unpacked
 from agl.transport import RETRY_DELAYS, Transport
 from agl.types import (
     UNASSIGNED,
@@ -215,6 +215,8 @@ class LightningStoreClient(LightningStore):
     # --- spans
 
     async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
+        for span in spans:
+            check_span(span)  # here, where its fields can still be named
         if not spans:
             return []
         if not await self._transport.has("spans/batch"):
@@ -396,6 +398,8 @@ class LightningStoreClient(LightningStore):
         wait_seconds: float = 0.0,
     ) -> Turn:
         """The same in one request, all or nothing; a wait that is longer goes on in others."""
+        for span in spans:
+            check_span(span)
         if not await self._transport.has("turn"):
             return await super().turn(
                 spans, finish=finish, limit=limit, worker_id=worker_id, wait_seconds=wait_seconds

@@ -12,6 +12,7 @@
     │   ├── UnknownRecordError (ValueError)       no such rollout, attempt, resources or worker
     │   ├── InvalidTransitionError (ValueError)   the status machine says no
     │   ├── InvalidQueryError (ValueError)        a filter, sort key or page that cannot be
+    │   ├── InvalidRecordError (ValueError)       a record holds what no store keeps
     │   └── StoreUnavailableError (ConnectionError)   cannot be reached or opened
     ├── TracerError (RuntimeError)          a tracer failed, or none is active
     ├── AgentResultError (TypeError)        the agent returned something that is no result
@@ -72,6 +73,10 @@ class InvalidTransitionError(StoreError, ValueError):
 
 class InvalidQueryError(StoreError, ValueError):
     """A filter, sort field, limit or offset that does not exist or makes no sense."""
+
+
+class InvalidRecordError(StoreError, ValueError):
+    """A record holds what no store keeps: NaN, say. Nothing was stored."""
 
 
 class StoreUnavailableError(StoreError, ConnectionError):

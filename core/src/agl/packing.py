@@ -14,7 +14,6 @@ from agl.store.packed import PackedSpan
 
 _Scalar = str | bool | int | float
 _Attributes = dict[str, _Scalar | list[_Scalar]]
-_MAX_SEQUENCE_ID = 1 << 62
 _NULL = Raw(b"null")
 
 
@@ -98,8 +97,6 @@ def pack(raw: bytes | Raw) -> PackedSpan:
         _check_lists(event.attributes)
     for link in span.links:
         _check_lists(link.attributes or {})
-    if span.sequence_id > _MAX_SEQUENCE_ID:
-        raise ValueError("too large a number")
     return PackedSpan(
         span.rollout_id,
         span.attempt_id,

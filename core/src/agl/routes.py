@@ -15,7 +15,12 @@ from pydantic import TypeAdapter
 
 import agl
 from agl import packing, wire
-from agl.errors import InvalidQueryError, StoreError, UnknownRecordError
+from agl.errors import (
+    InvalidQueryError,
+    InvalidRecordError,
+    StoreError,
+    UnknownRecordError,
+)
 from agl.store.base import AttemptEnd, LightningStore
 from agl.store.packed import PackedSpan
 from agl.types import (
@@ -399,7 +404,7 @@ class StoreRoutes:
             batch = list(group)
             try:
                 await self.store.add_many_spans(batch)
-            except (UnknownRecordError, InvalidQueryError) as error:
+            except (UnknownRecordError, InvalidRecordError) as error:
                 rejected += [f"span {span.name!r}: {error}" for span in batch]
             except StoreError as error:
                 # The exporter sends the batch again; spans that are stored are then skipped.

@@ -238,6 +238,7 @@ class LightningStore(ABC):
 
         Raises:
             UnknownRecordError: An attempt does not exist.
+            InvalidRecordError: A span holds what no store keeps: a number that is not finite, say.
         """
 
     async def add_otel_span(

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 from agl.errors import UnknownRecordError
 from agl.store import rules
 from agl.store.base import AttemptEnd, LightningStoreStatistics, Turn
-from agl.store.packed import PackedSpan
+from agl.store.packed import PackedSpan, check_span
 from agl.store.queries import Query
 from agl.types import (
     UNASSIGNED,
@@ -200,6 +200,7 @@ def add_spans(tables: Tables, now: float, spans: Sequence[AnySpan]) -> list[AnyS
     """Store spans; see the contract for numbers and duplicates."""
     groups: dict[tuple[str, str], list[int]] = {}
     for index, span in enumerate(spans):
+        check_span(span)
         groups.setdefault((span.rollout_id, span.attempt_id), []).append(index)
     found = {key: _attempt(tables, *key) for key in groups}
     added: dict[int, AnySpan] = {}
@@ -342,6 +343,8 @@ def turn(
     worker_id: str | None,
 ) -> Turn:
     """Store spans, end an attempt, claim the next rollouts; see the contract."""
+    for span in spans:
+        check_span(span)
     added: list[AnySpan] = []
     attempt = None
     if finish is None:

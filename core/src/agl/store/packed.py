@@ -1,9 +1,17 @@
-"""Spans that stay the JSON they came as, for a server that only passes them on to its store."""
+"""Spans that stay the JSON they came as, for a server that only passes them on to its store.
 
-from collections.abc import Iterable
-from typing import NamedTuple
+Also what no store keeps of any span, packed or not.
+"""
 
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, cast
+
+from agl.errors import InvalidRecordError
 from agl.types import Span
+
+MAX_SEQUENCE_ID = 1 << 53
+"""Larger numbers are not the same everywhere."""
 
 
 class PackedSpan(NamedTuple):
@@ -38,3 +46,52 @@ def span_of(body: str, sequence_id: int) -> Span:
 def unpacked(spans: "Iterable[Span | PackedSpan]") -> list[Span]:
     """All as spans."""
     return [span if isinstance(span, Span) else span.unpack() for span in spans]
+
+
+def check_span(span: "Span | PackedSpan") -> None:
+    """Refuse what JSON or a database could not give back as it was.
+
+    Raises:
+        InvalidRecordError: A number that is not finite, an id with a NUL, or too large a
+            ``sequence_id``.
+    """
+    if span.sequence_id > MAX_SEQUENCE_ID:
+        raise _refused(span, "sequence_id", span.sequence_id, f"at most {MAX_SEQUENCE_ID}")
+    if "\0" in span.span_id or "\0" in span.trace_id or "\0" in (span.parent_id or ""):
+        ids = (span.trace_id, span.span_id, span.parent_id)
+        raise _refused(span, "trace_id, span_id or parent_id", ids, "hex digits, no NUL")
+    if isinstance(span, PackedSpan):
+        return  # JSON has finite numbers only
+    for name, time in (("start_time", span.start_time), ("end_time", span.end_time)):
+        if time is not None and not math.isfinite(time):
+            raise _refused(span, name, time, "a finite number or None")
+    _check_attributes(span, "attribute", span.attributes)
+    _check_attributes(span, "resource attribute", span.resource.attributes)
+    for event in span.events:
+        _check_attributes(span, f"event {event.name!r}, attribute", event.attributes)
+        if event.timestamp is not None and not math.isfinite(event.timestamp):
+            raise _refused(span, f"event {event.name!r}", event.timestamp, "a finite timestamp")
+    for link in span.links:
+        _check_attributes(span, "link attribute", link.attributes or {})
+
+
+def _check_attributes(span: Span, what: str, attributes: Mapping[str, Any]) -> None:
+    for key, value in attributes.items():
+        if isinstance(value, float):
+            is_finite = math.isfinite(value)
+        elif isinstance(value, list | tuple):
+            items = cast(Sequence[Any], value)
+            is_finite = all(math.isfinite(item) for item in items if isinstance(item, float))
+        else:
+            continue
+        if not is_finite:
+            raise _refused(
+                span, f"{what} {key!r}", cast(Any, value), "finite numbers; write others as text"
+            )
+
+
+def _refused(span: "Span | PackedSpan", what: str, got: object, expected: str) -> Exception:
+    return InvalidRecordError(
+        f"span {span.name!r} ({span.span_id!r}) of attempt {span.attempt_id!r}: {what} is "
+        f"{got!r}; expected {expected}. Nothing was stored"
+    )

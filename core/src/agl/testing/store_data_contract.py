@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agl.errors import InvalidQueryError, UnknownRecordError
+from agl.errors import InvalidQueryError, InvalidRecordError, UnknownRecordError
 from agl.store.base import LightningStore
 from agl.testing.store_work_contract import claim, report, span_of, status_of
 from agl.types import (
@@ -104,6 +104,16 @@ class StoreDataContract:
             await store.add_many_spans([span_of(started), stray])
         assert (await store.query_spans(started.rollout_id)).total == 0
         assert await status_of(store, started) == "preparing"
+
+    @pytest.mark.parametrize("value", [float("nan"), [1.0, float("-inf")]])
+    async def test_numbers_that_are_not_finite_are_refused_by_name(
+        self, store: LightningStore, value: Any
+    ) -> None:
+        started = await store.start_rollout("task")
+        bad = span_of(started, attributes={"score": value})
+        with pytest.raises(InvalidRecordError, match=f"{bad.span_id}.*score"):
+            await store.add_many_spans([span_of(started), bad])
+        assert len(await store.query_spans(started.rollout_id)) == 0
 
     async def test_spans_of_several_attempts_in_one_call(self, store: LightningStore) -> None:
         one, two = [await store.start_rollout(i) for i in range(2)]
