@@ -140,6 +140,8 @@ def main() -> None:
     parser.add_argument("--runners", type=int, default=2, help="processes that run the agent")
     options = parser.parse_args()
     out = options.out or Path("agl-runs") / time.strftime("quickstart-%Y%m%d-%H%M%S")
+    if (out / "metrics.jsonl").exists():
+        parser.error(f"--out {out} holds another run already; name another folder")
     out.mkdir(parents=True, exist_ok=True)
     print(f"An agent has {LOOKS} looks to find a cat; its model has random weights.")
     train(options.seed, options.steps, out, options.runners)
