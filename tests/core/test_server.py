@@ -13,6 +13,7 @@ import aiohttp
 import pytest
 
 from agl.errors import ConfigError, StoreError
+from agl.metrics import RequestMetrics
 from agl.server import LightningStoreServer
 from agl.serving import ServerThread, bind
 from agl.store.memory import InMemoryLightningStore
@@ -256,6 +257,53 @@ async def test_a_refused_post_is_not_remembered(http):
     await ask(http, "POST", f"rollouts/{rollout_id}", expect=200, **request)
 
 
+# --- metrics
+
+
+async def test_metrics_count_requests_by_route_and_status(http, server):
+    (rollout_id,) = await enqueue(http, 1)
+    await claim(http)
+    for status in (200, 409):
+        await ask(
+            http,
+            "POST",
+            f"rollouts/{rollout_id}/attempts/latest",
+            json={"status": "succeeded" if status == 200 else "running"},
+            expect=status,
+        )
+    await ask(http, "GET", "rollouts/ro-none", expect=404)
+    await ask(http, "GET", "/nowhere", expect=404)
+    async with http.get("/metrics") as response:
+        assert response.status == 200
+        assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+        lines = (await response.text()).splitlines()
+    attempt = 'method="POST",route="/v1/agl/rollouts/{rollout_id}/attempts/{attempt_id}"'
+    rollout = 'method="GET",route="/v1/agl/rollouts/{rollout_id}"'
+    for line in (
+        f'agl_http_requests_total{{{attempt},status="200"}} 1',
+        f'agl_http_requests_total{{{attempt},status="409"}} 1',
+        f'agl_http_requests_total{{{rollout},status="404"}} 1',
+        'agl_http_requests_total{method="GET",route="none",status="404"} 1',
+        f'agl_http_request_duration_seconds_bucket{{{attempt},le="+Inf"}} 2',
+        f"agl_http_request_duration_seconds_count{{{attempt}}} 2",
+        'agl_store_records{kind="rollouts"} 1',
+    ):
+        assert line in lines
+    samples = [line for line in lines if not line.startswith("#")]
+    assert all(float(line.rpartition(" ")[2]) >= 0 for line in samples)
+    assert len({line.rpartition(" ")[0] for line in samples}) == len(samples)
+
+
+async def test_durations_fall_into_their_buckets():
+    requests = RequestMetrics()
+    for seconds in (0.0005, 0.001, 0.002, 100.0):
+        requests.observe("GET", "/x", 200, seconds)
+    lines = requests.text({}).splitlines()
+    name = 'agl_http_request_duration_seconds_bucket{method="GET",route="/x",le='
+    for bound, count in (("0.001", 2), ("0.0025", 3), ("60.0", 3), ("+Inf", 4)):
+        assert f'{name}"{bound}"}} {count}' in lines
+
+
 # --- long polls
 
 
@@ -307,7 +355,7 @@ async def test_with_a_token_only_health_is_open(store):
             await ask(http, "GET", "/v1/agl/health", expect=200)
             await ask(http, "GET", "/health", expect=200)
             for header in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "s3cret"}):
-                for path in ("/v1/agl/rollouts", "/openapi.json", "/nowhere"):
+                for path in ("/v1/agl/rollouts", "/openapi.json", "/metrics", "/nowhere"):
                     await ask(http, "GET", path, headers=header, expect=401)
                 await ask(http, "POST", "/v1/traces", headers=header, expect=401)
             for header in ("Bearer s3cret", "bearer s3cret"):

@@ -6,6 +6,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from fastapi.responses import PlainTextResponse
 from pydantic import BaseModel
 from starlette.middleware.cors import CORSMiddleware
 
@@ -56,6 +57,7 @@ def store_app(
     )
     api.include_router(routes.router())
     api.add_api_route("/health", health, methods=["GET"])
+    api.add_api_route("/metrics", routes.metrics, methods=["GET"], response_class=PlainTextResponse)
     api.add_api_route(wire.TRACES, routes.traces, methods=["POST"])
     for signal in ("metrics", "logs", "development/profiles"):
         api.add_api_route(f"/v1/{signal}", not_implemented, methods=["POST"])
@@ -74,7 +76,7 @@ def store_app(
             allow_methods=["*"],
             allow_headers=["*"],
         )
-    return ErrorGuard(app)
+    return ErrorGuard(app, routes.requests.observe)
 
 
 async def _agl_error(request: Request, error: Exception) -> Response:

@@ -24,6 +24,10 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
+CLIENT_GONE = 499
+"""Status of an answer that nobody waits for (nginx's number)."""
+
+
 async def answer(
     send: Send, status: int, detail: str, error_type: str, *headers: tuple[bytes, bytes]
 ) -> None:
@@ -73,11 +77,22 @@ def gunzip(data: bytes, limit: int) -> bytes:
     return out
 
 
-class ErrorGuard:
-    """Answers what nobody caught with a bare 500, and logs it; logs requests at DEBUG."""
+ROUTE = "agl.route"
+"""Key of a scope: the path of the route that answers, where it is not FastAPI's."""
 
-    def __init__(self, app: App) -> None:
+
+class ErrorGuard:
+    """Answers what nobody caught with a bare 500, and logs it; counts requests.
+
+    Args:
+        app: What may fail.
+        observe: Told of each request: method, route, status, seconds. Requests are also logged,
+            at DEBUG.
+    """
+
+    def __init__(self, app: App, observe: Callable[[str, str, int, float], None]) -> None:
         self.app = app
+        self.observe = observe
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -101,10 +116,19 @@ class ErrorGuard:
                 await answer(
                     watched, 500, "internal error; see the server's log", "InternalServerError"
                 )
+        seconds = time.perf_counter() - begin
+        # Without an answer, the client was gone before there was one.
+        self.observe(scope["method"], _route_of(scope), status or CLIENT_GONE, seconds)
         if logger.isEnabledFor(logging.DEBUG):
-            milliseconds = (time.perf_counter() - begin) * 1000
+            milliseconds = seconds * 1000
             logger.debug("%s %s %d %.1f ms", scope["method"], scope["path"], status, milliseconds)
         return None
+
+
+def _route_of(scope: Scope) -> str:
+    """The path of the route that answered, with its parameters unfilled; else ``none``."""
+    route: str | None = scope.get(ROUTE)
+    return route or getattr(scope.get("route"), "path", "none")
 
 
 class BearerAuth:

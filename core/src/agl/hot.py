@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 from fastapi import Request, Response
 
 from agl import packing, wire
-from agl.asgi import App, Message, Receive, Scope, Send, header
+from agl.asgi import ROUTE, App, Message, Receive, Scope, Send, header
 from agl.errors import AglError
 from agl.routes import PROTOBUF, StoreRoutes
 from agl.store.base import AttemptEnd
@@ -20,14 +20,19 @@ from agl.store.packed import PackedSpan
 M = TypeVar("M", bound=wire.Body)
 
 _ATTEMPTS = f"{wire.PREFIX}/rollouts/"
+_ATTEMPT_PATH = f"{_ATTEMPTS}{{rollout_id}}/attempts/{{attempt_id}}"
 _ATTEMPT_PATH_STEPS = 7
-"""Of ``/v1/agl/rollouts/{rollout_id}/attempts/{attempt_id}``, the empty one in front included."""
+"""The empty one in front included."""
+
+
+_Answer = Callable[[Request, Any], Awaitable[Response]]
 
 
 class _Route(NamedTuple):
+    path: str
     read: Callable[[bytes], Any]
     """Makes the body into what ``answer`` takes; a ValueError leaves the request to FastAPI."""
-    answer: Callable[[Request, Any], Awaitable[Response]]
+    answer: _Answer
 
 
 class HotRoutes:
@@ -45,21 +50,21 @@ class HotRoutes:
         self.app = app
         self.routes = routes
         self.refused = refused
-        self._routes: dict[str, _Route] = {
-            f"{wire.PREFIX}/queues/rollouts/enqueue": _Route(
-                _reader(wire.EnqueueBody), _of_body(routes.enqueue)
-            ),
-            f"{wire.PREFIX}/queues/rollouts/dequeue": _Route(
-                _reader(wire.DequeueBody), routes.dequeue
-            ),
-            f"{wire.PREFIX}/waits/rollouts": _Route(_reader(wire.WaitBody), routes.wait),
-            f"{wire.PREFIX}/spans": _Route(packing.pack, routes.add_packed_span),
-            f"{wire.PREFIX}/spans/batch": _Route(packing.pack_all, routes.add_packed_spans),
-            f"{wire.PREFIX}/spans/next": _Route(
-                _reader(wire.SequenceBody), _of_body(routes.next_sequence_id)
-            ),
-            f"{wire.PREFIX}/turn": _Route(_read_turn, routes.take_turn),
-            wire.TRACES: _Route(bytes, routes.store_traces),
+        by_path: dict[str, tuple[Callable[[bytes], Any], _Answer]] = {
+            "/queues/rollouts/enqueue": (_reader(wire.EnqueueBody), _of_body(routes.enqueue)),
+            "/queues/rollouts/dequeue": (_reader(wire.DequeueBody), routes.dequeue),
+            "/waits/rollouts": (_reader(wire.WaitBody), routes.wait),
+            "/spans": (packing.pack, routes.add_packed_span),
+            "/spans/batch": (packing.pack_all, routes.add_packed_spans),
+            "/spans/next": (_reader(wire.SequenceBody), _of_body(routes.next_sequence_id)),
+            "/turn": (_read_turn, routes.take_turn),
+        }
+        self._routes = {
+            path: _Route(path, *route)
+            for path, route in (
+                *((wire.PREFIX + path, route) for path, route in by_path.items()),
+                (wire.TRACES, (bytes, routes.store_traces)),
+            )
         }
         self._read_change = _reader(wire.AttemptChange)
 
@@ -73,6 +78,7 @@ class HotRoutes:
             body = route.read(message["body"])
         except (ValueError, RecursionError):
             return await self.app(scope, _again(message, receive), send)
+        scope[ROUTE] = route.path
         try:
             response = await route.answer(Request(scope, receive), body)
         except AglError as error:
@@ -94,15 +100,13 @@ class HotRoutes:
             if not rollout_id or not attempt_id:
                 return None
             change = partial(self.routes.update_attempt, rollout_id, attempt_id)
-            route = _Route(self._read_change, _of_body(change))
+            route = _Route(_ATTEMPT_PATH, self._read_change, _of_body(change))
         kind = header(scope, b"content-type")
         expected = PROTOBUF if path == wire.TRACES else "application/json"
         return route if kind.startswith(expected.encode()) else None
 
 
-def _of_body(
-    answer: Callable[[Any], Awaitable[Response]],
-) -> Callable[[Request, Any], Awaitable[Response]]:
+def _of_body(answer: Callable[[Any], Awaitable[Response]]) -> _Answer:
     return lambda request, body: answer(body)
 
 

@@ -14,7 +14,8 @@ from fastapi.routing import APIRoute
 from pydantic import TypeAdapter
 
 import agl
-from agl import packing, wire
+from agl import metrics, packing, wire
+from agl.asgi import CLIENT_GONE
 from agl.errors import (
     InvalidQueryError,
     InvalidRecordError,
@@ -39,8 +40,6 @@ T = TypeVar("T")
 
 AnyRollout = AttemptedRollout | Rollout
 PROTOBUF = "application/x-protobuf"
-CLIENT_GONE = 499
-"""Status of an answer that nobody waits for (nginx's number)."""
 
 _attempt = TypeAdapter(Attempt)
 _attempts = TypeAdapter(PaginatedResult[Attempt])
@@ -107,6 +106,7 @@ class StoreRoutes:
 
     def __init__(self, store: LightningStore) -> None:
         self.store = store
+        self.requests = metrics.RequestMetrics()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closing = asyncio.Event()
 
@@ -172,6 +172,11 @@ class StoreRoutes:
     async def statistics(self) -> Response:
         """Counters of the store."""
         return _json(_statistics, await self.store.statistics())
+
+    async def metrics(self) -> Response:
+        """The same, and counts and durations of requests, for Prometheus."""
+        text = self.requests.text(await self.store.statistics())
+        return Answer(text.encode(), media_type=metrics.CONTENT_TYPE)
 
     async def enqueue(self, body: wire.EnqueueBody) -> Response:
         """Queue tasks."""

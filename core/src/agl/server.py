@@ -92,8 +92,8 @@ class LightningStoreServer(LightningStore):
             )
         if tracker is not None:
             raise ConfigError(
-                "LightningStoreServer: tracker is not supported; leave it out. Counters are at "
-                "/v1/agl/statistics"
+                "LightningStoreServer: tracker is not supported; leave it out. Prometheus reads "
+                "/metrics"
             )
         if sock is not None and (host is not None or port is not None):
             raise ConfigError("LightningStoreServer: give sock, or host and port, not both")
