@@ -12,12 +12,13 @@ nox.options.sessions = ["lint", "imports", "types", "tests"]
 
 # The pinned build is what we test; a machine whose pip finds a CPU build of it gets that one.
 TORCH = "torch==2.13.0"
+OPENAI = "openai>=2,<4"
 TEST_TOOLS = [
     "pytest>=8.3",
     "pytest-asyncio>=0.25",
     "pytest-timeout>=2.3",
     "hypothesis>=6.120",
-    "openai>=2,<4",
+    OPENAI,
     "opentelemetry-exporter-otlp-proto-http>=1.35",
     "build>=1.2",
     "hatchling>=1.27",
@@ -37,7 +38,7 @@ def install_all(session: nox.Session) -> None:
 def demo(session: nox.Session) -> None:
     """An agent learns, on this machine, in about a minute and a half."""
     install_all(session)
-    session.install("matplotlib>=3.9")
+    session.install("matplotlib>=3.9", OPENAI)
     session.run("python", "examples/quickstart/quickstart.py", *session.posargs)
 
 
@@ -102,7 +103,7 @@ def imports(session: nox.Session) -> None:
 def types(session: nox.Session) -> None:
     """pyright: strict in the core, standard in the plugins."""
     install_all(session)
-    session.install("pyright>=1.1.400", "openai>=2,<4", "pytest>=8.3", "pytest-asyncio>=0.25")
+    session.install("pyright>=1.1.400", OPENAI, "pytest>=8.3", "pytest-asyncio>=0.25")
     session.run("pyright")
 
 

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import psutil
 
-from agl.errors import ConfigError
+from agl.errors import ConfigError, InvalidTransitionError
 from agl.runner_call import AgentCall
 from agl.store.base import UNSET, LightningStore
 from agl.store.rules import ENDED, OPEN
@@ -171,12 +171,13 @@ class Heartbeat:
                 continue
             # An agent that makes no span for a while is running all the same.
             preparing = is_ours and rollout.attempt.status == "preparing"
-            await self._store.update_attempt(
-                attempt.rollout_id,
-                attempt.attempt_id,
-                status="running" if preparing else UNSET,
-                last_heartbeat_time=time.time(),
-            )
+            with contextlib.suppress(InvalidTransitionError):  # it has ended in the meantime
+                await self._store.update_attempt(
+                    attempt.rollout_id,
+                    attempt.attempt_id,
+                    status="running" if preparing else UNSET,
+                    last_heartbeat_time=time.time(),
+                )
 
     def stats(self) -> dict[str, Any]:
         """What a heartbeat says about machine and process."""
