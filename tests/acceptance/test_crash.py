@@ -39,7 +39,7 @@ def test_kill_at_any_moment_loses_nothing_and_finishes_nothing_twice(part: str) 
     assert result["kills"] == 4
     assert all(count >= 4 for count in result["acknowledged"].values())
     assert result["lost_writes"] == {"enqueues": 0, "spans": 0, "finishes": 0}
-    assert result["lost_rollouts"] == result["finished_twice"] == 0
+    assert result["lost_rollouts"] == result["finished_twice"] == result["queued_twice"] == 0
     assert result["integrity"] == "ok"
 
 

@@ -80,8 +80,10 @@ class LightningStoreClient(LightningStore):
     """A store that is served elsewhere, by ``LightningStoreServer`` or ``agl store``.
 
     May be used from any thread and event loop, survives fork, and can be pickled. Requests that get
-    no answer are repeated, and the server carries each out once; a repetition after the server
-    itself was restarted is the exception, for it remembers requests only while it lives.
+    no answer are repeated, and the server carries each out once. After the server itself was
+    restarted, which ends its memory of requests, that still holds for spans, ends of attempts and
+    queued tasks; a claim may then leave an attempt behind that nobody works on, which ends by its
+    rollout's ``unresponsive_seconds``.
 
     Args:
         server_address: For example ``http://127.0.0.1:4747``.
@@ -146,8 +148,14 @@ class LightningStoreClient(LightningStore):
     async def enqueue_many_rollouts(
         self, rollouts: Sequence[EnqueueRolloutRequest]
     ) -> Sequence[Rollout]:
-        body = {"rollouts": list(rollouts)}
-        return await self._post("/queues/rollouts/enqueue", body, _many_rollouts)
+        # Keys outlive the server's memory of requests: what is repeated after it was restarted is
+        # queued once, too.
+        name = secrets.token_urlsafe(12)
+        keyed = [
+            rollout if rollout.key else rollout.model_copy(update={"key": f"{name}-{number}"})
+            for number, rollout in enumerate(rollouts)
+        ]
+        return await self._post("/queues/rollouts/enqueue", {"rollouts": keyed}, _many_rollouts)
 
     async def dequeue_many_rollouts(
         self, *, limit: int = 1, worker_id: str | None = None, wait_seconds: float = 0.0

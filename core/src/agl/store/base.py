@@ -156,13 +156,13 @@ class LightningStore(ABC):
     async def enqueue_many_rollouts(
         self, rollouts: Sequence[EnqueueRolloutRequest]
     ) -> Sequence[Rollout]:
-        """Queue tasks, first in first out.
+        """Queue tasks, first in first out; one whose ``key`` is stored already is not queued again.
 
         A ``resources_id`` of None becomes the latest snapshot of this moment, or stays None when
         there is none.
 
         Returns:
-            The rollouts, status ``queuing``, in the order of the requests.
+            The rollouts, status ``queuing`` where they are new, in the order of the requests.
 
         Raises:
             UnknownRecordError: A ``resources_id`` does not exist. Nothing was queued.

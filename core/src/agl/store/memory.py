@@ -104,6 +104,7 @@ class MemoryTables:
         self.effects = Effects()
         self._number = 0
         self._rollouts: dict[str, _RolloutEntry] = {}
+        self._by_key: dict[str, str] = {}
         self._attempts: dict[str, _AttemptEntry] = {}
         # Taking from the front of a plain dict is not O(1).
         self._queue: OrderedDict[str, _RolloutEntry] = OrderedDict()
@@ -143,7 +144,12 @@ class MemoryTables:
     def first_queued(self) -> Rollout | None:
         return next(iter(self._queue.values())).rollout if self._queue else None
 
-    def insert_rollout(self, rollout: Rollout) -> None:
+    def rollout_id_of_key(self, key: str) -> str | None:
+        return self._by_key.get(key)
+
+    def insert_rollout(self, rollout: Rollout, key: str | None = None) -> None:
+        if key is not None:
+            self._by_key[key] = rollout.rollout_id
         # The caller goes on using its input; what is stored must not change with it.
         own = rollout.model_copy(
             update={"input": deepcopy(rollout.input), "metadata": deepcopy(rollout.metadata)}

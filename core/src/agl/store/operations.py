@@ -92,7 +92,8 @@ class Tables(Lookups, Protocol):
 
     def rollout(self, rollout_id: str) -> Rollout | None: ...
     def first_queued(self) -> Rollout | None: ...
-    def insert_rollout(self, rollout: Rollout) -> None:
+    def rollout_id_of_key(self, key: str) -> str | None: ...
+    def insert_rollout(self, rollout: Rollout, key: str | None = None) -> None:
         """Keep a new rollout, at the end of the queue if its status says so."""
         ...
 
@@ -135,14 +136,18 @@ class Tables(Lookups, Protocol):
 
 
 def enqueue(tables: Tables, now: float, requests: Sequence[EnqueueRolloutRequest]) -> list[Rollout]:
-    """Queue tasks."""
+    """Queue tasks; see ``EnqueueRolloutRequest.key``."""
     resources_ids = [_resources_id(tables, request.resources_id) for request in requests]
     rollouts: list[Rollout] = []
     for request, resources_id in zip(requests, resources_ids, strict=True):
+        known = None if request.key is None else tables.rollout_id_of_key(request.key)
+        if known is not None:
+            rollouts += tables.views([known])
+            continue
         rollout = _new_rollout(tables, now, request, resources_id, "queuing")
-        tables.insert_rollout(rollout)
+        tables.insert_rollout(rollout, request.key)
+        tables.effects.queued += 1
         rollouts.append(rollout)
-    tables.effects.queued += len(rollouts)
     return rollouts
 
 

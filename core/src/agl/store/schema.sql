@@ -12,8 +12,10 @@ CREATE TABLE rollout (
     position     INTEGER,          -- place in the queue; NULL when not in it
     input        TEXT NOT NULL,
     config       TEXT NOT NULL,
-    metadata     TEXT
+    metadata     TEXT,
+    key          TEXT              -- by which the same task is not queued twice
 ) STRICT;
+CREATE UNIQUE INDEX rollout_key ON rollout (key) WHERE key IS NOT NULL;
 CREATE INDEX rollout_queue ON rollout (position) WHERE position IS NOT NULL;
 CREATE INDEX rollout_status ON rollout (status, n);
 

@@ -75,7 +75,11 @@ class SqliteTables(SqliteLookups):
         row = self.one("first_queued")
         return rollout_of(row) if row else None
 
-    def insert_rollout(self, rollout: Rollout) -> None:
+    def rollout_id_of_key(self, key: str) -> str | None:
+        row = self.one("rollout_id_of_key", key)
+        return row[0] if row else None
+
+    def insert_rollout(self, rollout: Rollout, key: str | None = None) -> None:
         what = f"rollout {rollout.rollout_id!r}: its input"
         text = json_of(rollout.input, what)
         self._execute(
@@ -91,6 +95,7 @@ class SqliteTables(SqliteLookups):
             text,
             config_json(rollout.config),
             json_or_none(rollout.metadata, what),
+            key,
         )
         self.written_bytes += len(text)
         self._remember(rollout)

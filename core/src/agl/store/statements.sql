@@ -31,8 +31,11 @@ FROM rollout WHERE position IS NOT NULL ORDER BY position LIMIT 1;
 
 -- name: insert_rollout
 INSERT INTO rollout (n, rollout_id, status, mode, resources_id, start_time, end_time, position,
-                     input, config, metadata)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+                     input, config, metadata, key)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: rollout_id_of_key
+SELECT rollout_id FROM rollout WHERE key = ?;
 
 -- name: move_rollout
 UPDATE rollout SET status = ?, end_time = ?, position = ? WHERE n = ?;

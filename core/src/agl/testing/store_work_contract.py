@@ -96,6 +96,22 @@ class StoreWorkContract:
         claimed = await store.dequeue_many_rollouts(limit=20)
         assert [rollout.input for rollout in claimed] == list(range(20))
 
+    async def test_task_with_a_key_is_queued_once(self, store: LightningStore) -> None:
+        first = await store.enqueue_many_rollouts(
+            [EnqueueRolloutRequest(input=1, key="a"), EnqueueRolloutRequest(input=2)]
+        )
+        again = await store.enqueue_many_rollouts(
+            [EnqueueRolloutRequest(input=n, key=key) for n, key in enumerate("bab")]
+        )
+        assert again[1] == first[0]
+        assert again[0] == again[2]
+        assert [rollout.input for rollout in again] == [0, 1, 0]
+        assert (await store.query_rollouts()).total == 3
+        claimed = await store.dequeue_many_rollouts(limit=10)
+        assert [rollout.input for rollout in claimed] == [1, 2, 0]
+        (now,) = await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=9, key="a")])
+        assert (now.rollout_id, now.status) == (first[0].rollout_id, "preparing")
+
     async def test_enqueue_nothing(self, store: LightningStore) -> None:
         assert list(await store.enqueue_many_rollouts([])) == []
 

@@ -107,6 +107,10 @@ class EnqueueRolloutRequest(Record):
     resources_id: str | None = None
     config: RolloutConfig | None = None
     metadata: dict[str, Any] | None = None
+    key: str | None = None
+    """Unique name of the task, for those who may have to ask twice: where a rollout with this key
+    is stored already, nothing is queued, and the answer is that rollout, as it is now. Not in 0.3.
+    """
 
 
 class Worker(Record):
