@@ -13,7 +13,6 @@ import pluggy
 if TYPE_CHECKING:
     from agl.agent import LitAgent
     from agl.runner import Runner
-
     from agl.tracer.base import Tracer
     from agl.types import Rollout, Span
 
