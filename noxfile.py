@@ -73,7 +73,7 @@ def tests(session: nox.Session) -> None:
     session.run("pytest", *core_tests, *session.posargs, env=environment)
     install_all(session)
     # TRL: our loss and gradients are compared with its.
-    session.install("matplotlib>=3.9", "trl==1.16.0")
+    session.install("matplotlib>=3.9", "trl==1.16.0", "schemathesis>=4")
     # The contract and house tests again: now the plugins' components and docs take part.
     session.run(
         "pytest", "tests/plugins", "tests/acceptance", "tests/house", "tests/contract",

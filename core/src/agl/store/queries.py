@@ -50,6 +50,8 @@ SORTABLE: Final[dict[str, tuple[str, ...]]] = {
     ),
 }
 """Per kind of record, the fields it can be sorted by."""
+_MAX_PAGE: Final = 1 << 53
+"""No store has more records; databases have no larger numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +125,10 @@ def make_query(
         raise InvalidQueryError(f"{kind}: sort_order {sort_order!r}; expected 'asc' or 'desc'")
     if filter_logic not in ("and", "or"):
         raise InvalidQueryError(f"{kind}: filter_logic {filter_logic!r}; expected 'and' or 'or'")
-    if limit == 0 or limit < -1:
-        raise InvalidQueryError(f"{kind}: limit {limit}; expected -1 for all, or 1 and more")
-    if offset < 0:
-        raise InvalidQueryError(f"{kind}: offset {offset}; expected 0 or more")
+    if limit == 0 or limit < -1 or limit > _MAX_PAGE:
+        raise InvalidQueryError(f"{kind}: limit {limit}; expected -1 for all, or 1 to {_MAX_PAGE}")
+    if offset < 0 or offset > _MAX_PAGE:
+        raise InvalidQueryError(f"{kind}: offset {offset}; expected 0 to {_MAX_PAGE}")
     filters = [Filter(field, "exact", v) for field, v in (exact or {}).items() if v is not None]
     filters += [
         Filter(field, "within", tuple(v)) for field, v in (within or {}).items() if v is not None
