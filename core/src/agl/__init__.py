@@ -55,8 +55,8 @@ _HOME: dict[str, str] = {
             "ModelCall NamedResources OtelResource PaginatedResult PromptTemplate ProxyLLM "
             "Resource ResourceUnion ResourcesUpdate RewardDimension Rollout RolloutConfig "
             "RolloutMode RolloutRawResult RolloutStatus RowBreak SortOptions Span SpanContext "
-            "SpanCoreFields SpanLike StatusCode TaskInput TraceState TraceStatus TrainingRow Triplet "
-            "Worker WorkerStatus"
+            "SpanCoreFields SpanLike StatusCode TaskInput TraceState TraceStatus TrainingRow "
+            "Triplet Worker WorkerStatus"
         ),
         "agl.workers": "ParallelWorkerBase",
     }.items()
