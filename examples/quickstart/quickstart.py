@@ -93,6 +93,8 @@ def show_summary(out: Path) -> None:
     before, after = summary["val_rewards"][0][1], summary["val_rewards"][-1][1]
     excluded = ", ".join(f"{n} {reason}" for reason, n in summary["calls_excluded"].items())
     table = Table(title="find the cat", show_header=False)
+    table.add_column()
+    table.add_column(overflow="fold")  # a path must be there to its end
     for name, value in {
         "held-out reward before": f"{before:.3f}",
         "held-out reward after": f"[bold green]{after:.3f}[/]",

@@ -15,7 +15,7 @@ import pytest
 import agl
 from agl.errors import AgentResultError, ConfigError, StoreUnavailableError
 from agl.runner import RolloutCancelledError, RunnerStuckError, worker_name
-from agl.runner_heartbeat import gpu_stats
+from agl.runner.heartbeat import gpu_stats
 from agl.tracer.base import active_tracer
 
 Store = agl.InMemoryLightningStore
@@ -324,7 +324,7 @@ async def test_runner_that_shall_be_replaced_says_so(memory_store: Store) -> Non
 async def test_coroutine_that_blocks_its_loop_does_not_stop_the_run(
     memory_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agl.runner_call.CANCEL_SECONDS", 0.1)
+    monkeypatch.setattr("agl.runner.call.CANCEL_SECONDS", 0.1)
     release, beside = threading.Event(), threading.Event()
 
     @agl.rollout
@@ -353,7 +353,7 @@ async def test_coroutine_that_blocks_its_loop_does_not_stop_the_run(
 async def test_coroutine_that_ignores_its_cancellation_counts_as_stuck(
     memory_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agl.runner_call.CANCEL_SECONDS", 0.1)
+    monkeypatch.setattr("agl.runner.call.CANCEL_SECONDS", 0.1)
 
     @agl.rollout
     async def agent(task):

@@ -16,10 +16,9 @@ from agl.agent import LitAgent
 from agl.errors import ConfigError, InvalidTransitionError, RunnerCrashError
 from agl.execution.events import ExecutionEvent, ThreadingEvent
 from agl.hooks import HookCaller
-from agl.runner_attempt import AttemptRunner
-from agl.runner_call import RolloutCancelledError as RolloutCancelledError
-from agl.runner_heartbeat import Heartbeat, LaunchMode
-from agl.runner_result import Outcome
+from agl.runner.attempt import AttemptRunner
+from agl.runner.heartbeat import Heartbeat, LaunchMode
+from agl.runner.result import Outcome
 from agl.store.base import LightningStore
 from agl.tracer.base import Tracer
 from agl.types import AttemptedRollout, NamedResources, Rollout, RolloutMode, TaskInput

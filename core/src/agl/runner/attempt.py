@@ -12,9 +12,9 @@ from typing import Any, Literal
 from agl.agent import LitAgent, MissingResourceError
 from agl.errors import AgentResultError, ConfigError, InvalidTransitionError, StoreError
 from agl.hooks import HookCaller
-from agl.runner_call import AgentCall, AgentLoop, AgentThreads, RolloutCancelledError
-from agl.runner_heartbeat import Running
-from agl.runner_result import Outcome, spans_of_result
+from agl.runner.call import AgentCall, AgentLoop, AgentThreads, RolloutCancelledError
+from agl.runner.heartbeat import Running
+from agl.runner.result import Outcome, spans_of_result
 from agl.store import rules
 from agl.store.base import UNSET, LightningStore
 from agl.tracer.base import Tracer

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import psutil
 
 from agl.errors import ConfigError, InvalidTransitionError
-from agl.runner_call import AgentCall
+from agl.runner.call import AgentCall
 from agl.store.base import UNSET, LightningStore
 from agl.store.rules import ENDED, OPEN
 from agl.types import AttemptedRollout

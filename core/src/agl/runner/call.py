@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from agl.errors import AglError, RolloutTimeoutError
-from agl.runner_result import Outcome
+from agl.runner.result import Outcome
 
 CANCEL_SECONDS = 2.0
 """So long a cancelled coroutine may clean up before it counts as stuck."""

@@ -1,0 +1,13 @@
+"""Runners: claim rollouts, run the agent under a tracer with a deadline, report.
+
+``litagent`` is the loop, ``attempt`` one attempt from start to end, ``call`` the call of the agent
+that can be stopped, ``result`` what its return value means, ``heartbeat`` the sign of life.
+"""
+
+from agl.runner.call import RolloutCancelledError as RolloutCancelledError
+from agl.runner.litagent import (
+    LitAgentRunner as LitAgentRunner,
+    Runner as Runner,
+    RunnerStuckError as RunnerStuckError,
+    worker_name as worker_name,
+)
