@@ -304,6 +304,39 @@ async def test_durations_fall_into_their_buckets():
         assert f'{name}"{bound}"}} {count}' in lines
 
 
+SERVE_TRACED = """
+import asyncio, urllib.request
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from agl.server import LightningStoreServer
+from agl.store.memory import InMemoryLightningStore
+
+exporter, provider = InMemorySpanExporter(), TracerProvider()
+provider.add_span_processor(SimpleSpanProcessor(exporter))
+trace.set_tracer_provider(provider)
+
+async def main():
+    server = LightningStoreServer(InMemoryLightningStore(), port=0)
+    await server.start()
+    await asyncio.to_thread(urllib.request.urlopen, f"{server.endpoint}/v1/agl/rollouts")
+    await server.close()
+
+asyncio.run(main())
+print([span.name for span in exporter.get_finished_spans()])
+"""
+
+
+async def test_the_server_does_not_trace_itself():
+    """The global provider of its process is an agent's, whose spans those would become."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", SERVE_TRACED, stdout=asyncio.subprocess.PIPE
+    )
+    output, _ = await process.communicate()
+    assert output.decode().strip() == "[]"
+
+
 # --- long polls
 
 
