@@ -173,8 +173,9 @@ def _docs(target: Callable[..., Any]) -> dict[str, str]:
         if inspect.isclass(source) and not source.__module__.startswith("pydantic"):
             try:
                 parsed = docstring_parser.parse_from_object(source)
-            except (OSError, TypeError):
-                # No source file, as in a notebook: the docstring alone.
+            except (OSError, TypeError, SystemError):
+                # No source file, as in a notebook; or CPython 3.11, whose parser may raise
+                # SystemError when another thread parses too. Then the docstring alone.
                 parsed = docstring_parser.parse(source.__doc__ or "")
         else:
             parsed = docstring_parser.parse(getattr(source, "__doc__", None) or "")
