@@ -28,10 +28,11 @@ TEST_TOOLS = [
 PLUGINS = sorted(str(path.parent) for path in Path("plugins").glob("*/pyproject.toml"))
 
 
-def install_all(session: nox.Session) -> None:
+def install_all(session: nox.Session, *options: str) -> None:
     """Install torch first (see TORCH), then the core and every plugin as a user would."""
     session.install(TORCH)
-    session.install("./core[testing,parquet,jinja]", *(f"./{plugin}" for plugin in PLUGINS))
+    packages = ["./core[testing,parquet,jinja]", *(f"./{plugin}" for plugin in PLUGINS)]
+    session.install(*(part for package in packages for part in (*options, package)))
 
 
 @nox.session
@@ -102,7 +103,8 @@ def imports(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """pyright: strict in the core, standard in the plugins."""
-    install_all(session)
+    # Editable: pyright must not see every class twice, here and in site-packages.
+    install_all(session, "--editable")
     session.install("pyright>=1.1.400", OPENAI, "pytest>=8.3", "pytest-asyncio>=0.25")
     session.run("pyright")
 
