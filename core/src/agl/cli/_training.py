@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agl.cli._output import note
+from agl.commandline import note
 from agl.errors import RunError
 
 if TYPE_CHECKING:

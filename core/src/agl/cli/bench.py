@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agl.cli._output import note, print_json, print_table
+from agl.commandline import note, print_json, print_table
 from agl.env import LightningEnvVar
 
 if TYPE_CHECKING:

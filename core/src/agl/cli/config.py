@@ -13,8 +13,8 @@ def command(file: Path, overrides: tuple[str, ...], as_json: bool) -> None:
     """Check FILE as agl run does, and print it with defaults; secrets are redacted."""
     import yaml
 
-    from agl.cli._output import print_json
     from agl.cli._training import new_run_dir
+    from agl.commandline import print_json
     from agl.runconfig import check_config, load_config
 
     loaded = load_config(file, overrides)

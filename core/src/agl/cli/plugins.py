@@ -15,7 +15,7 @@ def command(ctx: click.Context, check: bool, as_json: bool) -> None:
         return
     from dataclasses import asdict
 
-    from agl.cli._output import note, print_json, print_table
+    from agl.commandline import note, print_json, print_table
     from agl.hooks import try_component
     from agl.plugins import diagnose
 
@@ -35,7 +35,7 @@ def command(ctx: click.Context, check: bool, as_json: bool) -> None:
 def show(name: str, as_json: bool) -> None:
     """Show the options of a component, NAME or KIND/NAME, with types, defaults and docs."""
     from agl import plugins
-    from agl.cli._output import print_json, print_table
+    from agl.commandline import print_json, print_table
 
     component = _choose(name)
     target = plugins.load_component(component)

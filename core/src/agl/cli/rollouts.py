@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agl.cli._stores import store_options
+from agl.commandline import store_options
 
 if TYPE_CHECKING:
     from agl.store.base import LightningStore
@@ -26,8 +26,7 @@ def command(
     path: Path | None, url: str | None, statuses: tuple[str, ...], limit: int, as_json: bool
 ) -> None:
     """List the rollouts of a store, with reward and reason of failure."""
-    from agl.cli._output import note, print_json, print_table
-    from agl.cli._stores import open_store
+    from agl.commandline import note, open_store, print_json, print_table
 
     rows, total = asyncio.run(_read(open_store(path, url), statuses, limit))
     if as_json:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from agl.cli._stores import store_options
+from agl.commandline import store_options
 
 if TYPE_CHECKING:
     from agl.store.base import LightningStore
@@ -22,8 +22,7 @@ def command(
     rollout_id: str, path: Path | None, url: str | None, attempt: str | None, as_json: bool
 ) -> None:
     """List the spans of ROLLOUT."""
-    from agl.cli._output import print_json, print_table
-    from agl.cli._stores import open_store
+    from agl.commandline import open_store, print_json, print_table
 
     spans = asyncio.run(_read(open_store(path, url), rollout_id, attempt))
     if as_json:
