@@ -1,40 +1,27 @@
 """A store served over HTTP, itself a store."""
 
 import asyncio
-import functools
 import os
 import socket
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from agl.env import LightningEnvVar, resolve_str_env_var
 from agl.errors import ConfigError, StoreError
 from agl.serving import ServerThread, bind, is_loopback
 from agl.store.base import LightningStore, LightningStoreCapabilities
+from agl.store.forwarding import ForwardingStore
 from agl.wire import MAX_BODY_BYTES, TRACES
 
 if TYPE_CHECKING:
     from agl.routes import StoreRoutes
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 4747
 
 
-def _forwarded(method: F) -> F:
-    """The same method of whatever store this process has."""
-
-    @functools.wraps(method)
-    async def forward(self: "LightningStoreServer", *args: Any, **kwargs: Any) -> Any:
-        return await getattr(self.target, method.__name__)(*args, **kwargs)
-
-    forward.__isabstractmethod__ = False  # type: ignore[attr-defined]
-    return cast(F, forward)
-
-
-class LightningStoreServer(LightningStore):
+class LightningStoreServer(ForwardingStore):
     """Serves a store over HTTP, from a thread of this process.
 
     As a store, it hands every call to the store that it wraps. In any other process that gets it,
@@ -214,33 +201,3 @@ class LightningStoreServer(LightningStore):
         """Stop, and close the wrapped store."""
         await self.stop()
         await self.target.close()
-
-    statistics = _forwarded(LightningStore.statistics)
-    enqueue_rollout = _forwarded(LightningStore.enqueue_rollout)
-    enqueue_many_rollouts = _forwarded(LightningStore.enqueue_many_rollouts)
-    dequeue_rollout = _forwarded(LightningStore.dequeue_rollout)
-    dequeue_many_rollouts = _forwarded(LightningStore.dequeue_many_rollouts)
-    start_rollout = _forwarded(LightningStore.start_rollout)
-    start_attempt = _forwarded(LightningStore.start_attempt)
-    add_span = _forwarded(LightningStore.add_span)
-    add_many_spans = _forwarded(LightningStore.add_many_spans)
-    add_otel_span = _forwarded(LightningStore.add_otel_span)
-    get_next_span_sequence_id = _forwarded(LightningStore.get_next_span_sequence_id)
-    get_many_span_sequence_ids = _forwarded(LightningStore.get_many_span_sequence_ids)
-    query_spans = _forwarded(LightningStore.query_spans)
-    query_rollouts = _forwarded(LightningStore.query_rollouts)
-    get_rollout_by_id = _forwarded(LightningStore.get_rollout_by_id)
-    query_attempts = _forwarded(LightningStore.query_attempts)
-    get_latest_attempt = _forwarded(LightningStore.get_latest_attempt)
-    wait_for_rollouts = _forwarded(LightningStore.wait_for_rollouts)
-    update_rollout = _forwarded(LightningStore.update_rollout)
-    update_attempt = _forwarded(LightningStore.update_attempt)
-    turn = _forwarded(LightningStore.turn)
-    add_resources = _forwarded(LightningStore.add_resources)
-    update_resources = _forwarded(LightningStore.update_resources)
-    get_resources_by_id = _forwarded(LightningStore.get_resources_by_id)
-    get_latest_resources = _forwarded(LightningStore.get_latest_resources)
-    query_resources = _forwarded(LightningStore.query_resources)
-    query_workers = _forwarded(LightningStore.query_workers)
-    get_worker_by_id = _forwarded(LightningStore.get_worker_by_id)
-    update_worker = _forwarded(LightningStore.update_worker)

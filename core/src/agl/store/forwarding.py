@@ -1,0 +1,65 @@
+"""A store that hands its calls to another one."""
+
+import functools
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+from agl.store.base import LightningStore
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _forwarded(method: F) -> F:
+    @functools.wraps(method)
+    async def forward(self: "ForwardingStore", *args: Any, **kwargs: Any) -> Any:
+        return await self.call(method.__name__, args, kwargs)
+
+    forward.__isabstractmethod__ = False  # type: ignore[attr-defined]
+    return cast(F, forward)
+
+
+class ForwardingStore(LightningStore):
+    """Every operation is that of ``target``; a subclass says which store that is."""
+
+    @property
+    @abstractmethod
+    def target(self) -> LightningStore:
+        """The store that does the work."""
+
+    async def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a method of ``target``; every forwarded one passes here."""
+        return await getattr(self.target, name)(*args, **kwargs)
+
+    async def close(self) -> None:
+        await self.call("close", (), {})
+
+    statistics = _forwarded(LightningStore.statistics)
+    enqueue_rollout = _forwarded(LightningStore.enqueue_rollout)
+    enqueue_many_rollouts = _forwarded(LightningStore.enqueue_many_rollouts)
+    dequeue_rollout = _forwarded(LightningStore.dequeue_rollout)
+    dequeue_many_rollouts = _forwarded(LightningStore.dequeue_many_rollouts)
+    start_rollout = _forwarded(LightningStore.start_rollout)
+    start_attempt = _forwarded(LightningStore.start_attempt)
+    add_span = _forwarded(LightningStore.add_span)
+    add_many_spans = _forwarded(LightningStore.add_many_spans)
+    add_otel_span = _forwarded(LightningStore.add_otel_span)
+    get_next_span_sequence_id = _forwarded(LightningStore.get_next_span_sequence_id)
+    get_many_span_sequence_ids = _forwarded(LightningStore.get_many_span_sequence_ids)
+    query_spans = _forwarded(LightningStore.query_spans)
+    query_rollouts = _forwarded(LightningStore.query_rollouts)
+    get_rollout_by_id = _forwarded(LightningStore.get_rollout_by_id)
+    query_attempts = _forwarded(LightningStore.query_attempts)
+    get_latest_attempt = _forwarded(LightningStore.get_latest_attempt)
+    wait_for_rollouts = _forwarded(LightningStore.wait_for_rollouts)
+    update_rollout = _forwarded(LightningStore.update_rollout)
+    update_attempt = _forwarded(LightningStore.update_attempt)
+    turn = _forwarded(LightningStore.turn)
+    add_resources = _forwarded(LightningStore.add_resources)
+    update_resources = _forwarded(LightningStore.update_resources)
+    get_resources_by_id = _forwarded(LightningStore.get_resources_by_id)
+    get_latest_resources = _forwarded(LightningStore.get_latest_resources)
+    query_resources = _forwarded(LightningStore.query_resources)
+    query_workers = _forwarded(LightningStore.query_workers)
+    get_worker_by_id = _forwarded(LightningStore.get_worker_by_id)
+    update_worker = _forwarded(LightningStore.update_worker)
