@@ -40,15 +40,24 @@ class TraceToMessages(TraceAdapter[list[ChatMessages]]):
         """
         entries: list[ChatMessages] = []
         for spans in by_attempt(source).values():
-            tool_spans = _tool_spans(spans)
+            tool_spans = tool_spans_of(spans)
             for record in recorded_calls(spans):
                 if record.malformed is not None:
                     raise AdapterError(record.malformed)
-                entries.append(_entry(record.call, tool_spans.get(record.call.call_id, ())))
+                entries.append(conversation(record.call, tool_spans.get(record.call.call_id, ())))
         return entries
 
 
-def _entry(call: ModelCall, tool_spans: Sequence[Span]) -> ChatMessages:
+def conversation(call: ModelCall, tool_spans: Sequence[Span] = ()) -> ChatMessages:
+    """The entry of one call.
+
+    Args:
+        call: The call.
+        tool_spans: Those of the tools that its answer called.
+
+    Raises:
+        AdapterError: A message has no role that exists.
+    """
     messages = [_checked(message, call) for message in call.messages]
     if call.response is not None:
         answer = _checked({"role": "assistant", **call.response}, call)
@@ -82,7 +91,8 @@ def _checked(message: Mapping[str, Any], call: ModelCall) -> dict[str, Any]:
     return {key: value for key, value in message.items() if value is not None or key == "content"}
 
 
-def _tool_spans(spans: Sequence[Span]) -> dict[str, list[Span]]:
+def tool_spans_of(spans: Sequence[Span]) -> dict[str, list[Span]]:
+    """Id of a model call -> the spans of the tools below it."""
     children: defaultdict[str, list[Span]] = defaultdict(list)
     for span in spans:
         if span.parent_id and "tool.name" in span.attributes:

@@ -84,6 +84,10 @@ class TracerTraceToTriplet(TraceToTripletBase):
         Raises:
             AdapterError: There are no spans, or a call cannot be read.
         """
+        return [triplet_of(turn) for turn in self.turns(source)]
+
+    def turns(self, source: Sequence[Any], /) -> list[Turn]:
+        """The calls that become triplets, with their rewards; see ``adapt``."""
         root = build_tree([as_span(span) for span in source])
         if self.repair_hierarchy:
             repair(root)
@@ -104,7 +108,7 @@ class TracerTraceToTriplet(TraceToTripletBase):
         else:
             for parent in walk(root):
                 give_rewards(parent.children, [t for t in turns if t.place.parent is parent])
-        return [_triplet(turn) for turn in turns]
+        return turns
 
     def _record(self, node: Node) -> Recorded | None:
         if node.span is None or not self.llm_call_match.search(node.name):
@@ -149,7 +153,8 @@ def give_rewards(nodes: Iterable[Node], turns: Sequence[Turn]) -> None:
             max(open_turns, key=lambda turn: turn.place.start_time or 0.0).reward = value
 
 
-def _triplet(turn: Turn) -> Triplet:
+def triplet_of(turn: Turn) -> Triplet:
+    """The triplet of a turn."""
     call = turn.record.call
     attributes = turn.record.node.span.attributes if turn.record.node.span else {}
     response: dict[str, Any] = {
