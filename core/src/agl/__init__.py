@@ -15,6 +15,7 @@ _HOME: dict[str, str] = {
     name: module
     for module, names in {
         "agl.adapter": "Adapter CreditRule OtelTraceAdapter TraceAdapter TraceToTripletBase",
+        "agl.advantages": "group_advantages sibling_advantages",
         "agl.agent": ("FunctionalLitAgent LitAgent llm_rollout prompt_rollout rollout"),
         "agl.algorithm": "Algorithm FastAlgorithm FunctionalAlgorithm algo",
         "agl.baseline": "Baseline",
@@ -34,6 +35,7 @@ _HOME: dict[str, str] = {
         "agl.gateway": "Gateway ModelConfig",
         "agl.hooks": "Hook",
         "agl.hookspecs": "hookimpl hookspec",
+        "agl.ledger": "load_ledger load_parts save_ledger",
         "agl.logs": "setup_logging setup_module_logging",
         "agl.runner": "LitAgentRunner Runner",
         "agl.server": "LightningStoreServer",
@@ -50,13 +52,14 @@ _HOME: dict[str, str] = {
         "agl.tracer.otel": "OtelTracer",
         "agl.trainer": "Trainer",
         "agl.types": (
-            "LLM Attempt AttemptStatus AttemptedRollout AttributeValue Attributes Dataset "
-            "EnqueueRolloutRequest Event Exclusion ExclusionReason Failure FilterField Ledger Link "
-            "ModelCall NamedResources OtelResource PaginatedResult PromptTemplate ProxyLLM "
-            "Resource ResourceUnion ResourcesUpdate RewardDimension Rollout RolloutConfig "
-            "RolloutMode RolloutRawResult RolloutStatus RowBreak SortOptions Span SpanContext "
-            "SpanCoreFields SpanLike StatusCode TaskInput TraceState TraceStatus TrainingRow "
-            "Triplet Worker WorkerStatus"
+            "LLM Advantage Attempt AttemptStatus AttemptedRollout AttributeValue Attributes "
+            "Credit Dataset EXCLUSION_REASONS EnqueueRolloutRequest Event Exclusion "
+            "ExclusionReason Failure FilterField Ledger LedgerPart Link ModelCall NamedResources "
+            "OtelResource PaginatedResult PromptTemplate ProxyLLM Resource ResourceUnion "
+            "ResourcesUpdate RewardDimension Rollout RolloutConfig RolloutMode RolloutRawResult "
+            "RolloutStatus RowBreak SortOptions Span SpanContext SpanCoreFields SpanLike "
+            "StatusCode StepCredit TaskInput TraceState TraceStatus Trained TrainingRow Triplet "
+            "Worker WorkerStatus"
         ),
         "agl.workers": "ParallelWorkerBase",
     }.items()
@@ -79,6 +82,7 @@ _PLUGIN: dict[str, tuple[str, str, str]] = {
 
 _SUBMODULES = (
     "adapter",
+    "advantages",
     "agent",
     "algorithm",
     "cli",
@@ -88,6 +92,7 @@ _SUBMODULES = (
     "errors",
     "execution",
     "gateway",
+    "ledger",
     "hooks",
     "hookspecs",
     "plugins",
@@ -132,6 +137,10 @@ if TYPE_CHECKING:
         OtelTraceAdapter as OtelTraceAdapter,
         TraceAdapter as TraceAdapter,
         TraceToTripletBase as TraceToTripletBase,
+    )
+    from agl.advantages import (
+        group_advantages as group_advantages,
+        sibling_advantages as sibling_advantages,
     )
     from agl.agent import (
         FunctionalLitAgent as FunctionalLitAgent,
@@ -204,6 +213,11 @@ if TYPE_CHECKING:
         hookimpl as hookimpl,
         hookspec as hookspec,
     )
+    from agl.ledger import (
+        load_ledger as load_ledger,
+        load_parts as load_parts,
+        save_ledger as save_ledger,
+    )
     from agl.logs import (
         setup_logging as setup_logging,
         setup_module_logging as setup_module_logging,
@@ -245,12 +259,15 @@ if TYPE_CHECKING:
         Trainer as Trainer,
     )
     from agl.types import (
+        EXCLUSION_REASONS as EXCLUSION_REASONS,
         LLM as LLM,
+        Advantage as Advantage,
         Attempt as Attempt,
         AttemptedRollout as AttemptedRollout,
         AttemptStatus as AttemptStatus,
         Attributes as Attributes,
         AttributeValue as AttributeValue,
+        Credit as Credit,
         Dataset as Dataset,
         EnqueueRolloutRequest as EnqueueRolloutRequest,
         Event as Event,
@@ -259,6 +276,7 @@ if TYPE_CHECKING:
         Failure as Failure,
         FilterField as FilterField,
         Ledger as Ledger,
+        LedgerPart as LedgerPart,
         Link as Link,
         ModelCall as ModelCall,
         NamedResources as NamedResources,
@@ -282,9 +300,11 @@ if TYPE_CHECKING:
         SpanCoreFields as SpanCoreFields,
         SpanLike as SpanLike,
         StatusCode as StatusCode,
+        StepCredit as StepCredit,
         TaskInput as TaskInput,
         TraceState as TraceState,
         TraceStatus as TraceStatus,
+        Trained as Trained,
         TrainingRow as TrainingRow,
         Triplet as Triplet,
         Worker as Worker,

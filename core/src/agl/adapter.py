@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from agl.types import ModelCall, Span, Triplet
+from agl.types import Credit, ModelCall, Span, Triplet
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan  # noqa: F401
@@ -41,18 +41,19 @@ class TraceToTripletBase(TraceAdapter[list[Triplet]]):
 
 
 class CreditRule(ABC):
-    """Decides which call gets how much of which reward."""
+    """Decides which call gets how much of which reward, and with what it is compared."""
 
     @abstractmethod
-    def assign(self, calls: Sequence[ModelCall], spans: Sequence[Span]) -> list[float | None]:
-        """Reward per call.
+    def assign(self, calls: Sequence[ModelCall], spans: Sequence[Span]) -> list[Credit]:
+        """Credit per call.
 
         Args:
-            calls: The model calls of one attempt, in order of ``sequence_id``.
-            spans: All spans of that attempt, rewards among them.
+            calls: The model calls of one attempt, in order of ``sequence_id``; also those that
+                cannot be trained, so that a reward does not slip on to another call.
+            spans: All spans of that attempt, rewards among them, in the same order.
 
         Returns:
-            One value per call; None where no reward reaches the call.
+            One ``Credit`` per call; its ``reward`` is None where no reward reaches the call.
         """
 
 

@@ -14,6 +14,9 @@ AGL_OPERATION = "agentlightning.operation"
 AGL_REWARD = "agentlightning.reward"
 AGL_VIRTUAL = "agentlightning.virtual"
 
+AGL_LEDGER = "agentlightning.ledger"
+"""Name of the span that keeps the account of one rollout in one step."""
+
 MODEL_CALL_SPAN = "openai.chat.completion"
 """Name of the span that the gateway writes for one model call."""
 
@@ -45,6 +48,16 @@ class LightningSpanAttributes(StrEnum):
     OPERATION_OUTPUT = "agentlightning.operation.output"
 
 
+class LedgerAttributes(StrEnum):
+    """Keys of the span that keeps the account of one rollout in one step."""
+
+    STEP = "agentlightning.ledger.step"
+    """Int: of the algorithm; absent outside of steps."""
+    ALGORITHM = "agentlightning.ledger.algorithm"
+    PART = "agentlightning.ledger.part"
+    """JSON string: a ``LedgerPart``."""
+
+
 class ModelCallAttributes(StrEnum):
     """Keys of a model-call span: OpenTelemetry's GenAI keys, and ours for what those lack."""
 
@@ -61,6 +74,8 @@ class ModelCallAttributes(StrEnum):
     TOOL_DEFINITIONS = "gen_ai.tool.definitions"
     INPUT_TOKENS = "gen_ai.usage.input_tokens"
     OUTPUT_TOKENS = "gen_ai.usage.output_tokens"
+    CACHED_INPUT_TOKENS = "gen_ai.usage.cache_read.input_tokens"
+    REASONING_TOKENS = "gen_ai.usage.reasoning.output_tokens"
     AGENT_NAME = "gen_ai.agent.name"
     PROMPT_TOKEN_IDS = "prompt_token_ids"
     """List of ints: exactly what the model was given (key of 0.3)."""
@@ -68,6 +83,12 @@ class ModelCallAttributes(StrEnum):
     """List of ints: exactly what the model sampled, end token included (key of 0.3)."""
     RESPONSE_LOGPROBS = "agentlightning.response_logprobs"
     """List of floats, one per response token: natural log-probability under the sampling policy."""
+    CHOICE = "agentlightning.choice"
+    """Prefix of what the second and later choices have: ``.<i>.token_ids``, ``.<i>.logprobs``."""
+    TIME_TO_FIRST_TOKEN = "gen_ai.response.time_to_first_chunk"
+    """Float: seconds from the request's arrival to the first piece of a stream."""
+    LATENCY = "agentlightning.latency_seconds"
+    """Float: seconds from the request's arrival to the answer's last byte."""
     MODEL_VERSION = "agentlightning.model_version"
     """String: which weights answered."""
     ERROR = "agentlightning.model_call.error"

@@ -1,20 +1,30 @@
 """Every noun of agl, and nothing but data.
 
 ``records`` is the work, ``spans`` what it did, ``resources`` what it uses, ``learning`` what is
-learned from it.
+learned from it, ``credit`` why, ``ledger`` and ``reasons`` what became of all of it.
 """
 
 from typing import TYPE_CHECKING, Any
 
+from agl.types.credit import Advantage as Advantage, Credit as Credit, StepCredit as StepCredit
 from agl.types.learning import (
-    CallKey as CallKey,
-    Exclusion as Exclusion,
-    ExclusionReason as ExclusionReason,
-    Ledger as Ledger,
     ModelCall as ModelCall,
     RowBreak as RowBreak,
     TrainingRow as TrainingRow,
     Triplet as Triplet,
+)
+from agl.types.ledger import (
+    CallKey as CallKey,
+    Exclusion as Exclusion,
+    ItemKind as ItemKind,
+    Ledger as Ledger,
+    LedgerItem as LedgerItem,
+    LedgerPart as LedgerPart,
+    Trained as Trained,
+)
+from agl.types.reasons import (
+    EXCLUSION_REASONS as EXCLUSION_REASONS,
+    ExclusionReason as ExclusionReason,
 )
 from agl.types.records import (
     Attempt as Attempt,

@@ -1,15 +1,15 @@
-"""What every learning plugin shares: model calls, training rows, exclusions and the ledger.
+"""What every learning plugin shares: model calls, credit, training rows, advantages.
 
 Adapters make them out of spans; algorithms train on rows and account for each call. Plugins meet in
 these types and not in each other.
 """
 
-from collections import Counter
-from typing import Any, Literal
+from collections.abc import Collection
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from agl.errors import LedgerError
+from agl.types.credit import Credit
 
 
 class Triplet(BaseModel):
@@ -78,119 +78,40 @@ class TrainingRow(BaseModel):
     """1 where the model sampled the token, 0 where it was given."""
     logprobs: list[float]
     """Log-probability at sampling time where ``loss_mask`` is 1, else 0.0."""
-    reward: float | None = None
-    """What the credit rule gave to this row."""
     call_ids: list[str]
     """The calls in it, in order."""
+    call_ranges: list[tuple[int, int]]
+    """Per call ``(start, end)``: the tokens that it sampled are ``token_ids[start:end]``."""
+    credits: list[Credit]
+    """One per call."""
     model_versions: list[str | None] = Field(default_factory=list[str | None])
     """One per call."""
     row_break: RowBreak | None = None
     """Why this row began, when an earlier row of the same agent exists."""
 
+    @property
+    def reward(self) -> float | None:
+        """Mean over its calls of what they got; None where none got anything."""
+        rewards = [credit.reward for credit in self.credits if credit.reward is not None]
+        return sum(rewards) / len(rewards) if rewards else None
 
-ExclusionReason = Literal[
-    "no_token_ids",
-    "no_logprobs",
-    "model_error",
-    "malformed",
-    "over_length",
-    "agent_not_selected",
-    "failed_attempt",
-    "superseded_attempt",
-    "no_reward",
-    "zero_advantage",
-    "not_trained_mode",
-]
-"""Closed set of codes: why a model call trained nothing."""
-
-
-class Exclusion(BaseModel):
-    """A model call that trained nothing, and why."""
-
-    model_config = ConfigDict(frozen=True)
-
-    call_id: str
-    rollout_id: str
-    attempt_id: str
-    reason: ExclusionReason
-    detail: str = ""
-    """A sentence for a person."""
-
-
-CallKey = tuple[str, str, str]
-"""(rollout_id, attempt_id, call_id)."""
-
-
-class Ledger:
-    """Every model call in exactly one bin: trained, or excluded with a reason.
-
-    A call is announced with ``add_call`` and then put in a bin by ``train`` or ``exclude``;
-    ``check`` refuses a call in no bin, a call in two, and a binned call that was never announced.
-    """
-
-    def __init__(self) -> None:
-        self.calls: set[CallKey] = set()
-        self.trained: Counter[CallKey] = Counter()
-        self.exclusions: list[Exclusion] = []
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Ledger) and vars(self) == vars(other)
-
-    def add_call(self, call: ModelCall) -> None:
-        """Announce a call; announcing it again changes nothing."""
-        self.calls.add((call.rollout_id, call.attempt_id, call.call_id))
-
-    def train(self, row: TrainingRow) -> None:
-        """All calls of ``row`` were trained."""
-        self.trained.update((row.rollout_id, row.attempt_id, call_id) for call_id in row.call_ids)
-
-    def exclude(self, exclusion: Exclusion) -> None:
-        """One call was not trained."""
-        self.exclusions.append(exclusion)
-
-    def exclude_row(self, row: TrainingRow, reason: ExclusionReason, detail: str = "") -> None:
-        """No call of ``row`` was trained."""
-        for call_id in row.call_ids:
-            self.exclude(
-                Exclusion(
-                    call_id=call_id,
-                    rollout_id=row.rollout_id,
-                    attempt_id=row.attempt_id,
-                    reason=reason,
-                    detail=detail,
-                )
-            )
-
-    def merge(self, other: "Ledger") -> None:
-        """Add what another ledger holds."""
-        self.calls |= other.calls
-        self.trained.update(other.trained)
-        self.exclusions.extend(other.exclusions)
-
-    def reasons(self) -> dict[str, int]:
-        """Excluded calls per reason."""
-        return dict(Counter(exclusion.reason for exclusion in self.exclusions))
-
-    def summary(self) -> dict[str, Any]:
-        """``{"calls": n, "trained": n, "excluded": {reason: n}}``."""
-        return {"calls": len(self.calls), "trained": len(self.trained), "excluded": self.reasons()}
-
-    def check(self) -> None:
-        """Refuse an imbalance.
-
-        Raises:
-            LedgerError: A call is in no bin or in several, or was never announced. Both sides are
-            in the message.
-        """
-        bins: Counter[CallKey] = Counter(self.trained)
-        bins.update((e.rollout_id, e.attempt_id, e.call_id) for e in self.exclusions)
-        missing = sorted(self.calls - bins.keys())
-        unknown = sorted(bins.keys() - self.calls)
-        double = sorted(key for key, count in bins.items() if count > 1)
-        if missing or unknown or double:
-            raise LedgerError(
-                f"ledger does not balance: {len(self.calls)} calls, {len(self.trained)} trained, "
-                f"{len(self.exclusions)} excluded {self.reasons()}; "
-                f"in no bin: {missing[:5]}, in several: {double[:5]}, "
-                f"never announced: {unknown[:5]}"
-            )
+    def only(self, numbers: Collection[int]) -> "TrainingRow":
+        """The row with these of its calls (from 0); what the others sampled counts as given."""
+        if len(numbers) == len(self.call_ids):
+            return self
+        mask, logprobs = self.loss_mask.copy(), self.logprobs.copy()
+        for number, (start, end) in enumerate(self.call_ranges):
+            if number not in numbers:
+                mask[start:end] = [0] * (end - start)
+                logprobs[start:end] = [0.0] * (end - start)
+        kept = sorted(numbers)
+        return self.model_copy(
+            update={
+                "loss_mask": mask,
+                "logprobs": logprobs,
+                "call_ids": [self.call_ids[number] for number in kept],
+                "call_ranges": [self.call_ranges[number] for number in kept],
+                "credits": [self.credits[number] for number in kept],
+                "model_versions": [self.model_versions[number] for number in kept],
+            }
+        )

@@ -1,7 +1,7 @@
 """Rollouts, attempts, workers: the records of work."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Generic, Literal, Protocol, TypedDict, TypeVar, overload
+from typing import Any, Generic, Literal, Protocol, Self, TypedDict, TypeVar, overload
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -23,6 +23,20 @@ class Record(BaseModel):
     """Base of stored records: immutable, times in unix seconds."""
 
     model_config = ConfigDict(frozen=True)
+
+    def changed(self, **changes: Any) -> Self:
+        """A copy with other values, which are not validated.
+
+        Does what ``model_copy`` does, at a quarter of its cost: a store makes several copies in
+        every step of a rollout.
+        """
+        copy = type(self).__new__(type(self))
+        assign = object.__setattr__  # the records are frozen
+        assign(copy, "__dict__", self.__dict__ | changes)
+        assign(copy, "__pydantic_fields_set__", self.__pydantic_fields_set__ | changes.keys())
+        assign(copy, "__pydantic_extra__", None)
+        assign(copy, "__pydantic_private__", None)
+        return copy
 
 
 class RolloutConfig(Record):
