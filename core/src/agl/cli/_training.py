@@ -8,12 +8,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agl.commandline import note
+from agl.commandline import note, print_table
 from agl.errors import RunError
 
 if TYPE_CHECKING:
+    from agl.cli._ledger import Accounts
     from agl.runconfig import CheckedConfig, RunConfig
     from agl.store.base import LightningStore
+
+LAST_STEPS = 10
+"""So many steps of the ledger stand at the end of a run; ``agl ledger`` has all."""
 
 
 @dataclass
@@ -28,6 +32,8 @@ class Summary:
     """Boundary and type of an attempt's error -> how many."""
     examples: dict[str, str] = field(default_factory=dict[str, str])
     """The first message of each; messages differ by ids and values."""
+    accounts: "Accounts | None" = None
+    """The ledger; None where no algorithm kept one."""
 
     def print(self, store_path: object) -> None:
         """Write it on standard output."""
@@ -40,8 +46,20 @@ class Summary:
             print("mean reward  none: no succeeded rollout has a reward")
         for failure, number in self.failures.most_common(3):
             print(f"failed       {number} x {failure}, as in: {self.examples[failure]}")
+        if self.accounts is not None:
+            self._print_ledger(self.accounts)
         if store_path is not None:
             print(f"store        {store_path}")
+
+    def _print_ledger(self, accounts: "Accounts") -> None:
+        from agl.cli._ledger import COLUMNS, step_rows, without_account
+
+        number = len(accounts.steps)
+        cut = f"the last {LAST_STEPS} of {number} steps" if number > LAST_STEPS else ""
+        print(f"ledger       {cut}".rstrip())
+        print_table(COLUMNS, step_rows(accounts, last=LAST_STEPS))
+        if accounts.without:
+            note(without_account(accounts))
 
     def most_frequent_failure(self) -> str:
         """The reason that most failed attempts give."""
@@ -146,10 +164,14 @@ def _write_config(checked: "CheckedConfig", run_dir: Path) -> None:
 
 
 async def _sum_up_and_close(store: "LightningStore") -> Summary:
+    from agl.cli._ledger import read_accounts
     from agl.emitter import find_final_reward
 
     summary = Summary()
     try:
+        accounts = await read_accounts(store)
+        if accounts.steps:
+            summary.accounts = accounts
         for rollout in await store.query_rollouts():
             summary.statuses[rollout.status] += 1
             if rollout.status == "succeeded":

@@ -1,0 +1,71 @@
+"""``agl ledger``: what was trained and what was not, and why."""
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from agl.cli._ledger import Accounts
+    from agl.store.base import LightningStore
+    from agl.types import LedgerPart
+
+
+@click.command("ledger")
+@click.argument("run", required=False, type=click.Path(path_type=Path))
+@click.option("--url", help="The address of a store server.")
+@click.option("--step", type=int, help="Only this step, with a line per excluded call.")
+@click.option("--json", "as_json", is_flag=True, help="Write JSON.")
+def command(run: Path | None, url: str | None, step: int | None, as_json: bool) -> None:
+    """Show per step how many rollouts and calls were trained, and why the others were not.
+
+    RUN is a run's folder or its store file; without it, the newest run under agl-runs.
+    """
+    from agl.cli._ledger import COLUMNS, listed, step_rows, without_account
+    from agl.commandline import note, open_store, print_json, print_table
+
+    accounts = asyncio.run(_read(open_store(run, url), step))
+    if as_json:
+        print_json(_as_json(accounts))
+        return
+    print_table(COLUMNS, step_rows(accounts))
+    if step is not None:
+        click.echo()
+        columns = ["rollout_id", "attempt_id", "kind", "span_id", "reason", "detail"]
+        print_table(columns, [row for part in accounts.parts for row in _excluded(part)])
+    total = accounts.total
+    note(listed({reason for reasons in total.excluded.values() for reason in reasons}))
+    if accounts.without:
+        note(without_account(accounts))
+
+
+async def _read(store: "LightningStore", step: int | None) -> "Accounts":
+    from agl.cli._ledger import read_accounts
+    from agl.errors import ConfigError
+
+    try:
+        accounts = await read_accounts(store, step)
+    finally:
+        await store.close()
+    if step is not None and not accounts.steps:
+        raise ConfigError(f"the store has no account of step {step}. See: agl ledger")
+    return accounts
+
+
+def _excluded(part: "LedgerPart") -> list[list[object]]:
+    return [
+        [e.rollout_id, e.attempt_id, e.kind, e.call_id, e.reason, e.detail] for e in part.excluded
+    ]
+
+
+def _as_json(accounts: "Accounts") -> dict[str, Any]:
+    return {
+        "steps": [
+            {"algorithm": algorithm or None, "step": step, "mode": mode or None, **sums.as_json()}
+            for (algorithm, step, mode), sums in accounts.steps.items()
+        ],
+        "total": accounts.total.as_json(),
+        "rollouts_without_account": accounts.without,
+        "parts": [part.model_dump(mode="json") for part in accounts.parts],
+    }
