@@ -181,11 +181,11 @@ class ShakyStore(InMemoryLightningStore):
 
     failures = 2
 
-    async def add_many_spans(self, spans):
+    async def turn(self, *args, **options):
         if self.failures:
             self.failures -= 1
             raise StoreUnavailableError("connection refused")
-        return await super().add_many_spans(spans)
+        return await super().turn(*args, **options)
 
 
 async def test_a_store_that_comes_back_gets_every_record(bench) -> None:

@@ -1,5 +1,8 @@
 """Resources: what an algorithm publishes and an agent uses (a prompt, the address of a model)."""
 
+import base64
+import hashlib
+import hmac
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -37,6 +40,8 @@ class ProxyLLM(LLM):
     """A model behind the gateway; each attempt has an address of its own."""
 
     resource_type: Literal["proxy_llm"] = "proxy_llm"  # pyright: ignore[reportIncompatibleVariableOverride]
+    attempt_secret: str | None = None
+    """Makes the token in the address of an attempt; None where the gateway asks for none."""
 
     def get_base_url(self, rollout_id: str | None = None, attempt_id: str | None = None) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]
         """The address under which calls are recorded for one attempt.
@@ -58,16 +63,32 @@ class ProxyLLM(LLM):
             )
         endpoint = self.endpoint.rstrip("/")
         suffix = "/v1" if endpoint.endswith("/v1") else ""
+        if self.attempt_secret is not None:
+            suffix = f"/token/{attempt_token(self.attempt_secret, rollout_id, attempt_id)}{suffix}"
         return f"{endpoint.removesuffix('/v1')}/rollout/{rollout_id}/attempt/{attempt_id}{suffix}"
 
     def with_attempted_rollout(self, rollout: "AttemptedRollout") -> LLM:
-        """The same model as a plain ``LLM`` whose address belongs to one attempt."""
+        """The same model as a plain ``LLM`` whose address (and key) belongs to one attempt."""
+        return self.of_attempt(rollout.rollout_id, rollout.attempt.attempt_id)
+
+    def of_attempt(self, rollout_id: str | None, attempt_id: str | None) -> LLM:
+        """The same, by the ids; raises as ``get_base_url`` does."""
+        key, secret = self.api_key, self.attempt_secret
+        if secret is not None and rollout_id and attempt_id:
+            key = attempt_token(secret, rollout_id, attempt_id)
         return LLM(
-            endpoint=self.get_base_url(rollout.rollout_id, rollout.attempt.attempt_id),
+            endpoint=self.get_base_url(rollout_id, attempt_id),
             model=self.model,
-            api_key=self.api_key,
+            api_key=key,
             sampling_parameters=self.sampling_parameters,
         )
+
+
+def attempt_token(secret: str, rollout_id: str, attempt_id: str) -> str:
+    """What opens the address of one attempt at a gateway that has this secret."""
+    message = f"{rollout_id}\0{attempt_id}".encode()
+    digest = hmac.digest(secret.encode(), message, hashlib.sha256)
+    return base64.urlsafe_b64encode(digest[:18]).decode()
 
 
 class PromptTemplate(Resource):

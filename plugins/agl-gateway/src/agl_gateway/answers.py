@@ -1,61 +1,13 @@
-"""What is added to a request, taken out of its answer again, and put together from a stream."""
+"""The answer that a stream amounts to."""
 
-import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-EXTENSIONS: Mapping[str, str] = {
-    "return_token_ids": "return_token_ids",
-    "logprobs": "logprobs",
-    "weight_versions": "return_weight_versions",
-}
-"""Callback name -> the field of the request that it sets to true."""
+import msgspec
 
-_CHOICE_KEYS = {"return_token_ids": "token_ids", "weight_versions": "weight_versions"}
-
-
-_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
-
-
-def dumps(value: Any) -> bytes:
-    """JSON as vLLM and OpenAI write it: compact, unescaped."""
-    return _encode(value).encode()
-
-
-@dataclass(frozen=True)
-class Additions:
-    """What the gateway asked of the backend that the agent had not asked for."""
-
-    callbacks: frozenset[str] = frozenset()
-
-    @classmethod
-    def of(cls, request: Mapping[str, Any], callbacks: tuple[str, ...]) -> "Additions":
-        """Those of ``callbacks`` that the request does not have itself."""
-        return cls(frozenset(name for name in callbacks if not request.get(EXTENSIONS[name])))
-
-    def add_to(self, request: Mapping[str, Any], model: str) -> bytes:
-        """The body for the backend."""
-        extra = {EXTENSIONS[name]: True for name in sorted(self.callbacks)}
-        return dumps({**request, "model": model, **extra})
-
-    def remove_from(self, answer: dict[str, Any]) -> bool:
-        """Take the additions out of an answer or a chunk; whether there were any."""
-        found = "return_token_ids" in self.callbacks and _drop(answer, "prompt_token_ids")
-        for choice in answer.get("choices") or ():
-            for name, key in _CHOICE_KEYS.items():
-                found |= name in self.callbacks and _drop(choice, key)
-            if "logprobs" in self.callbacks and choice.get("logprobs") is not None:
-                choice["logprobs"] = None
-                found = True
-        return found
-
-
-def _drop(mapping: dict[str, Any], key: str) -> bool:
-    if key not in mapping:
-        return False
-    del mapping[key]
-    return True
+from agl_gateway.dialect import events_of
+from agl_gateway.errors import shorten
 
 
 @dataclass
@@ -65,7 +17,9 @@ class StreamedAnswer:
     head: dict[str, Any] = field(default_factory=dict[str, Any])
     choices: dict[int, dict[str, Any]] = field(default_factory=dict[int, dict[str, Any]])
     error: str | None = None
-    """What a chunk said had gone wrong."""
+    """What the stream said had gone wrong."""
+    is_done: bool = False
+    """Whether its last event was there."""
 
     @property
     def is_complete(self) -> bool:
@@ -73,6 +27,12 @@ class StreamedAnswer:
         return bool(self.choices) and all(
             choice.get("finish_reason") for choice in self.choices.values()
         )
+
+    def problem(self) -> str | None:
+        """Why this is no whole answer, if it is none."""
+        if self.error is not None:
+            return f"the backend reported an error in the stream: {self.error}"
+        return None if self.is_complete else "the stream ended before the answer was complete"
 
     def add(self, chunk: Mapping[str, Any]) -> None:
         """Take in one chunk."""
@@ -87,7 +47,7 @@ class StreamedAnswer:
                     self.head[key] = value
         for part in chunk.get("choices") or ():
             index = part.get("index", 0)
-            choice = self.choices.setdefault(index, {"index": index, "message": {}})
+            choice = self.choices.setdefault(index, {"index": index})
             _merge_choice(choice, part)
 
     def completion(self) -> dict[str, Any] | None:
@@ -95,16 +55,38 @@ class StreamedAnswer:
         if not self.head and not self.choices:
             return None
         choices = [self.choices[index] for index in sorted(self.choices)]
-        return {**self.head, "object": "chat.completion", "choices": choices}
+        return {**self.head, "choices": choices}
+
+
+def assemble(chunks: Sequence[bytes]) -> StreamedAnswer:
+    """Read a stream of chat completions or completions, whole or broken off."""
+    answer = StreamedAnswer()
+    for data in events_of(b"".join(chunks)):
+        if data == b"[DONE]":
+            answer.is_done = True
+            continue
+        try:
+            chunk = msgspec.json.decode(data)
+        except ValueError:
+            chunk = None
+        if isinstance(chunk, dict):
+            answer.add(chunk)
+        elif answer.error is None:
+            answer.error = f"the backend sent an event that is not JSON: {shorten(data)}"
+    return answer
 
 
 def _merge_choice(choice: dict[str, Any], part: Mapping[str, Any]) -> None:
-    _merge_delta(choice["message"], part.get("delta") or {})
-    if part.get("token_ids"):
-        choice.setdefault("token_ids", []).extend(part["token_ids"])
-    logprobs = part.get("logprobs") or {}
-    if logprobs.get("content"):
-        choice.setdefault("logprobs", {"content": []})["content"].extend(logprobs["content"])
+    if "text" in part:  # of completions
+        choice["text"] = choice.get("text", "") + (part["text"] or "")
+    else:
+        _merge_delta(choice.setdefault("message", {}), part.get("delta") or {})
+    for key in ("token_ids", "prompt_token_ids"):
+        if part.get(key):
+            choice.setdefault(key, []).extend(part[key])
+    for key, values in (part.get("logprobs") or {}).items():
+        if key in ("content", "token_logprobs") and values:
+            choice.setdefault("logprobs", {}).setdefault(key, []).extend(values)
     for key in ("finish_reason", "stop_reason", "weight_versions"):
         if part.get(key) is not None:
             choice[key] = part[key]

@@ -4,43 +4,79 @@ import asyncio
 import hmac
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 from agl.store.base import LightningStore
-from agl_gateway.answers import Additions, dumps
+from agl.types.resources import attempt_token
+from agl_gateway.attempts import Attempts
 from agl_gateway.backends import Backend, Backends
+from agl_gateway.dialect import Dialect, Exchange, dumps
 from agl_gateway.errors import ClientGoneError, RefusedError
-from agl_gateway.forward import Forwarder
+from agl_gateway.forward import relay
 from agl_gateway.recorder import Recorder
 from agl_gateway.records import CallRecord, Origin
-from agl_gateway.wire import (
-    DisconnectWatch,
-    Receive,
-    Reply,
-    Scope,
-    Send,
-    parse_request,
-    read_body,
-)
+from agl_gateway.upstream import Upstream
+from agl_gateway.wire import JSON, Interruptible, Receive, Reply, Scope, Send, read_body
 
 logger = logging.getLogger("agl.gateway")
 
+DIALECTS: dict[str, Dialect] = {"chat/completions": Dialect()}
+"""End of an address, without ``/v1/`` -> what is spoken there."""
+
 ADDRESS = re.compile(
-    r"(?:/rollout/(?P<rollout>[^/]+)/attempt/(?P<attempt>[^/]+))?(?:/v1)?"
-    r"/(?P<what>chat/completions|models|health)"
+    r"(?:/rollout/(?P<rollout>[^/]+)/attempt/(?P<attempt>[^/]+)(?:/token/(?P<token>[^/]+))?)?"
+    r"(?:/v1)?/(?P<what>.+)"
 )
-METHODS = {"chat/completions": "POST", "models": "GET", "health": "GET"}
+
+
+@dataclass(slots=True)
+class Call:
+    """A model call on its way."""
+
+    dialect: Dialect
+    origin: Origin
+    record: CallRecord
+    exchange: Exchange
+    headers: Sequence[tuple[bytes, bytes]]
+    """Of the request, names in lower case."""
+
+
+class Guard(Protocol):
+    """Looks at every model call before it goes to a backend, and after it has ended."""
+
+    async def before(self, call: Call) -> None:
+        """May wait, or refuse.
+
+        Raises:
+            RefusedError: The call ends here.
+        """
+        ...
+
+    def after(self, call: Call) -> None:
+        """Once per call that came past ``before``, just before the agent gets the last byte."""
+        ...
+
+
+@dataclass(slots=True)
+class _Request:
+    scope: Scope
+    receive: Receive
+    reply: Reply
+    origin: Origin
 
 
 class GatewayApp:
-    """Serves chat completions and the list of models.
+    """Serves model calls in every dialect, and the list of models.
 
     Args:
         backends: Who answers for which model; may be replaced at any time.
         get_store: Where calls are recorded.
         callbacks: What every request asks the backend for.
         num_retries: Further tries when the backend cannot be reached or is overloaded.
-        api_key: What clients must send as bearer token; None lets everybody in.
+        api_key: Opens every address; None lets everybody in.
+        attempt_secret: Makes the tokens of attempts; None where there are none.
         max_body_bytes: Larger requests are refused.
     """
 
@@ -51,130 +87,221 @@ class GatewayApp:
         callbacks: tuple[str, ...],
         num_retries: int,
         api_key: str | None,
+        attempt_secret: str | None,
         max_body_bytes: int,
     ) -> None:
         self.backends = backends
+        self.guards: list[Guard] = []
+        self.upstream = Upstream(num_retries)
         self._get_store = get_store
         self._callbacks = callbacks
-        self._num_retries = num_retries
-        self._api_key = api_key
+        self._authorization = f"Bearer {api_key}".encode() if api_key else b""
+        self._api_key = (api_key or "").encode()
+        self._attempt_secret = attempt_secret
         self._max_body_bytes = max_body_bytes
-        self._forwarder: Forwarder
+        self._attempts = Attempts(get_store)
+        self._handlers: dict[str, tuple[str, Callable[[_Request], Awaitable[None]]]] = {
+            "models": ("GET", self._list_models),
+            "end": ("POST", self._end_attempt),
+        }
         self.recorder: Recorder
         """Exists while the application is being served."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
+        if scope["type"] == "http":
+            await self._http(scope, receive, Reply(send))
+        elif scope["type"] == "lifespan":
             await self._lifespan(receive, send)
-        elif scope["type"] == "http":
-            await self._http(scope, receive, send)
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
         self.recorder = Recorder(self._get_store)
-        async with Forwarder(self._num_retries) as self._forwarder:
+        async with self.upstream:
             await send({"type": "lifespan.startup.complete"})
             await receive()
         await self.recorder.close()
         await send({"type": "lifespan.shutdown.complete"})
 
-    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        reply = Reply(send)
-        try:
-            headers = {
-                name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
-            }
-            what, origin = self._locate(scope["method"], scope["path"], headers)
-            if what == "chat/completions":
-                await self._chat(origin, receive, reply)
-            elif what == "models":
-                data = [
-                    {"id": name, "object": "model", "created": 0, "owned_by": "agl"}
-                    for name in self.backends.names
-                ]
-                await reply.whole(200, dumps({"object": "list", "data": data}))
-            else:
-                await reply.whole(200, b'{"status":"ok"}')
-        except RefusedError as refused:
-            await reply.whole(refused.status, refused.body())
-
-    def _locate(self, method: str, path: str, headers: Mapping[str, str]) -> tuple[str, Origin]:
+    async def _http(self, scope: Scope, receive: Receive, reply: Reply) -> None:
+        path: str = scope["path"]
         match = ADDRESS.fullmatch(path)
-        if match is None:
-            raise RefusedError(
-                404,
-                f"no such address: {method} {path}; the gateway serves /v1/chat/completions and "
-                "/v1/models, also under /rollout/ROLLOUT_ID/attempt/ATTEMPT_ID",
-            )
-        what = match["what"]
-        if method != METHODS[what]:
-            raise RefusedError(405, f"{path} takes {METHODS[what]}, not {method}")
-        if what != "health":
-            self._authorize(headers.get("authorization", ""))
-        rollout_id = match["rollout"] or headers.get("x-rollout-id")
-        attempt_id = match["attempt"] or headers.get("x-attempt-id")
+        what = match["what"] if match else ""
+        dialect = DIALECTS.get(what)
+        try:
+            if match is None or (dialect is None and what not in self._handlers):
+                if path == "/health":
+                    await reply.whole(200, b'{"status":"ok"}')
+                    return
+                raise RefusedError(404, self._unknown_address(scope["method"], path))
+            method, handler = self._handlers[what] if dialect is None else ("POST", None)
+            if scope["method"] != method:
+                raise RefusedError(405, f"{path} takes {method}, not {scope['method']}")
+            origin = self._origin(scope, match)
+            request = _Request(scope, receive, reply, origin)
+            if dialect is not None:
+                await self._call(dialect, request)
+            elif handler is not None:
+                await handler(request)
+        except RefusedError as refused:
+            await _refuse(reply, refused, dialect or DIALECTS["chat/completions"])
+
+    def _unknown_address(self, method: str, path: str) -> str:
+        known = ", ".join(f"/v1/{what}" for what in (*DIALECTS, "models"))
+        return (
+            f"no such address: {method} {path}; the gateway serves {known}, also under "
+            "/rollout/ROLLOUT_ID/attempt/ATTEMPT_ID"
+        )
+
+    def _origin(self, scope: Scope, match: re.Match[str]) -> Origin:
+        rollout_id, attempt_id = match["rollout"] or "", match["attempt"] or ""
+        agent_name = ""
+        key = traceparent = b""
+        for name, value in scope["headers"]:
+            if name == b"authorization":
+                key = value
+            elif name == b"x-api-key":
+                key = key or b"Bearer " + value
+            elif name == b"traceparent":
+                traceparent = value
+            elif name == b"x-agl-agent":
+                agent_name = value.decode("latin-1")
+            elif name == b"x-rollout-id":
+                rollout_id = rollout_id or value.decode("latin-1")
+            elif name == b"x-attempt-id":
+                attempt_id = attempt_id or value.decode("latin-1")
         if bool(rollout_id) != bool(attempt_id):
             raise RefusedError(
                 400,
                 "a call needs both x-rollout-id and x-attempt-id, or neither; got "
-                f"{rollout_id!r} and {attempt_id!r}",
+                f"{rollout_id or None!r} and {attempt_id or None!r}",
             )
-        return what, Origin(
-            rollout_id=rollout_id or None,
-            attempt_id=attempt_id or None,
-            agent_name=headers.get("x-agl-agent") or None,
-            traceparent=headers.get("traceparent"),
-        )
+        self._authorize(key, match["token"], rollout_id, attempt_id)
+        return Origin(rollout_id, attempt_id, agent_name, traceparent)
 
-    def _authorize(self, authorization: str) -> None:
-        expected = f"Bearer {self._api_key}"
-        if self._api_key and not hmac.compare_digest(authorization.encode(), expected.encode()):
+    def _authorize(self, key: bytes, token: str | None, rollout_id: str, attempt_id: str) -> None:
+        secret = self._attempt_secret
+        if token is not None and secret is not None:
+            expected = attempt_token(secret, rollout_id, attempt_id)
+            if hmac.compare_digest(token.encode(), expected.encode()):
+                return
+            raise RefusedError(
+                401,
+                f"the token in the address is not that of attempt {attempt_id!r}; take the "
+                "address from ProxyLLM.get_base_url",
+                "invalid_token",
+            )
+        if self._authorization and not hmac.compare_digest(key, self._authorization):
+            if secret is not None and rollout_id:
+                expected = f"Bearer {attempt_token(secret, rollout_id, attempt_id)}"
+                if hmac.compare_digest(key, expected.encode()):
+                    return
             raise RefusedError(
                 401,
                 "wrong or missing API key; use the api_key of the LLM resource",
                 "invalid_api_key",
             )
 
-    async def _chat(self, origin: Origin, receive: Receive, reply: Reply) -> None:
+    async def _list_models(self, request: _Request) -> None:
+        data = [
+            {"id": name, "object": "model", "created": 0, "owned_by": "agl"}
+            for name in self.backends.names
+        ]
+        await request.reply.whole(200, dumps({"object": "list", "data": data}))
+
+    async def _end_attempt(self, request: _Request) -> None:
+        """Answer when every call of this attempt is stored; it can make no more."""
+        origin = request.origin
+        if not origin.rollout_id:
+            raise RefusedError(
+                400, "which attempt? POST /rollout/ROLLOUT_ID/attempt/ATTEMPT_ID/end"
+            )
+        await self._attempts.end(origin.rollout_id, origin.attempt_id)
+        await self.recorder.flush()
+        await request.reply.whole(200, b"{}")
+
+    async def _call(self, dialect: Dialect, request: _Request) -> None:
+        origin, reply = request.origin, request.reply
+        interruptible = Interruptible(request.receive)
+        attempt = None
+        if origin.rollout_id:
+            attempt = await self._attempts.take(origin.rollout_id, origin.attempt_id)
         record = CallRecord(origin)
+        record.operation = dialect.operation
+        call: Call | None = None
+
+        def end(error: str | None) -> None:
+            # Called before the last byte goes out: who has an answer and then flushes, finds it.
+            if record.end(error):
+                if call is not None:
+                    for guard in self.guards:
+                        guard.after(call)
+                if origin.rollout_id:
+                    self.recorder.add(record)
+
         try:
-            body = await read_body(receive, self._max_body_bytes)
-            record.request = request = parse_request(body)
-            backend = self._choose(request.get("model"), origin)
-            callbacks = self._callbacks if backend.takes_extensions else ()
-            additions = Additions.of(request, callbacks)
-            async with DisconnectWatch(receive):
-                await self._forwarder.forward(backend, record, additions, reply, self._end)
+            exchange = dialect.read(await read_body(request.receive, self._max_body_bytes))
+            record.request = exchange.request
+            self._choose(exchange.model, origin)  # refuses an unknown model before anything else
+            async with interruptible:
+                if attempt is not None:
+                    attempt.calls.add(interruptible)
+                call = await self._guarded(
+                    Call(dialect, origin, record, exchange, request.scope["headers"])
+                )
+                answer = await self.upstream.open(
+                    lambda: self._choose(exchange.model, origin),
+                    exchange,
+                    dialect.path,
+                    self._callbacks,
+                )
+                try:
+                    await relay(answer, exchange, record, reply, end, dialect.error)
+                finally:
+                    answer.close()
         except RefusedError as refused:
             record.status_code = refused.status
-            self._end(record, refused.message)
-            await reply.whole(refused.status, refused.body())
+            end(refused.message)
+            if reply.is_started:
+                assert call is not None
+                await reply.end(call.exchange.broken(refused.status, refused.message))
+            else:
+                await _refuse(reply, refused, dialect)
         except ClientGoneError as gone:
-            self._end(record, str(gone))
+            end(str(gone))
         except asyncio.CancelledError:
-            self._end(record, "the gateway stopped before the answer was complete")
+            end("the gateway stopped before the answer was complete")
             raise
         except Exception as error:
             logger.exception("a model call failed inside the gateway")
-            self._end(record, f"the gateway failed: {error!r}")
+            end(f"the gateway failed: {error!r}")
             if reply.is_started:
                 raise
-            refused = RefusedError(500, f"the gateway failed: {error!r}")
-            await reply.whole(refused.status, refused.body())
+            await _refuse(reply, RefusedError(500, f"the gateway failed: {error!r}"), dialect)
+        finally:
+            if attempt is not None:
+                attempt.calls.discard(interruptible)
+
+    async def _guarded(self, call: Call) -> Call:
+        for guard in self.guards:
+            await guard.before(call)
+        return call
 
     def _choose(self, model: object, origin: Origin) -> Backend:
         backends = self.backends
         names = ", ".join(backends.names) or "none yet"
         if not isinstance(model, str):
             raise RefusedError(400, f"the request has no 'model'; served models: {names}")
-        backend = backends.choose(model, origin.attempt_id)
+        backend = backends.choose(model, origin.attempt_id or None)
         if backend is None:
             raise RefusedError(
                 404, f"unknown model {model!r}; served models: {names}", "model_not_found"
             )
         return backend
 
-    def _end(self, record: CallRecord, error: str | None) -> None:
-        # Called before the last byte goes out: who has an answer and then flushes, finds its span.
-        if record.end(error=error) and record.origin.is_attributed:
-            self.recorder.add(record)
+
+async def _refuse(reply: Reply, refused: RefusedError, dialect: Dialect) -> None:
+    headers = [
+        *JSON,
+        *((name.encode(), value.encode("latin-1")) for name, value in refused.headers.items()),
+    ]
+    await reply.whole(refused.status, dialect.error(refused), headers)

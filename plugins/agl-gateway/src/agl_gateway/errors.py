@@ -1,6 +1,9 @@
 """What the gateway answers when it cannot answer, in the shape of OpenAI's errors."""
 
 import json
+from collections.abc import Mapping
+
+import msgspec
 
 
 class RefusedError(Exception):
@@ -10,21 +13,43 @@ class RefusedError(Exception):
         status: HTTP status.
         message: A sentence for a person.
         code: OpenAI's code for it, where it has one.
+        backend_body: What the backend said, when it was the backend that refused.
+        headers: Of the answer, beside its content type.
     """
 
-    def __init__(self, status: int, message: str, code: str | None = None) -> None:
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        code: str | None = None,
+        *,
+        backend_body: bytes = b"",
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
         super().__init__(message)
+        self.backend_body = backend_body
+        self.headers = headers or {}
         self.status = status
         self.message = message
         self.code = code
 
     def body(self) -> bytes:
-        """The JSON body."""
+        """The JSON body: the backend's own, or one in the shape of OpenAI's."""
+        if is_json_object(self.backend_body):
+            return self.backend_body
         return error_body(self.status, self.message, self.code)
 
 
 class ClientGoneError(Exception):
     """Who asked has closed the connection."""
+
+
+def is_json_object(body: bytes) -> bool:
+    """Whether that is what a body is."""
+    try:
+        return isinstance(msgspec.json.decode(body), dict)
+    except ValueError:
+        return False
 
 
 def error_body(status: int, message: str, code: str | None = None) -> bytes:

@@ -1,6 +1,7 @@
 """``LLMProxy``: the gateway as a component, with 0.3's interface."""
 
 import asyncio
+import hashlib
 import logging
 import secrets
 import socket
@@ -11,8 +12,8 @@ from agl.errors import ConfigError
 from agl.gateway import Gateway, ModelConfig
 from agl.serving import ServerThread, bind, is_loopback
 from agl.types import LLM, ProxyLLM
-from agl_gateway.answers import EXTENSIONS
 from agl_gateway.backends import Backends
+from agl_gateway.dialect import EXTENSIONS
 
 if TYPE_CHECKING:
     from agl.store.base import LightningStore
@@ -110,6 +111,12 @@ class LLMProxy(Gateway):
         self.callbacks = tuple(callbacks)
         self.max_body_bytes = max_body_bytes
         self.api_key = api_key or (None if is_loopback(self.host) else secrets.token_urlsafe(24))
+        # Whoever has the key may make tokens; a restart with the same key takes the old ones.
+        self._attempt_secret = (
+            hashlib.sha256(f"attempts {self.api_key}".encode()).hexdigest()
+            if self.api_key
+            else None
+        )
         self._store = store
         self._backends = Backends(model_list or [])
         self._app: GatewayApp | None = None
@@ -153,6 +160,7 @@ class LLMProxy(Gateway):
             self.callbacks,
             self.num_retries,
             self.api_key,
+            self._attempt_secret,
             self.max_body_bytes,
         )
         sock = bind(self.host, self.port)
@@ -215,16 +223,12 @@ class LLMProxy(Gateway):
             endpoint=f"{self._url()}/v1",
             model=model,
             api_key=self.api_key,
+            attempt_secret=self._attempt_secret,
             sampling_parameters=sampling_parameters or {},
         )
         if rollout_id is None and attempt_id is None:
             return resource
-        return LLM(
-            endpoint=resource.get_base_url(rollout_id, attempt_id),
-            model=model,
-            api_key=self.api_key,
-            sampling_parameters=resource.sampling_parameters,
-        )
+        return resource.of_attempt(rollout_id, attempt_id)
 
     def _present_store(self) -> "LightningStore":
         assert self._store is not None  # start() has seen to that

@@ -6,12 +6,16 @@ from collections.abc import Callable, Sequence
 
 from agl.errors import StoreError, StoreUnavailableError
 from agl.store.base import LightningStore
-from agl.types import Span
+from agl.store.packed import PackedSpan
 from agl_gateway.records import CallRecord
 
 logger = logging.getLogger("agl.gateway")
 
+GATHER_SECONDS = 0.02
+"""So long records gather, unless somebody waits for them."""
 MAX_BATCH = 256
+PACKED_AT_ONCE = 8
+"""Then calls get their turn: about a millisecond of work."""
 RETRY_SECONDS = (0.1, 0.5, 1.0, 2.0, 5.0)
 """Waits while the store cannot be reached; the last one repeats."""
 DRAIN_SECONDS = 10.0
@@ -19,7 +23,7 @@ DRAIN_SECONDS = 10.0
 
 
 class Recorder:
-    """Takes records without waiting and writes them at once, all that are there in one batch.
+    """Takes records without waiting, and writes all that are there in one batch.
 
     While one batch is being written the next one gathers: the busier, the larger. Lives in one
     event loop.
@@ -33,22 +37,31 @@ class Recorder:
         self._get_store = get_store
         self._pending: list[CallRecord] = []
         self._wake = asyncio.Event()
+        self._is_gathering = False
         self._taken = 0
         self._settled = 0
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._task = asyncio.create_task(self._run(), name="agl-gateway-recorder")
 
+    @property
+    def num_pending(self) -> int:
+        """Records that the store does not have yet."""
+        return self._taken - self._settled
+
     def add(self, record: CallRecord) -> None:
         """Write this record soon."""
         self._pending.append(record)
         self._taken += 1
-        self._wake.set()
+        if not self._is_gathering:
+            self._is_gathering = True
+            self.loop.call_later(GATHER_SECONDS, self._wake.set)
 
     async def flush(self) -> None:
         """Return when every record added so far is stored (or was refused by the store)."""
         if self._settled < self._taken:
             future: asyncio.Future[None] = self.loop.create_future()
             self._waiters.append((self._taken, future))
+            self._wake.set()
             await future
 
     async def close(self) -> None:
@@ -60,7 +73,7 @@ class Recorder:
             logger.error(
                 "%d model calls could not be recorded: the store was not reachable for the last "
                 "%.0f seconds",
-                self._taken - self._settled,
+                self.num_pending,
                 DRAIN_SECONDS,
             )
         self._task.cancel()
@@ -70,19 +83,20 @@ class Recorder:
         while True:
             await self._wake.wait()
             self._wake.clear()
+            self._is_gathering = False
             while self._pending:
                 batch = self._pending[:MAX_BATCH]
                 del self._pending[:MAX_BATCH]
                 try:
-                    await self._write(_spans(batch))
+                    await self._write(await _pack(batch))
                 finally:
                     self._settle(len(batch))
 
-    async def _write(self, spans: Sequence[Span]) -> None:
+    async def _write(self, spans: Sequence[PackedSpan]) -> None:
         failures = 0
         while spans:
             try:
-                await self._get_store().add_many_spans(spans)
+                await self._get_store().turn(spans, limit=0)
             except StoreUnavailableError as error:
                 wait = RETRY_SECONDS[min(failures, len(RETRY_SECONDS) - 1)]
                 failures += 1
@@ -110,21 +124,21 @@ class Recorder:
         self._waiters = [waiter for waiter in self._waiters if not waiter[1].done()]
 
 
-def _spans(batch: Sequence[CallRecord]) -> list[Span]:
-    spans: list[Span] = []
-    for record in batch:
+async def _pack(batch: Sequence[CallRecord]) -> list[PackedSpan]:
+    spans: list[PackedSpan] = []
+    for number, record in enumerate(batch, 1):
         try:
-            spans.append(record.to_span())
+            spans.append(record.pack())
         except Exception as error:
             # Whatever the two sides sent, one call leaves one span.
-            logger.exception("a model call has a form that cannot be recorded whole")
-            record.answer, record.request = None, {}
-            record.error = f"the call could not be recorded whole: {error!r}"
-            spans.append(record.to_span())
+            logger.warning("a model call cannot be recorded whole: %r", error)
+            spans.append(record.without_content(error).pack())
+        if number % PACKED_AT_ONCE == 0:
+            await asyncio.sleep(0)
     return spans
 
 
-def _log_refused(span: Span, error: StoreError) -> None:
+def _log_refused(span: PackedSpan, error: StoreError) -> None:
     logger.error(
         "a model call of rollout %r, attempt %r is not recorded: %s",
         span.rollout_id,

@@ -1,14 +1,19 @@
 """One model call as the gateway saw it, and the span that it becomes."""
 
-import json
 import re
+import secrets
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+from msgspec import Raw, Struct
+
 from agl.semconv import MODEL_CALL_SPAN, ModelCallAttributes as Key
-from agl.types import Attributes, Span, TraceStatus
+from agl.store.packed import PackedSpan
+from agl_gateway.answers import assemble
+from agl_gateway.dialect import dumps
 
 SAMPLING = (
     "temperature",
@@ -22,41 +27,60 @@ SAMPLING = (
 )
 """Settings of a request that are recorded as ``gen_ai.request.*``."""
 
-_TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")
+_TRACEPARENT = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Origin:
     """Who called."""
 
-    rollout_id: str | None = None
-    attempt_id: str | None = None
-    agent_name: str | None = None
-    traceparent: str | None = None
+    rollout_id: str = ""
+    """Empty for a call that belongs to no attempt, and so is not recorded."""
+    attempt_id: str = ""
+    agent_name: str = ""
+    traceparent: bytes = b""
     """W3C header of the agent's own span, which becomes the parent of the record."""
 
-    @property
-    def is_attributed(self) -> bool:
-        """Whether the call belongs to an attempt, and so is recorded."""
-        return self.rollout_id is not None
 
-
-@dataclass
 class CallRecord:
-    """A model call from its arrival to its end."""
+    """A model call from its arrival to its end: the bytes, and the times.
 
-    origin: Origin
-    start_time: float = field(default_factory=time.time)
-    end_time: float | None = None
-    request: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """As the agent sent it."""
-    answer: Mapping[str, Any] | None = None
-    """As the backend sent it, token ids included; of a broken stream, what came."""
-    status_code: int | None = None
-    """What the agent got."""
-    error: str | None = None
+    Nothing is read out of them before the answer has gone to the agent.
+    """
 
-    def end(self, *, error: str | None = None) -> bool:
+    __slots__ = (
+        "answer",
+        "chunks",
+        "end_time",
+        "error",
+        "extra",
+        "first_token_time",
+        "operation",
+        "origin",
+        "request",
+        "start_time",
+        "status_code",
+    )
+
+    def __init__(self, origin: Origin) -> None:
+        self.origin = origin
+        self.operation = "chat"
+        self.start_time = time.time()
+        self.first_token_time: float | None = None
+        self.end_time: float | None = None
+        self.request = b""
+        """As the backend's API would have it from the agent, without our additions."""
+        self.answer: bytes | None = None
+        """As the backend sent it, token ids included."""
+        self.chunks: list[bytes] | None = None
+        """Of a stream: what came of it."""
+        self.status_code: int | None = None
+        """What the agent got."""
+        self.error: str | None = None
+        self.extra: Mapping[str, Any] | None = None
+        """Further attributes of the span."""
+
+    def end(self, error: str | None) -> bool:
         """The call is over; False when it was already."""
         if self.end_time is not None:
             return False
@@ -64,96 +88,223 @@ class CallRecord:
         self.error = error
         return True
 
-    def to_span(self) -> Span:
-        """The one span of this call; the store gives it its number."""
-        parent = _TRACEPARENT.fullmatch(self.origin.traceparent or "")
-        span = Span.from_attributes(
-            name=MODEL_CALL_SPAN,
-            rollout_id=self.origin.rollout_id,
-            attempt_id=self.origin.attempt_id,
-            trace_id=parent.group(1) if parent else None,
-            parent_id=parent.group(2) if parent else None,
-            start_time=self.start_time,
-            end_time=self.end_time,
-            status=TraceStatus(status_code="ERROR" if self.error else "OK", description=self.error),
-            attributes={},
+    def pack(self) -> PackedSpan:
+        """The one span of this call; the store gives it its number.
+
+        Raises:
+            ValueError: The two sides sent something that cannot be read; ``without_content`` can
+                be recorded still.
+        """
+        attributes = self._attributes()
+        origin = self.origin
+        parent = _TRACEPARENT.fullmatch(origin.traceparent)
+        trace_id = parent[1].decode() if parent else secrets.token_hex(16)
+        parent_id = parent[2].decode() if parent else None
+        span_id = secrets.token_hex(8)
+        body = {
+            "rollout_id": origin.rollout_id,
+            "attempt_id": origin.attempt_id,
+            "sequence_id": 0,
+            "trace_id": trace_id,
+            "span_id": span_id,
+            "parent_id": parent_id,
+            "name": MODEL_CALL_SPAN,
+            "status": {"status_code": "ERROR" if self.error else "OK", "description": self.error},
+            "attributes": attributes,
+            "events": (),
+            "links": (),
+            "start_time": self.start_time,
+            "end_time": self.end_time,
+            "context": _context(trace_id, span_id),
+            "parent": _context(trace_id, parent_id) if parent_id else None,
+            "resource": {"attributes": {}, "schema_url": ""},
+        }
+        return PackedSpan(
+            origin.rollout_id,
+            origin.attempt_id,
+            0,
+            span_id,
+            trace_id,
+            parent_id,
+            MODEL_CALL_SPAN,
+            self.start_time,
+            self.end_time,
+            dumps(body).decode(),
         )
-        # Not validated: every value was made here, and checking thousands of token ids once more
-        # would cost more than the rest of the record.
-        attributes = {key: value for key, value in self._attributes().items() if value is not None}
-        return span.model_copy(update={"attributes": attributes})
+
+    def without_content(self, error: Exception) -> "CallRecord":
+        """The same call with nothing of what was said: what is left when that cannot be read."""
+        self.request, self.answer, self.chunks = b"", None, None
+        self.error = self.error or f"the call could not be recorded whole: {error!r}"
+        return self
 
     def _attributes(self) -> dict[str, Any]:
-        request, answer = self.request, self.answer or {}
-        return {
-            Key.OPERATION.value: "chat",
+        request = _read_request(self.request) if self.request else _Request()
+        answer = self._answer()
+        end_time = self.end_time or self.start_time
+        attributes: dict[str, Any] = {
+            Key.OPERATION.value: self.operation,
             Key.PROVIDER.value: "openai",
-            Key.AGENT_NAME.value: self.origin.agent_name,
-            Key.REQUEST_MODEL.value: _text(request.get("model")),
-            Key.INPUT_MESSAGES.value: _json(request.get("messages")),
-            Key.TOOL_DEFINITIONS.value: _json(request.get("tools")),
-            **{f"gen_ai.request.{name}": _number(request.get(name)) for name in SAMPLING},
-            Key.RESPONSE_ID.value: _text(answer.get("id")),
-            Key.RESPONSE_MODEL.value: _text(answer.get("model")),
-            **_answer_attributes(answer),
+            Key.AGENT_NAME.value: self.origin.agent_name or None,
+            Key.REQUEST_MODEL.value: _text(request.model),
+            Key.INPUT_MESSAGES.value: _json(request.messages) or _json(request.prompt),
+            Key.TOOL_DEFINITIONS.value: _json(request.tools),
+            **{f"gen_ai.request.{name}": _number(getattr(request, name)) for name in SAMPLING},
             "http.response.status_code": self.status_code,
-            Key.ERROR.value: self.error,
+            Key.LATENCY.value: end_time - self.start_time,
         }
+        if self.first_token_time is not None:
+            attributes[Key.TIME_TO_FIRST_TOKEN.value] = self.first_token_time - self.start_time
+        if answer is not None:
+            attributes |= _answer_attributes(answer)
+        if self.extra is not None:
+            attributes |= self.extra
+        attributes[Key.ERROR.value] = self.error
+        return {key: value for key, value in attributes.items() if value is not None}
+
+    def _answer(self) -> "_Answer | None":
+        if self.chunks is not None:
+            stream = assemble(self.chunks)
+            self.chunks = None
+            self.error = self.error or stream.problem()
+            completion = stream.completion()
+            return None if completion is None else _read_answer(dumps(completion))
+        if self.answer is None:
+            return None
+        return _read_answer(self.answer)
 
 
-def _answer_attributes(answer: Mapping[str, Any]) -> dict[str, Any]:
-    # With n > 1 every message is kept; ids and log-probabilities are those of the first choice,
-    # since a call trains on one sequence.
-    choices = answer.get("choices") or []
+class _Request(Struct):
+    model: Any = None
+    messages: Raw = Raw()
+    prompt: Raw = Raw()
+    tools: Raw = Raw()
+    temperature: Any = None
+    top_p: Any = None
+    top_k: Any = None
+    max_tokens: Any = None
+    max_completion_tokens: Any = None
+    frequency_penalty: Any = None
+    presence_penalty: Any = None
+    seed: Any = None
+
+
+class _Token(Struct):
+    logprob: float
+
+
+class _Logprobs(Struct):
+    content: list[_Token] | None = None
+    token_logprobs: list[float | None] | None = None
+    """Of completions."""
+
+    def values(self) -> list[float] | None:
+        if self.content is not None:
+            return [token.logprob for token in self.content]
+        values = self.token_logprobs
+        if values is None or None in values:
+            return None
+        return [value for value in values if value is not None]
+
+
+class _WeightVersion(Struct):
+    version: Any
+
+
+class _Choice(Struct):
+    message: Raw = Raw(b"null")
+    text: str | None = None
+    """Of completions."""
+    finish_reason: str | None = None
+    token_ids: list[int] | None = None
+    prompt_token_ids: list[int] | None = None
+    """Of completions; chat completions have it once for all choices."""
+    logprobs: _Logprobs | None = None
+    weight_versions: list[_WeightVersion] | None = None
+
+    def as_message(self) -> Any:
+        return self.message if self.text is None else {"role": "assistant", "content": self.text}
+
+
+class _PromptDetails(Struct):
+    cached_tokens: int | None = None
+
+
+class _OutputDetails(Struct):
+    reasoning_tokens: int | None = None
+
+
+class _Usage(Struct):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: _PromptDetails | None = None
+    completion_tokens_details: _OutputDetails | None = None
+
+
+class _Answer(Struct):
+    id: Any = None
+    model: Any = None
+    choices: list[_Choice] = []
+    usage: _Usage | None = None
+    prompt_token_ids: list[int] | None = None
+    model_version: Any = None
+
+
+_read_request = msgspec.json.Decoder(_Request).decode
+_read_answer = msgspec.json.Decoder(_Answer).decode
+
+
+def _answer_attributes(answer: _Answer) -> dict[str, Any]:
+    attributes: dict[str, Any] = {
+        Key.RESPONSE_ID.value: _text(answer.id),
+        Key.RESPONSE_MODEL.value: _text(answer.model),
+    }
+    choices = answer.choices
     if not choices:
-        return {}
+        return attributes
+    # The plain keys are those of the first choice, since a call trains on one sequence; with n > 1
+    # the others have keys of their own.
     first = choices[0]
-    usage = answer.get("usage") or {}
-    prompt_ids, token_ids = _ids(answer.get("prompt_token_ids")), _ids(first.get("token_ids"))
-    attributes: Attributes = {
-        Key.OUTPUT_MESSAGES.value: json.dumps(
-            [choice.get("message") for choice in choices], ensure_ascii=False
+    usage = answer.usage or _Usage()
+    cached, reasoned = usage.prompt_tokens_details, usage.completion_tokens_details
+    prompt_ids = answer.prompt_token_ids or first.prompt_token_ids
+    attributes |= {
+        Key.OUTPUT_MESSAGES.value: dumps([choice.as_message() for choice in choices]).decode(),
+        Key.FINISH_REASONS.value: [str(choice.finish_reason) for choice in choices],
+        Key.INPUT_TOKENS.value: _count(usage.prompt_tokens, [prompt_ids]),
+        Key.OUTPUT_TOKENS.value: _count(
+            usage.completion_tokens, [choice.token_ids for choice in choices]
         ),
-        Key.FINISH_REASONS.value: [str(choice.get("finish_reason")) for choice in choices],
+        Key.CACHED_INPUT_TOKENS.value: cached and cached.cached_tokens,
+        Key.REASONING_TOKENS.value: reasoned and reasoned.reasoning_tokens,
+        Key.PROMPT_TOKEN_IDS.value: prompt_ids or None,
+        Key.RESPONSE_TOKEN_IDS.value: first.token_ids or None,
+        Key.RESPONSE_LOGPROBS.value: (first.logprobs and first.logprobs.values()) or None,
+        Key.MODEL_VERSION.value: _version(first, answer),
     }
-    numbers = {
-        Key.INPUT_TOKENS.value: _number(usage.get("prompt_tokens", _length(prompt_ids))),
-        Key.OUTPUT_TOKENS.value: _number(usage.get("completion_tokens", _length(token_ids))),
-    }
-    sequences = {
-        Key.PROMPT_TOKEN_IDS.value: prompt_ids,
-        Key.RESPONSE_TOKEN_IDS.value: token_ids,
-        Key.RESPONSE_LOGPROBS.value: _logprobs(first.get("logprobs")),
-    }
-    return {
-        **attributes,
-        **numbers,
-        **{key: value for key, value in sequences.items() if value},
-        Key.MODEL_VERSION.value: _version(first.get("weight_versions"), answer),
-    }
+    for index, choice in enumerate(choices[1:], 1):
+        prefix = f"{Key.CHOICE.value}.{index}"
+        attributes[f"{prefix}.token_ids"] = choice.token_ids or None
+        logprobs = choice.logprobs and choice.logprobs.values()
+        attributes[f"{prefix}.logprobs"] = logprobs or None
+    return attributes
 
 
-def _ids(value: Any) -> list[int] | None:
-    if not value:
-        return None
-    if not isinstance(value, list) or any(type(token_id) is not int for token_id in value):
-        raise ValueError(f"expected a list of token ids, got {str(value)[:80]}")
-    return value
-
-
-def _logprobs(logprobs: Any) -> list[float] | None:
-    content = (logprobs or {}).get("content")
-    return [float(token["logprob"]) for token in content] if content else None
-
-
-def _version(weight_versions: Any, answer: Mapping[str, Any]) -> str | None:
+def _version(choice: _Choice, answer: _Answer) -> str | None:
     # An answer that spans a weight update is put down to the weights that ended it.
-    version = weight_versions[-1]["version"] if weight_versions else answer.get("model_version")
+    versions = choice.weight_versions
+    version = versions[-1].version if versions else answer.model_version
     return None if version is None else str(version)
 
 
-def _json(value: Any) -> str | None:
-    return json.dumps(value, ensure_ascii=False) if value else None
+def _count(given: int | None, sequences: Iterable[list[int] | None]) -> int | None:
+    return given if given is not None else sum(len(ids or ()) for ids in sequences) or None
+
+
+def _json(raw: Raw) -> str | None:
+    """What stands there, as it was sent; nothing for what says nothing."""
+    text = bytes(raw)
+    return None if text in (b"", b"null", b"[]", b'""') else text.decode()
 
 
 def _text(value: Any) -> str | None:
@@ -164,5 +315,5 @@ def _number(value: Any) -> float | None:
     return value if isinstance(value, int | float) else None
 
 
-def _length(value: Any) -> int | None:
-    return len(value) if value else None
+def _context(trace_id: str, span_id: str) -> dict[str, Any]:
+    return {"trace_id": trace_id, "span_id": span_id, "is_remote": False, "trace_state": {}}

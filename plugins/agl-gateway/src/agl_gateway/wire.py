@@ -1,23 +1,20 @@
 """The few pieces of HTTP that the gateway needs on its agents' side."""
 
 import asyncio
-import json
-from collections.abc import (
-    AsyncIterable,
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Mapping,
-    MutableMapping,
-)
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from types import TracebackType
 from typing import Any
 
-from agl_gateway.errors import ClientGoneError, RefusedError, shorten
+from agl_gateway.errors import ClientGoneError, RefusedError
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Headers = Iterable[tuple[bytes, bytes]]
+
+JSON: Headers = ((b"content-type", b"application/json"),)
+WATCH_AFTER_SECONDS = 0.005
+"""A call that takes longer is broken off when its client hangs up."""
 
 
 async def read_body(receive: Receive, limit: int) -> bytes:
@@ -42,38 +39,19 @@ async def read_body(receive: Receive, limit: int) -> bytes:
             return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def parse_request(body: bytes) -> dict[str, Any]:
-    """A chat completion request.
-
-    Raises:
-        RefusedError: It is not one.
-    """
-    try:
-        request = json.loads(body)
-    except ValueError as error:
-        raise RefusedError(400, f"the request body is not valid JSON: {error}") from None
-    if not isinstance(request, dict):
-        raise RefusedError(400, f"expected a JSON object as request body, got {shorten(body)}")
-    if not isinstance(request.get("messages"), list):
-        raise RefusedError(400, "the request has no 'messages'; expected a list of messages")
-    return request
-
-
 class Reply:
     """The answer to one request, sent whole or piece by piece."""
+
+    __slots__ = ("_send", "is_started")
 
     def __init__(self, send: Send) -> None:
         self._send = send
         self.is_started = False
-        self.is_ended = False
 
-    async def start(self, status: int, headers: Mapping[str, str]) -> None:
+    async def start(self, status: int, headers: Headers) -> None:
         """Send status and headers."""
         self.is_started = True
-        pairs = [
-            (name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()
-        ]
-        await self._send({"type": "http.response.start", "status": status, "headers": pairs})
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
     async def write(self, body: bytes) -> None:
         """Send a piece of the body."""
@@ -81,30 +59,37 @@ class Reply:
 
     async def end(self, body: bytes = b"") -> None:
         """Send the last piece."""
-        self.is_ended = True
         await self._send({"type": "http.response.body", "body": body, "more_body": False})
 
-    async def whole(
-        self, status: int, body: bytes, headers: Mapping[str, str] | None = None
-    ) -> None:
-        """Send everything at once; JSON unless ``headers`` say otherwise."""
-        length = {"content-length": str(len(body))}
-        await self.start(status, {"content-type": "application/json", **(headers or {}), **length})
+    async def whole(self, status: int, body: bytes, headers: Headers = JSON) -> None:
+        """Send everything at once."""
+        await self.start(status, [*headers, (b"content-length", b"%d" % len(body))])
         await self.end(body)
 
 
-class DisconnectWatch:
-    """Ends the block with ``ClientGoneError`` as soon as the client hangs up."""
+class Interruptible:
+    """A block that somebody else can end: the client that hangs up, or ``interrupt``."""
+
+    __slots__ = ("_cause", "_receive", "_timer", "_watcher", "task")
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
-        self._gone = False
+        self._cause: Exception | None = None
+        self._watcher: asyncio.Task[None] | None = None
 
-    async def __aenter__(self) -> None:
+    def interrupt(self, cause: Exception) -> None:
+        """End the block with this exception."""
+        if self._cause is None:
+            self._cause = cause
+            self.task.cancel()
+
+    async def __aenter__(self) -> "Interruptible":
         task = asyncio.current_task()
         assert task is not None
-        self._task = task
-        self._watcher = asyncio.create_task(self._watch())
+        self.task = task
+        # A task of its own costs more than most of the work on a quick call.
+        self._timer = task.get_loop().call_later(WATCH_AFTER_SECONDS, self._begin)
+        return self
 
     async def __aexit__(
         self,
@@ -112,34 +97,20 @@ class DisconnectWatch:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._watcher.cancel()
-        if self._gone and self._task.uncancel() == 0 and kind is asyncio.CancelledError:
-            raise ClientGoneError(
-                "the client closed the connection before the answer was complete"
-            ) from None
+        self._timer.cancel()
+        if self._watcher is not None:
+            self._watcher.cancel()
+        if self._cause is None or self.task.uncancel() > 0:
+            return
+        if kind is None or kind is asyncio.CancelledError:
+            raise self._cause from None
+
+    def _begin(self) -> None:
+        self._watcher = asyncio.get_running_loop().create_task(self._watch())
 
     async def _watch(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
-        self._gone = True
-        self._task.cancel()
-
-
-async def server_sent_events(chunks: AsyncIterable[bytes]) -> AsyncIterator[list[bytes]]:
-    """The complete events (their blank line included) that each chunk brings; a rest comes last."""
-    buffer = b""
-    async for chunk in chunks:
-        buffer += chunk
-        if b"\r" in buffer:
-            buffer = buffer.replace(b"\r\n", b"\n")
-        *events, buffer = buffer.split(b"\n\n")
-        if events:
-            yield [event + b"\n\n" for event in events]
-    if buffer.strip():
-        yield [buffer]
-
-
-def event_data(event: bytes) -> bytes:
-    """What stands after ``data:`` in an event; empty for a comment."""
-    lines = event.split(b"\n")
-    return b"\n".join(line[5:].strip() for line in lines if line.startswith(b"data:"))
+        self.interrupt(
+            ClientGoneError("the client closed the connection before the answer was complete")
+        )

@@ -1,0 +1,114 @@
+"""Whose calls are taken: the attempts that are open, and their calls in flight."""
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+
+from agl.errors import StoreUnavailableError
+from agl.store.base import LightningStore
+from agl_gateway.errors import RefusedError
+from agl_gateway.wire import Interruptible
+
+LOOK_AGAIN_SECONDS = 5.0
+"""So old what is known of an attempt may be: one that the store has ended is refused from then."""
+MAX_KNOWN = 4096
+MAX_ENDED = 65536
+OPEN = ("preparing", "running", "unresponsive")
+
+
+class OpenAttempt:
+    """What is known of an attempt that may call."""
+
+    __slots__ = ("calls", "known_until")
+
+    def __init__(self) -> None:
+        self.calls: set[Interruptible] = set()
+        """Those in flight."""
+        self.known_until = 0.0
+
+
+class Attempts:
+    """Looks an attempt up in the store once in a while, and remembers what it found.
+
+    Args:
+        get_store: The store of this moment.
+    """
+
+    def __init__(self, get_store: Callable[[], LightningStore]) -> None:
+        self._get_store = get_store
+        self._open: OrderedDict[tuple[str, str], OpenAttempt] = OrderedDict()
+        self._ended: OrderedDict[tuple[str, str], None] = OrderedDict()
+
+    async def take(self, rollout_id: str, attempt_id: str) -> OpenAttempt:
+        """The attempt, if it may call.
+
+        Raises:
+            RefusedError: It is unknown or has ended.
+        """
+        key = (rollout_id, attempt_id)
+        found = self._open.get(key)
+        if found is not None and time.monotonic() < found.known_until:
+            return found
+        if key in self._ended:
+            raise _ended(rollout_id, attempt_id, "its agent has finished")
+        try:
+            status = await self._status(rollout_id, attempt_id)
+        except StoreUnavailableError as error:
+            if found is not None:
+                return found
+            raise RefusedError(
+                503,
+                f"attempt {attempt_id!r} cannot be looked up now: {error}",
+                headers={"retry-after": "1"},
+            ) from None
+        if status is None:
+            raise RefusedError(
+                404,
+                f"unknown attempt {attempt_id!r} of rollout {rollout_id!r}; take the address from "
+                "ProxyLLM.get_base_url(rollout.rollout_id, rollout.attempt.attempt_id), and see "
+                "that gateway and runner use one store",
+                "unknown_attempt",
+            )
+        if status not in OPEN:
+            self._note_end(key)
+            raise _ended(rollout_id, attempt_id, f"its status is {status!r}")
+        found = self._open.setdefault(key, OpenAttempt())
+        found.known_until = time.monotonic() + LOOK_AGAIN_SECONDS
+        self._forget_idle()
+        return found
+
+    async def end(self, rollout_id: str, attempt_id: str) -> None:
+        """Take no more calls of this attempt, and break off those in flight."""
+        key = (rollout_id, attempt_id)
+        found = self._open.get(key)
+        self._note_end(key)
+        if found is not None and found.calls:
+            tasks = [call.task for call in found.calls]
+            for call in list(found.calls):
+                call.interrupt(_ended(rollout_id, attempt_id, "its agent has finished"))
+            await asyncio.wait(tasks)
+
+    async def _status(self, rollout_id: str, attempt_id: str) -> str | None:
+        attempts = await self._get_store().query_attempts(rollout_id)
+        return next((one.status for one in attempts if one.attempt_id == attempt_id), None)
+
+    def _note_end(self, key: tuple[str, str]) -> None:
+        self._open.pop(key, None)
+        self._ended[key] = None
+        if len(self._ended) > MAX_ENDED:
+            self._ended.popitem(last=False)
+
+    def _forget_idle(self) -> None:
+        if len(self._open) > MAX_KNOWN:
+            idle = [key for key, attempt in self._open.items() if not attempt.calls]
+            for key in idle[: len(self._open) - MAX_KNOWN]:
+                del self._open[key]
+
+
+def _ended(rollout_id: str, attempt_id: str, why: str) -> RefusedError:
+    return RefusedError(
+        410,
+        f"attempt {attempt_id!r} of rollout {rollout_id!r} takes no more calls: {why}",
+        "attempt_ended",
+    )

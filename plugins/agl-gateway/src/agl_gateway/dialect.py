@@ -1,0 +1,190 @@
+"""What the gateway must know of an API that agents speak; chat completions are the first."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from agl_gateway.errors import RefusedError, error_body, shorten
+
+EXTENSIONS = {
+    "return_token_ids": "return_token_ids",
+    "logprobs": "logprobs",
+    "weight_versions": "return_weight_versions",
+}
+"""Callback name -> the field of the request that it sets to true."""
+
+CHOICE_KEYS = {"return_token_ids": ("token_ids",), "weight_versions": ("weight_versions",)}
+"""Callback name -> what it brings into each choice of the answer."""
+
+NULL = Raw(b"null")
+TRUE = Raw(b"true")
+_OFF = (b"null", b"false")
+
+read_object = msgspec.json.Decoder(dict[str, Raw]).decode
+"""The fields of a JSON object, each as the bytes that it came as."""
+_read_objects = msgspec.json.Decoder(list[dict[str, Raw]]).decode
+dumps = msgspec.json.Encoder().encode
+"""JSON as vLLM and OpenAI write it: compact, unescaped."""
+
+
+class Exchange:
+    """One call of an agent: its request as the backend takes it, and the way back.
+
+    This one is of chat completions, which pass through as they are, but for what the gateway asked
+    for and the agent did not. Other dialects replace what differs. What is *recorded* is
+    ``request`` and the backend's own answer, so every dialect is recorded in one form.
+
+    Args:
+        request: The body of the call to the backend, as JSON.
+        fields: The same, taken apart.
+    """
+
+    def __init__(self, request: bytes, fields: dict[str, Raw]) -> None:
+        self.request = request
+        self.fields = fields
+        self.model: Any = msgspec.json.decode(fields["model"]) if "model" in fields else None
+        """Which model is asked for; the caller checks that it is a known one."""
+        self.is_stream = fields.get("stream", NULL) == TRUE
+        self._removed: tuple[str, ...] = ()
+        self._rest = b""
+
+    def body_for(self, model: str, callbacks: Iterable[str]) -> bytes:
+        """The body to send, for a backend that calls the model so.
+
+        Args:
+            model: The backend's name of the model.
+            callbacks: Names out of ``EXTENSIONS`` to ask for; those that the agent did not ask for
+                itself are taken out of the answer again.
+        """
+        fields = self.fields
+        self._removed = tuple(
+            name for name in callbacks if bytes(fields.get(EXTENSIONS[name], NULL)) in _OFF
+        )
+        if model == self.model and not self._removed:
+            return self.request
+        added = dict.fromkeys((EXTENSIONS[name] for name in self._removed), TRUE)
+        return dumps({**fields, "model": model, **added})
+
+    def whole(self, answer: bytes) -> bytes:
+        """What the agent gets for a complete answer.
+
+        Raises:
+            ValueError: It is no answer of this kind.
+        """
+        fields = read_object(answer)
+        if not bytes(fields.get("choices", NULL)).startswith(b"["):
+            raise ValueError("it has no list of choices")
+        return dumps(fields) if self._remove(fields) else answer
+
+    def chunk(self, data: bytes) -> bytes:
+        """What the agent gets for the next piece of a stream; pieces end anywhere."""
+        if not self._removed:
+            return data
+        *events, self._rest = _events(self._rest + data)
+        return b"".join([self._event(event) for event in events])
+
+    def end(self) -> bytes:
+        """What the agent still gets when the stream has ended."""
+        rest, self._rest = self._rest, b""
+        return self._event(rest) if rest.strip() else rest
+
+    def broken(self, status: int, message: str) -> bytes:
+        """What tells the agent that its stream breaks off."""
+        return b"data: " + error_body(status, message) + b"\n\n"
+
+    def _event(self, event: bytes) -> bytes:
+        data = event_data(event)
+        if not data or data == b"[DONE]":
+            return event
+        try:
+            fields = read_object(data)
+            return b"data: " + dumps(fields) + b"\n\n" if self._remove(fields) else event
+        except ValueError:
+            message = f"the backend sent an event that is not JSON: {shorten(data)}"
+            return self.broken(502, message)
+
+    def _remove(self, fields: dict[str, Raw]) -> bool:
+        """Take out what the agent did not ask for; whether there was any."""
+        removed = self._removed
+        if not removed or "choices" not in fields:
+            return False
+        found = "return_token_ids" in removed and fields.pop("prompt_token_ids", None) is not None
+        choices = _read_objects(fields["choices"])
+        edited = False
+        for choice in choices:
+            for name in removed:
+                for key in CHOICE_KEYS.get(name, ()):
+                    edited |= choice.pop(key, None) is not None
+            if "logprobs" in removed and bytes(choice.get("logprobs", NULL)) != b"null":
+                choice["logprobs"] = NULL
+                edited = True
+        if edited:
+            fields["choices"] = Raw(dumps(choices))
+        return found or edited
+
+
+class Dialect:
+    """An API that agents speak: how to read a request, and how it says that something is wrong.
+
+    This one is chat completions; others replace what differs. Put new ones into ``DIALECTS`` of
+    ``agl_gateway.app``, by the end of their address.
+    """
+
+    operation = "chat"
+    """OpenTelemetry's name of what is done, for the record."""
+    path = "chat/completions"
+    """Where the backend takes what ``Exchange.body_for`` makes, under its ``api_base``."""
+
+    def read(self, body: bytes) -> Exchange:
+        """Take a request apart.
+
+        Raises:
+            RefusedError: It is none.
+        """
+        fields = read_request(body)
+        if not bytes(fields.get("messages", NULL)).startswith(b"["):
+            raise RefusedError(400, "the request has no 'messages'; expected a list of messages")
+        return Exchange(body, fields)
+
+    def error(self, refused: RefusedError) -> bytes:
+        """The body of an answer that is an error."""
+        return refused.body()
+
+
+def read_request(body: bytes) -> dict[str, Raw]:
+    """The fields of a request's JSON object.
+
+    Raises:
+        RefusedError: It is none.
+    """
+    try:
+        return read_object(body)
+    except msgspec.ValidationError:
+        raise RefusedError(
+            400, f"expected a JSON object as request body, got {shorten(body)}"
+        ) from None
+    except ValueError as error:
+        raise RefusedError(400, f"the request body is not valid JSON: {error}") from None
+
+
+def event_data(event: bytes) -> bytes:
+    """What stands after ``data:`` in an event; empty for a comment."""
+    if event.startswith(b"data:") and event.count(b"\n") <= 2:
+        return event[5:].strip()
+    lines = event.split(b"\n")
+    return b"\n".join(line[5:].strip() for line in lines if line.startswith(b"data:"))
+
+
+def events_of(stream: bytes) -> list[bytes]:
+    """The data of each event of a stream."""
+    return [data for data in map(event_data, _events(stream)) if data]
+
+
+def _events(data: bytes) -> list[bytes]:
+    """The events in ``data``, each with its blank line; the last may be a part of one."""
+    if b"\r" in data:
+        data = data.replace(b"\r\n", b"\n")
+    *events, rest = data.split(b"\n\n")
+    return [*(event + b"\n\n" for event in events), rest]
