@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from agl.types import Credit, ModelCall, Span, Triplet
 
@@ -42,6 +42,9 @@ class TraceToTripletBase(TraceAdapter[list[Triplet]]):
 
 class CreditRule(ABC):
     """Decides which call gets how much of which reward, and with what it is compared."""
+
+    uses_intermediate: ClassVar[bool] = True
+    """Whether rewards before the last one count; without it automatic ones (AIR) are refused."""
 
     @abstractmethod
     def assign(self, calls: Sequence[ModelCall], spans: Sequence[Span]) -> list[Credit]:

@@ -2,7 +2,8 @@
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from agl.errors import ConfigError
@@ -24,6 +25,9 @@ class Algorithm(ABC):
 
     default_adapter: ClassVar[str] = "triplet"
     """Name of the adapter that a trainer without one builds for this algorithm."""
+    adapter_options: Mapping[str, Any] = MappingProxyType({})
+    """Options of that adapter which this algorithm has as options of its own; a constructor sets
+    it, and a trainer refuses an adapter beside it."""
     needs_gateway: ClassVar[bool] = False
     """Whether a trainer without a gateway builds the installed one for this algorithm."""
 
@@ -66,7 +70,18 @@ class Algorithm(ABC):
         return self._need("store", self._store)
 
     def set_adapter(self, adapter: "TraceAdapter[Any]") -> None:
-        """Called by the trainer when it was given an adapter."""
+        """Called by the trainer when it was given an adapter.
+
+        Raises:
+            ConfigError: The algorithm was given options for an adapter of its own.
+        """
+        if self.adapter_options:
+            name, given = type(self).__name__, ", ".join(map(repr, self.adapter_options))
+            raise ConfigError(
+                f"algorithm {name!r} was given {given} for the adapter that it asks for, and there "
+                f"is an adapter ({type(adapter).__name__}) beside it. Give {given} to the adapter, "
+                "or leave the adapter out"
+            )
         self._adapter = adapter
 
     def set_adapter_factory(self, make: "Callable[[], TraceAdapter[Any]]") -> None:

@@ -183,7 +183,10 @@ class Trainer:
         algorithm.set_trainer(self)
         if self.adapter is not None:
             algorithm.set_adapter(self.adapter)
-        algorithm.set_adapter_factory(lambda: self._build_adapter(None, algorithm.default_adapter))
+        options = {"type": algorithm.default_adapter, **algorithm.adapter_options}
+        algorithm.set_adapter_factory(
+            lambda: self._build_adapter(options, algorithm.default_adapter)
+        )
         algorithm.set_llm_proxy(self.llm_proxy)
         if self.initial_resources is not None:
             algorithm.set_initial_resources(self.initial_resources)

@@ -2,7 +2,7 @@ import pytest
 
 from agl.adapter import CreditRule
 from agl.errors import AdapterError, ConfigError, LedgerError, UnknownComponentError
-from agl.types import Attempt, RowBreak
+from agl.types import Attempt, Credit, RowBreak
 from agl_adapters import TraceToRows
 
 
@@ -28,10 +28,17 @@ def test_calls_that_continue_each_other_share_a_row(trace) -> None:
     assert row.loss_mask == [0, 0, 1, 1, 0, 1]
     assert row.logprobs == [0.0, 0.0, -0.3, -0.4, 0.0, -0.6]
     assert row.reward == 0.5
+    assert row.call_ranges == [(2, 4), (5, 6)]
     assert row.call_ids == [span.span_id for span in trace.spans[:2]]
     assert row.model_versions == [None, None]
     assert row.row_break is None
-    assert result.ledger.summary() == {"calls": 2, "trained": 2, "excluded": {}}
+    assert result.ledger.summary() == {
+        "calls": 2,
+        "trained": 2,
+        "excluded": {},
+        "rollouts": {"total": 1, "trained": 1, "excluded": {}},
+        "rewards": {"total": 1, "used": 1, "excluded": {}},
+    }
     assert len(result) == 1
 
 
@@ -147,11 +154,11 @@ def test_with_attempts_the_last_that_succeeded_is_used(new_trace) -> None:
     assert reasons(result) == {"failed_attempt": 3}
 
 
-class PerCall(CreditRule):
+class Numbered(CreditRule):
     """A value of its own for each call; none for the third."""
 
     def assign(self, calls, spans):
-        return [None if number == 2 else float(number) for number in range(len(calls))]
+        return [Credit(reward=None if n == 2 else float(n)) for n in range(len(calls))]
 
 
 class TooFew(CreditRule):
@@ -159,17 +166,31 @@ class TooFew(CreditRule):
         return []
 
 
-def test_calls_with_different_rewards_do_not_share_a_row(trace) -> None:
+def test_calls_of_one_row_keep_their_own_credit(trace) -> None:
     trace.gateway([1], [2])
     trace.gateway([1, 2, 3], [4])
     trace.gateway([1, 2, 3, 4, 5], [6])
-    result = TraceToRows(credit=PerCall()).adapt(trace.spans)
+    result = TraceToRows(credit=Numbered()).adapt(trace.spans)
+    (row,) = result.rows
+    assert row.token_ids == [1, 2, 3, 4]
+    assert [(c.reward, c.rule) for c in row.credits] == [(0.0, "Numbered"), (1.0, "Numbered")]
+    assert row.reward == 0.5
     assert reasons(result) == {"no_reward": 1}
-    assert [(row.token_ids, row.reward) for row in result.rows] == [
-        ([1, 2], 0.0),
-        ([1, 2, 3, 4], 1.0),
-    ]
-    assert [row.row_break for row in result.rows] == [None, None]
+
+
+def test_a_row_can_be_kept_for_some_of_its_calls_only(trace) -> None:
+    trace.gateway([1], [2, 3])
+    trace.gateway([1, 2, 3, 4], [5])
+    trace.reward(1.0)
+    (row,) = TraceToRows().adapt(trace.spans).rows
+    assert row.only([0, 1]) is row
+    second = row.only([1])
+    assert second.token_ids == row.token_ids
+    assert second.loss_mask == [0, 0, 0, 0, 1]
+    assert second.logprobs == [0.0, 0.0, 0.0, 0.0, -0.5]
+    assert second.call_ids == row.call_ids[1:]
+    assert second.call_ranges == [(4, 5)]
+    assert row.loss_mask == [0, 1, 1, 0, 1]
 
 
 def test_the_final_rule_takes_the_last_reward(trace) -> None:
@@ -188,7 +209,7 @@ def test_wrong_options_and_a_wrong_rule_are_refused(trace) -> None:
     with pytest.raises(UnknownComponentError, match="unknown credit 'finale'"):
         TraceToRows(credit="finale")
     trace.gateway([1], [2])
-    with pytest.raises(AdapterError, match="TooFew gave 0 values for 1 calls"):
+    with pytest.raises(AdapterError, match="'TooFew' gave 0 credits for 1 calls"):
         TraceToRows(credit=TooFew()).adapt(trace.spans)
 
 
@@ -197,7 +218,7 @@ def test_a_gateway_record_replaces_the_tracers_without_ids(trace) -> None:
     trace.gateway([1], [2], response_id="c-1")
     trace.reward(1.0)
     result = settled(TraceToRows().adapt(trace.spans))
-    assert result.ledger.summary() == {"calls": 1, "trained": 1, "excluded": {}}
+    assert len(result.ledger.calls) == len(result.ledger.trained) == 1
 
 
 def test_an_excluded_call_between_two_becomes_context_of_the_second(trace) -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from agl.errors import ConfigError
-from agl.types import Ledger, Rollout, TrainingRow
+from agl.types import Credit, Ledger, ModelCall, Rollout, TrainingRow
 from agl_torch.accounts import make_samples, version_lag
 from agl_torch.checkpoint import Progress, find_checkpoint, restore, save_checkpoint
 from agl_torch.collect import Collected, Ended
@@ -38,8 +38,9 @@ def make_row(rollout_id, answer, reward=0.0, version="0"):
         token_ids=[1, 4, 3, 2, answer],
         loss_mask=[0, 0, 0, 0, 1],
         logprobs=[0.0] * 4 + [-2.7],
-        reward=reward,
         call_ids=[f"call-{rollout_id}-{answer}"],
+        call_ranges=[(4, 5)],
+        credits=[Credit(reward=reward)],
         model_versions=[version],
     )
 
@@ -50,7 +51,7 @@ def probability(model, answer):
 
 
 def samples():
-    return [Sample(make_row("a", 5), 1.0), Sample(make_row("b", 6), -1.0)]
+    return [Sample(make_row("a", 5), [1.0]), Sample(make_row("b", 6), [-1.0])]
 
 
 def test_update_makes_good_tokens_likelier_and_bad_ones_rarer(model):
@@ -70,7 +71,7 @@ def test_minibatches_make_as_many_steps_as_they_are(model):
 def test_a_gradient_that_is_not_finite_is_an_error_and_changes_nothing(model):
     before = [p.clone() for p in model.parameters()]
     bad = samples()
-    bad[0].advantage = float("inf")
+    bad[0].advantages = [float("inf")]
     with pytest.raises(FloatingPointError, match="the gradient is not finite"):
         Learner(model, OPTIONS).update(bad)
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
@@ -127,7 +128,14 @@ def collected(*ended):
     ledger = Ledger()
     for one in ended:
         for row in one.rows:
-            ledger.calls.update((row.rollout_id, row.attempt_id, c) for c in row.call_ids)
+            for number, call_id in enumerate(row.call_ids):
+                call = ModelCall(
+                    rollout_id=row.rollout_id,
+                    attempt_id=row.attempt_id,
+                    call_id=call_id,
+                    sequence_id=number,
+                )
+                ledger.add_call(call)
     return Collected(list(ended), ledger, 0.0)
 
 
@@ -146,12 +154,48 @@ def test_rows_of_failed_rollouts_do_not_move_their_groups_mean():
     result = make_samples(batch, normalise_std=False)
     batch.ledger.check()
     # Of group 0 two rollouts count: mean 0.5. Group 1 has one rollout and so no advantage.
-    assert {s.row.rollout_id: s.advantage for s in result} == {"a": 0.5, "b": -0.5}
-    assert batch.ledger.summary() == {
-        "calls": 4,
-        "trained": 2,
-        "excluded": {"failed_attempt": 1, "zero_advantage": 1},
+    assert {s.row.rollout_id: s.advantages for s in result} == {"a": [0.5], "b": [-0.5]}
+    assert batch.ledger.reasons() == {"failed_attempt": 1, "zero_advantage": 1}
+    assert batch.ledger.rollouts() == {
+        "a": "trained",
+        "b": "trained",
+        "c": "failed_attempt",
+        "d": "zero_advantage",
     }
+    (trained, _) = batch.ledger.trained
+    assert trained.row == 0
+    assert trained.advantage is not None
+    assert trained.advantage.because == "1 against mean 0.5, std 0.5 of 2 rollouts"
+
+
+def test_calls_of_one_row_train_with_advantages_of_their_own(model):
+    def two_calls(rollout_id, first, second):
+        return TrainingRow(
+            rollout_id=rollout_id,
+            attempt_id="at",
+            token_ids=[1, 4, 5, 3, 6],
+            loss_mask=[0, 0, 1, 0, 1],
+            logprobs=[0.0, 0.0, -2.7, 0.0, -2.7],
+            call_ids=["one", "two"],
+            call_ranges=[(2, 3), (4, 5)],
+            credits=[Credit(reward=first, group="call 1"), Credit(reward=second, group="call 2")],
+            model_versions=["0", "0"],
+        )
+
+    batch = collected(
+        ended("a", 0, two_calls("a", 1.0, 3.0)), ended("b", 0, two_calls("b", 1.0, 1.0))
+    )
+    result = make_samples(batch, normalise_std=False)
+    batch.ledger.check()
+    # Both first calls got 1, so they are left out; the second ones got 3 and 1 against mean 2.
+    assert batch.ledger.reasons() == {"zero_advantage": 2}
+    assert [(s.row.call_ids, s.row.loss_mask, s.advantages) for s in result] == [
+        (["two"], [0, 0, 0, 0, 1], [1.0]),
+        (["two"], [0, 0, 0, 0, 1], [-1.0]),
+    ]
+    # One rollout weighs as much as the other, and only the second call's token counts.
+    Learner(model, OPTIONS).update(result)
+    assert [s.weight for s in result] == [0.5, 0.5]
 
 
 def test_version_lag_counts_how_old_the_sampling_weights_were():

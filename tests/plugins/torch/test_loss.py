@@ -5,9 +5,10 @@ import math
 import pytest
 import torch
 
-from agl.types import TrainingRow
+from agl.advantages import group_advantages
+from agl.types import Credit, TrainingRow
 from agl_torch.batch import chunks_by_tokens, score_rows
-from agl_torch.loss import group_advantages, policy_loss, row_weights
+from agl_torch.loss import policy_loss, row_weights
 
 
 def row(rollout_id, token_ids, loss_mask, reward=0.0):
@@ -17,8 +18,9 @@ def row(rollout_id, token_ids, loss_mask, reward=0.0):
         token_ids=token_ids,
         loss_mask=loss_mask,
         logprobs=[0.0] * len(token_ids),
-        reward=reward,
         call_ids=["c"],
+        call_ranges=[(loss_mask.index(1), len(token_ids))],
+        credits=[Credit(reward=reward)],
     )
 
 

@@ -10,9 +10,9 @@ pytest.importorskip("trl")
 
 import torch
 
-from agl.types import TrainingRow
+from agl.advantages import group_advantages
+from agl.types import Credit, TrainingRow
 from agl_torch.learner import Learner, LearnerOptions, Sample
-from agl_torch.loss import group_advantages
 
 from .conftest import build_model
 
@@ -41,8 +41,9 @@ def rows_and_old(lengths):
                 token_ids=PROMPT + answer,
                 loss_mask=[0] * len(PROMPT) + [1] * len(answer),
                 logprobs=[0.0] * len(PROMPT) + old.tolist(),
-                reward=REWARDS[index],
                 call_ids=["c"],
+                call_ranges=[(len(PROMPT), len(PROMPT) + len(answer))],
+                credits=[Credit(reward=REWARDS[index])],
             )
         )
     return rows
@@ -65,7 +66,7 @@ def ours(rows, entropy_bonus, kl_coefficient, microbatch_tokens):
     )
     learner = Learner(model, options, reference=reference)
     advantages = [a for (a,) in group_advantages([[row.reward] for row in rows])]
-    measured = learner.update([Sample(r, a) for r, a in zip(rows, advantages, strict=True)])
+    measured = learner.update([Sample(r, [a]) for r, a in zip(rows, advantages, strict=True)])
     return measured["loss/total"], torch.cat([p.grad.flatten() for p in model.parameters()])
 
 

@@ -4,8 +4,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from agl_adapters.air import AutoRewards as AutoRewards
     from agl_adapters.calls import model_calls as model_calls
-    from agl_adapters.credit import FinalReward as FinalReward
+    from agl_adapters.credit.discounted import Discounted as Discounted
+    from agl_adapters.credit.final import FinalReward as FinalReward
+    from agl_adapters.credit.per_agent import PerAgent as PerAgent
+    from agl_adapters.credit.per_call import PerCall as PerCall
+    from agl_adapters.credit.stepwise import Stepwise as Stepwise
     from agl_adapters.messages import TraceToMessages as TraceToMessages
     from agl_adapters.proxy_triplets import LlmProxyTraceToTriplet as LlmProxyTraceToTriplet
     from agl_adapters.rows import RowSet as RowSet, TraceToRows as TraceToRows
@@ -14,9 +19,14 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
-    "FinalReward": "credit",
+    "AutoRewards": "air",
+    "Discounted": "credit.discounted",
+    "FinalReward": "credit.final",
     "LlmProxyTraceToTriplet": "proxy_triplets",
+    "PerAgent": "credit.per_agent",
+    "PerCall": "credit.per_call",
     "RowSet": "rows",
+    "Stepwise": "credit.stepwise",
     "TraceToMessages": "messages",
     "TraceToRows": "rows",
     "TracerTraceToTriplet": "triplets",

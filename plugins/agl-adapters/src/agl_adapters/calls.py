@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from agl.errors import AdapterError
-from agl.types import ModelCall, Span
+from agl.semconv import AGL_LEDGER
+from agl.types import ExclusionReason, ModelCall, Span
 from agl_adapters.sources import read_call
-from agl_adapters.sources.fields import make_call
+from agl_adapters.sources.fields import MessageError, looks_like_call, make_call
 from agl_adapters.sources.gateway import is_gateway_span
 from agl_adapters.tree import Node, agent_of, build_tree, repair, walk
 
@@ -34,6 +35,8 @@ class Recorded:
     node: Node
     malformed: str | None = None
     """Why the span could not be read; ``call`` then has nothing but ids and times."""
+    code: ExclusionReason = "malformed"
+    """The same as a code; only read where ``malformed`` is set."""
 
     @property
     def is_gateways(self) -> bool:
@@ -75,7 +78,9 @@ def by_attempt(spans: Iterable[Span]) -> dict[tuple[str, str], list[Span]]:
     """Spans by (rollout id, attempt id)."""
     groups: defaultdict[tuple[str, str], list[Span]] = defaultdict(list)
     for span in spans:
-        groups[span.rollout_id, span.attempt_id].append(span)
+        # The ledger's own spans are no part of what the agent did.
+        if span.name != AGL_LEDGER:
+            groups[span.rollout_id, span.attempt_id].append(span)
     return dict(groups)
 
 
@@ -83,13 +88,45 @@ def recorded_calls(spans: Sequence[Span]) -> list[Recorded]:
     """The calls of one attempt, each once, in order; unreadable ones are marked and kept."""
     if not spans:
         return []
+    return _merged_calls(_found(_mended(spans)))
+
+
+def recorded_and_unrecognised(spans: Sequence[Span]) -> list[Recorded]:
+    """The same, and spans that look like a call, are no part of one, and cannot be read."""
+    if not spans:
+        return []
+    root = _mended(spans)
+    found = _found(root)
+    with_call = {id(above) for r in found for above in (r.node, *r.node.ancestors())}
+    calls = {id(recorded.node) for recorded in found}
+    unknown: list[Recorded] = []
+    for node in walk(root):
+        if node.span is None or id(node) in with_call or not looks_like_call(node.span):
+            continue
+        if any(id(above) in calls for above in node.ancestors()):
+            continue
+        # Of several spans of that form, one in the other, the innermost is the call.
+        unknown = [u for u in unknown if not node.is_within(u.node)]
+        why = (
+            f"span {node.span.name!r} looks like a model call, but has its messages under no known "
+            f"keys: {', '.join(sorted(node.span.attributes)[:6])}"
+        )
+        call = make_call(node.span, agent_name=agent_of(node))
+        unknown.append(Recorded(call, node, why, "unrecognised_span"))
+    return sorted([*_merged_calls(found), *unknown], key=_position)
+
+
+def _mended(spans: Sequence[Span]) -> Node:
     root = build_tree(spans)
     repair(root)
-    found: list[Recorded] = []
-    for node in walk(root):
-        recorded = record_of(node)
-        if recorded is not None:
-            found.append(recorded)
+    return root
+
+
+def _found(root: Node) -> list[Recorded]:
+    return [recorded for node in walk(root) if (recorded := record_of(node)) is not None]
+
+
+def _merged_calls(found: Sequence[Recorded]) -> list[Recorded]:
     return sorted((merged(group) for group in same_calls(found)), key=_position)
 
 
@@ -100,7 +137,9 @@ def record_of(node: Node) -> Recorded | None:
     try:
         call = read_call(node.span)
     except AdapterError as error:
-        return Recorded(make_call(node.span), node, malformed=str(error))
+        is_message = isinstance(error.__cause__, MessageError)
+        code = "malformed_message" if is_message else "malformed"
+        return Recorded(make_call(node.span), node, str(error), code)
     if call is None:
         return None
     if call.agent_name is None:
@@ -173,7 +212,7 @@ def merged(group: Sequence[Recorded]) -> Recorded:
     own = best.node.span.attributes.get("gen_ai.agent.name") if best.node.span else None
     if inside and not own:
         update["agent_name"] = inside[0]
-    return Recorded(best.call.model_copy(update=update), best.node, best.malformed)
+    return Recorded(best.call.model_copy(update=update), best.node, best.malformed, best.code)
 
 
 def _position(recorded: Recorded) -> tuple[float, float, str]:

@@ -1,7 +1,6 @@
-"""From the spans of a rollout to training rows, with an account of every model call."""
+"""From the spans of a rollout to training rows, with an account of every call and reward."""
 
 import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +9,7 @@ from agl.adapter import CreditRule, TraceAdapter
 from agl.errors import AdapterError, ConfigError
 from agl.types import (
     Attempt,
+    Credit,
     Exclusion,
     ExclusionReason,
     Ledger,
@@ -18,12 +18,16 @@ from agl.types import (
     Span,
     TrainingRow,
 )
-from agl_adapters.calls import Recorded, by_attempt, recorded_calls
+from agl_adapters.air import AutoRewards
+from agl_adapters.attempts import unused_attempts
+from agl_adapters.calls import Recorded, by_attempt, recorded_and_unrecognised
+from agl_adapters.credit.rewards import rewards_of
 from agl_adapters.matching import compile_match, selects
+from agl_adapters.sources.fields import is_structured
+from agl_adapters.tree import ordered
 
 BREAK_TOKENS = 8
 """How many tokens of each side a ``RowBreak`` shows."""
-FAILED = ("failed", "timeout", "unresponsive")
 
 
 @dataclass
@@ -32,30 +36,33 @@ class RowSet:
 
     rows: list[TrainingRow] = field(default_factory=list[TrainingRow])
     ledger: Ledger = field(default_factory=Ledger)
-    """Knows every call. Those outside of ``rows`` are excluded with a reason; those in ``rows`` are
-    open until ``ledger.train(row)`` or ``ledger.exclude_row(row, reason)`` is called for each row,
-    after which ``ledger.check()`` passes."""
+    """Knows every call, rollout and reward. Calls outside of ``rows`` are excluded with a reason;
+    those in ``rows`` are open until ``ledger.train(row)`` or ``ledger.exclude_row(row, reason)`` is
+    called for each row, after which ``ledger.check()`` passes."""
 
     def __len__(self) -> int:
         return len(self.rows)
 
 
 class TraceToRows(TraceAdapter[RowSet]):
-    """Makes rows of token ids, loss mask, log-probabilities and reward.
+    """Makes rows of token ids, loss mask, log-probabilities and credit per call.
 
     Consecutive calls of one agent share a row as long as each prompt begins with the exact token
-    ids of the prompt and the answer before it, and they have the same reward; a new row says in
-    ``row_break`` where its prompt went another way. Calls of different attempts are never mixed:
-    one attempt of a rollout is used.
+    ids of the prompt and the answer before it; a new row says in ``row_break`` where its prompt
+    went another way. Calls of different attempts are never mixed: one attempt of a rollout is used.
 
     Args:
         agent_match: Regular expression, searched in agents' names; None takes every call. A call
             whose agent is unknown matches nothing.
         credit: The credit rule: its name, a dict of ``type`` and options, or a rule.
         max_length: Calls whose prompt and answer are longer together, in tokens, are excluded.
+        air: Automatic intermediate rewards: a dict of the options of ``AutoRewards``
+            (``on_tool_success``, ``on_tool_failure``, ``on_code_execution``, ``custom``,
+            ``enabled``), or an ``AutoRewards``; None makes none.
 
     Raises:
-        ConfigError: A wrong regular expression or length.
+        ConfigError: A wrong regular expression or length, or ``air`` with a credit rule that only
+            looks at final rewards.
         PluginError: There is no such credit rule.
     """
 
@@ -64,6 +71,7 @@ class TraceToRows(TraceAdapter[RowSet]):
         agent_match: str | None = None,
         credit: str | dict[str, Any] | CreditRule = "final",
         max_length: int | None = None,
+        air: dict[str, Any] | AutoRewards | None = None,
     ) -> None:
         if max_length is not None and max_length < 2:
             raise ConfigError(f"TraceToRows max_length={max_length}: expected 2 or more")
@@ -72,59 +80,83 @@ class TraceToRows(TraceAdapter[RowSet]):
         )
         self.max_length = max_length
         self.credit = _credit_rule(credit)
+        self.credit_name = _name_of_rule(credit)
+        self.air = _air(air)
+        if self.air is not None and self.air.enabled and not self.credit.uses_intermediate:
+            raise ConfigError(
+                "TraceToRows: air makes intermediate rewards, which the credit rule "
+                f"{self.credit_name!r} does not use. Choose credit 'per_call', 'discounted' or "
+                "'stepwise', or leave air out"
+            )
 
     def adapt(self, source: Sequence[Span], /, attempts: Sequence[Attempt] | None = None) -> RowSet:
         """Rows of one rollout, or of several.
 
         Args:
             source: Spans in any order; empty gives no rows.
-            attempts: The rollouts' attempts: then the last that succeeded is used. Otherwise it is
-                the attempt that began last.
+            attempts: The rollouts' attempts: then the last that succeeded is used, and a rollout
+                without spans is accounted for too. Otherwise it is the attempt that began last.
 
         Raises:
-            AdapterError: The credit rule did not give one value per call.
+            AdapterError: The credit rule did not give one credit per call.
         """
         result = RowSet()
         groups = by_attempt(source)
-        chosen = _last_begun(groups) if attempts is None else _last_succeeded(attempts)
-        reasons = _reasons(groups, chosen, attempts)
+        for attempt in attempts or ():
+            groups.setdefault((attempt.rollout_id, attempt.attempt_id), [])
+        unused = unused_attempts(groups, attempts)
+        has_calls: dict[str, bool] = {}
         for key, spans in groups.items():
-            records = recorded_calls(spans)
+            result.ledger.add_rollout(key[0])
+            records = recorded_and_unrecognised(spans)
+            has_calls[key[0]] = has_calls.get(key[0], False) or bool(records)
             for record in records:
                 result.ledger.add_call(record.call)
-            if key in reasons:
-                reason, detail = reasons[key]
-                for record in records:
-                    result.ledger.exclude(_exclusion(record.call, reason, detail))
+            if key in unused:
+                _leave_out(records, spans, *unused[key], result.ledger)
             else:
-                self._adapt_attempt(records, spans, result)
+                self._adapt_attempt(records, ordered(spans), result)
+        used = {key[0] for key in groups.keys() - unused.keys()}
+        for rollout_id in (rollout_id for rollout_id, some in has_calls.items() if not some):
+            reason, detail = (
+                ("no_calls", "no model call of its attempt was recorded")
+                if rollout_id in used
+                else next(why for key, why in unused.items() if key[0] == rollout_id)
+            )
+            result.ledger.exclude(
+                Exclusion(kind="rollout", rollout_id=rollout_id, reason=reason, detail=detail)
+            )
         return result
 
     def _adapt_attempt(
         self, records: Sequence[Recorded], spans: Sequence[Span], result: RowSet
     ) -> None:
         calls = [record.call for record in records]
-        rewards = self.credit.assign(calls, spans)
-        if len(rewards) != len(calls):
+        if self.air is not None:
+            spans = ordered([*spans, *self.air.rewards(spans)])
+        credits = self.credit.assign(calls, spans)
+        if len(credits) != len(calls):
             raise AdapterError(
-                f"credit rule {type(self.credit).__name__} gave {len(rewards)} values for "
-                f"{len(calls)} calls of rollout {spans[0].rollout_id!r}"
+                f"credit rule {self.credit_name!r} gave {len(credits)} credits for {len(calls)} "
+                f"calls of rollout {spans[0].rollout_id!r}"
             )
+        _account_for_rewards(calls, credits, spans, self.credit_name, result.ledger)
         latest: dict[str | None, TrainingRow] = {}
-        for record, reward in zip(records, rewards, strict=True):
+        for record, given in zip(records, credits, strict=True):
             call = record.call
+            credit = given.model_copy(update={"rule": self.credit_name})
             problem = self._problem(record)
-            if problem is None and reward is None:
-                problem = ("no_reward", "no reward reached this call")
+            if problem is None and credit.reward is None:
+                problem = (credit.reason, credit.because or "no reward reached this call")
             if problem is not None:
-                result.ledger.exclude(_exclusion(call, *problem))
+                result.ledger.exclude(_exclusion(call, *problem, credit))
                 continue
             previous = latest.get(call.agent_name)
             row_break = previous and find_break(previous.token_ids, _prompt(call))
-            if previous is not None and row_break is None and previous.reward == reward:
-                extend(previous, call)
+            if previous is not None and row_break is None:
+                extend(previous, call, credit)
                 continue
-            row = new_row(call, reward, row_break)
+            row = new_row(call, credit, row_break)
             result.rows.append(row)
             latest[call.agent_name] = row
 
@@ -133,13 +165,12 @@ class TraceToRows(TraceAdapter[RowSet]):
         if not selects(self.agent_match, call.agent_name):
             return "agent_not_selected", f"its agent is {call.agent_name!r}"
         if record.malformed is not None:
-            return "malformed", record.malformed
+            return record.code, record.malformed
         if call.error is not None:
             return "model_error", call.error
         prompt, response = call.prompt_token_ids, call.response_token_ids
         if not prompt or not response:
-            missing = "prompt" if not prompt else "answer"
-            return "no_token_ids", f"the {missing} has no token ids"
+            return _no_token_ids(record)
         if min(prompt) < 0 or min(response) < 0:
             return "malformed", "a token id is below zero"
         logprobs = call.response_logprobs
@@ -150,7 +181,8 @@ class TraceToRows(TraceAdapter[RowSet]):
                 "malformed",
                 f"{len(response)} answer tokens with {len(logprobs)} log-probabilities",
             )
-        if not all(math.isfinite(logprob) for logprob in logprobs):
+        # One that is not finite makes the sum so.
+        if not math.isfinite(sum(logprobs)):
             return "malformed", "a log-probability is not finite"
         length = len(prompt) + len(response)
         if self.max_length is not None and length > self.max_length:
@@ -158,37 +190,46 @@ class TraceToRows(TraceAdapter[RowSet]):
         return None
 
 
-def new_row(call: ModelCall, reward: float | None, row_break: RowBreak | None) -> TrainingRow:
+def new_row(call: ModelCall, credit: Credit, row_break: RowBreak | None) -> TrainingRow:
     """A row of one call."""
-    row = TrainingRow(
+    # Without validation, which looks at every token: they were checked when the call was read.
+    row = TrainingRow.model_construct(
         rollout_id=call.rollout_id,
         attempt_id=call.attempt_id,
         agent_name=call.agent_name,
         token_ids=[],
         loss_mask=[],
         logprobs=[],
-        reward=reward,
         call_ids=[],
+        call_ranges=[],
+        credits=[],
+        model_versions=[],
         row_break=row_break,
     )
-    extend(row, call)
+    extend(row, call, credit)
     return row
 
 
-def extend(row: TrainingRow, call: ModelCall) -> None:
+def extend(row: TrainingRow, call: ModelCall, credit: Credit) -> None:
     """Append what a call adds to a row that its prompt continues."""
     given = _prompt(call)[len(row.token_ids) :]
     sampled, logprobs = call.response_token_ids or [], call.response_logprobs or []
-    row.token_ids.extend([*given, *sampled])
-    row.loss_mask.extend([0] * len(given) + [1] * len(sampled))
-    row.logprobs.extend([0.0] * len(given) + logprobs)
+    row.token_ids += given
+    start = len(row.token_ids)
+    row.token_ids += sampled
+    row.loss_mask += [0] * len(given)
+    row.loss_mask += [1] * len(sampled)
+    row.logprobs += [0.0] * len(given)
+    row.logprobs += logprobs
     row.call_ids.append(call.call_id)
+    row.call_ranges.append((start, start + len(sampled)))
+    row.credits.append(credit)
     row.model_versions.append(call.model_version)
 
 
 def find_break(tokens: Sequence[int], prompt: Sequence[int]) -> RowBreak | None:
     """Where ``prompt`` stops beginning with all of ``tokens``; None when it does to the end."""
-    if list(prompt[: len(tokens)]) == list(tokens):
+    if prompt[: len(tokens)] == tokens:
         return None
     pairs = zip(tokens, prompt, strict=False)
     shorter = min(len(tokens), len(prompt))
@@ -199,59 +240,106 @@ def find_break(tokens: Sequence[int], prompt: Sequence[int]) -> RowBreak | None:
     )
 
 
+def _account_for_rewards(
+    calls: Sequence[ModelCall],
+    credits: Sequence[Credit],
+    spans: Sequence[Span],
+    rule: str,
+    ledger: Ledger,
+) -> None:
+    used = {span_id for credit in credits for span_id in credit.sources}
+    begin = min((call.start_time for call in calls if call.start_time is not None), default=None)
+    rewards = [reward.span for reward in rewards_of(spans)]
+    last_used = max((n for n, span in enumerate(rewards) if span.span_id in used), default=-1)
+    for number, span in enumerate(rewards):
+        ledger.add_reward(span.rollout_id, span.attempt_id, span.span_id)
+        if span.span_id in used:
+            ledger.use_reward(span.rollout_id, span.attempt_id, span.span_id)
+            continue
+        if not calls:
+            why = ("no_calls", "the attempt has no recorded call that it could reach")
+        elif begin is not None and span.start_time is not None and span.start_time < begin:
+            seconds = begin - span.start_time
+            why = ("reward_before_call", f"it came {seconds:.3f} s before the first call began")
+        elif number < last_used:
+            why = ("superseded_reward", f"the rule {rule!r} took a later reward of the attempt")
+        else:
+            why = ("unused_reward", f"the rule {rule!r} gave it to no call")
+        ledger.exclude(_exclusion_of_reward(span, *why))
+
+
+def _leave_out(
+    records: Sequence[Recorded],
+    spans: Sequence[Span],
+    reason: ExclusionReason,
+    detail: str,
+    ledger: Ledger,
+) -> None:
+    for record in records:
+        ledger.exclude(_exclusion(record.call, reason, detail))
+    for reward in rewards_of(spans):
+        span = reward.span
+        ledger.add_reward(span.rollout_id, span.attempt_id, span.span_id)
+        ledger.exclude(_exclusion_of_reward(span, reason, detail))
+
+
+def _no_token_ids(record: Recorded) -> tuple[ExclusionReason, str]:
+    call, span = record.call, record.node.span
+    if span is not None and is_structured(span):
+        return (
+            "structured_output",
+            f"span {span.name!r} has the parsed object and no token ids; send the call through "
+            "the gateway",
+        )
+    missing = "prompt" if not call.prompt_token_ids else "answer"
+    return "no_token_ids", f"the {missing} has no token ids"
+
+
 def _credit_rule(credit: str | Mapping[str, Any] | CreditRule) -> CreditRule:
     from agl.config import build_component
 
     return build_component(credit, group="agl.credits", expected_type=CreditRule, default="final")
 
 
+def _name_of_rule(credit: str | Mapping[str, Any] | CreditRule) -> str:
+    if isinstance(credit, str):
+        return credit
+    if isinstance(credit, Mapping):
+        return str(credit.get("type", "final"))
+    return type(credit).__name__
+
+
+def _air(air: dict[str, Any] | AutoRewards | None) -> AutoRewards | None:
+    if air is None or isinstance(air, AutoRewards):
+        return air
+    from agl.schema import validate
+
+    return AutoRewards(**validate(AutoRewards, air, "TraceToRows air"))
+
+
 def _prompt(call: ModelCall) -> list[int]:
     return call.prompt_token_ids or []
 
 
-def _exclusion(call: ModelCall, reason: ExclusionReason, detail: str) -> Exclusion:
+def _exclusion(
+    call: ModelCall, reason: ExclusionReason, detail: str, credit: Credit | None = None
+) -> Exclusion:
     return Exclusion(
         call_id=call.call_id,
         rollout_id=call.rollout_id,
         attempt_id=call.attempt_id,
         reason=reason,
         detail=detail,
+        credit=credit,
     )
 
 
-def _last_begun(groups: Mapping[tuple[str, str], Sequence[Span]]) -> dict[str, str]:
-    """The attempt of each rollout whose first span is the latest."""
-    begun: defaultdict[str, list[tuple[float, str]]] = defaultdict(list)
-    for (rollout_id, attempt_id), spans in groups.items():
-        start = min((span.start_time or 0.0 for span in spans), default=0.0)
-        begun[rollout_id].append((start, attempt_id))
-    return {rollout_id: max(attempts)[1] for rollout_id, attempts in begun.items()}
-
-
-def _last_succeeded(attempts: Sequence[Attempt]) -> dict[str, str]:
-    succeeded = [attempt for attempt in attempts if attempt.status == "succeeded"]
-    in_order = sorted(succeeded, key=lambda attempt: attempt.sequence_id)
-    return {attempt.rollout_id: attempt.attempt_id for attempt in in_order}
-
-
-def _reasons(
-    groups: Mapping[tuple[str, str], Sequence[Span]],
-    chosen: Mapping[str, str],
-    attempts: Sequence[Attempt] | None,
-) -> dict[tuple[str, str], tuple[ExclusionReason, str]]:
-    """Why attempts that are not used are not."""
-    status = {(a.rollout_id, a.attempt_id): a.status for a in attempts or ()}
-    reasons: dict[tuple[str, str], tuple[ExclusionReason, str]] = {}
-    for key in groups:
-        used = chosen.get(key[0])
-        if used == key[1]:
-            continue
-        if used is not None:
-            reasons[key] = ("superseded_attempt", f"attempt {used!r} is used")
-        else:
-            found = status.get(key, "not among the attempts given")
-            reasons[key] = (
-                "failed_attempt",
-                f"no attempt succeeded; the status of this one: {found}",
-            )
-    return reasons
+def _exclusion_of_reward(span: Span, reason: ExclusionReason, detail: str) -> Exclusion:
+    return Exclusion(
+        kind="reward",
+        call_id=span.span_id,
+        rollout_id=span.rollout_id,
+        attempt_id=span.attempt_id,
+        reason=reason,
+        detail=detail,
+    )

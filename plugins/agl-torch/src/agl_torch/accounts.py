@@ -5,9 +5,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from agl.types import ExclusionReason, TrainingRow
+from agl.advantages import sibling_advantages
+from agl.types import Advantage, Exclusion, ExclusionReason, Ledger, TrainingRow
 from agl_torch.learner import Sample
-from agl_torch.loss import group_advantages
 
 if TYPE_CHECKING:
     from agl_torch.collect import Collected, Ended
@@ -16,44 +16,67 @@ _EXCLUDED = "excluded/"
 
 
 def make_samples(collected: "Collected", normalise_std: bool) -> list[Sample]:
-    """Rows with their advantages; every row goes into one bin of the ledger.
+    """Rows with their advantages; every call goes into one bin of the ledger.
 
-    Rows of failed rollouts, without reward, and without advantage are excluded. A failed rollout
+    Calls of failed rollouts, without reward, and without advantage are excluded. A failed rollout
     does not count in the mean of its group either.
     """
-    groups: dict[int, list[list[TrainingRow]]] = {}
+    groups: dict[int, list[list[tuple[int, TrainingRow]]]] = {}
     for one in collected.ended:
-        usable: list[TrainingRow] = []
-        for row in one.rows:
+        usable: list[tuple[int, TrainingRow]] = []
+        for number, row in enumerate(one.rows):
             reason = _reason(one, row)
             if reason is None:
-                usable.append(row)
+                usable.append((number, row))
             else:
                 collected.ledger.exclude_row(row, *reason)
         if usable:
             groups.setdefault(one.group, []).append(usable)
     samples: list[Sample] = []
-    for rows_G in groups.values():
-        rewards_G = [[row.reward or 0.0 for row in rows] for rows in rows_G]
-        advantages_G = group_advantages(rewards_G, normalise_std)
-        for rows, advantages in zip(rows_G, advantages_G, strict=True):
-            for row, advantage in zip(rows, advantages, strict=True):
-                if advantage == 0.0:
-                    detail = "its reward equals the mean of its group"
-                    collected.ledger.exclude_row(row, "zero_advantage", detail)
-                else:
-                    collected.ledger.train(row)
-                    samples.append(Sample(row, advantage))
+    for numbered_G in groups.values():
+        rows_G = [[row for _, row in numbered] for numbered in numbered_G]
+        advantages_G = sibling_advantages(rows_G, normalise_std)
+        for numbered, advantages in zip(numbered_G, advantages_G, strict=True):
+            for (number, row), of_calls in zip(numbered, advantages, strict=True):
+                sample = _sample(row, of_calls, number, collected.ledger)
+                if sample is not None:
+                    samples.append(sample)
     return samples
+
+
+def _sample(
+    row: TrainingRow, advantages: Sequence[Advantage], number: int, ledger: Ledger
+) -> Sample | None:
+    """What of a row is trained; the calls without advantage are excluded."""
+    kept = [n for n, advantage in enumerate(advantages) if advantage.value != 0.0]
+    for n, advantage in enumerate(advantages):
+        if advantage.value == 0.0:
+            ledger.exclude(
+                Exclusion(
+                    call_id=row.call_ids[n],
+                    rollout_id=row.rollout_id,
+                    attempt_id=row.attempt_id,
+                    reason="zero_advantage",
+                    detail=f"its reward equals the mean of its group: {advantage.because}",
+                    credit=row.credits[n],
+                    advantage=advantage,
+                )
+            )
+    if not kept:
+        return None
+    row, given = row.only(kept), [advantages[n] for n in kept]
+    ledger.train(row, given, number)
+    return Sample(row, [advantage.value for advantage in given])
 
 
 def _reason(one: "Ended", row: TrainingRow) -> tuple[ExclusionReason, str] | None:
     if one.rollout.status != "succeeded":
         return "failed_attempt", f"its rollout ended as {one.rollout.status}"
-    if row.reward is None:
+    rewards = [credit.reward for credit in row.credits]
+    if any(reward is None for reward in rewards):
         return "no_reward", "no reward reached this row"
-    if not math.isfinite(row.reward):
-        return "malformed", f"its reward is {row.reward}"
+    if not all(math.isfinite(reward) for reward in rewards if reward is not None):
+        return "malformed", f"its rewards are {rewards}"
     return None
 
 

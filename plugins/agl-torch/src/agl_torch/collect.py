@@ -11,6 +11,7 @@ from agl.emitter import find_final_reward
 from agl.errors import ConfigError
 from agl.types import (
     EnqueueRolloutRequest,
+    Exclusion,
     Ledger,
     Rollout,
     RolloutConfig,
@@ -171,6 +172,16 @@ class Collector:
                 f"{type(adapted).__name__}. Use the adapter 'rows', or leave the adapter out"
             )
         ledger.merge(adapted.ledger)
+        if not attempts:
+            ledger.add_rollout(rollout.rollout_id)
+            ledger.exclude(
+                Exclusion(
+                    kind="rollout",
+                    rollout_id=rollout.rollout_id,
+                    reason="not_run",
+                    detail=f"it ended as {rollout.status} before any attempt began",
+                )
+            )
         reward = None
         if rollout.status == "succeeded":
             used = [a.attempt_id for a in attempts if a.status == "succeeded"][-1:]

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 from agl.algorithm import Algorithm
 from agl.errors import AlgorithmError, ConfigError
+from agl.ledger import save_ledger
 from agl.types import Dataset
 
 if TYPE_CHECKING:
@@ -68,6 +69,9 @@ class GRPO(Algorithm):
         clip_low: Ratios of probabilities count down to ``1 - clip_low``.
         clip_high: Ratios count up to ``1 + clip_high``.
         normalise_std: Divide advantages by the standard deviation of the group's rewards.
+        credit: The credit rule, which says which call gets how much of which reward: its name, or
+            a dict of ``type`` and options. None leaves it to the adapter, whose default is
+            ``final``.
         entropy_bonus: Reward for undecided tokens, per nat; keeps the model exploring.
         kl_coefficient: Penalty on the divergence from the start; 0 keeps no copy of the start.
         max_grad_norm: Longer gradients are shortened.
@@ -117,6 +121,7 @@ class GRPO(Algorithm):
         clip_low: float = 0.2,
         clip_high: float = 0.28,
         normalise_std: bool = True,
+        credit: str | dict[str, Any] | None = None,
         entropy_bonus: float = 0.0,
         kl_coefficient: float = 0.0,
         max_grad_norm: float = 1.0,
@@ -184,6 +189,8 @@ class GRPO(Algorithm):
         self.rollout_timeout_seconds = rollout_timeout_seconds
         self.device, self.dtype, self.torch_threads = device, dtype, torch_threads
         self.max_batch_size, self.show_progress = max_batch_size, show_progress
+        if credit is not None:
+            self.adapter_options = {"credit": credit}
         self.summary: dict[str, Any] | None = None
         """What ``summary.json`` holds, once ``run`` has ended."""
         self._session: Session | None = None
@@ -270,9 +277,14 @@ class GRPO(Algorithm):
         for one in collected.ended:
             for row in one.rows:
                 collected.ledger.exclude_row(row, "not_trained_mode", "its rollout is a validation")
-        collected.ledger.check()
-        session.totals.add(collected)
+        await self._keep(collected, session, session.last_step)
         return collected
+
+    async def _keep(self, collected: "Collected", session: "Session", step: int) -> None:
+        rollouts = [one.rollout for one in collected.ended]
+        store = self.get_store()
+        await save_ledger(store, collected.ledger, rollouts, step=step, algorithm="grpo")
+        session.totals.add(collected)
 
     async def _evaluate_on(
         self, dataset: Dataset[Any] | None, step: int, session: "Session", report: "Report"
@@ -298,8 +310,8 @@ class GRPO(Algorithm):
             {"algorithm": "grpo", "step": step, "version": session.server.version},
         )
         samples = make_samples(collected, self.normalise_std)
-        collected.ledger.check()
-        session.totals.add(collected)
+        await self._keep(collected, session, step)
+        session.last_step = step
         session.rewards.append(collected.mean_reward)
         learned: dict[str, float] = {}
         update_start = time.perf_counter()

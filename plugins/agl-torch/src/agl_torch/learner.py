@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from agl_torch.batch import chunks_by_tokens, sampled_positions, score_rows
+from agl_torch.batch import chunks_by_tokens, score_rows
 from agl_torch.loss import policy_loss, row_weights
 
 if TYPE_CHECKING:
@@ -40,7 +40,8 @@ class Sample:
     """A row with what the loss needs beside its tokens."""
 
     row: "TrainingRow"
-    advantage: float
+    advantages: list[float]
+    """One per call of the row."""
     weight: float = 0.0
     """Of each of its sampled tokens."""
     reference_N: "Tensor | None" = None
@@ -178,10 +179,11 @@ class Learner:
         advantages: list[float] = []
         weights: list[float] = []
         for sample in samples:
-            positions = sampled_positions(sample.row)
-            old.extend(sample.row.logprobs[position] for position in positions)
-            advantages.extend([sample.advantage] * len(positions))
-            weights.extend([sample.weight] * len(positions))
+            ranges = zip(sample.row.call_ranges, sample.advantages, strict=True)
+            for (start, end), advantage in ranges:
+                old.extend(sample.row.logprobs[start:end])
+                advantages.extend([advantage] * (end - start))
+                weights.extend([sample.weight] * (end - start))
         device = self.model.device
         return (
             torch.tensor(old, device=device),

@@ -17,8 +17,8 @@ Where we differ from the first of these:
 
 1. A rollout may have several rows (sequences). Mean and deviation of a group are over rollouts,
    each with weight 1 whatever its number of rows, and so is the loss.
-2. Rows of one rollout may have different rewards, when a credit rule gave them; each row's
-   advantage is then its own reward against the group's mean.
+2. Calls of one rollout may have different rewards, and be compared with different calls of
+   sibling rollouts, when a credit rule says so; ``agl.advantages`` has that part of the formula.
 3. Groups whose rewards are all equal are left out of the batch instead of counting as zeros, so a
    step's size does not shrink as tasks are solved.
 4. The entropy of the whole distribution at each sampled token may be rewarded.
@@ -31,40 +31,6 @@ import torch
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-EQUAL = 1e-8
-"""Rewards of a group that differ by no more are equal."""
-
-
-def group_advantages(
-    rewards_G_D: Sequence[Sequence[float]], normalise_std: bool = True
-) -> list[list[float]]:
-    """Advantage per row of one group.
-
-    Args:
-        rewards_G_D: Per rollout of the group, one reward per row of it (at least one).
-        normalise_std: Divide by the group's (population) standard deviation plus 1e-6.
-
-    Returns:
-        Same shape. All zero when the rewards are equal.
-
-    Raises:
-        ValueError: The group, or a rollout, is empty.
-
-    Example:
-        ``[[1.0], [0.0, 0.0]]``: two rollouts, the second in two rows. Mean 0.5 and deviation 0.5,
-        as if each had one row: ``[[1.0], [-1.0, -1.0]]`` (up to the 1e-6).
-    """
-    if not rewards_G_D or any(not row for row in rewards_G_D):
-        raise ValueError(f"a group needs rollouts, and each of them rows; got {rewards_G_D!r}")
-    mean = sum(sum(row) / len(row) for row in rewards_G_D) / len(rewards_G_D)
-    variance = sum(
-        sum((reward - mean) ** 2 for reward in row) / len(row) for row in rewards_G_D
-    ) / len(rewards_G_D)
-    if variance**0.5 <= EQUAL:
-        return [[0.0] * len(row) for row in rewards_G_D]
-    scale = variance**0.5 + 1e-6 if normalise_std else 1.0
-    return [[(reward - mean) / scale for reward in row] for row in rewards_G_D]
 
 
 def row_weights(rollout_ids: Sequence[str], num_sampled: Sequence[int]) -> list[float]:

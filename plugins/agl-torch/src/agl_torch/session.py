@@ -44,6 +44,8 @@ class Session:
     folder: Path
     steps_done: int
     """Before this run began."""
+    last_step: int
+    """The one that was done last."""
     totals: Totals
     rewards: list[float | None] = field(default_factory=list[float | None])
     """Mean per step of this run."""
@@ -136,6 +138,7 @@ async def open_session(options: "GRPO", num_tasks: int) -> AsyncGenerator[Sessio
             train_resources_id=await _publish(options, gateway, options.temperature),
             folder=folder,
             steps_done=progress.step,
+            last_step=progress.step,
             totals=Totals(progress.totals),
         )
     finally:

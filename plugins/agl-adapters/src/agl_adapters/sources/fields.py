@@ -10,6 +10,46 @@ from agl.types import ModelCall, Span
 CALLS = ("chat", "text_completion", "generate_content")
 """Values of ``gen_ai.operation.name`` that are model calls; agents and tools are others."""
 
+HINTS = ("gen_ai.usage.", "gen_ai.response.", "gen_ai.request.", "llm.", "prompt_token_ids")
+"""Keys, or beginnings of them, that only model calls (or parts of one) have."""
+
+
+class MessageError(ValueError):
+    """A message that cannot be read."""
+
+
+def checked_role(message: Mapping[str, Any]) -> str:
+    """The role of a message.
+
+    Raises:
+        MessageError: It has none.
+    """
+    role = message.get("role")
+    if not isinstance(role, str) or not role:
+        raise MessageError(f"expected a message with a role, got the keys {sorted(message)}")
+    return role
+
+
+def looks_like_call(span: Span) -> bool:
+    """Whether a span that no reader knows has what only model calls have."""
+    if span.attributes.get(Key.OPERATION, CALLS[0]) not in CALLS:
+        return False
+    kind = str(span.attributes.get("openinference.span.kind", "LLM"))
+    return kind == "LLM" and any(key.startswith(HINTS) for key in span.attributes)
+
+
+def is_structured(span: Span) -> bool:
+    """Whether a span says that the answer is an object of a given form."""
+    attributes = span.attributes
+    return (
+        attributes.get("gen_ai.output.type") == "json"
+        or "response_format" in str(attributes.get("llm.invocation_parameters", ""))
+        or any(
+            "response_format" in key or "structured_output" in key or key.endswith(".parsed")
+            for key in attributes
+        )
+    )
+
 
 def make_call(span: Span, **fields: Any) -> ModelCall:
     """A call recorded by ``span``; ``fields`` are what the reader found."""

@@ -10,7 +10,13 @@ from typing import Any
 from agl.semconv import ModelCallAttributes as Key
 from agl.types import ModelCall, Span
 from agl.utils.otel import filter_attributes, unflatten_attributes
-from agl_adapters.sources.fields import CALLS, make_call, response_fields, token_fields
+from agl_adapters.sources.fields import (
+    CALLS,
+    checked_role,
+    make_call,
+    response_fields,
+    token_fields,
+)
 
 PREFIXES = ("gen_ai.prompt.", "gen_ai.completion.", "gen_ai.request.", "gen_ai.response.")
 CONTENT_TYPES = ("text", "image_url", "input_audio", "file", "refusal")
@@ -48,9 +54,10 @@ def _indexed(attributes: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]
 
 
 def _message(item: Mapping[str, Any]) -> dict[str, Any]:
-    if "role" not in item:
-        raise ValueError(f"expected a message with a role, got the keys {sorted(item)}")
-    message: dict[str, Any] = {"role": item["role"], "content": _content(item.get("content"))}
+    message: dict[str, Any] = {
+        "role": checked_role(item),
+        "content": _content(item.get("content")),
+    }
     for key in ("name", "tool_call_id"):
         if item.get(key):
             message[key] = item[key]

@@ -10,7 +10,13 @@ from typing import Any
 
 from agl.semconv import ModelCallAttributes as Key
 from agl.types import ModelCall, Span
-from agl_adapters.sources.fields import CALLS, make_call, response_fields, token_fields
+from agl_adapters.sources.fields import (
+    CALLS,
+    checked_role,
+    make_call,
+    response_fields,
+    token_fields,
+)
 
 SYSTEM_INSTRUCTIONS = "gen_ai.system_instructions"
 
@@ -55,6 +61,7 @@ def message_fields(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 def chat_messages(message: Mapping[str, Any]) -> list[dict[str, Any]]:
     """One message in OpenAI's form; each answer of a tool is a message of its own."""
+    role = checked_role(message)
     if "parts" not in message:
         return [dict(message)]
     content: list[dict[str, Any]] = []
@@ -70,7 +77,7 @@ def chat_messages(message: Mapping[str, Any]) -> list[dict[str, Any]]:
             content.append(_content_part(part))
     if answers:
         return answers
-    chat: dict[str, Any] = {"role": message["role"], "content": _joined(content)}
+    chat: dict[str, Any] = {"role": role, "content": _joined(content)}
     if message.get("name"):
         chat["name"] = message["name"]
     if calls:

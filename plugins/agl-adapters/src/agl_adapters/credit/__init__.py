@@ -1,0 +1,1 @@
+"""Credit rules: which call gets how much of which reward. One module per rule."""

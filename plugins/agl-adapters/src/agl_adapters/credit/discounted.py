@@ -1,0 +1,55 @@
+"""``discounted``: the return to go."""
+
+from collections.abc import Sequence
+
+from agl.adapter import CreditRule
+from agl.errors import ConfigError
+from agl.types import Credit, ModelCall, Span
+from agl_adapters.credit.rewards import returns_to_go, rewards_by_call
+
+
+class Discounted(CreditRule):
+    """A call gets its own reward plus the discounted rewards of the calls after it.
+
+    Own rewards are those of the rule ``per_call``; a final reward is the last call's own. With n
+    calls, call k gets ``G_k = r_k + gamma * G_(k+1)``, ``G_(n-1) = r_(n-1)``. A call after which no
+    reward comes gets none. Call k is compared with call k of sibling rollouts, as all earlier ones
+    would otherwise look worse than all later ones.
+
+    Args:
+        gamma: Of a reward, so much is left one call earlier; 0 to 1.
+    """
+
+    def __init__(self, gamma: float = 0.95) -> None:
+        self.gamma = checked_gamma("Discounted", gamma)
+
+    def assign(self, calls: Sequence[ModelCall], spans: Sequence[Span]) -> list[Credit]:
+        """The return from each call on."""
+        by_call, _ = rewards_by_call(calls, spans)
+        credits: list[Credit] = []
+        for number, (value, sources) in enumerate(returns_to_go(by_call, self.gamma)):
+            if not sources:
+                because = "no reward comes with this call or after it"
+                credits.append(Credit(reward=None, because=because))
+                continue
+            credits.append(
+                Credit(
+                    reward=value,
+                    sources=sources,
+                    because=f"the return from call {number + 1} of {len(calls)} on, at gamma "
+                    f"{self.gamma:.4g}, is {value:.4g}",
+                    group=f"call {number + 1}",
+                )
+            )
+        return credits
+
+
+def checked_gamma(rule: str, gamma: float) -> float:
+    """A discount.
+
+    Raises:
+        ConfigError: It is not from 0 to 1.
+    """
+    if not 0 <= gamma <= 1:
+        raise ConfigError(f"{rule} gamma={gamma!r}: expected a number from 0 to 1")
+    return gamma

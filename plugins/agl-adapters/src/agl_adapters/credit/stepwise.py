@@ -1,0 +1,77 @@
+"""``stepwise``: the whole rollout against its siblings, and each step against the same step."""
+
+import hashlib
+from array import array
+from collections import Counter
+from collections.abc import Sequence
+from typing import Literal
+
+from agl.adapter import CreditRule
+from agl.errors import ConfigError
+from agl.types import Credit, ModelCall, Span, StepCredit
+from agl_adapters.credit.discounted import checked_gamma
+from agl_adapters.credit.final import final_credit
+from agl_adapters.credit.rewards import returns_to_go, rewards_by_call, rewards_of
+
+
+class Stepwise(CreditRule):
+    """Two comparisons in one advantage, as in GiGPO (arXiv:2505.10978).
+
+    The last reward of the attempt is compared with those of sibling rollouts, as with ``final``. To
+    that comes, ``weight`` times, the comparison of the call's discounted return with the returns of
+    the same step of sibling rollouts, which tells good steps of a bad rollout from bad ones.
+
+    Where it differs from the paper: the first comparison takes the last reward, not the sum of all,
+    which would count a final score twice where the agent emits both it and its parts.
+
+    Args:
+        same: What the same step is: ``number``, the agent's n-th call; ``prompt``, a call with the
+            very same prompt (the paper's anchor states).
+        weight: Of the second comparison.
+        gamma: Of a reward, so much is left one call earlier; 0 to 1.
+
+    Raises:
+        ConfigError: An option is out of its range.
+    """
+
+    def __init__(
+        self,
+        same: Literal["number", "prompt"] = "number",
+        weight: float = 1.0,
+        gamma: float = 0.95,
+    ) -> None:
+        if same not in ("number", "prompt"):
+            raise ConfigError(f"Stepwise same={same!r}: expected 'number' or 'prompt'")
+        if weight < 0:
+            raise ConfigError(f"Stepwise weight={weight!r}: expected 0 or more")
+        self.same = same
+        self.weight = weight
+        self.gamma = checked_gamma("Stepwise", gamma)
+
+    def assign(self, calls: Sequence[ModelCall], spans: Sequence[Span]) -> list[Credit]:
+        """The last reward for every call, with the return of its step beside it."""
+        whole = final_credit(rewards_of(spans))
+        if whole.reward is None:
+            return [whole] * len(calls)
+        by_call, _ = rewards_by_call(calls, spans)
+        returns = returns_to_go(by_call, self.gamma)
+        credits: list[Credit] = []
+        seen: Counter[str | None] = Counter()
+        for call, (value, sources) in zip(calls, returns, strict=True):
+            seen[call.agent_name] += 1
+            step = StepCredit(
+                group=self._group(call, seen[call.agent_name]), reward=value, weight=self.weight
+            )
+            because = f"{whole.because}; the return of this step ({step.group}) is {value:.4g}"
+            used = [*whole.sources, *(s for s in sources if s not in whole.sources)]
+            credits.append(
+                whole.model_copy(update={"because": because, "sources": used, "step": step})
+            )
+        return credits
+
+    def _group(self, call: ModelCall, number: int) -> str:
+        agent = f" of agent {call.agent_name}" if call.agent_name else ""
+        if self.same == "number":
+            return f"call {number}{agent}"
+        tokens = array("q", call.prompt_token_ids or [])
+        return f"prompt {hashlib.sha256(tokens.tobytes()).hexdigest()[:12]}{agent}"
