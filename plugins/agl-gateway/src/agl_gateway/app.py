@@ -4,7 +4,7 @@ import asyncio
 import hmac
 import logging
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,7 +17,8 @@ from agl_gateway.errors import ClientGoneError, RefusedError
 from agl_gateway.forward import relay
 from agl_gateway.recorder import Recorder
 from agl_gateway.records import CallRecord, Origin
-from agl_gateway.upstream import Upstream
+from agl_gateway.routing import Tries, deadline_of
+from agl_gateway.upstream import Opens, Upstream
 from agl_gateway.wire import JSON, Interruptible, Receive, Reply, Scope, Send, read_body
 
 logger = logging.getLogger("agl.gateway")
@@ -92,9 +93,10 @@ class GatewayApp:
     ) -> None:
         self.backends = backends
         self.guards: list[Guard] = []
-        self.upstream = Upstream(num_retries)
+        self.upstream: Opens = Upstream()
         self._get_store = get_store
         self._callbacks = callbacks
+        self._num_retries = num_retries
         self._authorization = f"Bearer {api_key}".encode() if api_key else b""
         self._api_key = (api_key or "").encode()
         self._attempt_secret = attempt_secret
@@ -249,7 +251,11 @@ class GatewayApp:
                     Call(dialect, origin, record, exchange, request.scope["headers"])
                 )
                 answer = await self.upstream.open(
-                    lambda: self._choose(exchange.model, origin),
+                    Tries(
+                        lambda tried: self._choose(exchange.model, origin, tried),
+                        self._num_retries,
+                        lambda: deadline_of(request.scope["headers"], record.start_time),
+                    ),
                     exchange,
                     dialect.path,
                     self._callbacks,
@@ -286,12 +292,12 @@ class GatewayApp:
             await guard.before(call)
         return call
 
-    def _choose(self, model: object, origin: Origin) -> Backend:
+    def _choose(self, model: object, origin: Origin, tried: Collection[Backend] = ()) -> Backend:
         backends = self.backends
         names = ", ".join(backends.names) or "none yet"
         if not isinstance(model, str):
             raise RefusedError(400, f"the request has no 'model'; served models: {names}")
-        backend = backends.choose(model, origin.attempt_id or None)
+        backend = backends.choose(model, origin.attempt_id or None, tried)
         if backend is None:
             raise RefusedError(
                 404, f"unknown model {model!r}; served models: {names}", "model_not_found"

@@ -2,21 +2,27 @@
 
 import os
 import random
+import time
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
 from agl.errors import ConfigError
 from agl.gateway import ModelConfig
+from agl_gateway.budget import Price, checked_price
+from agl_gateway.forced import ForcedParameters, checked_forced
 
 OPENAI_URL = "https://api.openai.com/v1"
 PREFIXES = ("hosted_vllm/", "openai/")
 PARAMETERS = ("model", "api_base", "api_key")
+SLACK = 1.25
+"""So much busier than the least busy replica an attempt's own may be: what it has cached of the
+attempt's earlier calls is worth more than an even load."""
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Backend:
     """One server that answers for a model."""
 
@@ -27,6 +33,18 @@ class Backend:
     url: str
     """Where chat completions are posted."""
     headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    forced: ForcedParameters = field(default_factory=dict[str, dict[str, Any]])
+    """Parameters that calls get whatever the agent says, by mode of the rollout."""
+    price: Price | None = None
+    in_flight: int = 0
+    """Calls that it is answering now."""
+    rests_until: float = 0.0
+    """``time.monotonic()`` before which it is better left alone."""
+
+    @property
+    def key(self) -> str:
+        """What tells it from other backends."""
+        return repr((self.model_name, self.model, self.url, self.headers, self.forced, self.price))
 
     @property
     def takes_extensions(self) -> bool:
@@ -35,41 +53,76 @@ class Backend:
 
 
 class Backends:
-    """Which backend answers for which model name. Immutable: a new list makes a new object.
+    """Which backend answers for which model name. A new list makes a new object.
 
     Args:
-        model_list: Several entries of one name are replicas: the calls of one attempt all go to
-            the same of them, which keeps that server's prefix cache warm.
+        model_list: Several entries of one name are replicas.
+        previous: What this list replaces: of a backend that is in both, the load is carried over.
 
     Raises:
         ConfigError: An entry is incomplete or has an unknown key.
     """
 
-    def __init__(self, model_list: Sequence[ModelConfig]) -> None:
+    def __init__(
+        self, model_list: Sequence[ModelConfig], previous: "Backends | None" = None
+    ) -> None:
         self._by_name: dict[str, list[Backend]] = {}
+        known = {one.key: one for one in previous.all()} if previous else {}
         for number, entry in enumerate(model_list):
             backend = _backend(entry, f"model_list[{number}]")
-            self._by_name.setdefault(backend.model_name, []).append(backend)
+            backend = known.pop(backend.key, backend)
+            replicas = self._by_name.setdefault(backend.model_name, [])
+            replicas.append(backend)
+            if (backend.forced, backend.price) != (replicas[0].forced, replicas[0].price):
+                raise ConfigError(
+                    f"model_list[{number}] ({backend.model_name!r}): forced_parameters and price "
+                    "differ from those of another entry of this name; replicas must agree, since "
+                    "a call goes to any of them"
+                )
 
     @property
     def names(self) -> list[str]:
         """The model names, in order of the list."""
         return list(self._by_name)
 
-    def choose(self, model_name: str, attempt_id: str | None) -> Backend | None:
-        """A backend of that model, or None for an unknown name."""
+    def all(self) -> list[Backend]:
+        """Every backend of every model."""
+        return [backend for replicas in self._by_name.values() for backend in replicas]
+
+    def of(self, model_name: str) -> Sequence[Backend]:
+        """The replicas of a model; none for an unknown name."""
+        return self._by_name.get(model_name, ())
+
+    def choose(
+        self, model_name: str, attempt_id: str | None, tried: Collection[Backend] = ()
+    ) -> Backend | None:
+        """The replica for a call: the least busy one, and the attempt's own while loads are equal.
+
+        Args:
+            model_name: What the call asks for; None comes back for an unknown name.
+            attempt_id: Whose call it is; those of one attempt go to one replica if they can.
+            tried: Replicas that come into question only when there are no others.
+        """
         replicas = self._by_name.get(model_name)
         if not replicas:
             return None
         if len(replicas) == 1:
             return replicas[0]
-        if attempt_id is None:
-            return random.choice(replicas)
-        return replicas[zlib.crc32(attempt_id.encode()) % len(replicas)]
+        now = time.monotonic()
+        fresh = [one for one in replicas if one not in tried] or replicas
+        ready = [one for one in fresh if one.rests_until <= now]
+        if not ready:
+            return min(fresh, key=lambda one: one.rests_until)
+        least = min(one.in_flight for one in ready)
+        if attempt_id:
+            own = replicas[zlib.crc32(attempt_id.encode()) % len(replicas)]
+            if own in ready and own.in_flight <= least * SLACK:
+                return own
+        return random.choice([one for one in ready if one.in_flight == least])
 
 
 def _backend(entry: Mapping[str, Any], where: str) -> Backend:
-    _refuse_unknown(entry, ("model_name", "litellm_params"), where)
+    _refuse_unknown(entry, tuple(ModelConfig.__annotations__), where)
     name, params = entry.get("model_name"), entry.get("litellm_params")
     if not name or not isinstance(params, Mapping):
         raise ConfigError(
@@ -101,6 +154,8 @@ def _backend(entry: Mapping[str, Any], where: str) -> Backend:
         model=model.removeprefix(prefix),
         url=f"{str(api_base).rstrip('/')}/chat/completions",
         headers={"authorization": f"Bearer {api_key}"} if api_key else {},
+        forced=checked_forced(entry.get("forced_parameters"), f"{where} ({name!r})"),
+        price=checked_price(entry.get("price"), f"{where} ({name!r})"),
     )
 
 

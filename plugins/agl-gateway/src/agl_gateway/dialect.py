@@ -43,6 +43,8 @@ class Exchange:
 
     def __init__(self, request: bytes, fields: dict[str, Raw]) -> None:
         self.request = request
+        self.asked = request
+        """The request before anything was forced upon it: what a recording knows it by."""
         self.fields = fields
         self.model: Any = msgspec.json.decode(fields["model"]) if "model" in fields else None
         """Which model is asked for; the caller checks that it is a known one."""
@@ -82,7 +84,7 @@ class Exchange:
         """What the agent gets for the next piece of a stream; pieces end anywhere."""
         if not self._removed:
             return data
-        *events, self._rest = _events(self._rest + data)
+        *events, self._rest = split_events(self._rest + data)
         return b"".join([self._event(event) for event in events])
 
     def end(self) -> bytes:
@@ -179,10 +181,10 @@ def event_data(event: bytes) -> bytes:
 
 def events_of(stream: bytes) -> list[bytes]:
     """The data of each event of a stream."""
-    return [data for data in map(event_data, _events(stream)) if data]
+    return [data for data in map(event_data, split_events(stream)) if data]
 
 
-def _events(data: bytes) -> list[bytes]:
+def split_events(data: bytes) -> list[bytes]:
     """The events in ``data``, each with its blank line; the last may be a part of one."""
     if b"\r" in data:
         data = data.replace(b"\r\n", b"\n")

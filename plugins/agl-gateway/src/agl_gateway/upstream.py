@@ -2,7 +2,7 @@
 
 import asyncio
 import io
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Protocol, Self
 
 import aiohttp
@@ -11,6 +11,7 @@ from yarl import URL
 from agl_gateway.backends import Backend
 from agl_gateway.dialect import Exchange
 from agl_gateway.errors import RefusedError
+from agl_gateway.routing import Tries, retry_after
 
 CONNECT_SECONDS = 10.0
 CHAT = "chat/completions"
@@ -21,6 +22,10 @@ LARGE_BODY = 2**19
 
 class BrokenOffError(Exception):
     """The backend ended its answer in the middle."""
+
+
+class UnreachableError(Exception):
+    """The backend gave no answer at all."""
 
 
 class Answer(Protocol):
@@ -49,10 +54,11 @@ class Answer(Protocol):
 class HttpAnswer:
     """An ``Answer`` that comes over HTTP."""
 
-    __slots__ = ("_response", "headers", "status")
+    __slots__ = ("_backend", "_response", "headers", "status")
 
-    def __init__(self, response: aiohttp.ClientResponse) -> None:
+    def __init__(self, response: aiohttp.ClientResponse, backend: Backend) -> None:
         self._response = response
+        self._backend = backend
         self.status = response.status
         self.headers: Mapping[str, str] = response.headers
 
@@ -71,18 +77,40 @@ class HttpAnswer:
 
     def close(self) -> None:
         self._response.release()
+        self._backend.in_flight -= 1
+
+
+class Opens(Protocol):
+    """What answers calls: backends, or something in their place."""
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(self, *exc_info: object) -> None: ...
+
+    async def open(
+        self, tries: Tries, exchange: Exchange, path: str, callbacks: tuple[str, ...]
+    ) -> Answer:
+        """Send a call, and return its answer when status and headers are there.
+
+        Args:
+            tries: Who shall answer, and who else when that fails.
+            exchange: The call.
+            path: What is called, under the backend's ``api_base``.
+            callbacks: What to ask the backend for, if it takes such things.
+
+        Raises:
+            RefusedError: There is no answer that could be passed on.
+        """
+        ...
 
 
 class Upstream:
-    """Opens calls to backends, and tries again where that may help.
+    """Opens calls to backends, and goes to others when one cannot be reached or is overloaded.
 
-    Args:
-        num_retries: Further tries when a backend cannot be reached or answers 429, 502, 503 or
-            504; the waits double, from 0.1 s. A stream that has begun is never tried again.
+    A stream that has begun is never tried again.
     """
 
-    def __init__(self, num_retries: int) -> None:
-        self._num_retries = num_retries
+    def __init__(self) -> None:
         self._urls: dict[str, URL] = {}
 
     async def __aenter__(self) -> Self:
@@ -102,54 +130,52 @@ class Upstream:
         await self._session.close()
 
     async def open(
-        self,
-        choose: Callable[[], Backend],
-        exchange: Exchange,
-        path: str,
-        callbacks: tuple[str, ...],
+        self, tries: Tries, exchange: Exchange, path: str, callbacks: tuple[str, ...]
     ) -> Answer:
-        """Send a call, and return its answer when status and headers are there.
-
-        Args:
-            choose: Who shall answer; asked again for every try.
-            exchange: The call.
-            path: What is called, under the backend's ``api_base``.
-            callbacks: What to ask the backend for, if it takes such things.
-
-        Raises:
-            RefusedError: There is no answer that could be passed on.
-        """
-        tries, stale, wait = 0, False, 0.1
+        """See ``Opens``."""
         while True:
-            backend = choose()
+            backend = tries.take()
             body = exchange.body_for(backend.model, callbacks if backend.takes_extensions else ())
             url = backend.url.removesuffix(CHAT) + path
             try:
-                response = await self._session.post(
-                    self._urls.get(url) or self._urls.setdefault(url, URL(url, encoded=True)),
-                    data=body if len(body) < LARGE_BODY else io.BytesIO(body),
-                    headers=backend.headers,
-                    allow_redirects=False,
-                )
-            except aiohttp.ServerDisconnectedError as error:
-                # Most often a kept connection that the backend closed just now: try another one.
-                failure = str(error) or type(error).__name__
-                if not stale:
-                    stale = True
-                    continue
-            except (aiohttp.ClientError, TimeoutError, OSError) as error:
-                failure = str(error) or type(error).__name__
+                answer = await self._post(backend, url, body)
+            except UnreachableError as error:
+                wait = tries.failed()
+                if wait is None:
+                    raise RefusedError(
+                        502,
+                        f"the backend of model {backend.model_name!r} at {url} cannot be reached "
+                        f"after {tries.number} tries: {error}",
+                    ) from None
             else:
-                if response.status not in RETRIED_STATUS or tries >= self._num_retries:
-                    return HttpAnswer(response)
-                failure = ""
-                response.release()
-            if tries >= self._num_retries:
-                raise RefusedError(
-                    502,
-                    f"the backend of model {backend.model_name!r} at {url} cannot be "
-                    f"reached after {tries + 1} tries: {failure}",
-                )
-            tries += 1
+                if answer.status not in RETRIED_STATUS:
+                    return answer
+                wait = tries.failed(retry_after(answer.headers))
+                if wait is None:
+                    return answer
+                answer.close()
             await asyncio.sleep(wait)
-            wait *= 2
+
+    async def _post(self, backend: Backend, url: str, body: bytes) -> HttpAnswer:
+        stale = False
+        backend.in_flight += 1
+        try:
+            while True:
+                try:
+                    response = await self._session.post(
+                        self._urls.get(url) or self._urls.setdefault(url, URL(url, encoded=True)),
+                        data=body if len(body) < LARGE_BODY else io.BytesIO(body),
+                        headers=backend.headers,
+                        allow_redirects=False,
+                    )
+                    return HttpAnswer(response, backend)
+                except aiohttp.ServerDisconnectedError:
+                    # Most often a kept connection that the backend closed just now: try another.
+                    if stale:
+                        raise
+                    stale = True
+        except BaseException as error:
+            backend.in_flight -= 1
+            if isinstance(error, aiohttp.ClientError | OSError):
+                raise UnreachableError(str(error) or type(error).__name__) from None
+            raise

@@ -1,0 +1,83 @@
+"""Parameters that a call gets whatever the agent says, by the mode of its rollout."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any, get_args
+
+from agl.errors import ConfigError
+from agl.store.base import LightningStore
+from agl.types import RolloutMode
+from agl_gateway.dialect import Exchange, Raw, dumps
+
+ALL = "all"
+MODES = (ALL, *get_args(RolloutMode))
+NOT_FORCED = ("model", "messages", "prompt", "stream", "stream_options", "n")
+"""What decides what kind of call it is, and not how its answer is sampled."""
+MAX_KNOWN = 65536
+
+ForcedParameters = Mapping[str, Mapping[str, Any]]
+"""Mode, or ``all``, -> field of the request -> its value."""
+
+
+def force(exchange: Exchange, parameters: ForcedParameters, mode: str | None) -> None:
+    """Set the fields of a call that are forced in this mode; the record has them too."""
+    values = {**parameters.get(ALL, {}), **parameters.get(mode or ALL, {})}
+    if "max_tokens" in values:
+        # Two names of one limit; servers refuse both at once.
+        exchange.fields.pop("max_completion_tokens", None)
+    for name, value in values.items():
+        exchange.fields[name] = Raw(dumps(value))
+    exchange.request = dumps(exchange.fields)
+
+
+class Modes:
+    """In which mode a rollout runs; asked of the store once.
+
+    Args:
+        get_store: The store of this moment.
+    """
+
+    def __init__(self, get_store: Callable[[], LightningStore]) -> None:
+        self._get_store = get_store
+        self._known: OrderedDict[str, str | None] = OrderedDict()
+
+    async def of(self, rollout_id: str) -> str | None:
+        """``train``, ``val`` or ``test``; None where there is none."""
+        if rollout_id not in self._known:
+            rollout = await self._get_store().get_rollout_by_id(rollout_id)
+            self._known[rollout_id] = None if rollout is None else rollout.mode
+            if len(self._known) > MAX_KNOWN:
+                self._known.popitem(last=False)
+        return self._known[rollout_id]
+
+
+def checked_forced(parameters: object, where: str) -> ForcedParameters:
+    """Forced parameters out of a model list.
+
+    Raises:
+        ConfigError: They are none.
+    """
+    if parameters is None:
+        return {}
+    if not isinstance(parameters, Mapping):
+        raise ConfigError(
+            f"{where}: forced_parameters is {parameters!r}; expected for example "
+            "{'train': {'temperature': 1.0}, 'val': {'temperature': 0.0}}"
+        )
+    for mode, values in parameters.items():
+        if mode not in MODES:
+            raise ConfigError(
+                f"{where}: forced_parameters: unknown mode {mode!r}; expected {', '.join(MODES)}"
+            )
+        if not isinstance(values, Mapping):
+            raise ConfigError(
+                f"{where}: forced_parameters of {mode!r} are {values!r}; expected fields of a "
+                "request and their values"
+            )
+        for name in values:
+            if name in NOT_FORCED:
+                raise ConfigError(
+                    f"{where}: forced_parameters of {mode!r}: {name!r} cannot be forced; only "
+                    "parameters of sampling can"
+                )
+    return parameters
