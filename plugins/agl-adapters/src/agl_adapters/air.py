@@ -7,7 +7,7 @@ while rows are built; the store keeps the agent's spans as they are.
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from agl.config import import_attribute
 from agl.emitter import reward_attributes
@@ -163,9 +163,9 @@ def _amount(what: str, rule: Amount) -> float | Callable[..., float | None] | No
 
 def _function(what: str, rule: Any) -> Callable[..., float | None]:
     found: Any = import_attribute(rule, f"AIR {what}") if isinstance(rule, str) else rule
-    if not callable(found):
-        raise ConfigError(f"AIR {what}={rule!r}: expected a number or a function")
-    return found
+    if callable(found):
+        return cast("Callable[..., float | None]", found)
+    raise ConfigError(f"AIR {what}={rule!r}: expected a number or a function")
 
 
 def _value(rule: float | Callable[..., float | None] | None, *about: Any) -> float | None:
