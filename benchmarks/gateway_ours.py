@@ -1,0 +1,34 @@
+"""Our gateway on an SQLite file, for ``gateway.py``: ``gateway_ours.py BACKEND_PORT FOLDER``."""
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+from agl.store.sqlite import SqliteLightningStore
+from agl_gateway import LLMProxy
+
+NUM_ATTEMPTS = 8
+
+
+async def main(backend_port: str, folder: str) -> None:
+    """Serve until the process is ended; prints the ports and paths of attempts."""
+    store = SqliteLightningStore(Path(folder, "store.db"))
+    params = {"model": "hosted_vllm/mock", "api_base": f"http://127.0.0.1:{backend_port}/v1"}
+    proxy = LLMProxy(model_list=[{"model_name": "mock", "litellm_params": params}], store=store)
+    await proxy.start()
+    rollouts = [await store.start_rollout(input="task") for _ in range(NUM_ATTEMPTS)]
+    paths = [f"/rollout/{r.rollout_id}/attempt/{r.attempt.attempt_id}/v1" for r in rollouts]
+    print(json.dumps({"port": proxy.port, "paths": paths}), flush=True)
+    try:
+        await asyncio.Event().wait()
+    finally:
+        await proxy.stop()
+        await store.close()
+
+
+if __name__ == "__main__":
+    import signal
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    asyncio.run(main(*sys.argv[1:]))
