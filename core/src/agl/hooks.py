@@ -252,6 +252,10 @@ class HookCaller:
             except Exception as error:
                 self._failed(implementation.plugin_name, name, error)
 
+    def listens(self, name: str) -> bool:
+        """Whether a hook has any implementation."""
+        return bool(self.manager.implementations(name))
+
     def _load_installed(self) -> None:
         dropped = plugins.disabled_plugins()
         names = sorted({c.name for c in plugins.components(plugins.GROUPS["hook"])} - dropped)

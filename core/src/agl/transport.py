@@ -282,8 +282,9 @@ class _Sessions:
             if loop is here:
                 await life.aclose()
             elif loop.is_running():
+                # That loop may end in this moment, which closes its session as well.
                 closing = asyncio.run_coroutine_threadsafe(_close(life), loop)
-                await asyncio.wrap_future(closing)
+                await asyncio.wait([asyncio.wrap_future(closing)], timeout=1.0)
 
     def _leave_parents_alone(self) -> None:
         """After a fork: the parent's sessions are neither used nor ever collected.

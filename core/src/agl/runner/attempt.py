@@ -10,13 +10,22 @@ from types import TracebackType
 from typing import Any, Literal
 
 from agl.agent import LitAgent, MissingResourceError
-from agl.errors import AgentResultError, ConfigError, InvalidTransitionError, StoreError
+from agl.errors import (
+    AgentResultError,
+    ConfigError,
+    InvalidRecordError,
+    InvalidTransitionError,
+    StoreError,
+)
 from agl.hooks import HookCaller
 from agl.runner.call import AgentCall, AgentLoop, AgentThreads, RolloutCancelledError
+from agl.runner.claims import Claims
 from agl.runner.heartbeat import Running
+from agl.runner.held import HeldSpans
 from agl.runner.result import Outcome, spans_of_result
 from agl.store import rules
-from agl.store.base import UNSET, LightningStore
+from agl.store.base import AttemptEnd, LightningStore, Turn
+from agl.store.packed import unpacked
 from agl.tracer.base import Tracer
 from agl.types import AttemptedRollout, NamedResources, Span
 
@@ -73,32 +82,45 @@ class AttemptRunner:
                 self._agents = None
             self._threads.stop()
 
-    async def run(self, rollout: AttemptedRollout, *, apart: bool) -> Outcome:
+    async def run(
+        self, rollout: AttemptedRollout, claims: Claims, *, apart: bool
+    ) -> tuple[Outcome, AttemptedRollout | None]:
         """Run a claimed rollout to its recorded end.
 
         Args:
             rollout: As claimed.
+            claims: May claim the next rollout with the end of this one.
             apart: Whether a coroutine agent runs on the agents' loop.
+
+        Returns:
+            How it went, and the next rollout, which is to be run at once.
         """
         was_interrupted = False
+        held = HeldSpans(self._store)
         spans: list[Span] = []
         try:
             await self._hooks.call("on_rollout_start", rollout=rollout, **self._context)
-            outcome, was_interrupted = await self._trace(rollout, apart)
+            outcome, was_interrupted = await self._trace(rollout, held, apart)
             spans = self._tracer.get_last_trace()
-            outcome = await self._add_result(rollout, outcome, spans)
+            outcome = await self._add_result(rollout, outcome, spans, held)
         except asyncio.CancelledError:
             was_interrupted = True
             outcome = Outcome(
                 error=RolloutCancelledError(f"{_what(rollout)} was cancelled"), boundary="cancelled"
             )
-        rollout = await self._record(rollout, outcome)
+        # A rollout is not claimed before it can start: its deadline would run.
+        more = not was_interrupted and not self._hooks.listens("on_rollout_end")
+        rollout, done = await self._record(rollout, outcome, held.spans, claims, more)
+        numbered = {span.span_id: span for span in unpacked(done.spans)}
+        spans = [numbered.get(span.span_id, span) for span in spans]
         await self._hooks.call("on_rollout_end", rollout=rollout, spans=spans, **self._context)
         if was_interrupted:
             raise asyncio.CancelledError
-        return outcome
+        return outcome, next(iter(done.claimed), None)
 
-    async def _trace(self, rollout: AttemptedRollout, apart: bool) -> tuple[Outcome, bool]:
+    async def _trace(
+        self, rollout: AttemptedRollout, held: HeldSpans, apart: bool
+    ) -> tuple[Outcome, bool]:
         """Call the agent within the trace context; also whether this task was cancelled."""
         outcome: Outcome | None = None
         was_interrupted = False
@@ -106,7 +128,7 @@ class AttemptRunner:
         try:
             async with self._tracer.trace_context(
                 rollout.rollout_id,
-                store=self._store,
+                store=held,
                 rollout_id=rollout.rollout_id,
                 attempt_id=rollout.attempt.attempt_id,
             ):
@@ -114,6 +136,7 @@ class AttemptRunner:
                 await self._hooks.call("on_trace_start", **context)
                 outcome, was_interrupted = await self._call_agent(rollout, apart)
                 await self._hooks.call("on_trace_end", **context)
+                held.hold()
                 if outcome.error is not None:
                     where = outcome.error.__traceback__
                     raise outcome.error  # a tracer may want to see it
@@ -184,23 +207,29 @@ class AttemptRunner:
         return update.resources
 
     async def _add_result(
-        self, rollout: AttemptedRollout, outcome: Outcome, spans: list[Span]
+        self, rollout: AttemptedRollout, outcome: Outcome, spans: list[Span], held: HeldSpans
     ) -> Outcome:
-        """Store the spans of the result; ``spans`` gets them too."""
+        """Keep the spans of the result for the end; ``spans`` gets them too."""
         if outcome.error is not None:
             return outcome
         trace_id = spans[-1].trace_id if spans else None
         try:
             new = spans_of_result(outcome.result, rollout.attempt, trace_id)
-        except AgentResultError as error:
+            spans.extend(await held.add_many_spans(new))
+        except (AgentResultError, InvalidRecordError) as error:
             return Outcome(error=error)
-        if new:
-            spans.extend(await self._store.add_many_spans(new))
         return outcome
 
-    async def _record(self, rollout: AttemptedRollout, outcome: Outcome) -> AttemptedRollout:
-        """Give the attempt its final status; the rollout as it is then."""
-        store, attempt = self._store, rollout.attempt
+    async def _record(
+        self,
+        rollout: AttemptedRollout,
+        outcome: Outcome,
+        spans: list[Span],
+        claims: Claims,
+        more: bool,
+    ) -> tuple[AttemptedRollout, Turn]:
+        """Store the last spans and the final status; the rollout as it is then."""
+        attempt = rollout.attempt
         failure = outcome.failure()
         if failure is not None:
             logger.warning(
@@ -211,27 +240,25 @@ class AttemptRunner:
                 failure.type,
                 failure.message,
             )
+        end = AttemptEnd(
+            rollout_id=rollout.rollout_id,
+            attempt_id=attempt.attempt_id,
+            status=outcome.status,
+            error=failure,
+        )
         try:
-            attempt = await store.update_attempt(
-                attempt.rollout_id,
-                attempt.attempt_id,
-                status=outcome.status,
-                error=UNSET if failure is None else failure,
-            )
+            done = await claims.turn(spans, end, more=more and self.stuck is None)
         except InvalidTransitionError as error:
             # Its deadline passed in the store, say; what stands there stays.
             logger.warning("%s: its result comes too late: %s", _what(rollout), error)
-            attempts = await store.query_attempts(attempt.rollout_id)
-            return rollout.model_copy(
-                update={
-                    "attempt": next(
-                        (a for a in attempts if a.attempt_id == attempt.attempt_id), attempt
-                    )
-                }
-            )
+            added = await self._store.add_many_spans(spans)
+            attempts = await self._store.query_attempts(attempt.rollout_id)
+            found = next((a for a in attempts if a.attempt_id == attempt.attempt_id), attempt)
+            return rollout.model_copy(update={"attempt": found}), Turn(added, found, [])
+        attempt = done.attempt or attempt
         after = rules.rollout_after(rollout, attempt, attempt.end_time or time.time())
         changes = {"attempt": attempt, "status": after.status, "end_time": after.end_time}
-        return rollout.model_copy(update=changes)
+        return rollout.model_copy(update=changes), done
 
 
 def _what(rollout: AttemptedRollout) -> str:

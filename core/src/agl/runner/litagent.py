@@ -13,12 +13,12 @@ from collections.abc import Generator, Sequence
 from typing import Any, Generic, Literal, Self, TypeVar
 
 from agl.agent import LitAgent
-from agl.errors import ConfigError, InvalidTransitionError, RunnerCrashError
+from agl.errors import ConfigError, RunnerCrashError
 from agl.execution.events import ExecutionEvent, ThreadingEvent
 from agl.hooks import HookCaller
 from agl.runner.attempt import AttemptRunner
+from agl.runner.claims import Claims
 from agl.runner.heartbeat import Heartbeat, LaunchMode
-from agl.runner.result import Outcome
 from agl.store.base import LightningStore
 from agl.tracer.base import Tracer
 from agl.types import AttemptedRollout, NamedResources, Rollout, RolloutMode, TaskInput
@@ -242,69 +242,57 @@ class LitAgentRunner(Runner[T]):
         agent = self.get_agent()
         slots = self.concurrency or (ASYNC_CONCURRENCY if agent.is_async() else 1)
         left = math.inf if self.max_rollouts is None else self.max_rollouts
-        tasks: set[asyncio.Task[Outcome]] = set()
+        claims = Claims(self.get_store(), self.get_worker_id(), event, left)
+        wait_seconds = min(self.poll_interval, CLAIM_SECONDS)
+        tasks: set[asyncio.Task[None]] = set()
         with self._heartbeat().beating(), self._attempts.hosting():
             try:
-                while left > 0 and self._attempts.stuck is None and not event.is_set():
-                    free = int(min(slots - len(tasks), left))
-                    if free > 0:
-                        for rollout in await self._claim(free, event):
-                            left -= 1
-                            tasks.add(asyncio.create_task(self._attempts.run(rollout, apart=True)))
-                    else:
+                while self._attempts.stuck is None and not event.is_set():
+                    free = slots - len(tasks)
+                    if free > 0 and claims.left > 0:
+                        for rollout in await claims.wait(free, wait_seconds):
+                            tasks.add(asyncio.create_task(self._serve(rollout, claims)))
+                    elif tasks:
                         await asyncio.wait(
                             tasks, timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED
                         )
+                    else:
+                        break
                     tasks = self._unfinished(tasks)
                 await self._drain(tasks, event)
             finally:
+                await asyncio.sleep(0)  # what never began could not be recorded
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
         if self._attempts.stuck is not None:
             raise RunnerStuckError(self._attempts.stuck)
 
-    async def _claim(self, limit: int, event: ExecutionEvent) -> Sequence[AttemptedRollout]:
-        store = self.get_store()
-        wait_seconds = min(self.poll_interval, CLAIM_SECONDS)
-        began = time.monotonic()
-        claim = asyncio.ensure_future(
-            store.dequeue_many_rollouts(
-                limit=limit, worker_id=self.get_worker_id(), wait_seconds=wait_seconds
-            )
-        )
-        try:
-            claimed = await asyncio.shield(claim)
-        except asyncio.CancelledError:
-            # It may have claimed already; only a store that is away takes longer than this.
-            await asyncio.wait([claim], timeout=2 * CLAIM_SECONDS)
-            if claim.done() and claim.exception() is None:
-                await self._give_back(claim.result())
-            claim.cancel()
-            raise
-        if event.is_set():
-            await self._give_back(claimed)
-            return []
-        if not claimed:
-            # A store that answers at once cannot wait; then it is asked at intervals.
-            waited = time.monotonic() - began
-            if waited < wait_seconds / 2:
-                await asyncio.sleep(wait_seconds - waited)
-        return claimed
-
-    async def _give_back(self, claimed: Sequence[AttemptedRollout]) -> None:
-        for rollout in claimed:
-            with contextlib.suppress(InvalidTransitionError):  # it was cancelled in this moment
-                await self.get_store().update_rollout(rollout.rollout_id, status="requeuing")
+    async def _serve(self, rollout: AttemptedRollout, claims: Claims) -> None:
+        """Run a rollout, and the one that was claimed with its end, and so on."""
+        following: AttemptedRollout | None = rollout
+        while following is not None:
+            # In a task, and so a context, of its own: what one sets the next must not see.
+            attempt = asyncio.create_task(self._attempts.run(following, claims, apart=True))
+            try:
+                await asyncio.wait([attempt])
+            except asyncio.CancelledError:
+                await asyncio.sleep(0)  # what never began could not be recorded
+                attempt.cancel()
+                await asyncio.wait([attempt])
+                if not attempt.cancelled() and attempt.exception() is None:
+                    await claims.give_back([one for one in (attempt.result()[1],) if one])
+                raise
+            _, following = attempt.result()
 
     @staticmethod
-    def _unfinished(tasks: set[asyncio.Task[Outcome]]) -> set[asyncio.Task[Outcome]]:
+    def _unfinished(tasks: set[asyncio.Task[None]]) -> set[asyncio.Task[None]]:
         for task in tasks:
             if task.done():
                 task.result()  # raises what ended the runner: the store failed, or Ctrl+C
         return {task for task in tasks if not task.done()}
 
-    async def _drain(self, tasks: set[asyncio.Task[Outcome]], event: ExecutionEvent) -> None:
+    async def _drain(self, tasks: set[asyncio.Task[None]], event: ExecutionEvent) -> None:
         deadline: float | None = None
         while tasks:
             now = time.monotonic()
@@ -362,10 +350,11 @@ class LitAgentRunner(Runner[T]):
             task, mode=mode, resources_id=resources_id, worker_id=self.get_worker_id()
         )
         with self._heartbeat().beating(), self._attempts.hosting():
-            running = asyncio.ensure_future(self._attempts.run(rollout, apart=False))
+            none = Claims(store, self.get_worker_id(), ThreadingEvent(), left=0)
+            running = asyncio.ensure_future(self._attempts.run(rollout, none, apart=False))
             watch = asyncio.ensure_future(self._stop_on(event, rollout)) if event else None
             try:
-                outcome = await running
+                outcome, _ = await running
             finally:
                 if watch is not None:
                     watch.cancel()

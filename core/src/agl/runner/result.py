@@ -11,7 +11,6 @@ from agl.semconv import AGL_ANNOTATION
 from agl.types import (
     UNASSIGNED,
     Attempt,
-    AttemptStatus,
     Failure,
     Span,
     SpanCoreFields,
@@ -36,7 +35,7 @@ class Outcome:
     """The agent did not return when it had to, and may still be running."""
 
     @property
-    def status(self) -> AttemptStatus:
+    def status(self) -> Literal["succeeded", "failed", "timeout"]:
         """The attempt's final status."""
         if self.error is None:
             return "succeeded"

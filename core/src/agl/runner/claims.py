@@ -1,0 +1,108 @@
+"""What a runner claims: how much, and what becomes of what it will not run."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from agl.errors import InvalidTransitionError
+from agl.execution.events import ExecutionEvent
+from agl.store.base import AttemptEnd, LightningStore, Turn
+from agl.types import AttemptedRollout, Span
+
+T = TypeVar("T")
+
+MOST_AT_ONCE = 8
+"""Most rollouts of one claim."""
+ANSWER_SECONDS = 1.0
+"""A runner that is cancelled waits so long for the answer to its claim, to give back what it got;
+only a store that is away takes longer."""
+
+
+class Claims:
+    """Claims for one runner, until it shall stop or has enough.
+
+    Args:
+        store: Where rollouts come from.
+        worker_id: Who claims.
+        event: Once it is set nothing is claimed any more, and what comes is given back.
+        left: How many rollouts may still be claimed.
+    """
+
+    def __init__(
+        self, store: LightningStore, worker_id: str, event: ExecutionEvent, left: float
+    ) -> None:
+        self._store = store
+        self._worker_id = worker_id
+        self._event = event
+        self.left = left
+        self._size = 1
+
+    async def wait(self, free: int, wait_seconds: float) -> Sequence[AttemptedRollout]:
+        """Claim for free slots; waits up to ``wait_seconds`` for the first rollout.
+
+        The first claim after a wait asks for one, further ones for more: runners that wake together
+        share what was queued.
+        """
+        limit = int(min(free, self.left, self._size))
+        began = time.monotonic()
+        claimed = await self._take(
+            limit,
+            self._store.dequeue_many_rollouts(
+                limit=limit, worker_id=self._worker_id, wait_seconds=wait_seconds
+            ),
+            lambda claimed: claimed,
+        )
+        self._size = min(2 * self._size, MOST_AT_ONCE) if claimed else 1
+        if not claimed and not self._event.is_set():
+            # A store that answers at once cannot wait; then it is asked at intervals.
+            waited = time.monotonic() - began
+            if waited < wait_seconds / 2:
+                await asyncio.sleep(wait_seconds - waited)
+        return claimed if not self._event.is_set() else []
+
+    async def turn(self, spans: Sequence[Span], finish: AttemptEnd, *, more: bool) -> Turn:
+        """End an attempt, and claim a rollout for its slot if it shall have ``more``.
+
+        Raises:
+            StoreError: See ``LightningStore.turn``; nothing was claimed.
+        """
+        limit = int(min(1, self.left)) if more and not self._event.is_set() else 0
+        turn = self._store.turn(
+            spans, finish=finish, limit=limit, worker_id=self._worker_id, wait_seconds=0.0
+        )
+        done = await self._take(limit, turn, lambda done: done.claimed)
+        return done._replace(claimed=[]) if self._event.is_set() else done
+
+    async def _take(
+        self,
+        limit: int,
+        claim: Coroutine[Any, Any, T],
+        claimed_of: Callable[[T], Sequence[AttemptedRollout]],
+    ) -> T:
+        """What the claim brings; given back when the runner is cancelled or shall stop."""
+        self.left -= limit
+        num_claimed = 0
+        task = asyncio.ensure_future(claim)
+        try:
+            answer = await asyncio.shield(task)
+            if self._event.is_set():
+                await self.give_back(claimed_of(answer))
+            else:
+                num_claimed = len(claimed_of(answer))
+            return answer
+        except asyncio.CancelledError:
+            await asyncio.wait([task], timeout=ANSWER_SECONDS)
+            if task.done() and task.exception() is None:
+                await self.give_back(claimed_of(task.result()))
+            task.cancel()
+            raise
+        finally:
+            self.left += limit - num_claimed
+
+    async def give_back(self, claimed: Sequence[AttemptedRollout]) -> None:
+        """Put rollouts that will not be run back into the queue."""
+        for rollout in claimed:
+            with contextlib.suppress(InvalidTransitionError):  # it was cancelled in this moment
+                await self._store.update_rollout(rollout.rollout_id, status="requeuing")

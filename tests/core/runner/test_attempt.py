@@ -1,0 +1,378 @@
+"""What becomes of one attempt: results, failures, resources, hooks; and ``step``."""
+
+import asyncio
+import contextlib
+import re
+import time
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+
+import agl
+from agl.errors import AgentResultError, StoreUnavailableError
+from agl.runner import RolloutCancelledError
+from agl.tracer.base import active_tracer
+
+Store = agl.InMemoryLightningStore
+
+
+# --- results
+
+
+@pytest.mark.parametrize(("value", "reward"), [(True, 1.0), (3, 3.0), (0.5, 0.5), (None, None)])
+async def test_returned_number_is_the_final_reward(
+    run_one: Any, memory_store: Store, value: Any, reward: float | None
+) -> None:
+    @agl.rollout
+    async def agent(task):
+        agl.emit_reward(0.1)
+        agl.emit_message("later")
+        return value
+
+    attempt = await run_one(agent, memory_store)
+    spans = await memory_store.query_spans(attempt.rollout_id)
+    assert attempt.status == "succeeded"
+    assert agl.find_final_reward(spans) == (0.1 if reward is None else reward)
+    if reward is not None:
+        assert (spans[-1].name, spans[-1].sequence_id) == ("agentlightning.annotation", 3)
+        assert len({span.trace_id for span in spans}) == 1
+
+
+async def test_returned_spans_of_any_kind_become_the_attempts(
+    run_one: Any, memory_store: Store
+) -> None:
+    from opentelemetry.sdk.trace import TracerProvider
+
+    now = time.time()
+
+    @agl.rollout
+    def agent(task):
+        readable = TracerProvider().get_tracer("x").start_span("readable")
+        readable.end()
+        core = agl.emit_reward(0.7, propagate=False)
+        own = agl.Span.from_attributes(name="own", attributes={"a": 1}, start_time=now)
+        return [readable, own, core]
+
+    attempt = await run_one(agent, memory_store)
+    spans = await memory_store.query_spans(attempt.rollout_id)
+    assert [span.name for span in spans] == ["readable", "own", "agentlightning.annotation"]
+    assert [span.sequence_id for span in spans] == [1, 2, 3]
+    assert {span.attempt_id for span in spans} == {attempt.attempt_id}
+    assert agl.find_final_reward(spans) == 0.7
+
+
+async def test_empty_list_is_a_result(run_one: Any, memory_store: Store) -> None:
+    @agl.rollout
+    def agent(task):
+        return []
+
+    assert (await run_one(agent, memory_store)).status == "succeeded"
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("0.5", r"returned '0\.5' \(str\); expected None, a finite number"),
+        (float("nan"), r"returned nan \(float\).*finite"),
+        ({"reward": 1.0}, r"returned \{'reward': 1\.0\} \(dict\)"),
+        ([1.0], r"list with 1\.0 \(float\) in it"),
+        (
+            [agl.Span.from_attributes(attributes={}, name="s", rollout_id="ro-other")],
+            "rollout_id 'ro-other'",
+        ),
+    ],
+)
+async def test_any_other_result_fails_the_attempt(
+    run_one: Any, memory_store: Store, value: Any, message: str
+) -> None:
+    @agl.rollout
+    def agent(task):
+        agl.emit_message("kept")
+        return value
+
+    attempt = await run_one(agent, memory_store)
+    assert attempt.status == "failed"
+    assert (attempt.error.boundary, attempt.error.type) == ("agent", "agl.errors.AgentResultError")
+    assert re.search(message, attempt.error.message)
+    assert len(await memory_store.query_spans(attempt.rollout_id)) == 1
+
+
+# --- failures are data
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_exception_is_stored_and_the_run_goes_on(
+    run_all: Any, memory_store: Store, is_async: bool
+) -> None:
+    def work(task: str) -> float:
+        agl.emit_message("before")
+        if task == "exit":
+            raise SystemExit(3)
+        if task == "cancel":
+            raise asyncio.CancelledError("by the agent itself")
+        if task == "bad":
+            raise LookupError("no such table")
+        return 1.0
+
+    if is_async:
+
+        @agl.rollout
+        async def agent(task):
+            return work(task)
+
+    else:
+
+        @agl.rollout
+        def agent(task):
+            return work(task)
+
+    rollouts = await run_all(agent, memory_store, ["bad", "exit", "cancel", "good"])
+    assert [r.status for r in rollouts] == ["failed", "failed", "failed", "succeeded"]
+    bad, exited, cancelled = (r.attempt.error for r in rollouts[:3])
+    assert bad is not None
+    assert (bad.boundary, bad.type, bad.message) == ("agent", "LookupError", "no such table")
+    assert bad.traceback is not None
+    first_frame = bad.traceback.splitlines()[1]
+    assert "test_attempt.py" in first_frame
+    assert "in agent" in first_frame
+    assert exited is not None
+    assert exited.type == "SystemExit"
+    assert cancelled is not None
+    assert cancelled.type == "asyncio.exceptions.CancelledError"
+    spans = [await memory_store.query_spans(rollout.rollout_id) for rollout in rollouts]
+    assert [len(each) for each in spans] == [1, 1, 1, 2]
+
+
+async def test_missing_resource_fails_at_its_own_boundary(
+    run_one: Any, memory_store: Store
+) -> None:
+    @agl.rollout
+    def agent(task, llm):
+        return 1.0
+
+    attempt = await run_one(agent, memory_store)
+    assert (attempt.status, attempt.error.boundary) == ("failed", "resources")
+    assert "parameter 'llm'" in attempt.error.message
+
+
+async def test_mode_without_a_method_fails_the_attempt(run_one: Any, memory_store: Store) -> None:
+    class Agent(agl.LitAgent[str]):
+        def training_rollout(self, task, resources, rollout):
+            return 1.0
+
+    attempt = await run_one(Agent(), memory_store, mode="val")
+    assert attempt.status == "failed"
+    assert "no rollout for mode 'val'" in attempt.error.message
+
+
+class BrokenTracer(agl.DummyTracer):
+    def __init__(self, moment: str) -> None:
+        self.moment = moment
+
+    @contextlib.asynccontextmanager
+    async def trace_context(self, *args: Any, **kwargs: Any) -> AsyncGenerator[Any]:
+        if self.moment == "enter":
+            raise OSError("tracer does not start")
+        with active_tracer(self):
+            yield self
+        raise OSError("tracer does not stop")
+
+
+@pytest.mark.parametrize(("moment", "word"), [("enter", "start"), ("exit", "stop")])
+async def test_tracer_that_raises_fails_the_attempt_at_its_boundary(
+    run_one: Any, memory_store: Store, moment: str, word: str
+) -> None:
+    @agl.rollout
+    def agent(task):
+        return 1.0
+
+    attempt = await run_one(agent, memory_store, tracer=BrokenTracer(moment))
+    assert (attempt.status, attempt.error.boundary) == ("failed", "tracer")
+    assert attempt.error.message == f"tracer does not {word}"
+
+
+async def test_retry_gets_a_fresh_attempt(run_all: Any, memory_store: Store) -> None:
+    seen: list[str] = []
+
+    @agl.rollout
+    async def agent(task, rollout):
+        seen.append(rollout.attempt.attempt_id)
+        if len(seen) == 1:
+            raise ValueError("once")
+        return 1.0
+
+    config = agl.RolloutConfig(max_attempts=2, retry_condition=["failed"])
+    (rollout,) = await run_all(agent, memory_store, ["x"], config=config, num_rollouts=2)
+    assert rollout.status == "succeeded"
+    attempts = await memory_store.query_attempts(rollout.rollout_id)
+    assert [attempt.status for attempt in attempts] == ["failed", "succeeded"]
+    assert [attempt.attempt_id for attempt in attempts] == seen
+
+
+async def test_store_that_fails_ends_the_runner(run_all: Any, memory_store: Store) -> None:
+    class Failing(Store):
+        async def turn(self, *args: Any, **kwargs: Any) -> Any:
+            raise StoreUnavailableError("gone")
+
+    @agl.rollout
+    async def agent(task):
+        return 1.0
+
+    with pytest.raises(StoreUnavailableError):
+        await run_all(agent, Failing(), ["a", "b"])
+
+
+# --- resources
+
+
+async def test_resources_are_the_rollouts_else_the_latest_else_none(
+    run_all: Any, memory_store: Store
+) -> None:
+    seen: list[str] = []
+
+    class Agent(agl.LitAgent[str]):
+        async def rollout_async(self, task, resources, rollout):
+            seen.append(f"{task}: {','.join(resources) or 'none'}")
+
+    prompt = agl.PromptTemplate(template="x")
+    await memory_store.enqueue_rollout("before any")
+    await run_all(Agent(), memory_store, num_rollouts=1)
+    first = await memory_store.add_resources({"first": prompt})
+    await memory_store.add_resources({"second": prompt})
+    await memory_store.enqueue_rollout("pinned", resources_id=first.resources_id)
+    await memory_store.enqueue_rollout("latest")
+    await run_all(Agent(), memory_store, num_rollouts=2)
+    assert sorted(seen) == ["before any: none", "latest: second", "pinned: first"]
+
+
+# --- hooks
+
+
+async def test_hooks_are_called_in_order_and_within_the_trace(
+    run_all: Any, memory_store: Store
+) -> None:
+    calls: list[str] = []
+
+    class Watch(agl.Hook):
+        async def on_rollout_start(self, *, agent, runner, rollout):
+            calls.append(f"start {rollout.attempt.status}")
+
+        async def on_trace_start(self, *, agent, runner, tracer, rollout):
+            agl.emit_message("from the hook")
+            calls.append("trace start")
+
+        async def on_trace_end(self, *, agent, runner, tracer, rollout):
+            calls.append(f"trace end {len(tracer.get_last_trace())}")
+
+        async def on_rollout_end(self, *, agent, runner, rollout, spans):
+            calls.append(
+                f"end {rollout.status} {rollout.attempt.status} {agl.find_final_reward(spans)} "
+                f"{[span.sequence_id for span in spans]}"
+            )
+
+    @agl.rollout
+    def agent(task):
+        calls.append("agent")
+        if task == "bad":
+            raise ValueError
+        return 0.5
+
+    await run_all(agent, memory_store, ["good"], hooks=[Watch()])
+    middle = ["trace start", "agent", "trace end 1"]
+    assert calls == ["start preparing", *middle, "end succeeded succeeded 0.5 [1, 2]"]
+    calls.clear()
+    await run_all(agent, memory_store, ["bad"], hooks=[Watch()])
+    assert calls == ["start preparing", *middle, "end failed failed None [1]"]
+
+
+async def test_hook_that_raises_fails_nothing(
+    run_all: Any,
+    memory_store: Store,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("AGL_STRICT_PLUGINS", raising=False)
+
+    class Broken(agl.Hook):
+        async def on_trace_start(self, *, rollout):
+            raise RuntimeError("hook")
+
+    @agl.rollout
+    async def agent(task):
+        return 1.0
+
+    rollouts = await run_all(agent, memory_store, ["a", "b"], hooks=[Broken()])
+    assert [r.status for r in rollouts] == ["succeeded"] * 2
+    assert caplog.text.count("on_trace_start raised RuntimeError: hook") == 1
+
+
+# --- step
+
+
+async def test_step_returns_the_rollout_as_it_ended(memory_store: Store) -> None:
+    @agl.rollout
+    async def agent(task, prompt_template: agl.PromptTemplate, rollout: agl.Rollout) -> float:
+        assert rollout.mode == "val"
+        return float(prompt_template.format(x=task))
+
+    runner = agl.LitAgentRunner(agl.OtelTracer())
+    prompt = agl.PromptTemplate(template="{x}.5", engine="f-string")
+    with runner.run_context(agent=agent, store=memory_store):
+        rollout = await runner.step(3, resources={"main_prompt": prompt}, mode="val")
+    assert (rollout.status, rollout.input, rollout.mode) == ("succeeded", 3, "val")
+    assert agl.find_final_reward(await memory_store.query_spans(rollout.rollout_id)) == 3.5
+    latest = await memory_store.get_latest_resources()
+    assert latest is not None
+    assert latest.resources_id == rollout.resources_id
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_step_raises_what_the_agent_raised(memory_store: Store, is_async: bool) -> None:
+    mine = ValueError("mine")
+
+    @agl.rollout
+    def plain(task):
+        raise mine
+
+    @agl.rollout
+    async def coroutine(task):
+        raise mine
+
+    runner = agl.LitAgentRunner(agl.OtelTracer())
+    with (
+        runner.run_context(agent=coroutine if is_async else plain, store=memory_store),
+        pytest.raises(ValueError, match="mine") as caught,
+    ):
+        await runner.step("x")
+    assert caught.value is mine
+    (rollout,) = await memory_store.query_rollouts()
+    assert rollout.status == "failed"
+
+
+async def test_step_raises_wrong_results_and_cancellation(memory_store: Store) -> None:
+    @agl.rollout
+    async def agent(task):
+        if task == "long":
+            await asyncio.sleep(30)
+        return "text"
+
+    runner, event = agl.LitAgentRunner(agl.OtelTracer()), agl.ThreadingEvent()
+    with runner.run_context(agent=agent, store=memory_store):
+        with pytest.raises(AgentResultError):
+            await runner.step("short")
+        asyncio.get_running_loop().call_later(0.2, event.set)
+        with pytest.raises(RolloutCancelledError):
+            await runner.step("long", event=event)
+
+
+async def test_step_runs_a_coroutine_on_the_loop_of_the_caller(memory_store: Store) -> None:
+    mine = asyncio.get_running_loop()
+
+    @agl.rollout
+    async def agent(task):
+        assert asyncio.get_running_loop() is mine
+
+    runner = agl.LitAgentRunner(agl.OtelTracer())
+    with runner.run_context(agent=agent, store=memory_store):
+        assert (await runner.step("x")).status == "succeeded"

@@ -1,0 +1,175 @@
+"""The end of an attempt and the claim of the next one, in one step."""
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+
+import agl
+from agl.store.base import LightningStore, Turn
+from agl.store.forwarding import ForwardingStore
+
+
+class Watched(ForwardingStore):
+    """Notes which calls reach the store."""
+
+    def __init__(self, store: LightningStore) -> None:
+        self._store = store
+        self.calls: list[str] = []
+        self.turns: list[tuple[int, int]] = []
+        """Spans, and claimed rollouts, of each turn."""
+
+    @property
+    def target(self) -> LightningStore:
+        return self._store
+
+    async def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self.calls.append(name)
+        answer = await super().call(name, args, kwargs)
+        if name == "turn":
+            self.turns.append((len(answer.spans), len(answer.claimed)))
+        return answer
+
+
+async def test_spans_end_and_next_claim_are_one_call(
+    run_all: Any, memory_store: agl.LightningStore
+) -> None:
+    from opentelemetry import trace
+
+    @agl.rollout
+    def agent(task):
+        trace.get_tracer("tests").start_span("one").end()
+        return 1.0
+
+    store = Watched(memory_store)
+    rollouts = await run_all(agent, store, list(range(5)))
+    assert [rollout.status for rollout in rollouts] == ["succeeded"] * 5
+    calls = Counter(store.calls)
+    assert calls["dequeue_many_rollouts"] == 1
+    assert calls["add_many_spans"] == 0
+    assert store.turns == [(2, 1)] * 4 + [(2, 0)]
+
+
+async def test_no_rollout_is_claimed_while_a_hook_keeps_it_waiting(
+    run_all: Any, memory_store: agl.LightningStore
+) -> None:
+    ages: list[float] = []
+
+    class Slow(agl.Hook):
+        async def on_rollout_start(self, *, rollout):
+            ages.append(asyncio.get_running_loop().time())
+
+        async def on_rollout_end(self, *, rollout):
+            queued = await memory_store.query_rollouts(status_in=["preparing", "running"])
+            assert not queued
+            await asyncio.sleep(0.05)
+            assert not await memory_store.query_rollouts(status_in=["preparing", "running"])
+            ages.append(asyncio.get_running_loop().time())
+
+    @agl.rollout
+    def agent(task):
+        return 1.0
+
+    rollouts = await run_all(agent, memory_store, [1, 2, 3], hooks=[Slow()])
+    assert [rollout.status for rollout in rollouts] == ["succeeded"] * 3
+    assert ages == sorted(ages)
+    assert len(ages) == 6
+
+
+async def test_runners_share_what_is_queued(memory_store: agl.LightningStore) -> None:
+    num, begun = 16, 0
+    all_begun = asyncio.Event()
+
+    @agl.rollout
+    async def agent(task):
+        nonlocal begun
+        begun += 1
+        if begun == num:
+            loop.call_soon_threadsafe(all_begun.set)
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(all_begun.wait(), loop))
+
+    class Distant(Watched):
+        async def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            answer = await super().call(name, args, kwargs)
+            await asyncio.sleep(0.005)
+            return answer
+
+    loop = asyncio.get_running_loop()
+    event = agl.ThreadingEvent()
+    runners = [agl.LitAgentRunner(agl.OtelTracer()) for _ in range(2)]
+    with (
+        runners[0].run_context(agent=agent, store=Distant(memory_store)),
+        runners[1].run_context(agent=agent, store=Distant(memory_store)),
+    ):
+        running = [asyncio.create_task(runner.iter(event=event)) for runner in runners]
+        await asyncio.sleep(0.1)
+        await memory_store.enqueue_many_rollouts(
+            [agl.EnqueueRolloutRequest(input=number) for number in range(num)]
+        )
+        await asyncio.wait_for(all_begun.wait(), 3)
+        event.set()
+        await asyncio.gather(*running)
+    share = Counter(rollout.attempt.worker_id for rollout in await memory_store.query_rollouts())
+    assert len(share) == 2
+    assert min(share.values()) >= 4
+
+
+@pytest.mark.parametrize("stop", ["event", "cancel"])
+async def test_what_was_claimed_with_the_last_end_is_given_back(
+    memory_store: agl.LightningStore, stop: str, until: Any
+) -> None:
+    class SlowTurn(Watched):
+        async def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            answer = await super().call(name, args, kwargs)
+            if isinstance(answer, Turn):
+                await asyncio.sleep(0.2)
+            return answer
+
+    @agl.rollout
+    def agent(task):
+        return 1.0
+
+    event, store = agl.ThreadingEvent(), SlowTurn(memory_store)
+    runner = agl.LitAgentRunner(agl.OtelTracer())
+    for number in range(2):
+        await memory_store.enqueue_rollout(number)
+    with runner.run_context(agent=agent, store=store):
+        running = asyncio.create_task(runner.iter(event=event))
+        await until(lambda: store.turns)
+        if stop == "event":
+            event.set()
+            await running
+        else:
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+    first, second = await memory_store.query_rollouts()
+    assert (first.status, second.status) == ("succeeded", "requeuing")
+
+
+async def test_runner_with_a_limit_claims_no_more(
+    run_all: Any, memory_store: agl.LightningStore
+) -> None:
+    @agl.rollout
+    async def agent(task):
+        await asyncio.sleep(0.01)
+
+    rollouts = await run_all(agent, memory_store, list(range(9)), num_rollouts=7, concurrency=3)
+    assert Counter(rollout.status for rollout in rollouts) == {"succeeded": 7, "queuing": 2}
+
+
+async def test_result_that_no_store_keeps_fails_its_attempt_only(
+    run_all: Any, memory_store: agl.LightningStore
+) -> None:
+    @agl.rollout
+    def agent(task):
+        attributes: Any = {"x": float("nan") if task == "bad" else 1.0}
+        return [agl.Span.from_attributes(attributes=attributes, name="own")]
+
+    bad, good = await run_all(agent, memory_store, ["bad", "good"])
+    assert (bad.status, good.status) == ("failed", "succeeded")
+    assert (bad.attempt.error.boundary, bad.attempt.error.type) == (
+        "agent",
+        "agl.errors.InvalidRecordError",
+    )
