@@ -114,22 +114,18 @@ def _reader(model: type[M]) -> Callable[[bytes], M]:
     return lambda body: model.model_validate(wire.decode(body))
 
 
-def _read_finish(body: bytes) -> AttemptEnd | None:
-    return None if body == b"null" else AttemptEnd.model_validate(wire.decode(body))
-
-
-def _read_claim(body: bytes) -> wire.DequeueBody | None:
-    return None if body == b"null" else wire.DequeueBody.model_validate(wire.decode(body))
-
-
 def _read_turn(
     body: bytes,
 ) -> tuple[list[PackedSpan], AttemptEnd | None, wire.DequeueBody | None]:
     turn = packing.read_turn(body)
+    end, claim = turn.finish, turn.claim
     return (
         [packing.pack(raw) for raw in turn.spans],
-        _read_finish(bytes(turn.finish)),
-        _read_claim(bytes(turn.claim)),
+        end and AttemptEnd(rollout_id=end.rollout_id, attempt_id=end.attempt_id, status=end.status),
+        claim
+        and wire.DequeueBody(
+            limit=claim.limit, worker_id=claim.worker_id, wait_seconds=claim.wait_seconds
+        ),
     )
 
 

@@ -10,11 +10,10 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Raw, Struct
 
-from agl.store.packed import PackedSpan
+from agl.store.packed import MAX_SEQUENCE_ID, PackedSpan
 
 _Scalar = str | bool | int | float
 _Attributes = dict[str, _Scalar | list[_Scalar]]
-_NULL = Raw(b"null")
 
 
 class _Part(Struct, forbid_unknown_fields=True, gc=False):
@@ -68,12 +67,26 @@ class _Span(_Part):
     resource: _Resource
 
 
+class _Finish(_Part):
+    rollout_id: str
+    attempt_id: str
+    status: Literal["succeeded", "failed", "timeout"]
+    error: None = None
+    """One that failed is left to pydantic: there is more to check."""
+
+
+class _Claim(_Part):
+    limit: int = 1
+    worker_id: str | None = None
+    wait_seconds: float = 0.0
+
+
 class TurnBody(_Part):
-    """``agl.wire.TurnBody`` with its parts still packed."""
+    """``agl.wire.TurnBody`` with its spans still packed."""
 
     spans: list[Raw] = []
-    finish: Raw = _NULL
-    claim: Raw = _NULL
+    finish: _Finish | None = None
+    claim: _Claim | None = None
 
 
 _span_decoder = msgspec.json.Decoder(_Span)
@@ -90,6 +103,10 @@ def pack(raw: bytes | Raw) -> PackedSpan:
         ValueError: It is for pydantic to say what of it.
     """
     span = _span_decoder.decode(raw)
+    if span.sequence_id > MAX_SEQUENCE_ID or "\0" in span.span_id + span.trace_id:
+        raise ValueError("for check_span to name")
+    if span.parent_id is not None and "\0" in span.parent_id:
+        raise ValueError("for check_span to name")
     _check_lists(span.attributes)
     if span.resource.attributes:
         _check_lists(span.resource.attributes)

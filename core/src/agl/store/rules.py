@@ -96,7 +96,7 @@ def move_rollout(rollout: Rollout, status: RolloutStatus, now: float) -> Rollout
     changes: dict[str, Any] = {"status": status}
     if status in ENDED:
         changes["end_time"] = now
-    return rollout.model_copy(update=changes)
+    return rollout.changed(**changes)
 
 
 def move_rollout_by_hand(rollout: Rollout, status: RolloutStatus, now: float) -> Rollout:
@@ -163,7 +163,7 @@ def move_attempt(
         )
     changes: dict[str, Any] = {"status": status, "error": error}
     changes["end_time"] = None if status in OPEN else now
-    return attempt.model_copy(update=changes)
+    return attempt.changed(**changes)
 
 
 def sign_of_life(attempt: Attempt, time: float, *, current: bool, span: bool) -> Attempt:
@@ -171,7 +171,7 @@ def sign_of_life(attempt: Attempt, time: float, *, current: bool, span: bool) ->
     if attempt.status in OPEN or (attempt.status == "unresponsive" and current):
         if attempt.status == "unresponsive" or (span and attempt.status == "preparing"):
             attempt = move_attempt(attempt, "running", time, current=current)
-        return attempt.model_copy(update={"last_heartbeat_time": time})
+        return attempt.changed(last_heartbeat_time=time)
     return attempt
 
 
@@ -241,7 +241,7 @@ def worker_found_nothing(worker: Worker, now: float) -> Worker:
     changes: dict[str, Any] = {"last_dequeue_time": now}
     if worker.status == "unknown":
         changes |= {"status": "idle", "last_idle_time": now}
-    return worker.model_copy(update=changes)
+    return worker.changed(**changes)
 
 
 def worker_busy(worker: Worker, attempt: Attempt, now: float, *, claimed: bool = False) -> Worker:
@@ -254,7 +254,7 @@ def worker_busy(worker: Worker, attempt: Attempt, now: float, *, claimed: bool =
     }
     if claimed:
         changes["last_dequeue_time"] = now
-    return worker.model_copy(update=changes)
+    return worker.changed(**changes)
 
 
 def worker_after(worker: Worker, ended: Attempt, still_open: Attempt | None, now: float) -> Worker:
@@ -267,18 +267,15 @@ def worker_after(worker: Worker, ended: Attempt, still_open: Attempt | None, now
         now: Unix seconds.
     """
     if still_open is not None:
-        return worker.model_copy(
-            update={
-                "current_rollout_id": still_open.rollout_id,
-                "current_attempt_id": still_open.attempt_id,
-            }
+        return worker.changed(
+            current_rollout_id=still_open.rollout_id, current_attempt_id=still_open.attempt_id
         )
     changes: dict[str, Any] = {"current_rollout_id": None, "current_attempt_id": None}
     if ended.status in ("timeout", "unresponsive"):
         changes["status"] = "unknown"
     else:
         changes |= {"status": "idle", "last_idle_time": now}
-    return worker.model_copy(update=changes)
+    return worker.changed(**changes)
 
 
 # --- messages

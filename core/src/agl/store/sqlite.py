@@ -29,6 +29,18 @@ T = TypeVar("T")
 
 _NUM_READERS = 2
 
+_num_forks = 0
+"""Forks between the first process and this one; asking the system for its id at each call costs."""
+
+
+def _count_fork() -> None:
+    global _num_forks
+    _num_forks += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_count_fork)
+
 
 class SqliteLightningStore(LocalLightningStore):
     """Keeps everything in one file, which one process owns at a time.
@@ -66,7 +78,7 @@ class SqliteLightningStore(LocalLightningStore):
                 f"{sqlite3.sqlite_version}. Use a newer Python, or the store 'memory'"
             )
         self.path = os.fspath(path)
-        self._pid = os.getpid()
+        self._pid, self._num_forks = os.getpid(), _num_forks
         synchronous = "FULL" if durability == "power" else "NORMAL"
         self._parts = _Parts(self.path, synchronous, self._publish)
         # Also at the interpreter's exit, so that a forgotten close() loses nothing.
@@ -151,7 +163,7 @@ class SqliteLightningStore(LocalLightningStore):
             raise StoreUnavailableError(
                 f"store {self.path!r}: closed; open it again with SqliteLightningStore"
             )
-        if os.getpid() != self._pid:
+        if _num_forks != self._num_forks:
             raise StoreUnavailableError(
                 f"store {self.path!r}: opened by process {self._pid}; this is process "
                 f"{os.getpid()}. Reach it over HTTP with agl.LightningStoreClient"

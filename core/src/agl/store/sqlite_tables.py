@@ -5,41 +5,65 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from agl.store import rules
-from agl.store.base import LightningStoreStatistics
 from agl.store.ids import make_id, number_of
 from agl.store.operations import AnySpan, Effects, StoredAttempt
 from agl.store.packed import PackedSpan
-from agl.store.queries import Query
 from agl.store.sqlite_lookups import SQL, SqliteLookups
 from agl.store.sqlite_rows import attempt_of, config_json, json_of, json_or_none, rollout_of
-from agl.types import Attempt, PaginatedResult, ResourcesUpdate, Rollout, Worker
+from agl.types import Attempt, ResourcesUpdate, Rollout, Worker
 
 _CACHE_SIZE = 20_000
+_QUEUE_HEAD = 64
+"""Queued rollouts that are read at once."""
+
+_KEPT_BACK = (
+    "insert_rollout",
+    "move_rollout",
+    "insert_attempt",
+    "save_attempt",
+    "insert_span",
+    "save_worker",
+)
+"""Statements in the order in which a transaction runs them: a record is made, then changed."""
 
 
 class SqliteTables(SqliteLookups):
     """Both sides, on the writer's connection and in its thread.
 
-    Claimed rollouts, open attempts and workers are also kept as objects, so that a step on them
-    reads nothing; ``reload`` forgets those, after a transaction was undone. A worker changes with
-    nearly every operation, often several times in one transaction; it is written by ``flush``.
+    Rows are kept back and written by ``flush``: before a commit, and by ``connection``, before
+    anything is read. Claimed rollouts, the head of the queue, open attempts and workers are also
+    kept as objects, so that a step on them reads nothing; ``reload`` forgets all this, after a
+    transaction was undone.
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
-        super().__init__(connection)
+        self._written = connection
+        self._unwritten: dict[str, dict[Any, tuple[Any, ...]]] = {name: {} for name in _KEPT_BACK}
+        """Statement -> rows by the key of their record, so that the last change of it counts."""
         self.effects = Effects()
         self.written_bytes = 0
         """Roughly, since somebody set it to 0."""
         self.reload()
 
+    @property
+    def connection(self) -> sqlite3.Connection:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The connection, with everything written that the current transaction has so far."""
+        self.flush()
+        return self._written
+
     def reload(self) -> None:
         """Forget what is known beside the file."""
+        for rows in self._unwritten.values():
+            rows.clear()
         self._rollouts: dict[str, Rollout] = {}
+        self._queue: dict[str, Rollout] = {}
+        """The head of the queue, in its order; when it is empty, there may be more in the file."""
+        self._open_of: dict[str, dict[str, str]] = {}
+        """Worker id -> attempt id -> rollout id of its open attempts, of workers asked for."""
         self._attempts: dict[str, StoredAttempt] = {}
         self._latest: dict[str, str] = {}
         """Rollout id -> id of its newest attempt, for rollouts in ``_rollouts``."""
         self._workers: dict[str, Worker] = {}
-        self._unwritten: dict[str, Worker] = {}
         counters = self.one("counters")
         self._num_rollouts, self._num_attempts, self._position = counters[:3]
         self._num_resources, self._touched = counters[3:]
@@ -55,8 +79,12 @@ class SqliteTables(SqliteLookups):
             return make_id(prefix, self._num_attempts)
         return make_id(prefix, self._num_resources + 1)
 
-    def _execute(self, name: str, *parameters: Any) -> None:
-        self.connection.execute(SQL[name], parameters)
+    def flush(self) -> None:
+        """Write what was kept back."""
+        for name, rows in self._unwritten.items():
+            if rows:
+                self._written.executemany(SQL[name], rows.values())
+                rows.clear()
 
     # --- rollouts
 
@@ -72,8 +100,10 @@ class SqliteTables(SqliteLookups):
         return rollout
 
     def first_queued(self) -> Rollout | None:
-        row = self.one("first_queued")
-        return rollout_of(row) if row else None
+        if not self._queue:
+            rows = self.connection.execute(SQL["first_queued"], (_QUEUE_HEAD,)).fetchall()
+            self._queue = {row[0]: rollout_of(row) for row in rows}
+        return next(iter(self._queue.values()), None)
 
     def rollout_id_of_key(self, key: str) -> str | None:
         row = self.one("rollout_id_of_key", key)
@@ -82,9 +112,9 @@ class SqliteTables(SqliteLookups):
     def insert_rollout(self, rollout: Rollout, key: str | None = None) -> None:
         what = f"rollout {rollout.rollout_id!r}: its input"
         text = json_of(rollout.input, what)
-        self._execute(
-            "insert_rollout",
-            number_of(rollout.rollout_id),
+        number = number_of(rollout.rollout_id)
+        self._unwritten["insert_rollout"][number] = (
+            number,
             rollout.rollout_id,
             rollout.status,
             rollout.mode,
@@ -103,13 +133,14 @@ class SqliteTables(SqliteLookups):
     def move_rollout(self, rollout: Rollout) -> None:
         number = number_of(rollout.rollout_id)
         position = self._next_position(rollout)
-        self._execute("move_rollout", rollout.status, rollout.end_time, position, number)
+        row = (rollout.status, rollout.end_time, position, number)
+        self._unwritten["move_rollout"][number] = row
+        self._queue.pop(rollout.rollout_id, None)
         self._remember(rollout)
 
     def edit_rollout(self, rollout: Rollout) -> None:
         what = f"rollout {rollout.rollout_id!r}: its new input or metadata"
-        self._execute(
-            "edit_rollout",
+        row = (
             rollout.mode,
             rollout.resources_id,
             json_of(rollout.input, what),
@@ -117,6 +148,9 @@ class SqliteTables(SqliteLookups):
             json_or_none(rollout.metadata, what),
             number_of(rollout.rollout_id),
         )
+        self.connection.execute(SQL["edit_rollout"], row)
+        if rollout.rollout_id in self._queue:
+            self._queue.clear()
         self._remember(rollout)
 
     def _next_position(self, rollout: Rollout) -> int | None:
@@ -162,15 +196,22 @@ class SqliteTables(SqliteLookups):
         return stored.attempt
 
     def open_attempt_of(self, worker_id: str) -> Attempt | None:
-        row = self.one("open_attempt_of", worker_id)
-        return self._stored_pair("rollout_of_attempt", row[0])[0][1].attempt if row else None
+        open_ids = self._open_of.get(worker_id)
+        if open_ids is None:
+            if len(self._open_of) >= _CACHE_SIZE:
+                self._open_of.clear()
+            rows = self.connection.execute(SQL["open_attempts_of"], (worker_id,))
+            open_ids = self._open_of[worker_id] = dict(rows)
+        if not open_ids:
+            return None
+        newest = max(open_ids, key=number_of)
+        stored = self.attempt(open_ids[newest], newest)
+        assert stored is not None
+        return stored.attempt
 
     def overdue(self, now: float) -> list[tuple[Rollout, StoredAttempt]]:
-        return self._stored_pair("overdue", now)
-
-    def _stored_pair(self, name: str, parameter: Any) -> list[tuple[Rollout, StoredAttempt]]:
         found: list[tuple[Rollout, StoredAttempt]] = []
-        for rollout_id, attempt_id in self.connection.execute(SQL[name], (parameter,)).fetchall():
+        for rollout_id, attempt_id in self.connection.execute(SQL["overdue"], (now,)).fetchall():
             rollout, stored = self.rollout(rollout_id), self.attempt(rollout_id, attempt_id)
             assert rollout is not None
             assert stored is not None
@@ -178,9 +219,9 @@ class SqliteTables(SqliteLookups):
         return found
 
     def insert_attempt(self, attempt: Attempt, deadline: float | None) -> None:
-        self._execute(
-            "insert_attempt",
-            number_of(attempt.attempt_id),
+        number, stored = number_of(attempt.attempt_id), StoredAttempt(attempt)
+        self._unwritten["insert_attempt"][number] = (
+            number,
             number_of(attempt.rollout_id),
             attempt.attempt_id,
             attempt.sequence_id,
@@ -188,15 +229,16 @@ class SqliteTables(SqliteLookups):
             attempt.worker_id,
             attempt.start_time,
             deadline,
+            stored.next_sequence,
         )
-        self._keep_attempt(StoredAttempt(attempt))
+        self._keep_attempt(stored)
         self._latest[attempt.rollout_id] = attempt.attempt_id
 
     def save_attempt(self, stored: StoredAttempt, deadline: float | None) -> None:
         attempt = stored.attempt
         what = f"attempt {attempt.attempt_id!r}: its metadata"
-        self._execute(
-            "save_attempt",
+        number = number_of(attempt.attempt_id)
+        self._unwritten["save_attempt"][number] = (
             attempt.status,
             attempt.worker_id,
             attempt.end_time,
@@ -205,32 +247,42 @@ class SqliteTables(SqliteLookups):
             stored.next_sequence,
             json_or_none(attempt.metadata, what),
             json_or_none(attempt.error, what),
-            number_of(attempt.attempt_id),
+            number,
         )
+        old = self._attempts.get(attempt.attempt_id)
+        if old is None or old.attempt.worker_id != attempt.worker_id:
+            self._open_of.clear()
         self._keep_attempt(stored)
 
     def _keep_attempt(self, stored: StoredAttempt) -> None:
-        if stored.attempt.status in rules.OPEN:
+        attempt = stored.attempt
+        open_ids = self._open_of.get(attempt.worker_id or "", {})
+        if attempt.status in rules.OPEN:
             if len(self._attempts) >= _CACHE_SIZE:
                 self._attempts.clear()
-            self._attempts[stored.attempt.attempt_id] = stored
+            self._attempts[attempt.attempt_id] = stored
+            open_ids[attempt.attempt_id] = attempt.rollout_id
         else:
-            self._attempts.pop(stored.attempt.attempt_id, None)
+            self._attempts.pop(attempt.attempt_id, None)
+            open_ids.pop(attempt.attempt_id, None)
 
     # --- spans
 
     def known_spans(self, attempt_id: str, span_ids: Sequence[str]) -> set[str]:
+        number, unwritten = number_of(attempt_id), self._unwritten["insert_span"]
+        known = {span_id for span_id in span_ids if (number, span_id) in unwritten}
+        # On the bare connection: spans that are kept back need not be written to be found.
         if len(span_ids) == 1:
-            found = self.one("known_span", number_of(attempt_id), span_ids[0])
-            return set() if found is None else {span_ids[0]}
-        rows = self.connection.execute(
-            SQL["known_spans"], (number_of(attempt_id), json_of(list(span_ids), "span ids"))
-        )
-        return {row[0] for row in rows}
+            rows = self._written.execute(SQL["known_span"], (number, span_ids[0]))
+        else:
+            ids = json_of(list(span_ids), "span ids")
+            rows = self._written.execute(SQL["known_spans"], (number, ids))
+        known.update(row[0] for row in rows)
+        return known
 
     def insert_spans(self, attempt_id: str, spans: Sequence[AnySpan]) -> None:
         number = number_of(attempt_id)
-        rows: list[tuple[Any, ...]] = []
+        rows = self._unwritten["insert_span"]
         for span in spans:
             if isinstance(span, PackedSpan):
                 body = span.body
@@ -239,20 +291,17 @@ class SqliteTables(SqliteLookups):
                 fields = {**span.__dict__, **(span.model_extra or {})}
                 body = json_of(fields, f"span {span.span_id!r} of attempt {attempt_id!r}")
             self.written_bytes += len(body)
-            rows.append(
-                (
-                    number,
-                    span.sequence_id,
-                    span.span_id,
-                    span.trace_id,
-                    span.parent_id,
-                    span.name,
-                    span.start_time,
-                    span.end_time,
-                    body,
-                )
+            rows[number, span.span_id] = (
+                number,
+                span.sequence_id,
+                span.span_id,
+                span.trace_id,
+                span.parent_id,
+                span.name,
+                span.start_time,
+                span.end_time,
+                body,
             )
-        self.connection.executemany(SQL["insert_span"], rows)
 
     # --- resources and workers
 
@@ -265,8 +314,7 @@ class SqliteTables(SqliteLookups):
     def save_resources(self, update: ResourcesUpdate) -> None:
         self._num_resources += update.version == 1
         self._touched += 1
-        self._execute(
-            "save_resources",
+        row = (
             self._num_resources,
             update.resources_id,
             update.create_time,
@@ -275,6 +323,7 @@ class SqliteTables(SqliteLookups):
             self._touched,
             json_of(update.resources, f"resources {update.resources_id!r}"),
         )
+        self.connection.execute(SQL["save_resources"], row)
         self._latest_resources_id = update.resources_id
 
     def worker(self, worker_id: str) -> Worker | None:
@@ -285,30 +334,16 @@ class SqliteTables(SqliteLookups):
         if len(self._workers) >= _CACHE_SIZE:
             self.flush()
             self._workers.clear()
-        self._workers[worker.worker_id] = self._unwritten[worker.worker_id] = worker
-
-    def flush(self) -> None:
-        """Write the workers that changed; needed before they are read as rows, or committed."""
-        for worker in self._unwritten.values():
-            what = f"worker {worker.worker_id!r}: its statistics"
-            self._execute(
-                "save_worker",
-                worker.worker_id,
-                worker.status,
-                json_or_none(worker.heartbeat_stats, what),
-                worker.last_heartbeat_time,
-                worker.last_dequeue_time,
-                worker.last_busy_time,
-                worker.last_idle_time,
-                worker.current_rollout_id,
-                worker.current_attempt_id,
-            )
-        self._unwritten.clear()
-
-    def query_workers(self, query: Query) -> PaginatedResult[Worker]:
-        self.flush()
-        return super().query_workers(query)
-
-    def counts(self) -> LightningStoreStatistics:
-        self.flush()
-        return super().counts()
+        self._workers[worker.worker_id] = worker
+        what = f"worker {worker.worker_id!r}: its statistics"
+        self._unwritten["save_worker"][worker.worker_id] = (
+            worker.worker_id,
+            worker.status,
+            json_or_none(worker.heartbeat_stats, what),
+            worker.last_heartbeat_time,
+            worker.last_dequeue_time,
+            worker.last_busy_time,
+            worker.last_idle_time,
+            worker.current_rollout_id,
+            worker.current_attempt_id,
+        )

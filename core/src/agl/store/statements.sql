@@ -27,7 +27,7 @@ FROM rollout WHERE n = ?;
 
 -- name: first_queued
 SELECT rollout_id, status, mode, resources_id, start_time, end_time, input, config, metadata
-FROM rollout WHERE position IS NOT NULL ORDER BY position LIMIT 1;
+FROM rollout WHERE position IS NOT NULL ORDER BY position LIMIT ?;
 
 -- name: insert_rollout
 INSERT INTO rollout (n, rollout_id, status, mode, resources_id, start_time, end_time, position,
@@ -60,12 +60,9 @@ SELECT attempt_id, sequence_id, status, worker_id, start_time, end_time, last_he
        metadata, error, next_sequence
 FROM attempt WHERE n = ? ORDER BY a DESC LIMIT 1;
 
--- name: open_attempt_of
-SELECT a FROM attempt
-WHERE worker_id = ? AND status IN ('preparing', 'running') ORDER BY a DESC LIMIT 1;
-
--- name: rollout_of_attempt
-SELECT r.rollout_id, t.attempt_id FROM attempt t JOIN rollout r ON r.n = t.n WHERE t.a = ?;
+-- name: open_attempts_of
+SELECT t.attempt_id, r.rollout_id FROM attempt t JOIN rollout r ON r.n = t.n
+WHERE t.worker_id = ? AND t.status IN ('preparing', 'running');
 
 -- name: overdue
 SELECT r.rollout_id, t.attempt_id FROM attempt t JOIN rollout r ON r.n = t.n
@@ -74,7 +71,7 @@ WHERE t.deadline < ? ORDER BY t.deadline;
 -- name: insert_attempt
 INSERT INTO attempt (a, n, attempt_id, sequence_id, status, worker_id, start_time, deadline,
                      next_sequence)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, 1);
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: save_attempt
 UPDATE attempt
@@ -86,7 +83,7 @@ WHERE a = ?;
 SELECT span_id FROM span WHERE a = ? AND span_id IN (SELECT value FROM json_each(?));
 
 -- name: known_span
-SELECT 1 FROM span WHERE a = ? AND span_id = ?;
+SELECT span_id FROM span WHERE a = ? AND span_id = ?;
 
 -- name: insert_span
 INSERT INTO span (a, sequence_id, span_id, trace_id, parent_id, name, start_time, end_time, body)
