@@ -1,0 +1,227 @@
+"""What other programs recorded: rollouts with their calls, resources and rewards, as JSON.
+
+A ``.json`` file holds one object with any of the lists ``rollouts``, ``resources`` and ``rewards``.
+A ``.jsonl`` file has one object per line with one of the keys ``rollout``, ``resource`` and
+``reward``, and is never in memory as a whole. Names may also be written ``inCamelCase``.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from agl.errors import ConfigError
+from agl.schema import validate
+from agl.types import RolloutMode, Span
+
+Kind = Literal["rollout", "resource", "reward"]
+KINDS: tuple[Kind, ...] = ("rollout", "resource", "reward")
+OTHER_NAMES: dict[Kind, dict[str, str]] = {
+    "rollout": {"rollout_id": "id"},
+    "resource": {"resources_id": "id", "resource_type": "type"},
+    "reward": {"reward": "value"},
+}
+"""Names that mean the same."""
+
+
+@dataclass(frozen=True)
+class RecordedCall:
+    """One request to a model."""
+
+    messages: list[dict[str, Any]]
+    """The request, as OpenAI chat messages."""
+    response: str | dict[str, Any] | None = None
+    """The answer: its text, or an OpenAI assistant message."""
+    tools: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    model: str | None = None
+    agent_name: str | None = None
+    finish_reason: str | None = None
+    prompt_token_ids: list[int] | None = None
+    response_token_ids: list[int] | None = None
+    response_logprobs: list[float] | None = None
+    error: str | None = None
+    start_time: float | None = None
+    end_time: float | None = None
+
+
+@dataclass(frozen=True)
+class RecordedRollout:
+    """One task that an agent did."""
+
+    id: str
+    input: Any = None
+    """The task; rollouts with the same input are siblings."""
+    output: str | None = None
+    """The answer to ``input``, where that is a text and nothing else was recorded."""
+    messages: list[dict[str, Any]] | None = None
+    """The whole conversation; each assistant message is a call with those before it."""
+    calls: list[RecordedCall] | None = None
+    spans: list[Span] | None = None
+    """As ``agl spans ROLLOUT --json`` writes them."""
+    status: Literal["succeeded", "failed"] = "succeeded"
+    error: str | None = None
+    """Why it failed."""
+    mode: RolloutMode | None = None
+    resources_id: str | None = None
+    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+    start_time: float | None = None
+
+
+@dataclass(frozen=True)
+class RecordedResource:
+    """A prompt or a model: a single one with ``name`` and ``type``, or a snapshot of several."""
+
+    id: str | None = None
+    """Of the snapshot; single resources without one are a snapshot together."""
+    resources: dict[str, dict[str, Any]] | None = None
+    """Name -> ``type`` and the fields of that resource."""
+    name: str | None = None
+    type: str | None = None
+    template: str | None = None
+    engine: str | None = None
+    endpoint: str | None = None
+    model: str | None = None
+    sampling_parameters: dict[str, Any] | None = None
+
+    def named(self) -> dict[str, dict[str, Any]]:
+        """Name -> type and fields."""
+        if self.resources is not None:
+            return self.resources
+        names = ("type", "template", "engine", "endpoint", "model", "sampling_parameters")
+        given = {name: value for name in names if (value := getattr(self, name)) is not None}
+        return {self.name or "": given}
+
+
+@dataclass(frozen=True)
+class RecordedReward:
+    """How well a rollout did, or one call of it."""
+
+    rollout_id: str
+    value: float
+    call: int | None = None
+    """The reward is for this call, from 0; None for the whole."""
+    name: str | None = None
+    comment: str | None = None
+
+
+@dataclass(frozen=True)
+class Record:
+    """One record of a file, not yet looked into."""
+
+    kind: Kind
+    values: Mapping[str, Any]
+    where: str
+    """What messages about it begin with."""
+
+    def rollout(self) -> RecordedRollout:
+        """It, checked.
+
+        Raises:
+            ConfigError: It is no rollout: an unknown key, a wrong type, or calls given twice.
+        """
+        found = RecordedRollout(**validate(RecordedRollout, self.values, self.where))
+        sources = ("output", "messages", "calls", "spans")
+        given = [name for name in sources if getattr(found, name) is not None]
+        if len(given) > 1:
+            raise ConfigError(f"{self.where}: {' and '.join(given)} say the same; give one of them")
+        if found.output is not None and not isinstance(found.input, str):
+            raise ConfigError(
+                f"{self.where}: 'output' needs an 'input' that is the text which the model was "
+                f"given; got {_kind_of(found.input)}. Give 'messages' in its place"
+            )
+        return found
+
+    def resource(self) -> RecordedResource:
+        """It, checked; errors as in ``rollout``."""
+        found = RecordedResource(**validate(RecordedResource, self.values, self.where))
+        if (found.resources is None) == (found.name is None):
+            raise ConfigError(f"{self.where}: expected 'resources', or 'name' and 'type'")
+        return found
+
+    def reward(self) -> RecordedReward:
+        """It, checked; errors as in ``rollout``."""
+        return RecordedReward(**validate(RecordedReward, self.values, self.where))
+
+
+def read_records(path: Path) -> Iterator[Record]:
+    """The records of a file in its order.
+
+    Raises:
+        ConfigError: It is no such file; the message says in which line.
+    """
+    if path.suffix.lower() == ".json":
+        whole = parse(path.read_text(encoding="utf-8-sig"), str(path))
+        unknown = whole.keys() - {f"{kind}s" for kind in KINDS}
+        if unknown or not whole:
+            raise ConfigError(
+                f"{path}: expected an object with 'rollouts', 'resources' or 'rewards', or OTLP "
+                f"with 'resourceSpans'; got the keys {sorted(whole)}"
+            )
+        for kind in KINDS:
+            values = whole.get(f"{kind}s", [])
+            if not isinstance(values, list):
+                raise ConfigError(f"{path}: {kind}s: expected a list, got {_kind_of(values)}")
+            for number, value in enumerate(cast("list[Any]", values)):
+                yield _record(kind, value, f"{path}: {kind}s[{number}]")
+        return
+    for number, line in each_line(path):
+        where = f"{path}, line {number}"
+        value = parse(line, where)
+        found: list[Kind] = [kind for kind in KINDS if kind in value]
+        if len(value) != 1 or not found:
+            raise ConfigError(
+                f"{where}: expected one of the keys {', '.join(KINDS)}; got {sorted(value)}"
+            )
+        yield _record(found[0], value[found[0]], f"{where}: {found[0]}")
+
+
+def each_line(path: Path) -> Iterator[tuple[int, str]]:
+    """The lines that are not blank, with their numbers."""
+    with path.open(encoding="utf-8-sig") as lines:
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                yield number, line
+
+
+def parse(text: str, where: str) -> dict[str, Any]:
+    """An object out of JSON.
+
+    Raises:
+        ConfigError: It is something else.
+    """
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        at = f", line {error.lineno}" if "\n" in text.strip() else ""
+        raise ConfigError(f"{where}{at}: not JSON: {error.msg}") from None
+    if not isinstance(value, dict):
+        raise ConfigError(f"{where}: expected an object, got {_kind_of(value)}")
+    return cast("dict[str, Any]", value)
+
+
+def _record(kind: Kind, value: Any, where: str) -> Record:
+    if not isinstance(value, dict):
+        raise ConfigError(f"{where}: expected an object, got {_kind_of(value)}")
+    names = OTHER_NAMES[kind]
+    values = {
+        names.get(name, name): item
+        for key, item in cast("dict[str, Any]", value).items()
+        for name in [_snake(key)]
+    }
+    if isinstance(values.get("calls"), list):
+        values["calls"] = [
+            {_snake(key): item for key, item in call.items()} if isinstance(call, dict) else call
+            for call in values["calls"]
+        ]
+    return Record(kind, values, where)
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", name).lower()
+
+
+def _kind_of(value: Any) -> str:
+    kinds = {dict: "an object", list: "a list", str: "a text", type(None): "nothing"}
+    return kinds.get(type(value), repr(value))
