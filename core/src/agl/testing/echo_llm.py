@@ -1,7 +1,7 @@
 """A small, real, OpenAI-compatible model server for tests: it answers with what it was told.
 
-Chat completions (streaming or not) and the list of models, with token ids and log-probabilities in
-vLLM's format where a request asks for them. One token is one whitespace-separated word, and a
+Chat completions and completions (streaming or not) and the list of models, with token ids and
+log-probabilities in vLLM's format where a request asks for them. One token is one whitespace-separated word, and a
 prompt is rendered so that the next turn's prompt begins with this turn's prompt and answer.
 """
 
@@ -81,7 +81,7 @@ class EchoLLM:
         self.model_version = model_version
         self.vocabulary = Vocabulary()
         self.requests: list[dict[str, Any]] = []
-        """Bodies of the chat completion requests, in order of arrival."""
+        """Bodies of the calls, in order of arrival."""
         self.request_headers: list[dict[str, str]] = []
         """Their headers, names in lower case."""
         self._server = ServerThread(self, drain_seconds=1.0)
@@ -118,18 +118,20 @@ class EchoLLM:
         if path == "/v1/models" and scope["method"] == "GET":
             data = [{"id": name, "object": "model", "owned_by": "echo"} for name in self.models]
             await _send(send, 200, _json({"object": "list", "data": data}))
-        elif path == "/v1/chat/completions" and scope["method"] == "POST":
+        elif path in _ROUTES and scope["method"] == "POST":
             body = bytearray()
             more = True
             while more:
                 event = await receive()
                 body += event.get("body", b"")
                 more = event.get("more_body", False)
-            await self._chat(scope, json.loads(bytes(body)), send)
+            await self._answer(scope, json.loads(bytes(body)), send, _ROUTES[path])
         else:
             await _send(send, 404, _json({"error": {"message": f"no such path: {path}"}}))
 
-    async def _chat(self, scope: Scope, request: dict[str, Any], send: Send) -> None:
+    async def _answer(
+        self, scope: Scope, request: dict[str, Any], send: Send, make: "type[_Answer]"
+    ) -> None:
         headers = {
             name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
         }
@@ -145,7 +147,7 @@ class EchoLLM:
         message: Message = (
             {"role": "assistant", "content": reply} if isinstance(reply, str) else reply
         )
-        answer = _Answer(self, request, message, f"chatcmpl-{number}")
+        answer = make(self, request, message, f"{make.prefix}-{number}")
         if not request.get("stream"):
             await _send(send, 200, _json(answer.completion()))
             return
@@ -164,6 +166,9 @@ class EchoLLM:
 class _Answer:
     """One answer, as a completion object or as the chunks of a stream."""
 
+    prefix = "chatcmpl"
+    kind, chunk_kind = "chat.completion", "chat.completion.chunk"
+
     def __init__(
         self, server: EchoLLM, request: dict[str, Any], message: Message, response_id: str
     ) -> None:
@@ -174,7 +179,7 @@ class _Answer:
         options: dict[str, Any] = request.get("stream_options") or {}
         self.wants_usage = bool(options.get("include_usage"))
         self.pieces = [*_pieces(message), END]
-        self.prompt_ids = server.render(request["messages"], request.get("tools") or ())
+        self.prompt_ids = self.render(server, request)
         self.token_ids = server.vocabulary.encode([piece.strip() for piece in self.pieces])
         self.version = server.model_version if request.get("return_weight_versions") else None
         self.head = {"id": response_id, "created": 1_700_000_000, "model": request.get("model")}
@@ -185,6 +190,9 @@ class _Answer:
             "total_tokens": len(self.prompt_ids) + len(self.token_ids),
         }
 
+    def render(self, server: EchoLLM, request: dict[str, Any]) -> list[int]:
+        return server.render(request["messages"], request.get("tools") or ())
+
     def completion(self) -> dict[str, Any]:
         choice = self._choice(0, "message", self.message, 0, len(self.token_ids))
         choice["finish_reason"] = self.finish_reason
@@ -192,7 +200,7 @@ class _Answer:
             choice["weight_versions"] = self._versions()
         return {
             **self.head,
-            "object": "chat.completion",
+            "object": self.kind,
             "choices": [{**choice, "index": index} for index in range(self.num_choices)],
             "usage": self.usage,
             **({"prompt_token_ids": self.prompt_ids} if self.wants_ids else {}),
@@ -214,7 +222,7 @@ class _Answer:
         if self.wants_usage:
             yield {
                 **self.head,
-                "object": "chat.completion.chunk",
+                "object": self.chunk_kind,
                 "choices": [],
                 "usage": self.usage,
             }
@@ -232,7 +240,7 @@ class _Answer:
     def _chunk(self, choice: dict[str, Any], prompt_token_ids: bool = False) -> dict[str, Any]:
         return {
             **self.head,
-            "object": "chat.completion.chunk",
+            "object": self.chunk_kind,
             "choices": [choice],
             **({"prompt_token_ids": self.prompt_ids} if prompt_token_ids else {}),
         }
@@ -258,8 +266,56 @@ class _Answer:
         return [{"version": self.version, "start": 0, "end": len(self.token_ids)}]
 
 
+class _TextAnswer(_Answer):
+    """The continuation of a prompt. There are no roles, so a stream opens with nothing."""
+
+    prefix = "cmpl"
+    kind = chunk_kind = "text_completion"
+
+    def render(self, server: EchoLLM, request: dict[str, Any]) -> list[int]:
+        prompt = request["prompt"]
+        if isinstance(prompt, str):
+            return server.vocabulary.encode(prompt.split())
+        return list(prompt)
+
+    def completion(self) -> dict[str, Any]:
+        completion = super().completion()
+        completion.pop("prompt_token_ids", None)
+        return completion
+
+    def _chunk(self, choice: dict[str, Any], prompt_token_ids: bool = False) -> dict[str, Any]:
+        if prompt_token_ids:
+            choice["prompt_token_ids"] = self.prompt_ids
+        return super()._chunk(choice)
+
+    def _choice(
+        self, index: int, key: str, message: Message, start: int, stop: int
+    ) -> dict[str, Any]:
+        choice = super()._choice(index, key, message, start, stop)
+        del choice[key]
+        if choice["logprobs"] is not None:
+            content = choice["logprobs"]["content"]
+            choice["logprobs"] = {
+                "tokens": [token["token"] for token in content],
+                "token_logprobs": [token["logprob"] for token in content],
+                "top_logprobs": None,
+                "text_offset": [],
+            }
+        if self.wants_ids and key == "message":
+            choice["prompt_token_ids"] = self.prompt_ids
+        return {**choice, "text": str(message.get("content") or "")}
+
+
+_ROUTES = {"/v1/chat/completions": _Answer, "/v1/completions": _TextAnswer}
+
+
 def last_user_message(request: dict[str, Any]) -> str:
-    """The text of the last message whose role is ``user``; empty when there is none."""
+    """The text of the last message whose role is ``user``; empty when there is none.
+
+    Of a completion: its prompt, where that is text.
+    """
+    if "prompt" in request:
+        return request["prompt"] if isinstance(request["prompt"], str) else ""
     for message in reversed(request["messages"]):
         if message["role"] == "user":
             return _text(message.get("content"))

@@ -13,6 +13,9 @@ from agl.types.resources import attempt_token
 from agl_gateway.attempts import Attempts
 from agl_gateway.backends import Backend, Backends
 from agl_gateway.dialect import Dialect, Exchange, dumps
+from agl_gateway.dialects.completions import Completions
+from agl_gateway.dialects.messages import CountTokens, Messages
+from agl_gateway.dialects.responses import Responses
 from agl_gateway.errors import ClientGoneError, RefusedError
 from agl_gateway.forward import relay
 from agl_gateway.recorder import Recorder
@@ -23,7 +26,13 @@ from agl_gateway.wire import JSON, Interruptible, Receive, Reply, Scope, Send, r
 
 logger = logging.getLogger("agl.gateway")
 
-DIALECTS: dict[str, Dialect] = {"chat/completions": Dialect()}
+DIALECTS: dict[str, Dialect] = {
+    "chat/completions": Dialect(),
+    "completions": Completions(),
+    "messages": Messages(),
+    "messages/count_tokens": CountTokens(),
+    "responses": Responses(),
+}
 """End of an address, without ``/v1/`` -> what is spoken there."""
 
 ADDRESS = re.compile(
@@ -237,7 +246,7 @@ class GatewayApp:
                 if call is not None:
                     for guard in self.guards:
                         guard.after(call)
-                if origin.rollout_id:
+                if origin.rollout_id and dialect.operation:
                     self.recorder.add(record)
 
         try:

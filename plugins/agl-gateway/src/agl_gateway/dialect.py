@@ -1,6 +1,6 @@
 """What the gateway must know of an API that agents speak; chat completions are the first."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -14,9 +14,6 @@ EXTENSIONS = {
     "weight_versions": "return_weight_versions",
 }
 """Callback name -> the field of the request that it sets to true."""
-
-CHOICE_KEYS = {"return_token_ids": ("token_ids",), "weight_versions": ("weight_versions",)}
-"""Callback name -> what it brings into each choice of the answer."""
 
 NULL = Raw(b"null")
 TRUE = Raw(b"true")
@@ -40,6 +37,14 @@ class Exchange:
         request: The body of the call to the backend, as JSON.
         fields: The same, taken apart.
     """
+
+    added: Mapping[str, Raw] = dict.fromkeys(EXTENSIONS, TRUE)
+    """Callback name -> what its field is set to."""
+    choice_keys: Mapping[str, Sequence[str]] = {
+        "return_token_ids": ("token_ids",),
+        "weight_versions": ("weight_versions",),
+    }
+    """Callback name -> what it brings into each choice of the answer."""
 
     def __init__(self, request: bytes, fields: dict[str, Raw]) -> None:
         self.request = request
@@ -66,7 +71,7 @@ class Exchange:
         )
         if model == self.model and not self._removed:
             return self.request
-        added = dict.fromkeys((EXTENSIONS[name] for name in self._removed), TRUE)
+        added = {EXTENSIONS[name]: self.added[name] for name in self._removed}
         return dumps({**fields, "model": model, **added})
 
     def whole(self, answer: bytes) -> bytes:
@@ -117,7 +122,7 @@ class Exchange:
         edited = False
         for choice in choices:
             for name in removed:
-                for key in CHOICE_KEYS.get(name, ()):
+                for key in self.choice_keys.get(name, ()):
                     edited |= choice.pop(key, None) is not None
             if "logprobs" in removed and bytes(choice.get("logprobs", NULL)) != b"null":
                 choice["logprobs"] = NULL
@@ -135,7 +140,7 @@ class Dialect:
     """
 
     operation = "chat"
-    """OpenTelemetry's name of what is done, for the record."""
+    """OpenTelemetry's name of what is done, for the record; empty where no model is called."""
     path = "chat/completions"
     """Where the backend takes what ``Exchange.body_for`` makes, under its ``api_base``."""
 

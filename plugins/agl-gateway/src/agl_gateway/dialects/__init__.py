@@ -1,0 +1,1 @@
+"""The APIs that agents speak beside chat completions; see ``agl_gateway.dialect``."""

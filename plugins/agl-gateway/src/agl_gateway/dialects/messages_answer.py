@@ -1,0 +1,198 @@
+"""Anthropic's ``/v1/messages``: the answer, whole or as a stream of events."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from agl_gateway.dialect import dumps
+from agl_gateway.dialects.translated import (
+    ChatStream,
+    Translated,
+    reasoning_of,
+    server_sent_event as event,
+)
+
+STOP_REASONS = {
+    "stop": "end_turn",
+    "length": "max_tokens",
+    "tool_calls": "tool_use",
+    "content_filter": "refusal",
+}
+
+ERROR_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    402: "billing_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+INVALID_JSON = "INVALID_JSON"
+"""Key of the input of a tool call whose arguments are no JSON object, as Anthropic advises."""
+
+
+class MessageExchange(Translated):
+    """One call of ``/v1/messages``.
+
+    Args:
+        chat: The chat completion to ask for.
+    """
+
+    def __init__(self, chat: dict[str, Any]) -> None:
+        super().__init__(chat, MessageStream())
+
+    def translate(self, completion: dict[str, Any], choice: dict[str, Any]) -> dict[str, Any]:
+        answer = choice["message"]
+        content: list[dict[str, Any]] = []
+        if thought := reasoning_of(answer):
+            content.append({"type": "thinking", "thinking": thought, "signature": ""})
+        if text := answer.get("content") or answer.get("refusal"):
+            content.append({"type": "text", "text": text})
+        for call in answer.get("tool_calls") or ():
+            function = call["function"]
+            given = _input(function.get("arguments") or "")
+            block = {"id": call["id"], "name": function["name"], "input": given}
+            content.append({"type": "tool_use", **block})
+        ending = _ending(choice, bool(answer.get("tool_calls")), bool(answer.get("refusal")))
+        return _message(completion) | {
+            "content": content,
+            **ending,
+            "usage": _usage(completion.get("usage") or {}),
+        }
+
+
+class MessageStream(ChatStream):
+    """From ``message_start`` to ``message_stop``; one content block is open at a time."""
+
+    def __init__(self) -> None:
+        self._index = -1
+        self._open = ""
+        """Type of the open block; of a tool call with its number."""
+        self._has_calls = self._has_refused = False
+
+    def begin(self, head: Mapping[str, Any]) -> bytes:
+        # The prompt is counted by the ids that were asked for; a backend without them tells its
+        # length at the end.
+        usage = {
+            "prompt_tokens": len(head.get("prompt_token_ids") or ()),
+            **(head.get("usage") or {}),
+        }
+        message = _message(head) | {
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": _usage(usage),
+        }
+        return event("message_start", {"message": message})
+
+    def reasoning(self, text: str) -> bytes:
+        start = {"type": "thinking", "thinking": "", "signature": ""}
+        return self._turn_to("thinking", start) + self._delta("thinking_delta", thinking=text)
+
+    def text(self, text: str, logprobs: list[Any]) -> bytes:
+        return self._turn_to("text", {"type": "text", "text": ""}) + self._delta(
+            "text_delta", text=text
+        )
+
+    def refusal(self, text: str) -> bytes:
+        self._has_refused = True
+        return self.text(text, [])
+
+    def tool_call(self, index: int, call_id: str | None, name: str, arguments: str) -> bytes:
+        kind, start = f"call {index}", b""
+        if call_id is not None and name:
+            self._has_calls = True
+            start = self._turn_to(
+                kind, {"type": "tool_use", "id": call_id, "name": name, "input": {}}
+            )
+        elif self._open != kind:
+            raise ValueError(f"arguments of tool call {index}, which is not the one being sent")
+        if not arguments:
+            return start
+        return start + self._delta("input_json_delta", partial_json=arguments)
+
+    def finish(self, choice: Mapping[str, Any], usage: Mapping[str, Any]) -> bytes:
+        ending = _ending(choice, self._has_calls, self._has_refused)
+        return (
+            self._close()
+            + event("message_delta", {"delta": ending, "usage": _usage(usage)})
+            + event("message_stop", {})
+        )
+
+    def broken(self, status: int, message: str) -> bytes:
+        return b"event: error\ndata: " + error_body(status, message) + b"\n\n"
+
+    def _turn_to(self, kind: str, block: dict[str, Any]) -> bytes:
+        if self._open == kind:
+            return b""
+        closing = self._close()
+        self._open = kind
+        self._index += 1
+        return closing + event(
+            "content_block_start", {"index": self._index, "content_block": block}
+        )
+
+    def _delta(self, kind: str, **fields: str) -> bytes:
+        delta = {"type": kind, **fields}
+        return event("content_block_delta", {"index": self._index, "delta": delta})
+
+    def _close(self) -> bytes:
+        if not self._open:
+            return b""
+        self._open = ""
+        return event("content_block_stop", {"index": self._index})
+
+
+def error_body(status: int, message: str) -> bytes:
+    """An error in Anthropic's shape."""
+    kind = ERROR_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
+    return dumps({"type": "error", "error": {"type": kind, "message": message}})
+
+
+def _input(arguments: str) -> dict[str, Any]:
+    try:
+        value = msgspec.json.decode(arguments or "{}")
+    except ValueError:
+        value = None
+    # What a model wrote wrongly still reaches its agent, and comes back as it was.
+    return value if isinstance(value, dict) else {INVALID_JSON: arguments}
+
+
+def _message(head: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "id": str(head.get("id")),
+        "type": "message",
+        "role": "assistant",
+        "model": str(head.get("model")),
+    }
+
+
+def _ending(choice: Mapping[str, Any], has_calls: bool, has_refused: bool) -> dict[str, Any]:
+    """``stop_reason`` and ``stop_sequence``."""
+    # vLLM says in `stop_reason` which text stopped it, and for a stop token its id.
+    stopped_by = choice.get("stop_reason")
+    reason = STOP_REASONS.get(str(choice.get("finish_reason")), "end_turn")
+    if reason == "end_turn":
+        if has_calls:  # a call that tool_choice names ends with `stop`
+            reason = "tool_use"
+        elif has_refused:
+            reason = "refusal"
+        elif isinstance(stopped_by, str):
+            return {"stop_reason": "stop_sequence", "stop_sequence": stopped_by}
+    return {"stop_reason": reason, "stop_sequence": None}
+
+
+def _usage(usage: Mapping[str, Any]) -> dict[str, Any]:
+    # Anthropic counts what came from the cache apart from the rest.
+    cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+    return {
+        "input_tokens": (usage.get("prompt_tokens") or 0) - cached,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": cached,
+        "output_tokens": usage.get("completion_tokens") or 0,
+    }

@@ -1,0 +1,298 @@
+"""OpenAI's ``/v1/responses``: the answer, whole or as a stream of events."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from agl_gateway.dialects.translated import (
+    ChatStream,
+    Translated,
+    now,
+    reasoning_of,
+    server_sent_event,
+)
+
+INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
+"""Finish reason -> why a response is incomplete."""
+
+Item = dict[str, Any]
+
+
+class Echo:
+    """What an answer repeats of its request, or the defaults where that says nothing."""
+
+    def __init__(self) -> None:
+        self.with_logprobs = False
+        self.fields: dict[str, Any] = {
+            "instructions": None,
+            "max_output_tokens": None,
+            "metadata": {},
+            "parallel_tool_calls": True,
+            "previous_response_id": None,
+            "reasoning": {"effort": None, "summary": None},
+            "store": False,
+            "temperature": None,
+            "text": {"format": {"type": "text"}},
+            "tool_choice": "auto",
+            "tools": [],
+            "top_p": None,
+            "truncation": "disabled",
+            "user": None,
+        }
+
+    def set(self, name: str, value: Any) -> None:
+        """Repeat this, if there was something."""
+        if value is not None:
+            self.fields[name] = value
+
+    def response(self, head: Mapping[str, Any], status: str, output: list[Item]) -> Item:
+        """A response object."""
+        return {
+            "id": str(head.get("id")),
+            "object": "response",
+            "created_at": head.get("created") or now(),
+            "status": status,
+            "background": False,
+            "error": None,
+            "incomplete_details": None,
+            "model": str(head.get("model")),
+            "output": output,
+            "usage": None,
+            **self.fields,
+        }
+
+    def ended(
+        self,
+        head: Mapping[str, Any],
+        output: list[Item],
+        choice: Mapping[str, Any],
+        usage: Mapping[str, Any],
+    ) -> Item:
+        """A response object that is final."""
+        cut_off = INCOMPLETE.get(str(choice.get("finish_reason")))
+        response = self.response(head, "incomplete" if cut_off else "completed", output)
+        response["incomplete_details"] = {"reason": cut_off} if cut_off else None
+        response["usage"] = _usage(usage) if usage else None
+        return response
+
+
+class ResponseExchange(Translated):
+    """One call of ``/v1/responses``.
+
+    Args:
+        chat: The chat completion to ask for.
+        echo: What the answer repeats of the request.
+    """
+
+    def __init__(self, chat: dict[str, Any], echo: Echo) -> None:
+        super().__init__(chat, ResponseStream(echo))
+        self._echo = echo
+
+    def translate(self, completion: dict[str, Any], choice: dict[str, Any]) -> dict[str, Any]:
+        answer = choice["message"]
+        items = _Items(str(completion.get("id")))
+        output: list[Item] = []
+        if thought := reasoning_of(answer):
+            output.append(items.reasoning(thought))
+        content: list[Item] = []
+        if text := answer.get("content"):
+            logprobs = (choice.get("logprobs") or {}).get("content") or []
+            content.append(text_part(text, logprobs if self._echo.with_logprobs else []))
+        if refusal := answer.get("refusal"):
+            content.append({"type": "refusal", "refusal": refusal})
+        if content:
+            output.append(items.message(content))
+        for call in answer.get("tool_calls") or ():
+            function = call["function"]
+            output.append(
+                items.function_call(call["id"], function["name"], function.get("arguments") or "")
+            )
+        if choice.get("finish_reason") in INCOMPLETE and output:
+            output[-1]["status"] = "incomplete"
+        return self._echo.ended(completion, output, choice, completion.get("usage") or {})
+
+
+class _Items:
+    """Makes output items, numbered as they come.
+
+    Args:
+        response_id: Part of their ids.
+    """
+
+    def __init__(self, response_id: str) -> None:
+        self._response_id = response_id
+        self.count = 0
+
+    def reasoning(self, thought: str) -> Item:
+        content = [{"type": "reasoning_text", "text": thought}]
+        return self._item("rs", "reasoning", summary=[], content=content)
+
+    def message(self, content: list[Item]) -> Item:
+        return self._item("msg", "message", role="assistant", content=content)
+
+    def function_call(self, call_id: str, name: str, arguments: str) -> Item:
+        return self._item("fc", "function_call", call_id=call_id, name=name, arguments=arguments)
+
+    def _item(self, prefix: str, kind: str, **fields: Any) -> Item:
+        item_id = f"{prefix}_{self._response_id}_{self.count}"
+        self.count += 1
+        return {"id": item_id, "type": kind, "status": "completed", **fields}
+
+
+class ResponseStream(ChatStream):
+    """From ``response.created`` to ``response.completed``; one item is open at a time.
+
+    Args:
+        echo: What the answer repeats of the request.
+    """
+
+    def __init__(self, echo: Echo) -> None:
+        self._echo = echo
+        self._head: Mapping[str, Any] = {}
+        self._items = _Items("")
+        self._output: list[Item] = []
+        self._sequence = 0
+        self._open = ""
+        """Kind of the open item and its part; of a tool call with its number."""
+
+    def begin(self, head: Mapping[str, Any]) -> bytes:
+        self._head = {key: head.get(key) for key in ("id", "created", "model")}
+        self._items = _Items(str(head.get("id")))
+        response = self._echo.response(self._head, "in_progress", [])
+        return self._event("response.created", response=response) + self._event(
+            "response.in_progress", response=response
+        )
+
+    def reasoning(self, text: str) -> bytes:
+        start = self._part_start("reasoning", {"type": "reasoning_text", "text": ""})
+        self._part["text"] += text
+        return start + self._part_event("response.reasoning_text.delta", delta=text)
+
+    def text(self, text: str, logprobs: list[Any]) -> bytes:
+        if not self._echo.with_logprobs:
+            logprobs = []
+        start = self._part_start("text", text_part("", []))
+        self._part["text"] += text
+        self._part["logprobs"] += logprobs
+        return start + self._part_event("response.output_text.delta", delta=text, logprobs=logprobs)
+
+    def refusal(self, text: str) -> bytes:
+        start = self._part_start("refusal", {"type": "refusal", "refusal": ""})
+        self._part["refusal"] += text
+        return start + self._part_event("response.refusal.delta", delta=text)
+
+    def tool_call(self, index: int, call_id: str | None, name: str, arguments: str) -> bytes:
+        kind, start = f"call {index}", b""
+        if call_id is not None and name and self._open != kind:
+            start = self._close()
+            self._open = kind
+            start += self._add(self._items.function_call(call_id, name, ""))
+        elif self._open != kind:
+            raise ValueError(f"arguments of tool call {index}, which is not the one being sent")
+        if not arguments:
+            return start
+        self._item["arguments"] += arguments
+        return start + self._item_event("response.function_call_arguments.delta", delta=arguments)
+
+    def finish(self, choice: Mapping[str, Any], usage: Mapping[str, Any]) -> bytes:
+        cut_off = choice.get("finish_reason") in INCOMPLETE
+        closing = self._close("incomplete" if cut_off else "completed")
+        response = self._echo.ended(self._head, self._output, choice, usage)
+        return closing + self._event(f"response.{response['status']}", response=response)
+
+    def broken(self, status: int, message: str) -> bytes:
+        if not self._head:
+            return self._event("error", code="server_error", message=message, param=None)
+        response = self._echo.response(self._head, "failed", self._output)
+        response["error"] = {"code": "server_error", "message": message}
+        return self._event("response.failed", response=response)
+
+    @property
+    def _item(self) -> Item:
+        return self._output[-1]
+
+    @property
+    def _part(self) -> Item:
+        return self._item["content"][-1]
+
+    def _part_start(self, kind: str, part: Item) -> bytes:
+        if self._open == kind:
+            return b""
+        sent = b""
+        if kind == "refusal" and self._open == "text":  # another part of the same message
+            sent += self._close_part()
+        else:
+            sent += self._close()
+            is_thought = kind == "reasoning"
+            item = self._items.reasoning("") if is_thought else self._items.message([])
+            item["content"] = []
+            sent += self._add(item)
+        self._open = kind
+        sent += self._part_event(
+            "response.content_part.added", len(self._item["content"]), part=part
+        )
+        self._item["content"].append(part)
+        return sent
+
+    def _add(self, item: Item) -> bytes:
+        item["status"] = "in_progress"
+        self._output.append(item)
+        return self._item_event("response.output_item.added", with_id=False, item=item)
+
+    def _close_part(self) -> bytes:
+        part = self._part
+        if self._open == "reasoning":
+            done = self._part_event("response.reasoning_text.done", text=part["text"])
+        elif self._open == "refusal":
+            done = self._part_event("response.refusal.done", refusal=part["refusal"])
+        else:
+            done = self._part_event(
+                "response.output_text.done", text=part["text"], logprobs=part["logprobs"]
+            )
+        return done + self._part_event("response.content_part.done", part=part)
+
+    def _close(self, status: str = "completed") -> bytes:
+        if not self._open:
+            return b""
+        item = self._item
+        if self._open.startswith("call"):
+            done = self._item_event(
+                "response.function_call_arguments.done",
+                name=item["name"],
+                arguments=item["arguments"],
+            )
+        else:
+            done = self._close_part()
+        item["status"] = status
+        self._open = ""
+        return done + self._item_event("response.output_item.done", with_id=False, item=item)
+
+    def _part_event(self, kind: str, index: int | None = None, **fields: Any) -> bytes:
+        if index is None:
+            index = len(self._item["content"]) - 1
+        return self._item_event(kind, content_index=index, **fields)
+
+    def _item_event(self, kind: str, *, with_id: bool = True, **fields: Any) -> bytes:
+        item_id = {"item_id": self._item["id"]} if with_id else {}
+        return self._event(kind, **item_id, output_index=len(self._output) - 1, **fields)
+
+    def _event(self, kind: str, **fields: Any) -> bytes:
+        sequence, self._sequence = self._sequence, self._sequence + 1
+        return server_sent_event(kind, {"sequence_number": sequence, **fields})
+
+
+def text_part(text: str, logprobs: list[Any]) -> Item:
+    """A part of a message that is text."""
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": list(logprobs)}
+
+
+def _usage(usage: Mapping[str, Any]) -> Item:
+    given, taken = usage.get("prompt_tokens") or 0, usage.get("completion_tokens") or 0
+    cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+    thought = (usage.get("completion_tokens_details") or {}).get("reasoning_tokens") or 0
+    return {
+        "input_tokens": given,
+        "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
+        "output_tokens": taken,
+        "output_tokens_details": {"reasoning_tokens": thought},
+        "total_tokens": given + taken,
+    }

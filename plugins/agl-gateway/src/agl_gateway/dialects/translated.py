@@ -1,0 +1,192 @@
+"""A call whose agent speaks another API than its backend, which is asked for a chat completion."""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from agl_gateway.dialect import Exchange, dumps, event_data, read_object, split_events
+from agl_gateway.errors import shorten
+
+
+class ChatStream:
+    """The stream that an agent gets for the chunks of a chat completion.
+
+    A dialect says what it sends for each thing that comes: text, reasoning, refusals, tool calls,
+    and the end. Whole answers are made of the same pieces, in ``Translated.whole``.
+    """
+
+    def begin(self, head: Mapping[str, Any]) -> bytes:
+        """The first chunk is there."""
+        raise NotImplementedError
+
+    def reasoning(self, text: str) -> bytes:
+        """A piece of what the model thought."""
+        raise NotImplementedError
+
+    def text(self, text: str, logprobs: list[Any]) -> bytes:
+        """A piece of the answer's text."""
+        raise NotImplementedError
+
+    def refusal(self, text: str) -> bytes:
+        """A piece of the text with which the model declines."""
+        raise NotImplementedError
+
+    def tool_call(self, index: int, call_id: str | None, name: str, arguments: str) -> bytes:
+        """A piece of a tool call; ``call_id`` and ``name`` come once, with the first piece.
+
+        Raises:
+            ValueError: The pieces of two calls are mixed.
+        """
+        raise NotImplementedError
+
+    def finish(self, choice: Mapping[str, Any], usage: Mapping[str, Any]) -> bytes:
+        """The answer is complete.
+
+        Args:
+            choice: ``finish_reason`` and ``stop_reason``.
+            usage: As the backend counts it; empty when it does not.
+        """
+        raise NotImplementedError
+
+    def broken(self, status: int, message: str) -> bytes:
+        """The stream breaks off."""
+        raise NotImplementedError
+
+
+class Translated(Exchange):
+    """One call, translated there and back.
+
+    Args:
+        chat: The chat completion to ask for.
+        stream: What the agent gets, if it asked for a stream.
+    """
+
+    def __init__(self, chat: dict[str, Any], stream: ChatStream) -> None:
+        if chat.get("stream"):
+            chat["stream_options"] = {"include_usage": True}
+        request = dumps(chat)
+        super().__init__(request, read_object(request))
+        self._stream = stream
+        self._begun = self._over = False
+        self._ending: dict[str, Any] = {}
+        self._usage: Mapping[str, Any] = {}
+
+    def whole(self, answer: bytes) -> bytes:
+        completion = msgspec.json.decode(answer)
+        choices = completion.get("choices") if isinstance(completion, dict) else None
+        if not choices or not isinstance(choices[0], dict) or "message" not in choices[0]:
+            raise ValueError("it has no list of choices with messages")
+        return dumps(self.translate(completion, choices[0]))
+
+    def translate(self, completion: dict[str, Any], choice: dict[str, Any]) -> dict[str, Any]:
+        """The whole answer as the agent gets it."""
+        raise NotImplementedError
+
+    def chunk(self, data: bytes) -> bytes:
+        *events, self._rest = split_events(self._rest + data)
+        return b"".join([self._event(event) for event in events])
+
+    def end(self) -> bytes:
+        rest, self._rest = self._rest, b""
+        last = self._event(rest)
+        if self._over or not self._ending:
+            # Without an ending the stream is broken off, which the caller says with `broken`.
+            return last
+        self._over = True
+        return last + self._stream.finish(self._ending, self._usage)
+
+    def broken(self, status: int, message: str) -> bytes:
+        if self._over:
+            return b""
+        self._over = True
+        return self._stream.broken(status, message)
+
+    def _event(self, event: bytes) -> bytes:
+        data = event_data(event)
+        if not data or data == b"[DONE]" or self._over:
+            return b""
+        try:
+            chunk = msgspec.json.decode(data)
+        except ValueError:
+            chunk = None
+        if not isinstance(chunk, dict):
+            return self.broken(502, f"the backend sent an event that is not JSON: {shorten(data)}")
+        if error := chunk.get("error"):
+            return self.broken(502, message_of(error))
+        try:
+            return self._translate_chunk(chunk)
+        except (ValueError, TypeError, KeyError, AttributeError) as failure:
+            return self.broken(
+                502, f"the backend sent a chunk of a wrong form ({failure}): {chunk}"
+            )
+
+    def _translate_chunk(self, chunk: dict[str, Any]) -> bytes:
+        sent: list[bytes] = []
+        if not self._begun:
+            self._begun = True
+            sent.append(self._stream.begin(chunk))
+        self._usage = chunk.get("usage") or self._usage
+        for choice in chunk.get("choices") or ():
+            sent += self._translate_delta(choice.get("delta") or {}, choice)
+            if choice.get("finish_reason"):
+                self._ending = choice
+        return b"".join(sent)
+
+    def _translate_delta(self, delta: dict[str, Any], choice: dict[str, Any]) -> list[bytes]:
+        stream = self._stream
+        sent: list[bytes] = []
+        if thought := reasoning_of(delta):
+            sent.append(stream.reasoning(thought))
+        if text := delta.get("content"):
+            sent.append(stream.text(text, (choice.get("logprobs") or {}).get("content") or []))
+        if refusal := delta.get("refusal"):
+            sent.append(stream.refusal(refusal))
+        for number, call in enumerate(delta.get("tool_calls") or ()):
+            function = call.get("function") or {}
+            name, arguments = function.get("name") or "", function.get("arguments") or ""
+            sent.append(
+                stream.tool_call(call.get("index", number), call.get("id"), name, arguments)
+            )
+        return sent
+
+
+def reasoning_of(message: Mapping[str, Any]) -> str:
+    """What a model thought, in vLLM's older and newer field."""
+    return message.get("reasoning_content") or message.get("reasoning") or ""
+
+
+def with_reasoning(message: dict[str, Any], thought: str) -> dict[str, Any]:
+    """An assistant message that carries what was thought, for servers of either field."""
+    return {**message, "reasoning": thought, "reasoning_content": thought} if thought else message
+
+
+def message_of(error: Any) -> str:
+    """The sentence in an error of OpenAI's form, or of what stands in its place."""
+    return str(error.get("message") or error) if isinstance(error, dict) else str(error)
+
+
+def error_message(body: bytes | None, otherwise: str) -> str:
+    """The sentence in the body of a backend's error."""
+    try:
+        answer = msgspec.json.decode(body or b"")
+    except ValueError:
+        return otherwise
+    if not isinstance(answer, dict):
+        return otherwise
+    return (
+        message_of(answer["error"])
+        if answer.get("error")
+        else str(answer.get("message") or otherwise)
+    )
+
+
+def server_sent_event(kind: str, fields: Mapping[str, Any]) -> bytes:
+    """An event with a name, as Anthropic and the Responses API send them."""
+    return b"event: " + kind.encode() + b"\ndata: " + dumps({"type": kind, **fields}) + b"\n\n"
+
+
+def now() -> int:
+    """Unix seconds."""
+    return int(time.time())
