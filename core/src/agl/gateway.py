@@ -1,7 +1,7 @@
 """The contract of a gateway: the address that agents call, and that records what they did."""
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 from agl.types import LLM
 
@@ -16,6 +16,11 @@ class ModelConfig(TypedDict):
     """What agents ask for."""
     litellm_params: dict[str, Any]
     """``model`` (for example ``hosted_vllm/NAME``), ``api_base``, and optionally ``api_key``."""
+    forced_parameters: NotRequired[dict[str, dict[str, Any]]]
+    """Fields that requests get whatever the agent says: by mode of the rollout (``train``, ``val``,
+    ``test``), and under ``all``. Not LiteLLM's."""
+    price: NotRequired[dict[str, float]]
+    """``input`` and ``output``: what a million tokens cost, for budgets. Not LiteLLM's."""
 
 
 class Gateway(ABC):
@@ -52,6 +57,33 @@ class Gateway(ABC):
     @abstractmethod
     async def flush(self) -> None:
         """Return when every call answered so far is stored."""
+
+    @abstractmethod
+    async def pause(self, model: str | None = None, *, refuse: bool = False) -> None:
+        """Let no new calls to a model through until ``resume``; those in flight go on.
+
+        Args:
+            model: A served model; None pauses all.
+            refuse: Calls are refused with 503 and ``Retry-After``, instead of waiting.
+        """
+
+    @abstractmethod
+    async def resume(self, model: str | None = None) -> None:
+        """Let calls through again; None ends every pause."""
+
+    @abstractmethod
+    async def drain(self, model: str | None = None) -> None:
+        """Return when no call is in flight, to a model or (None) to any.
+
+        After ``pause``; then the weights behind the model can be replaced.
+        """
+
+    @abstractmethod
+    def spent_budget(self) -> str | None:
+        """Which limit of the run is used up, as ``calls 100 of 100``; None while there is budget.
+
+        From then on every call is refused, and an algorithm ends with what it has.
+        """
 
     @abstractmethod
     def as_resource(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypedDict
 
 from agl.errors import ConfigError
-from agl_gateway.errors import RefusedError
+from agl_gateway.errors import NO_RETRY, RefusedError
 
 logger = logging.getLogger("agl.gateway")
 
@@ -125,8 +125,7 @@ def _reached(spending: Spending, limits: Budget) -> str | None:
 
 
 def _refused(message: str) -> RefusedError:
-    # The official clients try a 429 again unless they are told not to.
-    return RefusedError(429, message, "budget_spent", headers={"x-should-retry": "false"})
+    return RefusedError(429, message, "budget_spent", headers=NO_RETRY)
 
 
 def _checked(limits: Budget | None, name: str) -> Budget:

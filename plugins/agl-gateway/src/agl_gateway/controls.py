@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from agl.store.base import LightningStore
 from agl_gateway.backends import Backends
 from agl_gateway.budget import Budgets
 from agl_gateway.errors import RefusedError
@@ -20,16 +21,20 @@ class Controls:
         backends: Those of this moment.
         gate: Holds calls back.
         budgets: Refuses calls over a limit.
-        modes: Which parameters a rollout's calls are forced to have.
+        get_store: The store of this moment; it knows the mode of a rollout.
     """
 
     def __init__(
-        self, backends: Callable[[], Backends], gate: Gate, budgets: Budgets, modes: Modes
+        self,
+        backends: Callable[[], Backends],
+        gate: Gate,
+        budgets: Budgets,
+        get_store: Callable[[], LightningStore],
     ) -> None:
         self._backends = backends
-        self._gate = gate
+        self.gate = gate
         self._budgets = budgets
-        self._modes = modes
+        self._modes = Modes(get_store)
 
     async def before(self, call: "Call") -> None:
         """May wait, or refuse.
@@ -43,17 +48,17 @@ class Controls:
             rollout_id = call.origin.rollout_id
             force(call.exchange, forced, await self._modes.of(rollout_id) if rollout_id else None)
             call.record.request = call.exchange.request
-        await self._gate.enter(model)
+        await self.gate.enter(model)
         try:
             self._budgets.admit(call.origin.attempt_id)
         except RefusedError:
-            self._gate.leave(model)
+            self.gate.leave(model)
             raise
 
     def after(self, call: "Call") -> None:
         """The call is over."""
         model = call.exchange.model
-        self._gate.leave(model)
+        self.gate.leave(model)
         if self._budgets.counts_usage:
             replicas = self._backends().of(model)
             price = replicas[0].price if replicas else None

@@ -5,6 +5,9 @@ from collections.abc import Mapping
 
 import msgspec
 
+NO_RETRY: Mapping[str, str] = {"x-should-retry": "false"}
+"""Of an answer that will be the same again; the official clients try many statuses again."""
+
 
 class RefusedError(Exception):
     """The call ends here: this is what its agent gets.

@@ -47,12 +47,12 @@ class Gate:
             del self._in_flight[model]
             self._notify()
 
-    def pause(self, model: str | None, refuse: bool) -> None:
+    async def pause(self, model: str | None, refuse: bool) -> None:
         """Let no more calls in."""
         self._paused[model] = refuse
         self._notify()
 
-    def resume(self, model: str | None) -> None:
+    async def resume(self, model: str | None) -> None:
         """Let calls in again; None ends every pause."""
         if model is None:
             self._paused.clear()

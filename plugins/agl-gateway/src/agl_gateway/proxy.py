@@ -5,21 +5,28 @@ import hashlib
 import logging
 import secrets
 import socket
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Coroutine, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from agl.errors import ConfigError
 from agl.gateway import Gateway, ModelConfig
 from agl.serving import ServerThread, bind, is_loopback
 from agl.types import LLM, ProxyLLM
 from agl_gateway.backends import Backends
+from agl_gateway.budget import Budget, Budgets
 from agl_gateway.dialect import EXTENSIONS
 
 if TYPE_CHECKING:
     from agl.store.base import LightningStore
     from agl_gateway.app import GatewayApp
+    from agl_gateway.controls import Controls
+    from agl_gateway.gate import Gate
+    from agl_gateway.tape import Replay
 
 logger = logging.getLogger("agl.gateway")
+
+T = TypeVar("T")
 
 _NOT_TAKEN = {
     "litellm_config": "LiteLLM is not used; give models in model_list, and num_retries directly",
@@ -64,9 +71,17 @@ class LLMProxy(Gateway):
         api_key: What agents must send; part of ``as_resource``. None asks for nothing on loopback,
             and makes a random key on any other host.
         max_body_bytes: Larger requests are refused with status 413.
+        run_budget: Limits of everything that is forwarded, as ``{"calls": 1000, "tokens":
+            2_000_000, "cost": 5.0}``: calls over it get 429, and algorithms end with what they
+            have. Costs come from ``price`` in the model list.
+        attempt_budget: The same for each attempt.
+        max_pause_seconds: How long calls wait at a paused model before they get 503.
+        record: A folder, for a recording of every answer of the backends.
+        replay: The folder of a recording that answers in the place of backends.
 
     Raises:
-        ConfigError: An argument that this proxy does not take, or a wrong model list.
+        ConfigError: An argument that this proxy does not take, a wrong model list, or no
+            recording.
     """
 
     def __init__(
@@ -85,6 +100,11 @@ class LLMProxy(Gateway):
         *,
         api_key: str | None = None,
         max_body_bytes: int = 64 * 2**20,
+        run_budget: Budget | None = None,
+        attempt_budget: Budget | None = None,
+        max_pause_seconds: float = 600.0,
+        record: str | None = None,
+        replay: str | None = None,
     ) -> None:
         _refuse(litellm_config=litellm_config, launcher_args=launcher_args, middlewares=middlewares)
         if num_workers != 1:
@@ -105,6 +125,12 @@ class LLMProxy(Gateway):
             )
         if num_retries < 0:
             raise ConfigError(f"LLMProxy num_retries={num_retries}: expected 0 or more")
+        if record is not None and replay is not None:
+            raise ConfigError("LLMProxy: record and replay are two things; give one of them")
+        if max_pause_seconds <= 0:
+            raise ConfigError(
+                f"LLMProxy max_pause_seconds={max_pause_seconds}: expected more than 0"
+            )
         self.host = host or "127.0.0.1"
         self.port = port or 0
         self.num_retries = num_retries
@@ -118,9 +144,16 @@ class LLMProxy(Gateway):
             else None
         )
         self._store = store
-        self._backends = Backends(model_list or [])
+        self._budgets = Budgets(run_budget, attempt_budget)
+        self._max_pause_seconds = max_pause_seconds
+        self._record = record
+        self._has_recorded = False
+        self._replay = _open_replay(replay)
+        self._controls: Controls | None = None
         self._app: GatewayApp | None = None
         self._server: ServerThread | None = None
+        self._backends = Backends([])
+        self.update_model_list(model_list or [])
 
     def get_store(self) -> "LightningStore | None":
         return self._store
@@ -129,14 +162,16 @@ class LLMProxy(Gateway):
         self._store = store
 
     def update_model_list(self, model_list: list[ModelConfig]) -> None:
-        """Replace the served models; holds for the next request.
+        """Replace the served models; holds for the next request, and for the next try of a call.
 
-        Requests in flight keep their backend.
+        Requests in flight keep their backend, and end in peace.
 
         Raises:
             ConfigError: The list is wrong; the old one stays.
         """
-        self._backends = Backends(model_list)
+        if self._replay is not None:
+            model_list = self._replay.add_models(model_list)
+        self._backends = Backends(model_list, self._backends)
         if self._app is not None:
             self._app.backends = self._backends
 
@@ -163,10 +198,11 @@ class LLMProxy(Gateway):
             self._attempt_secret,
             self.max_body_bytes,
         )
+        controls = self._control(app)
         sock = bind(self.host, self.port)
         server = ServerThread(app, sock=sock)
         self.port = await asyncio.to_thread(server.start)
-        self._app, self._server = app, server
+        self._app, self._server, self._controls = app, server, controls
         logger.info("LLM proxy on %s", self._url())
 
     async def stop(self) -> None:
@@ -187,9 +223,38 @@ class LLMProxy(Gateway):
     async def flush(self) -> None:
         """Return when every call answered so far is stored."""
         if self._app is not None and self.is_running():
-            recorder = self._app.recorder
-            future = asyncio.run_coroutine_threadsafe(recorder.flush(), recorder.loop)
-            await asyncio.wrap_future(future)
+            await self._inside(self._app.recorder.flush())
+
+    async def pause(self, model: str | None = None, *, refuse: bool = False) -> None:
+        """Let no new calls to a model through until ``resume``; those in flight go on.
+
+        Args:
+            model: A served model; None pauses all.
+            refuse: Calls are refused with 503 and ``Retry-After``, instead of waiting.
+
+        Raises:
+            ConfigError: The proxy does not run, or the model is not served.
+        """
+        await self._inside(self._running_gate(model).pause(model, refuse))
+
+    async def resume(self, model: str | None = None) -> None:
+        """Let calls through again; None ends every pause.
+
+        Raises:
+            ConfigError: The proxy does not run, or the model is not served.
+        """
+        await self._inside(self._running_gate(model).resume(model))
+
+    async def drain(self, model: str | None = None) -> None:
+        """Return when no call is in flight, to a model or (None) to any.
+
+        Raises:
+            ConfigError: The proxy does not run, or the model is not served.
+        """
+        await self._inside(self._running_gate(model).drain(model))
+
+    def spent_budget(self) -> str | None:
+        return self._budgets.spent
 
     def as_resource(
         self,
@@ -234,6 +299,41 @@ class LLMProxy(Gateway):
         assert self._store is not None  # start() has seen to that
         return self._store
 
+    def _control(self, app: "GatewayApp") -> "Controls":
+        """Put what this proxy was told to do into an application."""
+        from agl_gateway.controls import Controls
+        from agl_gateway.gate import Gate
+
+        controls = Controls(
+            lambda: self._backends,
+            Gate(self._max_pause_seconds),
+            self._budgets,
+            self._present_store,
+        )
+        app.guards.append(controls)
+        if self._replay is not None:
+            app.upstream = self._replay
+        elif self._record is not None:
+            from agl_gateway.tape import Recording
+
+            app.upstream = Recording(app.upstream, Path(self._record), resume=self._has_recorded)
+            self._has_recorded = True
+        return controls
+
+    def _running_gate(self, model: str | None) -> "Gate":
+        if self._controls is None or not self.is_running():
+            raise ConfigError("LLMProxy does not run; await start() first")
+        if model is not None and model not in self._backends.names:
+            names = ", ".join(self._backends.names) or "none"
+            raise ConfigError(f"LLMProxy: model {model!r} is not served; served models: {names}")
+        return self._controls.gate
+
+    async def _inside(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run something in the event loop of the running proxy."""
+        assert self._app is not None
+        future = asyncio.run_coroutine_threadsafe(work, self._app.recorder.loop)
+        return await asyncio.wrap_future(future)
+
     def _url(self) -> str:
         host = _own_address() if self.host in ("0.0.0.0", "::", "") else self.host
         return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
@@ -243,6 +343,14 @@ def _refuse(**arguments: Any) -> None:
     for name, value in arguments.items():
         if value:
             raise ConfigError(f"LLMProxy does not take {name}: {_NOT_TAKEN[name]}")
+
+
+def _open_replay(folder: str | None) -> "Replay | None":
+    if folder is None:
+        return None
+    from agl_gateway.tape import Replay
+
+    return Replay(Path(folder))
 
 
 def _own_address() -> str:

@@ -27,6 +27,9 @@ SAMPLING = (
 )
 """Settings of a request that are recorded as ``gen_ai.request.*``."""
 
+BYTES_PER_TOKEN = 4
+"""Of JSON, where tokens must be estimated."""
+
 _TRACEPARENT = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")
 
 
@@ -88,6 +91,23 @@ class CallRecord:
         self.error = error
         return True
 
+    def usage(self) -> tuple[int, int]:
+        """Tokens of prompt and answer, for a budget; estimated where the backend says nothing."""
+        try:
+            answer = self._answer()
+        except ValueError:
+            answer = None
+        if answer is None or not answer.choices:
+            return 0, 0
+        attributes = _answer_attributes(answer)
+        said = (attributes[Key.INPUT_TOKENS.value], attributes[Key.OUTPUT_TOKENS.value])
+        texts = (self.request, attributes[Key.OUTPUT_MESSAGES.value])
+        input_tokens, output_tokens = (
+            len(text) // BYTES_PER_TOKEN if tokens is None else tokens
+            for tokens, text in zip(said, texts, strict=True)
+        )
+        return input_tokens, output_tokens
+
     def pack(self) -> PackedSpan:
         """The one span of this call; the store gives it its number.
 
@@ -147,7 +167,7 @@ class CallRecord:
             Key.PROVIDER.value: "openai",
             Key.AGENT_NAME.value: self.origin.agent_name or None,
             Key.REQUEST_MODEL.value: _text(request.model),
-            Key.INPUT_MESSAGES.value: _json(request.messages) or _json(request.prompt),
+            Key.INPUT_MESSAGES.value: _json(request.messages) or _prompt(request.prompt),
             Key.TOOL_DEFINITIONS.value: _json(request.tools),
             **{f"gen_ai.request.{name}": _number(getattr(request, name)) for name in SAMPLING},
             "http.response.status_code": self.status_code,
@@ -168,7 +188,7 @@ class CallRecord:
             self.chunks = None
             self.error = self.error or stream.problem()
             completion = stream.completion()
-            return None if completion is None else _read_answer(dumps(completion))
+            self.answer = None if completion is None else dumps(completion)
         if self.answer is None:
             return None
         return _read_answer(self.answer)
@@ -305,6 +325,11 @@ def _json(raw: Raw) -> str | None:
     """What stands there, as it was sent; nothing for what says nothing."""
     text = bytes(raw)
     return None if text in (b"", b"null", b"[]", b'""') else text.decode()
+
+
+def _prompt(raw: Raw) -> str | None:
+    """The prompt of completions as a message; of token ids, the ids are recorded."""
+    return dumps([{"role": "user", "content": raw}]).decode() if bytes(raw)[:1] == b'"' else None
 
 
 def _text(value: Any) -> str | None:

@@ -54,10 +54,9 @@ class Tries:
         Args:
             rest_seconds: How long the backend asked to be left alone.
         """
-        if rest_seconds is None:
-            rest_seconds = FIRST_REST_SECONDS * 2**self._rounds
+        rest = FIRST_REST_SECONDS * 2**self._rounds if rest_seconds is None else rest_seconds
         now = time.monotonic()
-        self.backend.rests_until = now + min(rest_seconds, MAX_REST_SECONDS)
+        self.backend.rests_until = now + min(rest, MAX_REST_SECONDS)
         self._tried.add(self.backend)
         first = self._choose(self._tried)
         if first not in self._tried:
