@@ -20,6 +20,7 @@ from agl.errors import (
 from agl.hooks import HookCaller
 from agl.runner.call import AgentCall, AgentLoop, AgentThreads, RolloutCancelledError
 from agl.runner.claims import Claims
+from agl.runner.gateways import AttemptGateways
 from agl.runner.heartbeat import Running
 from agl.runner.held import HeldSpans
 from agl.runner.result import Outcome, spans_of_result
@@ -63,6 +64,7 @@ class AttemptRunner:
         self._running: dict[str, Running] = {}
         self._agents: AgentLoop | None = None
         self._threads = AgentThreads()
+        self._gateways = AttemptGateways()
         self.stuck: str | None = None
         """Why the runner shall be replaced, once it must be."""
 
@@ -101,6 +103,7 @@ class AttemptRunner:
         try:
             await self._hooks.call("on_rollout_start", rollout=rollout, **self._context)
             outcome, was_interrupted = await self._trace(rollout, held, apart)
+            await self._gateways.end(rollout)
             spans = self._tracer.get_last_trace()
             outcome = await self._add_result(rollout, outcome, spans, held)
         except asyncio.CancelledError:
@@ -108,6 +111,7 @@ class AttemptRunner:
             outcome = Outcome(
                 error=RolloutCancelledError(f"{_what(rollout)} was cancelled"), boundary="cancelled"
             )
+            await self._gateways.end(rollout)
         # A rollout is not claimed before it can start: its deadline would run.
         more = not was_interrupted and not self._hooks.listens("on_rollout_end")
         rollout, done = await self._record(rollout, outcome, held.spans, claims, more)
@@ -156,6 +160,7 @@ class AttemptRunner:
     async def _call_agent(self, rollout: AttemptedRollout, apart: bool) -> tuple[Outcome, bool]:
         try:
             resources = await self._resources(rollout)
+            self._gateways.note(rollout, resources)
             method = self._agent.rollout_method(rollout.mode)
         except (MissingResourceError, ConfigError) as error:
             return Outcome(error=error), False

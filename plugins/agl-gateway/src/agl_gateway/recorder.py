@@ -11,7 +11,7 @@ from agl_gateway.records import CallRecord
 
 logger = logging.getLogger("agl.gateway")
 
-GATHER_SECONDS = 0.02
+GATHER_SECONDS = 0.1
 """So long records gather, unless somebody waits for them."""
 MAX_BATCH = 256
 PACKED_AT_ONCE = 8
