@@ -10,6 +10,7 @@ from typing import Concatenate, Literal, ParamSpec, TypeVar
 
 from agl.store import operations as ops, rules
 from agl.store.base import LightningStoreStatistics
+from agl.store.claim_keys import ClaimKeys
 from agl.store.ids import make_id
 from agl.store.local import LocalLightningStore
 from agl.store.operations import AnySpan, Effects, Lookups, StoredAttempt, Tables
@@ -113,6 +114,7 @@ class MemoryTables:
         """Attempt id -> deadline, for open attempts that have one."""
         self._open_of_worker: dict[str, dict[str, None]] = {}
         """Worker id -> ids of its open attempts, the newest last."""
+        self._claim_keys = ClaimKeys()
         self._resources: dict[str, ResourcesUpdate] = {}
         self._latest_resources_id: str | None = None
         self._workers: dict[str, Worker] = {}
@@ -217,7 +219,14 @@ class MemoryTables:
         late = [self._attempts[key].stored for key, end in self._deadlines.items() if end < now]
         return [(self._rollouts[one.attempt.rollout_id].rollout, one) for one in late]
 
-    def insert_attempt(self, attempt: Attempt, deadline: float | None) -> None:
+    def claimed_with(self, key: str) -> list[tuple[str, str]]:
+        return self._claim_keys.made_by(key)
+
+    def insert_attempt(
+        self, attempt: Attempt, deadline: float | None, key: str | None = None
+    ) -> None:
+        if key is not None:
+            self._claim_keys.add(key, attempt.rollout_id, attempt.attempt_id)
         entry = self._rollouts[attempt.rollout_id]
         entry.latest = _AttemptEntry(StoredAttempt(attempt))
         entry.attempts[attempt.attempt_id] = entry.latest
@@ -228,9 +237,17 @@ class MemoryTables:
         attempt = stored.attempt
         entry = self._attempts[attempt.attempt_id]
         old, entry.stored = entry.stored.attempt, stored
+        if attempt.status != "preparing":
+            self._claim_keys.begun(attempt.attempt_id)
         if old.worker_id is not None and old.worker_id != attempt.worker_id:
             self._open_of_worker.get(old.worker_id, {}).pop(old.attempt_id, None)
         self._index_attempt(attempt, deadline)
+
+    def take_numbers(self, stored: StoredAttempt) -> StoredAttempt:
+        return stored
+
+    def save_numbers(self, stored: StoredAttempt, deadline: float | None) -> None:
+        self.save_attempt(stored, deadline)
 
     def _index_attempt(self, attempt: Attempt, deadline: float | None) -> None:
         if deadline is None:

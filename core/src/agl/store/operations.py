@@ -114,8 +114,21 @@ class Tables(Lookups, Protocol):
         """Open attempts whose deadline has passed."""
         ...
 
-    def insert_attempt(self, attempt: Attempt, deadline: float | None) -> None: ...
+    def claimed_with(self, key: str) -> list[tuple[str, str]]:
+        """Rollout and attempt id of the attempts with this key that nobody has begun yet."""
+        ...
+
+    def insert_attempt(
+        self, attempt: Attempt, deadline: float | None, key: str | None = None
+    ) -> None: ...
     def save_attempt(self, stored: StoredAttempt, deadline: float | None) -> None: ...
+    def take_numbers(self, stored: StoredAttempt) -> StoredAttempt:
+        """The attempt with its next number, for an operation that gives out numbers."""
+        ...
+
+    def save_numbers(self, stored: StoredAttempt, deadline: float | None) -> None:
+        """``save_attempt`` after numbers were reserved; more may be, beside the operations."""
+        ...
 
     def known_spans(self, attempt_id: str, span_ids: Sequence[str]) -> set[str]:
         """Those of the ids that are stored."""
@@ -151,11 +164,15 @@ def enqueue(tables: Tables, now: float, requests: Sequence[EnqueueRolloutRequest
     return rollouts
 
 
-def claim(tables: Tables, now: float, limit: int, worker_id: str | None) -> list[AttemptedRollout]:
+def claim(
+    tables: Tables, now: float, limit: int, worker_id: str | None, key: str | None = None
+) -> list[AttemptedRollout]:
     """Take rollouts out of the queue, each with a new attempt."""
-    claimed: list[AttemptedRollout] = []
+    claimed = _made_by(tables, key)
+    if claimed:
+        return claimed
     while len(claimed) < limit and (rollout := tables.first_queued()) is not None:
-        claimed.append(_begin_attempt(tables, now, rollout, worker_id))
+        claimed.append(_begin_attempt(tables, now, rollout, worker_id, key))
     if worker_id is not None:
         worker = _worker(tables, worker_id)
         tables.save_worker(
@@ -182,20 +199,29 @@ def return_claims(tables: Tables, now: float, claimed: Sequence[AttemptedRollout
 def start_rollout(
     tables: Tables, now: float, request: EnqueueRolloutRequest, worker_id: str | None
 ) -> AttemptedRollout:
-    """Make a rollout and its first attempt."""
+    """Make a rollout and its first attempt; see ``EnqueueRolloutRequest.key``."""
+    known = None if request.key is None else tables.rollout_id_of_key(request.key)
+    if known is not None:
+        latest = tables.latest_attempt(known)
+        if latest is None:  # queued under this key
+            return start_attempt(tables, now, known, worker_id)
+        return attempted(_rollout(tables, known), latest)
     resources_id = _resources_id(tables, request.resources_id)
     rollout = _new_rollout(tables, now, request, resources_id, "preparing")
-    tables.insert_rollout(rollout)
+    tables.insert_rollout(rollout, request.key)
     return _begin_attempt_of_worker(tables, now, rollout, worker_id)
 
 
 def start_attempt(
-    tables: Tables, now: float, rollout_id: str, worker_id: str | None
+    tables: Tables, now: float, rollout_id: str, worker_id: str | None, key: str | None = None
 ) -> AttemptedRollout:
     """Make another attempt."""
+    for view in _made_by(tables, key):
+        if view.rollout_id == rollout_id:
+            return view
     rollout = _rollout(tables, rollout_id)
     rules.move_rollout(rollout, "preparing", now)  # refuses before anything is written
-    return _begin_attempt_of_worker(tables, now, rollout, worker_id)
+    return _begin_attempt_of_worker(tables, now, rollout, worker_id, key)
 
 
 # --- spans
@@ -236,6 +262,8 @@ def _insert_new(
     known: set[str] = set()
     if next_sequence > 1:  # else it has none
         known = tables.known_spans(stored.attempt.attempt_id, [span.span_id for span in spans])
+    if any(span.sequence_id <= UNASSIGNED or span.sequence_id >= next_sequence for span in spans):
+        next_sequence = tables.take_numbers(stored).next_sequence
     new: list[AnySpan] = []
     for span in spans:
         if span.span_id in known:
@@ -258,13 +286,15 @@ def _numbered(span: AnySpan, number: int) -> AnySpan:
 def reserve_sequence_ids(tables: Tables, now: float, pairs: Sequence[tuple[str, str]]) -> list[int]:
     """Give out span numbers."""
     found = {pair: _attempt(tables, *pair) for pair in pairs}
-    following = {pair: stored.next_sequence for pair, (_, stored) in found.items()}
+    following = {
+        pair: tables.take_numbers(stored).next_sequence for pair, (_, stored) in found.items()
+    }
     numbers: list[int] = []
     for pair in pairs:
         numbers.append(following[pair])
         following[pair] += 1
     for pair, (rollout, stored) in found.items():
-        tables.save_attempt(
+        tables.save_numbers(
             StoredAttempt(stored.attempt, following[pair]),
             rules.deadline(stored.attempt, rollout.config),
         )
@@ -352,6 +382,7 @@ def turn(
     finish: AttemptEnd | None,
     limit: int,
     worker_id: str | None,
+    key: str | None = None,
 ) -> Turn:
     """Store spans, end an attempt, claim the next rollouts; see the contract."""
     _check(spans)
@@ -381,7 +412,7 @@ def turn(
             if finish.error is not None:
                 changes["error"] = finish.error
             attempt = update_attempt(tables, now, *own, changes)
-    claimed = claim(tables, now, limit, worker_id) if limit > 0 else []
+    claimed = claim(tables, now, limit, worker_id, key) if limit > 0 else []
     return Turn(added, attempt, claimed)
 
 
@@ -474,7 +505,7 @@ def _new_rollout(
 
 
 def _begin_attempt(
-    tables: Tables, now: float, rollout: Rollout, worker_id: str | None
+    tables: Tables, now: float, rollout: Rollout, worker_id: str | None, key: str | None
 ) -> AttemptedRollout:
     latest = None if rollout.status == "queuing" else tables.latest_attempt(rollout.rollout_id)
     attempt = Attempt(
@@ -486,11 +517,21 @@ def _begin_attempt(
     )
     deadline = rules.deadline(attempt, rollout.config)
     tables.effects.limits = tables.effects.limits or deadline is not None
-    tables.insert_attempt(attempt, deadline)
+    tables.insert_attempt(attempt, deadline, key)
     moved = rules.move_rollout(rollout, "preparing", now)
     _move(tables, rollout, moved)
     # An agent may change its input in place; that must not reach the next attempt.
     return attempted(moved.changed(input=_detached(moved.input)), attempt)
+
+
+def _made_by(tables: Tables, key: str | None) -> list[AttemptedRollout]:
+    """What the request of this key made, when that was not begun: its answer was lost."""
+    found: list[AttemptedRollout] = []
+    for rollout_id, attempt_id in tables.claimed_with(key) if key is not None else ():
+        rollout, stored = _attempt(tables, rollout_id, attempt_id)
+        if _is_current(tables, rollout, stored.attempt):
+            found.append(attempted(rollout.changed(input=_detached(rollout.input)), stored.attempt))
+    return found
 
 
 def _detached(value: Any) -> Any:
@@ -507,9 +548,9 @@ def _detached(value: Any) -> Any:
 
 
 def _begin_attempt_of_worker(
-    tables: Tables, now: float, rollout: Rollout, worker_id: str | None
+    tables: Tables, now: float, rollout: Rollout, worker_id: str | None, key: str | None = None
 ) -> AttemptedRollout:
-    view = _begin_attempt(tables, now, rollout, worker_id)
+    view = _begin_attempt(tables, now, rollout, worker_id, key)
     if worker_id is not None:
         tables.save_worker(rules.worker_busy(_worker(tables, worker_id), view.attempt, now))
     return view

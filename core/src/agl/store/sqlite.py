@@ -121,8 +121,19 @@ class SqliteLightningStore(LocalLightningStore):
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._parts.readers, self._parts.look_up, lookup)
 
-    async def _claim(self, limit: int, worker_id: str | None) -> list[AttemptedRollout]:
-        if not self._has_queued():
+    async def get_many_span_sequence_ids(
+        self, rollout_attempt_ids: Sequence[tuple[str, str]]
+    ) -> Sequence[int]:
+        self._check_usable()
+        pairs = [(rollout_id, attempt_id) for rollout_id, attempt_id in rollout_attempt_ids]
+        numbers = self._parts.writer.tables.numbers.take(pairs)
+        return await super().get_many_span_sequence_ids(pairs) if numbers is None else numbers
+
+    async def _claim(
+        self, limit: int, worker_id: str | None, key: str | None
+    ) -> list[AttemptedRollout]:
+        is_repeated = key is not None and key in self._parts.writer.tables.claim_keys
+        if not self._has_queued() and not is_repeated:
             # Nothing to claim is nothing to write: hundreds of idle runners cost no commit.
             self._check_usable()
             if worker_id is not None:
@@ -130,7 +141,7 @@ class SqliteLightningStore(LocalLightningStore):
             return []
         return await self._submit(
             Job(
-                lambda tables, now: ops.claim(tables, now, limit, worker_id),
+                lambda tables, now: ops.claim(tables, now, limit, worker_id, key),
                 undo=lambda claimed: lambda tables, now: ops.return_claims(tables, now, claimed),
             )
         )
@@ -141,10 +152,11 @@ class SqliteLightningStore(LocalLightningStore):
         finish: AttemptEnd | None,
         limit: int,
         worker_id: str | None,
+        key: str | None,
     ) -> Turn:
         return await self._submit(
             Job(
-                lambda tables, now: ops.turn(tables, now, spans, finish, limit, worker_id),
+                lambda tables, now: ops.turn(tables, now, spans, finish, limit, worker_id, key),
                 undo=lambda done: lambda tables, now: ops.return_claims(tables, now, done.claimed),
             )
         )

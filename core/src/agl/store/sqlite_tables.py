@@ -5,10 +5,12 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from agl.store import rules
+from agl.store.claim_keys import ClaimKeys
 from agl.store.ids import make_id, number_of
 from agl.store.operations import AnySpan, Effects, StoredAttempt
 from agl.store.packed import PackedSpan
 from agl.store.sqlite_lookups import SQL, SqliteLookups
+from agl.store.sqlite_numbers import BLOCK, Key, NumberBlocks
 from agl.store.sqlite_rows import attempt_of, config_json, json_of, json_or_none, rollout_of
 from agl.types import Attempt, ResourcesUpdate, Rollout, Worker
 
@@ -40,6 +42,9 @@ class SqliteTables(SqliteLookups):
         self._written = connection
         self._unwritten: dict[str, dict[Any, tuple[Any, ...]]] = {name: {} for name in _KEPT_BACK}
         """Statement -> rows by the key of their record, so that the last change of it counts."""
+        self.numbers = NumberBlocks()
+        """Span numbers that were reserved in advance; those of the open transaction come to it
+        with ``committed``."""
         self.effects = Effects()
         self.written_bytes = 0
         """Roughly, since somebody set it to 0."""
@@ -55,6 +60,7 @@ class SqliteTables(SqliteLookups):
         """Forget what is known beside the file."""
         for rows in self._unwritten.values():
             rows.clear()
+        self._new_blocks: dict[Key, range] = {}
         self._rollouts: dict[str, Rollout] = {}
         self._queue: dict[str, Rollout] = {}
         """The head of the queue, in its order; when it is empty, there may be more in the file."""
@@ -64,11 +70,20 @@ class SqliteTables(SqliteLookups):
         self._latest: dict[str, str] = {}
         """Rollout id -> id of its newest attempt, for rollouts in ``_rollouts``."""
         self._workers: dict[str, Worker] = {}
+        self.claim_keys = ClaimKeys()
+        for key, rollout_id, attempt_id in self._written.execute(SQL["claim_keys"]):
+            self.claim_keys.add(key, rollout_id, attempt_id)
         counters = self.one("counters")
         self._num_rollouts, self._num_attempts, self._position = counters[:3]
         self._num_resources, self._touched = counters[3:]
         row = self.one("latest_resources_id")
         self._latest_resources_id: str | None = row[0] if row else None
+
+    def committed(self) -> None:
+        """Act on a commit."""
+        for key, block in self._new_blocks.items():
+            self.numbers.give(key, block)
+        self._new_blocks.clear()
 
     def new_id(self, prefix: Literal["ro", "at", "rs"]) -> str:
         if prefix == "ro":
@@ -172,9 +187,15 @@ class SqliteTables(SqliteLookups):
     # --- attempts
 
     def attempt(self, rollout_id: str, attempt_id: str) -> StoredAttempt | None:
-        cached = self._attempts.get(attempt_id)
-        if cached is not None and cached.attempt.rollout_id == rollout_id:
-            return cached
+        stored = self._attempts.get(attempt_id)
+        if stored is None or stored.attempt.rollout_id != rollout_id:
+            stored = self._load_attempt(rollout_id, attempt_id)
+        block = self._block((rollout_id, attempt_id))
+        if stored is None or block is None:
+            return stored
+        return StoredAttempt(stored.attempt, block.start)
+
+    def _load_attempt(self, rollout_id: str, attempt_id: str) -> StoredAttempt | None:
         row = self.connection.execute(
             f"{SQL['attempts_page']} WHERE t.a = ? AND t.n = ?",
             (number_of(attempt_id), number_of(rollout_id)),
@@ -218,7 +239,12 @@ class SqliteTables(SqliteLookups):
             found.append((rollout, stored))
         return found
 
-    def insert_attempt(self, attempt: Attempt, deadline: float | None) -> None:
+    def claimed_with(self, key: str) -> list[tuple[str, str]]:
+        return self.claim_keys.made_by(key)
+
+    def insert_attempt(
+        self, attempt: Attempt, deadline: float | None, key: str | None = None
+    ) -> None:
         number, stored = number_of(attempt.attempt_id), StoredAttempt(attempt)
         self._unwritten["insert_attempt"][number] = (
             number,
@@ -230,11 +256,25 @@ class SqliteTables(SqliteLookups):
             attempt.start_time,
             deadline,
             stored.next_sequence,
+            key,
         )
+        if key is not None:
+            self.claim_keys.add(key, attempt.rollout_id, attempt.attempt_id)
         self._keep_attempt(stored)
         self._latest[attempt.rollout_id] = attempt.attempt_id
 
     def save_attempt(self, stored: StoredAttempt, deadline: float | None) -> None:
+        attempt = stored.attempt
+        next_sequence, block = stored.next_sequence, self._block(_key(attempt))
+        if block is not None and attempt.status in rules.OPEN:
+            next_sequence = max(next_sequence, block.stop)
+        elif block is not None:
+            next_sequence = self.take_numbers(stored).next_sequence
+        self._save_attempt(stored, deadline, next_sequence)
+
+    def _save_attempt(
+        self, stored: StoredAttempt, deadline: float | None, next_sequence: int
+    ) -> None:
         attempt = stored.attempt
         what = f"attempt {attempt.attempt_id!r}: its metadata"
         number = number_of(attempt.attempt_id)
@@ -244,7 +284,7 @@ class SqliteTables(SqliteLookups):
             attempt.end_time,
             attempt.last_heartbeat_time,
             deadline,
-            stored.next_sequence,
+            next_sequence,
             json_or_none(attempt.metadata, what),
             json_or_none(attempt.error, what),
             number,
@@ -254,8 +294,26 @@ class SqliteTables(SqliteLookups):
             self._open_of.clear()
         self._keep_attempt(stored)
 
+    def _block(self, key: Key) -> range | None:
+        return self._new_blocks.get(key) or self.numbers.left(key)
+
+    def take_numbers(self, stored: StoredAttempt) -> StoredAttempt:
+        key = _key(stored.attempt)
+        block = self.numbers.take_back(key)
+        block = self._new_blocks.pop(key, block)
+        if block is None:
+            return stored
+        return StoredAttempt(stored.attempt, max(stored.next_sequence, block.start))
+
+    def save_numbers(self, stored: StoredAttempt, deadline: float | None) -> None:
+        block = range(stored.next_sequence, stored.next_sequence + BLOCK)
+        self._save_attempt(stored, deadline, block.stop)
+        self._new_blocks[_key(stored.attempt)] = block
+
     def _keep_attempt(self, stored: StoredAttempt) -> None:
         attempt = stored.attempt
+        if attempt.status != "preparing":
+            self.claim_keys.begun(attempt.attempt_id)
         open_ids = self._open_of.get(attempt.worker_id or "", {})
         if attempt.status in rules.OPEN:
             if len(self._attempts) >= _CACHE_SIZE:
@@ -347,3 +405,7 @@ class SqliteTables(SqliteLookups):
             worker.current_rollout_id,
             worker.current_attempt_id,
         )
+
+
+def _key(attempt: Attempt) -> Key:
+    return attempt.rollout_id, attempt.attempt_id

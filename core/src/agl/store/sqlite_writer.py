@@ -159,6 +159,7 @@ class SqliteWriter:
             else:
                 # One of them failed: run them again, each in a savepoint of its own.
                 outcomes, effects = self._one_by_one(batch, idle)
+        self.tables.committed()
         self.num_queued += effects.queued - effects.dequeued
         self._deliver(batch, outcomes)
         self._publish(effects)
