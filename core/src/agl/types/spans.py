@@ -277,4 +277,5 @@ def _attributes(attributes: Mapping[str, Any] | None) -> Attributes:
     return {
         key: list(value) if isinstance(value, tuple) else value  # pyright: ignore[reportUnknownArgumentType]
         for key, value in (attributes or {}).items()
+        if value is not None  # newer SDKs let it through, and AgentOps sets it
     }

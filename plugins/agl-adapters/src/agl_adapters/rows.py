@@ -171,8 +171,6 @@ class TraceToRows(TraceAdapter[RowSet]):
         prompt, response = call.prompt_token_ids, call.response_token_ids
         if not prompt or not response:
             return _no_token_ids(record)
-        if min(prompt) < 0 or min(response) < 0:
-            return "malformed", "a token id is below zero"
         logprobs = call.response_logprobs
         if not logprobs:
             return "no_logprobs", "the answer has no log-probabilities"

@@ -5,9 +5,9 @@
 
 from agl.errors import AdapterError
 from agl.types import ModelCall, Span
-from agl_adapters.sources import flat, gateway, litellm, operation, parts
+from agl_adapters.sources import flat, gateway, litellm, openinference, operation, parts
 
-SOURCES = (gateway, litellm, operation, parts, flat)
+SOURCES = (gateway, litellm, openinference, operation, parts, flat)
 """In order of preference: the first that knows a span reads it."""
 
 

@@ -1,7 +1,8 @@
 """What the readers share: the parts of a call that every way of writing has in its own place."""
 
 import json
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Mapping
 from typing import Any
 
 from agl.semconv import ModelCallAttributes as Key
@@ -10,6 +11,9 @@ from agl.types import ModelCall, Span
 CALLS = ("chat", "text_completion", "generate_content")
 """Values of ``gen_ai.operation.name`` that are model calls; agents and tools are others."""
 
+ERROR_MESSAGES = ("error.message", "exception.message", "error.type")
+"""Where instruments write what went wrong, beside the status."""
+TOKENS = ("prompt_token_ids", "response_token_ids", "response_logprobs")
 HINTS = ("gen_ai.usage.", "gen_ai.response.", "gen_ai.request.", "llm.", "prompt_token_ids")
 """Keys, or beginnings of them, that only model calls (or parts of one) have."""
 
@@ -55,8 +59,11 @@ def make_call(span: Span, **fields: Any) -> ModelCall:
     """A call recorded by ``span``; ``fields`` are what the reader found."""
     error = span.attributes.get(Key.ERROR)
     if error is None and span.status.status_code == "ERROR":
-        error = span.status.description or "the span has status ERROR"
-    return ModelCall(
+        said = (span.attributes.get(key) for key in ERROR_MESSAGES)
+        error = span.status.description or next(filter(None, said), "the span has status ERROR")
+    # Tokens were checked when they were read; pydantic would look at each of them again.
+    tokens = {name: fields.pop(name) for name in TOKENS if name in fields}
+    call = ModelCall(
         call_id=span.span_id,
         rollout_id=span.rollout_id,
         attempt_id=span.attempt_id,
@@ -66,17 +73,20 @@ def make_call(span: Span, **fields: Any) -> ModelCall:
         error=None if error is None else str(error),
         **fields,
     )
+    return call.model_copy(update=tokens) if tokens else call
 
 
 def response_fields(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Model, answer id and reason to finish, under OpenTelemetry's keys."""
     reasons = attributes.get(Key.FINISH_REASONS)
+    if isinstance(reasons, str) and reasons.startswith("["):
+        reasons = json.loads(reasons)
     return {
         "model": text(attributes.get(Key.RESPONSE_MODEL) or attributes.get(Key.REQUEST_MODEL)),
         "model_version": text(attributes.get(Key.MODEL_VERSION)),
         "agent_name": text(attributes.get(Key.AGENT_NAME)),
         "response_id": text(attributes.get(Key.RESPONSE_ID)),
-        "finish_reason": str(reasons[0]) if reasons and not isinstance(reasons, str) else None,
+        "finish_reason": _finish(reasons[0]) if reasons and not isinstance(reasons, str) else None,
     }
 
 
@@ -88,7 +98,24 @@ def token_fields(attributes: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "prompt_token_ids": token_ids(attributes.get(Key.PROMPT_TOKEN_IDS)),
         "response_token_ids": token_ids(attributes.get(Key.RESPONSE_TOKEN_IDS)),
-        "response_logprobs": None if not logprobs else [float(value) for value in logprobs],
+        "response_logprobs": None if not logprobs else array("d", logprobs).tolist(),
+    }
+
+
+def completion_fields(output: Mapping[str, Any]) -> dict[str, Any]:
+    """What a chat completion has beside its message; token ids as vLLM and SGLang give them."""
+    first = output["choices"][0]
+    extra = first.get("provider_specific_fields") or {}
+    all_ids = output.get("response_token_ids")
+    return {
+        "prompt_token_ids": token_ids(output.get("prompt_token_ids")),
+        "response_token_ids": token_ids(
+            all_ids[0] if all_ids else first.get("token_ids") or extra.get("token_ids")
+        ),
+        "response_logprobs": token_logprobs((first.get("logprobs") or {}).get("content")),
+        "model": text(output.get("model")),
+        "response_id": text(output.get("id")),
+        "finish_reason": text(first.get("finish_reason")),
     }
 
 
@@ -102,14 +129,22 @@ def token_ids(value: Any) -> list[int] | None:
         value = json.loads(value) if value else None
     if not value:
         return None
-    if not isinstance(value, Sequence) or any(type(item) is not int for item in value):
-        raise ValueError(f"expected a list of token ids, got {str(value)[:80]}")
-    return list(value)
+    try:
+        # An array of unsigned integers is the quickest way to look at all of them.
+        array("Q", value)
+    except (TypeError, OverflowError) as error:
+        raise ValueError(f"expected a list of token ids, got {str(value)[:80]}") from error
+    return value if isinstance(value, list) else list(value)
 
 
 def token_logprobs(content: Any) -> list[float] | None:
     """The log-probabilities in the ``logprobs.content`` of a chat completion."""
     return [float(token["logprob"]) for token in content] if content else None
+
+
+def _finish(reason: Any) -> str:
+    # OpenTelemetry's word for OpenAI's.
+    return "tool_calls" if reason == "tool_call" else str(reason)
 
 
 def text(value: Any) -> str | None:

@@ -42,9 +42,14 @@ def call_fields(attributes: Mapping[str, Any]) -> dict[str, Any]:
         **fields,
         **token_fields(attributes),
         "messages": [_message(item) for item in _indexed(attributes, "gen_ai.prompt")],
-        "tools": [_tool(item) for item in _indexed(attributes, "gen_ai.request.functions")],
+        "tools": tools(attributes, "gen_ai.request.functions"),
         "response": _message({"role": "assistant", **completions[0]}) if completions else None,
     }
+
+
+def tools(attributes: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]:
+    """The tool definitions under ``<prefix>.N.*``, in OpenAI's form."""
+    return [_tool(item) for item in _indexed(attributes, prefix)]
 
 
 def _indexed(attributes: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]:

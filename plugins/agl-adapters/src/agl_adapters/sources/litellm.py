@@ -12,10 +12,12 @@ from typing import Any
 from agl.semconv import ModelCallAttributes as Key
 from agl.types import ModelCall, Span
 from agl_adapters.sources import flat, parts
-from agl_adapters.sources.fields import make_call, text, token_ids, token_logprobs
+from agl_adapters.sources.fields import completion_fields, make_call, text
 
 REQUEST = "litellm_request"
 RAW = "raw_gen_ai_request"
+FUNCTIONS = "llm.request.functions"
+_TOOL_CALL = re.compile(r"gen_ai\.completion\.\d+\.function_call\.name$")
 _PROVIDER = re.compile(r"llm\.([^.]+)\.")
 
 
@@ -25,10 +27,25 @@ def read(span: Span) -> ModelCall | None:
         fields = flat.call_fields(span.attributes)
         if Key.INPUT_MESSAGES in span.attributes or Key.OUTPUT_MESSAGES in span.attributes:
             fields.update(parts.message_fields(span.attributes))
+            fields["tools"] = fields["tools"] or flat.tools(span.attributes, FUNCTIONS)
+            _add_tool_calls(fields["response"], span.attributes)
         return make_call(span, **fields)
     if span.name == RAW:
         return make_call(span, **_raw_fields(span.attributes))
     return None
+
+
+def _add_tool_calls(response: dict[str, Any] | None, attributes: Mapping[str, Any]) -> None:
+    """The tool calls of the answer, which stand beside its messages and have no ids."""
+    functions = [
+        {"name": name, "arguments": attributes.get(key.replace(".name", ".arguments"), "{}")}
+        for key, name in sorted(attributes.items())
+        if _TOOL_CALL.match(key)
+    ]
+    if response is not None and functions and not response.get("tool_calls"):
+        response["tool_calls"] = [
+            {"id": "", "type": "function", "function": function} for function in functions
+        ]
 
 
 def _raw_fields(attributes: Mapping[str, Any]) -> dict[str, Any]:
@@ -37,24 +54,18 @@ def _raw_fields(attributes: Mapping[str, Any]) -> dict[str, Any]:
     def value(name: str) -> Any:
         return _literal(attributes.get(f"llm.{provider}.{name}"))
 
-    choices = value("choices") or [{}]
-    first = choices[0]
-    extra = first.get("provider_specific_fields") or {}
-    response_ids = value("response_token_ids")
+    output = {name: value(name) for name in ("prompt_token_ids", "response_token_ids")}
+    output["choices"] = value("choices") or [{}]
+    fields = completion_fields(output)
     return {
+        **fields,
         "messages": value("messages") or [],
         "tools": value("tools") or [],
-        "response": first.get("message"),
-        "prompt_token_ids": token_ids(value("prompt_token_ids")),
-        "response_token_ids": token_ids(
-            response_ids[0] if response_ids else first.get("token_ids") or extra.get("token_ids")
-        ),
-        "response_logprobs": token_logprobs((first.get("logprobs") or {}).get("content")),
+        "response": output["choices"][0].get("message"),
         "model": text(attributes.get(f"llm.{provider}.model")),
         "response_id": text(
             attributes.get(f"llm.{provider}.id") or attributes.get(Key.RESPONSE_ID)
         ),
-        "finish_reason": first.get("finish_reason"),
     }
 
 

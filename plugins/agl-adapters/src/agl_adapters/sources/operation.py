@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from agl.semconv import LightningSpanAttributes, ModelCallAttributes as Key
+from agl.semconv import LightningSpanAttributes
 from agl.types import ModelCall, Span
 from agl.utils.otel import filter_attributes, unflatten_attributes
-from agl_adapters.sources.fields import make_call, text, token_ids, token_logprobs
+from agl_adapters.sources.fields import completion_fields, make_call, token_ids
 
 OUTPUT = LightningSpanAttributes.OPERATION_OUTPUT.value
 INPUT = LightningSpanAttributes.OPERATION_INPUT.value
@@ -18,27 +18,16 @@ def read(span: Span) -> ModelCall | None:
         return None
     output = _nested(span.attributes, OUTPUT)
     request = _nested(span.attributes, INPUT)
-    first = output["choices"][0]
-    message = first.get("message") or {}
-    extra = first.get("provider_specific_fields") or {}
+    message = output["choices"][0].get("message") or {}
+    fields = completion_fields(output)
+    for name in ("prompt_token_ids", "response_token_ids"):
+        fields[name] = fields[name] or token_ids(span.attributes.get(name))
     return make_call(
         span,
         messages=list(request.get("messages") or []),
         tools=list(request.get("tools") or []),
         response=dict(message) if message else None,
-        prompt_token_ids=token_ids(
-            output.get("prompt_token_ids") or span.attributes.get(Key.PROMPT_TOKEN_IDS)
-        ),
-        response_token_ids=token_ids(
-            (output.get("response_token_ids") or [None])[0]
-            or first.get("token_ids")
-            or extra.get("token_ids")
-            or span.attributes.get(Key.RESPONSE_TOKEN_IDS)
-        ),
-        response_logprobs=token_logprobs((first.get("logprobs") or {}).get("content")),
-        model=text(output.get("model")),
-        response_id=text(output.get("id")),
-        finish_reason=text(first.get("finish_reason")),
+        **fields,
     )
 
 

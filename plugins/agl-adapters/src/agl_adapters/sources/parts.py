@@ -78,8 +78,11 @@ def chat_messages(message: Mapping[str, Any]) -> list[dict[str, Any]]:
     if answers:
         return answers
     chat: dict[str, Any] = {"role": role, "content": _joined(content)}
-    if message.get("name"):
-        chat["name"] = message["name"]
+    # LiteLLM has these beside the parts.
+    calls = calls or message.get("tool_calls") or []
+    for key in ("name", "tool_call_id"):
+        if message.get(key):
+            chat[key] = message[key]
     if calls:
         chat["tool_calls"] = calls
     return [chat]
@@ -109,7 +112,10 @@ def _tool_answer(part: Mapping[str, Any]) -> dict[str, Any]:
 def _content_part(part: Mapping[str, Any]) -> dict[str, Any]:
     kind = part.get("type")
     if kind == "text":
-        return {"type": "text", "text": part["content"]}
+        # LiteLLM leaves some parts in OpenAI's form.
+        return {"type": "text", "text": part["content"] if "content" in part else part["text"]}
+    if kind == "image_url":
+        return dict(part)
     if kind == "uri":
         return {"type": "image_url", "image_url": {"url": part["uri"]}}
     if kind == "blob":

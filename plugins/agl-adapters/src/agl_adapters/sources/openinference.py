@@ -1,0 +1,96 @@
+"""OpenInference's keys (Phoenix, Arize): ``llm.input_messages.N.message.*`` and their like.
+
+The client's whole answer stands as JSON under ``output.value``; token ids are taken from there.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from agl.types import ModelCall, Span
+from agl.utils.otel import filter_attributes, unflatten_attributes
+from agl_adapters.sources.fields import (
+    checked_role,
+    completion_fields,
+    make_call,
+    text,
+    token_fields,
+)
+
+KIND = "openinference.span.kind"
+
+
+def read(span: Span) -> ModelCall | None:
+    """The call, or None when the span is of another kind."""
+    attributes = span.attributes
+    if attributes.get(KIND) != "LLM":
+        return None
+    answers = [_message(item) for item in _listed(attributes, "llm.output_messages")]
+    fields: dict[str, Any] = {
+        **token_fields(attributes),
+        "model": text(attributes.get("llm.model_name")),
+        "agent_name": text(attributes.get("agent.name")),
+        "finish_reason": text(attributes.get("llm.finish_reason")),
+    }
+    fields.update({name: value for name, value in _answer(attributes).items() if value})
+    return make_call(
+        span,
+        messages=[_message(item) for item in _listed(attributes, "llm.input_messages")],
+        tools=[_tool(item) for item in _listed(attributes, "llm.tools")],
+        response=answers[0] if answers else None,
+        **fields,
+    )
+
+
+def _answer(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """What the client's answer has beside the message, where it is there and a chat completion."""
+    value = attributes.get("output.value")
+    if not isinstance(value, str) or not value.startswith("{"):
+        return {}
+    try:
+        output = json.loads(value)
+    except ValueError:
+        return {}  # cut off by a limit on the length of attributes
+    return completion_fields(output) if output.get("choices") else {}
+
+
+def _listed(attributes: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]:
+    items = unflatten_attributes(filter_attributes(attributes, prefix))
+    return [items[index] for index in sorted(items, key=int)]
+
+
+def _message(item: Mapping[str, Any]) -> dict[str, Any]:
+    message = item.get("message") or {}
+    chat: dict[str, Any] = {"role": checked_role(message), "content": message.get("content")}
+    parts = message.get("contents")
+    if parts:
+        chat["content"] = [_part(part["message_content"]) for part in parts]
+    for key in ("name", "tool_call_id"):
+        if message.get(key):
+            chat[key] = message[key]
+    calls = [_tool_call(call["tool_call"]) for call in message.get("tool_calls") or ()]
+    if calls:
+        chat["tool_calls"] = calls
+    return chat
+
+
+def _part(part: Mapping[str, Any]) -> dict[str, Any]:
+    if part.get("type") == "text":
+        return {"type": "text", "text": part["text"]}
+    if part.get("type") == "image":
+        return {"type": "image_url", "image_url": {"url": part["image"]["image"]["url"]}}
+    raise ValueError(f"expected a part of type text or image, got {part.get('type')!r}")
+
+
+def _tool_call(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = call["function"]
+    return {
+        "id": call.get("id") or "",
+        "type": "function",
+        "function": {"name": function["name"], "arguments": function.get("arguments") or "{}"},
+    }
+
+
+def _tool(item: Mapping[str, Any]) -> dict[str, Any]:
+    schema = item["tool"]["json_schema"]
+    return json.loads(schema) if isinstance(schema, str) else schema
