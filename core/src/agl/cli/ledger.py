@@ -30,12 +30,13 @@ def command(run: Path | None, url: str | None, step: int | None, as_json: bool) 
         print_json(_as_json(accounts))
         return
     print_table(COLUMNS, step_rows(accounts))
-    if step is not None:
+    if excluded := [row for part in accounts.parts for row in _excluded(part)]:
         click.echo()
         columns = ["rollout_id", "attempt_id", "kind", "span_id", "reason", "detail"]
-        print_table(columns, [row for part in accounts.parts for row in _excluded(part)])
-    total = accounts.total
-    note(listed({reason for reasons in total.excluded.values() for reason in reasons}))
+        print_table(columns, excluded)
+    reasons = {reason for counts in accounts.total.excluded.values() for reason in counts}
+    if reasons:
+        note(listed(reasons))
     if accounts.without:
         note(without_account(accounts))
 

@@ -1,0 +1,1 @@
+"""What ``agl doctor`` does: run one rollout for real, and say what could be learned from it."""

@@ -1,0 +1,64 @@
+"""What to do about each reason why something trained nothing, and about each failed boundary."""
+
+from agl.types import ExclusionReason
+
+FIXES: dict[ExclusionReason, str] = {
+    "no_token_ids": "Serve the model with something that returns token ids (vLLM with "
+    "return_token_ids, agl-torch) behind the gateway; text alone can still be exported: "
+    "agl export --as sft",
+    "structured_output": "Let the agent ask for text or tool calls and parse them itself, or call "
+    "the model through the gateway, which keeps what was sampled",
+    "no_logprobs": "Serve the model with something that returns log-probabilities, and do not "
+    "switch 'logprobs' off in the agent's requests",
+    "unrecognised_span": "Call the model through the gateway (base_url=llm.endpoint), or record it "
+    "by OpenTelemetry's conventions: gen_ai.input.messages and gen_ai.output.messages",
+    "model_error": "Look at the error of the call: agl spans shows its span; the backend's log "
+    "says more",
+    "malformed": "Look at the span of the call; the message says what cannot be",
+    "malformed_message": "Give every message a 'role' (system, user, assistant, tool) and a "
+    "'content'",
+    "over_length": "Raise the adapter's max_length, or shorten what the agent sends",
+    "agent_not_selected": "Match one of the names that the agents have (NAMES) with the adapter's "
+    "agent_match, or leave it out",
+    "failed_attempt": "Make the attempt succeed; see its error",
+    "superseded_attempt": "Nothing to do: the attempt that succeeded counts",
+    "no_reward": "Return a number from the agent, or call agl.emit_reward(value); under the "
+    "credit rules per_call and per_agent, give each call or agent its own",
+    "zero_advantage": "Nothing to do for one rollout; over many, the rewards of a task's rollouts "
+    "must differ",
+    "not_trained_mode": "Give training tasks: 'train: FILE'",
+    "no_calls": "Give the agent's client the address of its LLM resource "
+    "(OpenAI(base_url=llm.endpoint)), or choose a tracer that instruments the client. See: agl "
+    "plugins",
+    "not_run": "Let a runner run it",
+    "reward_before_call": "Emit the reward after the call that it is about, or link it to the call",
+    "superseded_reward": "Intended, if it only reports progress; else choose a credit rule that "
+    "uses intermediate rewards: credit: per_call, or discounted",
+    "unused_reward": "Name an agent that made calls, or link the reward to a call; or choose "
+    "another credit rule",
+}
+
+PAST_THE_GATEWAY = (
+    "The calls were recorded by a tracer and went past the gateway. Give the agent's client the "
+    "address of its LLM resource: OpenAI(base_url=llm.endpoint)"
+)
+TOO_LONG = "Shorten what the agent sends, or give the model's server a longer limit"
+NO_AGENT_NAMES = (
+    "No call says which agent made it. Leave the adapter's agent_match out; or name the agent in "
+    "each request, with the header x-agl-agent, or with a span around it that has "
+    "gen_ai.agent.name"
+)
+
+FAILURE_FIXES: dict[str, str] = {
+    "agent": "The agent raised; a failed attempt trains nothing, and counts as no reward. Where "
+    "failing is part of the task, return a low reward instead of raising",
+    "timeout": "Raise the algorithm's timeout of rollouts, or make the agent quicker",
+    "tracer": "The tracer failed; try 'tracer: otel'",
+    "model": "The model could not be called; look at the gateway's backend",
+    "evaluator": "The reward could not be computed; fix the evaluation",
+    "cancelled": "It was stopped from outside; run the doctor again",
+    "lost": "Another rollout blocked the event loop; await what takes long",
+    "resources": "Publish the resource that the agent asks for: 'resources:' in the configuration, "
+    "or an algorithm that serves a model",
+    "hook": "A hook failed; take it out of 'hooks:' to see whether it is the cause",
+}
