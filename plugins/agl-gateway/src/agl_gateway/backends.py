@@ -11,8 +11,10 @@ from urllib.parse import urlsplit
 
 from agl.errors import ConfigError
 from agl.gateway import ModelConfig
+from agl_gateway import providers
 from agl_gateway.budget import Price, checked_price
 from agl_gateway.forced import ForcedParameters, checked_forced
+from agl_gateway.providers import provider_of, require_litellm
 
 OPENAI_URL = "https://api.openai.com/v1"
 PREFIXES = ("hosted_vllm/", "openai/")
@@ -36,6 +38,8 @@ class Backend:
     forced: ForcedParameters = field(default_factory=dict[str, dict[str, Any]])
     """Parameters that calls get whatever the agent says, by mode of the rollout."""
     price: Price | None = None
+    provider_parameters: Mapping[str, Any] | None = field(default=None, repr=False)
+    """Of a model that is called through LiteLLM: its arguments. None: an OpenAI-compatible one."""
     in_flight: int = 0
     """Calls that it is answering now."""
     rests_until: float = 0.0
@@ -44,11 +48,19 @@ class Backend:
     @property
     def key(self) -> str:
         """What tells it from other backends."""
-        return repr((self.model_name, self.model, self.url, self.headers, self.forced, self.price))
+        address = (self.url, self.headers, self.provider_parameters)
+        return repr((self.model_name, self.model, address, self.forced, self.price))
+
+    @property
+    def provider(self) -> str:
+        """OpenTelemetry's name of whose API it speaks."""
+        return "openai" if self.provider_parameters is None else str(provider_of(self.model))
 
     @property
     def takes_extensions(self) -> bool:
         """Whether vLLM's fields may be sent; OpenAI's own servers refuse what they do not know."""
+        if self.provider_parameters is not None:
+            return False
         return urlsplit(self.url).hostname != urlsplit(OPENAI_URL).hostname
 
 
@@ -129,8 +141,24 @@ def _backend(entry: Mapping[str, Any], where: str) -> Backend:
             f"{where}: expected {{'model_name': NAME, 'litellm_params': {{'model': "
             f"'hosted_vllm/NAME', 'api_base': 'http://HOST:PORT/v1'}}}}; got {dict(entry)!r}"
         )
-    _refuse_unknown(params, PARAMETERS, f"{where} ({name!r}): litellm_params")
+    where = f"{where} ({name!r})"
     model = str(params.get("model") or name)
+    provider = provider_of(model)
+    allowed = PARAMETERS if provider is None else providers.PARAMETERS
+    _refuse_unknown(params, allowed, f"{where}: litellm_params")
+    params = {
+        key: _from_environment(value, f"{where}: litellm_params.{key}")
+        for key, value in params.items()
+    }
+    settings: dict[str, Any] = {
+        "model_name": str(name),
+        "forced": checked_forced(entry.get("forced_parameters"), where),
+        "price": checked_price(entry.get("price"), where),
+    }
+    if provider is not None:
+        require_litellm(where, provider)
+        url = f"provider {provider!r}"
+        return Backend(model=model, url=url, provider_parameters=params, **settings)
     prefix = next((known for known in PREFIXES if model.startswith(known)), "")
     api_base, api_key = params.get("api_base"), params.get("api_key")
     if not api_base and prefix == "openai/":
@@ -138,25 +166,24 @@ def _backend(entry: Mapping[str, Any], where: str) -> Backend:
         api_key = api_key or os.environ.get("OPENAI_API_KEY")
     if not api_base or urlsplit(str(api_base)).scheme not in ("http", "https"):
         raise ConfigError(
-            f"{where} ({name!r}): litellm_params.api_base is {api_base!r}; expected the address of "
+            f"{where}: litellm_params.api_base is {api_base!r}; expected the address of "
             "an OpenAI-compatible server, for example 'http://127.0.0.1:8000/v1'"
         )
-    if isinstance(api_key, str) and api_key.startswith("os.environ/"):
-        variable = api_key.removeprefix("os.environ/")
-        api_key = os.environ.get(variable)
-        if api_key is None:
-            raise ConfigError(
-                f"{where} ({name!r}): litellm_params.api_key names the environment variable "
-                f"{variable}, which is not set"
-            )
     return Backend(
-        model_name=str(name),
         model=model.removeprefix(prefix),
         url=f"{str(api_base).rstrip('/')}/chat/completions",
         headers={"authorization": f"Bearer {api_key}"} if api_key else {},
-        forced=checked_forced(entry.get("forced_parameters"), f"{where} ({name!r})"),
-        price=checked_price(entry.get("price"), f"{where} ({name!r})"),
+        **settings,
     )
+
+
+def _from_environment(value: Any, where: str) -> Any:
+    if not isinstance(value, str) or not value.startswith("os.environ/"):
+        return value
+    variable = value.removeprefix("os.environ/")
+    if variable not in os.environ:
+        raise ConfigError(f"{where} names the environment variable {variable}, which is not set")
+    return os.environ[variable]
 
 
 def _refuse_unknown(mapping: Mapping[str, Any], known: Sequence[str], where: str) -> None:
