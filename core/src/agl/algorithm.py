@@ -102,6 +102,10 @@ class Algorithm(ABC):
         """The gateway, or None when the trainer has none."""
         return self._llm_proxy
 
+    def is_budget_spent(self) -> bool:
+        """Whether the gateway refuses all further calls; then end with what there is."""
+        return self._llm_proxy is not None and self._llm_proxy.spent_budget() is not None
+
     def set_initial_resources(self, resources: NamedResources) -> None:
         """Called by the trainer."""
         self._initial_resources = resources

@@ -57,6 +57,9 @@ class Baseline(FastAlgorithm):
                 for mode, dataset in datasets:
                     for index in range(len(dataset) if dataset is not None else 0):
                         await slots.acquire()
+                        if self.is_budget_spent():
+                            slots.release()
+                            break
                         task = group.create_task(self._run_one(dataset[index], mode))  # pyright: ignore[reportOptionalSubscript]
                         task.add_done_callback(
                             lambda done: (

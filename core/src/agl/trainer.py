@@ -215,13 +215,24 @@ class Trainer:
         if self.initial_resources is not None:
             await store.add_resources(self.initial_resources)
         try:
+            if self.llm_proxy is not None and not self.llm_proxy.is_running():
+                await self.llm_proxy.start()
             if algorithm.is_async():
                 await algorithm.run(train_dataset, val_dataset)  # pyright: ignore[reportGeneralTypeIssues]
             else:
                 await call_in_daemon_thread(lambda: algorithm.run(train_dataset, val_dataset))
+        except Exception as error:
+            # Without a budget nothing more can be learned, and what was learned is there.
+            if self.llm_proxy is None or self.llm_proxy.spent_budget() is None:
+                raise
+            logger.warning("the algorithm could not go on: %r", error, exc_info=error)
         finally:
-            if self.llm_proxy is not None and self.llm_proxy.is_running():
-                await self.llm_proxy.stop()
+            if self.llm_proxy is not None:
+                spent = self.llm_proxy.spent_budget()
+                if spent is not None:
+                    logger.warning("the budget of the run is spent (%s): it has ended early", spent)
+                if self.llm_proxy.is_running():
+                    await self.llm_proxy.stop()
 
     async def _run_runner(
         self, agent: LitAgent[Any], store: LightningStore, worker_id: int, event: ExecutionEvent

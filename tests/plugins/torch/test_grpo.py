@@ -191,6 +191,18 @@ async def test_divergence_from_the_start_is_penalised_and_reported(line, grpo, t
     assert (tmp_path / "run/reference/model.safetensors").exists()
 
 
+async def test_a_spent_budget_ends_the_run_with_a_checkpoint_of_what_it_has(line, grpo):
+    # 16 calls a step: the second one gets half of its calls answered.
+    algorithm = await line(
+        says_red, grpo(steps=50), ["one"], ["two"], gateway=agl.LLMProxy(run_budget={"calls": 25})
+    )
+    summary = algorithm.summary
+    assert summary["steps"] == 2
+    assert [step for step, _ in summary["val_rewards"]] == [0]
+    assert find_checkpoint(summary["checkpoint"]).name == "step-000002"
+    assert summary["calls"] == 33  # the refused ones are records, too
+
+
 async def test_target_reward_ends_the_run_early(line, grpo):
     @agl.rollout
     async def nearly_always(task: str, llm: agl.LLM) -> float:

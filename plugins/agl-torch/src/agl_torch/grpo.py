@@ -289,7 +289,7 @@ class GRPO(Algorithm):
     async def _evaluate_on(
         self, dataset: Dataset[Any] | None, step: int, session: "Session", report: "Report"
     ) -> None:
-        if dataset is None or len(dataset) == 0:
+        if dataset is None or len(dataset) == 0 or self.is_budget_spent():
             return
         from agl_torch.accounts import collected_metrics
 
@@ -352,6 +352,8 @@ class GRPO(Algorithm):
         if trained:
             session.idle_steps = 0
             return
+        if self.is_budget_spent():
+            return  # that is why, and the run ends with what it has
         session.idle_steps += 1
         has_learned = session.totals.counts["calls_trained"] > 0
         if has_learned and is_solved(collected):
@@ -365,6 +367,8 @@ class GRPO(Algorithm):
         logger.warning("step %d trained nothing: %s", step, why)
 
     def _is_over(self, session: "Session") -> bool:
+        if self.is_budget_spent():
+            return True
         if session.idle_steps >= self.max_idle_steps:
             logger.warning(
                 "the rewards of every group have been equal for %d steps (mean reward %s): nothing "

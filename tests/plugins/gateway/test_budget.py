@@ -1,0 +1,215 @@
+"""Limits on calls, tokens and money; and how a run ends that has spent them."""
+
+import asyncio
+import json
+import logging
+
+import aiohttp
+import pytest
+
+import agl
+from agl.errors import ConfigError
+from agl.semconv import ModelCallAttributes as Key
+from agl.testing.echo_llm import RawReply
+from agl_gateway import LLMProxy
+
+# "hello big world" is 6 tokens in and 4 out.
+IN, OUT = 6, 4
+
+
+@pytest.fixture
+async def limited(bench):
+    """A bench whose proxy has other limits."""
+    proxies = []
+
+    async def make(price: dict | None = None, **budgets: dict):
+        (entry,) = bench.models(bench.llm.url)
+        proxy = LLMProxy(
+            model_list=[{**entry, "price": price or {}}],
+            store=bench.store,
+            num_retries=1,
+            **budgets,
+        )
+        proxies.append(proxy)
+        await proxy.start()
+        return await bench.other(proxy)
+
+    yield make
+    for proxy in proxies:
+        await proxy.stop()
+
+
+async def statuses(bench, count: int, **fields: object) -> list[int]:
+    return [(await bench.post(bench.ask(**fields)))[0] for _ in range(count)]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("budget", "name"),
+    [
+        ({"calls": 3}, "calls 3 of 3"),
+        ({"tokens": 2 * (IN + OUT) + 1}, "tokens 30 of 21"),
+        ({"cost": 70e-6}, "cost 7.8e-05 of 7e-05"),
+    ],
+)
+async def test_over_a_limit_of_the_run_calls_get_429_that_names_it(
+    limited, stream: bool, budget: dict, name: str
+) -> None:
+    bench = await limited({"input": 1.0, "output": 5.0}, run_budget=budget)
+    assert await statuses(bench, 4, stream=stream) == [200, 200, 200, 429]
+    _, body = await bench.post(bench.ask())
+    error = json.loads(body)["error"]
+    assert f"the run has spent its budget: {name}" in error["message"]
+    assert error["code"] == "budget_spent"
+    assert bench.proxy.spent_budget() == name
+    assert len(bench.llm.requests) == 3
+    *_, refused = await bench.spans()
+    assert name in refused.attributes[Key.ERROR]
+    assert refused.attributes["http.response.status_code"] == 429
+
+
+async def test_an_attempt_has_a_budget_of_its_own(limited) -> None:
+    bench = await limited(attempt_budget={"calls": 2})
+    other = await bench.other(bench.proxy)
+    assert await statuses(bench, 3) == [200, 200, 429]
+    assert await statuses(other, 3) == [200, 200, 429]
+    assert bench.proxy.spent_budget() is None
+    _, body = await bench.post(bench.ask())
+    attempt_id = bench.rollout.attempt.attempt_id
+    assert f"attempt '{attempt_id}' has spent its budget" in json.loads(body)["error"]["message"]
+
+
+async def test_judge_and_optimiser_draw_on_the_same_budget(limited) -> None:
+    bench = await limited(run_budget={"calls": 2})
+    bare = bench.proxy.as_resource().endpoint
+    assert [(await bench.post(bench.ask(), bare))[0] for _ in range(2)] == [200, 200]
+    assert await statuses(bench, 1) == [429]
+
+
+async def test_a_limit_on_calls_is_exact_under_concurrency(limited) -> None:
+    bench = await limited(run_budget={"calls": 20})
+    bench.llm.latency_seconds = 0.05
+    answers = await asyncio.gather(*(bench.post(bench.ask()) for _ in range(50)))
+    assert [status for status, _ in answers].count(200) == 20
+    assert len(bench.llm.requests) == 20
+
+
+async def test_official_clients_do_not_try_again(limited) -> None:
+    openai = pytest.importorskip("openai")
+    bench = await limited(run_budget={"calls": 1})
+    async with openai.AsyncOpenAI(base_url=bench.url, api_key="x") as client:
+        await client.chat.completions.create(**bench.ask())
+        with pytest.raises(openai.RateLimitError, match="calls 1 of 1"):
+            await client.chat.completions.create(**bench.ask())
+    assert len(await bench.spans()) == 2
+
+
+async def test_a_failed_call_costs_a_call_and_no_tokens(limited) -> None:
+    bench = await limited({"input": 1.0}, run_budget={"calls": 9, "tokens": 5, "cost": 1e-6})
+    bench.llm.reply = lambda request: RawReply(500, b'{"error":{"message":"no"}}')
+    assert await statuses(bench, 3) == [500] * 3
+    assert vars(bench.proxy._budgets.run) == {"calls": 3, "tokens": 0, "cost": 0.0}
+
+
+async def test_a_stream_that_the_client_leaves_is_paid_for_as_far_as_it_came(limited) -> None:
+    bench = await limited(run_budget={"tokens": 10**6})
+    bench.llm.latency_seconds = 0.05
+    async with aiohttp.ClientSession() as session:
+        body = bench.ask(" ".join("word" for _ in range(40)), stream=True)
+        async with session.post(f"{bench.url}/chat/completions", json=body) as response:
+            await response.content.readany()
+    for _ in range(50):
+        if bench.proxy._budgets.run.tokens:
+            break
+        await asyncio.sleep(0.02)
+    assert 43 <= bench.proxy._budgets.run.tokens < 80
+
+
+async def test_where_nobody_counts_tokens_they_are_estimated(limited) -> None:
+    bench = await limited(run_budget={"tokens": 10**6})
+    answer = {"choices": [{"index": 0, "message": {"content": "x" * 400}, "finish_reason": "stop"}]}
+    bench.llm.reply = lambda request: RawReply(200, json.dumps(answer).encode())
+    assert await statuses(bench, 1) == [200]
+    assert 100 <= bench.proxy._budgets.run.tokens < 200
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"run_budget": {"call": 1}}, "unknown limit 'call'; expected any of calls, tokens, cost"),
+        ({"run_budget": {"calls": 0}}, "calls is 0; expected a number above 0"),
+        ({"attempt_budget": {"cost": "5"}}, "cost is '5'"),
+        ({"attempt_budget": {"tokens": True}}, "tokens is True"),
+        ({"max_pause_seconds": 0}, "max_pause_seconds=0"),
+    ],
+)
+def test_a_wrong_limit_is_refused_by_name(arguments: dict, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        LLMProxy(**arguments)
+
+
+# --- the end of a run
+
+
+@agl.rollout
+async def agent(task: str, llm: agl.LLM) -> float:
+    openai = pytest.importorskip("openai")
+    async with openai.AsyncOpenAI(base_url=llm.endpoint, api_key="x") as client:
+        await client.chat.completions.create(
+            model=llm.model, messages=[{"role": "user", "content": task}]
+        )
+    return 1.0
+
+
+def trainer(echo_llm, algorithm: object, tmp_path) -> agl.Trainer:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    entry = {
+        "model_name": "echo",
+        "litellm_params": {"model": "hosted_vllm/echo", "api_base": echo_llm.url},
+    }
+    proxy = LLMProxy(port, [entry], run_budget={"calls": 3})
+    return agl.Trainer(
+        algorithm=algorithm,
+        llm_proxy=proxy,
+        initial_resources={"llm": proxy.as_resource()},
+        strategy="shm",
+    )
+
+
+def test_baseline_ends_with_what_it_has(echo_llm, tmp_path, caplog) -> None:
+    pytest.importorskip("openai")
+    baseline = agl.Baseline(max_queue_length=1)
+    with caplog.at_level(logging.INFO, "agl"):
+        trainer(echo_llm, baseline, tmp_path).fit(agent, [f"task {n}" for n in range(20)])
+    succeeded = [reward for reward in baseline.rewards.values() if reward == 1.0]
+    assert len(succeeded) == 3
+    assert len(baseline.rewards) < 6
+    assert "the budget of the run is spent (calls 3 of 3)" in caplog.text
+
+
+def test_an_algorithm_that_fails_on_a_spent_budget_ends_the_run_in_peace(
+    echo_llm, tmp_path, caplog
+) -> None:
+    openai = pytest.importorskip("openai")
+
+    class Optimiser(agl.Algorithm):
+        answers = 0
+
+        async def run(self, train_dataset=None, val_dataset=None) -> None:
+            llm = self.get_llm_proxy().as_resource()
+            async with openai.AsyncOpenAI(base_url=llm.endpoint, api_key="x") as client:
+                while True:
+                    await client.chat.completions.create(
+                        model="echo", messages=[{"role": "user", "content": "better prompt"}]
+                    )
+                    self.answers += 1
+
+    optimiser = Optimiser()
+    with caplog.at_level(logging.INFO, "agl"):
+        trainer(echo_llm, optimiser, tmp_path).fit(agent, ["task"])
+    assert optimiser.answers == 3
+    assert "the budget of the run is spent (calls 3 of 3)" in caplog.text

@@ -1,0 +1,298 @@
+"""Replicas, retries, hot replacement, pauses, forced parameters."""
+
+import asyncio
+import json
+import socket
+import time
+
+import aiohttp
+import pytest
+
+from agl.errors import ConfigError
+from agl.semconv import ModelCallAttributes as Key
+from agl.testing.echo_llm import EchoLLM, RawReply
+from agl_gateway import LLMProxy
+from agl_gateway.backends import Backends
+from agl_gateway.routing import retry_after
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def replicas(bench, *urls: str) -> list[dict]:
+    return [entry for url in urls for entry in bench.models(url)]
+
+
+DOWN = f"http://127.0.0.1:{free_port()}/v1"
+
+
+# --- which replica
+
+
+def test_the_least_busy_replica_is_chosen_and_the_attempts_own_while_loads_are_equal() -> None:
+    entry = {"model_name": "m", "litellm_params": {"model": "m", "api_base": "http://a/v1"}}
+    backends = Backends([entry, entry, entry])
+    own = backends.choose("m", "at-1")
+    assert all(backends.choose("m", "at-1") is own for _ in range(20))
+    own.in_flight = 1
+    assert all(backends.choose("m", "at-1") is not own for _ in range(20))
+    for backend in backends.of("m"):
+        backend.in_flight = 40
+    own.in_flight = 50
+    assert backends.choose("m", "at-1") is own
+    own.in_flight = 51
+    assert backends.choose("m", "at-1") is not own
+    assert len({id(backends.choose("m", f"at-{n}")) for n in range(50)}) >= 2
+
+
+async def test_concurrent_calls_spread_over_the_replicas(bench) -> None:
+    with EchoLLM(latency_seconds=0.2) as other:
+        bench.llm.latency_seconds = 0.2
+        bench.proxy.update_model_list(replicas(bench, bench.llm.url, other.url))
+        await asyncio.gather(*(bench.post(bench.ask(str(n))) for n in range(20)))
+        assert abs(len(bench.llm.requests) - len(other.requests)) <= 4
+    assert [backend.in_flight for backend in bench.proxy._backends.all()] == [0, 0]
+
+
+async def test_a_replica_that_is_down_is_left_for_another_without_a_retry(bench) -> None:
+    for urls in ((DOWN, bench.llm.url), (bench.llm.url, DOWN)):
+        bench.proxy.update_model_list(replicas(bench, *urls))
+        statuses = [(await bench.post(bench.ask()))[0] for _ in range(5)]
+        assert statuses == [200] * 5
+    assert len(await bench.spans()) == 10
+
+
+async def test_an_overloaded_replica_is_left_for_another(bench) -> None:
+    with EchoLLM(lambda request: RawReply(429, b"{}")) as busy:
+        bench.proxy.update_model_list(replicas(bench, busy.url, bench.llm.url))
+        assert [(await bench.post(bench.ask()))[0] for _ in range(10)] == [200] * 10
+        assert len(bench.llm.requests) == 10
+
+
+# --- retries
+
+
+@pytest.fixture
+async def retrying(bench):
+    bench.proxy.num_retries = 3
+    await bench.proxy.restart()
+    return bench
+
+
+class SlowDown(EchoLLM):
+    """Answers 429 with ``Retry-After`` so many times."""
+
+    def __init__(self, times: int, after: str) -> None:
+        super().__init__()
+        self.times, self.after, self.arrivals = times, after, []
+
+    async def __call__(self, scope, receive, send) -> None:
+        if scope["type"] == "http":
+            self.arrivals.append(time.monotonic())
+            if len(self.arrivals) <= self.times:
+                headers = [(b"retry-after", self.after.encode()), (b"content-length", b"2")]
+                await send({"type": "http.response.start", "status": 429, "headers": headers})
+                await send({"type": "http.response.body", "body": b"{}"})
+                return
+        await super().__call__(scope, receive, send)
+
+
+async def test_retry_after_is_honoured(retrying) -> None:
+    with SlowDown(1, "0.4") as llm:
+        retrying.proxy.update_model_list(retrying.models(llm.url))
+        assert (await retrying.post(retrying.ask()))[0] == 200
+        first, second = llm.arrivals
+        assert second - first >= 0.4
+
+
+async def test_a_wait_beyond_the_clients_deadline_is_not_begun(retrying) -> None:
+    with SlowDown(9, "30") as llm:
+        retrying.proxy.update_model_list(retrying.models(llm.url))
+        headers = {"x-stainless-read-timeout": "5"}
+        start = time.monotonic()
+        status, _ = await retrying.post(retrying.ask(), **headers)
+        assert (status, len(llm.arrivals)) == (429, 1)
+        assert time.monotonic() - start < 2
+        openai = pytest.importorskip("openai")
+        async with openai.AsyncOpenAI(
+            base_url=retrying.url, api_key="x", timeout=5, max_retries=0
+        ) as client:
+            with pytest.raises(openai.RateLimitError):
+                await client.chat.completions.create(**retrying.ask())
+
+
+async def test_a_client_that_hangs_up_ends_the_retries(retrying) -> None:
+    with SlowDown(9, "0.3") as llm:
+        retrying.proxy.update_model_list(retrying.models(llm.url))
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await retrying.post(retrying.ask())
+        await asyncio.sleep(0.5)
+        assert len(llm.arrivals) == 1
+        assert retrying.proxy._backends.all()[0].in_flight == 0
+    assert "client closed the connection" in (await retrying.span()).attributes[Key.ERROR]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [("2", 2.0), ("0.5", 0.5), ("-1", 0.0), ("soon", None), ("Wed, 21 Oct 2015 07:28:00 GMT", 0.0)],
+)
+def test_retry_after_is_read_in_both_forms(value: str, expected: float | None) -> None:
+    assert retry_after({"retry-after": value}) == expected
+    assert retry_after({}) is None
+
+
+# --- hot replacement
+
+
+async def test_backends_are_replaced_under_load_without_an_error(bench) -> None:
+    with EchoLLM(latency_seconds=0.02) as other:
+        bench.llm.latency_seconds = 0.02
+        done = False
+
+        async def replace() -> None:
+            number = 0
+            while not done:
+                url = (bench.llm.url, other.url)[number % 2]
+                bench.proxy.update_model_list(bench.models(url))
+                number += 1
+                await asyncio.sleep(0.01)
+
+        replacing = asyncio.create_task(replace())
+        answers = await asyncio.gather(
+            *(bench.post(bench.ask(str(n), stream=bool(n % 2))) for n in range(150))
+        )
+        done = True
+        await replacing
+        assert {status for status, _ in answers} == {200}
+        assert bench.llm.requests
+        assert other.requests
+    assert all(Key.ERROR not in span.attributes for span in await bench.spans())
+
+
+# --- pause, resume, drain
+
+
+async def test_a_paused_model_lets_its_calls_wait_and_another_answers(bench) -> None:
+    bench.proxy.update_model_list(bench.models(bench.llm.url, "policy", "judge"))
+    await bench.proxy.pause("policy")
+    waiting = asyncio.create_task(bench.post({**bench.ask(), "model": "policy"}))
+    assert (await bench.post({**bench.ask(), "model": "judge"}))[0] == 200
+    await asyncio.sleep(0.1)
+    assert not waiting.done()
+    assert [request["model"] for request in bench.llm.requests] == ["judge"]
+    await bench.proxy.resume("policy")
+    assert (await waiting)[0] == 200
+
+
+async def test_drain_returns_when_the_last_call_in_flight_has_ended(bench) -> None:
+    bench.llm.latency_seconds = 0.3
+    call = asyncio.create_task(bench.post(bench.ask(stream=True)))
+    await asyncio.sleep(0.15)
+    await bench.proxy.pause()
+    late = asyncio.create_task(bench.post(bench.ask("late")))
+    start = time.monotonic()
+    await bench.proxy.drain()
+    assert time.monotonic() - start > 0.3
+    assert len(bench.llm.requests) == 1
+    await bench.proxy.resume()
+    assert [status for status, _ in await asyncio.gather(call, late)] == [200, 200]
+    await bench.proxy.drain()
+
+
+async def test_a_refusing_pause_says_when_to_come_back_and_the_client_does(bench) -> None:
+    openai = pytest.importorskip("openai")
+    await bench.proxy.pause(refuse=True)
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{bench.url}/chat/completions", json=bench.ask()) as response,
+    ):
+        assert response.status == 503
+        assert response.headers["retry-after"] == "1"
+        assert "'echo' takes no calls now" in (await response.json())["error"]["message"]
+    asyncio.get_running_loop().call_later(0.3, lambda: asyncio.ensure_future(bench.proxy.resume()))
+    async with openai.AsyncOpenAI(base_url=bench.url, api_key="x") as client:
+        answer = await client.chat.completions.create(**bench.ask())
+    assert answer.choices[0].message.content == "hello big world"
+
+
+async def test_a_pause_that_lasts_too_long_ends_in_503(bench) -> None:
+    bench.proxy._max_pause_seconds = 0.1
+    await bench.proxy.restart()
+    await bench.proxy.pause()
+    status, body = await bench.post(bench.ask())
+    assert status == 503
+    assert "paused for more than 0.1 seconds" in json.loads(body)["error"]["message"]
+    await bench.proxy.resume()
+    assert (await bench.post(bench.ask()))[0] == 200
+
+
+async def test_a_client_that_hangs_up_while_it_waits_costs_the_backend_nothing(bench) -> None:
+    await bench.proxy.pause()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.1):
+            await bench.post(bench.ask())
+    await bench.proxy.drain()
+    await bench.proxy.resume()
+    await asyncio.sleep(0.05)
+    assert bench.llm.requests == []
+    assert "client closed the connection" in (await bench.span()).attributes[Key.ERROR]
+
+
+async def test_only_a_served_model_of_a_running_proxy_can_be_paused(bench) -> None:
+    with pytest.raises(ConfigError, match="model 'x' is not served; served models: echo"):
+        await bench.proxy.pause("x")
+    with pytest.raises(ConfigError, match="does not run"):
+        await LLMProxy().drain()
+
+
+# --- forced parameters
+
+
+async def test_parameters_are_forced_by_mode_and_recorded(bench) -> None:
+    (entry,) = bench.models(bench.llm.url)
+    forced = {"all": {"top_p": 0.5}, "train": {"temperature": 1.0}, "val": {"temperature": 0.0}}
+    bench.proxy.update_model_list([{**entry, "forced_parameters": forced}])
+    for mode, temperature in (("train", 1.0), ("val", 0.0), ("test", 0.7)):
+        bench.rollout = await bench.store.start_rollout(input="task", mode=mode)
+        await bench.post(bench.ask(temperature=0.7, top_p=0.9))
+        sent = bench.llm.requests[-1]
+        assert (sent["temperature"], sent["top_p"]) == (temperature, 0.5)
+        span = await bench.span()
+        assert span.attributes["gen_ai.request.temperature"] == temperature
+        assert span.attributes["gen_ai.request.top_p"] == 0.5
+
+
+async def test_a_forced_limit_takes_the_place_of_the_other_name_of_it(bench) -> None:
+    (entry,) = bench.models(bench.llm.url)
+    bench.proxy.update_model_list([{**entry, "forced_parameters": {"all": {"max_tokens": 5}}}])
+    await bench.post(bench.ask(max_completion_tokens=900), bench.proxy.as_resource().endpoint)
+    assert bench.llm.requests[0]["max_tokens"] == 5
+    assert "max_completion_tokens" not in bench.llm.requests[0]
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        ({"forced_parameters": {"training": {}}}, "unknown mode 'training'; expected all, train"),
+        ({"forced_parameters": {"all": {"stream": True}}}, "'stream' cannot be forced"),
+        ({"forced_parameters": 1}, "forced_parameters is 1"),
+        ({"forced_parameters": {"val": 0.0}}, "expected fields of a request"),
+        ({"price": {"inputs": 1}}, "unknown key 'inputs' of price"),
+        ({"price": {"input": "1"}}, "price input is '1'"),
+        ({"price": 3}, "price is 3"),
+    ],
+)
+def test_a_wrong_entry_is_refused_by_name(extra: dict, message: str) -> None:
+    entry = {"model_name": "m", "litellm_params": {"model": "m", "api_base": "http://a/v1"}}
+    with pytest.raises(ConfigError, match=message):
+        LLMProxy(model_list=[{**entry, **extra}])
+
+
+def test_replicas_must_agree() -> None:
+    entry = {"model_name": "m", "litellm_params": {"model": "m", "api_base": "http://a/v1"}}
+    with pytest.raises(ConfigError, match=r"model_list\[1\].*replicas must agree"):
+        LLMProxy(model_list=[entry, {**entry, "price": {"input": 1.0}}])
