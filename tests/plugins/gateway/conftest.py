@@ -45,8 +45,14 @@ class Bench:
         resource = self.proxy.as_resource(model=self.proxy._backends.names[0])
         return resource.get_base_url(self.rollout.rollout_id, self.rollout.attempt.attempt_id)
 
-    async def post(self, body: object, url: str | None = None, **headers: str) -> tuple[int, bytes]:
-        url = f"{url or self.url}/chat/completions"
+    async def post(
+        self,
+        body: object,
+        url: str | None = None,
+        path: str = "chat/completions",
+        **headers: str,
+    ) -> tuple[int, bytes]:
+        url = f"{url or self.url}/{path}"
         kind = {"data": body} if isinstance(body, bytes) else {"json": body}
         async with (
             aiohttp.ClientSession() as session,

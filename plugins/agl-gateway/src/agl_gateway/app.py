@@ -252,7 +252,8 @@ class GatewayApp:
         try:
             exchange = dialect.read(await read_body(request.receive, self._max_body_bytes))
             record.request = exchange.request
-            self._choose(exchange.model, origin)  # refuses an unknown model before anything else
+            # Refuses an unknown model before anything else.
+            record.provider = self._choose(exchange.model, origin).provider
             async with interruptible:
                 if attempt is not None:
                     attempt.calls.add(interruptible)

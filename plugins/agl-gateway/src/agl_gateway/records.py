@@ -3,7 +3,7 @@
 import re
 import secrets
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,10 +56,10 @@ class CallRecord:
         "chunks",
         "end_time",
         "error",
-        "extra",
         "first_token_time",
         "operation",
         "origin",
+        "provider",
         "request",
         "start_time",
         "status_code",
@@ -68,6 +68,7 @@ class CallRecord:
     def __init__(self, origin: Origin) -> None:
         self.origin = origin
         self.operation = "chat"
+        self.provider = "openai"
         self.start_time = time.time()
         self.first_token_time: float | None = None
         self.end_time: float | None = None
@@ -80,8 +81,6 @@ class CallRecord:
         self.status_code: int | None = None
         """What the agent got."""
         self.error: str | None = None
-        self.extra: Mapping[str, Any] | None = None
-        """Further attributes of the span."""
 
     def end(self, error: str | None) -> bool:
         """The call is over; False when it was already."""
@@ -164,7 +163,7 @@ class CallRecord:
         end_time = self.end_time or self.start_time
         attributes: dict[str, Any] = {
             Key.OPERATION.value: self.operation,
-            Key.PROVIDER.value: "openai",
+            Key.PROVIDER.value: self.provider,
             Key.AGENT_NAME.value: self.origin.agent_name or None,
             Key.REQUEST_MODEL.value: _text(request.model),
             Key.INPUT_MESSAGES.value: _json(request.messages) or _prompt(request.prompt),
@@ -177,8 +176,6 @@ class CallRecord:
             attributes[Key.TIME_TO_FIRST_TOKEN.value] = self.first_token_time - self.start_time
         if answer is not None:
             attributes |= _answer_attributes(answer)
-        if self.extra is not None:
-            attributes |= self.extra
         attributes[Key.ERROR.value] = self.error
         return {key: value for key, value in attributes.items() if value is not None}
 

@@ -8,6 +8,7 @@ from typing import Protocol, Self
 import aiohttp
 from yarl import URL
 
+from agl_gateway import providers
 from agl_gateway.backends import Backend
 from agl_gateway.dialect import Exchange
 from agl_gateway.errors import RefusedError
@@ -135,17 +136,21 @@ class Upstream:
         """See ``Opens``."""
         while True:
             backend = tries.take()
-            body = exchange.body_for(backend.model, callbacks if backend.takes_extensions else ())
-            url = backend.url.removesuffix(CHAT) + path
             try:
-                answer = await self._post(backend, url, body)
+                if backend.provider_parameters is None:
+                    url = backend.url.removesuffix(CHAT) + path
+                    extensions = callbacks if backend.takes_extensions else ()
+                    body = exchange.body_for(backend.model, extensions)
+                    answer = await self._post(backend, url, body)
+                else:
+                    answer = await self._ask_provider(backend, exchange, path)
             except UnreachableError as error:
                 wait = tries.failed()
                 if wait is None:
                     raise RefusedError(
                         502,
-                        f"the backend of model {backend.model_name!r} at {url} cannot be reached "
-                        f"after {tries.number} tries: {error}",
+                        f"the backend of model {backend.model_name!r} at {backend.url} cannot be "
+                        f"reached after {tries.number} tries: {error}",
                     ) from None
             else:
                 if answer.status not in RETRIED_STATUS:
@@ -155,6 +160,12 @@ class Upstream:
                     return answer
                 answer.close()
             await asyncio.sleep(wait)
+
+    async def _ask_provider(self, backend: Backend, exchange: Exchange, path: str) -> Answer:
+        try:
+            return await providers.ask(backend, exchange, path)
+        except ConnectionError as error:
+            raise UnreachableError(str(error)) from None
 
     async def _post(self, backend: Backend, url: str, body: bytes) -> HttpAnswer:
         stale = False

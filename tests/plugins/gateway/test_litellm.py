@@ -1,0 +1,213 @@
+"""Models of other providers: LiteLLM's real library, in front of a mock of Anthropic's API."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from agl.errors import ConfigError
+from agl.semconv import ModelCallAttributes as Key
+from agl.serving import ServerThread
+from agl_gateway import LLMProxy
+from agl_gateway.providers import PROVIDERS, _import_litellm
+
+needs_litellm = pytest.mark.skipif(
+    importlib.util.find_spec("litellm") is None, reason="nox -s litellm installs it"
+)
+SCHEMA = {"type": "object", "properties": {"room": {"type": "string"}}}
+TOOL = {"type": "function", "function": {"name": "look", "parameters": SCHEMA}}
+TEXT = {"type": "text", "text": "hello big world"}
+TOOL_USE = {"type": "tool_use", "id": "tu_1", "name": "look", "input": {"room": "kitchen"}}
+
+
+class AnthropicMock:
+    """Answers ``/v1/messages`` as Anthropic's API does."""
+
+    def __init__(self) -> None:
+        self.requests: list[dict[str, Any]] = []
+        self.headers: list[dict[str, str]] = []
+        self.error: tuple[int, str] | None = None
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            for phase in ("startup", "shutdown"):
+                await receive()
+                await send({"type": f"lifespan.{phase}.complete"})
+            return
+        body, more = b"", True
+        while more:
+            event = await receive()
+            body, more = body + event.get("body", b""), event.get("more_body", False)
+        request = json.loads(body)
+        self.requests.append(request)
+        self.headers.append({name.decode(): value.decode() for name, value in scope["headers"]})
+        status, kind, answer = self.answer(request)
+        headers = [(b"content-type", kind)]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": answer})
+
+    def answer(self, request: dict[str, Any]) -> tuple[int, bytes, bytes]:
+        if self.error is not None:
+            error = {"type": self.error[1], "message": f"mock says {self.error[1]}"}
+            return self.error[0], b"application/json", dumps({"type": "error", "error": error})
+        content = TOOL_USE if request.get("tools") else TEXT
+        stop_reason = "tool_use" if request.get("tools") else "end_turn"
+        usage = {"input_tokens": 7, "output_tokens": 4}
+        message = {
+            "id": "msg_1", "type": "message", "role": "assistant", "model": request["model"],
+            "content": [content], "stop_reason": stop_reason, "stop_sequence": None, "usage": usage,
+        }  # fmt: skip
+        if not request.get("stream"):
+            return 200, b"application/json", dumps(message)
+        if content is TEXT:
+            start = {"type": "text", "text": ""}
+            deltas = [{"type": "text_delta", "text": text} for text in ("hello ", "big ", "world")]
+        else:
+            start = {**TOOL_USE, "input": {}}
+            deltas = [{"type": "input_json_delta", "partial_json": json.dumps(TOOL_USE["input"])}]
+        stopped = {"stop_reason": stop_reason, "stop_sequence": None}
+        events = [
+            {"type": "message_start", "message": {**message, "content": [], "stop_reason": None}},
+            {"type": "content_block_start", "index": 0, "content_block": start},
+            *({"type": "content_block_delta", "index": 0, "delta": delta} for delta in deltas),
+            {"type": "content_block_stop", "index": 0},
+            {"type": "message_delta", "delta": stopped, "usage": {"output_tokens": 4}},
+            {"type": "message_stop"},
+        ]
+        lines = [f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in events]
+        return 200, b"text/event-stream", "".join(lines).encode()
+
+
+def dumps(value: object) -> bytes:
+    return json.dumps(value).encode()
+
+
+def claude(**parameters: object) -> list[Any]:
+    return [
+        {
+            "model_name": "echo",
+            "litellm_params": {"model": "anthropic/claude-sonnet-4-5", **parameters},
+        }
+    ]
+
+
+@pytest.fixture
+def anthropic_api() -> Iterator[tuple[AnthropicMock, str]]:
+    mock = AnthropicMock()
+    server = ServerThread(mock, drain_seconds=1.0)
+    server.start()
+    yield mock, server.url
+    server.stop()
+
+
+@pytest.fixture
+async def provider(bench, anthropic_api):
+    """The bench, with Anthropic's API behind the gateway."""
+    mock, url = anthropic_api
+    bench.proxy.update_model_list(claude(api_base=url, api_key="secret"))
+    bench.mock = mock
+    return bench
+
+
+@needs_litellm
+@pytest.mark.timeout(60)  # the first call imports LiteLLM
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_chat_with_a_provider_is_answered_and_recorded(provider, stream: bool) -> None:
+    status, body = await provider.post(provider.ask(stream=stream, max_tokens=50))
+    assert status == 200, body
+    if stream:
+        assert body.endswith(b"data: [DONE]\n\n")
+        deltas = [json.loads(line[6:]) for line in body.split(b"\n") if b'"delta"' in line]
+        text = "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in deltas)
+    else:
+        text = json.loads(body)["choices"][0]["message"]["content"]
+    assert text == "hello big world"
+    assert provider.mock.requests[0]["model"] == "claude-sonnet-4-5"
+    assert provider.mock.headers[0]["x-api-key"] == "secret"
+    attributes = (await provider.span()).attributes
+    assert json.loads(attributes[Key.OUTPUT_MESSAGES])[0]["content"] == "hello big world"
+    assert attributes[Key.FINISH_REASONS] == ["stop"]
+    assert attributes[Key.PROVIDER] == "anthropic"
+    assert Key.ERROR not in attributes
+
+
+@needs_litellm
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_tools_of_a_provider_reach_an_agent_of_another_dialect(provider, stream) -> None:
+    tool = {"type": "function", "name": "look", "parameters": SCHEMA, "strict": False}
+    body = {"model": "echo", "input": "look", "tools": [tool], "stream": stream}
+    status, answer = await provider.post(body, path="responses")
+    assert status == 200
+    if stream:
+        answer = answer.strip().split(b"\n\n")[-1].split(b"data: ")[1]
+        response = json.loads(answer)["response"]
+    else:
+        response = json.loads(answer)
+    (call,) = response["output"]
+    assert (call["call_id"], call["name"]) == ("tu_1", "look")
+    assert json.loads(call["arguments"]) == {"room": "kitchen"}
+    assert response["usage"]["input_tokens"] == 7
+    (message,) = json.loads((await provider.span()).attributes[Key.OUTPUT_MESSAGES])
+    assert message["tool_calls"][0]["function"]["name"] == "look"
+
+
+@needs_litellm
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(("status", "kind"), [(400, "invalid_request_error"), (529, "overloaded")])
+async def test_an_error_of_a_provider_is_passed_on_and_recorded(provider, status, kind) -> None:
+    provider.mock.error = (status, kind)
+    got, body = await provider.post(provider.ask(max_tokens=50))
+    assert got >= 400
+    assert kind in json.loads(body)["error"]["message"]
+    assert len(provider.mock.requests) == 1
+    assert kind in (await provider.span()).attributes[Key.ERROR]
+
+
+@needs_litellm
+@pytest.mark.timeout(60)
+async def test_an_agent_cannot_redirect_a_call_with_litellms_own_arguments(provider) -> None:
+    status, body = await provider.post(provider.ask(api_base="http://127.0.0.1:9"))
+    assert status == 400
+    assert "api_base" in json.loads(body)["error"]["message"]
+    assert provider.mock.requests == []
+
+
+@needs_litellm
+@pytest.mark.timeout(60)
+async def test_a_provider_has_no_completions(provider) -> None:
+    status, body = await provider.post({"model": "echo", "prompt": "a"}, path="completions")
+    assert status == 400
+    assert "use /v1/chat/completions" in json.loads(body)["error"]["message"]
+
+
+def test_without_litellm_a_model_of_a_provider_is_refused_with_the_pip_line(monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "litellm", None)
+    with pytest.raises(ConfigError, match=r"pip install 'agl-gateway\[litellm\]'"):
+        LLMProxy(model_list=claude(api_key="secret"))
+
+
+def test_a_parameter_that_is_unknown_is_refused() -> None:
+    with pytest.raises(ConfigError, match="unknown key 'api_bass'"):
+        LLMProxy(model_list=claude(api_bass="http://127.0.0.1:1"))
+
+
+def test_litellm_is_not_imported_for_other_models() -> None:
+    code = (
+        "import sys; from agl_gateway import LLMProxy; import agl_gateway.app; "
+        "LLMProxy(model_list=[{'model_name': 'm', 'litellm_params': {'model': 'hosted_vllm/m', "
+        "'api_base': 'http://127.0.0.1:1/v1'}}]); sys.exit('litellm' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@needs_litellm
+@pytest.mark.timeout(60)
+def test_our_list_of_providers_is_litellms() -> None:
+    litellm = _import_litellm()
+    known = {str(getattr(provider, "value", provider)) for provider in litellm.provider_list}
+    assert set(PROVIDERS) <= known
