@@ -25,6 +25,7 @@ from agl.errors import (
 from agl.routes import StoreRoutes, health
 from agl.server import LightningStoreServer
 from agl.serving import ServerThread, bind
+from agl.store.base import AttemptEnd
 from agl.store.memory import InMemoryLightningStore
 from agl.types import LLM, PromptTemplate, Span
 
@@ -51,8 +52,8 @@ class Link:
     the request and carries it out, and the client sees its connection end.
     """
 
-    def __init__(self, server: LightningStoreServer) -> None:
-        self.port = int(server.endpoint.rpartition(":")[2])
+    def __init__(self, endpoint: str) -> None:
+        self.port = int(endpoint.rpartition(":")[2])
         self.requests: list[str] = []
         self.lose: Callable[[str], bool] = lambda request: False
         self.held: asyncio.Event | None = None
@@ -184,7 +185,7 @@ def test_what_is_no_address_is_refused(address):
 
 
 async def test_a_wait_for_work_is_one_request(server):
-    async with Link(server) as link:
+    async with Link(server.endpoint) as link:
         client = LightningStoreClient(link.url)
         waiting = asyncio.create_task(client.dequeue_rollout("w", wait_seconds=20))
         await asyncio.sleep(0.5)
@@ -227,7 +228,7 @@ async def test_a_cancelled_wait_takes_no_work(client, server):
 
 
 async def test_a_claim_whose_answer_nobody_took_is_given_back(server):
-    async with Link(server) as link:
+    async with Link(server.endpoint) as link:
         client = LightningStoreClient(link.url)
         await client.statistics()
         waiting = asyncio.create_task(client.dequeue_rollout("w", wait_seconds=20))
@@ -251,7 +252,7 @@ async def test_a_claim_whose_answer_nobody_took_is_given_back(server):
 
 
 async def test_what_lost_its_answer_is_done_once(server):
-    async with Link(server) as link:
+    async with Link(server.endpoint) as link:
         client = LightningStoreClient(link.url, retry_delays=(0.01, 0.01, 0.01))
 
         link.lose = once("enqueue")
@@ -358,6 +359,46 @@ async def test_a_killed_server_that_comes_back_is_not_noticed(tmp_path):
         assert {each.rollout_id for each in claimed} == {first.rollout_id, second.rollout_id}
         assert (await client.statistics())["total_rollouts"] == 2
         await client.close()
+
+
+async def test_what_a_killed_server_did_not_answer_is_done_once(tmp_path):
+    path = str(tmp_path / "store.db")
+    async with contextlib.AsyncExitStack() as stack:
+        async with store_process(path) as address:
+            link = await stack.enter_async_context(Link(address))
+            direct, client = LightningStoreClient(address), LightningStoreClient(link.url)
+            for number in range(3):
+                await direct.enqueue_rollout(number)
+            done = await direct.dequeue_rollout("w")
+            retried = await direct.start_rollout("retried")
+            await client.turn(limit=0)  # asks what the server can do
+            link.lose, link.held = lambda request: True, asyncio.Event()
+            end = AttemptEnd(
+                rollout_id=done.rollout_id, attempt_id=done.attempt.attempt_id, status="succeeded"
+            )
+            calls = [
+                client.dequeue_rollout("w", wait_seconds=20),
+                client.turn(finish=end, worker_id="w"),
+                client.start_rollout("started"),
+                client.start_attempt(retried.rollout_id),
+            ]
+            asked = [asyncio.ensure_future(call) for call in calls]
+            async with asyncio.timeout(5):
+                while (await direct.statistics())["total_attempts"] < 6:
+                    await asyncio.sleep(0.01)
+        # Everything was stored, nothing was answered, and the server is killed.
+        async with store_process(path, int(address.rpartition(":")[2])):
+            link.held.set()
+            link.lose, link.held = lambda request: False, None
+            claimed, turned, started, attempt = await asyncio.gather(*asked)
+            counts = await direct.statistics()
+            assert (counts["total_attempts"], counts["total_rollouts"]) == (6, 5)
+            assert {claimed.input, turned.claimed[0].input} == {1, 2}
+            assert turned.attempt.status == "succeeded"
+            assert started.input == "started"
+            assert (attempt.rollout_id, attempt.attempt.sequence_id) == (retried.rollout_id, 2)
+            await direct.close()
+            await client.close()
 
 
 # --- loops, threads and processes
@@ -471,7 +512,7 @@ async def test_a_server_without_memory_is_not_asked_twice():
     old = LightningStoreServer(store, port=0)
     thread = ServerThread(store_app(OldRoutes(store)))
     old._port = await asyncio.to_thread(thread.start)
-    async with Link(old) as link:
+    async with Link(old.endpoint) as link:
         client = LightningStoreClient(link.url, retry_delays=(0.01, 0.01))
         link.lose = once("enqueue")
         with pytest.raises(StoreUnavailableError, match="not known"):

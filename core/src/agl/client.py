@@ -81,9 +81,8 @@ class LightningStoreClient(LightningStore):
 
     May be used from any thread and event loop, survives fork, and can be pickled. Requests that get
     no answer are repeated, and the server carries each out once. After the server itself was
-    restarted, which ends its memory of requests, that still holds for spans, ends of attempts and
-    queued tasks; a claim may then leave an attempt behind that nobody works on, which ends by its
-    rollout's ``unresponsive_seconds``.
+    restarted, which ends its memory of requests, that still holds for all but two: a repeated
+    ``add_resources`` makes another snapshot, and span numbers may be skipped.
 
     Args:
         server_address: For example ``http://127.0.0.1:4747``.
@@ -158,22 +157,32 @@ class LightningStoreClient(LightningStore):
         return await self._post("/queues/rollouts/enqueue", {"rollouts": keyed}, _many_rollouts)
 
     async def dequeue_many_rollouts(
-        self, *, limit: int = 1, worker_id: str | None = None, wait_seconds: float = 0.0
+        self,
+        *,
+        limit: int = 1,
+        worker_id: str | None = None,
+        wait_seconds: float = 0.0,
+        key: str | None = None,
     ) -> Sequence[AttemptedRollout]:
         end = time.monotonic() + max(wait_seconds, 0.0)
         while True:
             left = min(end - time.monotonic(), LONG_POLL_SECONDS)
             begin = time.monotonic()
-            body: dict[str, Any] = {"limit": limit, "worker_id": worker_id}
+            request = secrets.token_hex(16)
+            # The server's memory of requests ends with it; a key is stored with what is claimed.
+            body: dict[str, Any] = {
+                "limit": limit,
+                "worker_id": worker_id,
+                "key": key or request,
+            }
             if left > 0:
                 body["wait_seconds"] = left
-            key = secrets.token_hex(16)
             try:
                 claimed = await self._post(
-                    "/queues/rollouts/dequeue", body, _many_attempted, max(left, 0.0), key
+                    "/queues/rollouts/dequeue", body, _many_attempted, max(left, 0.0), request
                 )
             except asyncio.CancelledError:
-                await self._abandon(key)
+                await self._abandon(request)
                 raise
             left = end - time.monotonic()
             if claimed or left <= 0:
@@ -203,6 +212,8 @@ class LightningStoreClient(LightningStore):
         config: RolloutConfig | None = None,
         metadata: dict[str, Any] | None = None,
         worker_id: str | None = None,
+        *,
+        key: str | None = None,
     ) -> AttemptedRollout:
         body = {
             "input": input,
@@ -211,14 +222,16 @@ class LightningStoreClient(LightningStore):
             "config": config,
             "metadata": metadata,
             "worker_id": worker_id,
+            "key": key or secrets.token_urlsafe(12),
         }
         return await self._post("/rollouts", body, _attempted)
 
     async def start_attempt(
-        self, rollout_id: str, worker_id: str | None = None
+        self, rollout_id: str, worker_id: str | None = None, *, key: str | None = None
     ) -> AttemptedRollout:
         path = f"/rollouts/{_segment(rollout_id)}/attempts"
-        return await self._post(path, {"worker_id": worker_id}, _attempted)
+        body = {"worker_id": worker_id, "key": key or secrets.token_urlsafe(12)}
+        return await self._post(path, body, _attempted)
 
     # --- spans
 
@@ -404,32 +417,44 @@ class LightningStoreClient(LightningStore):
         limit: int = 1,
         worker_id: str | None = None,
         wait_seconds: float = 0.0,
+        key: str | None = None,
     ) -> Turn:
         """The same in one request, all or nothing; a wait that is longer goes on in others."""
         for span in spans:
-            check_span(span)
+            if isinstance(span, Span):
+                check_span(span)
         if not await self._transport.has("turn"):
             return await super().turn(
-                spans, finish=finish, limit=limit, worker_id=worker_id, wait_seconds=wait_seconds
+                spans,
+                finish=finish,
+                limit=limit,
+                worker_id=worker_id,
+                wait_seconds=wait_seconds,
+                key=key,
             )
         begin = time.monotonic()
         end = begin + max(wait_seconds, 0.0)
         held = min(wait_seconds, LONG_POLL_SECONDS) if limit > 0 else 0.0
         body: dict[str, Any] = {"spans": unpacked(spans), "finish": finish}
+        request = secrets.token_hex(16)
         if limit > 0:
-            body["claim"] = {"limit": limit, "worker_id": worker_id, "wait_seconds": held}
-        key = secrets.token_hex(16)
+            body["claim"] = {
+                "limit": limit,
+                "worker_id": worker_id,
+                "wait_seconds": held,
+                "key": key or request,
+            }
         try:
-            answer = await self._post("/turn", body, _turn, max(held, 0.0), key)
+            answer = await self._post("/turn", body, _turn, max(held, 0.0), request)
         except asyncio.CancelledError:
-            await self._abandon(key, "/turn")
+            await self._abandon(request, "/turn")
             raise
         claimed: Sequence[AttemptedRollout] = answer.claimed
         left = end - time.monotonic()
         if not claimed and limit > 0 and left > 0:
             await _pause_if_early(begin, left)
             claimed = await self.dequeue_many_rollouts(
-                limit=limit, worker_id=worker_id, wait_seconds=end - time.monotonic()
+                limit=limit, worker_id=worker_id, wait_seconds=end - time.monotonic(), key=key
             )
         return Turn(_with_numbers(spans, answer.spans), answer.attempt, claimed)
 

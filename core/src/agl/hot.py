@@ -124,7 +124,10 @@ def _read_turn(
         end and AttemptEnd(rollout_id=end.rollout_id, attempt_id=end.attempt_id, status=end.status),
         claim
         and wire.DequeueBody(
-            limit=claim.limit, worker_id=claim.worker_id, wait_seconds=claim.wait_seconds
+            limit=claim.limit,
+            worker_id=claim.worker_id,
+            wait_seconds=claim.wait_seconds,
+            key=claim.key,
         ),
     )
 

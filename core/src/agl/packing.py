@@ -79,6 +79,7 @@ class _Claim(_Part):
     limit: int = 1
     worker_id: str | None = None
     wait_seconds: float = 0.0
+    key: str | None = None
 
 
 class TurnBody(_Part):

@@ -185,13 +185,14 @@ class StoreRoutes:
     async def dequeue(self, request: Request, body: wire.DequeueBody | None = None) -> Response:
         """Claim rollouts; with ``wait_seconds`` the request is held until there is one.
 
-        A client that hangs up while it waits gets none. One that dies with the answer in its hands
-        has claimed: the attempt ends by ``unresponsive_seconds``, or by whoever watches over it.
+        A client that hangs up while it waits gets none. One that lost the answer asks again with
+        the same ``key``. One that dies with the answer in its hands has claimed: the attempt ends
+        by ``unresponsive_seconds``, or by whoever watches over it.
         """
         body = body or wire.DequeueBody()
         if body.wait_seconds <= 0:
             claimed = await self.store.dequeue_many_rollouts(
-                limit=body.limit, worker_id=body.worker_id
+                limit=body.limit, worker_id=body.worker_id, key=body.key
             )
             return _json(_many_attempted, claimed)
         claimed, end = await self._hold_claim(request, body)
@@ -209,6 +210,7 @@ class StoreRoutes:
                 limit=body.limit,
                 worker_id=body.worker_id,
                 wait_seconds=min(body.wait_seconds, wire.MAX_WAIT_SECONDS),
+                key=body.key,
             ),
         )
         if end == "gone":
@@ -235,11 +237,14 @@ class StoreRoutes:
     ) -> Response:
         """``turn`` with its spans packed or not."""
         spans, finish, claim = parts
-        limit, worker_id = (claim.limit, claim.worker_id) if claim else (0, None)
-        done = await self.store.turn(spans, finish=finish, limit=limit, worker_id=worker_id)
+        claim = claim or wire.DequeueBody(limit=0)
+        limit = claim.limit
+        done = await self.store.turn(
+            spans, finish=finish, limit=limit, worker_id=claim.worker_id, key=claim.key
+        )
         claimed = done.claimed
         headers: dict[str, str] = {}
-        if claim and limit > 0 and not claimed and claim.wait_seconds > 0:
+        if limit > 0 and not claimed and claim.wait_seconds > 0:
             claimed, end = await self._hold_claim(request, claim)
             if claimed is None:
                 return Response(status_code=CLIENT_GONE)
@@ -318,8 +323,8 @@ class StoreRoutes:
         self, rollout_id: str, body: wire.StartAttemptBody | None = None
     ) -> Response:
         """Start another attempt."""
-        worker_id = body.worker_id if body else None
-        return _json(_attempted, await self.store.start_attempt(rollout_id, worker_id), 201)
+        given = body.all() if body else {}
+        return _json(_attempted, await self.store.start_attempt(rollout_id, **given), 201)
 
     async def get_attempts(
         self, rollout_id: str, query: Annotated[wire.AttemptQuery, Query()]

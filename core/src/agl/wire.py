@@ -1,8 +1,8 @@
 """What both sides of the store's HTTP interface share: paths, request bodies, errors.
 
 The interface is 0.3's (``/v1/agl``) with additions: ``POST spans/batch`` and ``POST turn``,
-``wait_seconds`` when claiming, ``error`` when an attempt ends, ``Idempotency-Key`` on posts, and
-error answers that name the class of the error.
+``wait_seconds`` when claiming, ``key`` when claiming or starting, ``error`` when an attempt ends,
+``Idempotency-Key`` on posts, and error answers that name the class of the error.
 """
 
 import re
@@ -74,6 +74,7 @@ class DequeueBody(Body):
     limit: int = 1
     worker_id: str | None = None
     wait_seconds: float = 0.0
+    key: str | None = None
 
 
 class StartRolloutBody(Body):
@@ -85,12 +86,14 @@ class StartRolloutBody(Body):
     config: RolloutConfig | None = None
     metadata: dict[str, Any] | None = None
     worker_id: str | None = None
+    key: str | None = None
 
 
 class StartAttemptBody(Body):
     """Who starts another attempt."""
 
     worker_id: str | None = None
+    key: str | None = None
 
 
 class RolloutChange(Body):

@@ -1,10 +1,12 @@
 import asyncio
+import contextlib
 import os
 import sqlite3
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -367,35 +369,79 @@ def test_unknown_durability(path):
     assert not path.exists()
 
 
-async def test_older_schema_is_migrated(path, monkeypatch):
+OLD_SCHEMAS = sorted(Path(__file__).parent.glob("schema_*.sql"))
+"""What earlier versions made their files with."""
+
+
+def old_file(path: Path, schema: Path) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.executescript(schema.read_text("utf-8"))
+        connection.execute(
+            "INSERT INTO rollout (n, rollout_id, status, start_time, position, input, config)"
+            "VALUES (1, 'ro-1aaaaaaaa', 'queuing', 1.0, 1, '7', '{}'),"
+            "       (2, 'ro-2aaaaaaaa', 'running', 1.0, NULL, '8', '{}')"
+        )
+        connection.execute(
+            "INSERT INTO attempt (a, n, attempt_id, sequence_id, status, start_time, next_sequence)"
+            "VALUES (1, 2, 'at-1aaaaaaaa', 1, 'running', 1.0, 1)"
+        )
+        connection.execute(f"PRAGMA application_id={sqlite_file.APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version={schema.stem.partition('_')[2]}")
+        connection.commit()
+
+
+def shape(path: Path) -> list[Any]:
+    """Columns and indexes of all tables, and the version."""
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        found: list[Any] = connection.execute("PRAGMA user_version").fetchall()
+        for (table,) in sorted(tables.fetchall()):
+            found.append(connection.execute(f"PRAGMA table_xinfo({table})").fetchall())
+            found.append(sorted(connection.execute(f"PRAGMA index_list({table})").fetchall()))
+        return found
+
+
+def test_there_is_an_old_schema_for_each_version() -> None:
+    assert len(OLD_SCHEMAS) == sqlite_file.SCHEMA_VERSION - 1
+
+
+@pytest.mark.parametrize("schema", OLD_SCHEMAS, ids=lambda path: path.stem)
+async def test_file_of_an_older_version_is_migrated(path, tmp_path, schema):
+    old_file(path, schema)
     store = SqliteLightningStore(path)
-    await store.enqueue_rollout("task")
+    claimed = await store.dequeue_rollout("w")
+    assert (claimed.rollout_id, claimed.input) == ("ro-1aaaaaaaa", 7)
+    running = await store.get_rollout_by_id("ro-2aaaaaaaa")
+    assert (running.status, running.attempt.attempt_id) == ("running", "at-1aaaaaaaa")
     await store.close()
-    monkeypatch.setattr(sqlite_file, "SCHEMA_VERSION", 2)
-    monkeypatch.setitem(
-        sqlite_file.MIGRATIONS, 1, lambda c: c.execute("CREATE TABLE extra (x INTEGER)")
-    )
-    store = SqliteLightningStore(path)
-    assert (await store.query_rollouts()).total == 1
-    await store.close()
-    with sqlite3.connect(path) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone()[0] == 2
-        assert connection.execute("SELECT count(*) FROM extra").fetchone()[0] == 0
-    connection.close()
+    fresh = tmp_path / "fresh.db"
+    await SqliteLightningStore(fresh).close()
+    assert shape(path) == shape(fresh)
 
 
 async def test_failed_migration_leaves_the_file_as_it_was(path, monkeypatch):
-    await SqliteLightningStore(path).close()
-
-    def half(connection):
-        connection.execute("CREATE TABLE extra (x INTEGER)")
-        connection.execute("nonsense")
-
-    monkeypatch.setattr(sqlite_file, "SCHEMA_VERSION", 2)
-    monkeypatch.setitem(sqlite_file.MIGRATIONS, 1, half)
+    old_file(path, OLD_SCHEMAS[0])
+    before = path.read_bytes()
+    sql = sqlite_file._sql
+    monkeypatch.setattr(sqlite_file, "_sql", lambda name: f"{sql(name)}; nonsense")
     refused(path, "cannot be opened")
+    assert path.read_bytes() == before
     monkeypatch.undo()
     await SqliteLightningStore(path).close()
+
+
+async def test_claim_is_answered_again_after_the_store_was_opened_anew(path):
+    store = SqliteLightningStore(path)
+    await store.enqueue_rollout(1)
+    await store.enqueue_rollout(2)
+    (first,) = await store.dequeue_many_rollouts(worker_id="w", key="first")
+    (second,) = await store.dequeue_many_rollouts(worker_id="w", key="second")
+    await store.update_attempt(second.rollout_id, "latest", status="running")
+    await store.close()
+    store = SqliteLightningStore(path)
+    assert await store.dequeue_many_rollouts(worker_id="w", key="first") == [first]
+    assert await store.dequeue_many_rollouts(worker_id="w", key="second") == []
+    await store.close()
 
 
 async def test_closed_store_says_so(path):

@@ -179,7 +179,12 @@ class LightningStore(ABC):
 
     @abstractmethod
     async def dequeue_many_rollouts(
-        self, *, limit: int = 1, worker_id: str | None = None, wait_seconds: float = 0.0
+        self,
+        *,
+        limit: int = 1,
+        worker_id: str | None = None,
+        wait_seconds: float = 0.0,
+        key: str | None = None,
     ) -> Sequence[AttemptedRollout]:
         """Claim up to ``limit`` queued rollouts; each gets a new attempt, status ``preparing``.
 
@@ -189,6 +194,8 @@ class LightningStore(ABC):
                 and it has no open attempt.
             wait_seconds: While the queue is empty, wait up to so long for the first one. 0 returns
                 at once.
+            key: Unique name of this claim, for those who may have to ask twice: what it has claimed
+                already, and nobody has begun yet, is the answer again.
 
         Returns:
             What was claimed, possibly nothing. No rollout is ever handed out twice for one attempt.
@@ -203,14 +210,26 @@ class LightningStore(ABC):
         config: RolloutConfig | None = None,
         metadata: dict[str, Any] | None = None,
         worker_id: str | None = None,
+        *,
+        key: str | None = None,
     ) -> AttemptedRollout:
-        """Make a rollout and its first attempt at once, past the queue."""
+        """Make a rollout and its first attempt at once, past the queue.
+
+        See ``EnqueueRolloutRequest.key``: where a rollout with the key has an attempt already, none
+        is made.
+        """
 
     @abstractmethod
     async def start_attempt(
-        self, rollout_id: str, worker_id: str | None = None
+        self, rollout_id: str, worker_id: str | None = None, *, key: str | None = None
     ) -> AttemptedRollout:
         """Make another attempt of a rollout, which leaves the queue if it was there.
+
+        Args:
+            rollout_id: Whose attempt.
+            worker_id: Who works on it.
+            key: Unique name of this request: an attempt that it has made already, and that nobody
+                has begun yet, is the answer again.
 
         Raises:
             UnknownRecordError: No such rollout.
@@ -403,6 +422,7 @@ class LightningStore(ABC):
         limit: int = 1,
         worker_id: str | None = None,
         wait_seconds: float = 0.0,
+        key: str | None = None,
     ) -> Turn:
         """Store the spans of an attempt, end it, and claim the next rollouts, in this order.
 
@@ -417,6 +437,7 @@ class LightningStore(ABC):
             limit: Claim at most so many; 0 claims nothing.
             worker_id: Who claims.
             wait_seconds: While the queue is empty, wait up to so long for the first one.
+            key: Unique name of this claim; see ``dequeue_many_rollouts``.
         """
         added: Sequence[Span | PackedSpan] = ()
         if spans:
@@ -432,7 +453,7 @@ class LightningStore(ABC):
         claimed: Sequence[AttemptedRollout] = ()
         if limit > 0:
             claimed = await self.dequeue_many_rollouts(
-                limit=limit, worker_id=worker_id, wait_seconds=wait_seconds
+                limit=limit, worker_id=worker_id, wait_seconds=wait_seconds, key=key
             )
         return Turn(added, attempt, claimed)
 

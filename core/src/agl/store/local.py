@@ -89,8 +89,10 @@ class LocalLightningStore(LightningStore):
     def _has_queued(self) -> bool:
         """Whether the queue holds something; from any thread, at once."""
 
-    async def _claim(self, limit: int, worker_id: str | None) -> list[AttemptedRollout]:
-        return await self._write(ops.claim, limit, worker_id)
+    async def _claim(
+        self, limit: int, worker_id: str | None, key: str | None
+    ) -> list[AttemptedRollout]:
+        return await self._write(ops.claim, limit, worker_id, key)
 
     async def _turn(
         self,
@@ -98,8 +100,9 @@ class LocalLightningStore(LightningStore):
         finish: AttemptEnd | None,
         limit: int,
         worker_id: str | None,
+        key: str | None,
     ) -> Turn:
-        return await self._write(ops.turn, spans, finish, limit, worker_id)
+        return await self._write(ops.turn, spans, finish, limit, worker_id, key)
 
     def _publish(self, effects: Effects) -> None:
         """Wake who waits for this. Called from any thread, outside of any lock."""
@@ -134,11 +137,16 @@ class LocalLightningStore(LightningStore):
         return await self._write(ops.enqueue, rollouts)
 
     async def dequeue_many_rollouts(
-        self, *, limit: int = 1, worker_id: str | None = None, wait_seconds: float = 0.0
+        self,
+        *,
+        limit: int = 1,
+        worker_id: str | None = None,
+        wait_seconds: float = 0.0,
+        key: str | None = None,
     ) -> Sequence[AttemptedRollout]:
         if limit <= 0:
             return []
-        claimed = await self._claim(limit, worker_id)
+        claimed = await self._claim(limit, worker_id, key)
         deadline = time.monotonic() + wait_seconds
         while not claimed and not self._closing:
             remaining = deadline - time.monotonic()
@@ -146,9 +154,9 @@ class LocalLightningStore(LightningStore):
                 break
             with self._queue_waiters.ticket(self._has_queued) as ticket:
                 # Something may have come between the last look and the ticket.
-                claimed = await self._claim(limit, worker_id)
+                claimed = await self._claim(limit, worker_id, key)
                 if not claimed and await ticket.wait(remaining) and not self._closing:
-                    claimed = await self._claim(limit, worker_id)
+                    claimed = await self._claim(limit, worker_id, key)
         return claimed
 
     async def start_rollout(
@@ -159,16 +167,23 @@ class LocalLightningStore(LightningStore):
         config: RolloutConfig | None = None,
         metadata: dict[str, Any] | None = None,
         worker_id: str | None = None,
+        *,
+        key: str | None = None,
     ) -> AttemptedRollout:
         request = EnqueueRolloutRequest(
-            input=input, mode=mode, resources_id=resources_id, config=config, metadata=metadata
+            input=input,
+            mode=mode,
+            resources_id=resources_id,
+            config=config,
+            metadata=metadata,
+            key=key,
         )
         return await self._write(ops.start_rollout, request, worker_id)
 
     async def start_attempt(
-        self, rollout_id: str, worker_id: str | None = None
+        self, rollout_id: str, worker_id: str | None = None, *, key: str | None = None
     ) -> AttemptedRollout:
-        return await self._write(ops.start_attempt, rollout_id, worker_id)
+        return await self._write(ops.start_attempt, rollout_id, worker_id, key)
 
     # --- spans
 
@@ -342,14 +357,15 @@ class LocalLightningStore(LightningStore):
         limit: int = 1,
         worker_id: str | None = None,
         wait_seconds: float = 0.0,
+        key: str | None = None,
     ) -> Turn:
         """The same, all or nothing; waiting comes after it is stored."""
-        done = await self._turn(spans, finish, limit, worker_id)
+        done = await self._turn(spans, finish, limit, worker_id, key)
         if done.claimed or limit <= 0 or wait_seconds <= 0:
             return done
         return done._replace(
             claimed=await self.dequeue_many_rollouts(
-                limit=limit, worker_id=worker_id, wait_seconds=wait_seconds
+                limit=limit, worker_id=worker_id, wait_seconds=wait_seconds, key=key
             )
         )
 

@@ -1,4 +1,4 @@
--- Version 1. Integers inside; the text ids carry them (store/ids.py), so no text is indexed.
+-- Version 2. Integers inside; the text ids carry them (store/ids.py), so no text is indexed.
 -- JSON stands in TEXT columns; instants are unix seconds.
 
 CREATE TABLE rollout (
@@ -32,7 +32,8 @@ CREATE TABLE attempt (
     deadline            REAL,      -- when the watchdog must look; NULL for never
     next_sequence       INTEGER NOT NULL,
     metadata            TEXT,
-    error               TEXT
+    error               TEXT,
+    key                 TEXT       -- of the request that made it, which may be repeated
 ) STRICT;
 CREATE INDEX attempt_rollout ON attempt (n);
 CREATE INDEX attempt_deadline ON attempt (deadline) WHERE deadline IS NOT NULL;

@@ -4,7 +4,7 @@ import contextlib
 import os
 import sqlite3
 import sys
-from collections.abc import Callable
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Final
@@ -13,9 +13,8 @@ from agl.errors import StoreUnavailableError
 
 APPLICATION_ID: Final = 0x61676C73
 """``agls``: what tells our files from other SQLite files."""
-SCHEMA_VERSION: Final = 1
-MIGRATIONS: Final[dict[int, Callable[[sqlite3.Connection], None]]] = {}
-"""Schema version -> the step to the next one; run in one transaction when a file is opened."""
+SCHEMA_VERSION: Final = 2
+"""Of ``schema.sql``; ``migrations/N.sql`` makes version N out of the one before."""
 
 MEMORY: Final = ":memory:"
 """SQLite's name for no file."""
@@ -50,12 +49,10 @@ def prepare(connection: sqlite3.Connection, path: str) -> None:
             if found != "ok":
                 raise sqlite3.DatabaseError(found)
         if not tables:
-            _create(connection)
-        for step in range(version if tables else SCHEMA_VERSION, SCHEMA_VERSION):
-            connection.execute("BEGIN IMMEDIATE")
-            MIGRATIONS[step](connection)
-            connection.execute(f"PRAGMA user_version={step + 1}")
-            connection.execute("COMMIT")
+            _run(connection, [_sql("schema.sql"), f"PRAGMA application_id={APPLICATION_ID};"])
+        elif version < SCHEMA_VERSION:
+            steps = range(version + 1, SCHEMA_VERSION + 1)
+            _run(connection, [_sql(f"migrations/{step}.sql") for step in steps])
     except sqlite3.Error as error:
         raise unavailable(path, error) from error
 
@@ -99,13 +96,14 @@ def check_header(path: str) -> None:
         )
 
 
-def _create(connection: sqlite3.Connection) -> None:
-    schema = files("agl.store").joinpath("schema.sql").read_text("utf-8")
-    # Anything but a whole schema is no schema: either all of it is committed, or none.
-    connection.executescript(
-        f"BEGIN IMMEDIATE;\n{schema}\nPRAGMA application_id={APPLICATION_ID};\n"
-        f"PRAGMA user_version={SCHEMA_VERSION};\nCOMMIT;"
-    )
+def _sql(name: str) -> str:
+    return files("agl.store").joinpath(name).read_text("utf-8")
+
+
+def _run(connection: sqlite3.Connection, scripts: Sequence[str]) -> None:
+    """Bring the file to the present version: all of it is committed, or none."""
+    script = "\n".join((*scripts, f"PRAGMA user_version={SCHEMA_VERSION};"))
+    connection.executescript(f"BEGIN IMMEDIATE;\n{script}\nCOMMIT;")
 
 
 class OwnerLock:

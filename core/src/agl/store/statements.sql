@@ -64,14 +64,18 @@ FROM attempt WHERE n = ? ORDER BY a DESC LIMIT 1;
 SELECT t.attempt_id, r.rollout_id FROM attempt t JOIN rollout r ON r.n = t.n
 WHERE t.worker_id = ? AND t.status IN ('preparing', 'running');
 
+-- name: claim_keys
+SELECT t.key, r.rollout_id, t.attempt_id FROM attempt t JOIN rollout r ON r.n = t.n
+WHERE t.status IN ('preparing', 'running') AND t.status = 'preparing' AND t.key IS NOT NULL;
+
 -- name: overdue
 SELECT r.rollout_id, t.attempt_id FROM attempt t JOIN rollout r ON r.n = t.n
 WHERE t.deadline < ? ORDER BY t.deadline;
 
 -- name: insert_attempt
 INSERT INTO attempt (a, n, attempt_id, sequence_id, status, worker_id, start_time, deadline,
-                     next_sequence)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
+                     next_sequence, key)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: save_attempt
 UPDATE attempt

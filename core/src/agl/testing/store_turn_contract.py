@@ -56,6 +56,20 @@ class StoreTurnContract:
             assert done.attempt is not None
             assert done.attempt.status == "succeeded"
 
+    async def test_turn_with_a_key_may_be_repeated_with_its_claim(
+        self, store: LightningStore
+    ) -> None:
+        for number in (1, 2, 3):
+            await store.enqueue_rollout(number)
+        first = await claim(store, "w")
+        span = span_of(first)
+        turns = [
+            await store.turn([span], finish=end_of(first), worker_id="w", key="k") for _ in range(2)
+        ]
+        assert [rollout.input for rollout in turns[0].claimed] == [2]
+        assert turns[1].claimed == turns[0].claimed
+        assert (await store.statistics()).get("total_attempts") == 2
+
     async def test_turn_with_a_refused_end_claims_nothing(self, store: LightningStore) -> None:
         started = await store.start_rollout("task")
         await report(store, started, "succeeded")

@@ -112,6 +112,48 @@ class StoreWorkContract:
         (now,) = await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=9, key="a")])
         assert (now.rollout_id, now.status) == (first[0].rollout_id, "preparing")
 
+    async def test_claim_with_a_key_is_answered_again_until_it_is_begun(
+        self, store: LightningStore
+    ) -> None:
+        for number in range(4):
+            await store.enqueue_rollout({"n": [number]})
+        first = await store.dequeue_many_rollouts(limit=2, worker_id="w", key="k")
+        assert [rollout.input for rollout in first] == [{"n": [0]}, {"n": [1]}]
+        again = await store.dequeue_many_rollouts(limit=2, worker_id="w", key="k")
+        assert again == first
+        await store.add_span(span_of(first[0]))
+        rest = await store.dequeue_many_rollouts(limit=2, worker_id="w", key="k")
+        assert [rollout.rollout_id for rollout in rest] == [first[1].rollout_id]
+        await store.update_rollout(first[1].rollout_id, status="cancelled")
+        new = await store.dequeue_many_rollouts(limit=1, worker_id="w", key="k")
+        assert [rollout.input for rollout in new] == [{"n": [2]}]
+        assert (await store.statistics()).get("total_attempts") == 3
+
+    async def test_claim_with_a_key_is_answered_again_from_an_empty_queue(
+        self, store: LightningStore
+    ) -> None:
+        await store.enqueue_rollout(1)
+        (first,) = await store.dequeue_many_rollouts(worker_id="w", key="k")
+        (again,) = await store.dequeue_many_rollouts(worker_id="w", key="k", wait_seconds=5)
+        assert again == first
+        assert not await store.dequeue_many_rollouts(worker_id="w", key="other")
+
+    async def test_rollout_with_a_key_is_started_once(self, store: LightningStore) -> None:
+        first = await store.start_rollout(1, worker_id="w", key="k")
+        assert await store.start_rollout(2, worker_id="w", key="k") == first
+        (queued,) = await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=3, key="q")])
+        started = await store.start_rollout(3, key="q")
+        assert (started.rollout_id, started.status) == (queued.rollout_id, "preparing")
+        assert (await store.query_rollouts()).total == 2
+
+    async def test_attempt_with_a_key_is_started_once(self, store: LightningStore) -> None:
+        rollout = await store.enqueue_rollout(1)
+        first = await store.start_attempt(rollout.rollout_id, "w", key="k")
+        assert await store.start_attempt(rollout.rollout_id, "w", key="k") == first
+        other = await store.start_attempt(rollout.rollout_id, "w", key="l")
+        assert other.attempt.sequence_id == 2
+        assert (await store.query_attempts(rollout.rollout_id)).total == 2
+
     async def test_enqueue_nothing(self, store: LightningStore) -> None:
         assert list(await store.enqueue_many_rollouts([])) == []
 
