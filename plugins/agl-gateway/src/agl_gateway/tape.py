@@ -278,6 +278,9 @@ def _read(folder: Path) -> list[dict[str, Any]]:
     try:
         with path.open(encoding="utf-8") as file:
             for number, line in enumerate(file, 1):
+                if not line.endswith("\n"):
+                    logger.warning("%s: line %d is unfinished and left out", path, number)
+                    break
                 try:
                     entry = json.loads(line)
                     if number == 1 and entry != HEAD:
@@ -290,6 +293,8 @@ def _read(folder: Path) -> list[dict[str, Any]]:
                         f"{str(path)!r}, line {number}: this is no recording of agl gateway: "
                         f"{error}"
                     ) from None
+            if not file.tell():
+                raise ConfigError(f"{str(path)!r} is empty: this is no recording of agl gateway")
     except OSError as error:
         raise ConfigError(
             f"no recording in {str(folder)!r}: {path.name}: {error.strerror}; make one with "

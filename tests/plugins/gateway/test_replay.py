@@ -1,0 +1,254 @@
+"""A recording, and the same run once more without a backend."""
+
+import asyncio
+import json
+
+import aiohttp
+import pytest
+
+from agl.errors import ConfigError
+from agl.semconv import ModelCallAttributes as Key
+from agl.testing.echo_llm import EchoLLM, RawReply
+from agl_gateway import LLMProxy
+
+
+@pytest.fixture
+async def proxies(bench):
+    """Starts proxies that record or replay, and stops them."""
+    started = []
+
+    async def start(**options: object):
+        proxy = LLMProxy(store=bench.store, **options)
+        await proxy.start()
+        started.append(proxy)
+        return await bench.other(proxy)
+
+    yield start
+    for proxy in started:
+        await proxy.stop()
+
+
+@pytest.fixture
+async def recorded(bench, proxies, tmp_path):
+    """Records what a function does, stops the backend, and opens the replay."""
+
+    async def record(work):
+        folder = tmp_path / "recording"
+        first = await proxies(model_list=bench.models(bench.llm.url), record=str(folder))
+        before = await work(first)
+        await first.proxy.stop()
+        count = len(bench.llm.requests)
+        second = await proxies(replay=str(folder))
+        second.first, second.answers, second.folder = first, before, folder
+        second.backend_calls = count
+        return second
+
+    return record
+
+
+async def stream(bench, body: dict) -> list[bytes]:
+    """The pieces in which a stream reaches the client."""
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{bench.url}/chat/completions", json=body) as response,
+    ):
+        return [data async for data, _ in response.content.iter_chunks()]
+
+
+async def test_a_run_is_replayed_byte_for_byte_without_a_backend(bench, recorded) -> None:
+    requests = [
+        bench.ask("héllo wörld"),
+        bench.ask(n=2, temperature=0.5),
+        bench.ask(logprobs=True),
+        bench.ask(stream=True, stream_options={"include_usage": True}),
+        {"model": "echo", "prompt": "x"},
+    ]
+
+    async def work(bench):
+        return [await bench.post(request) for request in requests]
+
+    replay = await recorded(work)
+    # Another order, and other ids than in the recording.
+    answers = [await replay.post(request) for request in reversed(requests)]
+    assert answers[::-1] == replay.answers
+    assert len(bench.llm.requests) == replay.backend_calls == 4
+
+
+async def test_token_ids_and_log_probabilities_are_recorded_again(bench, recorded) -> None:
+    async def work(bench):
+        return [await bench.post(bench.ask()), await bench.post(bench.ask(stream=True))]
+
+    replay = await recorded(work)
+    assert await work(replay) == replay.answers
+    before, after = await replay.first.spans(), await replay.spans()
+    for key in (Key.PROMPT_TOKEN_IDS, Key.RESPONSE_TOKEN_IDS, Key.RESPONSE_LOGPROBS):
+        assert [s.attributes[key] for s in after] == [s.attributes[key] for s in before]
+
+
+async def test_streams_keep_the_pieces_that_they_came_in(bench, recorded) -> None:
+    bench.llm.latency_seconds = 0.03
+    body = bench.ask("äöü one two three", stream=True)
+    replay = await recorded(lambda bench: stream(bench, body))
+    pieces = await stream(replay, body)
+    assert len(pieces) >= 5
+    assert pieces == replay.answers
+
+
+async def test_equal_requests_get_their_answers_in_the_order_of_the_recording(
+    bench, recorded
+) -> None:
+    bench.llm.reply = lambda request: f"answer {len(bench.llm.requests)}"
+
+    async def work(bench):
+        return [await bench.post(bench.ask("again")) for _ in range(3)]
+
+    replay = await recorded(work)
+    assert await work(replay) == replay.answers
+    status, body = await replay.post(replay.ask("again"))
+    assert status == 409
+    assert "comes more often than in the recording" in json.loads(body)["error"]["message"]
+
+
+async def test_failures_are_replayed_too(bench, recorded) -> None:
+    replies = iter([RawReply(400, b'{"error":{"message":"too long"}}'), RawReply(200, b"<html>")])
+    bench.llm.reply = lambda request: next(replies)
+
+    async def work(bench):
+        return [await bench.post(bench.ask(name)) for name in ("one", "two")]
+
+    replay = await recorded(work)
+    assert [status for status, _ in replay.answers] == [400, 502]
+    assert await work(replay) == replay.answers
+
+
+async def test_a_backend_that_was_down_is_down_again(bench, proxies, tmp_path) -> None:
+    with EchoLLM() as gone:
+        url = gone.url
+    first = await proxies(model_list=bench.models(url), record=str(tmp_path / "r"))
+    before = await first.post(first.ask())
+    second = await proxies(replay=str(tmp_path / "r"))
+    assert before[0] == 502
+    assert await second.post(second.ask()) == before
+
+
+async def test_a_broken_stream_breaks_at_the_same_place(bench, recorded) -> None:
+    part = b'data: {"id":"c","choices":[{"index":0,"delta":{"content":"a"}}]}\n\n'
+    bench.llm.reply = lambda request: RawReply(200, part, "text/event-stream")
+    body = bench.ask(stream=True)
+    replay = await recorded(lambda bench: bench.post(body))
+    assert await replay.post(body) == replay.answers
+    assert b"ended before" in replay.answers[1]
+
+
+async def test_a_client_that_left_may_leave_again(bench, recorded) -> None:
+    bench.llm.latency_seconds = 0.05
+    body = bench.ask(" ".join("word" for _ in range(40)), stream=True)
+
+    async def leave(bench):
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(f"{bench.url}/chat/completions", json=body) as response,
+        ):
+            piece = await response.content.readany()
+        await asyncio.sleep(0.1)
+        return piece
+
+    replay = await recorded(leave)
+    assert await leave(replay) == replay.answers
+    assert "client closed the connection" in (await replay.span()).attributes[Key.ERROR]
+
+
+async def test_the_first_request_that_differs_stops_it_with_a_diff(bench, recorded, caplog) -> None:
+    async def work(bench):
+        await bench.post(bench.ask("what is the weather?", temperature=0.5))
+        return await bench.post(bench.ask("something else entirely"))
+
+    replay = await recorded(work)
+    status, body = await replay.post(replay.ask("what is the wether?", temperature=0.5))
+    assert status == 409
+    message = json.loads(body)["error"]["message"]
+    assert '-      "content": "what is the weather?",' in message
+    assert '+      "content": "what is the wether?",' in message
+    assert "something else" not in message
+    assert message in caplog.text
+    # From then on nothing is answered, not even what was recorded.
+    assert await replay.post(replay.ask("something else entirely")) == (status, body)
+
+
+async def test_official_clients_do_not_ask_a_stopped_replay_again(recorded) -> None:
+    openai = pytest.importorskip("openai")
+    replay = await recorded(lambda bench: bench.post(bench.ask()))
+    async with openai.AsyncOpenAI(base_url=replay.url, api_key="x") as client:
+        with pytest.raises(openai.ConflictError, match="the nearest recorded"):
+            await client.chat.completions.create(**replay.ask("other"))
+    assert len(await replay.spans()) == 1
+
+
+async def test_a_call_after_the_last_recorded_one_stops_it(recorded) -> None:
+    replay = await recorded(lambda bench: bench.post(bench.ask()))
+    await replay.post(replay.ask())
+    _, body = await replay.post(replay.ask("one more"))
+    assert "every recorded call is answered" in json.loads(body)["error"]["message"]
+
+
+async def test_calls_that_nobody_asked_for_are_counted_at_the_end(recorded, caplog) -> None:
+    replay = await recorded(lambda bench: bench.post(bench.ask()))
+    await replay.proxy.stop()
+    assert "replay: 1 recorded calls were not asked for" in caplog.text
+
+
+async def test_forced_parameters_of_the_recording_need_not_be_given_again(
+    bench, proxies, tmp_path
+) -> None:
+    (entry,) = bench.models(bench.llm.url)
+    forced = {"forced_parameters": {"all": {"temperature": 0.1}}}
+    first = await proxies(model_list=[{**entry, **forced}], record=str(tmp_path / "r"))
+    before = await first.post(first.ask(temperature=0.9))
+    second = await proxies(replay=str(tmp_path / "r"))
+    assert await second.post(second.ask(temperature=0.9)) == before
+
+
+async def test_a_restarted_proxy_goes_on_with_its_recording(bench, proxies, tmp_path) -> None:
+    first = await proxies(model_list=bench.models(bench.llm.url), record=str(tmp_path / "r"))
+    before = [await first.post(first.ask("one"))]
+    await first.proxy.restart()
+    before.append(await first.post(first.ask("two")))
+    second = await proxies(replay=str(tmp_path / "r"))
+    assert [await second.post(second.ask(name)) for name in ("one", "two")] == before
+
+
+async def test_a_line_that_a_crash_left_unfinished_is_left_out(recorded, caplog) -> None:
+    replay = await recorded(lambda bench: bench.post(bench.ask()))
+    with (replay.folder / "calls.jsonl").open("a") as file:
+        file.write('{"path":"chat/compl')
+    assert LLMProxy(replay=str(replay.folder))._backends.names == ["echo"]
+    assert "line 3 is unfinished" in caplog.text
+
+
+async def test_a_recording_is_not_overwritten(bench, recorded) -> None:
+    replay = await recorded(lambda bench: bench.post(bench.ask()))
+    proxy = LLMProxy(store=bench.store, record=str(replay.folder))
+    with pytest.raises(ConfigError, match="holds a recording already"):
+        await proxy.start()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "No such file"),
+        ("", "is empty"),
+        ("{}\n", "line 1: this is no recording"),
+        ('{"agl_gateway_recording":1}\n{"path":"x"}\n', "line 2"),
+        ('{"agl_gateway_recording":1}\n{broken\n', "line 2"),
+    ],
+)
+def test_what_is_no_recording_is_refused(tmp_path, text: str | None, message: str) -> None:
+    if text is not None:
+        (tmp_path / "calls.jsonl").write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        LLMProxy(replay=str(tmp_path))
+
+
+def test_record_and_replay_exclude_each_other() -> None:
+    with pytest.raises(ConfigError, match="give one of them"):
+        LLMProxy(record="a", replay="b")
