@@ -1,0 +1,265 @@
+"""Which call gets what, by every rule; the arithmetic is in the comments."""
+
+import pytest
+
+from agl.advantages import sibling_advantages
+from agl.errors import AdapterError, ConfigError
+from agl.types import Credit, StepCredit, TrainingRow
+from agl.utils.otel import make_link_attributes
+from agl_adapters import TraceToRows
+
+
+def rewards(trace, credit) -> list[float | None]:
+    """Per call, over rows and exclusions, in the order of the calls."""
+    result = TraceToRows(credit=credit).adapt(trace.spans)
+    found = {
+        call_id: given.reward
+        for row in result.rows
+        for call_id, given in zip(row.call_ids, row.credits, strict=True)
+    }
+    found |= {e.call_id: e.credit.reward for e in result.ledger.exclusions if e.credit}
+    return [found[s.span_id] for s in trace.spans if s.span_id in found]
+
+
+def excluded_rewards(trace, credit) -> dict[str, str]:
+    ledger = TraceToRows(credit=credit).adapt(trace.spans).ledger
+    return {e.call_id: e.reason for e in ledger.exclusions if e.kind == "reward"}
+
+
+def three_calls(trace) -> None:
+    """Rewards 0.25 after the first call, nothing after the second, 1.0 after the third."""
+    trace.gateway([1], [2])
+    trace.reward(0.25)
+    trace.gateway([3], [4])
+    trace.gateway([5], [6])
+    trace.reward(1.0)
+
+
+def test_final_gives_the_last_reward_to_every_call_and_says_that_others_do_not_count(trace):
+    three_calls(trace)
+    assert rewards(trace, "final") == [1.0, 1.0, 1.0]
+    assert excluded_rewards(trace, "final") == {trace.spans[1].span_id: "superseded_reward"}
+    (row, *_) = TraceToRows().adapt(trace.spans).rows
+    assert row.credits[0] == Credit(
+        reward=1.0,
+        rule="final",
+        sources=[trace.spans[4].span_id],
+        because="the last reward of the attempt is 1; 1 earlier of the attempt do not count",
+    )
+
+
+def test_per_call_gives_each_reward_to_the_call_that_it_follows(trace):
+    three_calls(trace)
+    trace.reward(0.5)
+    # Call 1: 0.25. Call 2: nothing. Call 3: 1.0 + 0.5 = 1.5.
+    assert rewards(trace, "per_call") == [0.25, None, 1.5]
+    result = TraceToRows(credit="per_call").adapt(trace.spans)
+    assert result.ledger.reasons() == {"no_reward": 1}
+    assert result.rows[1].credits[0].because == "the rewards of this call: 1 + 0.5 = 1.5"
+
+
+def test_a_linked_reward_goes_to_its_call_whenever_it_comes(trace):
+    first = trace.gateway([1], [2], response_id="c-1")
+    trace.gateway([3], [4], response_id="c-2")
+    reward = {"agentlightning.reward.0.name": "primary", "agentlightning.reward.0.value": 0.5}
+    for link in ({"gen_ai.response.id": "c-1"}, {"span_id": first.span_id}):
+        trace.span("agentlightning.annotation", {**reward, **make_link_attributes(link)})
+    nowhere = make_link_attributes({"gen_ai.response.id": "c-9"})
+    lost = trace.span("agentlightning.annotation", {**reward, **nowhere})
+    # Both links lead to call 1: 0.5 + 0.5 = 1.0.
+    assert rewards(trace, "per_call") == [1.0, None]
+    assert excluded_rewards(trace, "per_call") == {lost.span_id: "unused_reward"}
+
+
+def test_a_broken_link_is_an_error(trace):
+    trace.gateway([1], [2])
+    trace.reward(1.0)
+    broken = {"agentlightning.link.0.key_match": "span_id", "agentlightning.reward.0.value": 1.0}
+    trace.span("agentlightning.annotation", broken)
+    with pytest.raises(AdapterError, match="needs both key_match and value_match"):
+        rewards(trace, "per_call")
+
+
+def test_a_call_that_is_not_trained_keeps_its_reward_from_others(trace):
+    trace.gateway([1], [2])
+    trace.gateway([3], [4], logprobs=[])
+    trace.reward(1.0)
+    # The reward follows the second call, which has no log-probabilities; the first gets nothing.
+    result = TraceToRows(credit="per_call").adapt(trace.spans)
+    assert result.ledger.reasons() == {"no_reward": 1, "no_logprobs": 1}
+
+
+def test_a_reward_of_an_open_span_belongs_to_the_call_that_began_before_it(trace):
+    trace.gateway([1], [2], start_time=100.0, end_time=100.52)
+    trace.reward(1.0, start_time=100.5)
+    trace.gateway([3], [4], start_time=100.51, end_time=100.53)
+    # The gateway closed the first span 20 ms after the agent had read the answer.
+    assert rewards(trace, "per_call") == [1.0, None]
+
+
+def test_without_times_numbers_decide(trace):
+    trace.gateway([1], [2])
+    trace.reward(1.0)
+    trace.gateway([3], [4])
+    trace.spans[1] = trace.spans[1].model_copy(update={"start_time": None})
+    assert rewards(trace, "per_call") == [1.0, None]
+
+
+def two_agents(trace) -> None:
+    trace.gateway([1], [2], agent="writer")
+    trace.gateway([3], [4], agent="critic")
+    trace.gateway([5], [6], agent="writer")
+
+
+def test_per_agent_gives_named_rewards_to_their_agents(trace):
+    two_agents(trace)
+    trace.span(
+        "agentlightning.annotation",
+        {
+            "agentlightning.reward.0.name": "writer",
+            "agentlightning.reward.0.value": 0.75,
+            "agentlightning.reward.1.name": "critic",
+            "agentlightning.reward.1.value": 0.0,
+        },
+    )
+    assert rewards(trace, "per_agent") == [0.75, 0.0, 0.75]
+
+
+def test_per_agent_gives_a_nameless_reward_to_agents_without_one(trace):
+    two_agents(trace)
+    named = {"agentlightning.reward.0.name": "critic", "agentlightning.reward.0.value": 0.25}
+    trace.span("agentlightning.annotation", named)
+    trace.reward(1.0)
+    # The critic has a reward of its own; the writer has the one that is nobody's.
+    assert rewards(trace, "per_agent") == [1.0, 0.25, 1.0]
+
+
+def test_per_agent_knows_a_reward_by_the_agent_around_it(trace):
+    agent = trace.span("agent", {"agent.name": "critic"}, start_time=100.0, end_time=150.0)
+    trace.gateway([3], [4], agent="critic", parent_id=agent.span_id)
+    trace.gateway([1], [2], agent="writer")
+    trace.reward(0.25, parent_id=agent.span_id)
+    assert rewards(trace, "per_agent") == [0.25, None]
+
+
+def test_discounted_gives_the_return_to_go(trace):
+    three_calls(trace)
+    # gamma 0.5: G3 = 1; G2 = 0 + 0.5 * 1 = 0.5; G1 = 0.25 + 0.5 * 0.5 = 0.5.
+    assert rewards(trace, {"type": "discounted", "gamma": 0.5}) == [0.5, 0.5, 1.0]
+    # gamma 1, the plain sum: 1, 1, 1.25; gamma 0, own rewards: 0.25, 0, 1.
+    assert rewards(trace, {"type": "discounted", "gamma": 1.0}) == [1.25, 1.0, 1.0]
+    assert rewards(trace, {"type": "discounted", "gamma": 0.0}) == [0.25, 0.0, 1.0]
+
+
+def test_discounted_gives_nothing_to_calls_after_the_last_reward(trace):
+    trace.gateway([1], [2])
+    trace.reward(1.0)
+    trace.gateway([3], [4])
+    assert rewards(trace, "discounted") == [1.0, None]
+
+
+def test_stepwise_gives_the_final_reward_and_the_return_of_the_step(trace):
+    three_calls(trace)
+    rows = TraceToRows(credit={"type": "stepwise", "gamma": 0.5, "weight": 2.0}).adapt(trace.spans)
+    credits = [credit for row in rows.rows for credit in row.credits]
+    assert [credit.reward for credit in credits] == [1.0, 1.0, 1.0]
+    # The returns of the test above.
+    assert [credit.step for credit in credits] == [
+        StepCredit(group="call 1", reward=0.5, weight=2.0),
+        StepCredit(group="call 2", reward=0.5, weight=2.0),
+        StepCredit(group="call 3", reward=1.0, weight=2.0),
+    ]
+
+
+def test_stepwise_can_compare_calls_with_the_same_prompt(trace):
+    for prompt in ([1, 2], [3], [1, 2]):
+        trace.gateway(prompt, [9])
+    trace.reward(1.0)
+    rows = TraceToRows(credit={"type": "stepwise", "same": "prompt"}).adapt(trace.spans).rows
+    first, second, third = [c.step.group for row in rows for c in row.credits]
+    assert first == third != second
+
+
+@pytest.mark.parametrize(
+    ("credit", "message"),
+    [
+        ({"type": "discounted", "gamma": 1.5}, "gamma=1.5: expected a number from 0 to 1"),
+        ({"type": "stepwise", "weight": -1.0}, "weight=-1.0: expected 0 or more"),
+        ({"type": "stepwise", "same": "state"}, "same"),
+    ],
+)
+def test_options_out_of_range_are_refused(credit, message):
+    with pytest.raises(ConfigError, match=message):
+        TraceToRows(credit=credit)
+
+
+def row(rollout_id: str, *credits: Credit) -> TrainingRow:
+    return TrainingRow(
+        rollout_id=rollout_id,
+        attempt_id="at",
+        token_ids=[0] * len(credits),
+        loss_mask=[1] * len(credits),
+        logprobs=[-1.0] * len(credits),
+        call_ids=[f"c{n}" for n in range(len(credits))],
+        call_ranges=[(n, n + 1) for n in range(len(credits))],
+        credits=list(credits),
+    )
+
+
+def values(rows_G, normalise_std=False) -> list[list[float]]:
+    """Advantages per rollout, its rows joined."""
+    return [
+        [advantage.value for of_row in rows for advantage in of_row]
+        for rows in sibling_advantages(rows_G, normalise_std)
+    ]
+
+
+def test_more_rows_or_calls_do_not_count_more():
+    # Rollout a: 1.0 in one call. Rollout b: 0.0 in three calls, in two rows. Mean over rollouts
+    # (1 + 0) / 2 = 0.5, not over calls (1 + 0 + 0 + 0) / 4 = 0.25.
+    one, none = Credit(reward=1.0), Credit(reward=0.0)
+    siblings = [[row("a", one)], [row("b", none, none), row("b", none)]]
+    assert values(siblings) == [[0.5], [-0.5, -0.5, -0.5]]
+    # Deviation sqrt((0.25 + 0.25) / 2) = 0.5, so with it every distance is 1.
+    assert values(siblings, normalise_std=True) == [
+        [pytest.approx(1.0, abs=1e-5)],
+        [pytest.approx(-1.0, abs=1e-5)] * 3,
+    ]
+
+
+def test_agents_are_compared_with_themselves():
+    def both(rollout_id, writer, critic):
+        return row(
+            rollout_id,
+            Credit(reward=writer, group="agent writer"),
+            Credit(reward=critic, group="agent critic"),
+        )
+
+    # Writers 1 and 0: mean 0.5. Critics 10 and 10: mean 10, no advantage, and none from the
+    # writers' scale either.
+    siblings = [[both("a", 1.0, 10.0)], [both("b", 0.0, 10.0)]]
+    assert values(siblings) == [[0.5, 0.0], [-0.5, 0.0]]
+
+
+def test_stepwise_adds_the_comparison_of_the_same_step():
+    def credit(whole, group, step):
+        return Credit(reward=whole, step=StepCredit(group=group, reward=step, weight=2.0))
+
+    siblings = [
+        [row("a", credit(1.0, "call 1", 0.5), credit(1.0, "call 2", 1.0))],
+        [row("b", credit(0.0, "call 1", 0.5), credit(0.0, "call 2", 0.0))],
+    ]
+    # Whole: mean 0.5, so +-0.5. Step 1: 0.5 and 0.5, no difference. Step 2: 1 and 0, mean 0.5, so
+    # 2 * +-0.5. Sums: a 0.5, 0.5 + 1 = 1.5; b -0.5, -0.5 - 1 = -1.5.
+    assert values(siblings) == [[0.5, 1.5], [-0.5, -1.5]]
+    of_second_call = sibling_advantages(siblings, normalise_std=False)[0][0][1]
+    assert of_second_call.because == (
+        "1 against mean 0.5, std 0.5 of 2 rollouts; plus 2 times 1 against mean 0.5, std 0.5 of "
+        "2 rollouts (call 2)"
+    )
+
+
+def test_a_step_that_one_rollout_has_alone_adds_nothing():
+    step = StepCredit(group="call 9", reward=7.0)
+    siblings = [[row("a", Credit(reward=1.0, step=step))], [row("b", Credit(reward=0.0))]]
+    assert values(siblings) == [[0.5], [-0.5]]
