@@ -126,6 +126,7 @@ async def test_a_backend_that_was_down_is_down_again(bench, proxies, tmp_path) -
         url = gone.url
     first = await proxies(model_list=bench.models(url), record=str(tmp_path / "r"))
     before = await first.post(first.ask())
+    await first.proxy.stop()
     second = await proxies(replay=str(tmp_path / "r"))
     assert before[0] == 502
     assert await second.post(second.ask()) == before
@@ -204,6 +205,7 @@ async def test_forced_parameters_of_the_recording_need_not_be_given_again(
     forced = {"forced_parameters": {"all": {"temperature": 0.1}}}
     first = await proxies(model_list=[{**entry, **forced}], record=str(tmp_path / "r"))
     before = await first.post(first.ask(temperature=0.9))
+    await first.proxy.stop()
     second = await proxies(replay=str(tmp_path / "r"))
     assert await second.post(second.ask(temperature=0.9)) == before
 
@@ -213,6 +215,7 @@ async def test_a_restarted_proxy_goes_on_with_its_recording(bench, proxies, tmp_
     before = [await first.post(first.ask("one"))]
     await first.proxy.restart()
     before.append(await first.post(first.ask("two")))
+    await first.proxy.stop()
     second = await proxies(replay=str(tmp_path / "r"))
     assert [await second.post(second.ask(name)) for name in ("one", "two")] == before
 

@@ -275,6 +275,7 @@ class _Replayed:
 def _read(folder: Path) -> list[dict[str, Any]]:
     path = folder / FILE
     entries: list[dict[str, Any]] = []
+    number = 0
     try:
         with path.open(encoding="utf-8") as file:
             for number, line in enumerate(file, 1):
@@ -293,13 +294,13 @@ def _read(folder: Path) -> list[dict[str, Any]]:
                         f"{str(path)!r}, line {number}: this is no recording of agl gateway: "
                         f"{error}"
                     ) from None
-            if not file.tell():
-                raise ConfigError(f"{str(path)!r} is empty: this is no recording of agl gateway")
     except OSError as error:
         raise ConfigError(
             f"no recording in {str(folder)!r}: {path.name}: {error.strerror}; make one with "
             "agl gateway --record"
         ) from None
+    if not number:
+        raise ConfigError(f"{str(path)!r} is empty: this is no recording of agl gateway")
     return entries
 
 
