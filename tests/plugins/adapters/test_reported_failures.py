@@ -1,0 +1,144 @@
+"""What people reported as "the trainer saw nothing": each has a code of its own and a sentence."""
+
+import json
+
+from agl.types import Attempt
+from agl_adapters import TraceToRows
+
+
+def why(trace_or_spans, kind="call", attempts=None, **options) -> tuple[str, str]:
+    """Code and sentence of the one exclusion of that kind; the ledger balances."""
+    spans = getattr(trace_or_spans, "spans", trace_or_spans)
+    result = TraceToRows(**options).adapt(spans, attempts=attempts)
+    for row in result.rows:
+        result.ledger.train(row)
+    result.ledger.check()
+    (found,) = [e for e in result.ledger.exclusions if e.kind == kind]
+    return found.reason, found.detail
+
+
+def test_no_token_ids_from_the_backend(trace) -> None:
+    trace.gateway()
+    trace.reward(1.0)
+    assert why(trace) == ("no_token_ids", "the prompt has no token ids")
+
+
+def test_a_span_name_that_the_tracer_did_not_expect(trace) -> None:
+    agent = trace.span("agent", {"agent.name": "writer", "gen_ai.operation.name": "invoke_agent"})
+    inner = {"llm.vendor": "x", "completion_text": "yes"}
+    trace.span("my_framework.llm.invoke", inner, parent_id=agent.span_id)
+    trace.reward(1.0)
+    assert why(trace) == (
+        "unrecognised_span",
+        "span 'my_framework.llm.invoke' looks like a model call, but has its messages under no "
+        "known keys: completion_text, llm.vendor",
+    )
+
+
+def test_an_unknown_span_around_a_known_call_is_no_call_of_its_own(trace) -> None:
+    outer = trace.span("framework.llm", {"llm.vendor": "x"})
+    trace.gateway([1], [2], parent_id=outer.span_id)
+    trace.reward(1.0)
+    assert len(TraceToRows().adapt(trace.spans).ledger.calls) == 1
+
+
+def test_a_missing_role_in_a_message(trace) -> None:
+    trace.gateway([1], [2], messages=[{"content": "hi"}])
+    trace.reward(1.0)
+    reason, sentence = why(trace)
+    assert reason == "malformed_message"
+    assert sentence.endswith("expected a message with a role, got the keys ['content']")
+
+
+def test_structured_output_under_another_span_name(trace) -> None:
+    span = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.output.type": "json",
+        "gen_ai.input.messages": json.dumps([{"role": "user", "content": "hi"}]),
+        "gen_ai.output.messages": json.dumps([{"role": "assistant", "content": '{"a": 1}'}]),
+    }
+    trace.span("openai.beta.chat.completions.parse", span)
+    trace.reward(1.0)
+    assert why(trace) == (
+        "structured_output",
+        "span 'openai.beta.chat.completions.parse' has the parsed object and no token ids; send "
+        "the call through the gateway",
+    )
+
+
+def test_an_over_long_prompt(trace) -> None:
+    trace.gateway([1] * 8, [2])
+    trace.reward(1.0)
+    assert why(trace, max_length=8) == ("over_length", "9 tokens, max_length is 8")
+
+
+def test_a_backend_error_in_the_middle(trace) -> None:
+    trace.gateway([1], [2])
+    trace.gateway(error="backend answered 500")
+    trace.gateway([1, 2, 3], [4])
+    trace.reward(1.0)
+    assert why(trace) == ("model_error", "backend answered 500")
+
+
+def test_a_reward_emitted_before_the_call(trace) -> None:
+    trace.reward(1.0)
+    trace.gateway([1], [2])
+    assert why(trace, kind="reward", credit="per_call") == (
+        "reward_before_call",
+        "it came 1.000 s before the first call began",
+    )
+    assert why(trace, credit="per_call") == (
+        "no_reward",
+        "no reward links to this call or follows it before the next; a reward came before any call",
+    )
+
+
+def test_two_rewards_for_one_rollout(trace) -> None:
+    trace.gateway([1], [2])
+    trace.reward(0.5)
+    trace.reward(1.0)
+    assert why(trace, kind="reward") == (
+        "superseded_reward",
+        "the rule 'final' took a later reward of the attempt",
+    )
+
+
+def test_a_retry_whose_first_attempt_left_spans(new_trace) -> None:
+    first, second = new_trace("at-1", start=100.0), new_trace("at-2", start=500.0)
+    first.gateway([1], [2])
+    second.gateway([1], [2])
+    second.reward(1.0)
+    assert why([*first.spans, *second.spans]) == (
+        "superseded_attempt",
+        "attempt 'at-2' is used",
+    )
+
+
+def test_an_agent_that_was_not_selected(trace) -> None:
+    trace.gateway([1], [2], agent="critic")
+    trace.gateway([1], [2], agent="writer")
+    trace.reward(1.0)
+    assert why(trace, agent_match="writer") == ("agent_not_selected", "its agent is 'critic'")
+
+
+def attempt(status: str) -> Attempt:
+    return Attempt(
+        rollout_id="ro-1", attempt_id="at-1", sequence_id=1, start_time=0.0, status=status
+    )
+
+
+def test_a_rollout_without_calls_is_accounted_for() -> None:
+    assert why([], kind="rollout", attempts=[attempt("succeeded")]) == (
+        "no_calls",
+        "no model call of its attempt was recorded",
+    )
+    assert why([], kind="rollout", attempts=[attempt("timeout")]) == (
+        "failed_attempt",
+        "no attempt succeeded; the status of this one: timeout",
+    )
+
+
+def test_a_reward_without_calls_is_accounted_for(trace) -> None:
+    trace.reward(1.0)
+    assert why(trace, kind="reward")[0] == "no_calls"
+    assert why(trace, kind="rollout")[0] == "no_calls"
