@@ -75,13 +75,13 @@ def model_calls(spans: Sequence[Span]) -> list[ModelCall]:
 
 
 def by_attempt(spans: Iterable[Span]) -> dict[tuple[str, str], list[Span]]:
-    """Spans by (rollout id, attempt id)."""
-    groups: defaultdict[tuple[str, str], list[Span]] = defaultdict(list)
+    """Spans by (rollout id, attempt id), each once."""
+    groups: defaultdict[tuple[str, str], dict[str, Span]] = defaultdict(dict)
     for span in spans:
         # The ledger's own spans are no part of what the agent did.
         if span.name != AGL_LEDGER:
-            groups[span.rollout_id, span.attempt_id].append(span)
-    return dict(groups)
+            groups[span.rollout_id, span.attempt_id].setdefault(span.span_id, span)
+    return {key: list(group.values()) for key, group in groups.items()}
 
 
 def recorded_calls(spans: Sequence[Span]) -> list[Recorded]:
