@@ -13,6 +13,7 @@ nox.options.sessions = ["lint", "imports", "types", "tests"]
 # The pinned build is what we test; a machine whose pip finds a CPU build of it gets that one.
 TORCH = "torch==2.13.0"
 OPENAI = "openai>=2,<4"
+ANTHROPIC = "anthropic>=1,<3"
 TEST_TOOLS = [
     "pytest>=8.3",
     "pytest-asyncio>=0.25",
@@ -74,15 +75,22 @@ def tests(session: nox.Session) -> None:
     session.run("pytest", *core_tests, *session.posargs, env=environment)
     install_all(session)
     # TRL: our loss and gradients are compared with its.
-    session.install("matplotlib>=3.9", "trl==1.16.0", "schemathesis>=4")
+    session.install("matplotlib>=3.9", "trl==1.16.0", "schemathesis>=4", ANTHROPIC)
     # The contract and house tests again: now the plugins' components and docs take part.
     session.run(
         "pytest", "tests/plugins", "tests/acceptance", "tests/house", "tests/contract",
         *session.posargs, env=environment,
     )  # fmt: skip
     if os.environ.get("CI"):
-        for name in ("lint", "imports", "types"):
+        for name in ("lint", "imports", "types", "litellm"):
             session.notify(name)
+
+
+@nox.session
+def litellm(session: nox.Session) -> None:
+    """Models of other providers. LiteLLM wants older packages than the rest is tested with."""
+    session.install("./core[testing]", "./plugins/agl-gateway[litellm]", *TEST_TOOLS[:3])
+    session.run("pytest", "tests/plugins/gateway/test_litellm.py", *session.posargs)
 
 
 @nox.session

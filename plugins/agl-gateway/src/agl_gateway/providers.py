@@ -235,4 +235,5 @@ def _import_litellm() -> Any:
 
 
 def _message(error: Exception) -> str:
-    return str(getattr(error, "message", "") or error) or type(error).__name__
+    message = str(getattr(error, "message", "") or error) or type(error).__name__
+    return message.split("\nTraceback", 1)[0]
