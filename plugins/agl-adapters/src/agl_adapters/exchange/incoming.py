@@ -194,7 +194,8 @@ class Importer:
                 f"rollout {rollout_id!r} has no attempt yet that a reward could belong to"
             )
         spans = list(_reward_spans(rewards, rollout_id, attempt.attempt_id))
-        self.done.rewards += len(await self.store.add_many_spans(spans))
+        added = await self.store.add_many_spans(spans)
+        self.done.rewards += len(added)  # after the wait, since others add to it meanwhile
 
 
 def calls_of(one: RecordedRollout) -> Iterator[RecordedCall]:
