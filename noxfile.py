@@ -59,6 +59,18 @@ def bench_store(session: nox.Session) -> None:
     session.run("python", "benchmarks/store_workloads.py", *peer, *others)
 
 
+@nox.session(name="bench-gateway")
+def bench_gateway(session: nox.Session) -> None:
+    """What the gateway adds to model calls; -- --peer PYTHON measures 0.3.0's LLMProxy beside it.
+
+    With -- --faults, 10,000 calls that go wrong in every way instead, and their records counted.
+    """
+    session.install("./core", "./plugins/agl-gateway")
+    faults = "--faults" in session.posargs
+    others = [argument for argument in session.posargs if argument != "--faults"]
+    session.run("python", f"benchmarks/gateway{'_faults' if faults else ''}.py", *others)
+
+
 @nox.session
 def crash(session: nox.Session) -> None:
     """Kill server and runners 200 times under load, and count what was lost."""

@@ -303,16 +303,14 @@ class GatewayApp:
         return call
 
     def _choose(self, model: object, origin: Origin, tried: Collection[Backend] = ()) -> Backend:
-        backends = self.backends
-        names = ", ".join(backends.names) or "none yet"
+        if isinstance(model, str):
+            backend = self.backends.choose(model, origin.attempt_id or None, tried)
+            if backend is not None:
+                return backend
+        served = f"served models: {', '.join(self.backends.names) or 'none yet'}"
         if not isinstance(model, str):
-            raise RefusedError(400, f"the request has no 'model'; served models: {names}")
-        backend = backends.choose(model, origin.attempt_id or None, tried)
-        if backend is None:
-            raise RefusedError(
-                404, f"unknown model {model!r}; served models: {names}", "model_not_found"
-            )
-        return backend
+            raise RefusedError(400, f"the request has no 'model'; {served}")
+        raise RefusedError(404, f"unknown model {model!r}; {served}", "model_not_found")
 
 
 async def _refuse(reply: Reply, refused: RefusedError, dialect: Dialect) -> None:
