@@ -19,6 +19,8 @@ class LightningEnvVar(StrEnum):
     """See ``AGL_SERVER_HOST``."""
     AGL_SERVER_TOKEN = "AGL_SERVER_TOKEN"
     """Bearer token of the store server; required when it is bound to anything but loopback."""
+    AGL_GATEWAY_TOKEN = "AGL_GATEWAY_TOKEN"
+    """What agents send to ``agl gateway`` as API key."""
     AGL_EMITTER_DEBUG = "AGL_EMITTER_DEBUG"
     """1: every emitted span is logged."""
     AGL_STRICT_PLUGINS = "AGL_STRICT_PLUGINS"

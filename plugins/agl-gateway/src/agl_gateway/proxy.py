@@ -256,6 +256,18 @@ class LLMProxy(Gateway):
     def spent_budget(self) -> str | None:
         return self._budgets.spent
 
+    async def replay_stopped(self) -> str:
+        """Return when a replay has stopped because a request differs; what the difference is."""
+        if self._replay is None:
+            await asyncio.Event().wait()
+        assert self._replay is not None
+        return await asyncio.wrap_future(self._replay.stopped)
+
+    @property
+    def model_names(self) -> list[str]:
+        """The served models, in order of the list."""
+        return self._backends.names
+
     def as_resource(
         self,
         rollout_id: str | None = None,

@@ -165,6 +165,7 @@ class Replay:
         """Why it has stopped."""
         self.stopped: Future[str] = Future()
         """Its result is the difference, as soon as there is one."""
+        self.stopped.set_running_or_notify_cancel()  # who waits for it may not cancel it
         for entry in _read(folder):
             self._entries[_key(entry["path"], entry["request"])].append(entry)
             name = entry["request"].get("model")

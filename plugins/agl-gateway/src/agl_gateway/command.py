@@ -1,0 +1,207 @@
+"""``agl gateway``: serve the gateway until told to stop."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from agl.env import LightningEnvVar
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from agl_gateway.proxy import LLMProxy
+
+
+@click.command("gateway")
+@click.option("--host", default=None, help="Where to listen. [default: 127.0.0.1]")
+@click.option(
+    "--port",
+    default=None,
+    type=click.IntRange(0, 65535),
+    help="0 takes a free one. [default: 4848]",
+)
+@click.option(
+    "--model",
+    "models",
+    multiple=True,
+    metavar="NAME=URL",
+    help="A model and its OpenAI-compatible server; of one name, several are replicas. May be "
+    "repeated.",
+)
+@click.option(
+    "--config",
+    "config_file",
+    default=None,
+    metavar="FILE",
+    help="YAML with any options of the gateway: model_list, num_retries, callbacks ...",
+)
+@click.option("--store", "store_url", default=None, metavar="URL", help="Where calls are recorded.")
+@click.option(
+    "--token",
+    default=None,
+    envvar=LightningEnvVar.AGL_GATEWAY_TOKEN.value,
+    show_envvar=True,
+    help="What agents send as API key. The variable does not show in process lists. On other "
+    "hosts than loopback, one is made if none is given.",
+)
+@click.option("--record", default=None, metavar="DIR", help="Write every answer of the backends.")
+@click.option("--replay", default=None, metavar="DIR", help="Answer from a recording.")
+@click.option(
+    "--run-budget",
+    multiple=True,
+    metavar="LIMIT=NUMBER",
+    help="calls, tokens or cost of all calls together. May be repeated.",
+)
+@click.option(
+    "--attempt-budget",
+    multiple=True,
+    metavar="LIMIT=NUMBER",
+    help="The same for each attempt.",
+)
+@click.option(
+    "--log-level",
+    default="INFO",
+    show_default=True,
+    type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False),
+)
+def command(
+    host: str | None,
+    port: int | None,
+    models: tuple[str, ...],
+    config_file: str | None,
+    store_url: str | None,
+    token: str | None,
+    record: str | None,
+    replay: str | None,
+    run_budget: tuple[str, ...],
+    attempt_budget: tuple[str, ...],
+    log_level: str,
+) -> None:
+    """Serve model calls, and record each of them.
+
+    Agents use http://HOST:PORT/v1 as the address of any OpenAI-compatible server, and
+    http://HOST:PORT/rollout/ROLLOUT_ID/attempt/ATTEMPT_ID/v1 for calls that belong to an attempt.
+    SIGTERM and Ctrl+C let calls in flight finish, and write what is pending. A replay ends by
+    itself with exit code 1 when a request differs from the recording.
+    """
+    import asyncio
+    from pathlib import Path
+
+    from agl.logs import setup_logging
+
+    setup_logging(log_level.upper())
+    options: dict[str, Any] = _read(Path(config_file)) if config_file else {}
+    given = {
+        "host": host,
+        "port": port,
+        "api_key": token,
+        "record": record,
+        "replay": replay,
+        "run_budget": _budget("--run-budget", run_budget),
+        "attempt_budget": _budget("--attempt-budget", attempt_budget),
+    }
+    options = {"port": 4848, **options, **{k: v for k, v in given.items() if v is not None}}
+    options["model_list"] = [*(options.get("model_list") or []), *map(_model, models)]
+    if not options["model_list"] and options.get("replay") is None:
+        raise click.UsageError(
+            "which models? give --model NAME=URL, or --config FILE with a model_list, or --replay"
+        )
+    asyncio.run(_serve(options, store_url))
+
+
+async def _serve(options: dict[str, Any], store_url: str | None) -> None:
+    import asyncio
+    import signal
+
+    from agl.errors import RunError
+    from agl_gateway.proxy import LLMProxy
+
+    if store_url is not None:
+        from agl.client import LightningStoreClient
+
+        store = LightningStoreClient(store_url)
+    else:
+        from agl.store.memory import InMemoryLightningStore
+
+        store = InMemoryLightningStore()
+    proxy = LLMProxy(store=store, **options)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def stop_once() -> None:
+        stop.set()
+        # The second time, the signal does what it does without us.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop_once)
+    try:
+        await proxy.start()
+        click.echo(_greeting(proxy, store_url), err=True)
+        if proxy.api_key and not options.get("api_key"):
+            click.echo(f"agl gateway: API key {proxy.api_key}", err=True)
+        signalled = asyncio.ensure_future(stop.wait())
+        differs = asyncio.ensure_future(proxy.replay_stopped())
+        await asyncio.wait([signalled, differs], return_when=asyncio.FIRST_COMPLETED)
+        is_different = differs.done()
+        signalled.cancel()
+        differs.cancel()
+        click.echo("agl gateway: finishing calls", err=True)
+    finally:
+        await proxy.stop()
+        await store.close()
+    if is_different:
+        raise RunError("the replay has stopped: a request differs from the recording, see above")
+
+
+def _greeting(proxy: "LLMProxy", store_url: str | None) -> str:
+    recorded = f"recorded in {store_url}" if store_url else "not recorded: there is no --store"
+    names = proxy.model_names
+    address = proxy.as_resource(model=names[0]).endpoint
+    return f"agl gateway: {address} serves {', '.join(names)}; calls of attempts are {recorded}"
+
+
+def _read(path: "Path") -> dict[str, Any]:
+    """The options in a file, checked against the constructor."""
+    import yaml
+
+    from agl.errors import ConfigError
+    from agl.schema import validate
+    from agl_gateway.proxy import LLMProxy
+
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"--config {path}: {error.strerror}") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"--config {path}: no YAML: {error}") from None
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"--config {path}: expected options of the gateway, as model_list: [...]")
+    return validate(LLMProxy, values, f"{path}: gateway")
+
+
+def _model(text: str) -> dict[str, Any]:
+    name, _, url = text.partition("=")
+    if not name or not url:
+        raise click.BadParameter(
+            f"{text!r}: expected NAME=URL, as qwen=http://127.0.0.1:8000/v1", param_hint="--model"
+        )
+    return {
+        "model_name": name,
+        "litellm_params": {"model": f"hosted_vllm/{name}", "api_base": url},
+    }
+
+
+def _budget(option: str, texts: tuple[str, ...]) -> dict[str, float] | None:
+    limits: dict[str, float] = {}
+    for text in texts:
+        name, _, number = text.partition("=")
+        try:
+            limits[name] = float(number) if name == "cost" else int(number)
+        except ValueError:
+            raise click.BadParameter(
+                f"{text!r}: expected LIMIT=NUMBER, as calls=1000", param_hint=option
+            ) from None
+    return limits or None
