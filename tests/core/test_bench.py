@@ -3,6 +3,7 @@
 import json
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -23,6 +24,8 @@ from agl.bench.workloads import WORKLOADS, Workload, perfect_seconds, script_of
 from agl.cli import main
 from agl.errors import ConfigError
 from agl.otlp import spans_of
+from agl.store.base import Turn
+from agl.store.packed import unpacked
 from agl.types import EnqueueRolloutRequest, Rollout, Span
 
 TINY = Workload("tiny", "batch", 100, 10, 0, 4, 3, 0.002, 100)
@@ -47,13 +50,13 @@ class Forgetful(agl.InMemoryLightningStore):
         self.queued.append((len(rollouts), unfinished.total))
         return await super().enqueue_many_rollouts(rollouts)
 
-    async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
+    async def turn(self, spans: Any = (), **options: Any) -> Turn:
         kept = [
             span.model_copy(update={"attributes": {}}) if span.name == self.lost else span
-            for span in spans
+            for span in unpacked(spans)
             if span.name != self.lost or self.lost != "round"
         ]
-        return await super().add_many_spans(kept)
+        return await super().turn(kept, **options)
 
 
 @pytest.fixture

@@ -239,6 +239,43 @@ def test_values_that_a_span_cannot_hold_are_unfolded():
     }
 
 
+@pytest.mark.parametrize(
+    ("values", "read"),
+    [
+        ([{"int_value": 0}, {"int_value": 5}], {"x": [0, 5]}),
+        ([{"bool_value": True}, {"bool_value": False}], {"x": [True, False]}),
+        ([{"string_value": "a"}, {"string_value": ""}], {"x": ["a", ""]}),
+        ([{"double_value": 0.5}, {"double_value": 0.0}], {"x": [0.5, 0.0]}),
+        ([], {"x": []}),
+        # What is of another kind reads as 0, "" or False, and is not to be taken for that.
+        ([{"int_value": 1}, {"string_value": "b"}], {"x.0": 1, "x.1": "b"}),
+        ([{"string_value": "a"}, {"int_value": 2}], {"x.0": "a", "x.1": 2}),
+        ([{"int_value": 1}, {}], {"x.0": 1, "x.1": ""}),
+        ([{"bool_value": True}, {"int_value": 0}], {"x.0": True, "x.1": 0}),
+        ([{"double_value": 1.5}, {"double_value": float("inf")}], {"x.0": 1.5, "x.1": "Infinity"}),
+    ],
+)
+def test_lists_are_read_as_they_are(values, read):
+    array = ArrayValue(values=[AnyValue(**value) for value in values])
+    body = request(
+        proto(1, x=AnyValue(array_value=array)),
+        **{"agentlightning.rollout_id": "r", "agentlightning.attempt_id": "a"},
+    )
+    (packed,), rejected = otlp.packed_of(body)
+    assert not rejected
+    assert packed.unpack().attributes == read
+
+
+async def test_number_beyond_every_store_is_rejected(server, attempt):
+    key = "agentlightning.span_sequence_id"
+    body = request(proto(1, **{key: AnyValue(int_value=2**60)}), proto(2), **ids(attempt))
+    _, content, _ = await post(server, body)
+    partial = ExportTraceServiceResponse.FromString(content).partial_success
+    assert partial.rejected_spans == 1
+    assert f"its number is {2**60}" in partial.error_message
+    assert [span.name for span in await server.query_spans(attempt.rollout_id)] == ["span 2"]
+
+
 values = (
     st.text(max_size=5)
     | st.booleans()

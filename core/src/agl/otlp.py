@@ -8,9 +8,12 @@ is not finite its name, nothing an empty string.
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, cast
 
+import msgspec
+from msgspec import Raw
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
@@ -25,26 +28,29 @@ from opentelemetry.proto.trace.v1.trace_pb2 import (
 )
 
 from agl.semconv import LightningResourceAttributes as Keys
+from agl.store.packed import MAX_SEQUENCE_ID, PackedSpan, unpacked
 from agl.types import (
     UNASSIGNED,
     Attributes,
     AttributeValue,
-    Event,
-    Link,
-    OtelResource,
     Span,
     SpanContext,
     StatusCode,
     TraceState,
-    TraceStatus,
 )
 
 _STATUS: tuple[StatusCode, ...] = ("UNSET", "OK", "ERROR")
+_ROLLOUT_ID, _ATTEMPT_ID = Keys.ROLLOUT_ID.value, Keys.ATTEMPT_ID.value
+_SEQUENCE_ID = Keys.SPAN_SEQUENCE_ID.value
+_SCALARS: dict[str, Callable[[AnyValue], Any]] = {
+    kind: attrgetter(kind) for kind in ("string_value", "bool_value", "int_value", "double_value")
+}
+_encode = msgspec.json.Encoder().encode
 _IS_REMOTE = 0x200
 """Bit of ``flags``: the parent (or link) was in another process."""
 
 
-def spans_of(body: bytes) -> tuple[list[Span], list[str]]:
+def packed_of(body: bytes) -> tuple[list[PackedSpan], list[str]]:
     """Read an ``ExportTraceServiceRequest``.
 
     Whose span it is, and optionally its number, stands in the span's attributes or else in its
@@ -65,18 +71,24 @@ def spans_of(body: bytes) -> tuple[list[Span], list[str]]:
         request.ParseFromString(body)
     except Exception as error:  # protobuf's DecodeError, whose module differs between versions
         raise ValueError(f"not an ExportTraceServiceRequest: {error}") from None
-    spans: list[Span] = []
+    spans: list[PackedSpan] = []
     rejected: list[str] = []
     for group in request.resource_spans:
-        resource = OtelResource(
-            attributes=_attributes(group.resource.attributes), schema_url=group.schema_url
-        )
-        for proto in (proto for scope in group.scope_spans for proto in scope.spans):
-            try:
-                spans.append(_span(proto, resource))
-            except ValueError as error:
-                rejected.append(f"span {proto.name!r}: {error}")
+        attributes = _attributes(group.resource.attributes)
+        resource = Raw(_encode({"attributes": attributes, "schema_url": group.schema_url}))
+        for scope in group.scope_spans:
+            for proto in scope.spans:
+                try:
+                    spans.append(_packed(proto, attributes, resource))
+                except ValueError as error:
+                    rejected.append(f"span {proto.name!r}: {error}")
     return spans, rejected
+
+
+def spans_of(body: bytes) -> tuple[list[Span], list[str]]:
+    """``packed_of`` with its spans unpacked."""
+    spans, rejected = packed_of(body)
+    return unpacked(spans), rejected
 
 
 def request_of(spans: Iterable[Span]) -> bytes:
@@ -120,76 +132,86 @@ def status_message(text: str) -> bytes:
     return bytes(prefix) + data
 
 
-def _span(proto: ProtoSpan, resource: OtelResource) -> Span:
+def _packed(proto: ProtoSpan, of_resource: Attributes, resource: Raw) -> PackedSpan:
+    """The span as the JSON of an ``agl.types.Span``, which need not be made for that."""
     attributes = _attributes(proto.attributes)
-    rollout_id = attributes.get(Keys.ROLLOUT_ID) or resource.attributes.get(Keys.ROLLOUT_ID)
-    attempt_id = attributes.get(Keys.ATTEMPT_ID) or resource.attributes.get(Keys.ATTEMPT_ID)
+    rollout_id = attributes.get(_ROLLOUT_ID) or of_resource.get(_ROLLOUT_ID)
+    attempt_id = attributes.get(_ATTEMPT_ID) or of_resource.get(_ATTEMPT_ID)
     if not isinstance(rollout_id, str) or not isinstance(attempt_id, str):
         raise ValueError(
-            f"needs the attributes {Keys.ROLLOUT_ID.value!r} and {Keys.ATTEMPT_ID.value!r}, on "
-            f"itself or on its resource; got {rollout_id!r} and {attempt_id!r}"
+            f"needs the attributes {_ROLLOUT_ID!r} and {_ATTEMPT_ID!r}, on itself or on its "
+            f"resource; got {rollout_id!r} and {attempt_id!r}"
         )
     if len(proto.trace_id) != 16 or len(proto.span_id) != 8:
         raise ValueError(
             f"needs a trace id of 16 bytes and a span id of 8; got {len(proto.trace_id)} and "
             f"{len(proto.span_id)}"
         )
+    sequence_id = _sequence_id(attributes.get(_SEQUENCE_ID), of_resource.get(_SEQUENCE_ID))
+    if sequence_id > MAX_SEQUENCE_ID:
+        raise ValueError(f"its number is {sequence_id}; expected at most {MAX_SEQUENCE_ID}")
     trace_id, span_id = proto.trace_id.hex(), proto.span_id.hex()
     parent_id = proto.parent_span_id.hex() or None
-    parent = None
-    if parent_id:
-        parent = SpanContext(
-            trace_id=trace_id,
-            span_id=parent_id,
-            is_remote=bool(proto.flags & _IS_REMOTE),
-            trace_state={},
-        )
-    return Span(
-        rollout_id=rollout_id,
-        attempt_id=attempt_id,
-        sequence_id=_sequence_id(
-            attributes.get(Keys.SPAN_SEQUENCE_ID), resource.attributes.get(Keys.SPAN_SEQUENCE_ID)
-        ),
-        trace_id=trace_id,
-        span_id=span_id,
-        parent_id=parent_id,
-        name=proto.name,
-        status=TraceStatus(
-            status_code=_STATUS[proto.status.code] if proto.status.code < 3 else "UNSET",
-            description=proto.status.message or None,
-        ),
-        attributes=attributes,
-        events=[
-            Event(
-                name=event.name,
-                attributes=_attributes(event.attributes),
-                timestamp=_seconds(event.time_unix_nano),
-            )
+    start_time = _seconds(proto.start_time_unix_nano)
+    end_time = _seconds(proto.end_time_unix_nano)
+    code = proto.status.code
+    body = {
+        "rollout_id": rollout_id,
+        "attempt_id": attempt_id,
+        "sequence_id": sequence_id,
+        "trace_id": trace_id,
+        "span_id": span_id,
+        "parent_id": parent_id,
+        "name": proto.name,
+        "status": {
+            "status_code": _STATUS[code] if code < len(_STATUS) else "UNSET",
+            "description": proto.status.message or None,
+        },
+        "attributes": attributes,
+        "events": [
+            {
+                "name": event.name,
+                "attributes": _attributes(event.attributes),
+                "timestamp": _seconds(event.time_unix_nano),
+            }
             for event in proto.events
         ],
-        links=[
-            Link(
-                context=SpanContext(
-                    trace_id=link.trace_id.hex(),
-                    span_id=link.span_id.hex(),
-                    is_remote=bool(link.flags & _IS_REMOTE),
-                    trace_state=_trace_state(link.trace_state),
+        "links": [
+            {
+                "context": _context(
+                    link.trace_id.hex(), link.span_id.hex(), link.flags, link.trace_state
                 ),
-                attributes=_attributes(link.attributes),
-            )
+                "attributes": _attributes(link.attributes),
+            }
             for link in proto.links
         ],
-        start_time=_seconds(proto.start_time_unix_nano),
-        end_time=_seconds(proto.end_time_unix_nano),
-        context=SpanContext(
-            trace_id=trace_id,
-            span_id=span_id,
-            is_remote=False,
-            trace_state=_trace_state(proto.trace_state),
-        ),
-        parent=parent,
-        resource=resource,
+        "start_time": start_time,
+        "end_time": end_time,
+        "context": _context(trace_id, span_id, 0, proto.trace_state),
+        "parent": _context(trace_id, parent_id, proto.flags, "") if parent_id else None,
+        "resource": resource,
+    }
+    return PackedSpan(
+        rollout_id,
+        attempt_id,
+        sequence_id,
+        span_id,
+        trace_id,
+        parent_id,
+        proto.name,
+        start_time,
+        end_time,
+        _encode(body).decode(),
     )
+
+
+def _context(trace_id: str, span_id: str, flags: int, trace_state: str) -> dict[str, Any]:
+    return {
+        "trace_id": trace_id,
+        "span_id": span_id,
+        "is_remote": bool(flags & _IS_REMOTE),
+        "trace_state": _trace_state(trace_state),
+    }
 
 
 def _sequence_id(*candidates: object) -> int:
@@ -208,6 +230,8 @@ def _seconds(nanoseconds: int) -> float | None:
 
 def _trace_state(text: str) -> TraceState:
     """W3C ``a=1,b=2``."""
+    if not text:
+        return {}
     pairs = (item.strip().partition("=") for item in text.split(","))
     return {name: value for name, equals, value in pairs if equals}
 
@@ -215,8 +239,34 @@ def _trace_state(text: str) -> TraceState:
 def _attributes(key_values: Iterable[KeyValue]) -> Attributes:
     attributes: Attributes = {}
     for item in key_values:
-        _unfold(attributes, item.key, _value(item.value))
+        value = item.value
+        # What nearly all attributes are; an empty text is told from no text below.
+        if text := value.string_value:
+            attributes[item.key] = text
+        elif (values := value.array_value.values) and (same := _uniform(values)):
+            attributes[item.key] = same
+        else:
+            _unfold(attributes, item.key, _value(value))
     return attributes
+
+
+def _uniform(values: Sequence[AnyValue]) -> list[Any] | None:
+    """The values of a list of one scalar kind; None for any other list.
+
+    An element that is not of the first one's kind reads as that kind's default, and so do some
+    that are; only those are looked at twice.
+    """
+    kind = values[0].WhichOneof("value")
+    if kind is None or kind not in _SCALARS:
+        return None
+    found = list(map(_SCALARS[kind], values))
+    if not all(found) and not all(
+        one.HasField(kind) for one, read in zip(values, found, strict=True) if not read
+    ):
+        return None
+    if kind == "double_value" and not all(map(math.isfinite, found)):
+        return None
+    return found
 
 
 def _value(value: AnyValue) -> Any:

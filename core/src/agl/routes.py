@@ -253,7 +253,7 @@ class StoreRoutes:
         content = b'{"spans":%s,"attempt":%s,"claimed":%s}' % (
             packing.receipts(done.spans),
             attempt,
-            _many_attempted.dump_json(claimed),
+            _many_attempted.dump_json(list(claimed)),
         )
         return Answer(content, headers=headers)
 
@@ -402,7 +402,7 @@ class StoreRoutes:
             problem = f"Content-Type {kind!r} is not taken here; export with protocol http/protobuf"
             return reply(otlp.status_message(problem), 400)
         try:
-            spans, rejected = otlp.spans_of(body)
+            spans, rejected = otlp.packed_of(body)
         except ValueError as error:
             return reply(otlp.status_message(str(error)), 400)
         # One attempt that the store does not know must not cost the others their spans.
@@ -413,7 +413,7 @@ class StoreRoutes:
         for _, group in by_attempt:
             batch = list(group)
             try:
-                await self.store.add_many_spans(batch)
+                await self.store.turn(batch, limit=0)
             except (UnknownRecordError, InvalidRecordError) as error:
                 rejected += [f"span {span.name!r}: {error}" for span in batch]
             except StoreError as error:
@@ -496,5 +496,5 @@ def _no_null(body: wire.Body, *names: str) -> dict[str, Any]:
     return given
 
 
-def _attempt_of(span: Span) -> tuple[str, str]:
+def _attempt_of(span: PackedSpan) -> tuple[str, str]:
     return span.rollout_id, span.attempt_id
