@@ -60,8 +60,8 @@ class EchoLLM:
 
     Args:
         reply: What to answer to a request body; by default the last user message. It may return a
-            string, an assistant message with ``tool_calls``, or a ``RawReply``. Called in the
-            server's thread.
+            string, an assistant message (with ``tool_calls``, ``reasoning_content``), or a
+            ``RawReply``. Called in the server's thread.
         models: What ``/v1/models`` lists; any model name is answered.
         latency_seconds: Wait before the answer, and between the chunks of a stream.
         model_version: Sent as ``weight_versions`` to requests with ``return_weight_versions``.
@@ -228,10 +228,11 @@ class _Answer:
             }
 
     def _deltas(self) -> Iterator[tuple[Message, int, int]]:
-        content = _split(self.message.get("content"))
-        for position, piece in enumerate(content):
-            yield {"content": piece}, position, position + 1
-        position = len(content)
+        position = 0
+        for key in ("reasoning_content", "content"):
+            for piece in _split(self.message.get(key)):
+                yield {key: piece}, position, position + 1
+                position += 1
         for index, call in enumerate(self.message.get("tool_calls") or ()):
             words = len(_call_pieces(call))
             yield {"tool_calls": [{"index": index, **call}]}, position, position + words
@@ -330,6 +331,7 @@ def logprob(token_id: int) -> float:
 def _pieces(message: Message) -> list[str]:
     calls = message.get("tool_calls") or ()
     return [
+        *_split(message.get("reasoning_content")),
         *_split(message.get("content")),
         *(piece for call in calls for piece in _call_pieces(call)),
     ]

@@ -1,9 +1,10 @@
 """Anthropic's ``/v1/messages``: a request, as the chat completion that asks for the same."""
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
-from agl_gateway.dialect import Dialect, dumps
+from agl_gateway.dialect import Dialect
 from agl_gateway.dialects.fields import Fields, read_json, refuse
 from agl_gateway.dialects.messages_answer import INVALID_JSON, MessageExchange, error_body
 from agl_gateway.dialects.translated import error_message, with_reasoning
@@ -153,7 +154,8 @@ def _assistant(content: Any, path: str) -> dict[str, Any]:
 def _arguments(block: Fields) -> str:
     given = block.need("input", dict)
     invalid = given.get(INVALID_JSON) if len(given) == 1 else None
-    return invalid if isinstance(invalid, str) else dumps(given).decode()
+    # With the spaces that most models write, and so most likely the tokens that they sampled.
+    return invalid if isinstance(invalid, str) else json.dumps(given, ensure_ascii=False)
 
 
 def _content(content: Any, path: str) -> str | list[dict[str, Any]]:

@@ -1,0 +1,334 @@
+"""Anthropic's real client through the gateway, to a backend that speaks chat completions."""
+
+import json
+
+import pytest
+
+from agl.semconv import ModelCallAttributes as Key
+from agl.testing.echo_llm import RawReply
+
+anthropic = pytest.importorskip("anthropic")
+
+SCHEMA = {"type": "object", "properties": {"room": {"type": "string"}}}
+TOOL = {"name": "look", "description": "Look into a room", "input_schema": SCHEMA}
+CHAT_TOOL = {
+    "type": "function",
+    "function": {"name": "look", "description": "Look into a room", "parameters": SCHEMA},
+}
+PIXEL = "iVBORw0KGgo="
+SAME = (
+    Key.INPUT_MESSAGES,
+    Key.OUTPUT_MESSAGES,
+    Key.PROMPT_TOKEN_IDS,
+    Key.RESPONSE_TOKEN_IDS,
+    Key.RESPONSE_LOGPROBS,
+    Key.FINISH_REASONS,
+    Key.INPUT_TOKENS,
+    Key.OUTPUT_TOKENS,
+)
+
+
+def ask(content: object = "hello big world", **fields: object) -> dict:
+    messages = [{"role": "user", "content": content}]
+    return {"model": "echo", "max_tokens": 50, "messages": messages, **fields}
+
+
+def think_and_look(request: dict) -> dict:
+    """Thoughts, text and two calls at once; after the results only text."""
+    if request["messages"][-1]["role"] == "tool":
+        return {"role": "assistant", "content": "both are empty"}
+    calls = [
+        {
+            "id": f"call_{room}",
+            "type": "function",
+            "function": {"name": "look", "arguments": json.dumps({"room": room})},
+        }
+        for room in ("kitchen", "hall")
+    ]
+    return {
+        "role": "assistant",
+        "content": "let me look",
+        "reasoning_content": "which rooms are there",
+        "tool_calls": calls,
+    }
+
+
+@pytest.fixture
+async def client(bench):
+    url = bench.url.removesuffix("/v1")
+    async with anthropic.AsyncAnthropic(base_url=url, api_key="none", max_retries=0) as client:
+        yield client
+
+
+async def test_a_message_is_answered_and_recorded_like_a_chat(bench, client) -> None:
+    message = await client.messages.create(**ask(system="be brief"))
+    assert [block.text for block in message.content] == ["hello big world"]
+    assert (message.stop_reason, message.model, message.role) == ("end_turn", "echo", "assistant")
+    assert (message.usage.input_tokens, message.usage.output_tokens) == (10, 4)
+    (request,) = bench.llm.requests
+    assert request["messages"][0] == {"role": "system", "content": "be brief"}
+    await bench.post({**bench.ask(), "messages": request["messages"]})
+    translated, plain = (span.attributes for span in await bench.spans())
+    for key in SAME:
+        assert translated[key] == plain[key]
+    assert translated[Key.RESPONSE_ID] == message.id
+
+
+async def test_a_stream_has_anthropics_events_and_amounts_to_the_whole_message(
+    bench, client
+) -> None:
+    bench.llm.reply = think_and_look
+    whole = await client.messages.create(**ask(tools=[TOOL]))
+    events = [
+        event async for event in await client.messages.create(**ask(tools=[TOOL]), stream=True)
+    ]
+    async with client.messages.stream(**ask(tools=[TOOL])) as stream:
+        streamed = await stream.get_final_message()
+    assert [block.type for block in whole.content] == ["thinking", "text", "tool_use", "tool_use"]
+    assert streamed.model_dump(exclude={"id"}) == whole.model_dump(exclude={"id"})
+    assert whole.content[-1].input == {"room": "hall"}
+    assert whole.stop_reason == "tool_use"
+    kinds = [event.type for event in events]
+    assert kinds[0] == "message_start"
+    assert kinds[-2:] == ["message_delta", "message_stop"]
+    assert kinds.count("content_block_start") == kinds.count("content_block_stop") == 4
+    assert events[0].message.usage.input_tokens == whole.usage.input_tokens
+    first, second, _ = (span.attributes for span in await bench.spans())
+    for key in SAME:
+        if key != Key.OUTPUT_MESSAGES:  # a stream's tool calls have another order of keys
+            assert second[key] == first[key]
+    assert json.loads(first[Key.TOOL_DEFINITIONS]) == [CHAT_TOOL]
+
+
+async def test_results_of_tools_continue_the_prompt_token_by_token(bench, client) -> None:
+    bench.llm.reply = think_and_look
+    answer = await client.messages.create(**ask(tools=[TOOL]))
+    results = [
+        {
+            "type": "tool_result",
+            "tool_use_id": block.id,
+            "content": [{"type": "text", "text": "no"}],
+        }
+        for block in answer.content
+        if block.type == "tool_use"
+    ]
+    messages = [
+        {"role": "user", "content": "hello big world"},
+        {"role": "assistant", "content": [block.model_dump() for block in answer.content]},
+        {"role": "user", "content": [*results, {"type": "text", "text": "and now?"}]},
+    ]
+    bench.llm.reply = lambda request: "both are empty"
+    last = await client.messages.create(**{**ask(tools=[TOOL]), "messages": messages})
+    assert last.content[0].text == "both are empty"
+    sent = bench.llm.requests[1]["messages"]
+    assert [message["role"] for message in sent] == ["user", "assistant", "tool", "tool", "user"]
+    assert sent[1]["reasoning"] == "which rooms are there"
+    assert sent[2] == {"role": "tool", "tool_call_id": "call_kitchen", "content": "no"}
+    first, second = (span.attributes for span in await bench.spans())
+    before = first[Key.PROMPT_TOKEN_IDS] + first[Key.RESPONSE_TOKEN_IDS]
+    assert second[Key.PROMPT_TOKEN_IDS][: len(before)] == before
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"stop_sequences": ["END"]}, {"stop": ["END"]}),
+        (
+            {"temperature": 1, "top_p": 0.5, "top_k": 3},
+            {"temperature": 1.0, "top_p": 0.5, "top_k": 3},
+        ),
+        ({"metadata": {"user_id": "u"}}, {"user": "u"}),
+        ({"tool_choice": {"type": "any"}}, {"tool_choice": "required"}),
+        (
+            {"tool_choice": {"type": "auto", "disable_parallel_tool_use": True}},
+            {"tool_choice": "auto", "parallel_tool_calls": False},
+        ),
+        (
+            {"tool_choice": {"type": "tool", "name": "look"}},
+            {"tool_choice": {"type": "function", "function": {"name": "look"}}},
+        ),
+        ({"thinking": {"type": "enabled", "budget_tokens": 5000}}, {"reasoning_effort": "medium"}),
+        ({"thinking": {"type": "disabled"}}, {"reasoning_effort": "none"}),
+        ({"thinking": {"type": "adaptive"}}, {}),
+        (
+            {
+                "output_config": {
+                    "effort": "low",
+                    "format": {"type": "json_schema", "schema": SCHEMA},
+                }
+            },
+            {
+                "reasoning_effort": "low",
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "answer", "schema": SCHEMA, "strict": True},
+                },
+            },
+        ),
+        ({"system": [{"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}]}, {}),
+    ],
+)
+async def test_fields_are_translated(bench, fields: dict, expected: dict) -> None:
+    status, _ = await bench.post(ask(**fields), path="messages")
+    assert status == 200
+    (request,) = bench.llm.requests
+    kept = {"model", "messages", "max_completion_tokens", "return_token_ids", "logprobs"}
+    assert {key: request[key] for key in request if key not in kept} == expected
+    assert request["max_completion_tokens"] == 50
+
+
+async def test_an_image_is_a_part_of_the_chat_message(bench, client) -> None:
+    source = {"type": "base64", "media_type": "image/png", "data": PIXEL}
+    content = [{"type": "text", "text": "look"}, {"type": "image", "source": source}]
+    await client.messages.create(**ask(content))
+    assert bench.llm.requests[0]["messages"][0]["content"] == [
+        {"type": "text", "text": "look"},
+        {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PIXEL}"}},
+    ]
+
+
+async def test_a_begun_answer_is_continued(bench, client) -> None:
+    messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "The sun is"}]
+    await client.messages.create(**{**ask(), "messages": messages})
+    request = bench.llm.requests[0]
+    assert request["messages"] == messages
+    assert (request["continue_final_message"], request["add_generation_prompt"]) == (True, False)
+
+
+async def test_arguments_that_are_no_json_reach_the_agent_and_come_back(bench, client) -> None:
+    function = {"name": "look", "arguments": '{"room": '}
+    call = {"id": "c", "type": "function", "function": function}
+    bench.llm.reply = lambda request: {"role": "assistant", "content": None, "tool_calls": [call]}
+    answer = await client.messages.create(**ask(tools=[TOOL]))
+    (block,) = answer.content
+    assert block.input == {"INVALID_JSON": '{"room": '}
+    result = {"type": "tool_result", "tool_use_id": "c", "content": "no", "is_error": True}
+    messages = [
+        *ask()["messages"],
+        {"role": "assistant", "content": [block.model_dump(exclude_none=True)]},
+        {"role": "user", "content": [result]},
+    ]
+    await client.messages.create(**{**ask(tools=[TOOL]), "messages": messages})
+    assert bench.llm.requests[1]["messages"][1]["tool_calls"] == [call]
+
+
+@pytest.mark.parametrize(
+    ("choice", "expected"),
+    [
+        ({"finish_reason": "length"}, ("max_tokens", None)),
+        ({"finish_reason": "content_filter"}, ("refusal", None)),
+        ({"finish_reason": "stop", "stop_reason": "END"}, ("stop_sequence", "END")),
+        ({"finish_reason": "stop", "stop_reason": 151645}, ("end_turn", None)),
+    ],
+)
+async def test_why_it_stopped_is_translated(bench, client, choice: dict, expected: tuple) -> None:
+    answer = {"id": "c", "model": "echo", "choices": [{"index": 0, **choice}]}
+    answer["choices"][0]["message"] = {"role": "assistant", "content": "a"}
+    bench.llm.reply = lambda request: RawReply(200, json.dumps(answer).encode())
+    message = await client.messages.create(**ask())
+    assert (message.stop_reason, message.stop_sequence) == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"mcp_servers": [{"name": "x"}]}, "mcp_servers: offer the tools"),
+        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools.0.type"),
+        ({"messages": [{"role": "user", "content": [{"type": "document"}]}]}, "type 'document'"),
+        ({"max_tokens": None}, "max_tokens: is missing"),
+        ({"max_tokens": "many"}, "max_tokens: expected a whole number, got 'many'"),
+        ({"temprature": 1}, "temprature: unknown; did you mean 'temperature'?"),
+        ({"thinking": {"type": "between_tools"}}, "thinking.type"),
+        ({"messages": [{"role": "user", "content": 5}]}, "messages.0.content"),
+        ({"output_config": {"format": {"type": "json"}}}, "output_config.format.type"),
+    ],
+)
+async def test_what_cannot_be_translated_is_refused_by_name(
+    bench, fields: dict, named: str
+) -> None:
+    status, body = await bench.post(ask(**fields), path="messages")
+    error = json.loads(body)
+    assert status == 400
+    assert (error["type"], error["error"]["type"]) == ("error", "invalid_request_error")
+    assert named in error["error"]["message"]
+    assert bench.llm.requests == []
+    assert named in (await bench.span()).attributes[Key.ERROR]
+
+
+async def test_counting_tokens_is_refused_and_is_no_model_call(bench, client) -> None:
+    with pytest.raises(anthropic.NotFoundError, match="counts no tokens"):
+        await client.messages.count_tokens(model="echo", messages=ask()["messages"])
+    assert await bench.spans() == []
+
+
+@pytest.mark.parametrize(
+    ("reply", "status", "kind", "message"),
+    [
+        (
+            RawReply(400, b'{"error":{"message":"too long"}}'),
+            400,
+            "invalid_request_error",
+            "too long",
+        ),
+        (RawReply(429, b'{"error":{"message":"slow"}}'), 429, "rate_limit_error", "slow"),
+        (RawReply(503, b"<html>", "text/html"), 503, "overloaded_error", "<html>"),
+        (RawReply(200, b"<html>login", "text/html"), 502, "api_error", "login"),
+        (RawReply(200, b""), 502, "api_error", "no answer to this call"),
+        (RawReply(200, b'{"choices":[]}'), 502, "api_error", "no list of choices"),
+    ],
+    ids=["400", "429", "HTML 503", "HTML 200", "nothing", "no choices"],
+)
+async def test_a_failing_backend_has_anthropics_error_and_a_record(
+    bench, reply: RawReply, status: int, kind: str, message: str
+) -> None:
+    bench.llm.reply = lambda request: reply
+    got, body = await bench.post(ask(), path="messages")
+    error = json.loads(body)
+    assert (got, error["type"], error["error"]["type"]) == (status, "error", kind)
+    assert message in error["error"]["message"]
+    assert message in (await bench.span()).attributes[Key.ERROR]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "kind", "message"),
+    [
+        (b'{"model": ', 400, "invalid_request_error", "not valid JSON"),
+        (b"[]", 400, "invalid_request_error", "expected an object"),
+        (json.dumps(ask(model="gpt")).encode(), 404, "not_found_error", "served models: echo"),
+    ],
+)
+async def test_a_wrong_request_has_anthropics_error_and_a_record(
+    bench, body: bytes, status: int, kind: str, message: str
+) -> None:
+    got, answer = await bench.post(body, path="messages")
+    assert (got, json.loads(answer)["error"]["type"]) == (status, kind)
+    assert message in json.loads(answer)["error"]["message"]
+    assert message in (await bench.span()).attributes[Key.ERROR]
+
+
+@pytest.mark.parametrize(
+    ("rest", "message"),
+    [
+        (b'data: {"error":{"message":"worker died"}}\n\n', "worker died"),
+        (b"data: {broken\n\n", "not JSON"),
+        (b"", "ended before the answer was complete"),
+    ],
+)
+async def test_a_stream_that_breaks_ends_with_anthropics_error(
+    bench, client, rest: bytes, message: str
+) -> None:
+    chunk = b'data: {"id":"c","choices":[{"index":0,"delta":{"content":"a"}}]}\n\n'
+    bench.llm.reply = lambda request: RawReply(200, chunk + rest, "text/event-stream")
+    with pytest.raises(anthropic.APIStatusError, match=message):
+        async for _ in await client.messages.create(**ask(), stream=True):
+            pass
+    assert message in (await bench.span()).attributes[Key.ERROR]
+
+
+async def test_ids_in_headers_say_whose_call_it_is(bench) -> None:
+    rollout = bench.rollout
+    ids = {"x-rollout-id": rollout.rollout_id, "x-attempt-id": rollout.attempt.attempt_id}
+    url = f"{bench.proxy._url()}/v1"
+    status, _ = await bench.post(ask(), url, "messages", **ids)
+    assert status == 200
+    assert (await bench.span()).attributes[Key.FINISH_REASONS] == ["stop"]
