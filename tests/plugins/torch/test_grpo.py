@@ -172,13 +172,35 @@ async def test_rollouts_that_all_fail_end_with_their_failure(line, grpo):
         await line(broken, grpo(max_idle_steps=1), ["one"])
 
 
-async def test_another_temperature_than_the_resource_says_is_noticed(line, grpo, caplog):
+async def test_the_agent_samples_at_the_temperature_that_is_trained_at(line, grpo, tmp_path):
+    @agl.rollout
+    async def hot(task: str, llm: agl.LLM) -> float:
+        return float(await ask(llm, task, temperature=3.0) in COLOURS)
+
+    await line(hot, grpo(temperature=0.7), ["one", "two"], ["one"])
+    assert all(
+        gap < 1e-4 for gap in [step["logprob_gap"] for step in metrics(tmp_path, "logprob_gap")]
+    )
+    asked = {
+        span.attributes["gen_ai.request.temperature"]
+        for rollout in await line.store.query_rollouts()
+        for span in await line.store.query_spans(rollout.rollout_id)
+        if "gen_ai.request.temperature" in span.attributes
+    }
+    assert asked == {0.7, 0.0}
+
+
+async def test_a_gateway_that_lets_agents_choose_their_temperature_is_noticed(line, grpo, caplog):
+    class Unforced(agl.LLMProxy):
+        def update_model_list(self, model_list):
+            super().update_model_list([{**entry, "forced_parameters": {}} for entry in model_list])
+
     @agl.rollout
     async def hot(task: str, llm: agl.LLM) -> float:
         return float(await ask(llm, task, temperature=3.0) in COLOURS)
 
     with caplog.at_level(logging.WARNING, "agl.torch"):
-        await line(hot, grpo(), ["one", "two"])
+        await line(hot, grpo(), ["one", "two"], gateway=Unforced())
     warnings = [r.getMessage() for r in caplog.records if "another temperature" in r.getMessage()]
     assert len(warnings) == 1
 

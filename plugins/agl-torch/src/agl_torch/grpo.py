@@ -337,8 +337,8 @@ class GRPO(Algorithm):
             session.gap_warned = True
             logger.warning(
                 "step %d: the recorded log-probabilities differ by %.2f nats on average from the "
-                "model's at temperature %s. Does the agent sample with another temperature than "
-                "the resource's sampling_parameters say?",
+                "model's at temperature %s. Does the agent sample with another temperature, and "
+                "the gateway not set this one?",
                 step,
                 gap,
                 self.temperature,

@@ -21,7 +21,7 @@ from agl_torch.server import InferenceServer
 from agl_torch.tasks import TaskOrder
 
 if TYPE_CHECKING:
-    from agl.gateway import Gateway
+    from agl.gateway import Gateway, ModelConfig
     from agl_torch.grpo import GRPO
 
 logger = logging.getLogger("agl.torch")
@@ -149,8 +149,16 @@ async def open_session(options: "GRPO", num_tasks: int) -> AsyncGenerator[Sessio
 
 async def _open_gateway(options: "GRPO", gateway: "Gateway", server: InferenceServer) -> None:
     gateway.set_store(options.get_store())
-    backend = {"model": f"hosted_vllm/{MODEL_NAME}", "api_base": server.url}
-    gateway.update_model_list([{"model_name": MODEL_NAME, "litellm_params": backend}])
+    entry: ModelConfig = {
+        "model_name": MODEL_NAME,
+        "litellm_params": {"model": f"hosted_vllm/{MODEL_NAME}", "api_base": server.url},
+        # The loss takes the policy at this temperature, whatever the agent asks for.
+        "forced_parameters": {
+            "train": {"temperature": options.temperature},
+            "val": {"temperature": options.eval_temperature},
+        },
+    }
+    gateway.update_model_list([entry])
     if not gateway.is_running():
         await gateway.start()
 
