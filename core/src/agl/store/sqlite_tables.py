@@ -343,23 +343,23 @@ class SqliteTables(SqliteLookups):
         rows = self._unwritten["insert_span"]
         for span in spans:
             if isinstance(span, PackedSpan):
-                body = span.body
+                row = (number, *span[2:])  # its fields are the columns
             else:
                 # The span was validated when it was made; its fields are written as they stand.
                 fields = {**span.__dict__, **(span.model_extra or {})}
-                body = json_of(fields, f"span {span.span_id!r} of attempt {attempt_id!r}")
-            self.written_bytes += len(body)
-            rows[number, span.span_id] = (
-                number,
-                span.sequence_id,
-                span.span_id,
-                span.trace_id,
-                span.parent_id,
-                span.name,
-                span.start_time,
-                span.end_time,
-                body,
-            )
+                row = (
+                    number,
+                    span.sequence_id,
+                    span.span_id,
+                    span.trace_id,
+                    span.parent_id,
+                    span.name,
+                    span.start_time,
+                    span.end_time,
+                    json_of(fields, f"span {span.span_id!r} of attempt {attempt_id!r}"),
+                )
+            self.written_bytes += len(row[-1])
+            rows[number, span.span_id] = row
 
     # --- resources and workers
 
