@@ -1,0 +1,213 @@
+"""``agl explain``: from a token back to the reward, by the ledger of a real step."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agl.advantages import sibling_advantages
+from agl.cli import main
+from agl.emitter import reward_attributes
+from agl.ledger import save_ledger
+from agl.semconv import AGL_ANNOTATION, MODEL_CALL_SPAN, ModelCallAttributes as Key
+from agl.store.sqlite import SqliteLightningStore
+from agl.types import Exclusion, Ledger, Span, TrainingRow
+from agl_adapters import TraceToRows
+
+Explain = Callable[..., tuple[object, str]]
+
+
+@pytest.fixture
+def explain(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Explain:
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: str) -> tuple[object, str]:
+        with pytest.raises(SystemExit) as caught:
+            main(["explain", *arguments, "--path", "s.db"])
+        captured = capsys.readouterr()
+        return caught.value.code, captured.out or captured.err
+
+    return call
+
+
+def call_span(number: int, prompt: list[int], answer: list[int]) -> Span:
+    attributes: dict[str, Any] = {
+        Key.OPERATION.value: "chat",
+        Key.INPUT_MESSAGES.value: '[{"role": "user", "content": "q"}]',
+        Key.OUTPUT_MESSAGES.value: '[{"role": "assistant", "content": "a"}]',
+        Key.PROMPT_TOKEN_IDS.value: prompt,
+        Key.RESPONSE_TOKEN_IDS.value: answer,
+        Key.RESPONSE_LOGPROBS.value: [-0.1 * token for token in answer],
+    }
+    return Span.from_attributes(
+        name=MODEL_CALL_SPAN, attributes=attributes, span_id=f"{number:016x}"
+    )
+
+
+def reward_span(number: int, value: float) -> Span:
+    return Span.from_attributes(
+        name=AGL_ANNOTATION, attributes=reward_attributes(value), span_id=f"{number:016x}"
+    )
+
+
+FIRST = [call_span(1, [10, 11], [1, 2]), reward_span(2, 0.25)]
+SECOND = [call_span(3, [10, 11, 1, 2, 12], [3]), reward_span(4, 1.0)]
+"""The second prompt goes on from the first answer: one row 10 11 [1 2] 12 [3]."""
+
+
+async def add(store: SqliteLightningStore, spans: list[Span], status: Any = "succeeded") -> Any:
+    rollout = await store.start_rollout("task", mode="train", metadata={"group": 0, "step": 1})
+    ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
+    await store.add_many_spans([span.model_copy(update=ids) for span in spans])
+    await store.update_attempt(rollout.rollout_id, "latest", status=status)
+    (ended,) = await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
+    return ended
+
+
+async def step(
+    store: SqliteLightningStore, credit: str, *traces: list[Span], leave_out: set[str] = frozenset()
+) -> list[str]:
+    """What a learning algorithm does: rows, advantages among siblings, and the ledger."""
+    ended, rows_G, ledger = [], [], Ledger()
+    for spans in traces:
+        rollout = await add(store, spans)
+        made = TraceToRows(credit=credit).adapt(
+            list(await store.query_spans(rollout.rollout_id)),
+            attempts=list(await store.query_attempts(rollout.rollout_id)),
+        )
+        ledger.merge(made.ledger)
+        ended.append(rollout)
+        rows_G.append(made.rows)
+    for rows, advantages in zip(rows_G, sibling_advantages(rows_G), strict=True):
+        for number, (row, given) in enumerate(zip(rows, advantages, strict=True)):
+            account(ledger, row, given, number, leave_out)
+    await save_ledger(store, ledger, ended, step=1, algorithm="toy")
+    return [rollout.rollout_id for rollout in ended]
+
+
+def account(
+    ledger: Ledger, row: TrainingRow, given: list[Any], number: int, leave_out: set[str]
+) -> None:
+    kept = [n for n, call_id in enumerate(row.call_ids) if call_id not in leave_out]
+    for n, call_id in enumerate(row.call_ids):
+        if n not in kept:
+            ledger.exclude(
+                Exclusion(
+                    call_id=call_id,
+                    rollout_id=row.rollout_id,
+                    attempt_id=row.attempt_id,
+                    reason="zero_advantage",
+                    credit=row.credits[n],
+                    advantage=given[n],
+                )
+            )
+    if kept:
+        ledger.train(row.only(kept), [given[n] for n in kept], number)
+
+
+def make_step(credit: str, *traces: list[Span], **options: Any) -> list[str]:
+    async def fill() -> list[str]:
+        store = SqliteLightningStore("s.db")
+        ids = await step(store, credit, *traces, **options)
+        await store.close()
+        return ids
+
+    return asyncio.run(fill())
+
+
+OTHER = [call_span(5, [10, 11], [7]), reward_span(6, 0.0)]
+"""A sibling: one call, reward 0."""
+
+
+def test_a_token_leads_to_its_reward_by_rule_group_and_advantage(explain: Explain) -> None:
+    one, other = make_step("final", [*FIRST, *SECOND], OTHER)
+    code, text = explain(one, "--row", "0", "--token", "5")
+    assert code == 0
+    # Siblings have 1 and 0: mean 0.5, deviation 0.5, so (1 - 0.5) / (0.5 + 1e-6) = 1.
+    for part in (
+        f"rollout    {one} (succeeded, mode train); step 1 of toy",
+        "reward     1 (primary), span 0000000000000004 (#4 of attempt",
+        f"siblings   {other} 0",
+        "token 5    id 3, log-probability -0.3, token 0 of the answer of call 0000000000000003",
+        "credit   1 by rule 'final': the last reward of the attempt is 1; 1 earlier",
+        "advantage +1: 1 against mean 0.5, std 0.5 of 2 rollouts",
+    ):
+        assert part in text, text
+    assert "0.25" not in text
+    assert "0000000000000001" not in text
+
+
+def test_json_has_the_same_chain(explain: Explain) -> None:
+    one, other = make_step("per_call", [*FIRST, *SECOND], OTHER)
+    value = json.loads(explain(one, "--row", "0", "--token", "3", "--json")[1])
+    assert value["token"] == {
+        "position": 3,
+        "token_id": 2,
+        "sampled": True,
+        "logprob": -0.2,
+        "call_id": "0000000000000001",
+        "place": 1,
+    }
+    (row,) = value["rows"]
+    (call,) = row["calls"]
+    assert (call["reward"], call["rule"]) == (0.25, "per_call")
+    assert call["sources"] == ["0000000000000002"]
+    assert [reward["value"] for reward in value["rewards"]] == [0.25]
+    assert value["siblings"] == {other: 0.0}
+
+
+def test_a_given_token_teaches_nothing(explain: Explain) -> None:
+    one, _ = make_step("final", [*FIRST, *SECOND], OTHER)
+    text = explain(one, "--row", "0", "--token", "4")[1]
+    assert "token 4    id 12: given to the model, not sampled by it" in text
+    assert "advantage" not in text
+
+
+def test_a_token_of_an_excluded_call_in_a_trained_row_says_why(explain: Explain) -> None:
+    one, _ = make_step("per_call", [*FIRST, *SECOND], OTHER, leave_out={"0000000000000001"})
+    text = explain(one, "--row", "0", "--token", "3")[1]
+    assert "token 3    id 2, log-probability -0.2, token 1 of the answer of call 0000" in text
+    assert "excluded zero_advantage: it did exactly as well as what it was compared with" in text
+
+
+def test_the_whole_rollout_lists_rows_and_excluded_calls(explain: Explain) -> None:
+    one, _ = make_step("per_call", [*FIRST, *SECOND, call_span(8, [1], [2])], OTHER)
+    text = explain(one)[1]
+    assert "row 0      6 tokens" in text
+    assert "call     0000000000000001" in text
+    assert "sampled tokens 2 to 3" in text
+    assert "excluded no_reward: no reward reached it (no reward links to this call" in text
+
+
+def test_without_a_ledger_the_adapter_says_what_it_would_read(explain: Explain) -> None:
+    async def fill() -> tuple[str, str]:
+        store = SqliteLightningStore("s.db")
+        good, bad = await add(store, FIRST), await add(store, FIRST, "failed")
+        await store.close()
+        return good.rollout_id, bad.rollout_id
+
+    good, bad = asyncio.run(fill())
+    text = explain(good)[1]
+    assert "no ledger: as the adapter 'rows' would read it" in text
+    assert "credit   0.25 by rule 'final'" in text
+    assert "advantage" not in text
+    assert "excluded failed_attempt: no attempt of the rollout succeeded" in explain(bad)[1]
+
+
+def test_what_is_not_there_is_named(explain: Explain) -> None:
+    one, _ = make_step("final", [*FIRST, *SECOND], OTHER)
+    for arguments, message in (
+        (["ro-x"], "agl: the store has no rollout 'ro-x'. See: agl rollouts\n"),
+        ([one, "--row", "3"], f"agl: rollout {one!r} has no training row 3; it has 0. See: "),
+        ([one, "--row", "0", "--token", "6"], f"agl: row 0 of rollout {one!r} has 6 tokens; "),
+        ([one, "--token", "1"], "agl: --token counts within a row; give --row too\n"),
+        ([one, "--step", "4"], f"agl: rollout {one!r} has no account of step 4\n"),
+    ):
+        code, text = explain(*arguments)
+        assert code == 2
+        assert text.startswith(message)

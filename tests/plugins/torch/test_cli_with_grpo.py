@@ -1,0 +1,120 @@
+"""Doctor, run, ledger and explain with a model that is served and trained here."""
+
+import json
+import logging
+import sys
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agl.cli import main
+from agl.plugins import components
+
+pytest.importorskip("torch")
+pytest.importorskip("openai")
+
+pytestmark = pytest.mark.slow
+
+AGENT = """
+import agl
+from openai import AsyncOpenAI
+
+@agl.rollout
+async def agent(task, llm: agl.LLM) -> float:
+    async with AsyncOpenAI(api_key="x", base_url=llm.endpoint, max_retries=0) as client:
+        messages = [{"role": "user", "content": task["q"]}]
+        for turn in range(2):
+            answer = await client.chat.completions.create(
+                model=llm.model, messages=messages, **llm.sampling_parameters)
+            text = answer.choices[0].message.content
+            messages += [{"role": "assistant", "content": text}, {"role": "user", "content": "two"}]
+    return float(text.count("one") - text.count("red"))
+"""
+
+CONFIG = """
+agent: grpo_agent:agent
+train: tasks.jsonl
+algorithm:
+  type: grpo
+  model: model
+  steps: 2
+  groups_per_step: 2
+  group_size: 4
+  max_tokens: 3
+  device: cpu
+  torch_threads: 1
+  run_dir: learner
+strategy: shm
+run_dir: out
+"""
+
+Agl = Callable[..., tuple[object, str]]
+
+
+@pytest.fixture
+def agl(
+    tmp_path: Path,
+    tokenizer: Any,
+    model: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Generator[Agl]:
+    tokenizer.save_pretrained(tmp_path / "model")
+    model.save_pretrained(tmp_path / "model")
+    (tmp_path / "grpo_agent.py").write_text(AGENT)
+    (tmp_path / "tasks.jsonl").write_text('{"q": "red"}\n{"q": "green"}\n')
+    (tmp_path / "agl.yaml").write_text(CONFIG)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+    def call(*arguments: str) -> tuple[object, str]:
+        with pytest.raises(SystemExit) as caught:
+            main(list(arguments))
+        captured = capsys.readouterr()
+        return caught.value.code, captured.out or captured.err
+
+    yield call
+    sys.modules.pop("grpo_agent", None)
+    for name in {"agl", *(c.target.partition(":")[0].split(".")[0] for c in components())}:
+        logger = logging.getLogger(name)
+        logger.handlers.clear()
+        logger.propagate = True
+        logger.setLevel(logging.NOTSET)
+
+
+def test_the_doctor_sees_the_model_that_grpo_serves(agl: Agl, tmp_path: Path) -> None:
+    before = {path.name for path in tmp_path.iterdir()}
+    code, out = agl("doctor", "agl.yaml", "--json")
+    diagnosis = json.loads(out)
+    assert (code, diagnosis["findings"], diagnosis["algorithm"]) == (0, [], "grpo")
+    assert [call["grade"] for call in diagnosis["calls"]] == ["A", "A"]
+    assert [call["row"] for call in diagnosis["calls"]] == [0, 0]
+    assert {path.name for path in tmp_path.iterdir()} - before <= {"__pycache__"}
+
+
+def test_every_call_of_a_run_is_in_its_ledger_and_every_token_has_its_advantage(agl: Agl) -> None:
+    code, out = agl("run", "agl.yaml")
+    assert (code, "ledger\nstep" in out) == (0, True), out
+    ledger = json.loads(agl("ledger", "out", "--json")[1])
+    calls = ledger["total"]["calls"]
+    assert calls["total"] == 2 * 2 * 4 * 2  # steps, groups, rollouts of each, calls of each
+    assert calls["trained"] + sum(calls["excluded"].values()) == calls["total"]
+    assert [step["step"] for step in ledger["steps"]] == [1, 2]
+    trained = 0
+    for rollout in json.loads(agl("rollouts", "--path", "out", "--json")[1]):
+        whole = json.loads(agl("explain", rollout["rollout_id"], "--path", "out", "--json")[1])
+        assert len(whole["siblings"]) == 3
+        trained += sum(len(row["calls"]) for row in whole["rows"])
+        for row in whole["rows"]:
+            last = row["calls"][-1]
+            where = ["--row", str(row["number"]), "--token", str(last["tokens"][1] - 1)]
+            one = json.loads(
+                agl("explain", rollout["rollout_id"], *where, "--path", "out", "--json")[1]
+            )
+            (call,) = one["rows"][0]["calls"]
+            assert call["advantage"] == last["advantage"] != 0
+            mean = sum([rollout["reward"], *whole["siblings"].values()]) / 4
+            assert (call["advantage"] > 0) == (rollout["reward"] > mean)
+    assert trained == calls["trained"] > 0
