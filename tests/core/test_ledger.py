@@ -19,7 +19,6 @@ def row(*call_ids: str, rollout_id: str = "ro-1", attempt_id: str = "at-1") -> T
         rollout_id=rollout_id,
         attempt_id=attempt_id,
         token_ids=[1] * size,
-        loss_mask=[1] * size,
         logprobs=[-1.0] * size,
         call_ids=list(call_ids),
         call_ranges=[(n, n + 1) for n in range(size)],

@@ -198,7 +198,6 @@ def row(rollout_id: str, *credits: Credit) -> TrainingRow:
         rollout_id=rollout_id,
         attempt_id="at",
         token_ids=[0] * len(credits),
-        loss_mask=[1] * len(credits),
         logprobs=[-1.0] * len(credits),
         call_ids=[f"c{n}" for n in range(len(credits))],
         call_ranges=[(n, n + 1) for n in range(len(credits))],

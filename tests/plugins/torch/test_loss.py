@@ -16,7 +16,6 @@ def row(rollout_id, token_ids, loss_mask, reward=0.0):
         rollout_id=rollout_id,
         attempt_id="at",
         token_ids=token_ids,
-        loss_mask=loss_mask,
         logprobs=[0.0] * len(token_ids),
         call_ids=["c"],
         call_ranges=[(loss_mask.index(1), len(token_ids))],

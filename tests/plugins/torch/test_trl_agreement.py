@@ -39,7 +39,6 @@ def rows_and_old(lengths):
                 rollout_id=f"r{index}",
                 attempt_id="a",
                 token_ids=PROMPT + answer,
-                loss_mask=[0] * len(PROMPT) + [1] * len(answer),
                 logprobs=[0.0] * len(PROMPT) + old.tolist(),
                 call_ids=["c"],
                 call_ranges=[(len(PROMPT), len(PROMPT) + len(answer))],

@@ -7,7 +7,7 @@ these types and not in each other.
 from collections.abc import Collection
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, computed_field
 
 from agl.types.credit import Credit
 
@@ -67,15 +67,13 @@ class RowBreak(BaseModel):
 class TrainingRow(BaseModel):
     """One token sequence to train on, made of one call or of several that continue each other.
 
-    ``token_ids``, ``loss_mask`` and ``logprobs`` have one length T.
+    ``token_ids``, ``logprobs`` and ``loss_mask`` have one length T.
     """
 
     rollout_id: str
     attempt_id: str
     agent_name: str | None = None
     token_ids: list[int]
-    loss_mask: list[int]
-    """1 where the model sampled the token, 0 where it was given."""
     logprobs: list[float]
     """Log-probability at sampling time where ``loss_mask`` is 1, else 0.0."""
     call_ids: list[str]
@@ -89,6 +87,20 @@ class TrainingRow(BaseModel):
     row_break: RowBreak | None = None
     """Why this row began, when an earlier row of the same agent exists."""
 
+    @computed_field
+    @property
+    def loss_mask(self) -> list[int]:
+        """1 where the model sampled the token, 0 where it was given; follows ``call_ranges``."""
+        mask = [0] * len(self.token_ids)
+        for start, end in self.call_ranges:
+            mask[start:end] = [1] * (end - start)
+        return mask
+
+    @property
+    def num_sampled(self) -> int:
+        """How many tokens the model sampled."""
+        return sum(end - start for start, end in self.call_ranges)
+
     @property
     def reward(self) -> float | None:
         """Mean over its calls of what they got; None where none got anything."""
@@ -99,15 +111,13 @@ class TrainingRow(BaseModel):
         """The row with these of its calls (from 0); what the others sampled counts as given."""
         if len(numbers) == len(self.call_ids):
             return self
-        mask, logprobs = self.loss_mask.copy(), self.logprobs.copy()
+        logprobs = self.logprobs.copy()
         for number, (start, end) in enumerate(self.call_ranges):
             if number not in numbers:
-                mask[start:end] = [0] * (end - start)
                 logprobs[start:end] = [0.0] * (end - start)
         kept = sorted(numbers)
         return self.model_copy(
             update={
-                "loss_mask": mask,
                 "logprobs": logprobs,
                 "call_ids": [self.call_ids[number] for number in kept],
                 "call_ranges": [self.call_ranges[number] for number in kept],

@@ -190,39 +190,33 @@ class TraceToRows(TraceAdapter[RowSet]):
 
 def new_row(call: ModelCall, credit: Credit, row_break: RowBreak | None) -> TrainingRow:
     """A row of one call."""
+    prompt, sampled = _prompt(call), call.response_token_ids or []
     # Without validation, which looks at every token: they were checked when the call was read.
-    row = TrainingRow.model_construct(
+    return TrainingRow.model_construct(
         rollout_id=call.rollout_id,
         attempt_id=call.attempt_id,
         agent_name=call.agent_name,
-        token_ids=[],
-        loss_mask=[],
-        logprobs=[],
-        call_ids=[],
-        call_ranges=[],
-        credits=[],
-        model_versions=[],
+        token_ids=prompt + sampled,
+        logprobs=[0.0] * len(prompt) + (call.response_logprobs or []),
+        call_ids=[call.call_id],
+        call_ranges=[(len(prompt), len(prompt) + len(sampled))],
+        credits=[credit],
+        model_versions=[call.model_version],
         row_break=row_break,
     )
-    extend(row, call, credit)
-    return row
 
 
 def extend(row: TrainingRow, call: ModelCall, credit: Credit) -> None:
     """Append what a call adds to a row that its prompt continues."""
     given = _prompt(call)[len(row.token_ids) :]
-    sampled, logprobs = call.response_token_ids or [], call.response_logprobs or []
-    row.token_ids += given
-    start = len(row.token_ids)
-    row.token_ids += sampled
-    row.loss_mask += [0] * len(given)
-    row.loss_mask += [1] * len(sampled)
-    row.logprobs += [0.0] * len(given)
-    row.logprobs += logprobs
-    row.call_ids.append(call.call_id)
-    row.call_ranges.append((start, start + len(sampled)))
-    row.credits.append(credit)
-    row.model_versions.append(call.model_version)
+    added = new_row(call.model_copy(update={"prompt_token_ids": given}), credit, None)
+    offset = len(row.token_ids)
+    row.token_ids += added.token_ids
+    row.logprobs += added.logprobs
+    row.call_ids += added.call_ids
+    row.call_ranges += [(start + offset, end + offset) for start, end in added.call_ranges]
+    row.credits += added.credits
+    row.model_versions += added.model_versions
 
 
 def find_break(tokens: Sequence[int], prompt: Sequence[int]) -> RowBreak | None:

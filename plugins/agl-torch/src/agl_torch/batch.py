@@ -20,7 +20,7 @@ class TokenScores(NamedTuple):
 
 def sampled_positions(row: "TrainingRow") -> list[int]:
     """Positions of the tokens that the model sampled."""
-    return [position for position, sampled in enumerate(row.loss_mask) if sampled]
+    return [position for start, end in row.call_ranges for position in range(start, end)]
 
 
 def score_rows(

@@ -96,7 +96,7 @@ class Learner:
         """
         weights = row_weights(
             [sample.row.rollout_id for sample in samples],
-            [sum(sample.row.loss_mask) for sample in samples],
+            [sample.row.num_sampled for sample in samples],
         )
         for sample, weight in zip(samples, weights, strict=True):
             sample.weight = weight
@@ -122,13 +122,13 @@ class Learner:
                 gap += float(((scores.logprobs_N - old_N).abs() * weights_N).sum())
                 if self.reference is not None:
                     reference_N = self._score(self.reference, rows).logprobs_N
-                    counts = [sum(row.loss_mask) for row in rows]
+                    counts = [row.num_sampled for row in rows]
                     for sample, part_N in zip(chunk, reference_N.split(counts), strict=True):
                         sample.reference_N = part_N
         return gap
 
     def _step(self, minibatch: Sequence[Sample]) -> dict[str, float]:
-        share = sum(sample.weight * sum(sample.row.loss_mask) for sample in minibatch)
+        share = sum(sample.weight * sample.row.num_sampled for sample in minibatch)
         sums = dict.fromkeys(("loss/total", "loss/policy", "entropy", "kl", "clip_fraction"), 0.0)
         self.optimizer.zero_grad(set_to_none=True)
         for chunk in self._chunks(minibatch):

@@ -98,7 +98,7 @@ def token_fields(attributes: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "prompt_token_ids": token_ids(attributes.get(Key.PROMPT_TOKEN_IDS)),
         "response_token_ids": token_ids(attributes.get(Key.RESPONSE_TOKEN_IDS)),
-        "response_logprobs": None if not logprobs else array("d", logprobs).tolist(),
+        "response_logprobs": _numbers(logprobs) if logprobs else None,
     }
 
 
@@ -135,6 +135,11 @@ def token_ids(value: Any) -> list[int] | None:
     except (TypeError, OverflowError) as error:
         raise ValueError(f"expected a list of token ids, got {str(value)[:80]}") from error
     return value if isinstance(value, list) else list(value)
+
+
+def _numbers(values: Any) -> list[float]:
+    array("d", values)  # raises where one is no number
+    return values if isinstance(values, list) else list(values)
 
 
 def token_logprobs(content: Any) -> list[float] | None:
