@@ -1,0 +1,308 @@
+"""The Responses API of the real ``openai`` client, to a backend that speaks chat completions."""
+
+import json
+
+import pytest
+
+from agl.semconv import ModelCallAttributes as Key
+from agl.testing.echo_llm import RawReply, logprob
+from agl_gateway.dialects.responses import Responses
+from agl_gateway.errors import RefusedError
+
+openai = pytest.importorskip("openai")
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"room": {"type": "string"}},
+    "required": ["room"],
+    "additionalProperties": False,
+}
+TOOL = {"type": "function", "name": "look", "parameters": SCHEMA, "strict": True}
+CHAT_TOOL = {"type": "function", "function": {"name": "look", "parameters": SCHEMA, "strict": True}}
+
+
+def ask(given: object = "hello big world", **fields: object) -> dict:
+    return {"model": "echo", "input": given, **fields}
+
+
+def think_and_look(request: dict) -> dict:
+    calls = [
+        {
+            "id": f"call_{room}",
+            "type": "function",
+            "function": {"name": "look", "arguments": json.dumps({"room": room})},
+        }
+        for room in ("kitchen", "hall")
+    ]
+    return {
+        "role": "assistant",
+        "content": "let me look",
+        "reasoning_content": "which rooms are there",
+        "tool_calls": calls,
+    }
+
+
+@pytest.fixture
+async def client(bench):
+    async with openai.AsyncOpenAI(base_url=bench.url, api_key="none", max_retries=0) as client:
+        yield client
+
+
+async def test_a_response_is_answered_and_recorded_like_a_chat(bench, client) -> None:
+    response = await client.responses.create(**ask(instructions="be brief"))
+    assert response.output_text == "hello big world"
+    assert (response.status, response.error, response.store) == ("completed", None, False)
+    assert response.instructions == "be brief"
+    assert (response.usage.input_tokens, response.usage.output_tokens) == (10, 4)
+    messages = bench.llm.requests[0]["messages"]
+    assert [message["role"] for message in messages] == ["system", "user"]
+    await bench.post({"model": "echo", "messages": messages})
+    translated, plain = (span.attributes for span in await bench.spans())
+    for key in (Key.PROMPT_TOKEN_IDS, Key.RESPONSE_TOKEN_IDS, Key.RESPONSE_LOGPROBS):
+        assert translated[key] == plain[key]
+    assert json.loads(translated[Key.INPUT_MESSAGES]) == messages
+    assert translated[Key.RESPONSE_ID] == response.id
+
+
+async def test_a_stream_has_the_events_of_the_api_and_amounts_to_the_whole_response(
+    bench, client
+) -> None:
+    bench.llm.reply = think_and_look
+    whole = await client.responses.create(**ask(tools=[TOOL]))
+    events = [
+        event async for event in await client.responses.create(**ask(tools=[TOOL]), stream=True)
+    ]
+    assert [item.type for item in whole.output] == [
+        "reasoning",
+        "message",
+        "function_call",
+        "function_call",
+    ]
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert [event.type for event in events[:3]] == [
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+    ]
+    streamed = events[-1].response
+    assert events[-1].type == "response.completed"
+    unlike = {"id", "created_at"}
+    assert streamed.model_dump(exclude={*unlike, "output"}) == whole.model_dump(
+        exclude={*unlike, "output"}
+    )
+    assert [item.model_dump(exclude=unlike) for item in streamed.output] == [
+        item.model_dump(exclude=unlike) for item in whole.output
+    ]
+    async with client.responses.stream(**ask(tools=[TOOL])) as stream:
+        gathered = await stream.get_final_response()
+    assert [item.type for item in gathered.output] == [item.type for item in whole.output]
+    assert gathered.output_text == "let me look"
+    first, second, _ = (span.attributes for span in await bench.spans())
+    assert json.loads(first[Key.TOOL_DEFINITIONS]) == [CHAT_TOOL]
+    assert second[Key.RESPONSE_TOKEN_IDS] == first[Key.RESPONSE_TOKEN_IDS]
+
+
+async def test_outputs_of_functions_continue_the_prompt_token_by_token(bench, client) -> None:
+    bench.llm.reply = think_and_look
+    response = await client.responses.create(**ask(tools=[TOOL]))
+    items = [
+        {"role": "user", "content": "hello big world"},
+        *(item.model_dump(exclude_none=True) for item in response.output),
+        {"type": "function_call_output", "call_id": "call_kitchen", "output": "empty"},
+        {"type": "function_call_output", "call_id": "call_hall", "output": "empty"},
+    ]
+    bench.llm.reply = lambda request: "both are empty"
+    last = await client.responses.create(**ask(items, tools=[TOOL]))
+    assert last.output_text == "both are empty"
+    sent = bench.llm.requests[1]["messages"]
+    assert [message["role"] for message in sent] == ["user", "assistant", "tool", "tool"]
+    first, second = (span.attributes for span in await bench.spans())
+    before = first[Key.PROMPT_TOKEN_IDS] + first[Key.RESPONSE_TOKEN_IDS]
+    assert second[Key.PROMPT_TOKEN_IDS][: len(before)] == before
+
+
+async def test_a_structured_answer_is_asked_for_and_parsed(bench, client) -> None:
+    from pydantic import BaseModel
+
+    class Room(BaseModel):
+        room: str
+
+    bench.llm.reply = lambda request: '{"room": "hall"}'
+    response = await client.responses.parse(**ask(), text_format=Room)
+    assert response.output_parsed == Room(room="hall")
+    wanted = bench.llm.requests[0]["response_format"]
+    assert wanted["type"] == "json_schema"
+    assert wanted["json_schema"]["name"] == "Room"
+    assert wanted["json_schema"]["strict"] is True
+
+
+async def test_logprobs_are_given_when_they_are_asked_for(bench, client) -> None:
+    include = ["message.output_text.logprobs"]
+    plain = await client.responses.create(**ask())
+    response = await client.responses.create(**ask(include=include))
+    events = [
+        event async for event in await client.responses.create(**ask(include=include), stream=True)
+    ]
+    assert plain.output[0].content[0].logprobs == []
+    tokens = response.output[0].content[0].logprobs
+    ids = bench.llm.vocabulary.encode(["hello", "big", "world"])
+    assert [token.logprob for token in tokens][:3] == [logprob(token_id) for token_id in ids]
+    streamed = [event for event in events if event.type == "response.output_text.delta"]
+    assert [event.logprobs[0].token for event in streamed] == ["hello ", "big ", "world"]
+
+
+async def test_an_answer_that_is_cut_off_is_incomplete(bench, client) -> None:
+    message = {"role": "assistant", "content": "a"}
+    choice = {"index": 0, "message": message, "finish_reason": "length"}
+    answer = {"id": "c", "model": "echo", "choices": [choice]}
+    bench.llm.reply = lambda request: RawReply(200, json.dumps(answer).encode())
+    response = await client.responses.create(**ask())
+    assert (response.status, response.incomplete_details.reason) == (
+        "incomplete",
+        "max_output_tokens",
+    )
+    assert response.output[0].status == "incomplete"
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"max_output_tokens": 9}, {"max_completion_tokens": 9}),
+        ({"temperature": 1, "top_p": 0.5}, {"temperature": 1.0, "top_p": 0.5}),
+        ({"parallel_tool_calls": False}, {"parallel_tool_calls": False}),
+        ({"reasoning": {"effort": "low"}}, {"reasoning_effort": "low"}),
+        ({"text": {"verbosity": "low"}}, {"verbosity": "low"}),
+        ({"text": {"format": {"type": "text"}}}, {}),
+        (
+            {"text": {"format": {"type": "json_object"}}},
+            {"response_format": {"type": "json_object"}},
+        ),
+        ({"top_logprobs": 2}, {"top_logprobs": 2, "logprobs": True}),
+        (
+            {"tool_choice": {"type": "function", "name": "look"}},
+            {"tool_choice": {"type": "function", "function": {"name": "look"}}},
+        ),
+        ({"tool_choice": "required"}, {"tool_choice": "required"}),
+        ({"user": "u", "safety_identifier": "s"}, {"user": "u", "safety_identifier": "s"}),
+        ({"store": False, "previous_response_id": None, "truncation": "disabled"}, {}),
+        ({"include": ["reasoning.encrypted_content"], "prompt_cache_key": "k"}, {}),
+        ({"stream": True}, {"stream": True, "stream_options": {"include_usage": True}}),
+    ],
+)
+def test_fields_are_translated(fields: dict, expected: dict) -> None:
+    request = json.loads(Responses().read(json.dumps(ask(**fields)).encode()).request)
+    for key in ("model", "messages"):
+        del request[key]
+    assert request == expected
+
+
+def test_items_of_every_kind_are_translated() -> None:
+    image = {
+        "type": "input_image",
+        "image_url": "data:image/png;base64,iVBORw0KGgo=",
+        "detail": "low",
+    }
+    items = [
+        {"role": "developer", "content": "be brief"},
+        {"role": "user", "content": [{"type": "input_text", "text": "look"}, image]},
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]},
+        {"role": "user", "content": [{"type": "input_text", "text": "please"}]},
+    ]
+    request = json.loads(Responses().read(json.dumps(ask(items)).encode()).request)
+    assert request["messages"] == [
+        {"role": "system", "content": "be brief"},
+        {
+            "role": "user",
+            "content": [
+                {"type": "text", "text": "look"},
+                {"type": "image_url", "image_url": {"url": image["image_url"], "detail": "low"}},
+            ],
+        },
+        {"role": "assistant", "content": "no"},
+        {"role": "user", "content": "please"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"previous_response_id": "resp_1"}, "previous_response_id: the gateway keeps no"),
+        ({"conversation": "conv_1"}, "send all items of the conversation in 'input'"),
+        ({"store": True}, "store: the gateway stores no responses"),
+        ({"background": True}, "background: the gateway stores no responses"),
+        ({"truncation": "auto"}, "truncation: got 'auto'"),
+        ({"tools": [{"type": "web_search"}]}, "tools.0.type: got 'web_search'"),
+        ({"reasoning": {"summary": "auto"}}, "reasoning.summary: what the model thought"),
+        ({"include": ["file_search_call.results"]}, "include.0"),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, "type 'item_reference'"),
+        ({"input": [{"role": "user", "content": [{"type": "input_file"}]}]}, "'input_file'"),
+        ({"input": None}, "input: expected a string or a list of items"),
+        ({"max_output_token": 5}, "did you mean 'max_output_tokens'?"),
+        ({"tool_choice": "any"}, "tool_choice: got 'any'"),
+    ],
+)
+def test_what_cannot_be_translated_is_refused_by_name(fields: dict, named: str) -> None:
+    with pytest.raises(RefusedError) as refused:
+        Responses().read(json.dumps(ask(**fields)).encode())
+    assert named in refused.value.message
+    assert refused.value.status == 400
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "message"),
+    [
+        (b'{"model": ', 400, "not valid JSON"),
+        (json.dumps(ask(previous_response_id="resp_1")).encode(), 400, "previous_response_id"),
+        (json.dumps(ask(model="gpt")).encode(), 404, "served models: echo"),
+    ],
+)
+async def test_a_wrong_request_has_openais_error_and_a_record(
+    bench, body: bytes, status: int, message: str
+) -> None:
+    got, answer = await bench.post(body, path="responses")
+    error = json.loads(answer)["error"]
+    assert (got, error["type"]) == (status, "invalid_request_error")
+    assert message in error["message"]
+    assert message in (await bench.span()).attributes[Key.ERROR]
+    assert bench.llm.requests == []
+
+
+@pytest.mark.parametrize(
+    ("reply", "status", "message"),
+    [
+        (RawReply(400, b'{"error":{"message":"too long"}}'), 400, "too long"),
+        (RawReply(503, b"<html>", "text/html"), 503, "<html>"),
+        (RawReply(200, b""), 502, "no answer to this call"),
+    ],
+    ids=["400", "HTML 503", "nothing"],
+)
+async def test_a_failing_backend_has_openais_error_and_a_record(
+    bench, reply: RawReply, status: int, message: str
+) -> None:
+    bench.llm.reply = lambda request: reply
+    got, body = await bench.post(ask(), path="responses")
+    assert got == status
+    assert message in json.loads(body)["error"]["message"]
+    assert message in (await bench.span()).attributes[Key.ERROR]
+
+
+@pytest.mark.parametrize(
+    ("stream", "last", "message"),
+    [
+        (
+            b'data: {"id":"c","choices":[{"index":0,"delta":{"content":"a"}}]}\n\n',
+            "response.failed",
+            "ended before the answer was complete",
+        ),
+        (b'data: {"error":{"message":"worker died"}}\n\n', "error", "worker died"),
+    ],
+)
+async def test_a_stream_that_breaks_says_so_in_its_last_event(
+    bench, stream: bytes, last: str, message: str
+) -> None:
+    bench.llm.reply = lambda request: RawReply(200, stream, "text/event-stream")
+    _, body = await bench.post(ask(stream=True), path="responses")
+    event = json.loads(body.strip().split(b"data: ")[-1])
+    assert event["type"] == last
+    assert message in (event.get("message") or event["response"]["error"]["message"])
+    assert message in (await bench.span()).attributes[Key.ERROR]
