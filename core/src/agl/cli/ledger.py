@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @click.option("--step", type=int, help="Only this step, with a line per excluded call.")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
 def command(run: Path | None, url: str | None, step: int | None, as_json: bool) -> None:
-    """Show per step how many rollouts and calls were trained, and why the others were not.
+    """Show per step what was trained, and why the rest was not.
 
     RUN is a run's folder or its store file; without it, the newest run under agl-runs.
     """

@@ -1,7 +1,6 @@
 """``agl doctor``: what could be learned, before anything is spent."""
 
 import logging
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -49,7 +48,7 @@ def command(
         print_json(asdict(diagnosis))
     else:
         _show(diagnosis)
-    sys.exit(0 if diagnosis.trainable else 1)
+    click.get_current_context().exit(0 if diagnosis.trainable else 1)
 
 
 def _show(diagnosis: "Diagnosis") -> None:
