@@ -71,6 +71,14 @@ def bench_gateway(session: nox.Session) -> None:
     session.run("python", f"benchmarks/gateway{'_faults' if faults else ''}.py", *others)
 
 
+@nox.session(name="bench-rows")
+def bench_rows(session: nox.Session) -> None:
+    """How fast spans become training rows, and how many rollouts two credit rules need."""
+    session.install("./core", "./plugins/agl-adapters")
+    session.run("python", "benchmarks/rows.py", *session.posargs)
+    session.run("python", "benchmarks/credit_toy.py")
+
+
 @nox.session
 def crash(session: nox.Session) -> None:
     """Kill server and runners 200 times under load, and count what was lost."""

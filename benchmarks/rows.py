@@ -121,7 +121,9 @@ def main() -> None:
     for shape in (anew, going_on, growing):
         gc.collect()
         seconds, rows, total = measure(shape, arguments.rollouts)
-        print(f"{shape.__name__:<10}{seconds:>10.2f}{rows:>10}{total:>14,}{total / seconds:>14,.0f}")
+        print(
+            f"{shape.__name__:<10}{seconds:>10.2f}{rows:>10}{total:>14,}{total / seconds:>14,.0f}"
+        )
 
 
 if __name__ == "__main__":
