@@ -1,6 +1,7 @@
 """The gateway's own side of a call: a pool of connections to the backends."""
 
 import asyncio
+import functools
 import io
 from collections.abc import AsyncIterator, Mapping
 from typing import Protocol, Self
@@ -12,6 +13,7 @@ from agl_gateway import providers
 from agl_gateway.backends import Backend
 from agl_gateway.dialect import Exchange
 from agl_gateway.errors import RefusedError
+from agl_gateway.pool import Connection, Pool
 from agl_gateway.routing import Tries, retry_after
 
 CONNECT_SECONDS = 10.0
@@ -55,30 +57,41 @@ class Answer(Protocol):
 class HttpAnswer:
     """An ``Answer`` that comes over HTTP."""
 
-    __slots__ = ("_backend", "_response", "headers", "status")
+    __slots__ = ("_backend", "_source", "headers", "status")
 
-    def __init__(self, response: aiohttp.ClientResponse, backend: Backend) -> None:
-        self._response = response
+    def __init__(self, source: "Connection | _AiohttpSource", backend: Backend) -> None:
+        self._source = source
         self._backend = backend
-        self.status = response.status
-        self.headers: Mapping[str, str] = response.headers
+        self.status = source.status
+        self.headers: Mapping[str, str] = source.headers
 
     async def read(self) -> bytes:
         try:
-            return await self._response.read()
+            return await self._source.read()
         except (aiohttp.ClientError, OSError) as error:
             raise BrokenOffError(str(error) or type(error).__name__) from None
 
     async def chunks(self) -> AsyncIterator[bytes]:
         try:
-            async for chunk in self._response.content.iter_any():
+            async for chunk in self._source.chunks():
                 yield chunk
         except (aiohttp.ClientError, OSError) as error:
             raise BrokenOffError(str(error) or type(error).__name__) from None
 
     def close(self) -> None:
-        self._response.release()
+        self._source.release()
         self._backend.in_flight -= 1
+
+
+class _AiohttpSource:
+    """An answer that aiohttp reads, with the methods of a ``Connection``."""
+
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self.status = response.status
+        self.headers = response.headers
+        self.read = response.read
+        self.chunks = response.content.iter_any
+        self.release = response.release
 
 
 class Opens(Protocol):
@@ -112,7 +125,7 @@ class Upstream:
     """
 
     def __init__(self) -> None:
-        self._urls: dict[str, URL] = {}
+        self._pool = Pool()
 
     async def __aenter__(self) -> Self:
         # No limit in time or number: the agent's deadline holds, not ours.
@@ -128,6 +141,7 @@ class Upstream:
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
+        await self._pool.close()
         await self._session.close()
 
     async def open(
@@ -168,25 +182,29 @@ class Upstream:
             raise UnreachableError(str(error)) from None
 
     async def _post(self, backend: Backend, url: str, body: bytes) -> HttpAnswer:
-        stale = False
         backend.in_flight += 1
         try:
-            while True:
-                try:
-                    response = await self._session.post(
-                        self._urls.get(url) or self._urls.setdefault(url, URL(url, encoded=True)),
-                        data=body if len(body) < LARGE_BODY else io.BytesIO(body),
-                        headers=backend.headers,
-                        allow_redirects=False,
-                    )
-                    return HttpAnswer(response, backend)
-                except aiohttp.ServerDisconnectedError:
-                    # Most often a kept connection that the backend closed just now: try another.
-                    if stale:
-                        raise
-                    stale = True
+            if url.startswith("http://"):
+                source = await self._pool.post(url, body, backend.headers)
+            else:
+                source = await self._post_by_aiohttp(backend, url, body)
+            return HttpAnswer(source, backend)
         except BaseException as error:
             backend.in_flight -= 1
             if isinstance(error, aiohttp.ClientError | OSError):
                 raise UnreachableError(str(error) or type(error).__name__) from None
             raise
+
+    async def _post_by_aiohttp(self, backend: Backend, url: str, body: bytes) -> _AiohttpSource:
+        post = functools.partial(
+            self._session.post,
+            URL(url, encoded=True),
+            headers=backend.headers,
+            allow_redirects=False,
+        )
+        data = body if len(body) < LARGE_BODY else io.BytesIO(body)
+        try:
+            return _AiohttpSource(await post(data=data))
+        except aiohttp.ServerDisconnectedError:
+            # Most often a kept connection that the backend closed just now: try another.
+            return _AiohttpSource(await post(data=data))

@@ -1,0 +1,254 @@
+"""A small HTTP/1.1 client: posts over kept connections, a fraction of a full client's cost.
+
+For backends on plain ``http://``; TLS, proxies and redirects are left to aiohttp.
+"""
+
+import asyncio
+import functools
+import time
+from collections.abc import AsyncIterator, Mapping
+from typing import cast
+from urllib.parse import urlsplit
+
+import httptools
+
+CONNECT_SECONDS = 10.0
+IDLE_SECONDS = 4.0
+"""A kept connection that was idle for longer is not used: servers close theirs after five."""
+BUFFERED_BYTES = 2**20
+"""So much of a stream that nobody takes is kept; then the backend has to wait."""
+
+
+class DisconnectedError(ConnectionError):
+    """The server closed the connection."""
+
+
+class ClosedWhileIdleError(DisconnectedError):
+    """It did so on a kept connection, without a byte of an answer."""
+
+
+class Pool:
+    """Kept connections to any number of servers."""
+
+    def __init__(self) -> None:
+        self._idle: dict[tuple[str, int], list[Connection]] = {}
+        self.open: set[Connection] = set()
+        """At work or idle."""
+
+    async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> "Connection":
+        """Post JSON, and return when the answer's status and headers are there.
+
+        The caller reads the answer from the connection, and calls ``release`` in the end.
+
+        Raises:
+            OSError: There is no answer.
+        """
+        address, head = _head(url, tuple(headers.items()))
+        request = head % len(body) + body
+        kept = self._take(address)
+        if kept is not None:
+            try:
+                return await kept.send(request)
+            except ClosedWhileIdleError:
+                pass  # just now, by a server that was not asked anything yet
+        return await (await self._connect(address)).send(request)
+
+    async def close(self) -> None:
+        """Close every connection."""
+        for connection in self.open:
+            connection.abort()
+        while self.open:
+            await asyncio.sleep(0)
+
+    def _take(self, address: tuple[str, int]) -> "Connection | None":
+        idle = self._idle.get(address)
+        oldest = time.monotonic() - IDLE_SECONDS
+        while idle:
+            connection = idle.pop()
+            if connection.idle_since > oldest and connection.is_open:
+                return connection
+            connection.abort()
+        return None
+
+    async def _connect(self, address: tuple[str, int]) -> "Connection":
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(CONNECT_SECONDS):
+            _, connection = await loop.create_connection(
+                lambda: Connection(self, address), *address
+            )
+        return connection
+
+    def keep(self, address: tuple[str, int], connection: "Connection") -> None:
+        """Have this connection for a later call."""
+        self._idle.setdefault(address, []).append(connection)
+
+    def drop(self, address: tuple[str, int], connection: "Connection") -> None:
+        """Forget a connection that is closed."""
+        self.open.discard(connection)
+        if connection in (idle := self._idle.get(address, [])):
+            idle.remove(connection)
+
+
+class Connection(asyncio.Protocol):
+    """A connection, and the answer to the call that it carries at this moment."""
+
+    def __init__(self, pool: Pool, address: tuple[str, int]) -> None:
+        self._pool = pool
+        self._address = address
+        self._parser = httptools.HttpResponseParser(self)
+        self._was_kept = False
+        self._lost: Exception | None = None
+        self.idle_since = 0.0
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._has_headers = self._is_complete = self._is_paused = False
+        self._is_idle = self._stays_open = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    # --- the call
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it can carry a call, as far as is known."""
+        return not self._transport.is_closing()
+
+    async def send(self, request: bytes) -> "Connection":
+        """Send a request, and return when the answer's status and headers are there."""
+        self.headers, self._parts, self._size = {}, [], 0
+        self._has_headers = self._is_complete = self._is_idle = self._stays_open = False
+        self._transport.write(request)
+        try:
+            while not self._has_headers:
+                await self._more()
+        except BaseException:
+            self.abort()
+            raise
+        return self
+
+    async def read(self) -> bytes:
+        """The whole body.
+
+        Raises:
+            DisconnectedError: There is no more of it.
+        """
+        while not self._is_complete:
+            self._resume()
+            await self._more()
+        return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """The body as it arrives; raises as ``read`` does."""
+        while True:
+            if self._parts:
+                parts, self._parts, self._size = self._parts, [], 0
+                self._resume()
+                yield parts[0] if len(parts) == 1 else b"".join(parts)
+            elif self._is_complete:
+                return
+            else:
+                await self._more()
+
+    def release(self) -> None:
+        """Keep the connection if the answer was read to its end, else close it."""
+        if self._stays_open and self._lost is None:
+            self._was_kept = self._is_idle = True
+            self.idle_since = time.monotonic()
+            self._resume()
+            self._pool.keep(self._address, self)
+        else:
+            self.abort()
+
+    def abort(self) -> None:
+        """Close it now."""
+        self._transport.abort()
+
+    async def _more(self) -> None:
+        if self._lost is not None:
+            raise self._lost
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _resume(self) -> None:
+        if self._is_paused:
+            self._is_paused = False
+            self._transport.resume_reading()
+
+    # --- called by the event loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
+        self._pool.open.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_idle:  # what comes unasked must not be taken for the next answer
+            self.abort()
+            return
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self._lost = DisconnectedError(f"the answer is not HTTP: {error}")
+            self._transport.abort()
+        if self._size > BUFFERED_BYTES and not self._is_paused:
+            self._is_paused = True
+            self._transport.pause_reading()
+        self._wake()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._pool.drop(self._address, self)
+        ends_here = not {"content-length", "transfer-encoding"} & self.headers.keys()
+        if self._has_headers and ends_here and exc is None:
+            self._is_complete = True
+        if self._lost is None:
+            kind = DisconnectedError if self.headers or not self._was_kept else ClosedWhileIdleError
+            self._lost = kind(f"the connection was closed{f': {exc}' if exc else ''}")
+        self._wake()
+
+    # --- called by the parser
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        self.status = self._parser.get_status_code()
+        if self.status < 200:  # "go on": the answer is still to come
+            self.headers = {}
+        else:
+            self._has_headers = True
+
+    def on_body(self, body: bytes) -> None:
+        self._parts.append(body)
+        self._size += len(body)
+
+    def on_message_complete(self) -> None:
+        self._is_complete = self._has_headers
+        self._stays_open = self._is_complete and self._parser.should_keep_alive()
+
+
+@functools.lru_cache(1024)
+def _head(url: str, headers: tuple[tuple[str, str], ...]) -> tuple[tuple[str, int], bytes]:
+    """The address, and the request's head with a place for the length."""
+    parts = urlsplit(url)
+    assert parts.hostname is not None
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    host = parts.netloc.rpartition("@")[2]
+    lines = [
+        f"POST {target} HTTP/1.1",
+        f"host: {host}",
+        "content-type: application/json",
+        "accept-encoding: identity",
+        *(f"{name}: {value}" for name, value in headers),
+    ]
+    for line in lines:
+        if "\r" in line or "\n" in line:
+            raise ValueError(f"a header of {url} has a line break in it: {line.split(':')[0]!r}")
+    head = "\r\n".join(lines).encode("latin-1").replace(b"%", b"%%")
+    return (parts.hostname, parts.port or 80), head + b"\r\ncontent-length: %d\r\n\r\n"
