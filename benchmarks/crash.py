@@ -248,12 +248,15 @@ class NotingClient(agl.LightningStoreClient):
             self._note("span", span.rollout_id, span.attempt_id, span.span_id, span.name)
         return added
 
-    async def update_attempt(self, rollout_id: str, attempt_id: str, **changes: Any) -> Any:  # type: ignore[override]
-        """Change an attempt, then note its end."""
-        attempt = await super().update_attempt(rollout_id, attempt_id, **changes)
-        if changes.get("status") == "succeeded":
-            self._note("finish", rollout_id, attempt_id)
-        return attempt
+    async def turn(self, spans: Any = (), **options: Any) -> Any:
+        """End an attempt with its last spans, then note them and the end."""
+        done = await super().turn(spans, **options)
+        end: AttemptEnd | None = options.get("finish")
+        for span in spans:
+            self._note("span", span.rollout_id, span.attempt_id, span.span_id, span.name)
+        if end is not None and end.status == "succeeded":
+            self._note("finish", end.rollout_id, end.attempt_id)
+        return done
 
     def _note(self, *words: str) -> None:
         os.write(self._file, (json.dumps(words) + "\n").encode())
