@@ -85,6 +85,31 @@ async def test_token_ids_and_log_probabilities_are_recorded_again(bench, recorde
         assert [s.attributes[key] for s in after] == [s.attributes[key] for s in before]
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_other_dialects_are_replayed_byte_for_byte(recorded, stream: bool) -> None:
+    calls = {
+        "messages": {
+            "max_tokens": 50,
+            "messages": [{"role": "user", "content": [{"type": "text", "text": "hello you"}]}],
+        },
+        "responses": {"input": "hello you"},
+        "completions": {"prompt": "hello you"},
+    }
+
+    async def work(bench):
+        answers = []
+        async with aiohttp.ClientSession() as session:
+            for path, body in calls.items():
+                body = {"model": "echo", "stream": stream, **body}
+                async with session.post(f"{bench.url}/{path}", json=body) as response:
+                    answers.append((response.status, await response.read()))
+        return answers
+
+    replay = await recorded(work)
+    assert [status for status, _ in replay.answers] == [200, 200, 200]
+    assert await work(replay) == replay.answers
+
+
 async def test_streams_keep_the_pieces_that_they_came_in(bench, recorded) -> None:
     bench.llm.latency_seconds = 0.03
     body = bench.ask("äöü one two three", stream=True)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from agl.store.base import LightningStore
 from agl_gateway.backends import Backends
-from agl_gateway.budget import Budgets
+from agl_gateway.budget import Budgets, Price
 from agl_gateway.errors import RefusedError
 from agl_gateway.forced import Modes, force
 from agl_gateway.gate import Gate
@@ -35,6 +35,7 @@ class Controls:
         self.gate = gate
         self._budgets = budgets
         self._modes = Modes(get_store)
+        self._prices: dict[str, Price | None] = {}
 
     async def before(self, call: "Call") -> None:
         """May wait, or refuse.
@@ -43,10 +44,12 @@ class Controls:
             RefusedError: A limit is reached, or the model is paused.
         """
         model = call.exchange.model
-        forced = self._backends().of(model)[0].forced
-        if forced:
+        backend = self._backends().of(model)[0]  # replicas agree
+        self._prices[model] = backend.price
+        if backend.forced:
             rollout_id = call.origin.rollout_id
-            force(call.exchange, forced, await self._modes.of(rollout_id) if rollout_id else None)
+            mode = await self._modes.of(rollout_id) if rollout_id else None
+            force(call.exchange, backend.forced, mode)
             call.record.request = call.exchange.request
         await self.gate.enter(model)
         try:
@@ -60,6 +63,6 @@ class Controls:
         model = call.exchange.model
         self.gate.leave(model)
         if self._budgets.counts_usage:
-            replicas = self._backends().of(model)
-            price = replicas[0].price if replicas else None
+            # The model may have left the list by now.
+            price = self._prices.get(model)
             self._budgets.charge(call.origin.attempt_id, *call.record.usage(), price)
