@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import socket
 
 import aiohttp
 import pytest
@@ -153,17 +154,16 @@ def test_a_wrong_limit_is_refused_by_name(arguments: dict, message: str) -> None
 
 @agl.rollout
 async def agent(task: str, llm: agl.LLM) -> float:
-    openai = pytest.importorskip("openai")
-    async with openai.AsyncOpenAI(base_url=llm.endpoint, api_key="x") as client:
-        await client.chat.completions.create(
-            model=llm.model, messages=[{"role": "user", "content": task}]
-        )
+    body = {"model": llm.model, "messages": [{"role": "user", "content": task}]}
+    async with (
+        aiohttp.ClientSession(raise_for_status=True) as session,
+        session.post(f"{llm.endpoint}/chat/completions", json=body) as response,
+    ):
+        await response.read()
     return 1.0
 
 
-def trainer(echo_llm, algorithm: object, tmp_path) -> agl.Trainer:
-    import socket
-
+def trainer(echo_llm, algorithm: object, strategy: str = "shm") -> agl.Trainer:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -176,24 +176,23 @@ def trainer(echo_llm, algorithm: object, tmp_path) -> agl.Trainer:
         algorithm=algorithm,
         llm_proxy=proxy,
         initial_resources={"llm": proxy.as_resource()},
-        strategy="shm",
+        strategy=strategy,
     )
 
 
-def test_baseline_ends_with_what_it_has(echo_llm, tmp_path, caplog) -> None:
-    pytest.importorskip("openai")
+@pytest.mark.parametrize("strategy", ["shm", "cs"])
+def test_baseline_ends_with_what_it_has(echo_llm, strategy: str, caplog) -> None:
+    # The trainer starts the gateway beside its store; under cs the runners are other processes.
     baseline = agl.Baseline(max_queue_length=1)
     with caplog.at_level(logging.INFO, "agl"):
-        trainer(echo_llm, baseline, tmp_path).fit(agent, [f"task {n}" for n in range(20)])
+        trainer(echo_llm, baseline, strategy).fit(agent, [f"task {n}" for n in range(20)])
     succeeded = [reward for reward in baseline.rewards.values() if reward == 1.0]
     assert len(succeeded) == 3
     assert len(baseline.rewards) < 6
     assert "the budget of the run is spent (calls 3 of 3)" in caplog.text
 
 
-def test_an_algorithm_that_fails_on_a_spent_budget_ends_the_run_in_peace(
-    echo_llm, tmp_path, caplog
-) -> None:
+def test_an_algorithm_that_fails_on_a_spent_budget_ends_the_run_in_peace(echo_llm, caplog) -> None:
     openai = pytest.importorskip("openai")
 
     class Optimiser(agl.Algorithm):
@@ -210,6 +209,6 @@ def test_an_algorithm_that_fails_on_a_spent_budget_ends_the_run_in_peace(
 
     optimiser = Optimiser()
     with caplog.at_level(logging.INFO, "agl"):
-        trainer(echo_llm, optimiser, tmp_path).fit(agent, ["task"])
+        trainer(echo_llm, optimiser).fit(agent, ["task"])
     assert optimiser.answers == 3
     assert "the budget of the run is spent (calls 3 of 3)" in caplog.text

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from agl.errors import StoreUnavailableError
 from agl.store.base import LightningStore
 from agl_gateway.backends import Backends
 from agl_gateway.budget import Budgets, Price
@@ -41,15 +42,15 @@ class Controls:
         """May wait, or refuse.
 
         Raises:
-            RefusedError: A limit is reached, or the model is paused.
+            RefusedError: A limit is reached, the model is paused, or nobody can say in which mode
+                the rollout is.
         """
         model = call.exchange.model
         backend = self._backends().of(model)[0]  # replicas agree
         self._prices[model] = backend.price
         if backend.forced:
             rollout_id = call.origin.rollout_id
-            mode = await self._modes.of(rollout_id) if rollout_id else None
-            force(call.exchange, backend.forced, mode)
+            force(call.exchange, backend.forced, await self._mode(rollout_id))
             call.record.request = call.exchange.request
         await self.gate.enter(model)
         try:
@@ -57,6 +58,16 @@ class Controls:
         except RefusedError:
             self.gate.leave(model)
             raise
+
+    async def _mode(self, rollout_id: str) -> str | None:
+        try:
+            return await self._modes.of(rollout_id) if rollout_id else None
+        except StoreUnavailableError as error:
+            raise RefusedError(
+                503,
+                f"the mode of rollout {rollout_id!r} cannot be looked up now: {error}",
+                headers={"retry-after": "1"},
+            ) from None
 
     def after(self, call: "Call") -> None:
         """The call is over."""

@@ -29,7 +29,7 @@ logger = logging.getLogger("agl.gateway")
 T = TypeVar("T")
 
 _NOT_TAKEN = {
-    "litellm_config": "LiteLLM is not used; give models in model_list, and num_retries directly",
+    "litellm_config": "LiteLLM's router is not used; give model_list, and num_retries directly",
     "launcher_args": "the proxy has one way to be served; use host and port",
     "middlewares": "the proxy has none; it attributes calls and streams by itself",
 }
@@ -38,10 +38,11 @@ _NOT_TAKEN = {
 class LLMProxy(Gateway):
     """An OpenAI-compatible address in front of model servers, which records every call.
 
-    Chat completions are forwarded to the backend of the model that they name, as streams where the
-    agent asks for one, and each call of an attempt leaves exactly one span, also when it fails:
-    messages, answer, token ids, log-probabilities, times. Backends are asked for token ids and
-    log-probabilities, and agents get only what they asked for themselves.
+    Chat completions and completions are forwarded to the backend of the model that they name, as
+    streams where the agent asks for one; Anthropic's messages and OpenAI's Responses are translated
+    for it. Each call of an attempt leaves exactly one span, also when it fails: messages, answer,
+    token ids, log-probabilities, times. Backends are asked for token ids and log-probabilities, and
+    agents get only what they asked for themselves.
 
     Whose call it is stands in the address (``/rollout/ID/attempt/ID/v1``, see
     ``ProxyLLM.get_base_url``) or in the headers ``x-rollout-id`` and ``x-attempt-id``; the header
@@ -56,11 +57,16 @@ class LLMProxy(Gateway):
         model_list: Models and their backends in LiteLLM's form: ``model_name``, and
             ``litellm_params`` with ``model`` (a prefix ``hosted_vllm/`` or ``openai/`` is
             dropped), ``api_base`` and optionally ``api_key``. Entries of one name are replicas; an
-            attempt stays with one of them.
+            attempt stays with one of them while loads are equal. ``forced_parameters`` are set in
+            every request by mode of the rollout, and ``price`` counts for budgets. With the
+            prefix of another provider (``anthropic/``, ``azure/``, ...) the model is called through
+            LiteLLM's library, which is an extra.
         store: Where calls are recorded; needed before ``start``.
         host: Where to listen; None is 127.0.0.1.
-        litellm_config: Of 0.3; refused, as LiteLLM is not used.
-        num_retries: Further tries when a backend cannot be reached or answers 429, 502, 503 or 504.
+        litellm_config: Of 0.3; refused, as LiteLLM's router is not used.
+        num_retries: When a replica cannot be reached or answers 429, 502, 503 or 504, the others
+            are tried at once; so many further rounds follow, after waits as long as
+            ``Retry-After`` says and the client's deadline allows.
         num_workers: 1. One worker forwards thousands of calls per second.
         launch_mode: "thread": the proxy runs in a thread of this process, with its own loop.
         launcher_args: Of 0.3; refused.
