@@ -38,6 +38,7 @@ KNOWN_NEEDS = {
     "agl-torch",
     "agl-tracers",
     "agl-verl",
+    "litellm",
     "openai",
     "opentelemetry-exporter-otlp-proto-http",
 }
