@@ -230,7 +230,9 @@ class Trainer:
             if self.llm_proxy is not None:
                 spent = self.llm_proxy.spent_budget()
                 if spent is not None:
-                    logger.warning("the budget of the run is spent (%s): it has ended early", spent)
+                    logger.warning(
+                        "the budget of the run is spent (%s): it ends with what it has", spent
+                    )
                 if self.llm_proxy.is_running():
                     await self.llm_proxy.stop()
 

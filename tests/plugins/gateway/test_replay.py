@@ -2,10 +2,13 @@
 
 import asyncio
 import json
+import random
+import socket
 
 import aiohttp
 import pytest
 
+import agl
 from agl.errors import ConfigError
 from agl.semconv import ModelCallAttributes as Key
 from agl.testing.echo_llm import EchoLLM, RawReply
@@ -280,3 +283,44 @@ def test_what_is_no_recording_is_refused(tmp_path, text: str | None, message: st
 def test_record_and_replay_exclude_each_other() -> None:
     with pytest.raises(ConfigError, match="give one of them"):
         LLMProxy(record="a", replay="b")
+
+
+@agl.rollout
+async def guesser(task: str, llm: agl.LLM) -> float:
+    """Two turns; the second shows what the first answered."""
+    messages = [{"role": "user", "content": task}]
+    async with aiohttp.ClientSession(raise_for_status=True) as session:
+        for _ in range(2):
+            body = {"model": llm.model, "messages": messages}
+            async with session.post(f"{llm.endpoint}/chat/completions", json=body) as response:
+                message = (await response.json())["choices"][0]["message"]
+            messages += [message, {"role": "user", "content": "are you sure?"}]
+    return float(message["content"])
+
+
+def rewards_of_a_run(n_runners: int, **options: object) -> list[float | None]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    proxy = LLMProxy(port, **options)
+    baseline = agl.Baseline(max_queue_length=n_runners)
+    agl.Trainer(
+        algorithm=baseline,
+        llm_proxy=proxy,
+        initial_resources={"llm": proxy.as_resource(model="echo")},
+        n_runners=n_runners,
+        strategy="shm",
+    ).fit(guesser, [f"task {number // 2}" for number in range(12)])
+    return sorted(baseline.rewards.values(), key=str)
+
+
+def test_a_run_has_the_same_rewards_again_whoever_comes_first(echo_llm, tmp_path) -> None:
+    echo_llm.reply = lambda request: str(random.random())
+    entry = {
+        "model_name": "echo",
+        "litellm_params": {"model": "hosted_vllm/echo", "api_base": echo_llm.url},
+    }
+    before = rewards_of_a_run(1, model_list=[entry], record=str(tmp_path / "run"))
+    assert len(set(before)) == 12
+    assert rewards_of_a_run(4, replay=str(tmp_path / "run")) == before
+    assert len(echo_llm.requests) == 24
