@@ -4,6 +4,7 @@ For backends on plain ``http://``; TLS, proxies and redirects are left to aiohtt
 """
 
 import asyncio
+import contextlib
 import functools
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -47,10 +48,9 @@ class Pool:
         request = head % len(body) + body
         kept = self._take(address)
         if kept is not None:
-            try:
+            # A server that closes a kept connection just now has not seen the request.
+            with contextlib.suppress(ClosedWhileIdleError):
                 return await kept.send(request)
-            except ClosedWhileIdleError:
-                pass  # just now, by a server that was not asked anything yet
         return await (await self._connect(address)).send(request)
 
     async def close(self) -> None:

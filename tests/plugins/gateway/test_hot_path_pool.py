@@ -1,0 +1,203 @@
+"""The gateway's own HTTP client, against servers that do what servers do."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from agl_gateway.pool import DisconnectedError, Pool
+
+OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nX-Kind: a\r\n\r\nok"
+CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+async def request_of(reader: asyncio.StreamReader) -> bytes:
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = int(head.split(b"content-length: ")[1].split(b"\r\n")[0])
+    return head + await reader.readexactly(length)
+
+
+@asynccontextmanager
+async def serving(handler: Handler) -> AsyncIterator[tuple[Pool, str]]:
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await handler(reader, writer)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    pool = Pool()
+    try:
+        yield pool, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1/chat?a=b%20c"
+    finally:
+        await pool.close()
+        server.close()
+
+
+def answering(*pieces: bytes, then_close: bool = False) -> Handler:
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await request_of(reader)
+            for piece in pieces:
+                writer.write(piece)
+                await asyncio.sleep(0.005)
+            if then_close:
+                return
+
+    return handle
+
+
+async def body_of(pool: Pool, url: str) -> bytes:
+    answer = await pool.post(url, b"{}", {})
+    try:
+        return await answer.read()
+    finally:
+        answer.release()
+
+
+async def test_requests_and_answers_are_as_sent_and_the_connection_is_kept() -> None:
+    seen: list[bytes] = []
+    connections = 0
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        while True:
+            seen.append(await request_of(reader))
+            writer.write(OK)
+
+    async with serving(handle) as (pool, url):
+        for _ in range(3):
+            answer = await pool.post(url, b'{"a":1}', {"authorization": "Bearer 50%d"})
+            assert (answer.status, await answer.read()) == (200, b"ok")
+            assert answer.headers["x-kind"] == "a"
+            answer.release()
+    assert connections == 1
+    head, body = seen[0].split(b"\r\n\r\n")
+    assert head.startswith(b"POST /v1/chat?a=b%20c HTTP/1.1\r\nhost: 127.0.0.1:")
+    assert b"authorization: Bearer 50%d" in head
+    assert body == b'{"a":1}'
+    assert len(set(seen)) == 1
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [
+        answering(CHUNKED + b"1\r\no\r", b"\n1\r\nk\r\n0\r\n\r\n"),
+        answering(b"HTTP/1.1 200 OK\r\n\r\no", b"k", then_close=True),
+        answering(b"HTTP/1.0 200 OK\r\n\r\no", b"k", then_close=True),
+        answering(b"HTTP/1.1 100 Continue\r\n\r\n", OK),
+        answering(OK.replace(b"X-Kind: a", b"connection: close")),
+        answering(*(OK[at : at + 1] for at in range(len(OK)))),
+    ],
+    ids=["chunked", "until closed", "HTTP 1.0", "100 first", "not kept", "byte by byte"],
+)
+async def test_answers_in_every_form_are_read_to_their_end(handler: Handler) -> None:
+    async with serving(handler) as (pool, url):
+        for _ in range(2):
+            assert await body_of(pool, url) == b"ok"
+            answer = await pool.post(url, b"{}", {})
+            assert b"".join([chunk async for chunk in answer.chunks()]) == b"ok"
+            answer.release()
+
+
+async def test_a_connection_that_the_server_closed_while_idle_is_replaced() -> None:
+    async with serving(answering(OK, then_close=True)) as (pool, url):
+        for pause in (0, 0, 0.02, 0.02):
+            assert await body_of(pool, url) == b"ok"
+            await asyncio.sleep(pause)
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [
+        answering(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nok", then_close=True),
+        answering(CHUNKED + b"5\r\no", then_close=True),
+        answering(b"HTTP/1.1 200 OK\r\ncontent-le", then_close=True),
+        answering(b"", then_close=True),
+        answering(b"SSH-2.0-OpenSSH\r\n"),
+    ],
+    ids=["short", "short chunk", "half a head", "nothing", "no HTTP"],
+)
+async def test_an_answer_that_breaks_off_is_an_error_and_asked_for_once(handler: Handler) -> None:
+    requests = 0
+
+    async def counted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal requests
+        requests += 1
+        await handler(reader, writer)
+
+    async with serving(counted) as (pool, url):
+        with pytest.raises(DisconnectedError):
+            await body_of(pool, url)
+        assert requests == 1
+        await asyncio.sleep(0.02)
+        assert not pool.open
+
+
+async def test_what_a_server_sends_unasked_is_no_answer_to_the_next_call() -> None:
+    async with serving(answering(OK, OK.replace(b"ok", b"no"))) as (pool, url):
+        for _ in range(3):
+            assert await body_of(pool, url) == b"ok"
+            await asyncio.sleep(0.02)
+
+
+async def test_an_answer_that_is_let_go_closes_its_connection() -> None:
+    gone = asyncio.Event()
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await request_of(reader)
+        writer.write(OK[:-1])
+        await reader.read()
+        gone.set()
+
+    async with serving(handle) as (pool, url):
+        answer = await pool.post(url, b"{}", {})
+        answer.release()
+        await asyncio.wait_for(gone.wait(), 1)
+
+        task = asyncio.create_task(body_of(pool, url))
+        gone.clear()
+        await asyncio.sleep(0.02)
+        task.cancel()
+        await asyncio.wait_for(gone.wait(), 1)
+
+
+async def test_a_stream_that_nobody_reads_makes_the_server_wait() -> None:
+    sent = 0
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        await request_of(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % (400 * 2**16))
+        for _ in range(400):
+            writer.write(b"x" * 2**16)
+            await writer.drain()
+            sent += 1
+
+    async with serving(handle) as (pool, url):
+        answer = await pool.post(url, b"{}", {})
+        await asyncio.sleep(0.2)
+        held = sent
+        assert held < 300
+        total = 0
+        async for chunk in answer.chunks():
+            total += len(chunk)
+        assert (total, sent) == (400 * 2**16, 400)
+        answer.release()
+
+
+async def test_a_header_with_a_line_break_is_refused() -> None:
+    with pytest.raises(ValueError, match="line break"):
+        await Pool().post("http://127.0.0.1:9/", b"{}", {"authorization": "a\r\nb: c"})
+
+
+async def test_nobody_there_is_an_os_error() -> None:
+    async with serving(answering(OK)) as (pool, url):
+        pass
+    with pytest.raises(OSError):  # noqa: PT011
+        await pool.post(url, b"{}", {})
