@@ -13,7 +13,7 @@ from agl.semconv import ModelCallAttributes as Key
 from agl.testing.echo_llm import EchoLLM, RawReply
 from agl_gateway import LLMProxy
 from agl_gateway.backends import Backends
-from agl_gateway.routing import retry_after
+from agl_gateway.routing import Tries, retry_after
 
 
 def free_port() -> int:
@@ -70,6 +70,21 @@ async def test_an_overloaded_replica_is_left_for_another(bench) -> None:
         bench.proxy.update_model_list(replicas(bench, busy.url, bench.llm.url))
         assert [(await bench.post(bench.ask()))[0] for _ in range(10)] == [200] * 10
         assert len(bench.llm.requests) == 10
+
+
+async def test_a_replica_that_has_recovered_is_used_again(bench) -> None:
+    with EchoLLM(lambda request: RawReply(503, b"{}")) as other:
+        bench.proxy.update_model_list(replicas(bench, other.url, bench.llm.url))
+        while not other.requests:
+            assert (await bench.post(bench.ask(), bench.proxy.as_resource().endpoint))[0] == 200
+        backend = bench.proxy._backends.all()[0]
+        assert backend.rest_seconds == 0.1
+        other.reply = lambda request: "well again"
+        before = len(other.requests)
+        async with asyncio.timeout(4):
+            while len(other.requests) == before:
+                await bench.post(bench.ask(), bench.proxy.as_resource().endpoint)
+        assert backend.rest_seconds == 0
 
 
 # --- retries
@@ -143,6 +158,24 @@ async def test_a_client_that_hangs_up_ends_the_retries(retrying) -> None:
 def test_retry_after_is_read_in_both_forms(value: str, expected: float | None) -> None:
     assert retry_after({"retry-after": value}) == expected
     assert retry_after({}) is None
+
+
+def test_a_replica_that_stays_down_rests_longer_each_time(monkeypatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    entry = {"model_name": "m", "litellm_params": {"model": "m", "api_base": "http://a/v1"}}
+    backends = Backends([entry, entry])
+    down, up = backends.of("m")
+    rests = []
+    for _ in range(4):
+        for _ in range(3):  # calls that were under way together
+            tries = Tries(lambda tried: up if down in tried else down, num_retries=0)
+            assert tries.take() is down
+            assert tries.failed() == 0.0
+            assert tries.take() is up
+        rests.append(down.rests_until - now)
+        now = down.rests_until
+    assert rests == pytest.approx([0.1, 0.2, 0.4, 0.8])
 
 
 # --- hot replacement

@@ -44,6 +44,8 @@ class Backend:
     """Calls that it is answering now."""
     rests_until: float = 0.0
     """``time.monotonic()`` before which it is better left alone."""
+    rest_seconds: float = 0.0
+    """How long it rests now; twice as long after the next failure."""
 
     @property
     def key(self) -> str:

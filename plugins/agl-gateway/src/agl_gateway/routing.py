@@ -7,9 +7,10 @@ from email.utils import parsedate_to_datetime
 from agl_gateway.backends import Backend
 
 FIRST_REST_SECONDS = 0.1
-"""How long a replica rests that gave no answer; twice as long in the next round."""
+"""How long a replica rests that gave no answer, and how long a call waits before its next round;
+each is twice as long the next time."""
 MAX_REST_SECONDS = 60.0
-"""However long it asked for."""
+"""However often it failed, and however long it asked for."""
 DEADLINE_HEADERS = (b"x-stainless-read-timeout", b"x-stainless-timeout")
 """How the official clients say how many seconds they wait."""
 
@@ -34,7 +35,8 @@ class Tries:
         self._choose = choose
         self._num_retries = num_retries
         self._deadline = deadline
-        self._tried: set[Backend] = set()
+        self._tried: dict[Backend, float] = {}
+        """In this round, and until when each asked to be left alone."""
         self._rounds = 0
         """Those that are over."""
         self.number = 0
@@ -54,15 +56,13 @@ class Tries:
         Args:
             rest_seconds: How long the backend asked to be left alone.
         """
-        rest = FIRST_REST_SECONDS * 2**self._rounds if rest_seconds is None else rest_seconds
         now = time.monotonic()
-        self.backend.rests_until = now + min(rest, MAX_REST_SECONDS)
-        self._tried.add(self.backend)
-        first = self._choose(self._tried)
-        if first not in self._tried:
+        self._tried[self.backend] = _rest(self.backend, rest_seconds, now)
+        if self._choose(self._tried) not in self._tried:
             return 0.0
-        # Each had its turn: the next round begins when one of them has rested.
-        wait = max(first.rests_until - now, 0.0)
+        # Each had its turn: the next round begins when one of them may be asked again.
+        backoff = FIRST_REST_SECONDS * 2**self._rounds
+        wait = max(min(self._tried.values()) - now, min(backoff, MAX_REST_SECONDS))
         deadline = self._deadline()
         in_time = deadline is None or time.time() + wait < deadline
         if self._rounds >= self._num_retries or not in_time:
@@ -70,6 +70,23 @@ class Tries:
         self._rounds += 1
         self._tried.clear()
         return wait
+
+
+def _rest(backend: Backend, asked_seconds: float | None, now: float) -> float:
+    """Keep calls away from a backend that failed; until when it asked for that itself, if it did.
+
+    Calls that were under way together fail together: only the first one's failure counts.
+    """
+    if asked_seconds is not None:
+        until = now + min(asked_seconds, MAX_REST_SECONDS)
+        backend.rests_until = max(backend.rests_until, until)
+        return until
+    if now >= backend.rests_until:
+        backend.rest_seconds = min(
+            max(2 * backend.rest_seconds, FIRST_REST_SECONDS), MAX_REST_SECONDS
+        )
+        backend.rests_until = now + backend.rest_seconds
+    return 0.0
 
 
 def deadline_of(headers: Iterable[tuple[bytes, bytes]], start_time: float) -> float | None:

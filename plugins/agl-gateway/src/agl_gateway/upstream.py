@@ -168,6 +168,7 @@ class Upstream:
                     ) from None
             else:
                 if answer.status not in RETRIED_STATUS:
+                    backend.rest_seconds = 0.0
                     return answer
                 wait = tries.failed(retry_after(answer.headers))
                 if wait is None:
