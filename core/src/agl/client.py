@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, TypeVar, cast
 from urllib.parse import quote
 
+import pydantic_core
 from pydantic import TypeAdapter, ValidationError
 
 from agl import wire
@@ -242,7 +243,8 @@ class LightningStoreClient(LightningStore):
             return []
         if not await self._transport.has("spans/batch"):
             return await self._add_one_by_one(spans)
-        return _with_numbers(spans, await self._post("/spans/batch", list(spans), _receipts))
+        receipts = await self._post("/spans/batch", list(spans), _receipts)
+        return unpacked(_with_numbers(spans, receipts))
 
     async def _add_one_by_one(self, spans: Sequence[Span]) -> list[Span]:
         """For a server of 0.3, which takes one span at a time and issues no numbers by itself."""
@@ -435,7 +437,7 @@ class LightningStoreClient(LightningStore):
         begin = time.monotonic()
         end = begin + max(wait_seconds, 0.0)
         held = min(wait_seconds, LONG_POLL_SECONDS) if limit > 0 else 0.0
-        body: dict[str, Any] = {"spans": unpacked(spans), "finish": finish}
+        body: dict[str, Any] = {"spans": [_fields(span) for span in spans], "finish": finish}
         request = secrets.token_hex(16)
         if limit > 0:
             body["claim"] = {
@@ -568,15 +570,24 @@ def _read(content: bytes, adapter: TypeAdapter[T]) -> T:
         ) from None
 
 
+def _fields(span: Span | PackedSpan) -> Any:
+    """What is sent of a span; a packed one has been checked."""
+    return pydantic_core.from_json(span.body) if isinstance(span, PackedSpan) else span
+
+
 def _with_numbers(
     spans: Sequence[Span | PackedSpan], receipts: Sequence[wire.SpanReceipt]
-) -> list[Span]:
+) -> list[Span | PackedSpan]:
     """Those that were added, as stored."""
     numbers = {(r.rollout_id, r.attempt_id, r.span_id): r.sequence_id for r in receipts}
-    added: list[Span] = []
-    for span in unpacked(spans):
+    added: list[Span | PackedSpan] = []
+    for span in spans:
         number = numbers.pop((span.rollout_id, span.attempt_id, span.span_id), None)
-        if number is not None:
+        if number is None:
+            continue
+        if isinstance(span, PackedSpan):
+            added.append(span._replace(sequence_id=number))
+        else:
             added.append(span.model_copy(update={"sequence_id": number}))
     return added
 

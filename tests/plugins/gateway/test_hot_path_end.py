@@ -197,3 +197,26 @@ async def test_a_proxy_with_the_same_key_takes_the_old_addresses(bench) -> None:
         proxy.update_model_list(bench.models(bench.llm.url))
         addresses.add(proxy.as_resource().get_base_url("ro-1", "at-1"))
     assert len(addresses) == 1
+
+
+async def test_calls_are_recorded_in_a_store_behind_a_server(echo_llm: EchoLLM) -> None:
+    store = InMemoryLightningStore()
+    server = agl.LightningStoreServer(store, "127.0.0.1", 0)
+    await server.start()
+    client = agl.LightningStoreClient(server.endpoint)
+    proxy = LLMProxy(model_list=models(echo_llm.url), store=client)
+    await proxy.start()
+    rollout = await store.start_rollout(input="task")
+    ids = (rollout.rollout_id, rollout.attempt.attempt_id)
+    url = proxy.as_resource(*ids).endpoint
+    for _ in range(2):
+        assert (await post(url))[0] == 200
+    await proxy.flush()
+    spans = list(await store.query_spans(rollout.rollout_id))
+    await proxy.stop()
+    await client.close()
+    await server.close()
+    assert [span.sequence_id for span in spans] == [1, 2]
+    assert (
+        spans[0].attributes[Key.RESPONSE_TOKEN_IDS] == spans[1].attributes[Key.RESPONSE_TOKEN_IDS]
+    )

@@ -35,6 +35,7 @@ class Pool:
         self._idle: dict[tuple[str, int], list[Connection]] = {}
         self.open: set[Connection] = set()
         """At work or idle."""
+        self._emptied = asyncio.Event()
 
     async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> "Connection":
         """Post JSON, and return when the answer's status and headers are there.
@@ -54,11 +55,12 @@ class Pool:
         return await (await self._connect(address)).send(request)
 
     async def close(self) -> None:
-        """Close every connection."""
+        """Close every connection; no calls may follow."""
+        self._emptied.clear()
         for connection in self.open:
             connection.abort()
-        while self.open:
-            await asyncio.sleep(0)
+        if self.open:
+            await self._emptied.wait()
 
     def _take(self, address: tuple[str, int]) -> "Connection | None":
         idle = self._idle.get(address)
@@ -85,6 +87,8 @@ class Pool:
     def drop(self, address: tuple[str, int], connection: "Connection") -> None:
         """Forget a connection that is closed."""
         self.open.discard(connection)
+        if not self.open:
+            self._emptied.set()
         if connection in (idle := self._idle.get(address, [])):
             idle.remove(connection)
 
