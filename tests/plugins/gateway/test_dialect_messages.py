@@ -317,6 +317,7 @@ async def test_a_wrong_request_has_anthropics_error_and_a_record(
         (b'data: {"error":{"message":"worker died"}}\n\n', "worker died"),
         (b"data: {broken\n\n", "not JSON"),
         (b"", "ended before the answer was complete"),
+        (b"data: [DONE]\n\n", "ended before the answer was complete"),
     ],
 )
 async def test_a_stream_that_breaks_ends_with_anthropics_error(

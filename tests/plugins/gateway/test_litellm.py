@@ -1,12 +1,15 @@
 """Models of other providers: LiteLLM's real library, in front of a mock of Anthropic's API."""
 
+import asyncio
 import importlib.util
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
+import aiohttp
 import pytest
 
 from agl.errors import ConfigError
@@ -33,6 +36,9 @@ class AnthropicMock:
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.error: tuple[int, str] | None = None
+        self.stalls = False
+        """Whether a stream comes to a halt after its first words."""
+        self.was_left = threading.Event()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
@@ -50,6 +56,11 @@ class AnthropicMock:
         status, kind, answer = self.answer(request)
         headers = [(b"content-type", kind)]
         await send({"type": "http.response.start", "status": status, "headers": headers})
+        if self.stalls:
+            begun = answer[: answer.index(b"big")]
+            await send({"type": "http.response.body", "body": begun, "more_body": True})
+            await receive()  # returns when the other side hangs up
+            self.was_left.set()
         await send({"type": "http.response.body", "body": answer})
 
     def answer(self, request: dict[str, Any]) -> tuple[int, bytes, bytes]:
@@ -177,6 +188,26 @@ async def test_an_agent_cannot_redirect_a_call_with_litellms_own_arguments(provi
     assert status == 400
     assert "api_base" in json.loads(body)["error"]["message"]
     assert provider.mock.requests == []
+
+
+@needs_litellm
+@pytest.mark.timeout(60)
+async def test_an_agent_that_hangs_up_ends_the_call_of_the_provider(provider) -> None:
+    provider.mock.stalls = True
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(
+            f"{provider.url}/chat/completions", json=provider.ask(stream=True)
+        ) as response,
+    ):
+        assert b"hello" in await response.content.readany()
+        response.close()
+        assert await asyncio.to_thread(provider.mock.was_left.wait, 10)
+    for _ in range(100):
+        if spans := await provider.spans():
+            break
+        await asyncio.sleep(0.02)
+    assert "client closed the connection" in spans[0].attributes[Key.ERROR]
 
 
 @needs_litellm

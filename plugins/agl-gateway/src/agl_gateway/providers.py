@@ -219,6 +219,9 @@ class ProviderAnswer:
                 yield b"data: " + dumps(chunk.model_dump(exclude_none=True)) + b"\n\n"
         except Exception as error:
             raise BrokenOffError(_message(error)) from None
+        finally:
+            # Also when the agent has gone: the provider need not go on.
+            await self._stream.aclose()
         yield b"data: [DONE]\n\n"
 
     def close(self) -> None:

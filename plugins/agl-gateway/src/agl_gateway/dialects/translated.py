@@ -90,12 +90,15 @@ class Translated(Exchange):
 
     def end(self) -> bytes:
         rest, self._rest = self._rest, b""
-        last = self._event(rest)
-        if self._over or not self._ending:
-            # Without an ending the stream is broken off, which the caller says with `broken`.
-            return last
+        return self._event(rest) + (self._finish() if self._ending else b"")
+
+    def _finish(self) -> bytes:
+        if self._over:
+            return b""
+        if not self._ending:
+            return self.broken(502, "the stream ended before the answer was complete")
         self._over = True
-        return last + self._stream.finish(self._ending, self._usage)
+        return self._stream.finish(self._ending, self._usage)
 
     def broken(self, status: int, message: str) -> bytes:
         if self._over:
@@ -105,8 +108,10 @@ class Translated(Exchange):
 
     def _event(self, event: bytes) -> bytes:
         data = event_data(event)
-        if not data or data == b"[DONE]" or self._over:
+        if not data or self._over:
             return b""
+        if data == b"[DONE]":
+            return self._finish()
         try:
             chunk = msgspec.json.decode(data)
         except ValueError:
