@@ -173,3 +173,38 @@ async def test_result_that_no_store_keeps_fails_its_attempt_only(
         "agent",
         "agl.errors.InvalidRecordError",
     )
+
+
+async def test_server_that_goes_away_and_returns_costs_nothing(
+    run_all: Any, memory_store: agl.LightningStore, until: Any
+) -> None:
+    begun = 0
+
+    @agl.rollout
+    async def agent(task):
+        nonlocal begun
+        begun += 1
+        with agl.operation(task=task):
+            await asyncio.sleep(0.2)
+        return 1.0
+
+    num = 12
+    for number in range(num):
+        await memory_store.enqueue_rollout(number)
+    server = agl.LightningStoreServer(memory_store, port=0)
+    await server.start()
+    client = agl.LightningStoreClient(server.endpoint)
+    running = asyncio.create_task(run_all(agent, client, num_rollouts=num, concurrency=4))
+    await until(lambda: begun >= 6)
+    await server.stop()
+    await asyncio.sleep(0.5)
+    assert not running.done()
+    await server.start()
+    rollouts = await running
+    assert [rollout.status for rollout in rollouts] == ["succeeded"] * num
+    assert {rollout.attempt.sequence_id for rollout in rollouts} == {1}
+    for rollout in rollouts:
+        spans = await memory_store.query_spans(rollout.rollout_id)
+        assert [span.sequence_id for span in spans] == [1, 2]
+    await client.close()
+    await server.stop()
