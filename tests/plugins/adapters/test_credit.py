@@ -2,6 +2,7 @@
 
 import pytest
 
+import agl
 from agl.advantages import sibling_advantages
 from agl.errors import AdapterError, ConfigError
 from agl.types import Credit, StepCredit, TrainingRow
@@ -262,3 +263,36 @@ def test_a_step_that_one_rollout_has_alone_adds_nothing():
     step = StepCredit(group="call 9", reward=7.0)
     siblings = [[row("a", Credit(reward=1.0, step=step))], [row("b", Credit(reward=0.0))]]
     assert values(siblings) == [[0.5], [-0.5]]
+
+
+class Learner(agl.Algorithm):
+    """Has the credit rule as an option, as GRPO has."""
+
+    default_adapter = "rows"
+
+    def __init__(self, credit: str | None = None) -> None:
+        if credit is not None:
+            self.adapter_options = {"credit": credit}
+
+    def run(self, train_dataset=None, val_dataset=None) -> None:
+        self.used = self.get_adapter().credit_name
+
+
+@agl.rollout
+def nothing(task) -> float:
+    return 1.0
+
+
+def test_an_algorithm_may_choose_the_rule_of_its_adapter():
+    for credit, used in ((None, "final"), ("per_agent", "per_agent")):
+        learner = Learner(credit)
+        agl.Trainer(algorithm=learner, strategy="shm", n_runners=1).fit(nothing)
+        assert learner.used == used
+
+
+def test_a_rule_in_two_places_is_refused():
+    trainer = agl.Trainer(
+        algorithm=Learner("per_agent"), adapter=TraceToRows(), strategy="shm", n_runners=1
+    )
+    with pytest.raises(ConfigError, match="Give 'credit' to the adapter, or leave the adapter out"):
+        trainer.fit(nothing)

@@ -7,7 +7,7 @@ these types and not in each other.
 from collections.abc import Collection
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, computed_field
+from pydantic import BaseModel, ConfigDict, Field, SkipValidation, computed_field
 
 from agl.types.credit import Credit
 
@@ -37,9 +37,10 @@ class ModelCall(BaseModel):
     tools: list[dict[str, Any]] = Field(default_factory=list[dict[str, Any]])
     response: dict[str, Any] | None = None
     """The answer, as an OpenAI assistant message; None when there was none."""
-    prompt_token_ids: list[int] | None = None
-    response_token_ids: list[int] | None = None
-    response_logprobs: list[float] | None = None
+    # Whoever reads a span has looked at each token; pydantic would do so again, and copy them.
+    prompt_token_ids: SkipValidation[list[int] | None] = None
+    response_token_ids: SkipValidation[list[int] | None] = None
+    response_logprobs: SkipValidation[list[float] | None] = None
     """One natural log-probability per response token."""
     model: str | None = None
     model_version: str | None = None

@@ -141,10 +141,11 @@ class TraceToRows(TraceAdapter[RowSet]):
                 f"calls of rollout {spans[0].rollout_id!r}"
             )
         _account_for_rewards(calls, credits, spans, self.credit_name, result.ledger)
+        # A rule may give one and the same credit to many calls.
+        named = {id(c): c.model_copy(update={"rule": self.credit_name}) for c in credits}
         latest: dict[str | None, TrainingRow] = {}
         for record, given in zip(records, credits, strict=True):
-            call = record.call
-            credit = given.model_copy(update={"rule": self.credit_name})
+            call, credit = record.call, named[id(given)]
             problem = self._problem(record)
             if problem is None and credit.reward is None:
                 problem = (credit.reason, credit.because or "no reward reached this call")
@@ -221,7 +222,7 @@ def extend(row: TrainingRow, call: ModelCall, credit: Credit) -> None:
 
 def find_break(tokens: Sequence[int], prompt: Sequence[int]) -> RowBreak | None:
     """Where ``prompt`` stops beginning with all of ``tokens``; None when it does to the end."""
-    if prompt[: len(tokens)] == tokens:
+    if len(prompt) >= len(tokens) and prompt[: len(tokens)] == tokens:
         return None
     pairs = zip(tokens, prompt, strict=False)
     shorter = min(len(tokens), len(prompt))

@@ -13,7 +13,6 @@ CALLS = ("chat", "text_completion", "generate_content")
 
 ERROR_MESSAGES = ("error.message", "exception.message", "error.type")
 """Where instruments write what went wrong, beside the status."""
-TOKENS = ("prompt_token_ids", "response_token_ids", "response_logprobs")
 HINTS = ("gen_ai.usage.", "gen_ai.response.", "gen_ai.request.", "llm.", "prompt_token_ids")
 """Keys, or beginnings of them, that only model calls (or parts of one) have."""
 
@@ -61,9 +60,7 @@ def make_call(span: Span, **fields: Any) -> ModelCall:
     if error is None and span.status.status_code == "ERROR":
         said = (span.attributes.get(key) for key in ERROR_MESSAGES)
         error = span.status.description or next(filter(None, said), "the span has status ERROR")
-    # Tokens were checked when they were read; pydantic would look at each of them again.
-    tokens = {name: fields.pop(name) for name in TOKENS if name in fields}
-    call = ModelCall(
+    return ModelCall(
         call_id=span.span_id,
         rollout_id=span.rollout_id,
         attempt_id=span.attempt_id,
@@ -73,7 +70,6 @@ def make_call(span: Span, **fields: Any) -> ModelCall:
         error=None if error is None else str(error),
         **fields,
     )
-    return call.model_copy(update=tokens) if tokens else call
 
 
 def response_fields(attributes: Mapping[str, Any]) -> dict[str, Any]:
