@@ -1,5 +1,6 @@
 """Anthropic's real client through the gateway, to a backend that speaks chat completions."""
 
+import asyncio
 import json
 
 import pytest
@@ -273,8 +274,9 @@ async def test_counting_tokens_is_refused_and_is_no_model_call(bench, client) ->
         (RawReply(200, b"<html>login", "text/html"), 502, "api_error", "login"),
         (RawReply(200, b""), 502, "api_error", "no answer to this call"),
         (RawReply(200, b'{"choices":[]}'), 502, "api_error", "no list of choices"),
+        (RawReply(200, b'{"choices":[{"message":"a"}]}'), 502, "api_error", "a wrong form"),
     ],
-    ids=["400", "429", "HTML 503", "HTML 200", "nothing", "no choices"],
+    ids=["400", "429", "HTML 503", "HTML 200", "nothing", "no choices", "no message"],
 )
 async def test_a_failing_backend_has_anthropics_error_and_a_record(
     bench, reply: RawReply, status: int, kind: str, message: str
@@ -329,6 +331,15 @@ async def test_a_stream_that_breaks_ends_with_anthropics_error(
         async for _ in await client.messages.create(**ask(), stream=True):
             pass
     assert message in (await bench.span()).attributes[Key.ERROR]
+
+
+async def test_events_arrive_while_the_backend_is_still_answering(bench, client) -> None:
+    bench.llm.latency_seconds = 0.1
+    clock = asyncio.get_running_loop().time
+    stream = await client.messages.create(**ask(), stream=True)
+    times = [clock() async for event in stream if event.type == "content_block_delta"]
+    assert len(times) == 3
+    assert times[-1] - times[0] > 0.15
 
 
 async def test_ids_in_headers_say_whose_call_it_is(bench) -> None:

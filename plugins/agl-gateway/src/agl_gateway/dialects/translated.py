@@ -9,6 +9,9 @@ import msgspec
 from agl_gateway.dialect import Exchange, dumps, event_data, read_object, split_events
 from agl_gateway.errors import shorten
 
+_WRONG_FORM = (ValueError, TypeError, KeyError, AttributeError)
+"""What reading an answer raises that has other things than a chat completion in its places."""
+
 
 class ChatStream:
     """The stream that an agent gets for the chunks of a chat completion.
@@ -78,7 +81,10 @@ class Translated(Exchange):
         choices = completion.get("choices") if isinstance(completion, dict) else None
         if not choices or not isinstance(choices[0], dict) or "message" not in choices[0]:
             raise ValueError("it has no list of choices with messages")
-        return dumps(self.translate(completion, choices[0]))
+        try:
+            return dumps(self.translate(completion, choices[0]))
+        except _WRONG_FORM as failure:
+            raise ValueError(f"it has a wrong form: {failure!r}") from None
 
     def translate(self, completion: dict[str, Any], choice: dict[str, Any]) -> dict[str, Any]:
         """The whole answer as the agent gets it."""
@@ -122,10 +128,9 @@ class Translated(Exchange):
             return self.broken(502, message_of(error))
         try:
             return self._translate_chunk(chunk)
-        except (ValueError, TypeError, KeyError, AttributeError) as failure:
-            return self.broken(
-                502, f"the backend sent a chunk of a wrong form ({failure}): {chunk}"
-            )
+        except _WRONG_FORM as failure:
+            message = f"the backend sent a chunk of a wrong form ({failure!r}): {shorten(data)}"
+            return self.broken(502, message)
 
     def _translate_chunk(self, chunk: dict[str, Any]) -> bytes:
         sent: list[bytes] = []
