@@ -4,10 +4,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any, get_args
 
+from msgspec import Raw
+
 from agl.errors import ConfigError
 from agl.store.base import LightningStore
 from agl.types import RolloutMode
-from agl_gateway.dialect import Exchange, Raw, dumps
+from agl_gateway.dialect import Exchange, dumps
 
 ALL = "all"
 MODES = (ALL, *get_args(RolloutMode))

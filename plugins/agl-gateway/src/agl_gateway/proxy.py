@@ -204,8 +204,12 @@ class LLMProxy(Gateway):
             self._attempt_secret,
             self.max_body_bytes,
         )
-        controls = self._control(app)
         sock = bind(self.host, self.port)
+        try:
+            controls = self._control(app)
+        except ConfigError:
+            sock.close()
+            raise
         server = ServerThread(app, sock=sock)
         self.port = await asyncio.to_thread(server.start)
         self._app, self._server, self._controls = app, server, controls
