@@ -48,9 +48,14 @@ class LLMProxy(Gateway):
     ``ProxyLLM.get_base_url``) or in the headers ``x-rollout-id`` and ``x-attempt-id``; the header
     ``x-agl-agent`` may name the agent. Other calls are forwarded and not recorded.
 
-    Records are written in the background, at once and in batches, so an answer never waits for the
-    store. An algorithm calls ``await llm_proxy.flush()`` before it reads spans; the store takes
-    spans of ended attempts too, so none is lost.
+    Calls of an unknown or finished attempt are refused. A proxy with a key puts a token into the
+    address of each attempt, which opens that attempt only; the proxy's own key opens every address.
+
+    Records are written in the background, in batches, a tenth of a second later at most, so an
+    answer never waits for the store. Before a runner reports the final status of an attempt it asks
+    the proxy to end it: calls in flight are broken off, and everything is stored. Who makes
+    attempts by hand calls ``await llm_proxy.flush()`` before reading spans. The store takes spans
+    of ended attempts too; what is lost are the last moments of a proxy that is killed.
 
     Args:
         port: Where to listen; None or 0 takes a free port at ``start``.
