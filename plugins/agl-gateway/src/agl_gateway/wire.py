@@ -70,16 +70,17 @@ class Reply:
 class Interruptible:
     """A block that somebody else can end: the client that hangs up, or ``interrupt``."""
 
-    __slots__ = ("_cause", "_receive", "_timer", "_watcher", "task")
+    __slots__ = ("_cause", "_is_over", "_receive", "_timer", "_watcher", "task")
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
         self._cause: Exception | None = None
+        self._is_over = False
         self._watcher: asyncio.Task[None] | None = None
 
     def interrupt(self, cause: Exception) -> None:
-        """End the block with this exception."""
-        if self._cause is None:
+        """End the block with this exception, unless it has ended."""
+        if self._cause is None and not self._is_over:
             self._cause = cause
             self.task.cancel()
 
@@ -97,6 +98,7 @@ class Interruptible:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._is_over = True
         self._timer.cancel()
         if self._watcher is not None:
             self._watcher.cancel()
