@@ -523,6 +523,26 @@ def test_spans_that_name_a_rollout_keep_to_it(agl: Agl) -> None:
     assert len(stored[rollouts[0].rollout_id]) == 6
 
 
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ({"resourceMetrics": []}, "expected 'resourceSpans', got the keys ['resourceMetrics']"),
+        (
+            {"resourceSpans": [{"instrumentationLibrarySpans": []}]},
+            "expected 'scopeSpans' in 'resourceSpans', got ['instrumentationLibrarySpans']",
+        ),
+    ],
+)
+def test_what_is_no_span_in_an_otlp_file_is_not_passed_over(
+    agl: Agl, line: Any, message: str
+) -> None:
+    good = without_owner(otlp_json(traced("4", 1.0, start=1.0)))
+    Path("traces.jsonl").write_text(f"{json.dumps(good)}\n{json.dumps(line)}\n")
+    code, _, err = agl("import", "traces.jsonl", "--path", "s.db")
+    assert (code, err) == (2, f"agl: traces.jsonl, line 2: not OTLP: {message}\n")
+    assert asyncio.run(read_store()) == ([], {}, [])
+
+
 def test_an_otlp_file_with_a_broken_span_is_refused_and_nothing_is_written(agl: Agl) -> None:
     request = without_owner(otlp_json(traced("4", 1.0, start=1.0)))
     request["resourceSpans"][1]["scopeSpans"][0]["spans"][0]["spanId"] = "12"

@@ -154,9 +154,14 @@ def _packed(request: dict[str, Any]) -> bytes:
     from google.protobuf.json_format import ParseDict, ParseError
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+    if "resourceSpans" not in request:
+        raise ValueError(f"expected 'resourceSpans', got the keys {sorted(request)}")
     for group in request["resourceSpans"]:
         own = _names(group.get("resource", {}).get("attributes", ()))
-        for scope in group.get("scopeSpans", ()):
+        if "scopeSpans" not in group:
+            # Protobuf's reader would pass over what older versions called it.
+            raise ValueError(f"expected 'scopeSpans' in 'resourceSpans', got {sorted(group)}")
+        for scope in group["scopeSpans"]:
             for span in scope["spans"]:
                 _name(span, own)
     try:

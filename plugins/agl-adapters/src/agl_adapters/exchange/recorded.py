@@ -9,13 +9,17 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from agl.errors import ConfigError
 from agl.schema import validate
 from agl.types import RolloutMode, Span
 
+T = TypeVar("T")
 Kind = Literal["rollout", "resource", "reward"]
 KINDS: tuple[Kind, ...] = ("rollout", "resource", "reward")
 OTHER_NAMES: dict[Kind, dict[str, str]] = {
@@ -26,9 +30,14 @@ OTHER_NAMES: dict[Kind, dict[str, str]] = {
 """Names that mean the same."""
 
 
+STRICT = ConfigDict(extra="forbid")
+
+
 @dataclass(frozen=True)
 class RecordedCall:
     """One request to a model."""
+
+    __pydantic_config__ = STRICT
 
     messages: list[dict[str, Any]]
     """The request, as OpenAI chat messages."""
@@ -49,6 +58,8 @@ class RecordedCall:
 @dataclass(frozen=True)
 class RecordedRollout:
     """One task that an agent did."""
+
+    __pydantic_config__ = STRICT
 
     id: str
     input: Any = None
@@ -72,6 +83,8 @@ class RecordedRollout:
 @dataclass(frozen=True)
 class RecordedResource:
     """A prompt or a model: a single one with ``name`` and ``type``, or a snapshot of several."""
+
+    __pydantic_config__ = STRICT
 
     id: str | None = None
     """Of the snapshot; single resources without one are a snapshot together."""
@@ -98,6 +111,8 @@ class RecordedResource:
 class RecordedReward:
     """How well a rollout did, or one call of it."""
 
+    __pydantic_config__ = STRICT
+
     rollout_id: str
     value: float
     call: int | None = None
@@ -121,7 +136,7 @@ class Record:
         Raises:
             ConfigError: It is no rollout: an unknown key, a wrong type, or calls given twice.
         """
-        found = RecordedRollout(**validate(RecordedRollout, self.values, self.where))
+        found = self._checked(RecordedRollout)
         sources = ("output", "messages", "calls", "spans")
         given = [name for name in sources if getattr(found, name) is not None]
         if len(given) > 1:
@@ -135,14 +150,26 @@ class Record:
 
     def resource(self) -> RecordedResource:
         """It, checked; errors as in ``rollout``."""
-        found = RecordedResource(**validate(RecordedResource, self.values, self.where))
+        found = self._checked(RecordedResource)
         if (found.resources is None) == (found.name is None):
             raise ConfigError(f"{self.where}: expected 'resources', or 'name' and 'type'")
         return found
 
     def reward(self) -> RecordedReward:
         """It, checked; errors as in ``rollout``."""
-        return RecordedReward(**validate(RecordedReward, self.values, self.where))
+        return self._checked(RecordedReward)
+
+    def _checked(self, kind: type[T]) -> T:
+        try:
+            return _adapter(kind).validate_python(self.values)
+        except ValidationError:
+            # It reads the fields' docs out of the source, for its messages: too slow for each line.
+            return kind(**validate(kind, self.values, self.where))
+
+
+@cache
+def _adapter(kind: type[T]) -> TypeAdapter[T]:
+    return TypeAdapter(kind)
 
 
 def read_records(path: Path) -> Iterator[Record]:
