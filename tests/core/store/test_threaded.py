@@ -3,7 +3,9 @@ import inspect
 import pytest
 
 from agl.errors import StoreUnavailableError
+from agl.server import LightningStoreServer
 from agl.store.base import LightningStore
+from agl.store.forwarding import ForwardingStore
 from agl.store.memory import InMemoryLightningStore
 from agl.store.threaded import LightningStoreThreaded
 
@@ -14,9 +16,10 @@ class LoopBoundStore(InMemoryLightningStore):
         return {"async_safe": True}
 
 
-def test_every_method_is_forwarded():
+@pytest.mark.parametrize("facade", [LightningStoreThreaded, LightningStoreServer])
+def test_every_method_is_forwarded(facade):
     own = {name for name, value in vars(LightningStore).items() if inspect.isfunction(value)}
-    assert own - {"__init__"} <= set(vars(LightningStoreThreaded))
+    assert own <= {*vars(ForwardingStore), *vars(facade)}
 
 
 def test_it_is_thread_safe_whatever_it_wraps():
