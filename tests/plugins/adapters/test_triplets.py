@@ -194,3 +194,14 @@ def test_the_two_spans_of_a_litellm_call_make_one_triplet(trace) -> None:
 
 def test_no_spans_give_no_proxy_triplets() -> None:
     assert LlmProxyTraceToTriplet().adapt([]) == []
+
+
+def test_the_ledgers_own_span_changes_nothing(trace) -> None:
+    session = trace.span("session", start_time=100.0, end_time=150.0)
+    for name, start in (("writer", 101.0), ("critic", 111.0)):
+        agent = {"agent.name": name}
+        trace.span("agent", agent, parent_id=session.span_id, start_time=start, end_time=start + 9)
+    # Only its time says whose call it is.
+    trace.gateway([1], [2], parent_id=session.span_id, start_time=102.0, end_time=103.0)
+    trace.span("agentlightning.ledger", {"agentlightning.ledger.part": "{}"}, start_time=200.0)
+    assert summary(TracerTraceToTriplet().adapt(trace.spans)) == [(None, None, "writer")]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agl.errors import AdapterError
-from agl.semconv import AGL_VIRTUAL, ModelCallAttributes as Key
+from agl.semconv import AGL_LEDGER, AGL_VIRTUAL, ModelCallAttributes as Key
 from agl.types import Span
 
 VIRTUAL_ROOT = "virtual-root"
@@ -52,7 +52,7 @@ def ordered(spans: Sequence[Span]) -> list[Span]:
 
 
 def build_tree(spans: Sequence[Span]) -> Node:
-    """Link spans by their parent ids.
+    """Link spans by their parent ids; the ledger's own spans, which no agent wrote, are left out.
 
     A parent that is referred to and missing becomes a node without a span, as wide as its children;
     several roots get a common one. Siblings stand in the order of their start.
@@ -60,6 +60,7 @@ def build_tree(spans: Sequence[Span]) -> Node:
     Raises:
         AdapterError: There are no spans.
     """
+    spans = [span for span in spans if span.name != AGL_LEDGER]
     if not spans:
         raise AdapterError("expected the spans of a rollout, got none")
     nodes: dict[tuple[str, str, str], Node] = {}
