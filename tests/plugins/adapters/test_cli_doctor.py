@@ -68,6 +68,11 @@ async def past_the_gateway(task, llm: agl.LLM) -> float:
     return 1.0
 
 @agl.rollout
+async def uses_a_tool(task, llm: agl.LLM) -> None:
+    await ask(llm)
+    agl.emit_annotation({"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "look"})
+
+@agl.rollout
 async def swallows_an_error(task, llm: agl.LLM) -> float:
     try:
         await ask(llm, "fail")
@@ -97,6 +102,17 @@ class Serves(agl.Algorithm):
 
 class Prompts(Serves):
     default_adapter = "messages"
+
+class Triplets(Serves):
+    default_adapter = "triplet"
+
+class Validates(agl.Algorithm):
+    async def run(self, train_dataset=None, val_dataset=None):
+        if val_dataset is None:
+            raise agl.errors.ConfigError("no validation tasks")
+        await self.get_store().enqueue_rollout(val_dataset[0], mode="val")
+        import asyncio
+        await asyncio.sleep(60)
 
 class Idle(agl.Algorithm):
     async def run(self, train_dataset=None, val_dataset=None):
@@ -302,6 +318,32 @@ def test_each_fault_is_found_with_its_fix_and_exit_code_1(
     (finding,) = [finding for finding in diagnosis["findings"] if finding["code"] == code]
     assert said in finding["message"]
     assert fix in finding["fix"]
+
+
+def test_triplets_without_token_ids_are_a_warning(doctor: Doctor) -> None:
+    code, diagnosis = doctor(
+        "gateway={type: proxy, callbacks: []}", "algorithm.type=doctor_agents:Triplets"
+    )
+    assert (code, codes(diagnosis)) == (0, {"no_token_ids": "warning"})
+
+
+def test_validation_tasks_are_given_to_an_algorithm_that_insists(doctor: Doctor) -> None:
+    code, diagnosis = doctor(
+        "algorithm=doctor_agents:Validates", "val=tasks.jsonl", "agent=doctor_agents:never_asks",
+        "resources={llm: {type: llm, endpoint: 'http://127.0.0.1:9/v1', model: m}}",
+    )  # fmt: skip
+    assert code == 1
+    assert diagnosis["rollout"]["mode"] == "val"
+    assert codes(diagnosis) == {"not_trained_mode": "warning", "no_calls": "error"}
+
+
+def test_automatic_rewards_count_as_rewards(doctor: Doctor) -> None:
+    code, diagnosis = doctor(
+        "agent=doctor_agents:uses_a_tool",
+        "adapter={credit: per_call, air: {on_tool_success: 0.5}}",
+    )
+    assert (code, diagnosis["rewards"], codes(diagnosis)) == (0, [], {})
+    assert diagnosis["calls"][0]["reward"] == 0.5
 
 
 def test_an_unused_reward_is_a_warning_and_something_can_still_be_learned(doctor: Doctor) -> None:

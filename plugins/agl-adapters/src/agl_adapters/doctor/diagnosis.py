@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from agl.adapter import TraceToTripletBase
 from agl.emitter import find_reward_spans, get_rewards_from_span
 from agl.errors import AglError
 from agl.types import (
@@ -29,6 +30,8 @@ from agl_adapters.doctor.trial import Trial
 from agl_adapters.rows import RowSet, TraceToRows
 
 Level = Literal["error", "warning", "note"]
+TOKENS_ONLY = ("no_token_ids", "no_logprobs", "structured_output")
+"""Reasons that keep a call from training weights, and from nothing else."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,10 @@ def diagnose(trial: Trial, tokenizer: str | None = None) -> Diagnosis:
     elif trial.error is not None:
         finding = Finding("error", "algorithm_failed", trial.error, "See: agl --debug doctor FILE")
         result.findings.append(finding)
+    if trial.rollout.mode not in (None, "train"):
+        message = f"the first rollout of the algorithm is of mode {trial.rollout.mode!r}"
+        fix = FIXES["not_trained_mode"]
+        result.findings.append(Finding("warning", "not_trained_mode", message, fix))
     # Without rows, credit still tells which call a reward would reach.
     account = rows if rows is not None else TraceToRows().adapt(own, attempts=trial.attempts)
     records = [
@@ -99,7 +106,7 @@ def diagnose(trial: Trial, tokenizer: str | None = None) -> Diagnosis:
         result.findings += _of_calls(result)
         result.findings += _of_rewards(result, account)
         result.findings += _of_rows(account)
-        result.findings += _of_adapter(trial, rows)
+        result.findings += _of_adapter(trial, rows, result.calls)
     result.trainable = _is_trainable(result, account, attempt)
     return result
 
@@ -136,7 +143,7 @@ def _graded(
     exclusion = _exclusion(call.call_id, account)
     if exclusion is not None:
         credit = exclusion.credit
-        if not counts_tokens and exclusion.reason in ("no_token_ids", "no_logprobs"):
+        if not counts_tokens and exclusion.reason in TOKENS_ONLY:
             exclusion = None
     return Graded(
         call_id=call.call_id,
@@ -247,7 +254,8 @@ def _some_left(result: Diagnosis) -> bool:
 
 
 def _of_rewards(result: Diagnosis, account: RowSet) -> list[Finding]:
-    if not result.rewards:
+    # AIR's rewards are no spans, but they reach calls.
+    if not result.rewards and all(call.reward is None for call in result.calls):
         return [Finding("error", "no_reward", "the agent gave no reward", FIXES["no_reward"])]
     values = {reward["span_id"]: reward["value"] for reward in result.rewards}
     return [
@@ -260,7 +268,7 @@ def _of_rewards(result: Diagnosis, account: RowSet) -> list[Finding]:
             FIXES[exclusion.reason],
         )
         for exclusion in account.ledger.exclusions
-        # Without calls, that they are missing is said already; AIR's rewards are no spans.
+        # Without calls, that they are missing is said already.
         if exclusion.kind == "reward" and result.calls and exclusion.call_id in values
     ]
 
@@ -280,9 +288,13 @@ def _of_rows(account: RowSet) -> list[Finding]:
     ]
 
 
-def _of_adapter(trial: Trial, rows: RowSet | None) -> list[Finding]:
+def _of_adapter(trial: Trial, rows: RowSet | None, calls: Sequence[Graded]) -> list[Finding]:
     if rows is not None or trial.adapter is None:
         return []
+    if isinstance(trial.adapter, TraceToTripletBase) and any(c.grade in "BC" for c in calls):
+        message = "some triplets have no token ids or no log-probabilities"
+        fix = f"Fine for prompts; to train weights: {FIXES['no_token_ids']}"
+        return [Finding("warning", "no_token_ids", message, fix)]
     used = [a.attempt_id for a in trial.attempts if a.status == "succeeded"][-1:]
     spans = [span for span in trial.spans if span.attempt_id in used]
     if not spans:
