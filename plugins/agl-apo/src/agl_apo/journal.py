@@ -1,0 +1,114 @@
+"""What a run has done, in the store, so that a run which was killed goes on where it was.
+
+A run is a function of its options, its datasets, its random seed, the answers of the models and
+the rewards. Rewards are rollouts with durable keys; everything else that cost something or was
+decided is an entry: a rollout that no runner claims, whose metadata has the question and the
+answer under ``"prompts"``. Running again reads instead of asking.
+"""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from agl.errors import ConfigError
+from agl.types import Failure, Rollout
+
+if TYPE_CHECKING:
+    from agl.store.base import LightningStore
+
+FIELD = "prompts"
+"""Key in the metadata of every rollout of a run."""
+
+
+class Journal:
+    """The entries of one run.
+
+    Args:
+        store: Where they are.
+        run_name: Whose; several runs may share a store.
+        algorithm: Stands in every entry.
+    """
+
+    def __init__(self, store: "LightningStore", run_name: str, algorithm: str) -> None:
+        self.store = store
+        self.run_name = run_name
+        self.algorithm = algorithm
+
+    def metadata(self, kind: str, **values: Any) -> dict[str, Any]:
+        """Metadata of a rollout of this run."""
+        return {FIELD: {"run": self.run_name, "algorithm": self.algorithm, "kind": kind, **values}}
+
+    def key(self, *parts: object) -> str:
+        """A durable key of this run."""
+        return "/".join(str(part) for part in (self.algorithm, self.run_name, *parts))
+
+    async def once(
+        self, kind: str, name: str, question: Any, ask: Callable[[], Awaitable[dict[str, Any]]]
+    ) -> dict[str, Any]:
+        """The recorded answer, or that of ``ask``, which is recorded.
+
+        What ``ask`` raises is recorded as the entry's failure and raised; the next run asks again.
+        """
+        entry = await self.store.start_rollout(
+            {"kind": kind, "name": name, "question": question},
+            metadata=self.metadata(kind, name=name),
+            key=self.key(kind, name),
+        )
+        known: dict[str, Any] = (entry.metadata or {})[FIELD]
+        if "answer" in known:
+            return known["answer"]
+        try:
+            answer = await ask()
+        except Exception as error:
+            if entry.status not in ("failed", "succeeded"):
+                failure = Failure(
+                    boundary="model", type=type(error).__qualname__, message=str(error)
+                )
+                await self.store.update_attempt(
+                    entry.rollout_id, "latest", status="failed", error=failure
+                )
+            raise
+        metadata = {FIELD: {**known, "answer": answer}}
+        await self.store.update_rollout(entry.rollout_id, metadata=metadata)
+        if entry.status not in ("failed", "succeeded"):
+            await self.store.update_attempt(entry.rollout_id, "latest", status="succeeded")
+        return answer
+
+    async def note(self, kind: str, name: str, value: dict[str, Any]) -> dict[str, Any]:
+        """Record a value; the answer is what was recorded first."""
+
+        async def given() -> dict[str, Any]:
+            return value
+
+        return await self.once(kind, name, None, given)
+
+    async def begin(self, options: dict[str, Any]) -> None:
+        """Record what the run depends on, or compare it with what was recorded.
+
+        Raises:
+            ConfigError: The run was begun with something else.
+        """
+        recorded = await self.note("start", "options", options)
+        for name, value in options.items():
+            if recorded.get(name) != value:
+                raise ConfigError(
+                    f"run {self.run_name!r} of this store was begun with another {name}: "
+                    f"{_short(recorded.get(name))} then, {_short(value)} now. Continue it with "
+                    "what it had, or give another run_name"
+                )
+
+
+async def entries(
+    store: "LightningStore", kinds: set[str] | None = None
+) -> AsyncGenerator[tuple[Rollout, dict[str, Any]]]:
+    """All rollouts of prompt runs in a store with what their metadata says, in order."""
+    from agl.commandline import each_rollout
+
+    async for rollout in each_rollout(store):
+        values = (rollout.metadata or {}).get(FIELD)
+        if values is not None and (kinds is None or values["kind"] in kinds):
+            yield rollout, values
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:79]}…"

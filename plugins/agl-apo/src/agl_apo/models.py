@@ -1,0 +1,122 @@
+"""The models that criticise and edit prompts, behind an OpenAI-compatible address."""
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agl.errors import AlgorithmError, ConfigError
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+
+class EmptyAnswerError(AlgorithmError):
+    """A model answered with no text."""
+
+
+@dataclass(frozen=True)
+class Models:
+    """A client and the sampling of its calls."""
+
+    client: "AsyncOpenAI"
+    temperature: float = 1.0
+
+    async def ask(self, model: str, prompt: str) -> dict[str, Any]:
+        """The answer as ``text``, and ``tokens`` as the endpoint counts them.
+
+        Raises:
+            EmptyAnswerError: There is no text in the answer.
+        """
+        answer = await self.client.chat.completions.create(
+            model=model,
+            messages=[{"role": "user", "content": prompt}],
+            temperature=self.temperature,
+        )
+        text = (answer.choices[0].message.content or "") if answer.choices else ""
+        if not text.strip():
+            raise EmptyAnswerError(f"model {model!r} returned nothing")
+        tokens = answer.usage.total_tokens if answer.usage else 0
+        return {"text": text.strip(), "tokens": tokens, "model": model}
+
+
+def make_client(client: Any, base_url: str | None, api_key: str | None) -> "AsyncOpenAI":
+    """The client given, or one for the address given.
+
+    Raises:
+        ConfigError: Both were given, or there is no key.
+    """
+    from openai import AsyncOpenAI, OpenAI, OpenAIError
+
+    if isinstance(client, OpenAI):
+        raise ConfigError("the client must be an openai.AsyncOpenAI; got the synchronous OpenAI")
+    if client is not None:
+        if base_url is not None or api_key is not None:
+            raise ConfigError("give either a client, or base_url and api_key; both were given")
+        return client
+    try:
+        return AsyncOpenAI(base_url=base_url, api_key=api_key)
+    except OpenAIError as error:
+        raise ConfigError(
+            f"no client for the models that edit prompts: {error}. Give api_key (and base_url), "
+            "or set OPENAI_API_KEY"
+        ) from None
+
+
+def bare(text: str) -> str:
+    """An edited prompt without what models put around it against their instructions."""
+    fenced = re.fullmatch(r"\s*```[\w-]*\n(.*?)\n?```\s*", text, re.S)
+    text = fenced.group(1) if fenced else text
+    tagged = re.fullmatch(r"\s*<prompt>\n?(.*?)\n?</prompt>\s*", text, re.S)
+    return tagged.group(1) if tagged else text
+
+
+def read_template(given: str | None, default: str) -> str:
+    """The text of a meta-prompt: our own, a file's, or as given.
+
+    Args:
+        given: Jinja text, or the path of a ``.j2``, ``.jinja`` or ``.jinja2`` file; None for ours.
+        default: The name of ours.
+
+    Raises:
+        ConfigError: No such file, or Jinja cannot read it.
+    """
+    from jinja2 import Environment, TemplateSyntaxError
+
+    ours = str(Path(__file__).parent / "prompts" / f"{default}.j2")
+    text = ours if given is None else given
+    if "\n" not in text and text.endswith((".j2", ".jinja", ".jinja2")):
+        try:
+            text = Path(text).read_text(encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"{default}_template: cannot be read: {error}") from None
+    try:
+        Environment().parse(text)
+    except TemplateSyntaxError as error:
+        raise ConfigError(f"{default}_template, line {error.lineno}: {error.message}") from None
+    return text
+
+
+@cache
+def _compiled(text: str) -> Any:
+    from jinja2 import Environment, StrictUndefined
+
+    return Environment(undefined=StrictUndefined, trim_blocks=True).from_string(text)
+
+
+def fill(text: str, **values: Any) -> str:
+    """Fill a meta-prompt.
+
+    Raises:
+        ConfigError: It asks for something that there is not.
+    """
+    from jinja2 import UndefinedError
+
+    try:
+        return _compiled(text).render(**values)
+    except UndefinedError as error:
+        raise ConfigError(
+            f"a template for the models cannot be filled: {error}; there is "
+            f"{', '.join(sorted(values))}"
+        ) from None

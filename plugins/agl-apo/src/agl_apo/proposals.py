@@ -1,0 +1,172 @@
+"""New candidates: a critique of a prompt by a model, and an edit of it by another."""
+
+import asyncio
+import json
+import random
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from agl.errors import AdapterError, AlgorithmError, ConfigError
+from agl_apo.evaluate import Candidate, Score
+from agl_apo.models import bare, fill
+from agl_apo.templates import placeholders
+
+if TYPE_CHECKING:
+    from agl_apo.apo import APO
+    from agl_apo.session import Session
+
+
+class Proposer:
+    """Makes the candidates of a round.
+
+    Args:
+        options: The algorithm.
+        session: Its run.
+    """
+
+    def __init__(self, options: "APO", session: "Session") -> None:
+        self.options = options
+        self.session = session
+        self._targets = list(session.templates)
+
+    async def propose(
+        self, number: int, beam: Sequence[Candidate], known: Sequence[Candidate]
+    ) -> list[Candidate]:
+        """Edited prompts that can be tried; why others cannot is in ``session.dropped``.
+
+        Args:
+            number: Of the round.
+            beam: What is edited.
+            known: All candidates so far.
+
+        Raises:
+            AlgorithmError: No model call of the round brought anything.
+        """
+        branches = self.options.branch_factor
+        places = [(parent, branch) for parent in range(len(beam)) for branch in range(branches)]
+        answers = await asyncio.gather(
+            *(self._edit(number, beam[parent], parent, branch) for parent, branch in places),
+            return_exceptions=True,
+        )
+        errors = [answer for answer in answers if isinstance(answer, BaseException)]
+        for error in errors:
+            if isinstance(error, ConfigError) or not isinstance(error, Exception):
+                raise error
+        if len(errors) == len(answers):
+            raise AlgorithmError(
+                f"APO: none of the {len(places)} critiques and edits of round {number} came back; "
+                f"the first failed with {type(errors[0]).__name__}: {errors[0]}. Are the models "
+                f"{self.options.gradient_model!r} and {self.options.apply_edit_model!r} there? "
+                "Running again continues here"
+            ) from errors[0]
+        new: list[Candidate] = []
+        for (parent, branch), answer in zip(places, answers, strict=True):
+            name = _name(number, parent, branch)
+            target = self._target(number, branch)
+            why = f"no edit came back: {type(answer).__name__}: {answer}"
+            text = None if isinstance(answer, BaseException) else answer
+            candidate = await self.session.admit(
+                name, beam[parent], {} if text is None else {target: text}, [*known, *new], why
+            )
+            if candidate is not None:
+                new.append(candidate)
+        return new
+
+    def _target(self, number: int, branch: int) -> str:
+        """Targets take turns, over branches and rounds."""
+        turn = (number - 1) * self.options.branch_factor + branch
+        return self._targets[turn % len(self._targets)]
+
+    async def _edit(self, number: int, parent: Candidate, index: int, branch: int) -> str:
+        options, session = self.options, self.session
+        target, name = self._target(number, branch), _name(number, index, branch)
+        template = session.templates[target]
+        shared = {"what": what_it_is(session.setup.targets, target), "prompt": parent.texts[target]}
+
+        async def criticise() -> dict[str, Any]:
+            scores = self._sample(parent, f"{session.setup.seed}/{name}")
+            prompt = fill(
+                options.critique_templates[branch % len(options.critique_templates)],
+                **shared,
+                reward_range=session.setup.limits.reward_range,
+                experiments=[await self._experiment(score, target) for score in scores],
+            )
+            return await options.models.ask(options.gradient_model, prompt)
+
+        critique = await session.ask("critique", name, criticise)
+
+        async def edit() -> dict[str, Any]:
+            prompt = fill(
+                options.edit_templates[branch % len(options.edit_templates)],
+                **shared,
+                critique=critique,
+                engine=template.engine,
+                placeholders=[
+                    f"{{{field}}}" if template.engine == "f-string" else f"{{{{ {field} }}}}"
+                    for field in sorted(placeholders(template))
+                ],
+            )
+            return await options.models.ask(options.apply_edit_model, prompt)
+
+        return bare(await session.ask("edit", name, edit))
+
+    def _sample(self, parent: Candidate, seed: str) -> list[Score]:
+        """Some of the parent's evaluations, about half of them from its worst."""
+        rng = random.Random(seed)
+        scores = self.session.evaluator.known(parent, "search")
+        rng.shuffle(scores)
+        size = min(self.options.gradient_batch_size, len(scores))
+        worst = sorted(scores, key=lambda score: score.reward)[: (size + 1) // 2]
+        rest = [score for score in scores if score not in worst]
+        return [*worst, *rest[: size - len(worst)]]
+
+    async def _experiment(self, score: Score, target: str) -> dict[str, Any]:
+        low, high = self.session.setup.limits.reward_range
+        task = self.session.evaluator.tasks["search"][score.task]
+        return {
+            "task": task if isinstance(task, str) else json.dumps(task, ensure_ascii=False),
+            "reward": round(low + score.reward * (high - low), 3),
+            "failure": score.failure,
+            "messages": await self._messages(score, self.options.agents.get(target)),
+        }
+
+    async def _messages(self, score: Score, agent: str | None) -> list[dict[str, str]]:
+        """The longest conversation that the agent had: later calls repeat the earlier ones."""
+        spans = await self.options.get_store().query_spans(score.rollout_id, "latest")
+        adapter = self.options.get_adapter()
+        try:
+            adapted: Any = adapter.adapt(list(spans))
+        except AdapterError as error:
+            return [{"role": "note", "content": f"The conversation cannot be read: {error}"}]
+        if not isinstance(adapted, list):
+            raise ConfigError(
+                f"APO reads chat messages; the adapter {type(adapter).__name__} gave "
+                f"{type(adapted).__name__}. Use the adapter 'messages', or leave the adapter out"
+            )
+        calls: list[Any] = [
+            call
+            for call in adapted
+            if agent is None or call.get("metadata", {}).get("agent_name") == agent
+        ]
+        last: list[Any] = max((call["messages"] for call in calls), key=len, default=[])
+        return [{"role": str(m["role"]), "content": _content(m)} for m in last]
+
+
+def what_it_is(targets: Sequence[str] | Mapping[str, str] | None, name: str) -> str:
+    """How the models are told about a prompt."""
+    return f"{targets[name]} ({name!r})" if isinstance(targets, Mapping) else f"the prompt {name!r}"
+
+
+def _name(number: int, parent: int, branch: int) -> str:
+    """The same place of the search has the same id, whatever became of the others."""
+    return f"r{number}.{parent + 1}.{branch + 1}"
+
+
+def _content(message: Mapping[str, Any]) -> str:
+    content = message.get("content")
+    text = content if isinstance(content, str) else json.dumps(content) if content else ""
+    calls = "".join(
+        f"\n{call['function']['name']}({call['function']['arguments']})"
+        for call in message.get("tool_calls") or ()
+    )
+    return (text + calls).strip()

@@ -1,0 +1,505 @@
+"""What APO and GEPA share: what is optimised, the run in the store, the decision and its result."""
+
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agl.errors import AlgorithmError, ConfigError
+from agl.types import Dataset, NamedResources, PromptTemplate
+from agl_apo.copying import copied_tasks
+from agl_apo.decision import Decision, Rule, decide
+from agl_apo.evaluate import Candidate, Evaluator, Limits, check_range
+from agl_apo.journal import Journal
+from agl_apo.templates import BrokenTemplateError, check_edit, placeholders
+
+if TYPE_CHECKING:
+    from agl.algorithm import Algorithm
+
+logger = logging.getLogger("agl_apo")
+
+SEED = "seed"
+"""Id of the candidate that the run begins with."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run came to."""
+
+    decision: Decision | None
+    """None where no candidate was better than the seed even in the search."""
+    prompts: dict[str, str]
+    """The accepted texts, else the seed's."""
+    best: str
+    """Id of the candidate that they are of."""
+    leader: str
+    """Id of the candidate that was best in the search, accepted or not."""
+    evaluations: int
+    """In all."""
+    evaluations_held_out: int
+    """For the decision."""
+    failed_evaluations: int
+    """They counted as the lowest reward."""
+    model_calls: int
+    tokens: int
+    """Of those calls, as the endpoint counts them."""
+    copies: tuple[int, ...]
+    """Train tasks that the best prompt copies from."""
+    resources_id: str
+    """The snapshot that holds it, the store's latest."""
+    run_dir: str
+    """Where the best prompts are files."""
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the seed was replaced."""
+        return self.decision is not None and self.decision.accepted
+
+    def as_json(self) -> dict[str, Any]:
+        """Its fields."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The options that both algorithms have."""
+
+    algorithm: str
+    targets: Sequence[str] | Mapping[str, str] | None
+    rule: Rule
+    limits: Limits
+    max_evaluations: int | None
+    seed: int
+    run_name: str
+    run_dir: str | None
+
+    def check(self) -> None:
+        """Refuse what is wrong whatever the data.
+
+        Raises:
+            ConfigError: An option is out of range.
+        """
+        check_range(self.limits.reward_range)
+        self.rule.check(10**6)
+
+
+@dataclass
+class Session:
+    """One run, begun or continued."""
+
+    setup: Setup
+    journal: Journal
+    evaluator: Evaluator
+    templates: dict[str, PromptTemplate]
+    """Of the targets, as they were at first."""
+    others: NamedResources
+    """Resources that are not optimised."""
+    seed: Candidate
+    leader: Candidate
+    """Best in the search so far."""
+    tokens: int = 0
+    model_calls: int = 0
+    dropped: dict[str, str] = field(default_factory=dict[str, str])
+    """Candidate id -> why it never ran."""
+
+    @property
+    def left(self) -> float:
+        """Evaluations that the search may still spend."""
+        most = self.setup.max_evaluations
+        if most is None:
+            return float("inf")
+        return most - self.evaluator.total - self.reserve
+
+    @property
+    def reserve(self) -> int:
+        """Evaluations that are kept for the decision."""
+        held_out = len(self.evaluator.tasks["held_out"])
+        return 2 * self.setup.rule.pairs(held_out) - self.evaluator.spent["held_out"]
+
+    async def publish(self, candidate: Candidate) -> str:
+        """Store a candidate as a snapshot; its id."""
+        store = self.journal.store
+        resources_id = self.journal.key(candidate.candidate_id).replace("/", "-")
+        resources = self.as_resources(candidate)
+        stored = await store.get_resources_by_id(resources_id)
+        if stored is None or stored.resources != resources:
+            await store.update_resources(resources_id, resources)
+        self.evaluator.resources_ids[candidate.candidate_id] = resources_id
+        return resources_id
+
+    def as_resources(self, candidate: Candidate) -> NamedResources:
+        """The snapshot of a candidate."""
+        edited = {
+            name: template.model_copy(update={"template": candidate.texts[name]})
+            for name, template in self.templates.items()
+        }
+        return {**self.others, **edited}
+
+    @property
+    def held_out(self) -> Sequence[Any]:
+        """Tasks of the decision."""
+        return self.evaluator.tasks["held_out"]
+
+    def best_prompt(self, name: str | None, result: "Result | None") -> PromptTemplate:
+        """A target's text: what was accepted, or while there is no result the leader's.
+
+        Raises:
+            ConfigError: No such target, or several and none named.
+        """
+        if name is None and len(self.templates) == 1:
+            name = next(iter(self.templates))
+        if name not in self.templates:
+            raise ConfigError(
+                f"get_best_prompt: {'which prompt' if name is None else f'no prompt {name!r}'}? "
+                f"Optimised are {', '.join(map(repr, self.templates))}"
+            )
+        text = (self.leader.texts if result is None else result.prompts)[name]
+        return self.templates[name].model_copy(update={"template": text})
+
+    async def ask(self, kind: str, name: str, ask: Callable[[], Awaitable[dict[str, Any]]]) -> str:
+        """The text of a model's answer, asked for once, and counted."""
+        answer = await self.journal.once(kind, name, None, ask)
+        self.model_calls += 1
+        self.tokens += answer["tokens"]
+        return answer["text"]
+
+    async def admit(
+        self,
+        candidate_id: str,
+        parent: Candidate,
+        edits: Mapping[str, str],
+        known: Sequence[Candidate],
+        why_none: str,
+    ) -> Candidate | None:
+        """A candidate made of edits, recorded and published; None when it cannot be tried.
+
+        Args:
+            candidate_id: Its id.
+            parent: What was edited.
+            edits: Target -> its new text; none when no model gave one.
+            known: All candidates so far; a repetition is dropped.
+            why_none: The reason for none.
+        """
+        texts = {**parent.texts, **edits}
+        dropped = None if edits else why_none
+        for target, text in edits.items():
+            try:
+                check_edit(self.templates[target], text)
+            except BrokenTemplateError as error:
+                dropped = f"the edit breaks {target!r}: {error}"
+        twin = next((one for one in known if one.texts == texts), None)
+        if dropped is None and twin is not None:
+            dropped = f"the same as {twin.candidate_id!r}"
+        copies = () if dropped else self.copies_of(texts)
+        recorded = await self.journal.note(
+            "candidate",
+            candidate_id,
+            {
+                "parent": parent.candidate_id,
+                "edits": dict(edits),
+                "dropped": dropped,
+                "copies": list(copies),
+            },
+        )
+        if recorded["dropped"] is not None:
+            self.dropped[candidate_id] = recorded["dropped"]
+            logger.info("candidate %s dropped: %s", candidate_id, recorded["dropped"])
+            return None
+        texts = {**parent.texts, **recorded["edits"]}
+        candidate = Candidate(candidate_id, texts, parent.candidate_id, tuple(recorded["copies"]))
+        await self.publish(candidate)
+        return candidate
+
+    async def note_round(
+        self, number: int, beam: Sequence[Candidate], candidates: Sequence[Candidate]
+    ) -> None:
+        """Record where the search stands after a round."""
+        self.leader = beam[0]
+        scores = {
+            candidate.candidate_id: [
+                score.reward for score in self.evaluator.known(candidate, "search")
+            ]
+            for candidate in candidates
+        }
+        leader = scores[self.leader.candidate_id]
+        mean = sum(leader) / len(leader)
+        logger.info(
+            "round %d: candidate %s leads with a mean reward of %.3f over %d evaluations (the "
+            "search's own view); %d evaluations so far",
+            number,
+            self.leader.candidate_id,
+            mean,
+            len(leader),
+            self.evaluator.total,
+        )
+        await self.journal.note(
+            "round",
+            str(number),
+            {
+                "beam": [candidate.candidate_id for candidate in beam],
+                "evaluations": self.evaluator.total,
+                "leader_mean": mean,
+                "scores": {
+                    name: {"mean": sum(rewards) / len(rewards), "evaluations": len(rewards)}
+                    for name, rewards in scores.items()
+                    if rewards
+                },
+                "tokens": self.tokens,
+            },
+        )
+
+    def copies_of(self, texts: Mapping[str, str]) -> tuple[int, ...]:
+        """Train tasks that any text copies from."""
+        tasks = self.evaluator.tasks["search"]
+        found = {
+            number
+            for name, text in texts.items()
+            for number in copied_tasks(text, self.seed.texts[name], tasks)
+        }
+        return tuple(sorted(found))
+
+    def require_success(self) -> None:
+        """Stop when the seed cannot be run at all.
+
+        Raises:
+            AlgorithmError: All of its evaluations failed; says why, and about placeholders.
+        """
+        scores = self.evaluator.known(self.seed, "search")
+        failures = [score.failure for score in scores if score.failure is not None]
+        if not failures or len(failures) < len(scores):
+            return
+        why = max(set(failures), key=failures.count)
+        raise AlgorithmError(
+            f"{self.setup.algorithm}: all {len(failures)} evaluations of the first prompt failed, "
+            f"most often with {why!r}.{self._missing(scores[0].task)}"
+        )
+
+    def _missing(self, number: int) -> str:
+        task = self.evaluator.tasks["search"][number]
+        has = sorted(map(str, task)) if isinstance(task, Mapping) else None
+        for name, template in self.templates.items():
+            lacking = sorted(placeholders(template) - set(has or ()))
+            if lacking:
+                what = f"keys {', '.join(map(repr, has))}" if has else f"{task!r}, without keys"
+                return (
+                    f" Prompt {name!r} asks for {', '.join(map(repr, lacking))}; the task has "
+                    f"{what}"
+                )
+        return ""
+
+    async def finish(self) -> Result:
+        """Decide about the leader, publish the better of the two, write the files."""
+        decision: Decision | None = None
+        if self.leader.texts != self.seed.texts:
+            most = self.setup.max_evaluations
+            spent = self.evaluator.spent["search"]
+            pairs = None if most is None else (most - spent) // 2
+            found = await decide(self.evaluator, self.seed, self.leader, self.setup.rule, pairs)
+            # Recorded, so that the same is said however often the run is continued.
+            recorded = await self.journal.note("decision", "final", found.as_json())
+            decision = Decision(**recorded)
+        accepted = decision is not None and decision.accepted
+        best = self.leader if accepted else self.seed
+        run_dir = Path(
+            self.setup.run_dir
+            or Path("agl-runs") / time.strftime(f"{self.setup.algorithm}-%Y%m%d-%H%M%S")
+        )
+        store = self.journal.store
+        resources_id = self.journal.key("best").replace("/", "-")
+        await store.update_resources(resources_id, self.as_resources(best))
+        result = Result(
+            decision=decision,
+            prompts=dict(best.texts),
+            best=best.candidate_id,
+            leader=self.leader.candidate_id,
+            evaluations=self.evaluator.total,
+            evaluations_held_out=self.evaluator.spent["held_out"],
+            failed_evaluations=sum(
+                score.failure is not None
+                for scores in self.evaluator.scores.values()
+                for score in scores.values()
+            ),
+            model_calls=self.model_calls,
+            tokens=self.tokens,
+            copies=best.copies,
+            resources_id=resources_id,
+            run_dir=str(run_dir),
+        )
+        await self.journal.note("result", "final", result.as_json())
+        write_files(run_dir, result)
+        say(result)
+        return result
+
+
+def write_files(run_dir: Path, result: Result) -> None:
+    """Write ``best_prompt.<name>.txt`` per prompt, and ``result.json``."""
+    run_dir.mkdir(parents=True, exist_ok=True)
+    for name, text in result.prompts.items():
+        (run_dir / f"best_prompt.{name}.txt").write_text(text, encoding="utf-8")
+    text = json.dumps(result.as_json(), indent=2, ensure_ascii=False)
+    (run_dir / "result.json").write_text(text + "\n", encoding="utf-8")
+
+
+def say(result: Result) -> None:
+    """Log the outcome."""
+    decision = result.decision
+    if decision is None:
+        logger.info(
+            "no candidate was better than the seed in the search; the seed stays (%d evaluations)",
+            result.evaluations,
+        )
+        return
+    logger.info(
+        "candidate %s %s: mean reward %.3f instead of %.3f on %d held-out tasks; gain %+.3f, "
+        "%.0f %% interval %+.3f to %+.3f (%s); %d evaluations, %d of them for the decision",
+        decision.challenger,
+        "accepted" if decision.accepted else "not accepted, the seed stays",
+        decision.challenger_mean,
+        decision.seed_mean,
+        decision.tasks,
+        decision.gain,
+        100 * decision.confidence,
+        decision.lower,
+        decision.upper,
+        decision.reason,
+        result.evaluations,
+        result.evaluations_held_out,
+    )
+    if result.failed_evaluations:
+        logger.warning(
+            "%d evaluations failed and counted as the lowest reward; see: agl rollouts --status "
+            "failed",
+            result.failed_evaluations,
+        )
+    if result.copies:
+        logger.warning("the best prompt copies from the train tasks %s", list(result.copies))
+
+
+async def open_session(
+    algorithm: "Algorithm",
+    setup: Setup,
+    options: Mapping[str, Any],
+    train_dataset: Dataset[Any] | None,
+    val_dataset: Dataset[Any] | None,
+    round_cost: int,
+) -> Session:
+    """Check the request, and begin or find the run in the store.
+
+    Args:
+        algorithm: Has store and resources.
+        setup: Options of both algorithms.
+        options: Options of this one; a run is continued only with the same.
+        train_dataset: For the search.
+        val_dataset: For the decision.
+        round_cost: Evaluations that the smallest search takes.
+
+    Raises:
+        ConfigError: Something is wrong or too small; nothing was spent.
+    """
+    train, held_out = _datasets(setup.algorithm, train_dataset, val_dataset)
+    setup.rule.check(len(held_out))
+    _check_budget(setup, len(held_out), round_cost)
+    resources = dict(algorithm.get_initial_resources() or {})
+    templates = _targets(setup, resources)
+    journal = Journal(algorithm.get_store(), setup.run_name, setup.algorithm)
+    seed = Candidate(SEED, {name: template.template for name, template in templates.items()})
+    await journal.begin(
+        {
+            **options,
+            "seed prompts": dict(seed.texts),
+            "engines": {name: template.engine for name, template in templates.items()},
+            "train_dataset": _digest(train),
+            "val_dataset": _digest(held_out),
+            "seed": setup.seed,
+            "rule": asdict(setup.rule),
+            "max_evaluations": setup.max_evaluations,
+            "reward_range": list(setup.limits.reward_range),
+        }
+    )
+    others = {name: value for name, value in resources.items() if name not in templates}
+    proxy = algorithm.get_llm_proxy()
+    if proxy is not None and not any(r.resource_type != "prompt_template" for r in others.values()):
+        others["llm"] = proxy.as_resource()
+    evaluator = Evaluator(
+        journal=journal,
+        tasks={"search": train, "held_out": held_out},
+        seed=setup.seed,
+        limits=setup.limits,
+    )
+    session = Session(setup, journal, evaluator, templates, others, seed, seed)
+    await session.publish(seed)
+    return session
+
+
+def _datasets(
+    name: str, train_dataset: Dataset[Any] | None, val_dataset: Dataset[Any] | None
+) -> tuple[list[Any], list[Any]]:
+    train, val = (
+        [] if dataset is None else [dataset[index] for index in range(len(dataset))]
+        for dataset in (train_dataset, val_dataset)
+    )
+    for given, what in ((train, "train_dataset"), (val, "val_dataset")):
+        if not given:
+            raise ConfigError(
+                f"{name}: there is no {what}. It searches with train_dataset and decides with "
+                "val_dataset; give both to fit()"
+            )
+    seen = {_digest(task) for task in train}
+    held_out = [task for task in val if _digest(task) not in seen]
+    if len(held_out) < len(val):
+        logger.warning(
+            "%d of %d tasks of val_dataset are in train_dataset too; they are not held out, and "
+            "have no part in the decision",
+            len(val) - len(held_out),
+            len(val),
+        )
+    return train, held_out
+
+
+def _digest(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True, default=repr)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _check_budget(setup: Setup, num_held_out: int, round_cost: int) -> None:
+    most = setup.max_evaluations
+    pairs = setup.rule.pairs(num_held_out)
+    needed = 2 * pairs + round_cost
+    if most is not None and most < needed:
+        raise ConfigError(
+            f"{setup.algorithm}: max_evaluations={most} is too small to conclude: the decision "
+            f"plans {pairs} pairs of evaluations to find a gain of {setup.rule.smallest_gain:g}, "
+            f"and the smallest search takes {round_cost}. Give max_evaluations={needed} or more, "
+            "or a larger smallest_gain"
+        )
+
+
+def _targets(setup: Setup, resources: NamedResources) -> dict[str, PromptTemplate]:
+    prompts = {
+        name: resource for name, resource in resources.items()
+        if isinstance(resource, PromptTemplate)
+    }  # fmt: skip
+    if not prompts:
+        raise ConfigError(
+            f"{setup.algorithm}: there is no PromptTemplate to improve. Give one: "
+            "Trainer(initial_resources={'prompt_template': agl.PromptTemplate(template=...)}), or "
+            "the key resources in agl.yaml"
+        )
+    names = list(prompts) if setup.targets is None else list(setup.targets)
+    for name in names:
+        if name not in prompts:
+            raise ConfigError(
+                f"{setup.algorithm}: targets: there is no PromptTemplate {name!r}; there is "
+                f"{', '.join(map(repr, prompts))}"
+            )
+        try:
+            placeholders(prompts[name])
+        except BrokenTemplateError as error:
+            raise ConfigError(
+                f"prompt {name!r} is no {prompts[name].engine} template: {error}"
+            ) from None
+    return {name: prompts[name] for name in names}

@@ -1,0 +1,96 @@
+"""Templates in three engines: which placeholders one has, whether it is whole, what it renders to.
+
+f-string templates are filled by ``str.format``, Jinja ones by jinja2, and POML ones by the package
+``poml`` (extra ``poml``), which starts Node and takes more than a second for each.
+"""
+
+import re
+from string import Formatter
+from typing import Any
+
+from agl.errors import ConfigError
+from agl.types import PromptTemplate
+
+
+class BrokenTemplateError(ValueError):
+    """A template that its engine cannot read, or that lacks or adds a placeholder."""
+
+
+def placeholders(template: PromptTemplate) -> set[str]:
+    """Names that the template wants values for.
+
+    Raises:
+        BrokenTemplateError: Its engine cannot read it.
+    """
+    text = template.template
+    if template.engine == "f-string":
+        try:
+            fields = [field for _, field, _, _ in Formatter().parse(text) if field is not None]
+        except ValueError as error:
+            raise BrokenTemplateError(
+                f"{error}; in an f-string template a literal brace is written twice"
+            ) from None
+        names = {re.split(r"[.\[]", field)[0] for field in fields}
+        odd = sorted(name for name in names if not name.isidentifier())
+        if odd:
+            raise BrokenTemplateError(
+                f"{{{odd[0]}}} is no placeholder; in an f-string template a literal brace is "
+                "written twice"
+            )
+        return names
+    if template.engine == "jinja":
+        from jinja2 import Environment, TemplateSyntaxError, meta
+
+        try:
+            parsed = Environment().parse(text)
+        except TemplateSyntaxError as error:
+            raise BrokenTemplateError(f"line {error.lineno}: {error.message}") from None
+        return meta.find_undeclared_variables(parsed)
+    if text.count("{{") != text.count("}}"):
+        raise BrokenTemplateError("'{{' and '}}' do not pair")
+    return set(re.findall(r"{{\s*([A-Za-z_]\w*)", text))
+
+
+def check_edit(seed: PromptTemplate, text: str) -> None:
+    """Refuse an edited text that cannot take the place of the seed.
+
+    Raises:
+        BrokenTemplateError: It is empty, cannot be read, or has other placeholders.
+    """
+    if not text.strip():
+        raise BrokenTemplateError("the model returned nothing")
+    wanted = placeholders(seed)
+    found = placeholders(PromptTemplate(template=text, engine=seed.engine))
+    if lost := sorted(wanted - found):
+        raise BrokenTemplateError(f"it lost the placeholder {', '.join(map(repr, lost))}")
+    if added := sorted(found - wanted):
+        raise BrokenTemplateError(
+            f"it asks for {', '.join(map(repr, added))}, which the agent does not give; it gives "
+            f"{', '.join(map(repr, sorted(wanted))) or 'nothing'}"
+        )
+
+
+def render(template: PromptTemplate, **values: Any) -> str:
+    """Fill a template of any engine; of a POML one the text of all its messages.
+
+    Raises:
+        KeyError: An f-string placeholder has no value.
+        ConfigError: ``poml`` is not installed.
+    """
+    if template.engine != "poml":
+        return template.format(**values)
+    try:
+        import poml
+    except ImportError:
+        raise ConfigError(
+            "PromptTemplate engine 'poml' needs 'poml', which is not installed. "
+            "Run: pip install 'agl-apo[poml]'"
+        ) from None
+    messages: Any = poml.poml(template.template, context=values, format="openai_chat")
+    return "\n\n".join(_text(message["content"]) for message in messages["messages"])
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    return "\n".join(part.get("text", "") for part in content)
