@@ -9,6 +9,7 @@ from agl.semconv import ModelCallAttributes
 from agl.types import ModelCall, Span
 from agl.utils.otel import extract_links_from_attributes, query_linked_spans
 from agl_adapters.air import AIR_RULE
+from agl_adapters.sources.gateway import is_gateway_span
 
 CLOSING_SECONDS = 0.05
 """A gateway may close a call's span so much later than the agent has read the answer."""
@@ -37,6 +38,8 @@ def rewards_of(spans: Sequence[Span]) -> list[Reward]:
     """The rewards among spans, in the same order."""
     rewards: list[Reward] = []
     for span in spans:
+        if is_gateway_span(span):
+            continue  # most spans are, with many attributes to look through and no reward
         dimensions = {reward.name: reward.value for reward in get_rewards_from_span(span)}
         if dimensions:
             rewards.append(Reward(span, dimensions))
