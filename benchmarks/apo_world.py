@@ -1,4 +1,4 @@
-"""A planted problem for prompt optimisers: what a prompt is worth is known exactly, without a model.
+"""A planted problem for prompt optimisers: what a prompt is worth is known, without a model.
 
 A task needs two of six facts. A worker succeeds with a chance of 0.1, 0.4 or 0.95 when the prompt
 has none, one or both of them, and each useless fact in the prompt takes a tenth of that chance off.

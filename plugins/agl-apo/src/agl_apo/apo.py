@@ -113,7 +113,7 @@ class APO(Algorithm):
     ) -> None:
         from agl_apo.decision import Rule
         from agl_apo.evaluate import Limits
-        from agl_apo.models import Models, make_client, read_template
+        from agl_apo.models import Models, read_template
         from agl_apo.session import Setup
 
         sizes = {
@@ -150,8 +150,7 @@ class APO(Algorithm):
             read_template(text, "critique") for text in _as_list(critique_template)
         ]
         self.edit_templates = [read_template(text, "edit") for text in _as_list(edit_template)]
-        client = make_client(async_openai_client, base_url, api_key)
-        self.models = Models(client, diversity_temperature)
+        self.models = Models(async_openai_client, base_url, api_key, diversity_temperature)
         self.result: Result | None = None
         """Set when ``run`` has ended."""
         self._session: Session | None = None
@@ -197,7 +196,8 @@ class APO(Algorithm):
         if self.run_initial_validation:
             count = min(self.val_batch_size, self.setup.rule.pairs(len(session.held_out)))
             await session.evaluator.extend([session.seed], "held_out", range(count))
-        await self._search(session)
+        async with self.models:
+            await self._search(session)
         self.result = await session.finish()
 
     async def _search(self, session: "Session") -> None:

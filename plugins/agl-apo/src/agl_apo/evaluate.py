@@ -27,7 +27,7 @@ Split = Literal["search", "held_out"]
 MODES: Mapping[Split, RolloutMode] = {"search": "train", "held_out": "val"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Candidate:
     """Texts of the prompts that are optimised, and where they came from."""
 
@@ -75,6 +75,8 @@ class Evaluator:
     tasks: Mapping[Split, Sequence[Any]]
     seed: int
     limits: Limits
+    shuffled: bool = True
+    """Whether the search's stream has its tasks in random order."""
     resources_ids: dict[str, str] = field(default_factory=dict[str, str])
     """Candidate id -> the snapshot that holds it."""
     scores: dict[tuple[str, Split], dict[int, Score]] = field(
@@ -90,6 +92,8 @@ class Evaluator:
     def task_at(self, split: Split, position: int) -> int:
         """Position in the dataset of the stream's task."""
         number = len(self.tasks[split])
+        if split == "search" and not self.shuffled:
+            return position % number
         order = list(range(number))
         random.Random(f"{self.seed}/{split}/{position // number}").shuffle(order)
         return order[position % number]

@@ -1,7 +1,6 @@
 """The models that criticise and edit prompts, behind an OpenAI-compatible address."""
 
 import re
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,12 +15,54 @@ class EmptyAnswerError(AlgorithmError):
     """A model answered with no text."""
 
 
-@dataclass(frozen=True)
 class Models:
-    """A client and the sampling of its calls."""
+    """A client, and how it samples; calls are made within an ``async with`` block.
 
-    client: "AsyncOpenAI"
-    temperature: float = 1.0
+    Args:
+        client: An ``openai.AsyncOpenAI``; None for one of our own in each block.
+        base_url: Of our own.
+        api_key: Of our own.
+        temperature: Of every call.
+
+    Raises:
+        ConfigError: The client cannot be used, an address or a key was given beside it, or there is
+            no key.
+    """
+
+    def __init__(
+        self, client: Any, base_url: str | None, api_key: str | None, temperature: float
+    ) -> None:
+        from openai import OpenAI
+
+        if isinstance(client, OpenAI):
+            raise ConfigError(
+                "the client must be an openai.AsyncOpenAI; got the synchronous OpenAI"
+            )
+        if client is not None and (base_url is not None or api_key is not None):
+            raise ConfigError("give either a client, or base_url and api_key; both were given")
+        self.temperature = temperature
+        self._given: AsyncOpenAI | None = client
+        self._options: dict[str, Any] = {"base_url": base_url, "api_key": api_key}
+        self.client = client or self._make()
+
+    async def __aenter__(self) -> None:
+        if self._given is None:
+            self.client = self._make()
+
+    async def __aexit__(self, *error: object) -> None:
+        if self._given is None:
+            await self.client.close()
+
+    def _make(self) -> "AsyncOpenAI":
+        from openai import AsyncOpenAI, OpenAIError
+
+        try:
+            return AsyncOpenAI(**self._options)
+        except OpenAIError as error:
+            raise ConfigError(
+                f"no client for the models that edit prompts: {error}. Give api_key (and "
+                "base_url), or set OPENAI_API_KEY"
+            ) from None
 
     async def ask(self, model: str, prompt: str) -> dict[str, Any]:
         """The answer as ``text``, and ``tokens`` as the endpoint counts them.
@@ -39,29 +80,6 @@ class Models:
             raise EmptyAnswerError(f"model {model!r} returned nothing")
         tokens = answer.usage.total_tokens if answer.usage else 0
         return {"text": text.strip(), "tokens": tokens, "model": model}
-
-
-def make_client(client: Any, base_url: str | None, api_key: str | None) -> "AsyncOpenAI":
-    """The client given, or one for the address given.
-
-    Raises:
-        ConfigError: Both were given, or there is no key.
-    """
-    from openai import AsyncOpenAI, OpenAI, OpenAIError
-
-    if isinstance(client, OpenAI):
-        raise ConfigError("the client must be an openai.AsyncOpenAI; got the synchronous OpenAI")
-    if client is not None:
-        if base_url is not None or api_key is not None:
-            raise ConfigError("give either a client, or base_url and api_key; both were given")
-        return client
-    try:
-        return AsyncOpenAI(base_url=base_url, api_key=api_key)
-    except OpenAIError as error:
-        raise ConfigError(
-            f"no client for the models that edit prompts: {error}. Give api_key (and base_url), "
-            "or set OPENAI_API_KEY"
-        ) from None
 
 
 def bare(text: str) -> str:

@@ -6,6 +6,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from agl.algorithm import Algorithm
 from agl.errors import AdapterError, AlgorithmError, ConfigError
 from agl_apo.evaluate import Candidate, Score
 from agl_apo.models import bare, fill
@@ -28,6 +29,7 @@ class Proposer:
         self.options = options
         self.session = session
         self._targets = list(session.templates)
+        self._experiments = Experiments(options, session, options.agents)
 
     async def propose(
         self, number: int, beam: Sequence[Candidate], known: Sequence[Candidate]
@@ -89,7 +91,7 @@ class Proposer:
                 options.critique_templates[branch % len(options.critique_templates)],
                 **shared,
                 reward_range=session.setup.limits.reward_range,
-                experiments=[await self._experiment(score, target) for score in scores],
+                experiments=[await self._experiments.show(score, target) for score in scores],
             )
             return await options.models.ask(options.gradient_model, prompt)
 
@@ -120,28 +122,45 @@ class Proposer:
         rest = [score for score in scores if score not in worst]
         return [*worst, *rest[: size - len(worst)]]
 
-    async def _experiment(self, score: Score, target: str) -> dict[str, Any]:
+
+class Experiments:
+    """What models are shown of evaluations: task, reward, failure, conversation.
+
+    Args:
+        algorithm: Has store and adapter.
+        session: Its run.
+        agents: Prompt -> the agent whose calls are shown.
+    """
+
+    def __init__(self, algorithm: Algorithm, session: "Session", agents: Mapping[str, str]) -> None:
+        self.algorithm = algorithm
+        self.session = session
+        self.agents = agents
+
+    async def show(self, score: Score, target: str) -> dict[str, Any]:
+        """One evaluation: ``task``, ``reward``, ``failure`` and ``messages``."""
         low, high = self.session.setup.limits.reward_range
         task = self.session.evaluator.tasks["search"][score.task]
         return {
             "task": task if isinstance(task, str) else json.dumps(task, ensure_ascii=False),
             "reward": round(low + score.reward * (high - low), 3),
             "failure": score.failure,
-            "messages": await self._messages(score, self.options.agents.get(target)),
+            "messages": await self._messages(score, self.agents.get(target)),
         }
 
     async def _messages(self, score: Score, agent: str | None) -> list[dict[str, str]]:
         """The longest conversation that the agent had: later calls repeat the earlier ones."""
-        spans = await self.options.get_store().query_spans(score.rollout_id, "latest")
-        adapter = self.options.get_adapter()
+        spans = await self.algorithm.get_store().query_spans(score.rollout_id, "latest")
+        adapter = self.algorithm.get_adapter()
         try:
             adapted: Any = adapter.adapt(list(spans))
         except AdapterError as error:
             return [{"role": "note", "content": f"The conversation cannot be read: {error}"}]
         if not isinstance(adapted, list):
             raise ConfigError(
-                f"APO reads chat messages; the adapter {type(adapter).__name__} gave "
-                f"{type(adapted).__name__}. Use the adapter 'messages', or leave the adapter out"
+                f"{type(self.algorithm).__name__} reads chat messages; the adapter "
+                f"{type(adapter).__name__} gave {type(adapted).__name__}. Use the adapter "
+                "'messages', or leave the adapter out"
             )
         calls: list[Any] = [
             call

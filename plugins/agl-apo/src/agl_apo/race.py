@@ -2,7 +2,8 @@
 
 A new candidate runs the first ``step`` tasks of the stream. Then the most promising candidates, new
 and old, run ``step`` more each, until the round's share of evaluations is used. Most promising is
-who has the highest value plus uncertainty; the best value wins:
+who has the highest value plus uncertainty; the leader is who has the highest value minus
+uncertainty, and the next beam is the leader and the highest values besides:
 
     value        m + (sum of (reward - task) + k (parents - m)) / (n + k)
     uncertainty  sqrt(1 / (8 (n + 1)))
@@ -64,24 +65,26 @@ async def race(
     await evaluator.extend(candidates, "search", range(sizes.step))
     begun = evaluator.total
     while evaluator.total - begun < sizes.share:
-        value = values(evaluator, candidates, parents)
-        promise = {
-            one.candidate_id: value[one.candidate_id]
-            + math.sqrt(0.125 / (1 + _count(evaluator, one)))
-            for one in candidates
-        }
-        chosen = sorted(candidates, key=lambda one: -promise[one.candidate_id])[: sizes.width]
+        value, doubt = values(evaluator, candidates, parents), doubts(evaluator, candidates)
+        chosen = sorted(candidates, key=lambda one: -(value[one] + doubt[one]))[: sizes.width]
         for length in sorted({_count(evaluator, one) for one in chosen}):
             alike = [one for one in chosen if _count(evaluator, one) == length]
             await evaluator.extend(alike, "search", range(length, length + sizes.step))
-    value = values(evaluator, candidates, parents)
-    return sorted(candidates, key=lambda one: -value[one.candidate_id])[: sizes.width]
+    value, doubt = values(evaluator, candidates, parents), doubts(evaluator, candidates)
+    leader = max(candidates, key=lambda one: value[one] - doubt[one])
+    others = sorted((one for one in candidates if one is not leader), key=lambda one: -value[one])
+    return [leader, *others][: sizes.width]
+
+
+def doubts(evaluator: "Evaluator", candidates: Sequence["Candidate"]) -> dict["Candidate", float]:
+    """The uncertainty of each value; see the module's docstring."""
+    return {one: math.sqrt(0.125 / (1 + _count(evaluator, one))) for one in candidates}
 
 
 def values(
     evaluator: "Evaluator", candidates: Sequence["Candidate"], parents: Sequence["Candidate"]
-) -> dict[str, float]:
-    """Candidate id -> value; see the module's docstring."""
+) -> dict["Candidate", float]:
+    """What each is thought to be worth; see the module's docstring."""
     of_task: defaultdict[int, list[float]] = defaultdict(list)
     for candidate in candidates:
         for score in evaluator.known(candidate, "search"):
@@ -93,11 +96,11 @@ def values(
         for task, rewards in of_task.items()
     }
     pull = PSEUDO * (mean_reward(evaluator, parents) - mean)
-    result: dict[str, float] = {}
+    result: dict[Candidate, float] = {}
     for candidate in candidates:
         scores = evaluator.known(candidate, "search")
         surplus = math.fsum(score.reward - task_mean[score.task] for score in scores)
-        result[candidate.candidate_id] = mean + (surplus + pull) / (len(scores) + PSEUDO)
+        result[candidate] = mean + (surplus + pull) / (len(scores) + PSEUDO)
     return result
 
 

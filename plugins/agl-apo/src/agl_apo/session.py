@@ -386,6 +386,7 @@ async def open_session(
     train_dataset: Dataset[Any] | None,
     val_dataset: Dataset[Any] | None,
     round_cost: int,
+    shuffled: bool = True,
 ) -> Session:
     """Check the request, and begin or find the run in the store.
 
@@ -396,6 +397,7 @@ async def open_session(
         train_dataset: For the search.
         val_dataset: For the decision.
         round_cost: Evaluations that the smallest search takes.
+        shuffled: See ``Evaluator``.
 
     Raises:
         ConfigError: Something is wrong or too small; nothing was spent.
@@ -429,6 +431,7 @@ async def open_session(
         tasks={"search": train, "held_out": held_out},
         seed=setup.seed,
         limits=setup.limits,
+        shuffled=shuffled,
     )
     session = Session(setup, journal, evaluator, templates, others, seed, seed)
     await session.publish(seed)

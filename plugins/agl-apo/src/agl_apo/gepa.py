@@ -1,0 +1,326 @@
+"""GEPA: reflective prompt evolution, by the package ``gepa``, over the same store and decision.
+
+GEPA's engine is synchronous and runs in a thread; what it wants evaluated or reflected on comes
+back to the event loop and goes through the store, with durable keys. A run that was killed is
+played again from there, by the same seed and the same answers, and pays for nothing twice.
+
+Source: L. Agrawal et al., "GEPA: Reflective Prompt Evolution Can Outperform Reinforcement Learning"
+(arXiv:2507.19457), package ``gepa``. Where we differ: the train dataset is its training and its
+validation set, and our validation dataset is held out for the decision (``agl_apo.decision``).
+"""
+
+import asyncio
+import hashlib
+import json
+import logging
+from collections import Counter
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from agl.algorithm import Algorithm
+from agl.errors import AlgorithmError, ConfigError
+from agl.types import Dataset, PromptTemplate
+from agl_apo.evaluate import Candidate, Score
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+    from agl_apo.session import Result, Session
+
+logger = logging.getLogger("agl_apo")
+
+T = TypeVar("T")
+
+
+class GEPA(Algorithm):
+    """Improve prompts by reflective evolution over a Pareto front (the package ``gepa``).
+
+    The tasks of ``train_dataset`` are for the search, those of ``val_dataset`` are held out for the
+    decision, which is the same as that of ``apo``. Needs ``pip install 'agl-apo[gepa]'``.
+
+    Args:
+        async_openai_client: An ``openai.AsyncOpenAI`` for reflections; if left out, one is made of
+            ``base_url`` and ``api_key``, or of ``OPENAI_BASE_URL`` and ``OPENAI_API_KEY``.
+        reflection_model: Writes the new prompts.
+        temperature: Of that model.
+        reflection_minibatch_size: Evaluations that a reflection sees.
+        candidate_selection: Which candidate is evolved next.
+        use_merge: Whether candidates are merged, too.
+        max_evaluations: Evaluations at most, those of the decision among them; refused when too few
+            to conclude.
+        targets: Names of the prompts to optimise, or name -> what it is. All prompt templates if
+            left out.
+        agents: Name of a prompt -> the agent whose model calls its reflections see; else all calls.
+        rollout_batch_timeout: After so many seconds, what has not ended of evaluations that were
+            queued together counts as failed.
+        smallest_gain: A gain in mean reward (scaled to 0..1) below which a change is not wanted.
+        confidence: Of the interval of the gain; a prompt is accepted when it excludes zero.
+        max_repeats: How often at most each held-out task runs for each of the two prompts.
+        reward_range: The lowest and the highest possible reward.
+        unresponsive_seconds: An evaluation whose runner is silent for longer begins again.
+        base_url: Address of the model.
+        api_key: Its key.
+        seed: Of all random choices.
+        run_name: Names the run in the store.
+        run_dir: Folder for the best prompts and the result; by default ``agl-runs/gepa-<time>``.
+
+    Raises:
+        ConfigError: An option is wrong.
+    """
+
+    default_adapter = "messages"
+
+    def __init__(
+        self,
+        async_openai_client: "AsyncOpenAI | None" = None,
+        *,
+        reflection_model: str = "gpt-5-mini",
+        temperature: float = 1.0,
+        reflection_minibatch_size: int = 3,
+        candidate_selection: str = "pareto",
+        use_merge: bool = False,
+        max_evaluations: int = 1000,
+        targets: list[str] | dict[str, str] | None = None,
+        agents: dict[str, str] | None = None,
+        rollout_batch_timeout: float | None = 3600.0,
+        smallest_gain: float = 0.25,
+        confidence: float = 0.95,
+        max_repeats: int = 3,
+        reward_range: tuple[float, float] = (0.0, 1.0),
+        unresponsive_seconds: float = 60.0,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        seed: int = 0,
+        run_name: str = "gepa",
+        run_dir: str | None = None,
+    ) -> None:
+        import gepa  # noqa: F401  # that it is missing is said now, with the extra that brings it
+
+        from agl_apo.decision import Rule
+        from agl_apo.evaluate import Limits
+        from agl_apo.models import Models
+        from agl_apo.session import Setup
+
+        if reflection_minibatch_size < 1:
+            raise ConfigError(
+                "GEPA: reflection_minibatch_size must be at least 1; "
+                f"got {reflection_minibatch_size}"
+            )
+        self.setup = Setup(
+            algorithm="gepa",
+            targets=targets,
+            rule=Rule(confidence, smallest_gain, max_repeats),
+            limits=Limits(reward_range, rollout_batch_timeout, unresponsive_seconds),
+            max_evaluations=max_evaluations,
+            seed=seed,
+            run_name=run_name,
+            run_dir=run_dir,
+        )
+        self.setup.check()
+        self.reflection_model = reflection_model
+        self.reflection_minibatch_size = reflection_minibatch_size
+        self.candidate_selection = candidate_selection
+        self.use_merge = use_merge
+        self.agents = agents or {}
+        self.models = Models(async_openai_client, base_url, api_key, temperature)
+        self.result: Result | None = None
+        """Set when ``run`` has ended."""
+        self._session: Session | None = None
+
+    def get_best_prompt(self, name: str | None = None) -> PromptTemplate:
+        """The accepted prompt, else the first one; while ``run`` runs, the best of the search.
+
+        Raises:
+            AlgorithmError: ``run`` has not begun.
+            ConfigError: No such target, or several and none named.
+        """
+        if self._session is None:
+            raise AlgorithmError("GEPA has not run yet; there is no best prompt")
+        return self._session.best_prompt(name, self.result)
+
+    async def run(
+        self,
+        train_dataset: Dataset[Any] | None = None,
+        val_dataset: Dataset[Any] | None = None,
+    ) -> None:
+        """Search, decide, publish.
+
+        Raises:
+            ConfigError: The request is wrong or too small; nothing was spent.
+            AlgorithmError: The first prompt cannot be run, or the model does not answer.
+        """
+        from agl_apo.session import open_session
+
+        self.result = None
+        options = {
+            "reflection": [
+                self.reflection_model,
+                self.models.temperature,
+                self.reflection_minibatch_size,
+            ],
+            "search": [self.candidate_selection, self.use_merge],
+        }
+        num_train = len(train_dataset) if train_dataset is not None else 0
+        # The first prompt on all tasks, then one step: both on a minibatch, the new one on all.
+        cost = 2 * num_train + 2 * self.reflection_minibatch_size
+        session = await open_session(
+            self, self.setup, options, train_dataset, val_dataset, cost, shuffled=False
+        )
+        self._session = session
+        bridge = Bridge(self, session, asyncio.get_running_loop())
+        async with self.models:
+            await asyncio.to_thread(bridge.optimize)
+        self.result = await session.finish()
+
+
+class Bridge:
+    """GEPA's adapter: what it asks for in its thread is done on the event loop.
+
+    Args:
+        options: The algorithm.
+        session: Its run.
+        loop: Where the store is used.
+    """
+
+    # GEPA looks whether its adapter has a proposer of its own.
+    propose_new_texts = None
+
+    def __init__(self, options: GEPA, session: "Session", loop: asyncio.AbstractEventLoop) -> None:
+        from agl_apo.proposals import Experiments
+
+        self.options = options
+        self.session = session
+        self._loop = loop
+        self._experiments = Experiments(options, session, options.agents)
+        self._admitted: dict[str, Candidate | None] = {_digest(session.seed.texts): session.seed}
+        self._parent = session.seed
+        self._times: Counter[tuple[str, int]] = Counter()
+        self._questions: Counter[str] = Counter()
+        self._best: tuple[float, Candidate] | None = None
+        self._rounds = 0
+
+    def optimize(self) -> None:
+        """Run the engine; in a thread of its own."""
+        from gepa.api import optimize
+
+        session, options = self.session, self.options
+        most, num_tasks = options.setup.max_evaluations, len(session.evaluator.tasks["search"])
+        assert most is not None
+        # It looks at the budget between steps, and a step may take so many more.
+        step = num_tasks + 2 * options.reflection_minibatch_size
+        optimize(
+            seed_candidate=dict(session.seed.texts),
+            trainset=list(range(num_tasks)),
+            adapter=self,  # pyright: ignore[reportArgumentType]
+            reflection_lm=self.reflect,  # pyright: ignore[reportArgumentType]
+            reflection_minibatch_size=options.reflection_minibatch_size,
+            candidate_selection_strategy=options.candidate_selection,  # pyright: ignore[reportArgumentType]
+            use_merge=options.use_merge,
+            max_metric_calls=most - session.reserve - step,
+            stop_callbacks=lambda gepa_state: options.is_budget_spent(),
+            logger=_Log(),
+            seed=session.setup.seed,
+        )
+
+    def evaluate(
+        self, batch: list[int], candidate: dict[str, str], capture_traces: bool = False
+    ) -> Any:
+        """Scores of a candidate on tasks; zeros at no cost for one that cannot be tried."""
+        from gepa.core.adapter import EvaluationBatch
+
+        admitted = self._await(self._admit(candidate))
+        if admitted is None:
+            return EvaluationBatch(
+                outputs=[None] * len(batch),
+                scores=[0.0] * len(batch),
+                trajectories=[] if capture_traces else None,
+                num_metric_calls=0,
+            )
+        if capture_traces:
+            self._parent = admitted
+        scores = self._await(self._run(admitted, batch))
+        return EvaluationBatch(
+            outputs=[score.rollout_id for score in scores],
+            scores=[score.reward for score in scores],
+            trajectories=scores if capture_traces else None,
+        )
+
+    def make_reflective_dataset(
+        self, candidate: dict[str, str], eval_batch: Any, components_to_update: list[str]
+    ) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        """What reflections are shown: task, conversation and reward."""
+
+        async def shown(target: str) -> list[dict[str, Any]]:
+            experiments = [
+                await self._experiments.show(score, target) for score in eval_batch.trajectories
+            ]
+            return [
+                {
+                    "Inputs": one["task"],
+                    "Generated Outputs": "\n".join(
+                        f"{message['role']}: {message['content']}" for message in one["messages"]
+                    ),
+                    "Feedback": f"reward {one['reward']}"
+                    + (f"; it failed: {one['failure']}" if one["failure"] else ""),
+                }
+                for one in experiments
+            ]
+
+        return {target: self._await(shown(target)) for target in components_to_update}
+
+    def reflect(self, prompt: Any) -> str:
+        """The model's answer, recorded."""
+        text = prompt if isinstance(prompt, str) else json.dumps(prompt)
+        digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+        self._questions[digest] += 1
+        name = f"{digest}.{self._questions[digest]}"
+
+        async def ask() -> dict[str, Any]:
+            return await self.options.models.ask(self.options.reflection_model, text)
+
+        return self._await(self.session.ask("reflection", name, ask))
+
+    async def _admit(self, texts: dict[str, str]) -> Candidate | None:
+        digest = _digest(texts)
+        if digest not in self._admitted:
+            edits = {name: text for name, text in texts.items() if text != self._parent.texts[name]}
+            self._admitted[digest] = await self.session.admit(
+                f"g{len(self._admitted)}", self._parent, edits, [], "no prompt was changed"
+            )
+        return self._admitted[digest]
+
+    async def _run(self, candidate: Candidate, tasks: Sequence[int]) -> list[Score]:
+        evaluator, num_tasks = self.session.evaluator, len(self.session.evaluator.tasks["search"])
+        positions: list[int] = []
+        for task in tasks:
+            positions.append(self._times[candidate.candidate_id, task] * num_tasks + task)
+            self._times[candidate.candidate_id, task] += 1
+        await evaluator.extend([candidate], "search", positions)
+        self.session.require_success()
+        known = evaluator.scores[candidate.candidate_id, "search"]
+        scores = [known[position] for position in positions]
+        if len(tasks) == num_tasks:
+            await self._note(candidate, sum(score.reward for score in scores) / num_tasks)
+        return scores
+
+    async def _note(self, candidate: Candidate, mean: float) -> None:
+        """GEPA has taken a candidate up, and run it on all tasks."""
+        if self._best is None or mean > self._best[0]:
+            self._best = (mean, candidate)
+        self._rounds += 1
+        tried = [one for one in self._admitted.values() if one is not None]
+        await self.session.note_round(self._rounds, [self._best[1]], tried)
+
+    def _await(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+
+class _Log:
+    """GEPA's own log, at level debug."""
+
+    def log(self, message: str) -> None:
+        logger.debug("gepa: %s", message)
+
+
+def _digest(texts: Mapping[str, str]) -> str:
+    return json.dumps(texts, sort_keys=True)
