@@ -93,10 +93,10 @@ def test_unknown_name_is_an_attribute_error() -> None:
 
 def test_name_of_an_absent_plugin_says_what_to_install() -> None:
     run = subprocess.run(
-        [sys.executable, "-c", "import agl; agl.APO"], capture_output=True, text=True
+        [sys.executable, "-c", "import agl; agl.VERL"], capture_output=True, text=True
     )
     assert run.returncode != 0
-    assert "pip install agl-apo" in run.stderr
+    assert "pip install agl-verl" in run.stderr
 
 
 def test_submodules_of_the_guides_can_be_imported() -> None:
