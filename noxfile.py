@@ -79,6 +79,17 @@ def bench_rows(session: nox.Session) -> None:
     session.run("python", "benchmarks/credit_toy.py")
 
 
+@nox.session(name="bench-apo")
+def bench_apo(session: nox.Session) -> None:
+    """Prompt optimisers on a planted problem, and prompt runs that are killed.
+
+    -- --peer PYTHON measures 0.3.0's APO beside them.
+    """
+    session.install("./core", "./plugins/agl-adapters", "./plugins/agl-apo[gepa]", OPENAI)
+    session.run("python", "benchmarks/apo_crash.py", "--kills", "20")
+    session.run("python", "benchmarks/apo.py", *session.posargs)
+
+
 @nox.session
 def crash(session: nox.Session) -> None:
     """Kill server and runners 200 times under load, and count what was lost."""
@@ -96,6 +107,7 @@ def tests(session: nox.Session) -> None:
     install_all(session)
     # TRL: our loss and gradients are compared with its.
     session.install("matplotlib>=3.9", "trl==1.16.0", "schemathesis>=4", ANTHROPIC)
+    session.install("./plugins/agl-apo[gepa]")
     # The contract and house tests again: now the plugins' components and docs take part.
     session.run(
         "pytest", "tests/plugins", "tests/acceptance", "tests/house", "tests/contract",

@@ -39,6 +39,8 @@ async def worker(
 def train(folder: Path, url: str) -> None:
     """A run, begun or continued; writes ``answer.json`` at its end."""
     logging.disable(logging.WARNING)
+    (folder / "working").touch()
+    begun = time.perf_counter()
     algorithm = agl.APO(
         base_url=url,
         api_key="none",
@@ -63,23 +65,26 @@ def train(folder: Path, url: str) -> None:
         name: value for name, value in algorithm.result.as_json().items() if name != "run_dir"
     }
     (folder / "answer.json").write_text(json.dumps(answer))
+    (folder / "seconds").write_text(str(time.perf_counter() - begun))
 
 
 def run_killed(folder: Path, url: str, kills: int, rng: random.Random, life: float) -> int:
-    """Start, kill, start again; how many kills there were.
+    """Start, kill, start again until it ends; how many kills there were.
 
     Args:
         folder: Of the run.
         url: Of the proposer.
         kills: At most so many.
         rng: Of the moments.
-        life: A process lives for up to so many seconds.
+        life: A process that is killed works for up to so many seconds before.
     """
     folder.mkdir()
     done = 0
     while True:
-        command = [sys.executable, __file__, "--train", str(folder), "--url", url]
-        process = subprocess.Popen(command)
+        (folder / "working").unlink(missing_ok=True)
+        process = subprocess.Popen([sys.executable, __file__, "--train", str(folder), "--url", url])
+        while process.poll() is None and not (folder / "working").exists():
+            time.sleep(0.01)
         try:
             if process.wait(timeout=rng.uniform(0, life) if done < kills else None) != 0:
                 raise RuntimeError(f"the run failed with {process.returncode}")
@@ -107,24 +112,29 @@ async def paid_twice(folder: Path) -> tuple[int, int]:
 
 def compare(kills: int, seed: int) -> bool:
     """Whether a run that is killed so often comes to the same end."""
-    rng = random.Random(seed)
+    rng, done, bad, lost_in_all = random.Random(seed), 0, 0, 0
     with (
         tempfile.TemporaryDirectory(prefix="apo-crash-") as folder,
         EchoLLM(Proposer(0, repeatable=True)) as llm,
     ):
-        root, begun = Path(folder), time.perf_counter()
-        run_killed(root / "whole", llm.url, 0, rng, 1)
-        life = 1.2 * (time.perf_counter() - begun)
-        done = run_killed(root / "killed", llm.url, kills, rng, life)
-        whole, killed = (
-            json.loads((root / name / "answer.json").read_text()) for name in ("whole", "killed")
-        )
-        again, lost = asyncio.run(paid_twice(root / "killed"))
+        root = Path(folder)
+        run_killed(root / "whole", llm.url, 0, rng, 0)
+        whole = json.loads((root / "whole" / "answer.json").read_text())
+        life = float((root / "whole" / "seconds").read_text())
+        runs = 0
+        while done < kills:
+            runs += 1
+            name = root / f"killed-{runs}"
+            done += run_killed(name, llm.url, kills - done, rng, life)
+            again, lost = asyncio.run(paid_twice(name))
+            lost_in_all += lost
+            same = json.loads((name / "answer.json").read_text()) == whole
+            bad += again + (not same)
     print(
-        f"{done} kills; {whole['evaluations']} evaluations, {lost} of them begun again, {again} "
-        f"paid twice; the answer is {'the same' if whole == killed else 'another'}"
+        f"{done} kills in {runs} runs of {whole['evaluations']} evaluations; {lost_in_all} "
+        f"evaluations were lost and begun again; {bad} paid twice or with another answer"
     )
-    return whole == killed and not again
+    return bad == 0
 
 
 def main() -> int:

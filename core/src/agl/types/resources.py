@@ -117,8 +117,8 @@ class PromptTemplate(Resource):
                 ) from None
             return Template(self.template, undefined=StrictUndefined).render(**kwargs)
         raise ConfigError(
-            "PromptTemplate engine 'poml' is rendered by agl-apo, which is not part of agl-core. "
-            "Use engine 'f-string' or 'jinja', or run: pip install agl-apo"
+            "PromptTemplate.format does not render engine 'poml'; agl_apo.render(prompt_template, "
+            "**values) does. Run: pip install 'agl-apo[poml]'. Or use engine 'f-string' or 'jinja'"
         )
 
 

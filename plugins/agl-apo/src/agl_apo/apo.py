@@ -66,7 +66,7 @@ class APO(Algorithm):
         smallest_gain: A gain in mean reward (scaled to 0..1) below which a change is not wanted;
             the decision ends when it is ruled out, and is planned to find it.
         confidence: Of the interval of the gain; a prompt is accepted when it excludes zero.
-        max_repeats: How often at most each held-out task runs for each of the two prompts.
+        max_repeats: The decision makes at most so many pairs of evaluations per held-out task.
         reward_range: The lowest and the highest possible reward.
         unresponsive_seconds: An evaluation whose runner is silent for longer begins again.
         base_url: Address of the models.

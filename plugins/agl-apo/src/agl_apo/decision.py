@@ -1,24 +1,23 @@
 """Whether a challenger takes the seed's place, decided on tasks that the search never saw.
 
-Both run the held-out tasks in the same order, a few at a time, and the bounds of
-``agl_apo.statistics`` are looked at after each few. The decision ends when the lower bound of the
-gain is above zero (accepted), when the upper one is below the smallest gain that is worth having,
-or when pairs or budget are used up (both: not accepted).
+Pairs of evaluations, one of each prompt on the same task, are made a few at a time, and the bounds
+of ``agl_apo.statistics`` are looked at after each few. The decision ends when the lower bound of
+the gain is above zero (accepted), when the upper one is below the smallest gain that is worth
+having, or when pairs or budget are used up (both: not accepted).
+
+The task of each pair is drawn at random from all held-out tasks, whatever was drawn before. So the
+pairs are independent, and the bounds are exact for the mean gain on the held-out tasks.
 
 The search may have tried any number of candidates: one of them comes here, once per run, and the
 held-out tasks had no part in choosing it. So no correction for their number is needed.
-
-When the tasks are used up they run again, and a task's difference is the mean over its runs. Tasks,
-not runs, are what is independent, so each pass has bounds of its own and its share of alpha.
 """
 
-import math
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from agl.errors import ConfigError
-from agl_apo.statistics import bounds, fewest_tasks, pairs_needed, shares
+from agl_apo.evaluate import Score
+from agl_apo.statistics import bounds, fewest_tasks, pairs_needed
 
 if TYPE_CHECKING:
     from agl_apo.evaluate import Candidate, Evaluator
@@ -32,7 +31,7 @@ class Rule:
     smallest_gain: float = 0.25
     """On the scale 0..1."""
     max_repeats: int = 3
-    """How often at most a held-out task runs per candidate."""
+    """Pairs at most, per held-out task."""
     look_every: int = 4
     """Pairs between two looks."""
 
@@ -44,10 +43,6 @@ class Rule:
     def pairs(self, num_tasks: int) -> int:
         """Pairs that are planned for."""
         return min(pairs_needed(self.smallest_gain, self.alpha), num_tasks * self.max_repeats)
-
-    def passes(self, num_tasks: int) -> int:
-        """How often the held-out tasks may run."""
-        return math.ceil(self.pairs(num_tasks) / num_tasks)
 
     def check(self, num_tasks: int) -> None:
         """Refuse what cannot conclude.
@@ -62,11 +57,11 @@ class Rule:
         for name in ("max_repeats", "look_every"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1; got {getattr(self, name)}")
-        needed = fewest_tasks(shares(self.alpha, self.passes(max(1, num_tasks)))[0])
+        needed = fewest_tasks(self.alpha)
         if num_tasks < needed:
             raise ConfigError(
-                f"val_dataset has {num_tasks} held-out tasks, and with fewer than {needed} even a "
-                f"perfect candidate cannot be told from luck at confidence={self.confidence:g}. "
+                f"val_dataset has {num_tasks} held-out tasks, too few to say anything about others "
+                f"at confidence={self.confidence:g}: that takes {needed}, if all goes perfectly. "
                 f"Give at least {needed} tasks that are not in train_dataset"
             )
 
@@ -109,17 +104,18 @@ async def decide(
         rule: When it does.
         max_pairs: What the budget allows; None for what is planned.
     """
-    num_tasks = len(evaluator.tasks["held_out"])
-    limit = rule.pairs(num_tasks) if max_pairs is None else min(rule.pairs(num_tasks), max_pairs)
+    limit = rule.pairs(len(evaluator.tasks["held_out"]))
+    if max_pairs is not None:
+        limit = min(limit, max_pairs)
     done, lower, upper, reason = 0, -1.0, 1.0, "the planned pairs are used up"
-    alphas = shares(rule.alpha, rule.passes(num_tasks))
+    ours, theirs = list[Score](), list[Score]()
     while done < limit:
-        number = done // num_tasks
-        end = min(done + rule.look_every, (number + 1) * num_tasks, limit)
-        await evaluator.extend([seed, challenger], "held_out", range(done, end))
-        done = end
-        low, high = bounds(task_differences(evaluator, seed, challenger, number), alphas[number])
-        # Every look of every pass holds at once, so what one has shown stays shown.
+        done = min(done + rule.look_every, limit)
+        await evaluator.extend([seed, challenger], "held_out", range(done))
+        ours, theirs = (evaluator.known(one, "held_out")[:done] for one in (seed, challenger))
+        differences = [new.reward - old.reward for old, new in zip(ours, theirs, strict=True)]
+        low, high = bounds(differences, rule.alpha)
+        # Every look holds at once, so what one has shown stays shown.
         lower, upper = max(lower, low), min(upper, high)
         if lower > 0:
             reason = "the lower bound of the gain is above zero"
@@ -127,11 +123,7 @@ async def decide(
         if upper < rule.smallest_gain:
             reason = f"a gain of smallest_gain={rule.smallest_gain:g} is ruled out"
             break
-    ours, theirs = (
-        [score.reward for score in evaluator.known(one, "held_out")][:done]
-        for one in (seed, challenger)
-    )
-    means = [sum(rewards) / max(1, done) for rewards in (ours, theirs)]
+    means = [sum(score.reward for score in scores) / max(1, done) for scores in (ours, theirs)]
     return Decision(
         accepted=lower > 0,
         challenger=challenger.candidate_id,
@@ -142,19 +134,6 @@ async def decide(
         upper=max(lower, upper),
         confidence=rule.confidence,
         pairs=done,
-        tasks=min(done, num_tasks),
+        tasks=len({score.task for score in ours}),
         reason=reason,
     )
-
-
-def task_differences(
-    evaluator: "Evaluator", seed: "Candidate", challenger: "Candidate", number: int
-) -> Sequence[float]:
-    """Per task of pass ``number``, the mean over its runs so far of challenger minus seed."""
-    of_task: dict[int, list[float]] = {}
-    pairs = zip(
-        evaluator.known(seed, "held_out"), evaluator.known(challenger, "held_out"), strict=False
-    )
-    for old, new in pairs:
-        of_task.setdefault(old.task, []).append(new.reward - old.reward)
-    return [sum(runs) / len(runs) for runs in of_task.values() if len(runs) == number + 1]

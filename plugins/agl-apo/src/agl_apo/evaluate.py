@@ -1,7 +1,8 @@
 """Runs a candidate's tasks through the store, each evaluation once, whatever happens between.
 
-The tasks of a dataset are a stream: all of them in a random order, then all again in another one.
-Every candidate is evaluated on the same beginning of it, so any two are compared on the same tasks.
+The tasks of a dataset are a stream. In the search's, all tasks come in a random order, then all
+again in another one; in that of the decision each one is drawn anew. Every candidate is evaluated
+on the same beginning of it, so any two are compared on the same tasks.
 """
 
 import asyncio
@@ -92,7 +93,9 @@ class Evaluator:
     def task_at(self, split: Split, position: int) -> int:
         """Position in the dataset of the stream's task."""
         number = len(self.tasks[split])
-        if split == "search" and not self.shuffled:
+        if split == "held_out":
+            return random.Random(f"{self.seed}/{split}/{position}").randrange(number)
+        if not self.shuffled:
             return position % number
         order = list(range(number))
         random.Random(f"{self.seed}/{split}/{position // number}").shuffle(order)

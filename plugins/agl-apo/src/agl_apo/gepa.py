@@ -55,7 +55,7 @@ class GEPA(Algorithm):
             queued together counts as failed.
         smallest_gain: A gain in mean reward (scaled to 0..1) below which a change is not wanted.
         confidence: Of the interval of the gain; a prompt is accepted when it excludes zero.
-        max_repeats: How often at most each held-out task runs for each of the two prompts.
+        max_repeats: The decision makes at most so many pairs of evaluations per held-out task.
         reward_range: The lowest and the highest possible reward.
         unresponsive_seconds: An evaluation whose runner is silent for longer begins again.
         base_url: Address of the model.
@@ -198,6 +198,7 @@ class Bridge:
         self._questions: Counter[str] = Counter()
         self._best: tuple[float, Candidate] | None = None
         self._rounds = 0
+        self._failure: Exception | None = None
 
     def optimize(self) -> None:
         """Run the engine; in a thread of its own."""
@@ -217,10 +218,17 @@ class Bridge:
             candidate_selection_strategy=options.candidate_selection,  # pyright: ignore[reportArgumentType]
             use_merge=options.use_merge,
             max_metric_calls=most - session.reserve - step,
-            stop_callbacks=lambda gepa_state: options.is_budget_spent(),
+            stop_callbacks=lambda gepa_state: (
+                self._failure is not None or options.is_budget_spent()
+            ),
             logger=_Log(),
             seed=session.setup.seed,
         )
+        if self._failure is not None:  # the engine only logs it
+            raise AlgorithmError(
+                f"GEPA: a reflection failed with {type(self._failure).__name__}: {self._failure}. "
+                f"Is the model {options.reflection_model!r} there? Running again continues here"
+            ) from self._failure
 
     def evaluate(
         self, batch: list[int], candidate: dict[str, str], capture_traces: bool = False
@@ -278,7 +286,11 @@ class Bridge:
         async def ask() -> dict[str, Any]:
             return await self.options.models.ask(self.options.reflection_model, text)
 
-        return self._await(self.session.ask("reflection", name, ask))
+        try:
+            return self._await(self.session.ask("reflection", name, ask))
+        except Exception as error:
+            self._failure = error
+            raise
 
     async def _admit(self, texts: dict[str, str]) -> Candidate | None:
         digest = _digest(texts)

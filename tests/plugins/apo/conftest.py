@@ -1,0 +1,101 @@
+"""The planted problem of the benchmark, its proposer behind a real address, and a way to train."""
+
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import agl
+from agl.testing.echo_llm import EchoLLM
+
+pytest.importorskip("agl_apo")
+
+BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
+
+
+@pytest.fixture(scope="session")
+def world() -> ModuleType:
+    """``benchmarks/apo_world.py``."""
+    name = "apo_world"
+    spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # its dataclass looks there
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def proposer(world: ModuleType) -> Iterator[EchoLLM]:
+    """Critic, editor and reflector, scripted."""
+    with EchoLLM(world.Proposer(1, repeatable=True)) as llm:
+        yield llm
+
+
+@pytest.fixture
+def worker(world: ModuleType) -> agl.LitAgent[Any]:
+    """The planted worker; the same evaluation always has the same reward."""
+
+    @agl.rollout
+    async def planted(
+        task: dict[str, Any], prompt_template: agl.PromptTemplate, rollout: agl.Rollout
+    ) -> float:
+        prompt_template.format(**task)
+        place = (rollout.metadata or {})["prompts"]
+        draw = (place["candidate"], place["split"], place["position"])
+        return world.reward(prompt_template.template, task, *draw)
+
+    return planted
+
+
+@pytest.fixture
+def fit(world: ModuleType, tmp_path: Path) -> Callable[..., agl.LightningStore]:
+    """Train an agent on the planted tasks in threads; returns the store."""
+
+    def run(
+        algorithm: agl.Algorithm,
+        agent: agl.LitAgent[Any],
+        *,
+        store: agl.LightningStore | None = None,
+        resources: dict[str, Any] | None = None,
+        train: list[Any] | None = None,
+        val: list[Any] | None = None,
+        **options: Any,
+    ) -> agl.LightningStore:
+        store = store or agl.InMemoryLightningStore()
+        seed_prompt = agl.PromptTemplate(template=world.SEED_PROMPT)
+        agl.Trainer(
+            algorithm=algorithm,
+            strategy="shm",
+            n_runners=1,
+            store=store,
+            initial_resources=resources or {"prompt_template": seed_prompt},
+            **options,
+        ).fit(
+            agent,
+            world.make_tasks(1, 28, "train") if train is None else train,
+            val_dataset=world.make_tasks(1, 29, "val") if val is None else val,
+        )
+        return store
+
+    return run
+
+
+@pytest.fixture
+def options(proposer: EchoLLM, tmp_path: Path) -> dict[str, Any]:
+    """Small options of APO that reach the optimum of the planted problem."""
+    return {
+        "base_url": proposer.url,
+        "api_key": "none",
+        "gradient_model": "critic",
+        "apply_edit_model": "editor",
+        "beam_width": 2,
+        "branch_factor": 3,
+        "beam_rounds": 3,
+        "run_dir": str(tmp_path / "best"),
+    }

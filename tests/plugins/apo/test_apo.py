@@ -1,0 +1,327 @@
+import asyncio
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import agl
+from agl.errors import AlgorithmError, ConfigError
+from agl.testing.echo_llm import EchoLLM, RawReply
+from agl_apo.command import command
+
+
+def prompts(*arguments: str) -> str:
+    """What ``agl prompts`` writes."""
+    return CliRunner().invoke(command, arguments, catch_exceptions=False).output
+
+
+def test_apo_finds_better_prompts_and_says_how_sure_it_is(
+    world, fit, worker, options, tmp_path, caplog
+) -> None:
+    caplog.set_level(logging.INFO, "agl_apo")
+    algorithm = agl.APO(**{**options, "beam_rounds": 6})
+    store = fit(algorithm, worker)
+    result = algorithm.result
+    best = algorithm.get_best_prompt()
+    assert result.accepted
+    assert world.quality(best.template) > 0.4 > world.quality(world.SEED_PROMPT)
+    assert 0 < result.decision.lower <= result.decision.gain <= result.decision.upper
+    rollouts = asyncio.run(store.query_rollouts())
+    kinds = [rollout.metadata["prompts"]["kind"] for rollout in rollouts]
+    assert kinds.count("evaluation") == result.evaluations
+    assert "accepted: mean reward" in caplog.text
+
+    # The prompt is the store's latest, and a file.
+    latest = asyncio.run(store.get_latest_resources())
+    assert latest.resources["prompt_template"] == best
+    assert latest.resources_id == result.resources_id
+    assert (tmp_path / "best" / "best_prompt.prompt_template.txt").read_text() == best.template
+    written = json.loads((tmp_path / "best" / "result.json").read_text())
+    assert written["decision"]["lower"] == result.decision.lower
+
+    # The decision used held-out tasks only.
+    held_out = {
+        rollout.input["request"].split()[0]
+        for rollout in rollouts
+        if rollout.metadata["prompts"].get("split") == "held_out"
+    }
+    assert held_out == {"val"}
+
+
+def test_held_out_tasks_are_never_shown_to_the_models(world, fit, worker, options) -> None:
+    seen: list[str] = []
+    answer = world.Proposer(1, repeatable=True)
+
+    def listen(body: dict[str, Any]) -> str:
+        seen.append(str(body["messages"]))
+        return answer(body)
+
+    with EchoLLM(listen) as llm:
+        algorithm = agl.APO(**{**options, "base_url": llm.url})
+        fit(algorithm, worker)
+    assert any("train 1" in text for text in seen)
+    assert not any("val " in text for text in seen)
+
+
+def test_validation_tasks_that_are_train_tasks_have_no_part_in_the_decision(
+    world, fit, worker, options, caplog
+) -> None:
+    tasks = world.make_tasks(1, 40, "train")
+    algorithm = agl.APO(**{**options, "beam_rounds": 1})
+    store = fit(algorithm, worker, train=tasks[:25], val=tasks[20:])
+    assert "5 of 20 tasks of val_dataset are in train_dataset too" in caplog.text
+    rollouts = asyncio.run(store.query_rollouts())
+    held_out = [r.input for r in rollouts if r.metadata["prompts"].get("split") == "held_out"]
+    assert held_out
+    assert all(task in tasks[25:] for task in held_out)
+
+
+def test_no_better_candidate_leaves_the_seed(world, fit, worker, options) -> None:
+    with EchoLLM(world.Proposer(1, paraphrase_only=True)) as llm:
+        algorithm = agl.APO(**{**options, "base_url": llm.url, "beam_rounds": 2})
+        store = fit(algorithm, worker)
+    assert not algorithm.result.accepted
+    assert algorithm.get_best_prompt().template == world.SEED_PROMPT
+    latest = asyncio.run(store.get_latest_resources())
+    assert latest.resources["prompt_template"].template == world.SEED_PROMPT
+
+
+def test_continued_run_pays_for_nothing_again(world, fit, worker, options, tmp_path) -> None:
+    asked: list[str] = []
+    answer = world.Proposer(1, repeatable=True)
+
+    def count(body: dict[str, Any]) -> str:
+        asked.append(body["model"])
+        return answer(body)
+
+    store = agl.InMemoryLightningStore()
+    with EchoLLM(count) as llm:
+        first = agl.APO(**{**options, "base_url": llm.url})
+        fit(first, worker, store=store)
+        rollouts, questions = len(asyncio.run(store.query_rollouts())), len(asked)
+        second = agl.APO(**{**options, "base_url": llm.url, "run_dir": str(tmp_path / "again")})
+        fit(second, worker, store=store)
+    assert len(asyncio.run(store.query_rollouts())) == rollouts
+    assert len(asked) == questions
+    assert first.result.decision == second.result.decision
+    assert first.result.prompts == second.result.prompts
+
+
+def test_run_is_not_continued_with_other_options(fit, worker, options) -> None:
+    store = agl.InMemoryLightningStore()
+    fit(agl.APO(**{**options, "beam_rounds": 1}), worker, store=store)
+    with pytest.raises(
+        AlgorithmError, match=r"begun with another beam: \[2, 3, 1\] then, \[2, 3, 2"
+    ):
+        fit(agl.APO(**{**options, "beam_rounds": 2}), worker, store=store)
+
+
+def test_prompts_command_shows_tree_difference_curve_and_result(
+    fit, worker, options, tmp_path
+) -> None:
+    file = tmp_path / "store.db"
+    algorithm = agl.APO(**options)
+    asyncio.run(fit(algorithm, worker, store=agl.SqliteLightningStore(file)).close())
+    shown = prompts(str(file))
+    assert "seed  " in shown
+    assert "r1.1.1" in shown
+    assert "+++ prompt_template (r" in shown
+    assert "+Known:" in shown
+    assert "95 % interval" in shown
+    [run] = json.loads(prompts(str(file), "--json"))
+    assert run["evaluations"] == algorithm.result.evaluations
+    assert len(run["rounds"]) == 3
+    leader = next(n for n in run["nodes"] if n["candidate_id"] == algorithm.result.leader)
+    assert leader["critique"].startswith("The prompt should say more")
+    assert leader["parent"]
+    assert leader["evaluations"] > 0
+    with pytest.raises(ConfigError, match="no prompt run 'other'; there is 'apo'"):
+        prompts(str(file), "--name", "other")
+
+
+# --- bad input
+
+
+def test_prompt_with_placeholders_that_the_task_lacks_is_named(fit, worker, options) -> None:
+    resources = {"prompt_template": agl.PromptTemplate(template="Book {room} for {request}.")}
+    with pytest.raises(
+        AlgorithmError,
+        match=r"all 4 evaluations .* failed.*KeyError.*asks for 'room'; the task has keys "
+        "'needs', 'request'",
+    ):
+        fit(agl.APO(**options), worker, resources=resources)
+
+
+def test_template_that_cannot_be_read_is_refused_before_anything_runs(fit, worker, options) -> None:
+    store = agl.InMemoryLightningStore()
+    resources = {"prompt_template": agl.PromptTemplate(template='Answer {"like": this}')}
+    with pytest.raises(AlgorithmError, match="prompt 'prompt_template' is no f-string template"):
+        fit(agl.APO(**options), worker, resources=resources, store=store)
+    assert len(asyncio.run(store.query_rollouts())) == 0
+
+
+def test_edit_that_breaks_the_template_is_dropped_and_the_others_run(
+    world, fit, worker, options, tmp_path
+) -> None:
+    answer, edits = world.Proposer(1, repeatable=True), 0
+
+    def break_some(body: dict[str, Any]) -> str:
+        nonlocal edits
+        edits += body["model"] == "editor"
+        return "Do as you like." if body["model"] == "editor" and edits % 2 else answer(body)
+
+    file = tmp_path / "store.db"
+    with EchoLLM(break_some) as llm:
+        algorithm = agl.APO(**{**options, "base_url": llm.url, "beam_rounds": 1})
+        asyncio.run(fit(algorithm, worker, store=agl.SqliteLightningStore(file)).close())
+    [run] = json.loads(prompts(str(file), "--json"))
+    reasons = [node["dropped"] for node in run["nodes"] if node["dropped"]]
+    assert "the edit breaks 'prompt_template': it lost the placeholder 'request'" in reasons
+    assert any(node["evaluations"] and node["parent"] for node in run["nodes"])
+
+
+@pytest.mark.parametrize(
+    ("reply", "why"),
+    [
+        (RawReply(400, b'{"error": {"message": "no such model"}}'), "no such model"),
+        ("", "model 'critic' returned nothing"),
+    ],
+)
+def test_endpoint_that_fails_or_returns_nothing_stops_the_run(
+    fit, worker, options, reply, why
+) -> None:
+    with (
+        EchoLLM(lambda body: reply) as llm,
+        pytest.raises(AlgorithmError, match=f"none of the 3 critiques .*{why}"),
+    ):
+        fit(agl.APO(**{**options, "base_url": llm.url}), worker)
+
+
+def test_run_whose_endpoint_failed_goes_on_when_it_is_back(world, fit, worker, options) -> None:
+    store, answer = agl.InMemoryLightningStore(), world.Proposer(1, repeatable=True)
+    down = True
+
+    def reply(body: dict[str, Any]) -> Any:
+        return RawReply(400, b"down") if down else answer(body)
+
+    with EchoLLM(reply) as llm:
+        options = {**options, "base_url": llm.url, "beam_rounds": 1}
+        with pytest.raises(AlgorithmError, match="Running again continues here"):
+            fit(agl.APO(**options), worker, store=store)
+        down = False
+        algorithm = agl.APO(**options)
+        fit(algorithm, worker, store=store)
+    assert algorithm.result is not None
+
+
+def test_dataset_smaller_than_a_batch_is_used_again_and_again(world, fit, worker, options) -> None:
+    algorithm = agl.APO(**{**options, "beam_rounds": 1, "gradient_batch_size": 8})
+    store = fit(algorithm, worker, train=world.make_tasks(1, 3, "train"))
+    rollouts = asyncio.run(store.query_rollouts())
+    on_train = [r for r in rollouts if r.metadata["prompts"].get("split") == "search"]
+    of_seed = [r for r in on_train if r.metadata["prompts"]["candidate"] == "seed"]
+    assert len(of_seed) >= 8
+    assert {r.input["request"] for r in on_train} == {"train 0", "train 1", "train 2"}
+
+
+def test_budget_that_cannot_conclude_is_refused_with_the_number_that_would_do(
+    fit, worker, options
+) -> None:
+    store = agl.InMemoryLightningStore()
+    with pytest.raises(
+        AlgorithmError, match=r"max_evaluations=100 .* Give max_evaluations=(\d+)"
+    ) as e:
+        fit(agl.APO(**options, max_evaluations=100), worker, store=store)
+    assert len(asyncio.run(store.query_rollouts())) == 0
+    enough = int(str(e.value).split("Give max_evaluations=")[1].split()[0])
+    algorithm = agl.APO(**options, max_evaluations=enough)
+    fit(algorithm, worker)
+    assert algorithm.result.evaluations <= enough
+    with pytest.raises(AlgorithmError, match=f"Give max_evaluations={enough} "):
+        fit(agl.APO(**options, max_evaluations=enough - 1), worker)
+
+
+def test_too_few_validation_tasks_are_refused(world, fit, worker, options) -> None:
+    with pytest.raises(AlgorithmError, match=r"has 4 held-out tasks, .* takes 8"):
+        fit(agl.APO(**options), worker, val=world.make_tasks(1, 4, "val"))
+    with pytest.raises(AlgorithmError, match="there is no val_dataset"):
+        fit(agl.APO(**options), worker, val=[])
+
+
+def test_rewards_out_of_range_and_missing_rewards_are_named(fit, options) -> None:
+    @agl.rollout
+    def points(task: Any, prompt_template: agl.PromptTemplate) -> float:
+        return 7.0
+
+    with pytest.raises(AlgorithmError, match=r"reward 7, outside reward_range=\(0, 1\)"):
+        fit(agl.APO(**options), points)
+
+    @agl.rollout
+    def silent(task: Any, prompt_template: agl.PromptTemplate) -> None:
+        return None
+
+    with pytest.raises(AlgorithmError, match="succeeded without a reward"):
+        fit(agl.APO(**options), silent)
+
+
+def test_failed_evaluations_count_as_the_lowest_reward_and_are_reported(
+    world, fit, options, caplog
+) -> None:
+    @agl.rollout
+    def fragile(task: Any, prompt_template: agl.PromptTemplate) -> float:
+        if task["needs"][0] == 0:
+            raise RuntimeError("no connection")
+        return 1.0 if len(world.facts_of(prompt_template.template)) > 0 else 0.0
+
+    algorithm = agl.APO(**{**options, "beam_rounds": 2})
+    fit(algorithm, fragile)
+    assert algorithm.result.failed_evaluations > 0
+    assert "evaluations failed and counted as the lowest reward" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"beam_width": 0}, "beam_width must be at least 1"),
+        ({"confidence": 1.0}, "confidence must be between 0 and 1"),
+        ({"reward_range": (1.0, 1.0)}, "the first must be below the second"),
+        ({"critique_template": "{% if %}"}, "critique_template, line 1"),
+        ({"edit_template": "missing.j2"}, "edit_template: cannot be read"),
+        ({"async_openai_client": object()}, "give either a client, or base_url"),
+    ],
+)
+def test_wrong_options_are_refused(options, wrong, why) -> None:
+    with pytest.raises(ConfigError, match=why):
+        agl.APO(**{**options, **wrong})
+
+
+def test_meta_prompt_that_asks_for_something_unknown_is_named(fit, worker, options) -> None:
+    with pytest.raises(AlgorithmError, match=r"'mood' is undefined; there is .*experiments"):
+        fit(agl.APO(**options, critique_template="In {{ mood }}: {{ prompt }}"), worker)
+
+
+def test_custom_templates_reach_the_models(world, fit, worker, options, tmp_path: Path) -> None:
+    seen: list[str] = []
+    answer = world.Proposer(1, repeatable=True)
+
+    def listen(body: dict[str, Any]) -> str:
+        seen.append(body["messages"][0]["content"])
+        return answer(body)
+
+    file = tmp_path / "edit.j2"
+    file.write_text("EDIT {{ prompt }} BY {{ critique }}")
+    with EchoLLM(listen) as llm:
+        algorithm = agl.APO(
+            **{**options, "base_url": llm.url, "beam_rounds": 1},
+            critique_template=[
+                "FIRST {{ prompt }}",
+                "SECOND {{ experiments | length }} {{ prompt }}",
+            ],
+            edit_template=str(file),
+        )
+        fit(algorithm, worker)
+    assert {text.split()[0] for text in seen} == {"FIRST", "SECOND", "EDIT"}
+    assert any(text.startswith("SECOND 4 Help with {request}.") for text in seen)

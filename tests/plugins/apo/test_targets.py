@@ -1,0 +1,111 @@
+"""Several prompts at once, per agent, and the description of a tool."""
+
+import asyncio
+from typing import Any
+
+import agl
+from agl.testing.echo_llm import EchoLLM
+from agl_apo import GEPA
+
+RESOURCES = {
+    "plan_prompt": agl.PromptTemplate(template="Plan {request}."),
+    "get_rooms": agl.PromptTemplate(template="Lists rooms."),
+    "untouched": agl.PromptTemplate(template="Leave me, {request}."),
+}
+
+
+@agl.rollout
+async def team(task: dict[str, Any], rollout: agl.Rollout, resources: agl.NamedResources) -> float:
+    """Two agents talk; each word 'better' in a prompt is worth a half."""
+    planner, tool = resources["plan_prompt"], resources["get_rooms"]
+    assert isinstance(planner, agl.PromptTemplate)
+    assert isinstance(tool, agl.PromptTemplate)
+    for name, text in (("planner", planner.format(**task)), ("booker", "Booked.")):
+        call = {
+            "gen_ai.operation.name": "chat",
+            "gen_ai.agent.name": name,
+            "gen_ai.prompt.0.role": "user",
+            "gen_ai.prompt.0.content": text,
+            "gen_ai.completion.0.role": "assistant",
+            "gen_ai.completion.0.content": f"I am the {name}.",
+            "gen_ai.response.id": f"{rollout.rollout_id}-{name}",
+        }
+        with agl.operation(name="chat", **call):
+            pass
+    return 0.5 * ("better" in planner.template) + 0.5 * ("better" in tool.template)
+
+
+def tasks(kind: str) -> list[dict[str, str]]:
+    return [{"request": f"{kind} {number}"} for number in range(12)]
+
+
+def improve(seen: list[dict[str, Any]]) -> Any:
+    def reply(body: dict[str, Any]) -> str:
+        text = body["messages"][0]["content"]
+        seen.append({"model": body["model"], "text": text})
+        if body["model"] == "critic":
+            return "Say it better."
+        if "Lists rooms" in text:
+            return "Lists rooms better."
+        return "Plan {request} better."
+
+    return reply
+
+
+def test_several_prompts_are_improved_and_each_critique_sees_its_agent(fit, tmp_path) -> None:
+    seen: list[dict[str, Any]] = []
+    with EchoLLM(improve(seen)) as llm:
+        algorithm = agl.APO(
+            base_url=llm.url,
+            api_key="none",
+            gradient_model="critic",
+            apply_edit_model="editor",
+            beam_width=2,
+            branch_factor=2,
+            beam_rounds=2,
+            targets={
+                "plan_prompt": "the prompt of the planner",
+                "get_rooms": "the description of the tool get_rooms",
+            },
+            agents={"plan_prompt": "planner"},
+            run_dir=str(tmp_path),
+        )
+        store = fit(algorithm, team, resources=RESOURCES, train=tasks("train"), val=tasks("val"))
+    assert algorithm.result.accepted
+    latest = asyncio.run(store.get_latest_resources()).resources
+    assert {name: prompt.template for name, prompt in latest.items()} == {
+        "plan_prompt": "Plan {request} better.",
+        "get_rooms": "Lists rooms better.",
+        "untouched": "Leave me, {request}.",
+    }
+    assert algorithm.get_best_prompt("get_rooms").template == "Lists rooms better."
+    critiques = [one["text"] for one in seen if one["model"] == "critic"]
+    of_planner = [text for text in critiques if "the prompt of the planner" in text]
+    of_tool = [text for text in critiques if "the description of the tool get_rooms" in text]
+    assert of_planner
+    assert of_tool
+    assert all("I am the planner." in text for text in of_planner)
+    assert not any("I am the booker." in text for text in of_planner)
+    assert (tmp_path / "best_prompt.get_rooms.txt").read_text() == "Lists rooms better."
+
+
+def test_gepa_improves_several_prompts_too(fit, tmp_path) -> None:
+    def reflect(body: dict[str, Any]) -> str:
+        text = body["messages"][0]["content"]
+        is_tool = "Lists rooms" in text
+        return f"```\n{'Lists rooms' if is_tool else 'Plan {request}'} better.\n```"
+
+    with EchoLLM(reflect) as llm:
+        algorithm = GEPA(
+            base_url=llm.url,
+            api_key="none",
+            targets=["plan_prompt", "get_rooms"],
+            max_evaluations=300,
+            run_dir=str(tmp_path),
+        )
+        fit(algorithm, team, resources=RESOURCES, train=tasks("train"), val=tasks("val"))
+    assert algorithm.result.accepted
+    assert set(algorithm.result.prompts.values()) == {
+        "Lists rooms better.",
+        "Plan {request} better.",
+    }
