@@ -84,7 +84,8 @@ def open_store(path: Path | None, url: str | None) -> "LightningStore":
     if url is not None:
         from agl.client import LightningStoreClient
 
-        return LightningStoreClient(url)
+        # A person waits: an address where nobody is shall be named soon.
+        return LightningStoreClient(url, retry_delays=(0.1, 0.5, 1.0))
     from agl.store.sqlite import SqliteLightningStore
 
     return SqliteLightningStore(newest_store() if path is None else store_file(path))

@@ -19,8 +19,8 @@ from yarl import URL
 from agl import wire
 from agl.errors import AglError, ConfigError, StoreError, StoreUnavailableError
 
-RETRY_DELAYS = (0.1, 0.2, 0.5, 1.0, 2.0, 4.0, 8.0, 8.0, 8.0)
-"""A store that is away for half a minute is waited for."""
+RETRY_DELAYS = (0.1, 0.2, 0.5, 1.0, 2.0, 4.0, *[8.0] * 7)
+"""A store that is away for a minute is waited for."""
 
 _RETRIED = {408, 429, 502, 503, 504}
 
