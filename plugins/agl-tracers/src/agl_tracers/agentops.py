@@ -1,0 +1,147 @@
+"""``AgentOpsTracer``: AgentOps' instrumentation, without AgentOps' service."""
+
+import importlib
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from agl.semconv import ModelCallAttributes as Key
+from agl_tracers.backend import require_backend
+from agl_tracers.instrumentation import PYDANTIC_AI, Instrumentation, stop_agents_upload
+from agl_tracers.instrumented import InstrumentedTracer
+
+# AgentOps' own instrumentors, by library. Its import hook is not used: it instruments a library
+# while that is half imported, and several of the instrumentors fail then.
+INSTRUMENTORS = {
+    "openai": "providers.openai:OpenaiInstrumentor",
+    "openai_agents": "agentic.openai_agents:OpenAIAgentsInstrumentor",
+    "anthropic": "providers.anthropic:AnthropicInstrumentor",
+    "langgraph": "agentic.langgraph:LanggraphInstrumentor",
+    "smolagents": "agentic.smolagents:SmolagentsInstrumentor",
+}
+
+
+STREAMS = "agentops.instrumentation.providers.openai.stream_wrapper"
+
+
+class AgentOpsTracer(InstrumentedTracer):
+    """AgentOps' instrumentors on the process's own OpenTelemetry provider; nothing is sent.
+
+    ``agentops.init`` is never called, so there are neither exporters nor uploads, whatever API key
+    is set. What AgentOps 0.4.21 misses is added: token ids and log-probabilities of vLLM's answers,
+    also of streams, ``chat.completions.parse``, and the Responses API.
+
+    Its wrappers cannot all be taken off again: they stay until the process ends.
+
+    Args:
+        libraries: Which to instrument (``openai``, ``openai_agents``, ``anthropic``, ``langgraph``,
+            ``smolagents``, ``pydantic_ai``); by default all.
+
+    Raises:
+        BrokenComponentError: AgentOps is not installed, or in another version.
+        ConfigError: One of ``libraries`` is unknown.
+    """
+
+    def __init__(self, libraries: Sequence[str] | None = None) -> None:
+        require_backend("agentops", "agentops", ">=0.4.21,<0.5")
+        available = [Instrumentation(name, start=partial(start, name)) for name in INSTRUMENTORS]
+        super().__init__([*available, PYDANTIC_AI], libraries)
+
+    def get_langchain_handler(self) -> Any:
+        """A LangChain callback handler with spans of chains, models and tools.
+
+        Use a new one for each run of an agent.
+        """
+        use_own_provider()
+        callbacks = importlib.import_module("agentops.integration.callbacks.langchain")
+        return callbacks.LangchainCallbackHandler(auto_session=False)
+
+
+def start(library: str) -> None:
+    """Begin AgentOps' instrumentor of a library, and mend it."""
+    use_own_provider()
+    if library == "openai_agents":
+        stop_agents_upload()
+    path, _, name = INSTRUMENTORS[library].partition(":")
+    instrumentor = getattr(importlib.import_module(f"agentops.instrumentation.{path}"), name)()
+    instrumentor.instrument()
+    if library == "openai":
+        wrap_missed_methods()
+        record_token_ids()
+
+
+def use_own_provider() -> None:
+    """Let AgentOps make its spans with the process's provider, and believe that it is set up."""
+    from opentelemetry import trace
+
+    core = importlib.import_module("agentops.sdk.core")
+    core.tracer.provider = trace.get_tracer_provider()
+    core.tracer._initialized = True
+
+
+def wrap_missed_methods() -> None:
+    """What AgentOps looks for in modules that current releases of openai do not have."""
+    import wrapt
+    from opentelemetry import trace
+
+    streams = importlib.import_module(STREAMS)
+    tracer = trace.get_tracer("agentops.instrumentation.openai")
+    for module, method, wrapper in (
+        ("chat.completions", "Completions.parse", "chat_completion_stream_wrapper"),
+        ("chat.completions", "AsyncCompletions.parse", "async_chat_completion_stream_wrapper"),
+        ("responses", "Responses.create", "responses_stream_wrapper"),
+        ("responses", "AsyncResponses.create", "async_responses_stream_wrapper"),
+    ):
+        resources = importlib.import_module(f"openai.resources.{module}")
+        class_name, _, function = method.partition(".")
+        if not isinstance(getattr(getattr(resources, class_name), function), wrapt.ObjectProxy):
+            wrapt.wrap_function_wrapper(resources, method, getattr(streams, wrapper)(tracer))
+
+
+def record_token_ids() -> None:
+    """Add to AgentOps' spans of chat completions what it leaves out of them."""
+    import wrapt
+
+    streams = importlib.import_module(STREAMS)
+    wrapt.wrap_function_wrapper(streams, "handle_chat_attributes", _attributes_with_ids)
+    for name in ("OpenaiStreamWrapper", "OpenAIAsyncStreamWrapper"):
+        wrapt.wrap_function_wrapper(streams, f"{name}._process_chunk", _collect_ids)
+        wrapt.wrap_function_wrapper(streams, f"{name}._finalize_stream", _write_collected)
+
+
+def _attributes_with_ids(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> dict[str, Any]:
+    attributes = wrapped(*args, **kwargs)
+    answer = kwargs.get("return_value")
+    if getattr(answer, "choices", None):
+        attributes |= _token_attributes(answer, answer.choices[0], answer.choices[0].logprobs)
+    return attributes
+
+
+def _collect_ids(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> None:
+    wrapped(*args, **kwargs)
+    (chunk,) = args
+    if not chunk.choices or chunk.choices[0].index != 0:
+        return
+    found = vars(instance).setdefault("_agl_tokens", {})
+    new = _token_attributes(chunk, chunk.choices[0], chunk.choices[0].logprobs)
+    for key, values in new.items():
+        found[key] = [*found.get(key, []), *values]
+
+
+def _write_collected(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> None:
+    # Before: AgentOps ends the span in it.
+    instance._span.set_attributes(vars(instance).get("_agl_tokens", {}))
+    wrapped(*args, **kwargs)
+
+
+def _token_attributes(answer: Any, choice: Any, logprobs: Any) -> dict[str, Any]:
+    """Under the keys that agl-adapters reads; absent where the server sent nothing."""
+    prompt_ids = getattr(answer, "prompt_token_ids", None) or getattr(
+        choice, "prompt_token_ids", None
+    )
+    values = {
+        Key.PROMPT_TOKEN_IDS: prompt_ids,
+        Key.RESPONSE_TOKEN_IDS: getattr(choice, "token_ids", None),
+        Key.RESPONSE_LOGPROBS: [each.logprob for each in (logprobs and logprobs.content) or ()],
+    }
+    return {key.value: list(value) for key, value in values.items() if value}
