@@ -3,6 +3,7 @@
 import asyncio
 import json
 import urllib.request
+from pathlib import Path
 from typing import Any
 
 import agl
@@ -96,3 +97,35 @@ def test_fine_tuning_data_is_collected_behind_the_proxy(echo_llm: EchoLLM) -> No
     for row in algorithm.rows:
         sampled = [token for token in row["labels"] if token != -100]
         assert 0 < len(sampled) < len(row["labels"])
+
+
+def test_prompt_is_optimised_as_in_the_first_guide(tmp_path: Path) -> None:
+    from openai import AsyncOpenAI
+
+    @agl.rollout
+    def room_selector(task: dict[str, Any], prompt_template: agl.PromptTemplate) -> float:
+        return float("smallest" in prompt_template.format(**task))
+
+    def answer(body: dict[str, Any]) -> str:
+        is_critic = body["model"] == "gpt-5-mini"
+        return "Say which room." if is_critic else "A room for {attendees}, the smallest."
+
+    with EchoLLM(answer) as llm:
+        openai = AsyncOpenAI(base_url=llm.url, api_key="none")
+        algo = agl.APO(openai, run_dir=str(tmp_path))
+        trainer = agl.Trainer(
+            algorithm=algo,
+            n_runners=2,
+            strategy="shm",
+            initial_resources={
+                "prompt_template": agl.PromptTemplate(
+                    template="A room for {attendees}.", engine="f-string"
+                )
+            },
+            adapter=agl.TraceToMessages(),
+        )
+        dataset_train, dataset_val = (
+            [{"attendees": number} for number in range(start, 20, 2)] for start in (0, 1)
+        )
+        trainer.fit(agent=room_selector, train_dataset=dataset_train, val_dataset=dataset_val)
+    assert algo.get_best_prompt().template == "A room for {attendees}, the smallest."

@@ -291,6 +291,10 @@ def test_failed_evaluations_count_as_the_lowest_reward_and_are_reported(
         ({"critique_template": "{% if %}"}, "critique_template, line 1"),
         ({"edit_template": "missing.j2"}, "edit_template: cannot be read"),
         ({"async_openai_client": object()}, "give either a client, or base_url"),
+        (
+            {"async_openai_client": object(), "base_url": None, "api_key": None},
+            "must be an openai.AsyncOpenAI; got object",
+        ),
     ],
 )
 def test_wrong_options_are_refused(options, wrong, why) -> None:

@@ -94,7 +94,8 @@ class GEPA(Algorithm):
         run_name: str = "gepa",
         run_dir: str | None = None,
     ) -> None:
-        import gepa  # noqa: F401  # that it is missing is said now, with the extra that brings it
+        # That it is missing is said now, with the extra that brings it.
+        import gepa  # noqa: F401  # pyright: ignore[reportMissingImports]
 
         from agl_apo.decision import Rule
         from agl_apo.evaluate import Limits
@@ -202,7 +203,7 @@ class Bridge:
 
     def optimize(self) -> None:
         """Run the engine; in a thread of its own."""
-        from gepa.api import optimize
+        from gepa.api import optimize  # pyright: ignore[reportMissingImports]
 
         session, options = self.session, self.options
         most, num_tasks = options.setup.max_evaluations, len(session.evaluator.tasks["search"])
@@ -234,7 +235,7 @@ class Bridge:
         self, batch: list[int], candidate: dict[str, str], capture_traces: bool = False
     ) -> Any:
         """Scores of a candidate on tasks; zeros at no cost for one that cannot be tried."""
-        from gepa.core.adapter import EvaluationBatch
+        from gepa.core.adapter import EvaluationBatch  # pyright: ignore[reportMissingImports]
 
         admitted = self._await(self._admit(candidate))
         if admitted is None:

@@ -3,12 +3,9 @@
 import re
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agl.errors import AlgorithmError, ConfigError
-
-if TYPE_CHECKING:
-    from openai import AsyncOpenAI
 
 
 class EmptyAnswerError(AlgorithmError):
@@ -18,8 +15,11 @@ class EmptyAnswerError(AlgorithmError):
 class Models:
     """A client, and how it samples; calls are made within an ``async with`` block.
 
+    The connections of a block belong to its event loop, so they are its own, and closed with it;
+    only those of a client with an HTTP client that its user made are left as they are.
+
     Args:
-        client: An ``openai.AsyncOpenAI``; None for one of our own in each block.
+        client: An ``openai.AsyncOpenAI``; None for one of our own.
         base_url: Of our own.
         api_key: Of our own.
         temperature: Of every call.
@@ -32,37 +32,34 @@ class Models:
     def __init__(
         self, client: Any, base_url: str | None, api_key: str | None, temperature: float
     ) -> None:
-        from openai import OpenAI
-
-        if isinstance(client, OpenAI):
-            raise ConfigError(
-                "the client must be an openai.AsyncOpenAI; got the synchronous OpenAI"
-            )
-        if client is not None and (base_url is not None or api_key is not None):
-            raise ConfigError("give either a client, or base_url and api_key; both were given")
-        self.temperature = temperature
-        self._given: AsyncOpenAI | None = client
-        self._options: dict[str, Any] = {"base_url": base_url, "api_key": api_key}
-        self.client = client or self._make()
-
-    async def __aenter__(self) -> None:
-        if self._given is None:
-            self.client = self._make()
-
-    async def __aexit__(self, *error: object) -> None:
-        if self._given is None:
-            await self.client.close()
-
-    def _make(self) -> "AsyncOpenAI":
         from openai import AsyncOpenAI, OpenAIError
 
+        if client is not None and (base_url is not None or api_key is not None):
+            raise ConfigError("give either a client, or base_url and api_key; both were given")
+        if client is not None and not isinstance(client, AsyncOpenAI):
+            raise ConfigError(
+                f"the client must be an openai.AsyncOpenAI; got {type(client).__name__}"
+            )
         try:
-            return AsyncOpenAI(**self._options)
+            self.client = client or AsyncOpenAI(base_url=base_url, api_key=api_key)
         except OpenAIError as error:
             raise ConfigError(
                 f"no client for the models that edit prompts: {error}. Give api_key (and "
                 "base_url), or set OPENAI_API_KEY"
             ) from None
+        self.temperature = temperature
+        self._settings: AsyncOpenAI = self.client
+
+    async def __aenter__(self) -> None:
+        from openai import DefaultAsyncHttpxClient
+
+        # openai makes this class itself; what a user gives has another one.
+        if type(self._settings._client).__name__ == "AsyncHttpxClientWrapper":
+            self.client = self._settings.with_options(http_client=DefaultAsyncHttpxClient())
+
+    async def __aexit__(self, *error: object) -> None:
+        if self.client is not self._settings:
+            await self.client.close()
 
     async def ask(self, model: str, prompt: str) -> dict[str, Any]:
         """The answer as ``text``, and ``tokens`` as the endpoint counts them.

@@ -80,7 +80,7 @@ def render(template: PromptTemplate, **values: Any) -> str:
     if template.engine != "poml":
         return template.format(**values)
     try:
-        import poml
+        import poml  # pyright: ignore[reportMissingImports]
     except ImportError:
         raise ConfigError(
             "PromptTemplate engine 'poml' needs 'poml', which is not installed. "
