@@ -1,0 +1,94 @@
+"""Every test here runs with one tracer: ``pytest tests/tracers --tracer agentops``."""
+
+import json
+import sys
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import agl
+import pytest
+from agl.errors import BrokenComponentError
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+NETWORK: list[str] = []
+"""Addresses outside of this machine that something tried to reach."""
+
+
+def _watch(event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "socket.getaddrinfo":
+        host = arguments[0]
+        host = host.decode() if isinstance(host, bytes) else host
+        if host not in (None, "127.0.0.1", "localhost", "::1", "0.0.0.0"):
+            NETWORK.append(f"look-up of {host}")
+            raise OSError(f"the network is closed in these tests: look-up of {host}")
+    elif event == "socket.connect":
+        address = arguments[1]
+        if isinstance(address, tuple) and address[0] not in ("127.0.0.1", "::1"):
+            NETWORK.append(f"connection to {address}")
+            raise OSError(f"the network is closed in these tests: connection to {address}")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--tracer", default="otel", help="which tracer the tests use")
+    parser.addoption("--captured", help="file into which to write what was captured")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    sys.addaudithook(_watch)
+    config.stash[CAPTURED] = {}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        # The frameworks' own warnings are not ours to mend.
+        item.add_marker(pytest.mark.filterwarnings("default"))
+
+
+CAPTURED = pytest.StashKey[dict[str, Any]]()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    path = session.config.getoption("--captured")
+    if path:
+        Path(path).write_text(json.dumps(session.config.stash[CAPTURED], indent=1) + "\n")
+
+
+@pytest.fixture
+def all_captured(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Goes into the file of ``--captured``."""
+    return request.config.stash[CAPTURED]
+
+
+@pytest.fixture(scope="session")
+def tracer_name(request: pytest.FixtureRequest) -> str:
+    return str(request.config.getoption("--tracer"))
+
+
+@pytest.fixture(scope="session")
+def process_tracer(tracer_name: str) -> Generator[agl.Tracer]:
+    """One for the process: instrumentations are."""
+    from agl.plugins import load
+
+    try:
+        tracer = load("agl.tracers", tracer_name)()
+    except BrokenComponentError as error:
+        pytest.skip(str(error))
+    with tracer.lifespan():
+        yield tracer
+
+
+@pytest.fixture
+def tracer(process_tracer: agl.Tracer) -> agl.Tracer:
+    return process_tracer
+
+
+@pytest.fixture(autouse=True)
+def keys_are_there_and_nothing_leaves(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
+    """As on a user's machine: API keys are set. Nobody may use them."""
+    for name in ("AGENTOPS_API_KEY", "OPENAI_API_KEY", "WANDB_API_KEY", "ANTHROPIC_API_KEY"):
+        monkeypatch.setenv(name, "sk-must-not-leave")
+    NETWORK.clear()
+    yield
+    assert NETWORK == []
