@@ -22,7 +22,7 @@ def test_apo_finds_better_prompts_and_says_how_sure_it_is(
     world, fit, worker, options, tmp_path, caplog
 ) -> None:
     caplog.set_level(logging.INFO, "agl_apo")
-    algorithm = agl.APO(**{**options, "beam_rounds": 6})
+    algorithm = agl.APO(**{**options, "beam_rounds": 4})
     store = fit(algorithm, worker)
     result = algorithm.result
     best = algorithm.get_best_prompt()
@@ -280,6 +280,27 @@ def test_failed_evaluations_count_as_the_lowest_reward_and_are_reported(
     fit(algorithm, fragile)
     assert algorithm.result.failed_evaluations > 0
     assert "evaluations failed and counted as the lowest reward" in caplog.text
+
+
+def test_evaluations_that_the_spent_budget_refused_count_for_nothing(
+    world, fit, worker, options
+) -> None:
+    class Spent(agl.APO):
+        def is_budget_spent(self) -> bool:
+            return refused > 0
+
+    refused = 0
+
+    @agl.rollout
+    async def limited(task: Any, prompt_template: agl.PromptTemplate) -> float:
+        nonlocal refused
+        if world.facts_of(prompt_template.template):
+            refused += 1
+            raise RuntimeError("429: the budget is spent")
+        return 0.0
+
+    with pytest.raises(AlgorithmError, match=r"gateway's budget was spent after .* stay as they"):
+        fit(Spent(**options), limited)
 
 
 @pytest.mark.parametrize(

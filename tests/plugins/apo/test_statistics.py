@@ -78,7 +78,7 @@ class Coins:
     async def extend(self, candidates: list[Candidate], split: str, positions: range) -> None:
         for candidate in candidates:
             name = candidate.candidate_id
-            for position in positions:
+            for position in positions[len(self.scores[name]) :]:
                 task = random.Random(position).randrange(len(self.tasks[split]))
                 reward = float(self.rng.random() < self.chances[name][task])
                 self.scores[name].append(Score(position, task, "", reward))
@@ -93,8 +93,8 @@ async def decided(old: list[float], new: list[float], seed: int, rule: Rule) -> 
 
 
 async def test_identical_candidate_is_accepted_in_at_most_one_run_of_twenty() -> None:
-    # 200 decisions over up to 87 pairs, looked at every four of them. At 2.5 % (the
-    # lower half of the interval's 5 %) 5 are expected at most; 5 % would be 10.
+    # 200 decisions over up to 87 pairs, looked at every four of them. At 2.5 % (the lower half
+    # of the interval's 5 %) at most 5 are expected; 5 % would be 10.
     chances = [0.1, 0.5, 0.9] * 9 + [0.5, 0.5]
     rule = Rule(smallest_gain=0.05)
     outcomes = [await decided(chances, chances, seed, rule) for seed in range(200)]

@@ -114,9 +114,7 @@ async def decide(
         await evaluator.extend([seed, challenger], "held_out", range(done))
         ours, theirs = (evaluator.known(one, "held_out")[:done] for one in (seed, challenger))
         differences = [new.reward - old.reward for old, new in zip(ours, theirs, strict=True)]
-        low, high = bounds(differences, rule.alpha)
-        # Every look holds at once, so what one has shown stays shown.
-        lower, upper = max(lower, low), min(upper, high)
+        lower, upper = bounds(differences, rule.alpha, (lower, upper))
         if lower > 0:
             reason = "the lower bound of the gain is above zero"
             break

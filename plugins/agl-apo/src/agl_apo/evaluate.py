@@ -10,7 +10,7 @@ import logging
 import random
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -76,6 +76,8 @@ class Evaluator:
     tasks: Mapping[Split, Sequence[Any]]
     seed: int
     limits: Limits
+    is_budget_spent: Callable[[], bool] = lambda: False
+    """Whether the gateway refuses every further call."""
     shuffled: bool = True
     """Whether the search's stream has its tasks in random order."""
     resources_ids: dict[str, str] = field(default_factory=dict[str, str])
@@ -112,7 +114,8 @@ class Evaluator:
         """Evaluate all candidates at these positions; what is known is not evaluated again.
 
         Raises:
-            AlgorithmError: An agent gave no reward, or one outside ``reward_range``.
+            AlgorithmError: An agent gave no reward, or one outside ``reward_range``; or the
+                gateway's budget is spent.
         """
         wanted = [
             (candidate, position)
@@ -131,6 +134,11 @@ class Evaluator:
                 for rollout, (_, position) in zip(rollouts, wanted, strict=True)
             )
         )
+        if self.is_budget_spent() and any(score.failure for score in read):
+            raise AlgorithmError(
+                f"the gateway's budget was spent after {self.total} evaluations, before there was "
+                "a decision; the prompts stay as they were"
+            )
         for (candidate, position), score in zip(wanted, read, strict=True):
             self.scores.setdefault((candidate.candidate_id, split), {})[position] = score
         self.spent[split] += len(wanted)

@@ -431,6 +431,7 @@ async def open_session(
         tasks={"search": train, "held_out": held_out},
         seed=setup.seed,
         limits=setup.limits,
+        is_budget_spent=algorithm.is_budget_spent,
         shuffled=shuffled,
     )
     session = Session(setup, journal, evaluator, templates, others, seed, seed)

@@ -38,17 +38,18 @@ def log_capital(differences: Sequence[float], mean: float) -> float:
     return top + math.log(sum(math.exp(value - top) for value in logs) / len(logs))
 
 
-def lower_bound(differences: Sequence[float], alpha: float) -> float:
+def lower_bound(differences: Sequence[float], alpha: float, known: float = -1.0) -> float:
     """What the true mean is above, but for a chance of ``alpha`` over all looks together.
 
     Args:
-        differences: Each in [-1, 1]; none gives -1.
+        differences: Each in [-1, 1].
         alpha: Chance of being wrong.
+        known: The bound of an earlier look; every look holds at once, so it is not undercut.
     """
     needed = -math.log(alpha)
-    low, high = -1.0 + 1e-9, 1.0
+    low, high = max(known, -1.0 + 1e-9), 1.0
     if not differences or log_capital(differences, low) < needed:
-        return -1.0
+        return known
     while high - low > PRECISION:
         middle = (low + high) / 2
         if log_capital(differences, middle) >= needed:
@@ -58,10 +59,18 @@ def lower_bound(differences: Sequence[float], alpha: float) -> float:
     return low
 
 
-def bounds(differences: Sequence[float], alpha: float) -> tuple[float, float]:
-    """Lower and upper bound, each wrong with a chance of at most half of ``alpha``."""
-    upper = -lower_bound([-difference for difference in differences], alpha / 2)
-    return lower_bound(differences, alpha / 2), upper
+def bounds(
+    differences: Sequence[float], alpha: float, known: tuple[float, float] = (-1.0, 1.0)
+) -> tuple[float, float]:
+    """Lower and upper bound, each wrong with a chance of at most half of ``alpha``.
+
+    Args:
+        differences: Each in [-1, 1].
+        alpha: Chance that the true mean is outside at any look.
+        known: The bounds of an earlier look.
+    """
+    upper = -lower_bound([-difference for difference in differences], alpha / 2, -known[1])
+    return lower_bound(differences, alpha / 2, known[0]), upper
 
 
 def fewest_tasks(alpha: float) -> int:
