@@ -5,7 +5,8 @@ import json
 import pytest
 
 from agl.errors import AdapterError
-from agl.semconv import ModelCallAttributes as Key
+from agl.semconv import MODEL_CALL_SPAN, ModelCallAttributes as Key
+from agl.types import Span
 from agl_adapters import model_calls
 from agl_adapters.sources import read_call
 
@@ -221,3 +222,24 @@ def test_gateway_spans_find_their_agent_by_time(trace) -> None:
         trace.span("agent", {"agent.name": name}, start_time=start, end_time=start + 10)
         trace.gateway([1], [2], start_time=start + 1, end_time=start + 2)
     assert [call.agent_name for call in model_calls(trace.spans)] == ["writer", "critic"]
+
+
+@pytest.mark.parametrize("has_gateway", [False, True])
+def test_a_frameworks_span_without_id_is_one_call_with_the_clients_span_in_it(
+    has_gateway: bool,
+) -> None:
+    """As OpenInference records LangChain, smolagents and the Agents SDK."""
+    outer = {k: v for k, v in PARTS.items() if k != Key.RESPONSE_ID}
+    ids = {"rollout_id": "ro-1", "attempt_id": "at-1"}
+    spans = [
+        Span.from_attributes(name="generation", attributes=outer, span_id="a", **ids),
+        Span.from_attributes(name="chat", attributes=PARTS, span_id="b", parent_id="a", **ids),
+    ]
+    if has_gateway:
+        attributes = {**GATEWAY, Key.RESPONSE_ID: PARTS[Key.RESPONSE_ID]}
+        spans.append(
+            Span.from_attributes(name=MODEL_CALL_SPAN, attributes=attributes, span_id="c", **ids)
+        )
+    (call,) = model_calls(spans)
+    assert call.response_id == PARTS[Key.RESPONSE_ID]
+    assert bool(call.prompt_token_ids) == has_gateway

@@ -150,9 +150,9 @@ def record_of(node: Node) -> Recorded | None:
 def same_calls(found: Sequence[Recorded]) -> list[list[Recorded]]:
     """Records of one call together, groups in order of their first record.
 
-    Records are of one call when they have one response id, and when one without an id stands below
-    another. A gateway's spans are always calls of their own; other spans with one id are apart when
-    their times do not meet, as some servers give the same id to every answer.
+    Records are of one call when they have one response id, and when one stands below another and
+    one of the two has no id. A gateway's spans are always calls of their own; other spans with one
+    id are apart when their times do not meet, as some servers give the same id to every answer.
     """
     groups: list[list[Recorded]] = []
     group_at: dict[int, list[Recorded]] = {}
@@ -160,11 +160,22 @@ def same_calls(found: Sequence[Recorded]) -> list[list[Recorded]]:
     for recorded in found:
         group = None
         response_id = recorded.call.response_id
+        above = next(
+            (g for node in recorded.node.ancestors() if (g := group_at.get(id(node)))), None
+        )
         if response_id:
             group = _group_with(by_response[response_id], recorded)
+            if above is not None and not any(member.call.response_id for member in above):
+                # A framework's span around the client's, which alone knows the id.
+                if group is None:
+                    group = above
+                    by_response[response_id].append(group)
+                else:
+                    group.extend(above)
+                    group_at.update((id(member.node), group) for member in above)
+                    groups = [each for each in groups if each is not above]
         elif not recorded.is_gateways:
-            above = (group_at.get(id(node)) for node in recorded.node.ancestors())
-            group = next((candidate for candidate in above if candidate is not None), None)
+            group = above
         if group is None:
             group = []
             groups.append(group)

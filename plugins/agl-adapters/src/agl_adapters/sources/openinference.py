@@ -43,7 +43,7 @@ def read(span: Span) -> ModelCall | None:
 
 
 def _answer(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """What the client's answer has beside the message, where it is there and a chat completion."""
+    """What the client's answer has beside the message, where it is there."""
     value = attributes.get("output.value")
     if not isinstance(value, str) or not value.startswith("{"):
         return {}
@@ -51,7 +51,9 @@ def _answer(attributes: Mapping[str, Any]) -> dict[str, Any]:
         output = json.loads(value)
     except ValueError:
         return {}  # cut off by a limit on the length of attributes
-    return completion_fields(output) if output.get("choices") else {}
+    if output.get("choices"):
+        return completion_fields(output)
+    return {"response_id": text(output.get("id"))}  # of Responses, and of Anthropic's messages
 
 
 def _listed(attributes: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]:
@@ -62,9 +64,10 @@ def _listed(attributes: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]:
 def _message(item: Mapping[str, Any]) -> dict[str, Any]:
     message = item.get("message") or {}
     chat: dict[str, Any] = {"role": checked_role(message), "content": message.get("content")}
-    parts = message.get("contents")
-    if parts:
-        chat["content"] = [_part(part["message_content"]) for part in parts]
+    parts = [part["message_content"] for part in message.get("contents") or ()]
+    # Calls of tools stand under ``tool_calls`` as well.
+    if shown := [_part(part) for part in parts if part.get("type") != "tool_use"]:
+        chat["content"] = shown
     for key in ("name", "tool_call_id"):
         if message.get(key):
             chat[key] = message[key]
