@@ -169,9 +169,10 @@ async def openai_agents_responses(base_url: str) -> str:
 
 async def langchain_agent(base_url: str, question: str = QUESTION) -> str:
     """``create_agent`` of LangChain, which is a graph of LangGraph."""
-    import agl
     from langchain.agents import create_agent
     from langchain_openai import ChatOpenAI
+
+    import agl
 
     model = ChatOpenAI(model="echo", base_url=base_url, api_key=KEY)  # pyright: ignore
     agent = create_agent(model, tools=[get_weather], name=AGENT)
@@ -188,10 +189,11 @@ async def langgraph_graph(base_url: str) -> str:
     """A graph of nodes written by hand, run by ``invoke`` in a thread."""
     import asyncio
 
-    import agl
     from langchain_openai import ChatOpenAI
     from langgraph.graph import END, START, MessagesState, StateGraph
     from langgraph.prebuilt import ToolNode, tools_condition
+
+    import agl
 
     model = ChatOpenAI(model="echo", base_url=base_url, api_key=KEY)  # pyright: ignore
     with_tools = model.bind_tools([get_weather])
@@ -288,7 +290,13 @@ async def curl(base_url: str) -> str:
     for messages in ([{"role": "user", "content": QUESTION}], _messages_after_tool()):
         body = {"model": "echo", "messages": messages, "tools": [WEATHER_TOOL]}
         process = await asyncio.create_subprocess_exec(
-            *("curl", "-sS", f"{base_url}/chat/completions", "-H", "content-type: application/json"),
+            *(
+                "curl",
+                "-sS",
+                f"{base_url}/chat/completions",
+                "-H",
+                "content-type: application/json",
+            ),
             *("-H", f"x-agl-agent: {AGENT}", "-d", json.dumps(body)),
             stdout=asyncio.subprocess.PIPE,
         )

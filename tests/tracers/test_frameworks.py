@@ -4,16 +4,17 @@ import shutil
 from importlib import metadata
 from typing import Any
 
+import pytest
+from frameworks import AGENT, ANSWER, FRAMEWORKS, QUESTION, TOOL_RESULT, reply
+
 import agl
 import agl_gateway
-import pytest
 from agl.store.memory import InMemoryLightningStore
 from agl.testing.echo_llm import EchoLLM
 from agl.types import ModelCall, Span
 from agl_adapters import TraceToRows
 from agl_adapters.calls import model_calls
 from agl_adapters.sources.gateway import is_gateway_span
-from frameworks import AGENT, ANSWER, FRAMEWORKS, QUESTION, TOOL_RESULT, reply
 
 
 async def traced(

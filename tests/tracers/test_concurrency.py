@@ -1,0 +1,53 @@
+"""Fifty rollouts of a framework at once in one process: no span on another's rollout."""
+
+import asyncio
+import re
+from typing import Any
+
+import pytest
+from frameworks import ANSWER, langchain_agent, openai_chat, reply
+
+import agl
+from agl.store.memory import InMemoryLightningStore
+from agl.testing.echo_llm import EchoLLM
+
+NUM_ROLLOUTS = 50
+MARK = re.compile(r"Paris-(\d\d)\b")
+
+
+async def in_a_thread(agent: Any, *arguments: Any) -> str:
+    return await asyncio.to_thread(lambda: asyncio.run(agent(*arguments)))
+
+
+@pytest.mark.parametrize("agent", [openai_chat, langchain_agent])
+@pytest.mark.parametrize("where", ["task", "thread"])
+async def test_fifty_rollouts_at_once_keep_their_spans_apart(
+    agent: Any,
+    where: str,
+    tracer: agl.Tracer,
+    tracer_name: str,
+    memory_store: InMemoryLightningStore,
+) -> None:
+    if agent is langchain_agent:
+        pytest.importorskip("langchain")
+    rollouts = [await memory_store.start_rollout(input="task") for _ in range(NUM_ROLLOUTS)]
+
+    async def run(index: int, url: str) -> None:
+        rollout = rollouts[index]
+        ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
+        async with tracer.trace_context(store=memory_store, **ids):
+            question = f"What is the weather in Paris-{index:02}?"
+            call = agent(url, question) if where == "task" else in_a_thread(agent, url, question)
+            assert ANSWER in await call
+            agl.emit_reward(index)
+
+    with EchoLLM(reply) as llm:
+        await asyncio.gather(*(run(index, llm.url) for index in range(NUM_ROLLOUTS)))
+    numbers = set()
+    for index, rollout in enumerate(rollouts):
+        spans = list(await memory_store.query_spans(rollout.rollout_id))
+        marks = {mark for span in spans for mark in MARK.findall(str(span.attributes))}
+        assert marks == (set() if tracer_name == "otel" else {f"{index:02}"})
+        assert agl.find_final_reward(spans) == index
+        numbers.add(len(spans))
+    assert len(numbers) == 1, f"some rollouts have more spans than others: {numbers}"
