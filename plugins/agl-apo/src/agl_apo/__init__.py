@@ -12,7 +12,7 @@ __version__ = "0.1.0"
 _HOME = {
     "APO": "agl_apo.apo",
     "GEPA": "agl_apo.gepa",
-    "Result": "agl_apo.session",
+    "Result": "agl_apo.result",
     "render": "agl_apo.templates",
 }
 
@@ -29,5 +29,5 @@ def __getattr__(name: str) -> Any:
 if TYPE_CHECKING:
     from agl_apo.apo import APO as APO
     from agl_apo.gepa import GEPA as GEPA
-    from agl_apo.session import Result as Result
+    from agl_apo.result import Result as Result
     from agl_apo.templates import render as render

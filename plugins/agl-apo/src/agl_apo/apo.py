@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
     from agl_apo.race import Sizes
-    from agl_apo.session import Result, Session
+    from agl_apo.result import Result
+    from agl_apo.session import Session
 
 logger = logging.getLogger("agl_apo")
 
@@ -181,7 +182,7 @@ class APO(Algorithm):
             ConfigError: The request is wrong or too small; nothing was spent.
             AlgorithmError: The first prompt cannot be run, or no model answers.
         """
-        from agl_apo.session import open_session
+        from agl_apo.opening import open_session
 
         self.result = None
         options = {

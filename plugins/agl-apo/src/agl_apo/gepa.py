@@ -25,7 +25,8 @@ from agl_apo.evaluate import Candidate, Score
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
-    from agl_apo.session import Result, Session
+    from agl_apo.result import Result
+    from agl_apo.session import Session
 
 logger = logging.getLogger("agl_apo")
 
@@ -150,7 +151,7 @@ class GEPA(Algorithm):
             ConfigError: The request is wrong or too small; nothing was spent.
             AlgorithmError: The first prompt cannot be run, or the model does not answer.
         """
-        from agl_apo.session import open_session
+        from agl_apo.opening import open_session
 
         self.result = None
         options = {

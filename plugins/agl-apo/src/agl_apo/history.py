@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from agl_apo.journal import entries
-from agl_apo.session import SEED
+from agl_apo.journal import SEED, entries
 
 if TYPE_CHECKING:
     from agl.store.base import LightningStore

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 FIELD = "prompts"
 """Key in the metadata of every rollout of a run."""
+SEED = "seed"
+"""Id of the candidate that a run begins with."""
 
 
 class Journal:

@@ -34,7 +34,7 @@ class Proposer:
     async def propose(
         self, number: int, beam: Sequence[Candidate], known: Sequence[Candidate]
     ) -> list[Candidate]:
-        """Edited prompts that can be tried; why others cannot is in ``session.dropped``.
+        """Edited prompts that can be tried; why others cannot is recorded.
 
         Args:
             number: Of the round.

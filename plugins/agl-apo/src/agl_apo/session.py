@@ -1,67 +1,22 @@
-"""What APO and GEPA share: what is optimised, the run in the store, the decision and its result."""
+"""What APO and GEPA share while they run: candidates, their record in the store, the end."""
 
-import hashlib
-import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agl.errors import AlgorithmError, ConfigError
-from agl.types import Dataset, NamedResources, PromptTemplate
+from agl.types import NamedResources, PromptTemplate
 from agl_apo.copying import copied_tasks
 from agl_apo.decision import Decision, Rule, decide
 from agl_apo.evaluate import Candidate, Evaluator, Limits, check_range
 from agl_apo.journal import Journal
+from agl_apo.result import Result, say, write_files
 from agl_apo.templates import BrokenTemplateError, check_edit, placeholders
 
-if TYPE_CHECKING:
-    from agl.algorithm import Algorithm
-
 logger = logging.getLogger("agl_apo")
-
-SEED = "seed"
-"""Id of the candidate that the run begins with."""
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a run came to."""
-
-    decision: Decision | None
-    """None where no candidate was better than the seed even in the search."""
-    prompts: dict[str, str]
-    """The accepted texts, else the seed's."""
-    best: str
-    """Id of the candidate that they are of."""
-    leader: str
-    """Id of the candidate that was best in the search, accepted or not."""
-    evaluations: int
-    """In all."""
-    evaluations_held_out: int
-    """For the decision."""
-    failed_evaluations: int
-    """They counted as the lowest reward."""
-    model_calls: int
-    tokens: int
-    """Of those calls, as the endpoint counts them."""
-    copies: tuple[int, ...]
-    """Train tasks that the best prompt copies from."""
-    resources_id: str
-    """The snapshot that holds it, the store's latest."""
-    run_dir: str
-    """Where the best prompts are files."""
-
-    @property
-    def accepted(self) -> bool:
-        """Whether the seed was replaced."""
-        return self.decision is not None and self.decision.accepted
-
-    def as_json(self) -> dict[str, Any]:
-        """Its fields."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -103,8 +58,6 @@ class Session:
     """Best in the search so far."""
     tokens: int = 0
     model_calls: int = 0
-    dropped: dict[str, str] = field(default_factory=dict[str, str])
-    """Candidate id -> why it never ran."""
 
     @property
     def left(self) -> float:
@@ -206,7 +159,6 @@ class Session:
             },
         )
         if recorded["dropped"] is not None:
-            self.dropped[candidate_id] = recorded["dropped"]
             logger.info("candidate %s dropped: %s", candidate_id, recorded["dropped"])
             return None
         texts = {**parent.texts, **recorded["edits"]}
@@ -333,177 +285,3 @@ class Session:
         write_files(run_dir, result)
         say(result)
         return result
-
-
-def write_files(run_dir: Path, result: Result) -> None:
-    """Write ``best_prompt.<name>.txt`` per prompt, and ``result.json``."""
-    run_dir.mkdir(parents=True, exist_ok=True)
-    for name, text in result.prompts.items():
-        (run_dir / f"best_prompt.{name}.txt").write_text(text, encoding="utf-8")
-    text = json.dumps(result.as_json(), indent=2, ensure_ascii=False)
-    (run_dir / "result.json").write_text(text + "\n", encoding="utf-8")
-
-
-def say(result: Result) -> None:
-    """Log the outcome."""
-    decision = result.decision
-    if decision is None:
-        logger.info(
-            "no candidate was better than the seed in the search; the seed stays (%d evaluations)",
-            result.evaluations,
-        )
-        return
-    logger.info(
-        "candidate %s %s: mean reward %.3f instead of %.3f on %d held-out tasks; gain %+.3f, "
-        "%.0f %% interval %+.3f to %+.3f (%s); %d evaluations, %d of them for the decision",
-        decision.challenger,
-        "accepted" if decision.accepted else "not accepted, the seed stays",
-        decision.challenger_mean,
-        decision.seed_mean,
-        decision.tasks,
-        decision.gain,
-        100 * decision.confidence,
-        decision.lower,
-        decision.upper,
-        decision.reason,
-        result.evaluations,
-        result.evaluations_held_out,
-    )
-    if result.failed_evaluations:
-        logger.warning(
-            "%d evaluations failed and counted as the lowest reward; see: agl rollouts --status "
-            "failed",
-            result.failed_evaluations,
-        )
-    if result.copies:
-        logger.warning("the best prompt copies from the train tasks %s", list(result.copies))
-
-
-async def open_session(
-    algorithm: "Algorithm",
-    setup: Setup,
-    options: Mapping[str, Any],
-    train_dataset: Dataset[Any] | None,
-    val_dataset: Dataset[Any] | None,
-    round_cost: int,
-    shuffled: bool = True,
-) -> Session:
-    """Check the request, and begin or find the run in the store.
-
-    Args:
-        algorithm: Has store and resources.
-        setup: Options of both algorithms.
-        options: Options of this one; a run is continued only with the same.
-        train_dataset: For the search.
-        val_dataset: For the decision.
-        round_cost: Evaluations that the smallest search takes.
-        shuffled: See ``Evaluator``.
-
-    Raises:
-        ConfigError: Something is wrong or too small; nothing was spent.
-    """
-    train, held_out = _datasets(setup.algorithm, train_dataset, val_dataset)
-    setup.rule.check(len(held_out))
-    _check_budget(setup, len(held_out), round_cost)
-    resources = dict(algorithm.get_initial_resources() or {})
-    templates = _targets(setup, resources)
-    journal = Journal(algorithm.get_store(), setup.run_name, setup.algorithm)
-    seed = Candidate(SEED, {name: template.template for name, template in templates.items()})
-    await journal.begin(
-        {
-            **options,
-            "seed prompts": dict(seed.texts),
-            "engines": {name: template.engine for name, template in templates.items()},
-            "train_dataset": _digest(train),
-            "val_dataset": _digest(held_out),
-            "seed": setup.seed,
-            "rule": asdict(setup.rule),
-            "max_evaluations": setup.max_evaluations,
-            "reward_range": list(setup.limits.reward_range),
-        }
-    )
-    others = {name: value for name, value in resources.items() if name not in templates}
-    proxy = algorithm.get_llm_proxy()
-    if proxy is not None and not any(r.resource_type != "prompt_template" for r in others.values()):
-        others["llm"] = proxy.as_resource()
-    evaluator = Evaluator(
-        journal=journal,
-        tasks={"search": train, "held_out": held_out},
-        seed=setup.seed,
-        limits=setup.limits,
-        is_budget_spent=algorithm.is_budget_spent,
-        shuffled=shuffled,
-    )
-    session = Session(setup, journal, evaluator, templates, others, seed, seed)
-    await session.publish(seed)
-    return session
-
-
-def _datasets(
-    name: str, train_dataset: Dataset[Any] | None, val_dataset: Dataset[Any] | None
-) -> tuple[list[Any], list[Any]]:
-    train, val = (
-        [] if dataset is None else [dataset[index] for index in range(len(dataset))]
-        for dataset in (train_dataset, val_dataset)
-    )
-    for given, what in ((train, "train_dataset"), (val, "val_dataset")):
-        if not given:
-            raise ConfigError(
-                f"{name}: there is no {what}. It searches with train_dataset and decides with "
-                "val_dataset; give both to fit()"
-            )
-    seen = {_digest(task) for task in train}
-    held_out = [task for task in val if _digest(task) not in seen]
-    if len(held_out) < len(val):
-        logger.warning(
-            "%d of %d tasks of val_dataset are in train_dataset too; they are not held out, and "
-            "have no part in the decision",
-            len(val) - len(held_out),
-            len(val),
-        )
-    return train, held_out
-
-
-def _digest(value: Any) -> str:
-    text = json.dumps(value, sort_keys=True, default=repr)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _check_budget(setup: Setup, num_held_out: int, round_cost: int) -> None:
-    most = setup.max_evaluations
-    pairs = setup.rule.pairs(num_held_out)
-    needed = 2 * pairs + round_cost
-    if most is not None and most < needed:
-        raise ConfigError(
-            f"{setup.algorithm}: max_evaluations={most} is too small to conclude: the decision "
-            f"plans {pairs} pairs of evaluations to find a gain of {setup.rule.smallest_gain:g}, "
-            f"and the smallest search takes {round_cost}. Give max_evaluations={needed} or more, "
-            "or a larger smallest_gain"
-        )
-
-
-def _targets(setup: Setup, resources: NamedResources) -> dict[str, PromptTemplate]:
-    prompts = {
-        name: resource for name, resource in resources.items()
-        if isinstance(resource, PromptTemplate)
-    }  # fmt: skip
-    if not prompts:
-        raise ConfigError(
-            f"{setup.algorithm}: there is no PromptTemplate to improve. Give one: "
-            "Trainer(initial_resources={'prompt_template': agl.PromptTemplate(template=...)}), or "
-            "the key resources in agl.yaml"
-        )
-    names = list(prompts) if setup.targets is None else list(setup.targets)
-    for name in names:
-        if name not in prompts:
-            raise ConfigError(
-                f"{setup.algorithm}: targets: there is no PromptTemplate {name!r}; there is "
-                f"{', '.join(map(repr, prompts))}"
-            )
-        try:
-            placeholders(prompts[name])
-        except BrokenTemplateError as error:
-            raise ConfigError(
-                f"prompt {name!r} is no {prompts[name].engine} template: {error}"
-            ) from None
-    return {name: prompts[name] for name in names}

@@ -1,0 +1,93 @@
+"""What a run came to: the decision, the prompts, what was spent; in a file and in the log."""
+
+import json
+import logging
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from agl_apo.decision import Decision
+
+logger = logging.getLogger("agl_apo")
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run came to."""
+
+    decision: Decision | None
+    """None where no candidate was better than the seed even in the search."""
+    prompts: dict[str, str]
+    """The accepted texts, else the seed's."""
+    best: str
+    """Id of the candidate that they are of."""
+    leader: str
+    """Id of the candidate that was best in the search, accepted or not."""
+    evaluations: int
+    """In all."""
+    evaluations_held_out: int
+    """For the decision."""
+    failed_evaluations: int
+    """They counted as the lowest reward."""
+    model_calls: int
+    tokens: int
+    """Of those calls, as the endpoint counts them."""
+    copies: tuple[int, ...]
+    """Train tasks that the best prompt copies from."""
+    resources_id: str
+    """The snapshot that holds it, the store's latest."""
+    run_dir: str
+    """Where the best prompts are files."""
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the seed was replaced."""
+        return self.decision is not None and self.decision.accepted
+
+    def as_json(self) -> dict[str, Any]:
+        """Its fields."""
+        return asdict(self)
+
+
+def write_files(run_dir: Path, result: Result) -> None:
+    """Write ``best_prompt.<name>.txt`` per prompt, and ``result.json``."""
+    run_dir.mkdir(parents=True, exist_ok=True)
+    for name, text in result.prompts.items():
+        (run_dir / f"best_prompt.{name}.txt").write_text(text, encoding="utf-8")
+    text = json.dumps(result.as_json(), indent=2, ensure_ascii=False)
+    (run_dir / "result.json").write_text(text + "\n", encoding="utf-8")
+
+
+def say(result: Result) -> None:
+    """Log the outcome."""
+    decision = result.decision
+    if decision is None:
+        logger.info(
+            "no candidate was better than the seed in the search; the seed stays (%d evaluations)",
+            result.evaluations,
+        )
+        return
+    logger.info(
+        "candidate %s %s: mean reward %.3f instead of %.3f on %d held-out tasks; gain %+.3f, "
+        "%.0f %% interval %+.3f to %+.3f (%s); %d evaluations, %d of them for the decision",
+        decision.challenger,
+        "accepted" if decision.accepted else "not accepted, the seed stays",
+        decision.challenger_mean,
+        decision.seed_mean,
+        decision.tasks,
+        decision.gain,
+        100 * decision.confidence,
+        decision.lower,
+        decision.upper,
+        decision.reason,
+        result.evaluations,
+        result.evaluations_held_out,
+    )
+    if result.failed_evaluations:
+        logger.warning(
+            "%d evaluations failed and counted as the lowest reward; see: agl rollouts --status "
+            "failed",
+            result.failed_evaluations,
+        )
+    if result.copies:
+        logger.warning("the best prompt copies from the train tasks %s", list(result.copies))
