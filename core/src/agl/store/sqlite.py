@@ -239,7 +239,7 @@ class _Parts:
                 "journal_mode=WAL",
                 f"synchronous={synchronous}",
                 "wal_autocheckpoint=0",
-                "cache_size=-65536",
+                "cache_size=-16384",
                 f"journal_size_limit={64 * 2**20}",
                 "temp_store=MEMORY",
             ):
