@@ -26,6 +26,29 @@ TEST_TOOLS = [
     "numpy>=2",
     "pyarrow>=17",
 ]
+# What `docs/reference/frameworks.md` is about; pinned, as that page names versions.
+TRACED_FRAMEWORKS = [
+    "openai==3.52.0",
+    "openai-agents==0.24.0",
+    "langchain==1.4.7",
+    "langchain-openai==1.7.3",
+    "langgraph==1.2.22",
+    "pydantic-ai-slim[openai]==2.68.0",
+    "smolagents==1.26.0",
+    "autogen-agentchat==0.7.5",
+    "autogen-ext[openai]==0.7.5",
+    "anthropic==2.11.0",
+]
+INSTRUMENTATIONS = [
+    *(
+        f"openinference-instrumentation-{name}"
+        for name in ("openai-agents", "langchain", "anthropic", "smolagents", "autogen-agentchat")
+    ),
+    *(
+        f"opentelemetry-instrumentation-genai-{name}"
+        for name in ("openai-agents", "langchain", "anthropic", "smolagents")
+    ),
+]
 PLUGINS = sorted(str(path.parent) for path in Path("plugins").glob("*/pyproject.toml"))
 
 
@@ -114,7 +137,7 @@ def tests(session: nox.Session) -> None:
         *session.posargs, env=environment,
     )  # fmt: skip
     if os.environ.get("CI"):
-        for name in ("lint", "imports", "types", "litellm"):
+        for name in ("lint", "imports", "types", "litellm", "tracers"):
             session.notify(name)
 
 
@@ -123,6 +146,27 @@ def litellm(session: nox.Session) -> None:
     """Models of other providers. LiteLLM wants older packages than the rest is tested with."""
     session.install("./core[testing]", "./plugins/agl-gateway[litellm]", *TEST_TOOLS[:3])
     session.run("pytest", "tests/plugins/gateway/test_litellm.py", *session.posargs)
+
+
+@nox.session
+def tracers(session: nox.Session) -> None:
+    """Every tracer on the agent frameworks of today; writes what each captures of which.
+
+    The frameworks' own warnings are not ours to mend. One process per tracer: instrumentations are
+    of a process.
+    """
+    session.install("./core[testing]", "./plugins/agl-adapters", "./plugins/agl-gateway")
+    session.install(
+        "./plugins/agl-tracers[agentops,openinference,otel-genai]",
+        *TEST_TOOLS[:3], *TRACED_FRAMEWORKS, *INSTRUMENTATIONS,
+    )  # fmt: skip
+    folder = session.create_tmp()
+    for tracer in ("otel", "agentops", "openinference", "otel-genai"):
+        session.run(
+            "pytest", "-W", "default", "tests/tracers", "--tracer", tracer,
+            "--captured", f"{folder}/{tracer}.json", *session.posargs,
+        )  # fmt: skip
+    session.run("python", "docs/generate_tracers.py", folder)
 
 
 @nox.session

@@ -41,6 +41,7 @@ KNOWN_NEEDS = {
     "litellm",
     "openai",
     "opentelemetry-exporter-otlp-proto-http",
+    "opentelemetry-util-genai",
 }
 STUB_AGENT = "import agl\n\n@agl.rollout\ndef agent(task, llm=None) -> float:\n    return 1.0\n"
 

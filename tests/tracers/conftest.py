@@ -41,12 +41,6 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[CAPTURED] = {}
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        # The frameworks' own warnings are not ours to mend.
-        item.add_marker(pytest.mark.filterwarnings("default"))
-
-
 CAPTURED = pytest.StashKey[dict[str, Any]]()
 
 
