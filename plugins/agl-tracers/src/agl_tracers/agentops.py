@@ -48,13 +48,13 @@ class AgentOpsTracer(InstrumentedTracer):
         super().__init__([*available, PYDANTIC_AI], libraries)
 
     def get_langchain_handler(self) -> Any:
-        """A LangChain callback handler with spans of chains, models and tools.
+        """A LangChain callback handler with spans of the agent, its nodes and its tools.
 
         Use a new one for each run of an agent.
         """
-        use_own_provider()
-        callbacks = importlib.import_module("agentops.integration.callbacks.langchain")
-        return callbacks.LangchainCallbackHandler(auto_session=False)
+        from agl_tracers.langchain_handler import AgentHandler
+
+        return AgentHandler()
 
 
 def start(library: str) -> None:
