@@ -155,7 +155,9 @@ def agent_name(node: Node) -> str | None:
         if attributes.get(Key.OPERATION) in AGENT_OPERATIONS
         else None,
         # OpenInference gives some agents no other name than that of the span: "writer.run".
-        node.name if attributes.get("openinference.span.kind") == "AGENT" else None,
+        node.name.partition(".")[0]
+        if attributes.get("openinference.span.kind") == "AGENT"
+        else None,
     ]
     return next((str(name) for name in candidates if name), None)
 

@@ -28,8 +28,8 @@ class AgentOpsTracer(InstrumentedTracer):
     """AgentOps' instrumentors on the process's own OpenTelemetry provider; nothing is sent.
 
     ``agentops.init`` is never called, so there are neither exporters nor uploads, whatever API key
-    is set. What AgentOps 0.4.21 misses is added: token ids and log-probabilities of vLLM's answers,
-    also of streams, ``chat.completions.parse``, and the Responses API.
+    is set. What AgentOps 0.4.21 misses is added: the calls of tools in answers, token ids and
+    log-probabilities of vLLM's answers, ``chat.completions.parse``, and the Responses API.
 
     Its wrappers cannot all be taken off again: they stay until the process ends.
 
@@ -67,7 +67,7 @@ def start(library: str) -> None:
     instrumentor.instrument()
     if library == "openai":
         wrap_missed_methods()
-        record_token_ids()
+        complete_answers()
 
 
 def use_own_provider() -> None:
@@ -98,7 +98,7 @@ def wrap_missed_methods() -> None:
             wrapt.wrap_function_wrapper(resources, method, getattr(streams, wrapper)(tracer))
 
 
-def record_token_ids() -> None:
+def complete_answers() -> None:
     """Add to AgentOps' spans of chat completions what it leaves out of them."""
     import wrapt
 
@@ -113,7 +113,14 @@ def _attributes_with_ids(wrapped: Any, instance: Any, args: Any, kwargs: Any) ->
     attributes = wrapped(*args, **kwargs)
     answer = kwargs.get("return_value")
     if getattr(answer, "choices", None):
-        attributes |= _token_attributes(answer, answer.choices[0], answer.choices[0].logprobs)
+        first = answer.choices[0]
+        calls = [
+            (call.id, call.function.name, call.function.arguments)
+            for call in first.message.tool_calls or ()
+            if call.type == "function"
+        ]
+        attributes |= _tool_call_attributes(calls)
+        attributes |= _token_attributes(answer, first, first.logprobs)
     return attributes
 
 
@@ -130,8 +137,22 @@ def _collect_ids(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> None:
 
 def _write_collected(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> None:
     # Before: AgentOps ends the span in it.
-    instance._span.set_attributes(vars(instance).get("_agl_tokens", {}))
+    calls = [
+        (call["id"], call["function"]["name"], call["function"]["arguments"])
+        for _, call in sorted(instance._tool_calls.items())
+    ]
+    tokens = vars(instance).get("_agl_tokens", {})
+    instance._span.set_attributes({**_tool_call_attributes(calls), **tokens})
     wrapped(*args, **kwargs)
+
+
+def _tool_call_attributes(calls: Sequence[tuple[str, str, str]]) -> dict[str, str]:
+    """Of (id, name, arguments); AgentOps has them only as spans of their own."""
+    return {
+        f"gen_ai.completion.0.tool_calls.{index}.{key}": value
+        for index, call in enumerate(calls)
+        for key, value in zip(("id", "name", "arguments"), call, strict=True)
+    }
 
 
 def _token_attributes(answer: Any, choice: Any, logprobs: Any) -> dict[str, Any]:
