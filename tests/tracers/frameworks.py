@@ -167,21 +167,30 @@ async def openai_agents_responses(base_url: str) -> str:
         return await _openai_agents(OpenAIResponsesModel("echo", openai_client=client))
 
 
-async def langchain_agent(base_url: str, question: str = QUESTION) -> str:
-    """``create_agent`` of LangChain, which is a graph of LangGraph."""
+def _langchain(base_url: str) -> tuple[Any, dict[str, Any]]:
     from langchain.agents import create_agent
     from langchain_openai import ChatOpenAI
 
     import agl
 
     model = ChatOpenAI(model="echo", base_url=base_url, api_key=KEY)  # pyright: ignore
-    agent = create_agent(model, tools=[get_weather], name=AGENT)
     tracer = agl.get_active_tracer()
     handler = tracer.get_langchain_handler() if tracer else None
-    result = await agent.ainvoke(
-        {"messages": [{"role": "user", "content": question}]},
-        {"callbacks": [handler] if handler else []},
-    )
+    agent = create_agent(model, tools=[get_weather], name=AGENT)
+    return agent, {"callbacks": [handler] if handler else []}
+
+
+async def langchain_agent(base_url: str, question: str = QUESTION) -> str:
+    """``create_agent`` of LangChain, which is a graph of LangGraph."""
+    agent, config = _langchain(base_url)
+    result = await agent.ainvoke({"messages": [{"role": "user", "content": question}]}, config)
+    return result["messages"][-1].content
+
+
+def langchain_plain(base_url: str, question: str = QUESTION) -> str:
+    """The same without asyncio."""
+    agent, config = _langchain(base_url)
+    result = agent.invoke({"messages": [{"role": "user", "content": question}]}, config)
     return result["messages"][-1].content
 
 

@@ -5,7 +5,7 @@ import re
 from typing import Any
 
 import pytest
-from frameworks import ANSWER, langchain_agent, openai_chat, reply
+from frameworks import ANSWER, langchain_agent, langchain_plain, openai_chat, reply
 
 import agl
 from agl.store.memory import InMemoryLightningStore
@@ -15,21 +15,24 @@ NUM_ROLLOUTS = 50
 MARK = re.compile(r"Paris-(\d\d)\b")
 
 
-async def in_a_thread(agent: Any, *arguments: Any) -> str:
-    return await asyncio.to_thread(lambda: asyncio.run(agent(*arguments)))
+async def openai_in_a_thread(url: str, question: str) -> str:
+    return await asyncio.to_thread(lambda: asyncio.run(openai_chat(url, question)))
 
 
-@pytest.mark.parametrize("agent", [openai_chat, langchain_agent])
-@pytest.mark.parametrize("where", ["task", "thread"])
+async def langchain_in_a_thread(url: str, question: str) -> str:
+    return await asyncio.to_thread(langchain_plain, url, question)
+
+
+@pytest.mark.parametrize(
+    "agent", [openai_chat, openai_in_a_thread, langchain_agent, langchain_in_a_thread]
+)
 async def test_fifty_rollouts_at_once_keep_their_spans_apart(
     agent: Any,
-    where: str,
     tracer: agl.Tracer,
     tracer_name: str,
     memory_store: InMemoryLightningStore,
 ) -> None:
-    if agent is langchain_agent:
-        pytest.importorskip("langchain")
+    pytest.importorskip("langchain")
     rollouts = [await memory_store.start_rollout(input="task") for _ in range(NUM_ROLLOUTS)]
 
     async def run(index: int, url: str) -> None:
@@ -37,8 +40,7 @@ async def test_fifty_rollouts_at_once_keep_their_spans_apart(
         ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
         async with tracer.trace_context(store=memory_store, **ids):
             question = f"What is the weather in Paris-{index:02}?"
-            call = agent(url, question) if where == "task" else in_a_thread(agent, url, question)
-            assert ANSWER in await call
+            assert ANSWER in await agent(url, question)
             agl.emit_reward(index)
 
     with EchoLLM(reply) as llm:

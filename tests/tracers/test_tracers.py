@@ -58,7 +58,7 @@ async def test_token_ids_that_the_server_sends_without_a_gateway(
         ("agentops", False): (True, True, True),
         ("agentops", True): (True, True, True),
         ("openinference", False): (True, True, True),
-        ("openinference", True): (False, True, True),
+        ("openinference", True): (True, True, True),
         ("otel-genai", False): (False, False, False),
         ("otel-genai", True): (False, False, False),
     }

@@ -11,7 +11,7 @@ class OpenInferenceTracer(InstrumentedTracer):
     """Every OpenInference instrumentor that is installed, begun when its library is imported.
 
     Its spans of the OpenAI SDK hold the whole answer, and so token ids and log-probabilities where
-    the server sends them; of a stream it keeps the ids of the answer and loses those of the prompt.
+    the server sends them, also in streams.
 
     Args:
         libraries: Which to instrument, by the instrumentors' names (``openai``, ``langchain``,
