@@ -137,7 +137,7 @@ def tests(session: nox.Session) -> None:
         *session.posargs, env=environment,
     )  # fmt: skip
     if os.environ.get("CI"):
-        for name in ("lint", "imports", "types", "litellm", "tracers"):
+        for name in ("lint", "imports", "types", "litellm"):
             session.notify(name)
 
 
@@ -153,7 +153,7 @@ def tracers(session: nox.Session) -> None:
     """Every tracer on the agent frameworks of today; writes what each captures of which.
 
     The frameworks' own warnings are not ours to mend. One process per tracer: instrumentations are
-    of a process.
+    of a process. Not a part of CI, which it would make longer by more than three minutes.
     """
     session.install("./core[testing]", "./plugins/agl-adapters", "./plugins/agl-gateway")
     session.install(

@@ -1,6 +1,7 @@
 """``AgentOpsTracer``: AgentOps' instrumentation, without AgentOps' service."""
 
 import importlib
+import inspect
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -112,6 +113,9 @@ def complete_answers() -> None:
 def _attributes_with_ids(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> dict[str, Any]:
     attributes = wrapped(*args, **kwargs)
     answer = kwargs.get("return_value")
+    parse = getattr(answer, "parse", None)
+    if parse is not None and not inspect.iscoroutinefunction(parse):
+        answer = parse()  # of with_raw_response, which LangChain uses; the client keeps the result
     if getattr(answer, "choices", None):
         first = answer.choices[0]
         calls = [
