@@ -55,10 +55,10 @@ def aim(case: Any, known: AttemptedRollout) -> None:
             place.update({name: value for name, value in ids.items() if name in place})
     bodies = case.body if isinstance(case.body, list) else [case.body]
     for body in bodies:
-        parts = (
-            [body, *(body.get("spans") or ()), body.get("finish")] if isinstance(body, dict) else []
-        )
-        for part in parts:
+        if not isinstance(body, dict):
+            continue
+        spans = body.get("spans")
+        for part in [body, *(spans if isinstance(spans, list) else []), body.get("finish")]:
             if isinstance(part, dict):
                 part.update({name: value for name, value in ids.items() if name in part})
 
