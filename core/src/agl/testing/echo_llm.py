@@ -1,8 +1,9 @@
 """A small, real, OpenAI-compatible model server for tests: it answers with what it was told.
 
 Chat completions and completions (streaming or not) and the list of models, with token ids and
-log-probabilities in vLLM's format where a request asks for them. One token is one whitespace-separated word, and a
-prompt is rendered so that the next turn's prompt begins with this turn's prompt and answer.
+log-probabilities in vLLM's format where a request asks for them. One token is one word between
+spaces, and a prompt is rendered so that the next turn's prompt begins with this turn's prompt and
+answer.
 """
 
 import asyncio
