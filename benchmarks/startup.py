@@ -23,7 +23,7 @@ from pathlib import Path
 
 import agl
 from agl.bench.server import own_command, served
-from agl.cli._output import print_table
+from agl.commandline import print_table
 
 SCRIPT = """
 import importlib, json, os, sys, time

@@ -27,7 +27,7 @@ import agl
 from agl.bench.payloads import Attributes, SpanDraft
 from agl.bench.server import ServerCost, own_command, served
 from agl.bench.ways import Way, best_way, features_of
-from agl.cli._output import print_table
+from agl.commandline import print_table
 from agl.types import AttemptedRollout, EnqueueRolloutRequest, Span
 
 SPANS_PER_ROLLOUT = 8

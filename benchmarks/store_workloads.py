@@ -19,7 +19,7 @@ from typing import Any
 from agl.bench.measure import COLUMNS, cells, measured
 from agl.bench.server import own_command, served
 from agl.bench.workloads import WORKLOADS
-from agl.cli._output import print_table
+from agl.commandline import print_table
 
 
 def main() -> int:
