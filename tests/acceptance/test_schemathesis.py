@@ -21,7 +21,7 @@ from agl.store.memory import InMemoryLightningStore  # noqa: E402
 from agl.store.sqlite import SqliteLightningStore  # noqa: E402
 from agl.types import AttemptedRollout  # noqa: E402
 
-EXAMPLES = 40
+EXAMPLES = 25
 """Of each operation, with valid and with invalid data."""
 REFUSALS = {400, 401, 404, 405, 409, 413, 415, 422, 501}
 """501 answers OTLP signals other than traces."""

@@ -49,7 +49,8 @@ class Recorded:
         call = self.call
         has_ids = bool(call.prompt_token_ids and call.response_token_ids)
         return (
-            self.malformed is None,
+            # A gateway's, read or not, only gives way to one with more tokens: its reason counts.
+            self.malformed is None or self.is_gateways,
             has_ids,
             bool(call.response_logprobs),
             self.is_gateways,
@@ -160,22 +161,27 @@ def same_calls(found: Sequence[Recorded]) -> list[list[Recorded]]:
     for recorded in found:
         group = None
         response_id = recorded.call.response_id
-        above = next(
+        around = next(
             (g for node in recorded.node.ancestors() if (g := group_at.get(id(node)))), None
         )
         if response_id:
             group = _group_with(by_response[response_id], recorded)
-            if above is not None and not any(member.call.response_id for member in above):
-                # A framework's span around the client's, which alone knows the id.
+            # A framework's span around the client's, which alone knows the id. One that cannot be
+            # read stays by itself: its reason must not get lost behind the framework's.
+            if (
+                around is not None
+                and recorded.malformed is None
+                and not any(member.call.response_id or member.is_gateways for member in around)
+            ):
                 if group is None:
-                    group = above
+                    group = around
                     by_response[response_id].append(group)
                 else:
-                    group.extend(above)
-                    group_at.update((id(member.node), group) for member in above)
-                    groups = [each for each in groups if each is not above]
+                    group.extend(around)
+                    group_at.update((id(member.node), group) for member in around)
+                    groups = [each for each in groups if each is not around]
         elif not recorded.is_gateways:
-            group = above
+            group = around
         if group is None:
             group = []
             groups.append(group)
