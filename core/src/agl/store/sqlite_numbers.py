@@ -1,8 +1,9 @@
 """Span numbers that are reserved in blocks, so that most reservations write nothing.
 
 A client of 0.3 asks for a number before each span. The file keeps the end of the block; what is
-left of it is kept here, and lost with the process: numbers then go on after the block, with a gap.
-Otherwise there are no gaps, for the writer takes a block back before it gives out numbers itself.
+left of it is kept here, and lost with the process, or with a transaction that is undone: numbers
+then go on after the block, with a gap. Otherwise there are no gaps, for the writer takes a block
+back before it gives out numbers itself.
 """
 
 import threading
