@@ -12,11 +12,37 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
+    import asyncio
+
     from agl.store.base import LightningStore
     from agl.types import Rollout, RolloutStatus
 
 PAGE = 500
 """Rollouts that are read from a store at once."""
+
+
+# --- running until it is told to stop
+
+
+def stop_signal() -> "asyncio.Event":
+    """Set by the first SIGTERM or SIGINT; a second one does what it does without us.
+
+    Called in the event loop that shall be told.
+    """
+    import asyncio
+    import signal
+
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def stop_once() -> None:
+        stop.set()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop_once)
+    return stop
 
 
 # --- writing

@@ -93,27 +93,15 @@ class _WrongRequest(click.ClickException):
 async def _serve(
     host: str, port: int, file: "Path | None", token: str | None, origins: tuple[str, ...]
 ) -> None:
-    import asyncio
     import gc
-    import signal
 
+    from agl.commandline import stop_signal
     from agl.server import LightningStoreServer
     from agl.serving import bind
     from agl.store.memory import InMemoryLightningStore
     from agl.store.sqlite import SqliteLightningStore
 
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    def stop_once() -> None:
-        stop.set()
-        # The second time, the signal does what it does without us.
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop_once)
-
+    stop = stop_signal()
     # The port first: a server that cannot have it leaves no file behind.
     sock = bind(host, port)
     try:

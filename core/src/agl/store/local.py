@@ -19,8 +19,8 @@ from agl.store.base import (
     Unset,
     changes,
 )
-from agl.store.operations import AnySpan, Effects, Lookups, Tables
 from agl.store.queries import make_query
+from agl.store.tables import AnySpan, Effects, Lookups, Tables
 from agl.store.waiting import EndWaiters, QueueWaiters
 from agl.store.watchdog import Watchdog
 from agl.types import (

@@ -13,9 +13,9 @@ from agl.store.base import LightningStoreStatistics
 from agl.store.claim_keys import ClaimKeys
 from agl.store.ids import make_id
 from agl.store.local import LocalLightningStore
-from agl.store.operations import AnySpan, Effects, Lookups, StoredAttempt, Tables
 from agl.store.packed import unpacked
 from agl.store.queries import Query, run_query
+from agl.store.tables import AnySpan, Effects, Lookups, StoredAttempt, Tables
 from agl.types import (
     Attempt,
     PaginatedResult,

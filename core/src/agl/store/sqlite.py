@@ -16,10 +16,10 @@ from agl.errors import ConfigError, StoreError, StoreUnavailableError
 from agl.store import operations as ops
 from agl.store.base import AttemptEnd, FilterLogic, LightningStoreStatistics, SortOrder, Turn
 from agl.store.local import LocalLightningStore
-from agl.store.operations import AnySpan, Effects, Lookups, Tables
 from agl.store.sqlite_file import MEMORY, OwnerLock, check_header, prepare, unavailable
 from agl.store.sqlite_lookups import SQL, SqliteLookups
 from agl.store.sqlite_writer import Job, SqliteWriter
+from agl.store.tables import AnySpan, Effects, Lookups, Tables
 from agl.types import AttemptedRollout, PaginatedResult, Worker, WorkerStatus
 
 logger = logging.getLogger(__name__)

@@ -8,10 +8,11 @@ from typing import Any, Final
 
 from agl.store.base import LightningStoreStatistics
 from agl.store.ids import number_of
-from agl.store.operations import StoredAttempt, attempted
+from agl.store.operations import attempted
 from agl.store.packed import span_of
 from agl.store.queries import Filter, Query, make_page
 from agl.store.sqlite_rows import attempt_of, json_of, resources_of, rollout_of, worker_of
+from agl.store.tables import StoredAttempt
 from agl.types import Attempt, PaginatedResult, ResourcesUpdate, Rollout, Span, Worker
 
 

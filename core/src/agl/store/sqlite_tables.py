@@ -7,11 +7,11 @@ from typing import Any, Literal
 from agl.store import rules
 from agl.store.claim_keys import ClaimKeys
 from agl.store.ids import make_id, number_of
-from agl.store.operations import AnySpan, Effects, StoredAttempt
 from agl.store.packed import PackedSpan
 from agl.store.sqlite_lookups import SQL, SqliteLookups
 from agl.store.sqlite_numbers import BLOCK, Key, NumberBlocks
 from agl.store.sqlite_rows import attempt_of, config_json, json_of, json_or_none, rollout_of
+from agl.store.tables import AnySpan, Effects, StoredAttempt
 from agl.types import Attempt, ResourcesUpdate, Rollout, Worker
 
 _CACHE_SIZE = 20_000

@@ -17,8 +17,8 @@ from typing import Any
 
 from agl.errors import AglError, StoreError
 from agl.store import operations as ops
-from agl.store.operations import Effects, Tables
 from agl.store.sqlite_tables import SqliteTables
+from agl.store.tables import Effects, Tables
 
 logger = logging.getLogger(__name__)
 

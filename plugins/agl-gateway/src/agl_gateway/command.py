@@ -112,8 +112,8 @@ def command(
 
 async def _serve(options: dict[str, Any], store_url: str | None) -> None:
     import asyncio
-    import signal
 
+    from agl.commandline import stop_signal
     from agl.errors import RunError
     from agl_gateway.proxy import LLMProxy
 
@@ -126,17 +126,7 @@ async def _serve(options: dict[str, Any], store_url: str | None) -> None:
 
         store = InMemoryLightningStore()
     proxy = LLMProxy(store=store, **options)
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    def stop_once() -> None:
-        stop.set()
-        # The second time, the signal does what it does without us.
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop_once)
+    stop = stop_signal()
     try:
         await proxy.start()
         click.echo(_greeting(proxy, store_url), err=True)
