@@ -1,0 +1,105 @@
+"""What the algorithm's process and verl's process tell each other; plain data, nothing heavy.
+
+verl's process (its task runner) asks for groups: one task, run several times. The algorithm's
+process has store, gateway and adapter, runs the group, and answers with rows of tokens.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Backend:
+    """Where verl's rollout servers answer: said once, before the first group is asked for."""
+
+    url: str
+    """Base address of chat completions, ending in ``/v1``."""
+    model: str
+    """What the backend calls the model."""
+
+
+@dataclass(frozen=True)
+class GroupRequest:
+    """Run one task several times."""
+
+    uid: str
+    """verl's name of the group."""
+    index: int
+    """Of the task in its dataset."""
+    copies: int
+    validate: bool
+    step: int
+    """verl's training step at which the group was asked for."""
+
+
+@dataclass(frozen=True)
+class CallPart:
+    """One model call in a row."""
+
+    start: int
+    """Its first sampled token, counted from the first token of the row's response."""
+    end: int
+    reward: float
+    group: str = ""
+    """Calls of sibling rollouts with this key are compared with each other."""
+    step: tuple[str, float, float] | None = None
+    """Group, reward and weight of a second comparison, where the credit rule has one."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One sequence for verl: a prompt, and a response of sampled and given tokens."""
+
+    session: int
+    """Which copy of the task, from 0."""
+    number: int
+    """Which row of that rollout, from 0."""
+    rollout_id: str
+    prompt_ids: list[int]
+    response_ids: list[int]
+    mask: list[int]
+    """1 where the model sampled; 0 for what tools and users said."""
+    logprobs: list[float]
+    """At sampling time; 0.0 where the mask is 0."""
+    calls: list[CallPart]
+    reward: float
+    """Of the rollout in validation; of the row's calls, their mean, in training."""
+    versions: tuple[int, int]
+    """Oldest and newest weights that sampled in it; verl's step numbers."""
+
+
+@dataclass(frozen=True)
+class GroupAnswer:
+    """What came of a group."""
+
+    rows: list[Row]
+    failed: int
+    """Copies that did not succeed."""
+    dropped: str = ""
+    """Why the group has no rows that verl may train, in words; empty when it has."""
+
+
+@dataclass(frozen=True)
+class Settle:
+    """A training step is over: what was trained of which row."""
+
+    step: int
+    advantages: dict[str, list[float | None]]
+    """Key of the row, as ``row_key`` makes it, to one advantage per call of it: the mean over its
+    tokens. None for a call of which rollout correction rejected every token."""
+
+
+@dataclass(frozen=True)
+class Settled:
+    """The answer to ``Settle``."""
+
+    metrics: dict[str, float] = field(default_factory=dict[str, float])
+
+
+def row_key(uid: str, session: int, number: int) -> str:
+    """verl's key of a row; it splits keys at underscores, and so uids have none."""
+    return f"{uid}_{session}_{number}"
+
+
+Message = Backend | GroupRequest | Settle
+Answer = GroupAnswer | Settled | None | Any
