@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -51,9 +51,14 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 @pytest.fixture
-def all_captured(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """Goes into the file of ``--captured``."""
-    return request.config.stash[CAPTURED]
+def captured_of(request: pytest.FixtureRequest) -> Callable[[Any], dict[str, Any]]:
+    """What is known of a framework, which goes into the file of ``--captured``."""
+
+    def of(framework: Any) -> dict[str, Any]:
+        first = {"versions": framework.versions()}
+        return request.config.stash[CAPTURED].setdefault(framework.name, first)
+
+    return of
 
 
 @pytest.fixture(scope="session")

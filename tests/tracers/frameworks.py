@@ -3,56 +3,23 @@
 Each is called with a base address, as an agent under agl is, and returns its answer's text.
 """
 
-import json
-from typing import Any
+import importlib.util
+import shutil
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any, Literal
 
-QUESTION = "What is the weather in Paris?"
-TOOL_RESULT = "sunny, 21 degrees"
-ANSWER = "It is sunny in Paris."
-AGENT = "weather_agent"
-KEY = "sk-local-only"
-
-
-def reply(request: dict[str, Any]) -> dict[str, Any] | str:
-    """What the model server answers: first the tool, then the answer."""
-    names = [tool["function"]["name"] for tool in request.get("tools") or ()]
-    has_result = TOOL_RESULT in json.dumps(request["messages"])
-    if "final_answer" in names and has_result:
-        return _call("final_answer", {"answer": ANSWER})
-    if names and not has_result:
-        return _call(next(name for name in names if name != "final_answer"), {"city": "Paris"})
-    if request.get("response_format"):
-        return json.dumps({"text": ANSWER})
-    return ANSWER
-
-
-def _call(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    function = {"name": name, "arguments": json.dumps(arguments)}
-    call = {"id": f"call_{name}", "type": "function", "function": function}
-    return {"role": "assistant", "content": None, "tool_calls": [call]}
-
-
-WEATHER_TOOL = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "description": "The weather in a city.",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"type": "string"}},
-            "required": ["city"],
-        },
-    },
-}
-
-
-def get_weather(city: str) -> str:
-    """The weather in a city.
-
-    Args:
-        city: Its name.
-    """
-    return TOOL_RESULT
+from processes import NODE_OPENAI, claude_code, claude_version, curl, node, version_of
+from scene import (
+    AGENT,
+    KEY,
+    QUESTION,
+    TOOL_RESULT,
+    WEATHER_TOOL,
+    get_weather,
+    messages_after_tool,
+)
 
 
 async def openai_chat(base_url: str, question: str = QUESTION) -> str:
@@ -77,18 +44,12 @@ async def openai_chat(base_url: str, question: str = QUESTION) -> str:
     return last.choices[0].message.content or ""
 
 
-def _messages_after_tool() -> list[Any]:
-    call = _call("get_weather", {"city": "Paris"})
-    result = {"role": "tool", "tool_call_id": "call_get_weather", "content": TOOL_RESULT}
-    return [{"role": "user", "content": QUESTION}, call, result]
-
-
 async def openai_stream(base_url: str) -> str:
     from openai import AsyncOpenAI
 
     text = ""
     async with AsyncOpenAI(base_url=base_url, api_key=KEY) as client:
-        for messages in ([{"role": "user", "content": QUESTION}], _messages_after_tool()):
+        for messages in ([{"role": "user", "content": QUESTION}], messages_after_tool()):
             stream = await client.chat.completions.create(
                 model="echo",
                 messages=messages,
@@ -111,7 +72,7 @@ async def openai_parse(base_url: str) -> str:
     async with AsyncOpenAI(base_url=base_url, api_key=KEY) as client:
         for messages in (
             [{"role": "user", "content": QUESTION}],
-            _messages_after_tool(),
+            messages_after_tool(),
         ):
             tool = {**WEATHER_TOOL["function"], "strict": True}
             answer = await client.chat.completions.parse(
@@ -291,42 +252,136 @@ async def anthropic_messages(base_url: str) -> str:
     return "".join(block.text for block in last.content if block.type == "text")
 
 
-async def curl(base_url: str) -> str:
-    """An agent that is not Python: its process calls the address, and nothing else."""
-    import asyncio
+async def _agent_framework(client: Any) -> str:
+    from agent_framework import Agent
 
-    text = ""
-    for messages in ([{"role": "user", "content": QUESTION}], _messages_after_tool()):
-        body = {"model": "echo", "messages": messages, "tools": [WEATHER_TOOL]}
-        process = await asyncio.create_subprocess_exec(
-            *(
-                "curl",
-                "-sS",
-                f"{base_url}/chat/completions",
-                "-H",
-                "content-type: application/json",
-            ),
-            *("-H", f"x-agl-agent: {AGENT}", "-d", json.dumps(body)),
-            stdout=asyncio.subprocess.PIPE,
-        )
-        output, _ = await process.communicate()
-        text = json.loads(output)["choices"][0]["message"]["content"] or ""
-    return text
+    agent = Agent(client=client, name=AGENT, tools=[get_weather])
+    return (await agent.run(QUESTION)).text
 
 
-FRAMEWORKS: dict[str, tuple[str, str, Any]] = {
-    "OpenAI SDK, chat": ("openai", "openai", openai_chat),
-    "OpenAI SDK, stream": ("openai", "openai", openai_stream),
-    "OpenAI SDK, parse": ("openai", "openai", openai_parse),
-    "OpenAI SDK, Responses": ("openai", "openai", openai_responses),
-    "OpenAI Agents SDK, chat": ("openai-agents", "agents", openai_agents_chat),
-    "OpenAI Agents SDK, Responses": ("openai-agents", "agents", openai_agents_responses),
-    "LangChain agent": ("langchain", "langchain", langchain_agent),
-    "LangGraph graph": ("langgraph", "langgraph", langgraph_graph),
-    "Pydantic AI": ("pydantic-ai-slim", "pydantic_ai", pydantic_ai_agent),
-    "smolagents": ("smolagents", "smolagents", smolagents_agent),
-    "AutoGen": ("autogen-agentchat", "autogen_agentchat", autogen_agent),
-    "Anthropic SDK": ("anthropic", "anthropic", anthropic_messages),
-    "curl": ("", "json", curl),
+async def agent_framework_chat(base_url: str) -> str:
+    from agent_framework.openai import OpenAIChatCompletionClient
+
+    return await _agent_framework(
+        OpenAIChatCompletionClient("echo", base_url=base_url, api_key=KEY)
+    )
+
+
+async def agent_framework_responses(base_url: str) -> str:
+    from agent_framework.openai import OpenAIChatClient
+
+    return await _agent_framework(OpenAIChatClient("echo", base_url=base_url, api_key=KEY))
+
+
+async def crewai_crew(base_url: str) -> str:
+    from crewai import LLM, Agent, Crew, Task
+    from crewai.tools import tool
+
+    llm = LLM(model="openai/echo", base_url=base_url, api_key=KEY)
+    agent = Agent(
+        role=AGENT,
+        goal="Answer questions about the weather.",
+        backstory="You look before you speak.",
+        llm=llm,
+        tools=[tool("get_weather")(get_weather)],
+    )
+    task = Task(description=QUESTION, expected_output="One sentence.", agent=agent)
+    return str(await Crew(agents=[agent], tasks=[task]).kickoff_async())
+
+
+@dataclass(frozen=True)
+class Framework:
+    """How one framework is run, and what of it was tested.
+
+    Args:
+        name: As the pages have it.
+        agent: Called with a base address; returns the answer's text.
+        distributions: Whose versions are those of the framework.
+        module: What has to be importable.
+        programs: What has to be on the machine.
+        speaks: Which API of the model's server the agent calls.
+        calls: How many model calls it makes for the task.
+        versions_of: Further versions, by name.
+    """
+
+    name: str
+    agent: Callable[[str], Awaitable[str]]
+    distributions: tuple[str, ...] = ()
+    module: str = ""
+    programs: tuple[str, ...] = ()
+    speaks: Literal["chat", "responses", "messages"] = "chat"
+    calls: int = 2
+    versions_of: Callable[[], dict[str, str]] = dict
+
+    def missing(self) -> str | None:
+        """What this environment lacks; None when the framework can run."""
+        if self.module and importlib.util.find_spec(self.module) is None:
+            return self.module
+        return next((each for each in self.programs if shutil.which(each) is None), None)
+
+    def versions(self) -> dict[str, str]:
+        """What is tested here, by name."""
+        return {name: metadata.version(name) for name in self.distributions} | self.versions_of()
+
+
+OPENAI_AGENTS = {"distributions": ("openai-agents", "openai"), "module": "agents"}
+AGENT_FRAMEWORK = {
+    "distributions": ("agent-framework-core", "agent-framework-openai"),
+    "module": "agent_framework_openai",
 }
-"""Name: distribution, module and the agent."""
+
+FRAMEWORKS: dict[str, Framework] = {
+    each.name: each
+    for each in (
+        Framework("OpenAI SDK, chat", openai_chat, ("openai",), "openai"),
+        Framework("OpenAI SDK, stream", openai_stream, ("openai",), "openai"),
+        Framework("OpenAI SDK, parse", openai_parse, ("openai",), "openai"),
+        Framework(
+            "OpenAI SDK, Responses", openai_responses, ("openai",), "openai", speaks="responses"
+        ),
+        Framework("OpenAI Agents SDK, chat", openai_agents_chat, **OPENAI_AGENTS),
+        Framework(
+            "OpenAI Agents SDK, Responses",
+            openai_agents_responses,
+            **OPENAI_AGENTS,
+            speaks="responses",
+        ),
+        Framework(
+            "LangChain agent", langchain_agent, ("langchain", "langchain-openai"), "langchain"
+        ),
+        Framework(
+            "LangGraph graph", langgraph_graph, ("langgraph", "langchain-openai"), "langgraph"
+        ),
+        Framework("AutoGen", autogen_agent, ("autogen-agentchat", "autogen-ext"), "autogen_ext"),
+        Framework("CrewAI", crewai_crew, ("crewai", "openai"), "crewai"),
+        Framework("Pydantic AI", pydantic_ai_agent, ("pydantic-ai-slim",), "pydantic_ai"),
+        Framework("Microsoft Agent Framework, chat", agent_framework_chat, **AGENT_FRAMEWORK),
+        Framework(
+            "Microsoft Agent Framework, Responses",
+            agent_framework_responses,
+            **AGENT_FRAMEWORK,
+            speaks="responses",
+        ),
+        Framework("smolagents", smolagents_agent, ("smolagents",), "smolagents"),
+        Framework(
+            "Anthropic SDK", anthropic_messages, ("anthropic",), "anthropic", speaks="messages"
+        ),
+        Framework(
+            "Claude Code",
+            claude_code,
+            ("claude-agent-sdk",),
+            "claude_agent_sdk",
+            speaks="messages",
+            versions_of=lambda: {"its CLI": claude_version()},
+        ),
+        Framework(
+            "Node.js, npm's openai",
+            node,
+            programs=("node", "npm"),
+            versions_of=lambda: {"openai": NODE_OPENAI, "node": version_of("node")},
+        ),
+        Framework(
+            "curl", curl, programs=("curl",), versions_of=lambda: {"curl": version_of("curl")}
+        ),
+    )
+}

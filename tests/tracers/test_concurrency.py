@@ -5,7 +5,8 @@ import re
 from typing import Any
 
 import pytest
-from frameworks import ANSWER, langchain_agent, langchain_plain, openai_chat, reply
+from frameworks import langchain_agent, langchain_plain, openai_chat
+from scene import ANSWER, reply
 
 import agl
 from agl.store.memory import InMemoryLightningStore

@@ -1,11 +1,15 @@
-"""Each framework through the gateway: what its spans, the tracer's and both together hold."""
+"""Each framework through the gateway, and with a tracer alone: what the spans hold, what rows come.
 
-import shutil
-from importlib import metadata
+Without a gateway the agent talks straight to the model's server, which sends token ids and
+log-probabilities with every chat completion; whatever is known then, the tracer's spans know.
+"""
+
+from collections import Counter
 from typing import Any
 
 import pytest
-from frameworks import AGENT, ANSWER, FRAMEWORKS, QUESTION, TOOL_RESULT, reply
+from frameworks import FRAMEWORKS, Framework
+from scene import AGENT, ANSWER, QUESTION, TOOL_RESULT, reply
 
 import agl
 import agl_gateway
@@ -17,27 +21,76 @@ from agl_adapters.calls import model_calls
 from agl_adapters.sources.gateway import is_gateway_span
 
 
-async def traced(
-    store: InMemoryLightningStore, tracer: agl.Tracer, agent: Any
-) -> tuple[str, list[Span]]:
+def reply_with_token_ids(request: dict[str, Any]) -> Any:
+    """As a server that was told to send them whoever asks."""
+    request["return_token_ids"] = request["logprobs"] = True
+    return reply(request)
+
+
+async def through_gateway(
+    store: InMemoryLightningStore, tracer: agl.Tracer, framework: Framework
+) -> list[Span]:
+    """The spans of one rollout whose agent was given its own address at the gateway."""
     with EchoLLM(reply) as llm:
-        entry = {"model_name": "echo", "litellm_params": {"model": "echo", "api_base": llm.url}}
-        proxy = agl_gateway.LLMProxy(model_list=[entry], store=store)
+        proxy = proxy_before(llm, store)
         await proxy.start()
-        rollout = await store.start_rollout(input="task")
-        ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
         try:
-            async with tracer.trace_context(store=store, **ids):
-                answer = await agent(proxy.as_resource(*ids.values()).endpoint)
-                agl.emit_reward(0.5)
+            rollout_id = await rollout_of(
+                store, tracer, framework, lambda *ids: proxy.as_resource(*ids).endpoint
+            )
         finally:
             await proxy.stop()
-    return answer, list(await store.query_spans(rollout.rollout_id))
+    return await spans_of(store, rollout_id)
+
+
+async def with_tracer_alone(
+    store: InMemoryLightningStore, tracer: agl.Tracer, framework: Framework
+) -> list[Span]:
+    """The spans of one rollout whose agent was given the address of the model's server."""
+    with EchoLLM(reply_with_token_ids) as llm:
+        if framework.speaks == "chat":
+            rollout_id = await rollout_of(store, tracer, framework, lambda *ids: llm.url)
+            return await spans_of(store, rollout_id)
+        # The server of the other dialects. It is told of no rollout and so records nothing, and
+        # like the providers' own servers it sends no token ids.
+        proxy = proxy_before(llm, InMemoryLightningStore())
+        await proxy.start()
+        try:
+            url = proxy.as_resource().endpoint
+            rollout_id = await rollout_of(store, tracer, framework, lambda *ids: url)
+        finally:
+            await proxy.stop()
+    return await spans_of(store, rollout_id)
+
+
+def proxy_before(llm: EchoLLM, store: InMemoryLightningStore) -> agl_gateway.LLMProxy:
+    entry = {"model_name": "echo", "litellm_params": {"model": "echo", "api_base": llm.url}}
+    return agl_gateway.LLMProxy(model_list=[entry], store=store)
+
+
+async def rollout_of(
+    store: InMemoryLightningStore, tracer: agl.Tracer, framework: Framework, url_of: Any
+) -> str:
+    rollout = await store.start_rollout(input="task")
+    ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
+    async with tracer.trace_context(store=store, **ids):
+        answer = await framework.agent(url_of(*ids.values()))
+        agl.emit_reward(0.5)
+    assert ANSWER in answer
+    return rollout.rollout_id
+
+
+async def spans_of(store: InMemoryLightningStore, rollout_id: str) -> list[Span]:
+    spans = list(await store.query_spans(rollout_id))
+    assert agl.find_final_reward(spans) == 0.5
+    return spans
 
 
 def captured(spans: list[Span]) -> dict[str, Any]:
-    """What the calls of these spans hold, as the table of the docs has it."""
+    """What the calls of these spans hold and what becomes of them, as the pages have it."""
     calls = model_calls(spans)
+    rows = TraceToRows().adapt(spans)
+    selected = TraceToRows(agent_match=f"^{AGENT}$").adapt(spans)
     return {
         "calls": len(calls),
         "messages": sum(_has_question(call) for call in calls),
@@ -48,6 +101,11 @@ def captured(spans: list[Span]) -> dict[str, Any]:
         "agent_name": sorted({call.agent_name for call in calls if call.agent_name}),
         "token_ids": sum(bool(c.prompt_token_ids and c.response_token_ids) for c in calls),
         "spans": len(spans),
+        "rows": len(rows.rows),
+        "calls_in_rows": sum(len(row.call_ids) for row in rows.rows),
+        "calls_of_agent": sum(len(row.call_ids) for row in selected.rows),
+        "rewards": sorted({row.reward for row in rows.rows if row.reward is not None}),
+        "excluded": dict(Counter(each.reason for each in rows.ledger.exclusions)),
     }
 
 
@@ -55,42 +113,62 @@ def _has_question(call: ModelCall) -> bool:
     return any(QUESTION in str(message.get("content")) for message in call.messages)
 
 
-@pytest.mark.parametrize("name", FRAMEWORKS)
-async def test_what_is_captured(
-    name: str,
+@pytest.fixture
+def framework(request: pytest.FixtureRequest) -> Framework:
+    name: str = request.param
+    framework = FRAMEWORKS[name]
+    if missing := framework.missing():
+        pytest.skip(f"{name} needs {missing}")
+    return framework
+
+
+every_framework = pytest.mark.parametrize("framework", FRAMEWORKS, indirect=True, ids=str)
+
+
+@every_framework
+@pytest.mark.timeout(120)  # the first import of a framework, and npm's installation
+async def test_through_the_gateway_every_call_is_in_a_row(
+    framework: Framework,
     tracer: agl.Tracer,
     memory_store: InMemoryLightningStore,
-    all_captured: dict[str, Any],
+    captured_of: Any,
 ) -> None:
-    distribution, module, agent = FRAMEWORKS[name]
-    pytest.importorskip(module)
-    if name == "curl" and shutil.which("curl") is None:
-        pytest.skip("there is no curl")
-    answer, spans = await traced(memory_store, tracer, agent)
-    assert ANSWER in answer
-    assert agl.find_final_reward(spans) == 0.5
-
-    gateways = [span for span in spans if is_gateway_span(span)]
-    rest = [span for span in spans if not is_gateway_span(span)]
-    alone = captured(gateways)
-    assert (alone["calls"], alone["messages"], alone["token_ids"]) == (2, 2, 2)
+    spans = await through_gateway(memory_store, tracer, framework)
+    alone = captured([span for span in spans if is_gateway_span(span) or _is_reward(span)])
+    total = alone["calls"]
+    assert total == framework.calls
+    assert (alone["token_ids"], alone["calls_in_rows"]) == (total, total)
+    assert alone["messages"] == total
     assert alone["tool_call"]
     assert alone["tool_result"]
     assert alone["answer"]
     both = captured(spans)
-    assert (both["calls"], both["token_ids"]) == (2, 2), "a call was taken for two"
+    assert (both["calls"], both["token_ids"]) == (total, total), "a call was taken for two"
+    assert both["calls_in_rows"] == total
+    assert both["rewards"] == [0.5]
+    if AGENT in both["agent_name"]:
+        assert both["calls_of_agent"] == total
+    captured_of(framework).update(gateway=alone, both=both)
 
-    rows = TraceToRows().adapt(spans)
-    assert sum(len(row.call_ids) for row in rows.rows) == 2
-    assert {row.reward for row in rows.rows} == {0.5}
-    if both["agent_name"]:
-        assert len(TraceToRows(agent_match=AGENT).adapt(spans).rows) == len(rows.rows)
 
-    all_captured[name] = {
-        "distribution": distribution,
-        "version": metadata.version(distribution) if distribution else "",
-        "gateway": alone,
-        "tracer": captured(rest),
-        "both": both,
-        "rows": len(rows.rows),
-    }
+@every_framework
+@pytest.mark.timeout(120)
+async def test_what_a_tracer_alone_captures(
+    framework: Framework,
+    tracer: agl.Tracer,
+    memory_store: InMemoryLightningStore,
+    captured_of: Any,
+) -> None:
+    spans = await with_tracer_alone(memory_store, tracer, framework)
+    assert not any(map(is_gateway_span, spans))
+    found = captured(spans)
+    # What is written down may be little; it may not be wrong.
+    assert found["calls"] <= framework.calls, "a call was taken for two"
+    assert found["calls_in_rows"] == found["token_ids"]
+    assert found["calls_in_rows"] + sum(found["excluded"].values()) >= found["calls"]
+    assert found["rewards"] == ([0.5] if found["calls_in_rows"] else [])
+    captured_of(framework).update(tracer=found)
+
+
+def _is_reward(span: Span) -> bool:
+    return agl.get_reward_value(span) is not None

@@ -1,0 +1,112 @@
+"""Agents that are programs of their own: curl, Node.js, and Claude Code under its Python SDK."""
+
+import asyncio
+import atexit
+import functools
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from scene import AGENT, KEY, QUESTION, WEATHER_TOOL, get_weather, messages_after_tool
+
+NODE_OPENAI = "6.49.0"
+"""Version of npm's package ``openai``."""
+
+
+async def curl(base_url: str) -> str:
+    """A program that calls the address, and nothing else."""
+    text = ""
+    for messages in ([{"role": "user", "content": QUESTION}], messages_after_tool()):
+        body = {"model": "echo", "messages": messages, "tools": [WEATHER_TOOL]}
+        output = await _run(
+            *("curl", "-sS", f"{base_url}/chat/completions"),
+            *("-H", "content-type: application/json", "-H", f"x-agl-agent: {AGENT}"),
+            *("-d", json.dumps(body)),
+        )
+        text = json.loads(output)["choices"][0]["message"]["content"] or ""
+    return text
+
+
+async def node(base_url: str) -> str:
+    """An agent in JavaScript, which gets the address as OpenAI's client reads it."""
+    folder = await asyncio.to_thread(node_folder)
+    variables = {"OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": KEY, "AGENT_NAME": AGENT}
+    return await _run("node", str(folder / "agent.mjs"), QUESTION, variables=variables)
+
+
+@functools.cache
+def node_folder() -> Path:
+    """A temporary folder with the JavaScript agent and npm's package ``openai``."""
+    folder = Path(tempfile.mkdtemp(prefix="agl-node-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    shutil.copy(Path(__file__).with_name("agent.mjs"), folder)
+    command = ["npm", "install", "--no-audit", "--no-fund", f"openai@{NODE_OPENAI}"]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=300)
+    return folder
+
+
+async def claude_code(base_url: str, question: str = QUESTION) -> str:
+    """Claude Code, the CLI that the SDK's wheel bundles; the tool is a function of this process."""
+    import claude_agent_sdk as sdk
+
+    @sdk.tool("get_weather", "The weather in a city.", {"city": str})
+    async def weather(arguments: dict[str, Any]) -> dict[str, Any]:
+        return {"content": [{"type": "text", "text": get_weather(arguments["city"])}]}
+
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home:
+        options = sdk.ClaudeAgentOptions(
+            model="echo",
+            mcp_servers={"city": sdk.create_sdk_mcp_server("city", tools=[weather])},
+            allowed_tools=["mcp__city__get_weather"],
+            cwd=home,
+            env=claude_variables(base_url, home),
+        )
+        answer = ""
+        async for message in sdk.query(prompt=question, options=options):
+            if isinstance(message, sdk.ResultMessage):
+                answer = str(message.result)
+    return answer
+
+
+def claude_variables(base_url: str, home: str) -> dict[str, str]:
+    """The environment in which Claude Code calls this address and no other, and keeps nothing."""
+    return {
+        "HOME": home,
+        "ANTHROPIC_BASE_URL": base_url.removesuffix("/v1"),
+        "ANTHROPIC_API_KEY": KEY,
+        "ANTHROPIC_CUSTOM_HEADERS": f"x-agl-agent: {AGENT}",
+        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+        "DISABLE_TELEMETRY": "1",
+    }
+
+
+def claude_version() -> str:
+    """Version of the CLI in the SDK's wheel."""
+    import claude_agent_sdk
+
+    return str(claude_agent_sdk._cli_version.__cli_version__)
+
+
+def version_of(program: str) -> str:
+    """What a program says of itself."""
+    said = subprocess.run([program, "--version"], check=True, capture_output=True, text=True)
+    found = re.search(r"\d+(\.\d+)+", said.stdout)
+    return found[0] if found else said.stdout.strip()
+
+
+async def _run(*command: str, variables: dict[str, str] | None = None) -> str:
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        env={**os.environ, **(variables or {})},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    output, errors = await process.communicate()
+    if process.returncode:
+        raise RuntimeError(f"{command[0]} ended with {process.returncode}: {errors.decode()}")
+    return output.decode().strip()
