@@ -1,0 +1,484 @@
+"""The loop of fine-tuning on an agent's own rollouts, whoever serves and trains the model.
+
+Per iteration: serve the newest version of the model, publish it through the gateway, run the
+tasks, choose what to learn from, train, and the next version is there. A subclass says how a
+version is served and trained. What is finished stands in ``journal.jsonl``; a run that is killed
+and started again with the same ``run_dir`` goes on behind it:
+
+- a collection that had begun goes on (rollouts have durable keys), one that had ended is not
+  repeated: the examples lie in ``iterations/NNNN/examples.jsonl``
+- a training that had not ended is begun again, from the version before
+- an evaluation that had ended is not repeated
+
+Metrics, one JSON object per line of ``metrics.jsonl``: per iteration ``step``, ``version``,
+``examples``, those of ``agl.accounts.collected_metrics``, what the training says under ``train/``,
+``time/train`` and ``time/step`` in seconds. Evaluations have ``step`` and ``val/...``.
+"""
+
+import contextlib
+import logging
+import secrets
+import time
+from abc import abstractmethod
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from agl.algorithm import Algorithm
+from agl.errors import ConfigError
+from agl.ledger import save_ledger
+from agl.types import Dataset, RolloutConfig
+from agl_unsloth.journal import Journal
+from agl_unsloth.versions import Version, write_lines
+
+if TYPE_CHECKING:
+    from agl.collect import Collected, Collector
+    from agl.gateway import Gateway, ModelConfig
+    from agl.report import Report
+
+logger = logging.getLogger("agl.unsloth")
+
+MODEL_NAME = "policy"
+"""What the gateway calls the model that is trained."""
+SILENCE_SECONDS = 60.0
+"""A rollout without a sign for so long runs again: its runner died with the run before."""
+
+
+@dataclass(frozen=True)
+class Served:
+    """A version that answers requests."""
+
+    litellm_params: dict[str, Any]
+    """For the gateway: ``model`` (as ``hosted_vllm/NAME``), ``api_base``, perhaps ``api_key``."""
+
+
+@dataclass
+class Session:
+    """What exists while a loop runs."""
+
+    folder: Path
+    run_id: str
+    journal: Journal
+    report: "Report"
+    gateway: "Gateway"
+    collector: "Collector"
+    totals: Any
+    """``agl.accounts.Totals`` of the whole run."""
+    rewards: list[float | None] = field(default_factory=list[float | None])
+    """Mean per iteration, those of earlier parts of the run too."""
+    val_rewards: list[tuple[int, float | None]] = field(
+        default_factory=list[tuple[int, float | None]]
+    )
+    """(version, mean) per evaluation."""
+
+
+class FineTuning(Algorithm):
+    """Serve, roll out, choose, train, again; the base of ``SFT``, ``DPO`` and remote trainers.
+
+    A subclass gives ``prepare``, ``serve``, ``select`` and ``train``, and where it holds something
+    ``clean_up``. All of them may use ``self.session``.
+
+    Args:
+        iterations: How often; a run that has had fewer can be continued with more.
+        tasks_per_iteration: None takes all.
+        rollouts_per_task: How often each of them runs in an iteration.
+        temperature: At which rollouts are sampled.
+        max_tokens: Of one answer; None leaves it to the agent.
+        eval_every: Evaluate every so manieth version; in any case the first and the last.
+        eval_temperature: Of evaluations; 0 takes the most probable token.
+        eval_copies: How often each validation task runs.
+        seed: Of tasks' order, and of whatever a subclass draws.
+        run_dir: Folder of the run; where it holds an earlier part of the run, that is continued.
+            None makes one under ``agl-runs`` named after the time.
+        resource_name: Name of the resource that the agent gets.
+        rollout_timeout_seconds: Limit of one attempt; None has no limit.
+        credit: The credit rule of the rows; None leaves it to the adapter.
+        show_progress: A bar on standard error, or log lines where that is no terminal.
+    """
+
+    default_adapter = "rows"
+    needs_gateway = True
+    name: ClassVar[str] = "fine-tuning"
+    """Of the algorithm: in the ledger, in rollouts' metadata, in names of folders."""
+
+    def __init__(
+        self,
+        *,
+        iterations: int = 2,
+        tasks_per_iteration: int | None = None,
+        rollouts_per_task: int = 4,
+        temperature: float = 1.0,
+        max_tokens: int | None = None,
+        eval_every: int = 1,
+        eval_temperature: float = 0.0,
+        eval_copies: int = 1,
+        seed: int = 0,
+        run_dir: str | None = None,
+        resource_name: str = "main_llm",
+        rollout_timeout_seconds: float | None = 300.0,
+        credit: str | dict[str, Any] | None = None,
+        show_progress: bool = True,
+    ) -> None:
+        self.check_least(
+            iterations=(iterations, 1),
+            tasks_per_iteration=(tasks_per_iteration, 1),
+            rollouts_per_task=(rollouts_per_task, 1),
+            temperature=(temperature, 0),
+            max_tokens=(max_tokens, 1),
+            eval_every=(eval_every, 1),
+            eval_temperature=(eval_temperature, 0),
+            eval_copies=(eval_copies, 1),
+        )
+        self.iterations, self.tasks_per_iteration = iterations, tasks_per_iteration
+        self.rollouts_per_task, self.temperature = rollouts_per_task, temperature
+        self.max_tokens, self.eval_every = max_tokens, eval_every
+        self.eval_temperature, self.eval_copies = eval_temperature, eval_copies
+        self.seed, self.run_dir, self.resource_name = seed, run_dir, resource_name
+        self.rollout_timeout_seconds = rollout_timeout_seconds
+        self.show_progress = show_progress
+        if credit is not None:
+            self.adapter_options = {"credit": credit}
+        self.summary: dict[str, Any] | None = None
+        """What ``summary.json`` holds, once ``run`` has ended."""
+        self._session: Session | None = None
+
+    # --- what a subclass says
+
+    def identity(self) -> dict[str, Any]:
+        """What must not change when a run is continued; JSON values."""
+        return {"algorithm": self.name, "seed": self.seed}
+
+    @abstractmethod
+    async def prepare(self) -> Version:
+        """Refuse what cannot work, before anything is started; the version that a run begins with.
+
+        Called when a run is continued, too.
+
+        Raises:
+            ConfigError: An option, a model or a machine that will not do.
+        """
+
+    @abstractmethod
+    def serve(self, version: Version) -> AbstractAsyncContextManager[Served]:
+        """A block in which ``version`` answers requests; it may train nothing meanwhile."""
+
+    @abstractmethod
+    def select(self, collected: "Collected", iteration: int) -> list[dict[str, Any]]:
+        """What is trained, as JSON objects, in order; every open call gets a bin of the ledger.
+
+        Deterministic: after a kill it may be asked again. The calls in ``collected.ended[i].rows``
+        are open, the others have their bin.
+
+        Raises:
+            AlgorithmError: There is nothing to train; it says why. The ledger is kept all the same.
+        """
+
+    @abstractmethod
+    async def train(self, examples: Path, version: Version, number: int) -> Version:
+        """Make version ``number`` from ``version`` and the examples; it is whole when this returns.
+
+        After a kill it is called again with the same arguments. What it needs then, it keeps in
+        files of ``self.session.folder`` or with ``self.session.journal.append``.
+
+        Args:
+            examples: JSON lines, of ``select``.
+            version: The newest one.
+            number: Of the version that comes.
+        """
+
+    async def clean_up(self) -> None:
+        """Let go of what ``prepare`` and the others hold; called at the end, whatever happened."""
+
+    # --- the loop
+
+    @property
+    def session(self) -> Session:
+        """What exists while ``run`` runs."""
+        return self._need("session", self._session)
+
+    async def run(
+        self,
+        train_dataset: Dataset[Any] | None = None,
+        val_dataset: Dataset[Any] | None = None,
+    ) -> None:
+        """Do all iterations that the run has not had yet.
+
+        Raises:
+            ConfigError: No tasks, no gateway, a folder of another run, or what ``prepare`` refuses.
+            AlgorithmError: An iteration has nothing to train; the message says why.
+        """
+        if train_dataset is None or len(train_dataset) == 0:
+            raise ConfigError(f"{self.name}: there are no training tasks; pass train_dataset")
+        if self.get_llm_proxy() is None:
+            raise ConfigError(
+                f"{self.name} needs a gateway that records model calls. Run: pip install "
+                "agl-gateway, or pass Trainer(llm_proxy=...)"
+            )
+        start = time.perf_counter()
+        with self._open() as session:
+            self._session = session
+            try:
+                version = await self.prepare()
+                trained = session.journal.last("trained")
+                if trained is not None:
+                    version = Version(trained["version"], trained["ref"], trained["metrics"])
+                    logger.info("%s goes on after version %d", session.folder, version.number)
+                while version.number < self.iterations and not self.is_budget_spent():
+                    version = await self._iterate(version, train_dataset, val_dataset)
+                await self._evaluate_alone(version, val_dataset)
+                self._sum_up(version, time.perf_counter() - start)
+            finally:
+                await self._close(session)
+
+    @contextlib.contextmanager
+    def _open(self) -> Any:
+        from agl.accounts import Totals
+        from agl.collect import Collector
+        from agl.report import Report
+
+        folder = Path(
+            self.run_dir or Path("agl-runs") / time.strftime(f"{self.name}-%Y%m%d-%H%M%S")
+        )
+        gateway: Any = self.get_llm_proxy()
+        retry = RolloutConfig(
+            timeout_seconds=self.rollout_timeout_seconds,
+            unresponsive_seconds=SILENCE_SECONDS,
+            max_attempts=2,
+            retry_condition=["unresponsive"],
+        )
+        with Journal(folder) as journal:
+            run_id = self._begin(journal)
+            collections = journal.all("collected")
+            totals = [entry for entry in journal.entries if "totals" in entry]
+            with Report(
+                self.name, folder, self.iterations, len(collections), self.show_progress
+            ) as report:
+                yield Session(
+                    folder=folder,
+                    run_id=run_id,
+                    journal=journal,
+                    report=report,
+                    gateway=gateway,
+                    collector=Collector(self.get_store(), gateway, self.get_adapter(), retry),
+                    totals=Totals(totals[-1]["totals"] if totals else None),
+                    rewards=[entry["reward"] for entry in collections],
+                    val_rewards=[
+                        (entry["version"], entry["reward"]) for entry in journal.all("evaluated")
+                    ],
+                )
+
+    def _begin(self, journal: Journal) -> str:
+        """The id of the run, new or that of the run to continue."""
+        identity = self.identity()
+        begun = journal.last("begun")
+        if begun is None:
+            run_id = secrets.token_hex(6)
+            journal.append("begun", run_id=run_id, identity=identity)
+            return run_id
+        for name, value in identity.items():
+            before = begun["identity"].get(name)
+            if before != value:
+                raise ConfigError(
+                    f"{self.name}: {str(journal.path.parent)!r} holds a run with another {name}: "
+                    f"{before!r} then, {value!r} now. Continue it with what it had, or give "
+                    "another run_dir"
+                )
+        return begun["run_id"]
+
+    async def _close(self, session: Session) -> None:
+        try:
+            await self.clean_up()
+        finally:
+            if session.gateway.is_running():
+                await session.gateway.stop()
+            self._session = None
+
+    async def _iterate(
+        self, version: Version, train: Dataset[Any], val: Dataset[Any] | None
+    ) -> Version:
+        session, number = self.session, version.number + 1
+        start = time.perf_counter()
+        entry = session.journal.last("collected", iteration=number)
+        if entry is None:
+            async with self._published(version) as resources:
+                if version.number == 0 or version.number % self.eval_every == 0:
+                    await self._evaluate(version, val, resources)
+                entry = await self._collect(version, train, resources)
+        trained_at = time.perf_counter()
+        logger.info("iteration %d: training on %d examples", number, entry["examples"])
+        following = await self.train(session.folder / entry["file"], version, number)
+        session.journal.append(
+            "trained", version=number, ref=following.ref, metrics=following.metrics
+        )
+        end = time.perf_counter()
+        learned = {f"train/{name}": value for name, value in following.metrics.items()}
+        session.report.step(
+            number,
+            {
+                "step": number,
+                "version": number,
+                "examples": entry["examples"],
+                **entry["metrics"],
+                **learned,
+                "time/train": end - trained_at,
+                "time/step": end - start,
+            },
+        )
+        return following
+
+    @contextlib.asynccontextmanager
+    async def _published(self, version: Version) -> AsyncGenerator[dict[str, str]]:
+        """Serve a version behind the gateway; gives the ids of resources per mode."""
+        session = self.session
+        async with self.serve(version) as served:
+            entry: ModelConfig = {
+                "model_name": MODEL_NAME,
+                "litellm_params": served.litellm_params,
+                "forced_parameters": {
+                    "train": {"temperature": self.temperature},
+                    "val": {"temperature": self.eval_temperature},
+                },
+            }
+            session.gateway.set_store(self.get_store())
+            session.gateway.update_model_list([entry])
+            if not session.gateway.is_running():
+                await session.gateway.start()
+            temperatures = {"train": self.temperature, "val": self.eval_temperature}
+            yield {
+                mode: await self._publish(version, mode, temperature)
+                for mode, temperature in temperatures.items()
+            }
+
+    async def _publish(self, version: Version, mode: str, temperature: float) -> str:
+        session = self.session
+        sampling: dict[str, Any] = {"temperature": temperature}
+        if self.max_tokens is not None:
+            sampling["max_tokens"] = self.max_tokens
+        llm = session.gateway.as_resource(model=MODEL_NAME, sampling_parameters=sampling)
+        resources = {**(self.get_initial_resources() or {}), self.resource_name: llm}
+        # One id per version: rollouts that a killed run left queued find the new address in it.
+        resources_id = f"{self.name}-{session.run_id}-{version.number}-{mode}"
+        return (await self.get_store().update_resources(resources_id, resources)).resources_id
+
+    async def _collect(
+        self, version: Version, dataset: Dataset[Any], resources: dict[str, str]
+    ) -> dict[str, Any]:
+        from agl.accounts import collected_metrics
+        from agl.tasks import TaskOrder
+
+        session, number = self.session, version.number + 1
+        chosen: list[int] = []
+        count = self.tasks_per_iteration or len(dataset)
+        order = TaskOrder(len(dataset), self.seed)
+        for _ in range(number):
+            chosen = order.take(count)
+        tasks = [dataset[index] for index in chosen]
+        collected = await self._run_tasks(
+            tasks, self.rollouts_per_task, "train", version, resources["train"]
+        )
+        try:
+            examples = self.select(collected, number)
+        except BaseException:
+            # Started again, the iteration shall draw new rollouts: these are accounted for.
+            session.journal.append("given up", key=f"train-{version.number}")
+            await self._keep(collected, number)
+            raise
+        await self._keep(collected, number)
+        file = Path("iterations") / f"{number:04d}" / "examples.jsonl"
+        write_lines(session.folder / file, examples)
+        session.rewards.append(collected.mean_reward)
+        return session.journal.append(
+            "collected",
+            iteration=number,
+            file=str(file),
+            examples=len(examples),
+            reward=collected.mean_reward,
+            metrics=collected_metrics(collected),
+            totals=dict(session.totals.counts),
+        )
+
+    async def _run_tasks(
+        self, tasks: list[Any], copies: int, mode: Any, version: Version, resources_id: str
+    ) -> "Collected":
+        session = self.session
+        name = f"{mode}-{version.number}"
+        rounds = len(session.journal.all("given up", key=name))
+        metadata = {"algorithm": self.name, "run": session.run_id, "version": version.number}
+        try:
+            return await session.collector.collect(
+                tasks,
+                copies,
+                mode,
+                resources_id,
+                {**metadata, "step": version.number + (mode == "train")},
+                key=f"{self.name}/{session.run_id}/{name}/{rounds}",
+            )
+        except BaseException:
+            # The collector has cancelled what had not ended.
+            session.journal.append("given up", key=name)
+            raise
+
+    async def _keep(self, collected: "Collected", step: int) -> None:
+        rollouts = [one.rollout for one in collected.ended]
+        await save_ledger(
+            self.get_store(), collected.ledger, rollouts, step=step, algorithm=self.name
+        )
+        self.session.totals.add(collected)
+
+    async def _evaluate_alone(self, version: Version, dataset: Dataset[Any] | None) -> None:
+        if self._has_evaluation(version, dataset):
+            async with self._published(version) as resources:
+                await self._evaluate(version, dataset, resources)
+
+    def _has_evaluation(self, version: Version, dataset: Dataset[Any] | None) -> bool:
+        done = self.session.journal.last("evaluated", version=version.number) is not None
+        return not (done or dataset is None or len(dataset) == 0 or self.is_budget_spent())
+
+    async def _evaluate(
+        self, version: Version, dataset: Dataset[Any] | None, resources: dict[str, str]
+    ) -> None:
+        if dataset is None or not self._has_evaluation(version, dataset):
+            return
+        from agl.accounts import collected_metrics
+
+        session = self.session
+        tasks = [dataset[index] for index in range(len(dataset))]
+        collected = await self._run_tasks(tasks, self.eval_copies, "val", version, resources["val"])
+        for one in collected.ended:
+            for row in one.rows:
+                collected.ledger.exclude_row(row, "not_trained_mode", "its rollout is a validation")
+        await self._keep(collected, version.number)
+        reward = collected.mean_reward
+        session.val_rewards.append((version.number, reward))
+        metrics = {f"val/{name}": value for name, value in collected_metrics(collected).items()}
+        session.report.evaluation(version.number, {"step": version.number, **metrics})
+        session.journal.append(
+            "evaluated", version=version.number, reward=reward, totals=dict(session.totals.counts)
+        )
+
+    def _sum_up(self, version: Version, seconds: float) -> None:
+        session = self.session
+        self.summary = {
+            "iterations": version.number,
+            "seconds": seconds,
+            "rewards": session.rewards,
+            "val_rewards": session.val_rewards,
+            **session.totals.summary(),
+            "model": version.ref,
+            "run_dir": str(session.folder),
+        }
+        session.report.summary(self.summary)
+
+    # --- for constructors
+
+    def check_least(self, **limits: tuple[float | None, float]) -> None:
+        """Refuse options below their least value.
+
+        Raises:
+            ConfigError: It names the first of them.
+        """
+        for name, (value, least) in limits.items():
+            if value is not None and value < least:
+                raise ConfigError(f"{self.name}: {name} must be at least {least}; got {value!r}")
