@@ -33,20 +33,6 @@ class GroupRequest:
 
 
 @dataclass(frozen=True)
-class CallPart:
-    """One model call in a row."""
-
-    start: int
-    """Its first sampled token, counted from the first token of the row's response."""
-    end: int
-    reward: float
-    group: str = ""
-    """Calls of sibling rollouts with this key are compared with each other."""
-    step: tuple[str, float, float] | None = None
-    """Group, reward and weight of a second comparison, where the credit rule has one."""
-
-
-@dataclass(frozen=True)
 class Row:
     """One sequence for verl: a prompt, and a response of sampled and given tokens."""
 
@@ -61,9 +47,12 @@ class Row:
     """1 where the model sampled; 0 for what tools and users said."""
     logprobs: list[float]
     """At sampling time; 0.0 where the mask is 0."""
-    calls: list[CallPart]
+    call_ranges: list[tuple[int, int]]
+    """Per call: it sampled ``response_ids[start:end]``."""
+    notes: str
+    """A ``rows.RowNotes`` as JSON."""
     reward: float
-    """Of the rollout in validation; of the row's calls, their mean, in training."""
+    """Of the rollout."""
     versions: tuple[int, int]
     """Oldest and newest weights that sampled in it; verl's step numbers."""
 

@@ -1,132 +1,48 @@
-"""From training rows to rows for verl: split where asked for, cut to the limits, all accounted for.
+"""How the rows of a verl batch make up rollouts: the fields that the manager writes, and packing.
 
-``trajectory`` keeps the rows as the adapter made them: consecutive calls of an agent share a row as
-long as each prompt begins with the exact tokens before it. ``transition`` makes a row of each call.
+verl's V1 trainers hold a batch as rows (token sequences) in TransferQueue. A rollout may have
+several of them: one per call, or one per run of calls that continue each other. What is read here,
+per row, is what our manager must write:
+
+- key ``{uid}_{session}_{index}`` with a ``uid`` and a ``session`` without ``_``. ``uid`` is the
+  task (the group of siblings), ``{uid}_{session}`` the rollout, ``index`` the row's place in time
+  within the rollout, from 0.
+- tag ``is_padding``: verl sets it on rows that it adds to fill up a batch; they take no part.
+- ``response_mask`` (and ``loss_mask``, equal to it): 1 on tokens that the model sampled and that
+  may be trained, 0 on what tools and users wrote between them.
+- ``rm_scores``: the reward of the rollout on the last token of *every* row, 0.0 elsewhere, as
+  verl's own manager does; the last row's counts.
+- ``rollout_log_probs``: log-probabilities at sampling time, 0.0 where ``response_mask`` is 0.
+- tags ``min_global_steps`` and ``max_global_steps``: the weight versions that sampled it.
+- ``agl_row``, optional (all rows have it, or none): what agl knows beyond that, a JSON string made
+  by ``RowNotes(...).model_dump_json()``. Its ``calls`` are needed where a credit rule gave calls of
+  one rollout different rewards, its ``rewards`` by the algorithm ``gdpo``.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from pydantic import BaseModel, ConfigDict
 
-from agl.types import Exclusion, Ledger, TrainingRow
-from agl_verl.messages import CallPart, Row
-
-if TYPE_CHECKING:
-    from agl.collect import Ended
-
-Level = Literal["trajectory", "transition"]
+from agl.types import Credit
 
 
-@dataclass(frozen=True)
-class Limits:
-    """Longest sequences that verl gets, in tokens."""
+class CallNote(BaseModel):
+    """One call of a row."""
 
-    prompt: int
-    response: int
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
-
-def split(row: TrainingRow, level: Level) -> Iterator[TrainingRow]:
-    """A row, or a row for each of its calls.
-
-    Of a later call's row, what earlier calls sampled is part of the prompt.
-    """
-    if level == "trajectory":
-        yield row
-        return
-    for number, (_, end) in enumerate(row.call_ranges):
-        one = row.only([number])
-        yield one.model_copy(
-            update={"token_ids": one.token_ids[:end], "logprobs": one.logprobs[:end]}
-        )
+    start: int
+    """Its sampled tokens are ``responses[start:end]``."""
+    end: int
+    credit: Credit
+    """As the credit rule gave it; ``reward`` must not be None: leave such calls out, and out of
+    ``response_mask`` (``TrainingRow.only`` does)."""
 
 
-def fit(row: TrainingRow, limits: Limits, ledger: Ledger) -> TrainingRow | None:
-    """The row with as many of its calls as the limits take; the others are excluded.
+class RowNotes(BaseModel):
+    """The content of the field ``agl_row``."""
 
-    A prompt is never cut: the model would be trained on what it has not seen. A response ends
-    with the last call that fits whole.
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
-    Returns:
-        The row, or None when not even its first call fits.
-    """
-    start = row.call_ranges[0][0]
-    if start > limits.prompt:
-        detail = f"its prompt has {start} tokens, the limit is {limits.prompt}"
-        ledger.exclude_row(row, "over_length", detail)
-        return None
-    fitting = [n for n, (_, end) in enumerate(row.call_ranges) if end - start <= limits.response]
-    if len(fitting) == len(row.call_ids):
-        return row
-    for number, (_, end) in enumerate(row.call_ranges):
-        if number not in fitting:
-            ledger.exclude(
-                Exclusion(
-                    call_id=row.call_ids[number],
-                    rollout_id=row.rollout_id,
-                    attempt_id=row.attempt_id,
-                    reason="over_length",
-                    detail=f"the response up to its end has {end - start} tokens, the limit is "
-                    f"{limits.response}",
-                    credit=row.credits[number],
-                )
-            )
-    if not fitting:
-        return None
-    cut = row.only(fitting)
-    end = cut.call_ranges[-1][1]
-    return cut.model_copy(update={"token_ids": cut.token_ids[:end], "logprobs": cut.logprobs[:end]})
-
-
-def to_row(row: TrainingRow, session: int, number: int, reward: float | None = None) -> Row:
-    """A training row as verl gets it.
-
-    Args:
-        row: It has a reward for each of its calls.
-        session: Which copy of the task.
-        number: Which row of the rollout.
-        reward: In the place of the mean of the calls' rewards.
-    """
-    start = row.call_ranges[0][0]
-    end = row.call_ranges[-1][1]
-    calls = [
-        CallPart(
-            begin - start,
-            finish - start,
-            credit.reward or 0.0,
-            credit.group,
-            credit.step and (credit.step.group, credit.step.reward, credit.step.weight),
-        )
-        for (begin, finish), credit in zip(row.call_ranges, row.credits, strict=True)
-    ]
-    given = row.reward if reward is None else reward
-    return Row(
-        session=session,
-        number=number,
-        rollout_id=row.rollout_id,
-        prompt_ids=row.token_ids[:start],
-        response_ids=row.token_ids[start:end],
-        mask=row.loss_mask[start:end],
-        logprobs=row.logprobs[start:end],
-        calls=calls,
-        reward=given if given is not None else 0.0,
-        versions=versions(row),
-    )
-
-
-def versions(row: TrainingRow) -> tuple[int, int]:
-    """Oldest and newest weights that sampled in a row; ``(0, 0)`` when nothing is known.
-
-    The version of one call is ``"3"``, or ``"3-4"`` when the weights changed while it ran.
-    """
-    found = [
-        int(part)
-        for version in row.model_versions
-        for part in (version or "").split("-")
-        if part.isdecimal()
-    ]
-    return (min(found), max(found)) if found else (0, 0)
-
-
-def sessions(ended: "list[Ended]") -> Iterator[tuple[int, "Ended"]]:
-    """The rollouts of a group with their numbers, in the order in which they were queued."""
-    yield from enumerate(ended)
+    calls: list[CallNote] = []
+    """In order; none means that all tokens of the rollout share its reward."""
+    rewards: dict[str, float] = {}
+    """The dimensions of the rollout's reward, in each of its rows."""
