@@ -33,8 +33,8 @@ from agl.ledger import save_ledger
 from agl.types import Dataset
 
 if TYPE_CHECKING:
-    from agl_torch.collect import Collected
-    from agl_torch.report import Report
+    from agl.collect import Collected
+    from agl.report import Report
     from agl_torch.session import Session
 
 logger = logging.getLogger("agl.torch")
@@ -210,14 +210,14 @@ class GRPO(Algorithm):
         """
         if train_dataset is None or len(train_dataset) == 0:
             raise ConfigError("GRPO: there are no training tasks; pass train_dataset")
-        from agl_torch.report import Report
+        from agl.report import Report
         from agl_torch.session import open_session
 
         async with open_session(self, len(train_dataset)) as session:
             self._session = session
             try:
                 done = session.steps_done
-                with Report(session.folder, self.steps, done, self.show_progress) as report:
+                with Report("grpo", session.folder, self.steps, done, self.show_progress) as report:
                     await self._train(session, report, train_dataset, val_dataset)
             finally:
                 self._session = None
@@ -291,7 +291,7 @@ class GRPO(Algorithm):
     ) -> None:
         if dataset is None or len(dataset) == 0 or self.is_budget_spent():
             return
-        from agl_torch.accounts import collected_metrics
+        from agl.accounts import collected_metrics
 
         collected = await self.evaluate(dataset)
         session.val_rewards.append((step, collected.mean_reward))
@@ -299,7 +299,8 @@ class GRPO(Algorithm):
         report.evaluation(step, {"step": step, **metrics})
 
     async def _step(self, step: int, tasks: list[Any], session: "Session") -> dict[str, Any]:
-        from agl_torch.accounts import collected_metrics, make_samples, version_lag
+        from agl.accounts import collected_metrics, version_lag, weigh
+        from agl_torch.learner import Sample
 
         start = time.perf_counter()
         collected = await session.collector.collect(
@@ -309,7 +310,10 @@ class GRPO(Algorithm):
             session.train_resources_id,
             {"algorithm": "grpo", "step": step, "version": session.server.version},
         )
-        samples = make_samples(collected, self.normalise_std)
+        samples = [
+            Sample(one.row, [advantage.value for advantage in one.advantages])
+            for one in weigh(collected, self.normalise_std)
+        ]
         await self._keep(collected, session, step)
         session.last_step = step
         session.rewards.append(collected.mean_reward)
@@ -347,7 +351,7 @@ class GRPO(Algorithm):
     def _check_idle(
         self, step: int, collected: "Collected", trained: bool, session: "Session"
     ) -> None:
-        from agl_torch.accounts import is_solved, why_nothing
+        from agl.accounts import is_solved, why_nothing
 
         if trained:
             session.idle_steps = 0

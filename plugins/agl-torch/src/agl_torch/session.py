@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from agl.accounts import Totals
+from agl.collect import Collector
 from agl.errors import ConfigError
-from agl_torch.accounts import Totals
+from agl.tasks import TaskOrder
+from agl.types import RolloutConfig
 from agl_torch.checkpoint import Progress, find_checkpoint, restore, save_checkpoint, save_model
-from agl_torch.collect import Collector
 from agl_torch.learner import Learner, LearnerOptions, Sample
 from agl_torch.models import load_model, load_tokenizer
 from agl_torch.server import InferenceServer
-from agl_torch.tasks import TaskOrder
 
 if TYPE_CHECKING:
     from agl.gateway import Gateway, ModelConfig
@@ -130,7 +131,7 @@ async def open_session(options: "GRPO", num_tasks: int) -> AsyncGenerator[Sessio
                 options.get_store(),
                 gateway,
                 options.get_adapter(),
-                options.rollout_timeout_seconds,
+                RolloutConfig(timeout_seconds=options.rollout_timeout_seconds),
             ),
             tokenizer=tokenizer,
             tasks=tasks,

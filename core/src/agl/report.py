@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-logger = logging.getLogger("agl.torch")
+logger = logging.getLogger("agl.report")
 
 
 class Report:
@@ -15,13 +15,14 @@ class Report:
     Where standard error is no terminal, each step is one line of the log instead.
 
     Args:
+        name: Of the algorithm.
         folder: Made when it is not there; metrics of an earlier part of the run are kept.
         steps: How many there will be.
         done: How many there have been.
         show_progress: Whether to show anything.
     """
 
-    def __init__(self, folder: Path, steps: int, done: int, show_progress: bool) -> None:
+    def __init__(self, name: str, folder: Path, steps: int, done: int, show_progress: bool) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.metrics_path = folder / "metrics.jsonl"
@@ -40,7 +41,7 @@ class Report:
             )
 
             self._progress = Progress(
-                TextColumn("[bold]grpo[/]"),
+                TextColumn(f"[bold]{name}[/]"),
                 BarColumn(),
                 MofNCompleteColumn(),
                 TextColumn("reward {task.fields[reward]}"),

@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from agl.emitter import find_final_reward
 from agl.errors import ConfigError
@@ -24,10 +24,17 @@ if TYPE_CHECKING:
     from agl.gateway import Gateway
     from agl.store.base import LightningStore
 
-logger = logging.getLogger("agl.torch")
+logger = logging.getLogger("agl.collect")
 
 PATIENCE_SECONDS = 60.0
 """After so long without the end of a rollout, say so."""
+
+
+class _Rows(Protocol):
+    """What the adapter ``rows`` gives."""
+
+    rows: list[TrainingRow]
+    ledger: Ledger
 
 
 @dataclass
@@ -82,23 +89,23 @@ class Collector:
 
     Args:
         store: Where both meet.
-        gateway: Flushed before spans are read.
+        gateway: Flushed before spans are read; None where an algorithm has none.
         adapter: Gives an object with ``rows`` and ``ledger``, and takes ``attempts=`` beside the
             spans, as the adapter ``rows`` does.
-        timeout_seconds: Of each attempt.
+        config: Limits and retries of each rollout.
     """
 
     def __init__(
         self,
         store: "LightningStore",
-        gateway: "Gateway",
+        gateway: "Gateway | None",
         adapter: "TraceAdapter[Any]",
-        timeout_seconds: float | None,
+        config: RolloutConfig,
     ) -> None:
         self._store = store
         self._gateway = gateway
         self._adapter = adapter
-        self._config = RolloutConfig(timeout_seconds=timeout_seconds)
+        self._config = config
 
     async def collect(
         self,
@@ -107,10 +114,23 @@ class Collector:
         mode: RolloutMode,
         resources_id: str,
         metadata: dict[str, Any],
+        key: str | None = None,
     ) -> Collected:
         """Run each task ``copies`` times and wait for all of them.
 
         Cancelled, or when the store fails, it cancels what has not ended.
+
+        Args:
+            tasks: Inputs of the rollouts.
+            copies: How often each of them runs.
+            mode: Of the rollouts.
+            resources_id: What they work with.
+            metadata: Of every rollout; ``group``, the position of its task, comes to it.
+            key: A unique name of this request. Asked for again under it, after a kill for example,
+                rollouts that are in the store are not run a second time.
+
+        Raises:
+            ConfigError: The adapter does not give training rows.
         """
         start = time.perf_counter()
         rollouts = await self._store.enqueue_many_rollouts(
@@ -121,9 +141,10 @@ class Collector:
                     resources_id=resources_id,
                     config=self._config,
                     metadata={**metadata, "group": group},
+                    key=None if key is None else f"{key}/{group}/{copy}",
                 )
                 for group, task in enumerate(tasks)
-                for _ in range(copies)
+                for copy in range(copies)
             ]
         )
         rollout_ids = [rollout.rollout_id for rollout in rollouts]
@@ -132,7 +153,8 @@ class Collector:
         except BaseException:
             await self._cancel(rollout_ids)
             raise
-        await self._gateway.flush()
+        if self._gateway is not None:
+            await self._gateway.flush()
         ledger = Ledger()
         read = await asyncio.gather(*(self._read(rollout, ledger) for rollout in ended))
         return Collected(list(read), ledger, time.perf_counter() - start)
@@ -148,7 +170,7 @@ class Collector:
             if len(ended) == done:
                 logger.warning(
                     "%d of %d rollouts have not ended, and none did in the last %.0f seconds. "
-                    "Are runners connected, and is rollout_timeout_seconds set?",
+                    "Are runners connected, and do rollouts have a time limit?",
                     len(rollout_ids) - done,
                     len(rollout_ids),
                     PATIENCE_SECONDS,
@@ -165,13 +187,15 @@ class Collector:
     async def _read(self, rollout: Rollout, ledger: Ledger) -> Ended:
         spans = await self._store.query_spans(rollout.rollout_id)
         attempts = await self._store.query_attempts(rollout.rollout_id)
-        adapted = self._adapter.adapt(list(spans), attempts=list(attempts))  # pyright: ignore[reportCallIssue]
+        adapted: Any = self._adapter.adapt(list(spans), attempts=list(attempts))  # pyright: ignore[reportCallIssue]
         if not hasattr(adapted, "rows") or not hasattr(adapted, "ledger"):
             raise ConfigError(
-                f"GRPO learns from training rows; the adapter {type(self._adapter).__name__} gave "
-                f"{type(adapted).__name__}. Use the adapter 'rows', or leave the adapter out"
+                f"the algorithm learns from training rows; the adapter "
+                f"{type(self._adapter).__name__} gave {type(adapted).__name__}. Use the adapter "
+                "'rows', or leave the adapter out"
             )
-        ledger.merge(adapted.ledger)
+        read = cast(_Rows, adapted)
+        ledger.merge(read.ledger)
         if not attempts:
             ledger.add_rollout(rollout.rollout_id)
             ledger.exclude(
@@ -187,4 +211,4 @@ class Collector:
             used = [a.attempt_id for a in attempts if a.status == "succeeded"][-1:]
             reward = find_final_reward([span for span in spans if span.attempt_id in used])
         group = (rollout.metadata or {})["group"]
-        return Ended(rollout, group, reward, adapted.rows)
+        return Ended(rollout, group, reward, read.rows)

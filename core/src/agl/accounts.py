@@ -1,27 +1,41 @@
-"""What became of a step's rollouts: samples for the loss, one bin per model call, sums, reasons."""
+"""What became of collected rollouts: weighed rows, one bin per model call, sums, reasons."""
 
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agl.advantages import sibling_advantages
 from agl.types import Advantage, Exclusion, ExclusionReason, Ledger, TrainingRow
-from agl_torch.learner import Sample
 
 if TYPE_CHECKING:
-    from agl_torch.collect import Collected, Ended
+    from agl.collect import Collected, Ended
 
 _EXCLUDED = "excluded/"
 
 
-def make_samples(collected: "Collected", normalise_std: bool) -> list[Sample]:
-    """Rows with their advantages; every call goes into one bin of the ledger.
+@dataclass(frozen=True, eq=False)
+class Weighed:
+    """A row that is trained, and how much."""
 
-    Calls of failed rollouts, without reward, and without advantage are excluded. A failed rollout
-    does not count in the mean of its group either.
+    row: TrainingRow
+    """Only the calls with an advantage."""
+    advantages: list[Advantage]
+    """One per call."""
+    rollout: "Ended"
+    """Where it comes from."""
+
+
+def usable_rows(collected: "Collected") -> list[tuple["Ended", list[tuple[int, TrainingRow]]]]:
+    """What of the rollouts can be trained; the other rows are excluded in the ledger.
+
+    Calls of failed rollouts and calls without a reward are excluded.
+
+    Returns:
+        Per rollout that has any, its usable rows, each with its position among all its rows.
     """
-    groups: dict[int, list[list[tuple[int, TrainingRow]]]] = {}
+    found: list[tuple[Ended, list[tuple[int, TrainingRow]]]] = []
     for one in collected.ended:
         usable: list[tuple[int, TrainingRow]] = []
         for number, row in enumerate(one.rows):
@@ -31,22 +45,34 @@ def make_samples(collected: "Collected", normalise_std: bool) -> list[Sample]:
             else:
                 collected.ledger.exclude_row(row, *reason)
         if usable:
-            groups.setdefault(one.group, []).append(usable)
-    samples: list[Sample] = []
-    for numbered_G in groups.values():
-        rows_G = [[row for _, row in numbered] for numbered in numbered_G]
+            found.append((one, usable))
+    return found
+
+
+def weigh(collected: "Collected", normalise_std: bool) -> list[Weighed]:
+    """Rows with their advantages among siblings; every call goes into one bin of the ledger.
+
+    Calls of failed rollouts, without reward, and without advantage are excluded. A failed rollout
+    does not count in the mean of its group either.
+    """
+    groups: dict[int, list[tuple[Ended, list[tuple[int, TrainingRow]]]]] = {}
+    for one, numbered in usable_rows(collected):
+        groups.setdefault(one.group, []).append((one, numbered))
+    weighed: list[Weighed] = []
+    for siblings in groups.values():
+        rows_G = [[row for _, row in numbered] for _, numbered in siblings]
         advantages_G = sibling_advantages(rows_G, normalise_std)
-        for numbered, advantages in zip(numbered_G, advantages_G, strict=True):
+        for (one, numbered), advantages in zip(siblings, advantages_G, strict=True):
             for (number, row), of_calls in zip(numbered, advantages, strict=True):
-                sample = _sample(row, of_calls, number, collected.ledger)
-                if sample is not None:
-                    samples.append(sample)
-    return samples
+                kept = _weigh(one, row, of_calls, number, collected.ledger)
+                if kept is not None:
+                    weighed.append(kept)
+    return weighed
 
 
-def _sample(
-    row: TrainingRow, advantages: Sequence[Advantage], number: int, ledger: Ledger
-) -> Sample | None:
+def _weigh(
+    one: "Ended", row: TrainingRow, advantages: Sequence[Advantage], number: int, ledger: Ledger
+) -> Weighed | None:
     """What of a row is trained; the calls without advantage are excluded."""
     kept = [n for n, advantage in enumerate(advantages) if advantage.value != 0.0]
     for n, advantage in enumerate(advantages):
@@ -66,7 +92,7 @@ def _sample(
         return None
     row, given = row.only(kept), [advantages[n] for n in kept]
     ledger.train(row, given, number)
-    return Sample(row, [advantage.value for advantage in given])
+    return Weighed(row, given, one)
 
 
 def _reason(one: "Ended", row: TrainingRow) -> tuple[ExclusionReason, str] | None:
