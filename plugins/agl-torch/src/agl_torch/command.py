@@ -1,0 +1,97 @@
+"""``agl serve``: serve a model until told to stop."""
+
+import click
+
+
+@click.command("serve")
+@click.argument("model")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen.")
+@click.option(
+    "--port",
+    default=8000,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="0 takes a free one.",
+)
+@click.option("--name", "model_name", help="What requests must ask for.  [default: MODEL]")
+@click.option("--tokenizer", help="Folder or name.  [default: MODEL]")
+@click.option(
+    "--max-model-tokens",
+    type=click.IntRange(min=1),
+    help="Prompt and answer together.  [default: the model's limit]",
+)
+@click.option(
+    "--max-batch-size",
+    default=64,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Sequences sampled at once.",
+)
+@click.option("--seed", default=0, show_default=True, help="Of draws for requests without a seed.")
+@click.option(
+    "--weights-version",
+    default=0,
+    show_default=True,
+    type=click.IntRange(min=0),
+    help="Stands in every answer.",
+)
+@click.option("--device", help="As cuda:0.  [default: a GPU if there is one]")
+@click.option("--dtype", default="float32", show_default=True, help="In which weights are loaded.")
+@click.option(
+    "--threads",
+    type=click.IntRange(min=1),
+    help="Of one torch operation.  [default: left to torch]",
+)
+def command(
+    model: str,
+    host: str,
+    port: int,
+    model_name: str | None,
+    tokenizer: str | None,
+    max_model_tokens: int | None,
+    max_batch_size: int,
+    seed: int,
+    weights_version: int,
+    device: str | None,
+    dtype: str,
+    threads: int | None,
+) -> None:
+    """Serve MODEL, a folder or a Hugging Face name, on an OpenAI-compatible address.
+
+    It answers POST /v1/chat/completions, GET /v1/models and GET /health, and returns token ids to
+    whoever asks for return_token_ids. SIGTERM and Ctrl+C let requests in progress finish.
+    """
+    import asyncio
+
+    import torch
+
+    from agl.commandline import note, stop_signal
+    from agl.logs import setup_logging
+    from agl.serving import bind
+    from agl_torch.models import load_model, load_tokenizer
+    from agl_torch.server import InferenceServer
+
+    setup_logging("INFO")
+    # Before the model is loaded: a port in use shall be told at once.
+    bind(host, port).close()
+    if threads is not None:
+        torch.set_num_threads(threads)
+    server = InferenceServer(
+        load_model(model, device, dtype),
+        load_tokenizer(tokenizer, model),
+        model_name=model_name or model,
+        host=host,
+        port=port,
+        max_model_tokens=max_model_tokens,
+        max_batch_size=max_batch_size,
+        seed=seed,
+    )
+    server.weights.version = weights_version
+
+    async def serve() -> None:
+        stop = stop_signal()
+        with server:
+            note(f"{server.model_name} is served at {server.url}")
+            await stop.wait()
+
+    asyncio.run(serve())
