@@ -157,11 +157,11 @@ def tracers(session: nox.Session) -> None:
     """
     session.install("./core[testing]", "./plugins/agl-adapters", "./plugins/agl-gateway")
     session.install(
-        "./plugins/agl-tracers[agentops,openinference,otel-genai]",
+        "./plugins/agl-tracers[agentops,openinference,otel-genai,weave]",
         *TEST_TOOLS[:3], *TRACED_FRAMEWORKS, *INSTRUMENTATIONS,
     )  # fmt: skip
     folder = session.create_tmp()
-    for tracer in ("otel", "agentops", "openinference", "otel-genai"):
+    for tracer in ("otel", "agentops", "openinference", "otel-genai", "weave"):
         session.run(
             "pytest", "-W", "default", "tests/tracers", "--tracer", tracer,
             "--captured", f"{folder}/{tracer}.json", *session.posargs,

@@ -1,0 +1,137 @@
+"""What Weave's client takes for W&B's server: it makes spans of the calls, and keeps nothing."""
+
+import datetime
+import hashlib
+import json
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+from opentelemetry import trace
+from opentelemetry.trace import Span, Status, StatusCode
+
+from agl.semconv import LightningSpanAttributes as Key
+from agl.utils.otel import flatten_attributes, to_json_text
+
+SUMMARY = "weave.summary"
+
+
+class LocalServer:
+    """The methods of Weave's ``TraceServerClientInterface`` that its client calls while tracing.
+
+    They are called where the traced function is called, so that OpenTelemetry's context tells the
+    rollout; see ``weave.local_client``.
+    """
+
+    def __init__(self) -> None:
+        # Weak: a span whose trace context was left is nobody's any more, ended or not.
+        self._spans: WeakValueDictionary[str, Span] = WeakValueDictionary()
+        self._around: WeakKeyDictionary[Span, Span] = WeakKeyDictionary()
+
+    def nearest(self, call_id: str | None) -> Span | None:
+        """The span of a call, unless an OpenTelemetry span was begun within it and is current."""
+        span = self._spans.get(call_id) if call_id else None
+        if span is None or self._around.get(span) is not trace.get_current_span():
+            return None
+        return span
+
+    def call_start(self, request: Mapping[str, Any]) -> None:
+        """A call begins: so does its span, below that of the call around it."""
+        start = request["start"]
+        inputs = {k: v for k, v in start["inputs"].items() if not is_not_given(v)}
+        parent = self.nearest(start["parent_id"])
+        name = op_name(start["op_name"])
+        attributes = {
+            **flat("", start["attributes"]),
+            **flat(Key.OPERATION_INPUT, inputs),
+            Key.OPERATION_NAME.value: start["display_name"] or name,
+        }
+        around = trace.get_current_span()
+        span = trace.get_tracer("agl_tracers.weave").start_span(
+            name,
+            None if parent is None else trace.set_span_in_context(parent),
+            attributes=attributes,
+            start_time=nanoseconds(start["started_at"]),
+        )
+        self._spans[start["id"]] = span
+        self._around[span] = around
+
+    def call_end(self, request: Mapping[str, Any]) -> None:
+        """A call has returned or raised."""
+        end = request["end"]
+        span = self._spans.pop(end["id"], None)
+        if span is None:
+            return
+        if end["output"] is not None:
+            span.set_attributes(flat(Key.OPERATION_OUTPUT, end["output"]))
+        span.set_attributes(flat(SUMMARY, end["summary"]))
+        if end["exception"] is None:
+            span.set_status(Status(StatusCode.OK))
+        else:
+            record_exception(span, end["exception"])
+        span.end(nanoseconds(end["ended_at"]))
+
+    def obj_create(self, request: Mapping[str, Any]) -> Any:
+        """Ops and objects, which Weave keeps by digest."""
+        return SimpleNamespace(digest=digest_of(request["obj"]["val"]))
+
+    def file_create(self, request: Mapping[str, Any]) -> Any:
+        """Contents of media, which Weave keeps by digest."""
+        return SimpleNamespace(digest=hashlib.sha256(request["file"][1]).hexdigest())
+
+    def table_create(self, request: Mapping[str, Any]) -> Any:
+        """Tables of data sets, which Weave keeps by digest."""
+        rows = request["table"]["rows"]
+        digests = [digest_of(row) for row in rows]
+        return SimpleNamespace(digest=digest_of(rows), row_digests=digests)
+
+
+def op_name(reference: str) -> str:
+    """``openai.chat.completions.create`` of ``weave:///agl/local/op/<that>:<digest>``."""
+    return reference.rpartition("/")[2].partition(":")[0]
+
+
+def is_not_given(value: Any) -> bool:
+    """Whether Weave wrote this for an option that a client has and nobody gave."""
+    return value == "NOT_GIVEN" or (isinstance(value, str) and ".Omit object at 0x" in value[:80])
+
+
+def flat(prefix: str, value: Any) -> dict[str, Any]:
+    """Span attributes of JSON data; what is None is left out."""
+    value = without_none(value)
+    try:
+        return flatten_attributes({prefix: value} if prefix else value)
+    except ValueError:  # the data's own keys have dots in them, and two become one
+        return {prefix or "weave.attributes": to_json_text(value)}
+
+
+def without_none(value: Any) -> Any:
+    """The same data without the keys whose value is None."""
+    if isinstance(value, Mapping):
+        return {key: without_none(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [without_none(item) for item in value]
+    return value
+
+
+def record_exception(span: Span, text: str) -> None:
+    """Status and event, as OpenTelemetry has them, of Weave's JSON."""
+    found = json.loads(text)
+    event = {
+        "exception.type": found.get("type"),
+        "exception.message": found.get("message"),
+        "exception.stacktrace": found.get("traceback"),
+    }
+    span.add_event("exception", {key: str(value) for key, value in event.items() if value})
+    span.set_status(Status(StatusCode.ERROR, found.get("message") or found.get("type")))
+
+
+def digest_of(value: Any) -> str:
+    """The same for the same data."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def nanoseconds(moment: datetime.datetime | None) -> int | None:
+    """Since 1970."""
+    return None if moment is None else int(moment.timestamp() * 1e9)
