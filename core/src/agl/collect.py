@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -187,7 +187,8 @@ class Collector:
     async def _read(self, rollout: Rollout, ledger: Ledger) -> Ended:
         spans = await self._store.query_spans(rollout.rollout_id)
         attempts = await self._store.query_attempts(rollout.rollout_id)
-        adapted: Any = self._adapter.adapt(list(spans), attempts=list(attempts))  # pyright: ignore[reportCallIssue]
+        adapt: Callable[..., Any] = self._adapter.adapt
+        adapted = adapt(list(spans), attempts=list(attempts))
         if not hasattr(adapted, "rows") or not hasattr(adapted, "ledger"):
             raise ConfigError(
                 f"the algorithm learns from training rows; the adapter "
