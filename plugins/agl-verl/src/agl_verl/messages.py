@@ -86,7 +86,7 @@ class Settled:
 
 
 def row_key(uid: str, session: int, number: int) -> str:
-    """verl's key of a row; it splits keys at underscores, and so uids have none."""
+    """The key that verl has for a row; it splits keys at underscores, and so uids have none."""
     return f"{uid}_{session}_{number}"
 
 

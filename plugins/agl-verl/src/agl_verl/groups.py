@@ -1,0 +1,241 @@
+"""What the algorithm's process does for verl: runs groups, keeps the account, says what came of it.
+
+Every model call of every rollout ends in one bin of the ledger. Calls that verl may train stay open
+until verl says what it did with them (``Settle``), or until the run ends.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from agl.accounts import Totals, usable_rows, why_nothing
+from agl.ledger import save_ledger
+from agl.types import Advantage, Exclusion, Ledger, Rollout, TrainingRow
+from agl_verl.making import Level, Limits, fit, split, to_row
+from agl_verl.messages import GroupAnswer, GroupRequest, Row, Settle, Settled, row_key
+from agl_verl.record import Record
+
+if TYPE_CHECKING:
+    from agl.collect import Collected, Collector, Ended
+    from agl.store.base import LightningStore
+    from agl.types import Dataset
+
+logger = logging.getLogger("agl.verl")
+
+NAME = "verl"
+
+
+@dataclass
+class _Held:
+    """A group whose rows verl has, and has not trained yet."""
+
+    request: GroupRequest
+    collected: "Collected"
+    rows: dict[str, TrainingRow]
+    """By key."""
+    open: set[str]
+    """Keys of the rows of which nothing is known yet."""
+
+
+@dataclass
+class Resources:
+    """Ids of what the agents get."""
+
+    train: str
+    val: str
+
+
+@dataclass
+class Policy:
+    """How rollouts become rows."""
+
+    level: Level
+    limits: Limits
+    keep_incomplete: bool
+    """Whether the rollouts that succeeded are trained where siblings failed."""
+    timeout_seconds: float | None
+    """Of a whole group."""
+
+
+@dataclass
+class Groups:
+    """Answers verl's questions."""
+
+    store: "LightningStore"
+    collector: "Collector"
+    train: "Dataset[Any]"
+    val: "Dataset[Any]"
+    resources: Resources
+    policy: Policy
+    totals: Totals = field(default_factory=Totals)
+    _held: dict[str, _Held] = field(default_factory=dict[str, _Held])
+    """By uid."""
+    _record: Record = field(default_factory=Record)
+
+    async def run(self, request: GroupRequest) -> GroupAnswer:
+        """Run one task, and make rows of what came of it; rollouts without end are cancelled."""
+        collected = await self._collect(request)
+        if request.validate:
+            return await self._validation(request, collected)
+        held = _Held(request, collected, {}, set())
+        rows = list(self._rows(held))
+        held.open = set(held.rows)
+        failed = collected.num_failed
+        dropped = ""
+        if failed and not self.policy.keep_incomplete:
+            dropped = f"{failed} of {request.copies} rollouts failed"
+        elif not rows:
+            dropped = why_nothing(collected)
+        if dropped:
+            logger.warning("task %d: its group is dropped: %s", request.index, dropped)
+            await self._close(held, "unused_group", f"its group was dropped: {dropped}")
+            self._record.dropped += 1
+            return GroupAnswer([], failed, dropped)
+        self._held[request.uid] = held
+        return GroupAnswer(rows, failed)
+
+    async def settle(self, settle: Settle) -> Settled:
+        """Put the calls of a training step into their bins."""
+        touched: dict[str, _Held] = {}
+        for key, advantages in settle.advantages.items():
+            held = self._held.get(key.rsplit("_", 2)[0])
+            if held is None or key not in held.rows:
+                self._record.unknown_rows += 1  # asked for before a restart
+                continue
+            touched[held.request.uid] = held
+            held.open.discard(key)
+            _train(held.rows[key], advantages, int(key.rsplit("_", 1)[1]), held.collected.ledger)
+        for held in touched.values():
+            await self._close(held, "unused_group", "verl left this row of its group out")
+            self._held.pop(held.request.uid, None)
+        return Settled(self._record.take([h.collected for h in touched.values()], settle.step))
+
+    async def end(self) -> None:
+        """Account for everything that verl never trained."""
+        for held in list(self._held.values()):
+            await self._close(
+                held,
+                "unused_group",
+                "verl did not take its group: it was too old by then, or the run ended first",
+            )
+        self._held.clear()
+
+    async def _collect(self, request: GroupRequest) -> "Collected":
+        limit = self.policy.timeout_seconds
+        try:
+            return await asyncio.wait_for(self._ask(request), limit)
+        except TimeoutError:
+            # What has not ended is cancelled by now; asked again under its key, all of it is there.
+            logger.error(
+                "task %d (%s, %d rollouts, step %d) has not ended in %s seconds and is cancelled: %s",
+                request.index,
+                "val" if request.validate else "train",
+                request.copies,
+                request.step,
+                limit,
+                await self._missing(request),
+            )
+            return await self._ask(request)
+
+    async def _ask(self, request: GroupRequest) -> "Collected":
+        tasks = self.val if request.validate else self.train
+        return await self.collector.collect(
+            [tasks[request.index]],
+            request.copies,
+            "val" if request.validate else "train",
+            self.resources.val if request.validate else self.resources.train,
+            {"algorithm": NAME, "step": request.step, "uid": request.uid},
+            key=f"{NAME}/{request.uid}",
+        )
+
+    async def _missing(self, request: GroupRequest) -> str:
+        """What of a group has not ended, and who there is to do it."""
+        rollouts = [
+            rollout
+            for rollout in await self.store.query_rollouts()
+            if (rollout.metadata or {}).get("uid") == request.uid
+        ]
+        count: dict[str, int] = {}
+        for rollout in rollouts:
+            count[rollout.status] = count.get(rollout.status, 0) + 1
+        workers = list(await self.store.query_workers())
+        busy = sum(worker.status == "busy" for worker in workers)
+        states = ", ".join(f"{number} {status}" for status, number in sorted(count.items()))
+        return f"{states or 'none was queued'}; {len(workers)} runners, {busy} of them busy"
+
+    def _rows(self, held: _Held) -> "list[Row]":
+        collected, uid = held.collected, held.request.uid
+        sessions = {id(one): number for number, one in enumerate(collected.ended)}
+        made: list[Row] = []
+        for one, numbered in usable_rows(collected):
+            session, number = sessions[id(one)], 0
+            for _, row in numbered:
+                for part in split(row, self.policy.level):
+                    kept = fit(part, self.policy.limits, collected.ledger)
+                    if kept is None:
+                        continue
+                    held.rows[row_key(uid, session, number)] = kept
+                    made.append(to_row(kept, session, number, _reward(one, kept), {}))
+                    number += 1
+        return made
+
+    async def _validation(self, request: GroupRequest, collected: "Collected") -> GroupAnswer:
+        rows: list[Row] = []
+        for session, one in enumerate(collected.ended):
+            for row in one.rows:
+                collected.ledger.exclude_row(row, "not_trained_mode", "its rollout is a validation")
+            if one.reward is not None and one.rows:
+                rows.append(to_row(one.rows[-1], session, 0, one.reward, {}))
+        await self._save(collected, request.step)
+        self._record.validated(collected)
+        dropped = "" if rows else why_nothing(collected)
+        return GroupAnswer(rows, collected.num_failed, dropped)
+
+    async def _close(self, held: _Held, reason: Any, detail: str) -> None:
+        for key in held.open:
+            held.collected.ledger.exclude_row(held.rows[key], reason, detail)
+        held.open = set()
+        await self._save(held.collected, held.request.step)
+
+    async def _save(self, collected: "Collected", step: int) -> None:
+        rollouts: Sequence[Rollout] = [one.rollout for one in collected.ended]
+        await save_ledger(self.store, collected.ledger, rollouts, step=step, algorithm=NAME)
+        self.totals.add(collected)
+
+
+def _reward(one: "Ended", row: TrainingRow) -> float:
+    if one.reward is not None:
+        return one.reward
+    return row.reward or 0.0
+
+
+def _train(row: TrainingRow, advantages: list[float | None], number: int, ledger: Ledger) -> None:
+    kept = [n for n, value in enumerate(advantages) if value]
+    for n, value in enumerate(advantages):
+        if n in kept:
+            continue
+        detail = (
+            "rollout correction rejected its tokens"
+            if value is None
+            else "its advantage is zero: it did as well as its siblings"
+        )
+        ledger.exclude(
+            Exclusion(
+                call_id=row.call_ids[n],
+                rollout_id=row.rollout_id,
+                attempt_id=row.attempt_id,
+                reason="zero_advantage" if value is not None else "rejected",
+                detail=detail,
+                credit=row.credits[n],
+            )
+        )
+    if kept:
+        given = [
+            Advantage(
+                value=advantages[n] or 0.0, group=row.credits[n].group, because="as verl has it"
+            )
+            for n in kept
+        ]
+        ledger.train(row.only(kept), given, number)
