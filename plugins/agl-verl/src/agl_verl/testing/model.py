@@ -49,7 +49,9 @@ def make_tiny_model(
     if alphabet not in ("ascii", "bytes"):
         raise ValueError(f"make_tiny_model: alphabet must be 'ascii' or 'bytes', got {alphabet!r}")
     if hidden_size <= 0 or hidden_size % 16:
-        raise ValueError(f"make_tiny_model: hidden_size must be a multiple of 16, got {hidden_size}")
+        raise ValueError(
+            f"make_tiny_model: hidden_size must be a multiple of 16, got {hidden_size}"
+        )
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
 

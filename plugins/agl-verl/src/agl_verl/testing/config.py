@@ -1,0 +1,257 @@
+"""All that verl must be told to train on a CPU: ``cpu_config`` and ``use_cpu``."""
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+PLATFORM = "agl_cpu"
+MODES = ("sync", "colocate_async", "separate_async")
+
+CPU_ENVIRONMENT = {
+    "VERL_PLATFORM": PLATFORM,
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "OMP_NUM_THREADS": "1",
+}
+"""What ``use_cpu`` sets: the platform, no statistics to Ray's makers, one thread per process (a run
+is a dozen of processes, and the model is tiny)."""
+
+SECTIONS = frozenset({
+    "actor_rollout_ref", "algorithm", "critic", "custom_reward_function", "data", "distillation",
+    "global_profiler", "ray_kwargs", "reward", "reward_model", "sandbox_fusion", "trainer",
+    "transfer_queue",
+})  # fmt: skip
+"""The sections of verl's configuration."""
+
+
+def use_cpu() -> None:
+    """Choose the CPU for verl, in this process and those that it starts.
+
+    Call it before verl is imported: verl decides on its device once, at import.
+
+    Raises:
+        RuntimeError: verl has chosen another device already.
+    """
+    manager = sys.modules.get("verl.plugin.platform.platform_manager")
+    chosen = getattr(manager, "_current_platform", None)
+    if chosen is not None and chosen.device_name != "cpu":
+        raise RuntimeError(
+            f"verl was imported before use_cpu() and has chosen {chosen.device_name!r}; call "
+            f"use_cpu() first, or set VERL_PLATFORM={PLATFORM} in the environment"
+        )
+    for name, value in CPU_ENVIRONMENT.items():
+        if name == "VERL_PLATFORM":
+            os.environ[name] = value
+        else:
+            os.environ.setdefault(name, value)
+
+
+def cpu_config(
+    model: str | Path,
+    *,
+    mode: Literal["sync", "colocate_async", "separate_async"] = "sync",
+    ranks: int = 1,
+    prompts_per_step: int = 4,
+    rollouts_per_prompt: int = 4,
+    max_prompt_length: int = 256,
+    max_response_length: int = 12,
+    critic: bool = False,
+    reference: bool = False,
+    learning_rate: float = 3e-3,
+    **overrides: Mapping[str, Any],
+) -> dict[str, Any]:
+    """A whole set of verl settings for a tiny model on a CPU, by verl's own keys.
+
+    Args:
+        model: A folder, for example from ``make_tiny_model``.
+        mode: Which of verl's trainers; ``separate_async`` has its inference server apart, and
+            updates its weights every second mini-batch.
+        ranks: Training processes; 2 try sharding.
+        prompts_per_step: Of one mini-batch; a step of ``separate_async`` has two.
+        rollouts_per_prompt: The group size.
+        max_prompt_length: Tokens; of several turns, all but the last answer.
+        max_response_length: Tokens of one answer.
+        critic: Settings of a value model too, for ``algorithm={"adv_estimator": "gae"}``.
+        reference: Settings of a reference policy too; the KL term in the loss is switched on.
+        learning_rate: Of the policy.
+        **overrides: Sections of verl's configuration that are laid over the rest, for example
+            ``trainer={"total_training_steps": 3}``; mappings merge, other values replace.
+
+    Returns:
+        Nested dictionaries of plain values.
+
+    Raises:
+        ValueError: A number is out of its range, or a section or mode is unknown.
+    """
+    if mode not in MODES:
+        raise ValueError(f"cpu_config: unknown mode {mode!r}; expected one of {MODES}")
+    for name, number in {
+        "ranks": ranks,
+        "prompts_per_step": prompts_per_step,
+        "rollouts_per_prompt": rollouts_per_prompt,
+        "max_prompt_length": max_prompt_length,
+        "max_response_length": max_response_length,
+    }.items():
+        if number < 1:
+            raise ValueError(f"cpu_config: {name} must be at least 1, got {number}")
+    for name, section in overrides.items():
+        if name not in SECTIONS:
+            raise ValueError(
+                f"cpu_config: verl has no section {name!r}; expected some of {sorted(SECTIONS)}"
+            )
+        if not isinstance(section, Mapping):
+            raise ValueError(f"cpu_config: the section {name!r} must be a mapping, got {section!r}")
+    separate = mode == "separate_async"
+    steps_per_update = 2 if separate else 1
+    config: dict[str, Any] = {
+        "data": {
+            "train_batch_size": prompts_per_step * steps_per_update,
+            "max_prompt_length": max_prompt_length,
+            "max_response_length": max_response_length,
+            "dataloader_num_workers": 0,
+        },
+        "actor_rollout_ref": {
+            "hybrid_engine": not separate,
+            "model": _model(model),
+            "actor": {
+                **_engine("fsdp_config"),
+                "optim": {"lr": learning_rate},
+                "ppo_mini_batch_size": prompts_per_step,
+                "ppo_micro_batch_size_per_gpu": 8,
+                "use_torch_compile": False,
+            },
+            "rollout": {
+                "name": "agl_cpu",
+                "n": rollouts_per_prompt,
+                "tensor_model_parallel_size": 1,
+                "load_format": "auto",
+                "max_model_len": max_prompt_length + max_response_length,
+                "log_prob_micro_batch_size_per_gpu": 8,
+                "calculate_log_probs": True,
+                "agent": {"num_workers": 1},
+            },
+        },
+        "algorithm": {"adv_estimator": "grpo"},
+        "reward": {"num_workers": 1},
+        "transfer_queue": {"backend": {"SimpleStorage": {"num_data_storage_units": 1}}},
+        "trainer": {
+            "device": "cpu",
+            "n_gpus_per_node": ranks,
+            "nnodes": 1,
+            "logger": ["console"],
+            "val_before_train": False,
+            "test_freq": -1,
+            "save_freq": -1,
+            "resume_mode": "disable",
+            "v1": {"trainer_mode": mode},
+        },
+        "ray_kwargs": {
+            "ray_init": {
+                "num_cpus": _ray_cpus(ranks, separate),
+                "num_gpus": ranks + separate,
+                "include_dashboard": False,
+                "object_store_memory": 300_000_000,
+            }
+        },
+    }
+    if separate:
+        merge(config, _separate())
+    if critic:
+        config["critic"] = {
+            **_engine("fsdp"),
+            "model": _model(model),
+            "optim": {"lr": learning_rate / 3},
+            "ppo_mini_batch_size": prompts_per_step,
+            "ppo_micro_batch_size_per_gpu": 8,
+        }
+    if reference:
+        config["actor_rollout_ref"]["actor"]["use_kl_loss"] = True
+        config["actor_rollout_ref"]["ref"] = {
+            **_engine("fsdp_config"),
+            "log_prob_micro_batch_size_per_gpu": 8,
+        }
+    return merge(config, overrides)
+
+
+def merge(config: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Lay ``over`` on ``config``, in place: mappings merge, other values replace."""
+    for key, value in over.items():
+        if isinstance(value, Mapping) and isinstance(config.get(key), dict):
+            merge(config[key], value)
+        else:
+            config[key] = dict(value) if isinstance(value, Mapping) else value
+    return config
+
+
+def as_hydra(config: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """The settings as overrides for the command line of ``python -m verl.trainer.main_ppo``.
+
+    Each begins with ``++``, as some keys are not in verl's files.
+    """
+    lines: list[str] = []
+    for key, value in config.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value:
+            lines += as_hydra(value, f"{name}.")
+        else:
+            lines.append(f"++{name}={_hydra_value(value)}")
+    return lines
+
+
+def _hydra_value(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(_hydra_value(item) for item in value) + "]"
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+        return f"'{escaped}'"
+    if isinstance(value, Mapping):
+        return "{}"
+    return str(value)
+
+
+def _model(model: str | Path) -> dict[str, Any]:
+    return {
+        "path": str(model),
+        "use_remove_padding": False,  # needs flash attention
+        "enable_gradient_checkpointing": False,
+        "override_config": {"attn_implementation": "sdpa"},
+    }
+
+
+def _engine(key: str) -> dict[str, Any]:
+    """FSDP2 (FSDP1 cannot work on a CPU), single precision, nothing compiled."""
+    single = {"param_dtype": "fp32", "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
+    engine = {"strategy": "fsdp2", "use_torch_compile": False, "mixed_precision": single}
+    # A forward-only engine, as the reference policy's, would be bf16.
+    return {"strategy": "fsdp2", key: {**engine, "model_dtype": "fp32"}}
+
+
+def _separate() -> dict[str, Any]:
+    return {
+        "actor_rollout_ref": {
+            "rollout": {
+                "nnodes": 1,
+                "n_gpus_per_node": 1,
+                "checkpoint_engine": {
+                    "backend": "agl_ray_store",
+                    "custom_backend_module": "agl_verl.testing.checkpoint",
+                },
+            }
+        },
+        "trainer": {"v1": {"separate_async": {"parameter_sync_step": 2}}},
+    }
+
+
+def _ray_cpus(ranks: int, separate: bool) -> int:
+    """CPUs to declare: with too few, Ray waits for ever without a word.
+
+    verl wants three per rank, two per inference server that is apart; the task runner, the queue,
+    the reward worker and the load balancer one each, and some to spare. They are a declaration;
+    the processes share what the machine has.
+    """
+    return 3 * ranks + 2 * separate + 8
