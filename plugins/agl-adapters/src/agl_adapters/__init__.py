@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from agl_adapters.air import AutoRewards as AutoRewards
     from agl_adapters.calls import model_calls as model_calls
+    from agl_adapters.chats import ChatRow as ChatRow, TraceToChats as TraceToChats
     from agl_adapters.credit.discounted import Discounted as Discounted
     from agl_adapters.credit.final import FinalReward as FinalReward
     from agl_adapters.credit.per_agent import PerAgent as PerAgent
@@ -20,6 +21,7 @@ __version__ = "0.1.0"
 
 _HOME = {
     "AutoRewards": "air",
+    "ChatRow": "chats",
     "Discounted": "credit.discounted",
     "FinalReward": "credit.final",
     "LlmProxyTraceToTriplet": "proxy_triplets",
@@ -27,6 +29,7 @@ _HOME = {
     "PerCall": "credit.per_call",
     "RowSet": "rows",
     "Stepwise": "credit.stepwise",
+    "TraceToChats": "chats",
     "TraceToMessages": "messages",
     "TraceToRows": "rows",
     "TracerTraceToTriplet": "triplets",

@@ -152,14 +152,20 @@ class TraceToRows(TraceAdapter[RowSet]):
             if problem is not None:
                 result.ledger.exclude(_exclusion(call, *problem, credit))
                 continue
-            previous = latest.get(call.agent_name)
-            row_break = previous and find_break(previous.token_ids, _prompt(call))
-            if previous is not None and row_break is None:
-                extend(previous, call, credit)
-                continue
-            row = new_row(call, credit, row_break)
-            result.rows.append(row)
-            latest[call.agent_name] = row
+            row = self._take(call, credit, latest.get(call.agent_name))
+            if row is not None:
+                result.rows.append(row)
+                latest[call.agent_name] = row
+
+    def _take(
+        self, call: ModelCall, credit: Credit, previous: TrainingRow | None
+    ) -> TrainingRow | None:
+        """A row that begins with the call, or None: ``previous`` has become longer by it."""
+        row_break = previous and find_break(previous.token_ids, _prompt(call))
+        if previous is not None and row_break is None:
+            extend(previous, call, credit)
+            return None
+        return new_row(call, credit, row_break)
 
     def _problem(self, record: Recorded) -> tuple[ExclusionReason, str] | None:
         call = record.call

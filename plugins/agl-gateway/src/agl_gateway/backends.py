@@ -60,10 +60,16 @@ class Backend:
 
     @property
     def takes_extensions(self) -> bool:
-        """Whether vLLM's fields may be sent; OpenAI's own servers refuse what they do not know."""
+        """Whether vLLM's fields may be sent; OpenAI's own servers refuse what they do not know.
+
+        So do Azure's and others' that serve OpenAI's interface under ``/openai/v1``.
+        """
         if self.provider_parameters is not None:
             return False
-        return urlsplit(self.url).hostname != urlsplit(OPENAI_URL).hostname
+        address = urlsplit(self.url)
+        return address.hostname != urlsplit(OPENAI_URL).hostname and not address.path.startswith(
+            "/openai/"
+        )
 
 
 class Backends:

@@ -1,7 +1,7 @@
 """Which rows of an iteration are trained: the best, with a reason for each of the others."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from agl.accounts import usable_rows, why_nothing
@@ -22,6 +22,7 @@ def select_best(
     min_reward: float | None,
     max_length: int | None,
     seed: str,
+    make: Callable[[Any], dict[str, Any]] | None = None,
 ) -> list[dict[str, Any]]:
     """The best rows, shuffled, as examples; every call goes into one bin of the ledger.
 
@@ -34,9 +35,10 @@ def select_best(
         min_reward: None for no threshold.
         max_length: Of a row, in tokens; None for no limit.
         seed: Of the shuffles.
+        make: The example of a row; None takes ``example_of``.
 
     Returns:
-        See ``example_of``; empty when nothing can be trained.
+        One example per row; empty when nothing can be trained.
     """
     chance = random.Random(seed)
     ledger = collected.ledger
@@ -69,7 +71,7 @@ def select_best(
     for number, row in kept:
         ledger.train(row, number=number)
     chance.shuffle(kept)
-    return [example_of(row) for _, row in kept]
+    return [(make or example_of)(row) for _, row in kept]
 
 
 def example_of(row: "TrainingRow") -> dict[str, Any]:

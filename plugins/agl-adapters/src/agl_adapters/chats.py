@@ -1,0 +1,127 @@
+"""Training rows of text, for trainers that take conversations and give no token ids."""
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from pydantic import Field
+
+from agl.adapter import CreditRule
+from agl.errors import AdapterError
+from agl.types import Credit, ExclusionReason, ModelCall, TrainingRow
+from agl_adapters.calls import Recorded
+from agl_adapters.matching import selects
+from agl_adapters.messages import conversation
+from agl_adapters.rows import TraceToRows
+
+
+class ChatRow(TrainingRow):
+    """One conversation to train on, made of one call or of several that continue each other.
+
+    It has no tokens: ``token_ids``, ``logprobs`` and ``call_ranges`` are empty.
+    """
+
+    messages: list[dict[str, Any]]
+    """OpenAI chat messages, answers included."""
+    tools: list[dict[str, Any]] = Field(default_factory=list[dict[str, Any]])
+    """OpenAI tool definitions that the last call had."""
+    answers: list[int]
+    """Per call, which message is its answer."""
+
+    def only(self, numbers: Collection[int]) -> "ChatRow":
+        """The row with these of its calls (from 0); the others' answers count as given."""
+        kept = sorted(numbers)
+        of_calls = ("answers", "call_ids", "credits", "model_versions")
+        return self.model_copy(
+            update={name: [getattr(self, name)[number] for number in kept] for name in of_calls}
+        )
+
+
+class TraceToChats(TraceToRows):
+    """Makes rows of messages, with credit per call, and an account of every call and reward.
+
+    Consecutive calls of one agent share a row as long as each prompt begins with the messages of
+    the prompt and the answer before it, so that a conversation is trained, and paid for, once.
+    Calls without token ids are taken; one that has no answer or messages that cannot be read is
+    excluded.
+
+    Args:
+        agent_match: Regular expression, searched in agents' names; None takes every call. A call
+            whose agent is unknown matches nothing.
+        credit: The credit rule: its name, a dict of ``type`` and options, or a rule.
+
+    Raises:
+        ConfigError: A wrong regular expression.
+        PluginError: There is no such credit rule.
+    """
+
+    def __init__(
+        self,
+        agent_match: str | None = None,
+        credit: str | dict[str, Any] | CreditRule = "final",
+    ) -> None:
+        super().__init__(agent_match, credit)
+
+    def _problem(self, record: Recorded) -> tuple[ExclusionReason, str] | None:
+        call = record.call
+        if not selects(self.agent_match, call.agent_name):
+            return "agent_not_selected", f"its agent is {call.agent_name!r}"
+        if record.malformed is not None:
+            return record.code, record.malformed
+        if call.error is not None:
+            return "model_error", call.error
+        if call.response is None:
+            return "malformed", "no answer was recorded"
+        if call.finish_reason == "content_filter":
+            return "model_error", "the provider's content filter cut the answer off"
+        if not call.messages:
+            return "malformed_message", "no message of the request was recorded"
+        try:
+            conversation(call)
+        except AdapterError as error:
+            return "malformed_message", str(error)
+        return None
+
+    def _take(
+        self, call: ModelCall, credit: Credit, previous: TrainingRow | None
+    ) -> TrainingRow | None:
+        chat = conversation(call)
+        messages, tools = chat["messages"], chat["tools"] or []
+        if isinstance(previous, ChatRow) and _continues(messages[:-1], previous.messages):
+            previous.messages, previous.tools = messages, tools
+            previous.answers.append(len(messages) - 1)
+            previous.call_ids.append(call.call_id)
+            previous.credits.append(credit)
+            previous.model_versions.append(call.model_version)
+            return None
+        return ChatRow(
+            rollout_id=call.rollout_id,
+            attempt_id=call.attempt_id,
+            agent_name=call.agent_name,
+            token_ids=[],
+            logprobs=[],
+            call_ids=[call.call_id],
+            call_ranges=[],
+            credits=[credit],
+            model_versions=[call.model_version],
+            messages=messages,
+            tools=tools,
+            answers=[len(messages) - 1],
+        )
+
+
+def _continues(prompt: Sequence[Mapping[str, Any]], earlier: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a prompt begins with all of an earlier conversation, as a model reads them."""
+    return len(prompt) > len(earlier) and all(
+        _read(one) == _read(other) for one, other in zip(prompt, earlier, strict=False)
+    )
+
+
+def _read(message: Mapping[str, Any]) -> str:
+    """What of a message a model gets to see; clients add and drop the rest as they like."""
+    seen = {
+        name: message[name]
+        for name in ("role", "name", "content", "tool_calls", "tool_call_id")
+        if message.get(name) not in (None, "", [])
+    }
+    return json.dumps(seen, sort_keys=True)
