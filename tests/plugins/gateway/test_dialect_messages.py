@@ -18,6 +18,7 @@ CHAT_TOOL = {
     "type": "function",
     "function": {"name": "look", "description": "Look into a room", "parameters": SCHEMA},
 }
+KEEP_THINKING = "clear_thinking_20251015"
 PIXEL = "iVBORw0KGgo="
 SAME = (
     Key.INPUT_MESSAGES,
@@ -157,6 +158,8 @@ async def test_results_of_tools_continue_the_prompt_token_by_token(bench, client
         ({"thinking": {"type": "enabled", "budget_tokens": 5000}}, {"reasoning_effort": "medium"}),
         ({"thinking": {"type": "disabled"}}, {"reasoning_effort": "none"}),
         ({"thinking": {"type": "adaptive"}}, {}),
+        ({"thinking": {"type": "adaptive", "display": "updates"}}, {}),
+        ({"context_management": {"edits": [{"type": KEEP_THINKING, "keep": "all"}]}}, {}),
         (
             {
                 "output_config": {
@@ -180,6 +183,36 @@ def test_fields_are_translated(fields: dict, expected: dict) -> None:
     for key in ("model", "messages"):
         del request[key]
     assert request == {"max_completion_tokens": 50, **expected}
+
+
+def chat_of(**fields: object) -> dict:
+    return json.loads(Messages().read(json.dumps(ask(**fields)).encode()).request)
+
+
+def test_what_claude_code_tells_anthropics_accounts_reaches_no_model() -> None:
+    billing = {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1.329.0f8;"}
+    own = {"type": "text", "text": "be brief"}
+    assert chat_of(system=[billing, own])["messages"][0]["content"] == "be brief"
+    assert [each["role"] for each in chat_of(system=[billing])["messages"]] == ["user"]
+
+
+def test_a_deferred_tool_is_offered_when_a_search_has_found_it() -> None:
+    search = {"name": "ToolSearch", "input_schema": {"type": "object"}}
+    tools = [search, {**TOOL, "defer_loading": True}]
+    before = chat_of(tools=tools)
+    assert [tool["function"]["name"] for tool in before["tools"]] == ["ToolSearch"]
+    use = {"type": "tool_use", "id": "c", "name": "ToolSearch", "input": {"query": "look"}}
+    reference = {"type": "tool_reference", "tool_name": "look"}
+    result = {"type": "tool_result", "tool_use_id": "c", "content": [reference]}
+    messages = [
+        *ask()["messages"],
+        {"role": "assistant", "content": [use]},
+        {"role": "user", "content": [result]},
+    ]
+    after = chat_of(tools=tools, messages=messages)
+    assert [tool["function"]["name"] for tool in after["tools"]] == ["ToolSearch", "look"]
+    assert after["tools"][1] == CHAT_TOOL
+    assert after["messages"][-1]["content"] == "look can be called now."
 
 
 async def test_an_image_is_a_part_of_the_chat_message(bench, client) -> None:
@@ -243,6 +276,15 @@ async def test_why_it_stopped_is_translated(bench, client, choice: dict, expecte
         ({"max_tokens": "many"}, "max_tokens: expected a whole number, got 'many'"),
         ({"temprature": 1}, "temprature: unknown; did you mean 'temperature'?"),
         ({"thinking": {"type": "between_tools"}}, "thinking.type"),
+        ({"thinking": {"type": "adaptive", "display": "omitted"}}, "thinking.display"),
+        (
+            {"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}},
+            "context_management.edits.0.type: got 'clear_tool_uses_20250919'",
+        ),
+        (
+            {"context_management": {"edits": [{"type": KEEP_THINKING, "keep": "none"}]}},
+            "context_management.edits.0.keep",
+        ),
         ({"messages": [{"role": "user", "content": 5}]}, "messages.0.content"),
         ({"output_config": {"format": {"type": "json"}}}, "output_config.format.type"),
     ],

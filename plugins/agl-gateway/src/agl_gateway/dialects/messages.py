@@ -13,9 +13,9 @@ from agl_gateway.errors import RefusedError
 HINTS = {
     "mcp_servers": "offer the tools of the server in 'tools'",
     "container": "the model's server runs no code",
-    "context_management": "shorten the conversation in the agent",
 }
-TOOL_HINTS = {"defer_loading": "offer the tool, or leave it out of 'tools'"}
+BILLING = "x-anthropic-billing-header:"
+"""Begins a block of Claude Code's system prompt that Anthropic's accounts read, and no model."""
 SCHEMA_NAME = "answer"
 """Chat completions want a name for the schema of an answer, which Anthropic's do not have."""
 
@@ -52,8 +52,9 @@ def to_chat(request: Fields) -> dict[str, Any]:
         RefusedError: A field is wrong, or cannot be translated.
     """
     messages = list(_system(request.any("system")))
+    referred: set[str] = set()
     for message in request.objects("messages"):
-        messages += _message(message)
+        messages += _message(message, referred)
     chat: dict[str, Any] = {"model": request.any("model"), "messages": messages}
     chat["max_completion_tokens"] = request.need("max_tokens", int)
     for name, kind in (("temperature", float), ("top_p", float), ("top_k", int), ("stream", bool)):
@@ -62,7 +63,8 @@ def to_chat(request: Fields) -> dict[str, Any]:
     if metadata := request.object("metadata"):
         chat["user"] = metadata.get("user_id", str)
         metadata.end()
-    chat["tools"] = [_tool(tool) for tool in request.objects("tools")] or None
+    tools = (_tool(tool, referred) for tool in request.objects("tools"))
+    chat["tools"] = [tool for tool in tools if tool is not None] or None
     if choice := request.object("tool_choice"):
         chat |= _tool_choice(choice)
     chat["reasoning_effort"] = _effort_of_thinking(request.object("thinking"))
@@ -71,6 +73,8 @@ def to_chat(request: Fields) -> dict[str, Any]:
         chat["response_format"] = _format(output.object("format"))
         output.end()
     request.pass_over("cache_control")
+    if management := request.object("context_management"):
+        _keeps_all(management)
     request.one_of("service_tier", ("auto", "standard_only"), "leave it out")
     request.one_of("speed", ("standard",), "leave it out")
     request.end(HINTS)
@@ -81,11 +85,17 @@ def to_chat(request: Fields) -> dict[str, Any]:
 
 
 def _system(system: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(system, list):
+        system = [block for block in system if not _is_billing(block)]
     if system:
         yield {"role": "system", "content": _content(system, "system")}
 
 
-def _message(message: Fields) -> list[dict[str, Any]]:
+def _is_billing(block: Any) -> bool:
+    return isinstance(block, dict) and str(block.get("text")).startswith(BILLING)
+
+
+def _message(message: Fields, referred: set[str]) -> list[dict[str, Any]]:
     role = message.one_of("role", ("user", "assistant", "system"), "see 'messages'")
     content = message.any("content")
     message.end()
@@ -96,10 +106,10 @@ def _message(message: Fields) -> list[dict[str, Any]]:
         return [{"role": role, "content": content}]
     if role == "assistant":
         return [_assistant(content, path)]
-    return _user(content, path, role)
+    return _user(content, path, role, referred)
 
 
-def _user(content: Any, path: str, role: str) -> list[dict[str, Any]]:
+def _user(content: Any, path: str, role: str, referred: set[str]) -> list[dict[str, Any]]:
     """Results of tools are messages of their own in chat completions; the order stays."""
     messages: list[dict[str, Any]] = []
     parts: list[dict[str, Any]] = []
@@ -113,18 +123,18 @@ def _user(content: Any, path: str, role: str) -> list[dict[str, Any]]:
         kind = block.need("type", str)
         if kind == "tool_result":
             close()
-            messages.append(_tool_result(block))
+            messages.append(_tool_result(block, referred))
         else:
             parts.append(_part(block, kind))
     close()
     return messages
 
 
-def _tool_result(block: Fields) -> dict[str, Any]:
+def _tool_result(block: Fields, referred: set[str]) -> dict[str, Any]:
     call_id, content = block.need("tool_use_id", str), block.any("content")
     block.pass_over("cache_control", "is_error")
     block.end()
-    text = "" if content is None else _content(content, block.at("content"))
+    text = "" if content is None else _content(content, block.at("content"), referred)
     return {"role": "tool", "tool_call_id": call_id, "content": text}
 
 
@@ -158,10 +168,29 @@ def _arguments(block: Fields) -> str:
     return invalid if isinstance(invalid, str) else json.dumps(given, ensure_ascii=False)
 
 
-def _content(content: Any, path: str) -> str | list[dict[str, Any]]:
+def _content(
+    content: Any, path: str, referred: set[str] | None = None
+) -> str | list[dict[str, Any]]:
+    """The same as one message's content.
+
+    Args:
+        referred: Gets the names of deferred tools that were found; None where there are none.
+    """
     if isinstance(content, str):
         return content
-    return _joined([_part(block, block.need("type", str)) for block in _blocks(content, path)])
+    parts: list[dict[str, Any]] = []
+    for block in _blocks(content, path):
+        kind = block.need("type", str)
+        if kind == "tool_reference" and referred is not None:
+            name = block.need("tool_name", str)
+            block.pass_over("cache_control")
+            block.end()
+            referred.add(name)
+            # Anthropic shows the definition here; of chat completions, 'tools' then has it.
+            parts.append({"type": "text", "text": f"{name} can be called now."})
+        else:
+            parts.append(_part(block, kind))
+    return _joined(parts)
 
 
 def _joined(parts: list[dict[str, Any]]) -> str | list[dict[str, Any]]:
@@ -207,7 +236,8 @@ def _image_url(source: Fields | None, block: Fields) -> str:
     return url
 
 
-def _tool(tool: Fields) -> dict[str, Any]:
+def _tool(tool: Fields, referred: set[str]) -> dict[str, Any] | None:
+    """None for a deferred tool that no result of a search has named yet."""
     tool.one_of(
         "type",
         ("custom",),
@@ -220,7 +250,10 @@ def _tool(tool: Fields) -> dict[str, Any]:
         "strict": tool.get("strict", bool),
     }
     tool.pass_over("cache_control", "eager_input_streaming")
-    tool.end(TOOL_HINTS)
+    is_deferred = tool.get("defer_loading", bool)
+    tool.end()
+    if is_deferred and function["name"] not in referred:
+        return None
     given = {name: value for name, value in function.items() if value is not None}
     return {"type": "function", "function": given}
 
@@ -240,12 +273,24 @@ def _effort_of_thinking(thinking: Fields | None) -> str | None:
     if thinking is None:
         return None
     kind = thinking.one_of("type", ("enabled", "adaptive", "disabled"), "see 'thinking'")
-    thinking.one_of("display", ("summarized",), "what the model thought is always shown")
+    # "updates" is what Claude Code asks for; it takes the whole as well.
+    why = "what the model thought is always shown"
+    thinking.one_of("display", ("summarized", "updates"), why)
     budget = thinking.need("budget_tokens", int) if kind == "enabled" else None
     thinking.end()
     if budget is None:
         return "none" if kind == "disabled" else None
     return "low" if budget < 4096 else "medium" if budget < 16384 else "high"
+
+
+def _keeps_all(management: Fields) -> None:
+    """Only what takes nothing out of the conversation; Claude Code sends that with every call."""
+    for edit in management.objects("edits"):
+        why = "the gateway takes nothing out of a conversation; shorten it in the agent"
+        edit.one_of("type", ("clear_thinking_20251015",), why)
+        edit.one_of("keep", ("all",), why)
+        edit.end()
+    management.end()
 
 
 def _format(format: Fields | None) -> dict[str, Any] | None:
