@@ -1,0 +1,377 @@
+"""How much better than its siblings a rollout did: estimators over rollouts, as pure functions.
+
+With ``R_i`` the reward of rollout i of n siblings, ``mean`` and ``std`` (n - 1 in its denominator)
+over them, the advantage of every sampled token of rollout i is
+
+    grpo                 (R_i - mean) / (std + 1e-6); without the division if told so
+    rloo                 R_i - mean of the others
+    opo                  R_i - sum_j |o_j| R_j / sum_j |o_j|, |o_j| its sampled tokens
+    gpg                  a (R_i - mean), a = rollouts in the batch / those of them with R != 0
+    grpo_passk           (R_i - second best) / (std + 1e-6) for the best of the task, else 0
+    reinforce_plus_plus_baseline    whiten(R_i - mean)
+    gdpo                 whiten(sum_k w_k (R_ik - mean_k) / (std_k + 1e-6)), k its dimensions
+
+and, with r_t the rewards in time (``R`` at the last token, KL penalties where verl puts them), over
+all T sampled tokens of the rollout as one trajectory, whatever rows they lie in,
+
+    reinforce_plus_plus  whiten(G_t), G_t = r_t + gamma G_(t+1)
+    gae                  whiten(A_t), A_t = d_t + gamma lam A_(t+1),
+                         d_t = r_t + gamma V_(t+1) - V_t, V_(T+1) = 0; returns are A_t + V_t
+    optimal_token_baseline    G_t - B_t, B_t = sum_i G_it W_it / sum_i W_it over siblings that have
+                         a token t; W_t = sum over s <= t of (1 - 2 p_s + sum_v p_s(v)^2) c_s^2, c
+                         the importance weights; B_t = 0 where only one sibling is as long
+
+whiten(x) = (x - m) / sqrt(v + 1e-8): m and v are over tokens, each rollout having weight 1 and its
+tokens equal shares of it; v is unbiased, divided by 1 - (sum of squared weights).
+
+Sources: GRPO arXiv:2402.03300, without the deviation Dr. GRPO arXiv:2503.20783; RLOO
+arXiv:2402.14740; OPO arXiv:2505.23585; GPG arXiv:2504.02546; Pass@k arXiv:2503.19595; REINFORCE++
+arXiv:2501.03262; GDPO arXiv:2601.05242; GAE arXiv:1506.02438; optimal token baseline: verl 0.9.1,
+``tir_optimal_token_baseline``.
+
+Where we differ from verl, which has the same formulas over rows:
+
+1. The members of a group are rollouts. With one row per rollout, and siblings, results are verl's,
+   up to whitening, where a long rollout counts no more than a short one.
+2. Time goes on from row to row: the last token of a row has the value of the next row's first
+   token as its next value, and rewards are discounted across rows.
+3. A rollout without siblings has advantage 0 where siblings are what it is compared with; verl
+   takes its plain reward. Equal rewards give exactly 0.
+4. Where agl noted credits, rewards and groups of calls take the place of those of rollouts: each
+   call is compared with the calls of siblings of the same ``group``; where it has a ``step``, the
+   comparison of that comes to it, ``weight`` times. A rollout has weight 1 in each comparison.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from agl.advantages import EQUAL, moments
+from agl.errors import AlgorithmError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from agl_verl.trajectories import Trajectories
+
+EPSILON = 1e-6
+"""Added to deviations, as in verl."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What estimators read. ``NT`` tensors are packed, see ``Trajectories.pack``."""
+
+    rollouts: "Trajectories"
+    outcomes_N: "Tensor"
+    penalties_NT: "Tensor"
+    """What a KL penalty adds to the rewards; zeros without one."""
+    gamma: float = 1.0
+    lam: float = 1.0
+    normalise_std: bool = True
+    reward_keys: Sequence[str] = ()
+    reward_weights: Sequence[float] | None = None
+    values_NT: "Tensor | None" = None
+    old_logprobs_NT: "Tensor | None" = None
+    sum_pi_squared_NT: "Tensor | None" = None
+    importance_NT: "Tensor | None" = None
+
+    @property
+    def rewards_NT(self) -> "Tensor":
+        """Rewards in time: the outcome at the last token, penalties at their own."""
+        rewards_NT = self.penalties_NT.clone()
+        lengths_N = self.rollouts.lengths_N
+        has = lengths_N > 0
+        rewards_NT[has, lengths_N[has] - 1] += self.outcomes_N[has]
+        return rewards_NT
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A reward that is compared with those of its group, for some tokens of a rollout."""
+
+    rollout: int
+    start: int
+    end: int
+    reward: float
+    weight: float = 1.0
+
+
+Comparison = Callable[[list[list[Entry]]], list[list[float]]]
+"""Per rollout of a group its entries -> the same shape: how much better each of them did."""
+
+
+def token_weights(mask_NT: "Tensor") -> "Tensor":
+    """Weight per token: rollouts weigh the same, tokens of one equally; all add up to 1."""
+    lengths_N = mask_NT.sum(-1)
+    number = (lengths_N > 0).sum().clamp(min=1)
+    return mask_NT / (lengths_N.clamp(min=1) * number)[:, None]
+
+
+def whiten(values_NT: "Tensor", mask_NT: "Tensor") -> "Tensor":
+    """Zero mean, unit variance over rollouts; zeros where there is but one token."""
+    weights_NT = token_weights(mask_NT).double()
+    values = values_NT.double()
+    mean = (weights_NT * values).sum()
+    free = 1.0 - (weights_NT**2).sum()
+    if free <= EQUAL:
+        return torch.zeros_like(values_NT)
+    variance = (weights_NT * (values - mean) ** 2).sum() / free
+    white = (values - mean) / (variance + 1e-8).sqrt() * mask_NT
+    return white.to(values_NT.dtype)
+
+
+def grpo(inputs: Inputs) -> "Tensor":
+    """Distance from the mean of siblings, in their standard deviations unless told not to."""
+
+    def compare(group: list[list[Entry]]) -> list[list[float]]:
+        mean, std = _mean_std(group)
+        if std <= EQUAL:
+            return [[0.0] * len(entries) for entries in group]
+        scale = std + EPSILON if inputs.normalise_std else 1.0
+        return [[(entry.reward - mean) / scale for entry in entries] for entries in group]
+
+    return _compared(inputs, compare)
+
+
+def rloo(inputs: Inputs) -> "Tensor":
+    """Distance from the mean of the other siblings."""
+    return _compared(inputs, _against_others)
+
+
+def _against_others(group: list[list[Entry]]) -> list[list[float]]:
+    if len(group) < 2:
+        return [[0.0] * len(entries) for entries in group]
+    means = [sum(entry.reward for entry in entries) / len(entries) for entries in group]
+    total, others = sum(means), len(group) - 1
+    return [
+        [entry.reward - (total - mean) / others for entry in entries]
+        for entries, mean in zip(group, means, strict=True)
+    ]
+
+
+def opo(inputs: Inputs) -> "Tensor":
+    """Distance from the mean of siblings, weighed by their sampled tokens."""
+
+    def compare(group: list[list[Entry]]) -> list[list[float]]:
+        if len(group) < 2:
+            return [[0.0] * len(entries) for entries in group]
+        flat = [entry for entries in group for entry in entries]
+        tokens = sum(entry.end - entry.start for entry in flat)
+        baseline = sum((e.end - e.start) * e.reward for e in flat) / max(tokens, 1)
+        return [[entry.reward - baseline for entry in entries] for entries in group]
+
+    return _compared(inputs, compare)
+
+
+def gpg(inputs: Inputs) -> "Tensor":
+    """Distance from the mean of siblings, larger where few rollouts of the batch got a reward."""
+    outcomes_N = inputs.outcomes_N + inputs.penalties_NT.sum(-1)
+    alpha = len(outcomes_N) / max(1, int(outcomes_N.count_nonzero()))
+    return alpha * _compared(inputs, _against_mean)
+
+
+def reinforce_plus_plus_baseline(inputs: Inputs) -> "Tensor":
+    """Distance from the mean of siblings, whitened over the batch."""
+    return whiten(_compared(inputs, _against_mean), inputs.rollouts.mask_NT)
+
+
+def _against_mean(group: list[list[Entry]]) -> list[list[float]]:
+    mean, std = _mean_std(group)
+    if std <= EQUAL:
+        return [[0.0] * len(entries) for entries in group]
+    return [[entry.reward - mean for entry in entries] for entries in group]
+
+
+def grpo_passk(inputs: Inputs) -> "Tensor":
+    """Only the best of each task: its distance from the second best."""
+    _whole_rollouts("grpo_passk", inputs)
+
+    def compare(group: list[list[Entry]]) -> list[list[float]]:
+        values = [[0.0] * len(entries) for entries in group]
+        _, std = _mean_std(group)
+        if std > EQUAL:
+            rewards = [entries[0].reward for entries in group]
+            best, second = sorted(range(len(rewards)), key=lambda i: -rewards[i])[:2]
+            scale = std + EPSILON if inputs.normalise_std else 1.0
+            values[best][0] = (rewards[best] - rewards[second]) / scale
+        return values
+
+    return _compared(inputs, compare, whole=True)
+
+
+def gdpo(inputs: Inputs) -> "Tensor":
+    """Each dimension of the reward compared by itself; their weighted sum, whitened."""
+    _whole_rollouts("gdpo", inputs)
+    keys = list(inputs.reward_keys)
+    if not keys:
+        raise AlgorithmError("estimator 'gdpo': set algorithm.gdpo_reward_keys, the names of the "
+                             "reward's dimensions")  # fmt: skip
+    weights = list(inputs.reward_weights or [1.0] * len(keys))
+    total_NT = torch.zeros_like(inputs.penalties_NT)
+    for key, weight in zip(keys, weights, strict=True):
+        rewards: list[float] = []
+        for name, found in zip(inputs.rollouts.names, inputs.rollouts.rewards, strict=True):
+            if key not in found:
+                raise AlgorithmError(
+                    f"estimator 'gdpo': rollout {name!r} has no reward {key!r}; it has "
+                    f"{sorted(found)}. Emit it, or correct algorithm.gdpo_reward_keys"
+                )
+            rewards.append(found[key])
+        of_key = Inputs(
+            inputs.rollouts,
+            torch.tensor(rewards),
+            torch.zeros_like(inputs.penalties_NT),
+            normalise_std=inputs.normalise_std,
+        )
+        total_NT += weight * _whole_grpo(of_key)
+    return whiten(total_NT, inputs.rollouts.mask_NT)
+
+
+def _whole_grpo(inputs: Inputs) -> "Tensor":
+    def compare(group: list[list[Entry]]) -> list[list[float]]:
+        mean, std = _mean_std(group)
+        scale = std + EPSILON if inputs.normalise_std else 1.0
+        return [[0.0 if std <= EQUAL else (e[0].reward - mean) / scale] for e in group]
+
+    return _compared(inputs, compare, whole=True)
+
+
+def reinforce_plus_plus(inputs: Inputs) -> "tuple[Tensor, Tensor]":
+    """Discounted rewards to go, whitened over the batch."""
+    _whole_rollouts("reinforce_plus_plus", inputs)
+    mask_NT = inputs.rollouts.mask_NT
+    returns_NT = _to_go(inputs.rewards_NT, mask_NT, inputs.gamma)
+    return whiten(returns_NT, mask_NT), returns_NT
+
+
+def gae(inputs: Inputs) -> "tuple[Tensor, Tensor]":
+    """Generalised advantage estimation along the rollout, whitened over the batch."""
+    _whole_rollouts("gae", inputs)
+    if inputs.values_NT is None:
+        raise AlgorithmError("estimator 'gae' needs a critic's values; set critic.enable=True")
+    mask_NT, values_NT = inputs.rollouts.mask_NT, inputs.values_NT
+    next_NT = torch.zeros_like(values_NT)
+    next_NT[:, :-1] = values_NT[:, 1:]
+    errors_NT = inputs.rewards_NT + inputs.gamma * next_NT - values_NT
+    advantages_NT = _to_go(errors_NT, mask_NT, inputs.gamma * inputs.lam)
+    return whiten(advantages_NT, mask_NT), (advantages_NT + values_NT) * mask_NT
+
+
+def optimal_token_baseline(inputs: Inputs) -> "tuple[Tensor, Tensor]":
+    """Rewards to go against a baseline per token, the one that makes the variance least."""
+    _whole_rollouts("optimal_token_baseline", inputs)
+    if inputs.sum_pi_squared_NT is None or inputs.old_logprobs_NT is None:
+        raise AlgorithmError(
+            "estimator 'optimal_token_baseline' needs sum_pi_squared and old_log_probs of the "
+            "actor; with rollout_correction.bypass_mode they are not computed"
+        )
+    mask_NT = inputs.rollouts.mask_NT
+    returns_NT = _to_go(inputs.rewards_NT, mask_NT, 1.0)
+    energy_NT = 1 - 2 * inputs.old_logprobs_NT.exp() + inputs.sum_pi_squared_NT
+    if inputs.importance_NT is not None:
+        energy_NT = energy_NT * inputs.importance_NT**2
+    path_NT = (energy_NT * mask_NT).cumsum(-1) * mask_NT
+    advantages_NT = torch.zeros_like(returns_NT)
+    for members in inputs.rollouts.by_task().values():
+        if len(members) < 2:
+            continue
+        returns_GT, path_GT = returns_NT[members], path_NT[members]
+        baseline_T = (returns_GT * path_GT).sum(0) / (path_GT.sum(0) + 1e-8)
+        compared_T = mask_NT[members].sum(0) >= 2
+        advantages_NT[members] = returns_GT - torch.where(compared_T, baseline_T, 0.0)
+    return advantages_NT * mask_NT, returns_NT
+
+
+def _to_go(values_NT: "Tensor", mask_NT: "Tensor", decay: float) -> "Tensor":
+    """``y_t = x_t + decay * y_(t+1)`` along each rollout, in double precision."""
+    values = (values_NT * mask_NT).double()
+    if decay == 1.0:
+        sums = values.flip(-1).cumsum(-1).flip(-1)
+    else:
+        sums = torch.empty_like(values)
+        running = values.new_zeros(values.shape[0])
+        for t in reversed(range(values.shape[1])):
+            running = values[:, t] + decay * running
+            sums[:, t] = running
+    return (sums * mask_NT).to(values_NT.dtype)
+
+
+def _compared(inputs: Inputs, compare: Comparison, whole: bool = False) -> "Tensor":
+    """Advantage per token of a comparison among siblings."""
+    rollouts = inputs.rollouts
+    advantages_NT = torch.zeros_like(inputs.penalties_NT)
+    for entries in _groups(inputs, whole):
+        by_rollout: dict[int, list[Entry]] = {}
+        for entry in entries:
+            by_rollout.setdefault(entry.rollout, []).append(entry)
+        group = list(by_rollout.values())
+        for members, values in zip(group, compare(group), strict=True):
+            for entry, value in zip(members, values, strict=True):
+                advantages_NT[entry.rollout, entry.start : entry.end] += entry.weight * value
+    return advantages_NT * rollouts.mask_NT
+
+
+def _groups(inputs: Inputs, whole: bool) -> list[list[Entry]]:
+    """What is compared with each other: rollouts of a task, or calls of them of one group."""
+    rollouts = inputs.rollouts
+    penalties = inputs.penalties_NT.sum(-1).tolist()
+    groups: dict[tuple[str, str, str], list[Entry]] = {}
+    lengths = rollouts.lengths_N.tolist()
+    for number, task in enumerate(rollouts.tasks):
+        if rollouts.calls is None or whole:
+            reward = float(inputs.outcomes_N[number]) + penalties[number]
+            entry = Entry(number, 0, lengths[number], reward)
+            groups.setdefault((task, "rollout", ""), []).append(entry)
+            continue
+        for call in rollouts.calls[number]:
+            credit = call.credit
+            reward = (credit.reward or 0.0) + penalties[number]
+            entry = Entry(number, call.start, call.end, reward)
+            groups.setdefault((task, "call", credit.group), []).append(entry)
+            if credit.step is not None:
+                step = credit.step
+                entry = Entry(number, call.start, call.end, step.reward, step.weight)
+                groups.setdefault((task, "step", step.group), []).append(entry)
+    return list(groups.values())
+
+
+def _mean_std(group: list[list[Entry]]) -> tuple[float, float]:
+    """Over rollouts, each with weight 1; the deviation is unbiased, and 0 for a single one."""
+    mean, std = moments([[entry.reward for entry in entries] for entries in group])
+    number = len(group)
+    return (mean, std * (number / (number - 1)) ** 0.5) if number > 1 else (mean, 0.0)
+
+
+def _whole_rollouts(name: str, inputs: Inputs) -> None:
+    """Refuse credits that tell calls of one rollout apart: this estimator cannot use them."""
+    for rollout, calls in zip(
+        inputs.rollouts.names, inputs.rollouts.calls or [], strict=inputs.rollouts.calls is not None
+    ):
+        kinds = {(c.credit.reward, c.credit.group, c.credit.step is None) for c in calls}
+        if len(kinds) > 1 or any(c.credit.step is not None for c in calls):
+            rule = next((c.credit.rule for c in calls if c.credit.rule), "of unknown name")
+            raise AlgorithmError(
+                f"estimator {name!r} takes the reward of whole rollouts, but the credit rule "
+                f"{rule!r} tells calls of rollout {rollout!r} apart. Use the rule 'final', or an "
+                "algorithm that compares calls, such as grpo or rloo"
+            )
+
+
+Estimator = Callable[[Inputs], "Tensor | tuple[Tensor, Tensor]"]
+"""Gives advantages ``(N, T)``, or these and returns."""
+
+ESTIMATORS: dict[str, Estimator] = {
+    "gae": gae,
+    "gdpo": gdpo,
+    "gpg": gpg,
+    "grpo": grpo,
+    "grpo_passk": grpo_passk,
+    "opo": opo,
+    "optimal_token_baseline": optimal_token_baseline,
+    "reinforce_plus_plus": reinforce_plus_plus,
+    "reinforce_plus_plus_baseline": reinforce_plus_plus_baseline,
+    "rloo": rloo,
+}
