@@ -14,6 +14,7 @@ from agl.errors import TracerError
 from agl_tracers.backend import require_backend
 from agl_tracers.instrumentation import Instrumentation
 from agl_tracers.instrumented import InstrumentedTracer
+from agl_tracers.weave_streams import add_chunk
 
 logger = logging.getLogger(__name__)
 
@@ -166,7 +167,10 @@ def start(library: str) -> None:
         TracerError: It finds nothing of what it wraps.
     """
     path, _, name = PATCHERS[library].partition(":")
-    found = getattr(importlib.import_module(f"weave.integrations.{path}"), name)
+    module = importlib.import_module(f"weave.integrations.{path}")
+    if library == "openai":
+        module.openai_accumulator = add_chunk
+    found = getattr(module, name)
     patcher = found() if callable(found) else found
     if patcher.attempt_patch():
         return
