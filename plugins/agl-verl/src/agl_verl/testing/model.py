@@ -28,7 +28,7 @@ def make_tiny_model(
     max_tokens: int = 1024,
     alphabet: str = "ascii",
 ) -> Path:
-    """Write a random Qwen2 model and a tokenizer with a chat template into ``folder``.
+    """Write a random Llama model and a tokenizer with a chat template into ``folder``.
 
     Args:
         folder: Made if it is not there.
@@ -53,13 +53,14 @@ def make_tiny_model(
             f"make_tiny_model: hidden_size must be a multiple of 16, got {hidden_size}"
         )
     import torch
-    from transformers import Qwen2Config, Qwen2ForCausalLM
+    from transformers import LlamaConfig, LlamaForCausalLM
 
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = _tokenizer(alphabet)
     tokenizer.save_pretrained(str(folder))
-    config = Qwen2Config(
+    # Not Qwen2: AutoTokenizer gives its models another pre-tokenizer than the saved one.
+    config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=hidden_size,
         intermediate_size=2 * hidden_size,
@@ -74,7 +75,7 @@ def make_tiny_model(
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = Qwen2ForCausalLM(config)
+        model = LlamaForCausalLM(config)
     model.save_pretrained(str(folder))
     return folder
 
