@@ -127,9 +127,10 @@ class Groups:
         try:
             return await asyncio.wait_for(self._ask(request), limit)
         except TimeoutError:
-            # What has not ended is cancelled by now; asked again under its key, all of it is there.
+            # What has not ended is cancelled by now; asked again under its key, all is there.
             logger.error(
-                "task %d (%s, %d rollouts, step %d) has not ended in %s seconds and is cancelled: %s",
+                "task %d (%s, %d rollouts, step %d) has not ended in %s seconds, so it is cancelled: "
+                "%s",
                 request.index,
                 "val" if request.validate else "train",
                 request.copies,

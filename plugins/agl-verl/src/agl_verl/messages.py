@@ -16,6 +16,8 @@ class Backend:
     """Base address of chat completions, ending in ``/v1``."""
     model: str
     """What the backend calls the model."""
+    api_key: str | None = None
+    """What the gateway must send; None on loopback."""
 
 
 @dataclass(frozen=True)

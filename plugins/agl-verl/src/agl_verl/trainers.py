@@ -1,0 +1,131 @@
+"""verl's V1 trainers, and what agl adds: advantages per rollout, the account of every step.
+
+Nothing of verl's train step is rewritten. ``trainer_class`` puts two mixins before the trainer
+that ``trainer.v1.trainer_mode`` names.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from agl.errors import ConfigError
+from agl_verl.messages import Settle
+from agl_verl.rows import RowNotes
+from agl_verl.trainer_mixin import RolloutAdvantages
+
+if TYPE_CHECKING:
+    from agl_verl.manager import AglManager
+
+MODES = ("sync", "colocate_async", "separate_async")
+
+
+class Accounted:
+    """Mixin: the algorithm hears what each step trained, and its metrics join verl's."""
+
+    agent_loop_manager: "AglManager"
+
+    def _add_prompts_to_generate(self, num_prompts: int) -> int:
+        # verl polls for groups, and refills those that failed: here it learns that none will come.
+        self.agent_loop_manager.check()
+        return super()._add_prompts_to_generate(num_prompts)  # pyright: ignore
+
+    def _compute_metrics(
+        self, batch: Any, metrics: dict[str, Any], timing_raw: Any, global_steps: int, epoch: int
+    ) -> None:
+        super()._compute_metrics(  # pyright: ignore
+            batch, metrics, timing_raw, global_steps=global_steps, epoch=epoch
+        )
+        settle = Settle(step=global_steps, advantages=advantages_of(batch))
+        metrics.update(self.agent_loop_manager.settle(settle))
+
+
+def advantages_of(batch: Any) -> dict[str, list[float | None]]:
+    """Per row of a step that is no padding, the advantage of each of its calls."""
+    import transfer_queue as tq
+
+    keys = [
+        key
+        for key, tag in zip(batch.keys, batch.tags, strict=True)
+        if not tag.get("is_padding", False)
+    ]
+    data = tq.kv_batch_get(
+        keys=keys,
+        partition_id=batch.partition_id,
+        select_fields=["advantages", "response_mask", "agl_row"],
+    )
+    notes = [RowNotes.model_validate_json(str(note)) for note in data.pop("agl_row").tolist()]
+    advantages, masks = data["advantages"].unbind(), data["response_mask"].unbind()
+    found: dict[str, list[float | None]] = {}
+    for key, note, values, mask in zip(keys, notes, advantages, masks, strict=True):
+        found[key] = [
+            _mean(values[call.start : call.end], mask[call.start : call.end]) for call in note.calls
+        ]
+    return found
+
+
+def _mean(values: Any, mask: Any) -> float | None:
+    """Over tokens that are trained; None when none is."""
+    kept = mask.bool()
+    return float(values[kept].mean()) if bool(kept.any()) else None
+
+
+def trainer_class(config: Any, given: Any = None) -> type:
+    """The class that trains.
+
+    Args:
+        config: verl's whole configuration.
+        given: In the place of the one that ``trainer.v1.trainer_mode`` names: a subclass of verl's
+            ``PPOTrainer``, or its path.
+
+    Raises:
+        ConfigError: It is no trainer of verl's, or there is no such mode.
+    """
+    from verl.trainer.ppo.v1 import trainer_colocate_async, trainer_separate_async, trainer_sync
+    from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+    from verl.utils.device import get_device_name
+
+    stock = {
+        "sync": trainer_sync.PPOTrainerSync,
+        "colocate_async": trainer_colocate_async.PPOTrainerColocateAsync,
+        "separate_async": trainer_separate_async.PPOTrainerSeparateAsync,
+    }
+    mode = config.trainer.v1.trainer_mode
+    if mode not in stock:
+        raise ConfigError(f"trainer.v1.trainer_mode: {mode!r}; expected one of {', '.join(MODES)}")
+    base = load_class(given, PPOTrainer, "trainer_cls") if given is not None else stock[mode]
+    mixins = [mixin for mixin in (Accounted, RolloutAdvantages) if not issubclass(base, mixin)]
+    made = type(f"Agl{base.__name__}", (*mixins, base), {}) if mixins else base
+    _tolerate_flush(trainer_separate_async)
+    if get_device_name() == "cpu":
+        from agl_verl.testing.trainers import on_cpu
+
+        made = on_cpu(made)
+    return made
+
+
+def load_class(given: Any, base: type, option: str) -> type:
+    """A class that was given as such or as a path.
+
+    Raises:
+        ConfigError: It is not a subclass of ``base``.
+    """
+    from agl.config import import_attribute
+
+    found: Any = import_attribute(given, f"VERL {option}") if isinstance(given, str) else given
+    if not isinstance(found, type) or not issubclass(found, base):
+        raise ConfigError(
+            f"VERL {option}: expected a subclass of {base.__module__}.{base.__qualname__}; "
+            f"got {found!r}"
+        )
+    return found
+
+
+def _tolerate_flush(module: Any) -> None:
+    """verl 0.9.1 calls ``logger.info(message, flush=True)`` in separate_async, which is an error."""
+    import logging
+
+    class ToleratesFlush(logging.LoggerAdapter[Any]):
+        def process(self, msg: Any, kwargs: Any) -> tuple[Any, Any]:
+            kwargs.pop("flush", None)
+            return msg, kwargs
+
+    if not isinstance(module.logger, logging.LoggerAdapter):
+        module.logger = ToleratesFlush(module.logger, {})
