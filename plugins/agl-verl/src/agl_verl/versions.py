@@ -1,0 +1,125 @@
+"""The versions that agl-verl works with, and a check of what is installed before a run starts.
+
+verl moves fast, leaves some of its needs out of its metadata, and a wrong pair of versions shows
+itself late, in a worker. ``check_versions`` compares the installed packages with ``WANTED`` and
+names every one that does not fit, with the line for pip.
+
+``TESTED`` are the sets that our tests have run with; ``constraints/cpu.txt`` has one in full. Other
+versions within ``WANTED`` may do: ``untested`` lists them, and a run logs that.
+"""
+
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from agl.errors import ConfigError
+
+WANTED = {
+    "verl": ">=0.9.0,<0.10",
+    "torch": ">=2.8",
+    "ray": ">=2.41",
+    "transformers": ">=5.5.3,<5.11,!=5.6.0",
+    "tensordict": ">=0.8,<=0.10.0,!=0.9.0",
+    "TransferQueue": ">=0.1.10,<0.2",
+    "cachetools": "",
+    "fastapi": "",
+    "uvicorn": "",
+}
+"""What a run needs: what verl 0.9 asks for, and the four packages that its V1 trainer imports
+without asking for them."""
+
+INSTALL = "pip install 'agl-verl[backend]'"
+
+
+@dataclass(frozen=True)
+class TestedSet:
+    """Versions that were run together."""
+
+    where: str
+    versions: dict[str, str]
+
+
+TESTED = (
+    TestedSet(
+        where="CPU, all tests",
+        versions={
+            "verl": "0.9.1",
+            "torch": "2.13.0",
+            "ray": "2.60.0",
+            "transformers": "5.9.0",
+            "tensordict": "0.10.0",
+            "TransferQueue": "0.1.11",
+        },
+    ),
+    TestedSet(
+        where="CPU, contract tests and training on the engines",
+        versions={
+            "verl": "0.9.0",
+            "torch": "2.13.0",
+            "ray": "2.60.0",
+            "transformers": "5.9.0",
+            "tensordict": "0.10.0",
+            "TransferQueue": "0.1.11",
+        },
+    ),
+)
+
+
+def installed(names: "dict[str, str] | tuple[str, ...]" = tuple(WANTED)) -> dict[str, str | None]:
+    """The installed version of each package, None where there is none; imports nothing."""
+    found: dict[str, str | None] = {}
+    for name in names:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def check_versions(found: dict[str, str | None] | None = None) -> None:
+    """Compare what is installed with ``WANTED``.
+
+    Args:
+        found: Package to version or None; None looks.
+
+    Raises:
+        ConfigError: Packages are missing or of versions that do not fit; all are named, with what
+            was wanted and what to run.
+    """
+    found = installed() if found is None else found
+    problems = [
+        f"{name} {have or 'is not installed'}, wanted {wanted or 'any version'}"
+        for name, wanted in WANTED.items()
+        if not _fits(have := found.get(name), wanted)
+    ]
+    if problems:
+        first = "" if found.get("torch") else " (torch first, in the build for your machine)"
+        raise ConfigError(
+            f"algorithm 'verl' cannot run with these packages: {'; '.join(problems)}. "
+            f"Run: {INSTALL}{first}"
+        )
+
+
+def untested(found: dict[str, str | None] | None = None) -> list[str]:
+    """How the installed versions differ from the tested set that is nearest; empty: not at all."""
+    found = installed() if found is None else found
+    differences = [
+        [
+            f"{name} {found.get(name)} (tested: {wanted})"
+            for name, wanted in tested.versions.items()
+            if _public(found.get(name)) != wanted
+        ]
+        for tested in TESTED
+    ]
+    return min(differences, key=len)
+
+
+def _fits(have: str | None, wanted: str) -> bool:
+    return have is not None and SpecifierSet(wanted).contains(Version(have), prereleases=True)
+
+
+def _public(have: str | None) -> str | None:
+    """Without the mark of a build, as +cpu."""
+    return Version(have).public if have else None
