@@ -1,0 +1,390 @@
+"""Advantages per rollout equal a NumPy reference written by hand, for every estimator."""
+
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+torch = pytest.importorskip("torch")
+sys.path.insert(0, str(Path(__file__).parent))
+
+import maths_reference as ref  # noqa: E402
+
+from agl.errors import AlgorithmError  # noqa: E402
+from agl.types import Credit, StepCredit  # noqa: E402
+from agl_verl.advantages import ESTIMATORS, Inputs, token_weights, whiten  # noqa: E402
+from agl_verl.rows import CallNote, RowNotes  # noqa: E402
+from agl_verl.trajectories import Trajectories, trajectories  # noqa: E402
+
+TOLERANCE = 1e-5
+REWARDS = st.sampled_from([0.0, 0.25, 0.5, 1.0, -1.0])
+
+
+@st.composite
+def masks(draw: Any) -> list[list[int]]:
+    """One to four rows of zero to six response tokens, with a sampled one among them."""
+    row = st.lists(st.integers(0, 1), min_size=1, max_size=6)
+    rows = draw(st.lists(row, min_size=1, max_size=4))
+    rows[draw(st.integers(0, len(rows) - 1))][0] = 1
+    return rows
+
+
+@st.composite
+def batches(draw: Any, calls: bool = False) -> list[ref.Rollout]:
+    """One to three tasks of one to four rollouts."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    batch: list[ref.Rollout] = []
+    for task in range(draw(st.integers(1, 3))):
+        for _ in range(draw(st.integers(1, 4))):
+            one = ref.Rollout(f"t{task}", draw(REWARDS), draw(masks()))
+            fill(one, rng)
+            if calls:
+                one.calls = draw(split(one))
+            batch.append(one)
+    return batch
+
+
+@st.composite
+def split(draw: Any, one: ref.Rollout) -> list[ref.Call]:
+    """Calls: runs of sampled tokens that stand together in a row."""
+    found: list[ref.Call] = []
+    done = 0
+    for mask in one.masks:
+        for _, length in runs(mask):
+            step = None
+            if draw(st.booleans()):
+                step = (
+                    f"s{draw(st.integers(0, 1))}",
+                    draw(REWARDS),
+                    draw(st.sampled_from([1, 0.5])),
+                )
+            group = draw(st.sampled_from(["", "writer"]))
+            found.append(ref.Call(done, done + length, draw(REWARDS), group, step))
+            done += length
+    return found
+
+
+def fill(one: ref.Rollout, rng: np.random.Generator, penalties: bool = True) -> None:
+    one.values = rng.normal(size=one.length)
+    one.penalties = 0.1 * rng.normal(size=one.length) * penalties
+    one.old = np.log(rng.uniform(0.05, 0.9, size=one.length))
+    one.sum_pi_squared = rng.uniform(0.1, 0.9, size=one.length)
+    one.dimensions = {"right": float(rng.integers(0, 2)), "short": float(rng.normal())}
+
+
+def runs(mask: list[int]) -> list[tuple[int, int]]:
+    """Start and length of each run of ones."""
+    found: list[tuple[int, int]] = []
+    for place, bit in enumerate(mask):
+        if bit and place and mask[place - 1]:
+            found[-1] = (found[-1][0], found[-1][1] + 1)
+        elif bit:
+            found.append((place, 1))
+    return found
+
+
+class Laid:
+    """A batch as verl has it: rows in any order, padding among them."""
+
+    def __init__(self, batch: list[ref.Rollout], seed: int = 0, padding: int = 2) -> None:
+        self.batch = batch
+        rows: list[tuple[str, bool, list[int], str, int, int]] = []
+        for number, one in enumerate(batch):
+            done = 0
+            for index, mask in enumerate(one.masks):
+                notes = RowNotes(calls=self._calls(one, mask, done), rewards=one.dimensions)
+                key = f"{one.task}_{number}_{index}"
+                rows.append((key, False, mask, notes.model_dump_json(), number, done))
+                done += sum(mask)
+        # verl copies the first row's fields into padding, its notes among them.
+        for number in range(padding):
+            rows.append((f"padabc_{number}_0", True, [0], rows[0][3], -1, 0))
+        random.Random(seed).shuffle(rows)
+        self.rows = rows
+        self.width = max(len(row[2]) for row in rows)
+        mask_BL = torch.zeros(len(rows), self.width, dtype=torch.int64)
+        for place, row in enumerate(rows):
+            mask_BL[place, : len(row[2])] = torch.tensor(row[2])
+        self.mask_BL = mask_BL
+        self.rollouts = trajectories(
+            [row[0] for row in rows], [row[1] for row in rows], mask_BL, [row[3] for row in rows]
+        )
+        # trajectories() has rollouts in order of appearance
+        self.order = [int(name.rsplit("_", 1)[1]) for name in self.rollouts.names]
+
+    def _calls(self, one: ref.Rollout, mask: list[int], done: int) -> list[CallNote]:
+        if one.calls is None:
+            return []
+        notes: list[CallNote] = []
+        for start, length in runs(mask):
+            call = next(c for c in one.calls if c.start == done)
+            step = None
+            if call.step:
+                step = StepCredit(group=call.step[0], reward=call.step[1], weight=call.step[2])
+            credit = Credit(reward=call.reward, rule="by hand", group=call.group, step=step)
+            notes.append(CallNote(start=start, end=start + length, credit=credit))
+            done += length
+        return notes
+
+    def spread(self, per_rollout: list[Any]) -> Any:
+        """Per rollout an array over its sampled tokens -> rows ``(B, L)``."""
+        result = np.zeros((len(self.rows), self.width))
+        for place, (_, _, mask, _, number, done) in enumerate(self.rows):
+            for position, bit in enumerate(mask):
+                if bit:
+                    result[place, position] = per_rollout[number][done]
+                    done += 1
+        return result
+
+    def packed(self, name: str) -> Any:
+        values = self.spread([getattr(one, name) for one in self.batch])
+        return self.rollouts.pack(torch.tensor(values, dtype=torch.float32))
+
+    def inputs(self, **options: Any) -> Inputs:
+        return Inputs(
+            self.rollouts,
+            torch.tensor([self.batch[i].reward for i in self.order]),
+            self.packed("penalties"),
+            values_NT=self.packed("values"),
+            old_logprobs_NT=self.packed("old"),
+            sum_pi_squared_NT=self.packed("sum_pi_squared"),
+            **options,
+        )
+
+    def estimate(self, name: str, **options: Any) -> tuple[Any, Any]:
+        result = ESTIMATORS[name](self.inputs(**options))
+        pair = result if isinstance(result, tuple) else (result, result)
+        return self.rollouts.unpack(pair[0]), self.rollouts.unpack(pair[1])
+
+
+def check(laid: Laid, got: Any, expected: list[Any]) -> None:
+    np.testing.assert_allclose(got.numpy(), laid.spread(expected), rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def without_calls(batch: list[ref.Rollout]) -> Laid:
+    return Laid(batch, seed=len(batch))
+
+
+@pytest.mark.parametrize(
+    ("name", "reference"),
+    [
+        ("grpo", ref.grpo),
+        ("rloo", ref.rloo),
+        ("opo", ref.opo),
+        ("gpg", ref.gpg),
+        ("grpo_passk", ref.grpo_passk),
+        ("reinforce_plus_plus_baseline", ref.reinforce_plus_plus_baseline),
+    ],
+)
+@settings(max_examples=50, deadline=None)
+@given(data=st.data())
+def test_estimators_of_whole_rollouts_equal_numpy(name: str, reference: Any, data: Any) -> None:
+    laid = without_calls(data.draw(batches()))
+    check(laid, laid.estimate(name)[0], reference(laid.batch))
+
+
+@settings(max_examples=50, deadline=None)
+@given(batch=batches())
+def test_grpo_without_division_equals_numpy(batch: list[ref.Rollout]) -> None:
+    laid = without_calls(batch)
+    got, _ = laid.estimate("grpo", normalise_std=False)
+    check(laid, got, ref.grpo(batch, normalise=False))
+
+
+@settings(max_examples=50, deadline=None)
+@given(batch=batches(), gamma=st.sampled_from([1.0, 0.9]), lam=st.sampled_from([1.0, 0.95, 0.0]))
+def test_gae_goes_on_from_row_to_row(batch: list[ref.Rollout], gamma: float, lam: float) -> None:
+    laid = without_calls(batch)
+    got, returns = laid.estimate("gae", gamma=gamma, lam=lam)
+    expected, expected_returns = ref.gae(batch, gamma, lam)
+    check(laid, got, expected)
+    check(laid, returns, expected_returns)
+
+
+@settings(max_examples=50, deadline=None)
+@given(batch=batches(), gamma=st.sampled_from([1.0, 0.9]))
+def test_reinforce_plus_plus_equals_numpy(batch: list[ref.Rollout], gamma: float) -> None:
+    laid = without_calls(batch)
+    got, returns = laid.estimate("reinforce_plus_plus", gamma=gamma)
+    expected, expected_returns = ref.reinforce_plus_plus(batch, gamma)
+    check(laid, got, expected)
+    check(laid, returns, expected_returns)
+
+
+@settings(max_examples=50, deadline=None)
+@given(batch=batches())
+def test_optimal_token_baseline_equals_numpy(batch: list[ref.Rollout]) -> None:
+    laid = without_calls(batch)
+    got, returns = laid.estimate("optimal_token_baseline")
+    expected, expected_returns = ref.optimal_token_baseline(batch)
+    check(laid, got, expected)
+    check(laid, returns, expected_returns)
+
+
+@settings(max_examples=50, deadline=None)
+@given(batch=batches())
+def test_gdpo_equals_numpy(batch: list[ref.Rollout]) -> None:
+    laid = without_calls(batch)
+    got, _ = laid.estimate("gdpo", reward_keys=["right", "short"], reward_weights=[1.0, 0.5])
+    check(laid, got, ref.gdpo(batch, ["right", "short"], [1.0, 0.5]))
+
+
+@settings(max_examples=100, deadline=None)
+@given(batch=batches(calls=True), normalise=st.booleans())
+def test_grpo_compares_calls_where_credits_say_so(
+    batch: list[ref.Rollout], normalise: bool
+) -> None:
+    for one in batch:
+        one.penalties = np.zeros(one.length)
+    laid = without_calls(batch)
+    got, _ = laid.estimate("grpo", normalise_std=normalise)
+    check(laid, got, ref.grpo_by_calls(batch, normalise))
+
+
+def fixed() -> list[ref.Rollout]:
+    """Two siblings: one row with reward 1, three rows (one with a tool's token) with reward 0."""
+    return [ref.Rollout("t", 1.0, [[1, 1]]), ref.Rollout("t", 0.0, [[1], [1, 0, 1], [1]])]
+
+
+def filled(batch: list[ref.Rollout]) -> list[ref.Rollout]:
+    rng = np.random.default_rng(0)
+    for one in batch:
+        fill(one, rng, penalties=False)
+    return batch
+
+
+def test_grpo_by_hand() -> None:
+    # mean 0.5, deviation sqrt((0.25 + 0.25) / 1) = 0.70711: +-0.5 / 0.70711 = +-0.70711. By rows it
+    # would be mean 0.25 and deviation 0.5: 1.5 and -0.5.
+    laid = Laid(filled(fixed()), padding=1)
+    got, _ = laid.estimate("grpo")
+    for key, row in zip((r[0] for r in laid.rows), got.tolist(), strict=True):
+        expected = {
+            "t_0_0": [0.70711, 0.70711, 0],
+            "t_1_0": [-0.70711, 0, 0],
+            "t_1_1": [-0.70711, 0, -0.70711],
+            "t_1_2": [-0.70711, 0, 0],
+            "padabc_0_0": [0, 0, 0],
+        }[key]
+        assert row == pytest.approx(expected, abs=1e-5)
+
+
+def test_gae_by_hand() -> None:
+    # A rollout, rows of 1 and 2 sampled tokens, reward 1, values 0.5, 0.25, 0.75, gamma = lam = 1:
+    # returns to go are 1 everywhere, so raw advantages are 0.5, 0.75, 0.25 and whitening gives
+    # mean 0.5, unbiased variance 0.125 / 2 = 0.0625: 0, 1, -1.
+    one = ref.Rollout("t", 1.0, [[1], [1, 0, 1]], values=np.array([0.5, 0.25, 0.75]))
+    one.penalties = one.old = one.sum_pi_squared = np.zeros(3)
+    laid = Laid([one], padding=0)
+    got, returns = laid.estimate("gae")
+    by_key = dict(zip((r[0] for r in laid.rows), got.tolist(), strict=True))
+    assert by_key["t_0_0"] == pytest.approx([0, 0, 0], abs=1e-5)
+    assert by_key["t_0_1"] == pytest.approx([1, 0, -1], abs=1e-5)
+    assert returns.sum().item() == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize("name", sorted(set(ESTIMATORS) - {"optimal_token_baseline"}))
+def test_cutting_a_rollout_into_more_rows_changes_nothing(name: str) -> None:
+    options = {"reward_keys": ["right"]} if name == "gdpo" else {}
+    one_row, cut = filled(fixed()), filled(fixed())
+    one_row[1].masks = [[1, 1, 0, 1, 1]]
+    cut[1].masks = [[1], [1], [0, 1], [1]]
+    first, second = Laid(one_row), Laid(cut)
+    got_one, _ = first.estimate(name, **options)
+    got_cut, _ = second.estimate(name, **options)
+    a, b = first.rollouts.pack(got_one), second.rollouts.pack(got_cut)
+    assert first.rollouts.tasks == second.rollouts.tasks
+    for number, name_ in enumerate(first.rollouts.names):
+        other = second.rollouts.names.index(name_)
+        assert torch.allclose(a[number], b[other], atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["grpo", "rloo", "opo", "gpg", "reinforce_plus_plus_baseline"])
+def test_a_rollout_without_siblings_has_nothing_to_learn_from(name: str) -> None:
+    laid = Laid(filled([ref.Rollout("t", 1.0, [[1, 1]])]))
+    assert laid.estimate(name)[0].abs().max() == 0
+
+
+def test_long_rollouts_weigh_no_more_when_whitening() -> None:
+    mask = torch.tensor([[1, 0, 0, 0], [1, 1, 1, 1]], dtype=torch.bool)
+    weights = token_weights(mask)
+    assert weights.sum(-1).tolist() == pytest.approx([0.5, 0.5])
+    white = whiten(torch.tensor([[1.0, 0, 0, 0], [0.0, 0, 0, 0]]), mask)
+    assert (weights * white).sum().item() == pytest.approx(0.0, abs=1e-6)
+
+
+# What is refused
+
+
+def keyed(*keys: str, notes: list[RowNotes] | None = None, mask: Any = None) -> Trajectories:
+    mask = torch.ones(len(keys), 2) if mask is None else mask
+    given = None if notes is None else [note.model_dump_json() for note in notes]
+    return trajectories(list(keys), [False] * len(keys), mask, given)
+
+
+@pytest.mark.parametrize("key", ["t", "t_0", "t_0_x", "_0_0"])
+def test_a_key_that_tells_no_rollout_is_refused(key: str) -> None:
+    with pytest.raises(AlgorithmError, match="cannot tell its rollout"):
+        keyed(key)
+
+
+def test_a_row_twice_is_refused() -> None:
+    with pytest.raises(AlgorithmError, match="twice"):
+        keyed("t_0_0", "t_0_0")
+
+
+def test_a_batch_of_padding_alone_is_refused() -> None:
+    with pytest.raises(AlgorithmError, match="all of them are padding"):
+        trajectories(["pada_0_0"], [True], torch.zeros(1, 1))
+
+
+def note(start: int, end: int, reward: float | None = 1.0, group: str = "") -> RowNotes:
+    credit = Credit(reward=reward, rule="per_agent", group=group)
+    return RowNotes(calls=[CallNote(start=start, end=end, credit=credit)])
+
+
+@pytest.mark.parametrize(
+    ("notes", "said"),
+    [
+        (note(0, 1), "calls cover 1 sampled tokens, its response_mask has 2"),
+        (note(0, 3), "out of the row's 2"),
+        (note(1, 1), "empty"),
+        (note(0, 2, None), "got no reward"),
+    ],
+)
+def test_notes_that_do_not_fit_are_refused(notes: RowNotes, said: str) -> None:
+    with pytest.raises(AlgorithmError, match=said):
+        keyed("t_0_0", notes=[notes])
+
+
+def test_a_call_over_a_tools_token_is_refused() -> None:
+    with pytest.raises(AlgorithmError, match="zeros within the call"):
+        keyed("t_0_0", notes=[note(0, 2)], mask=torch.tensor([[1, 0]]))
+
+
+@pytest.mark.parametrize(
+    "name", ["gae", "gdpo", "grpo_passk", "optimal_token_baseline", "reinforce_plus_plus"]
+)
+def test_estimators_of_whole_rollouts_refuse_credits_that_tell_calls_apart(name: str) -> None:
+    rollouts = keyed("t_0_0", "t_0_1", notes=[note(0, 2, 1.0), note(0, 2, 0.0)])
+    zeros = torch.zeros(1, 4)
+    inputs = Inputs(rollouts, torch.ones(1), zeros, values_NT=zeros, reward_keys=["right"])
+    with pytest.raises(AlgorithmError, match=f"'{name}' takes the reward of whole rollouts.*per_a"):
+        ESTIMATORS[name](inputs)
+
+
+def test_gae_without_a_critic_is_refused() -> None:
+    with pytest.raises(AlgorithmError, match=r"critic\.enable"):
+        ESTIMATORS["gae"](Inputs(keyed("t_0_0"), torch.ones(1), torch.zeros(1, 2)))
+
+
+def test_gdpo_without_dimensions_is_refused() -> None:
+    inputs = Inputs(keyed("t_0_0"), torch.ones(1), torch.zeros(1, 2), reward_keys=["right"])
+    with pytest.raises(AlgorithmError, match="rollout 't_0' has no reward 'right'"):
+        ESTIMATORS["gdpo"](inputs)
+    with pytest.raises(AlgorithmError, match="gdpo_reward_keys"):
+        ESTIMATORS["gdpo"](Inputs(keyed("t_0_0"), torch.ones(1), torch.zeros(1, 2)))
