@@ -61,6 +61,8 @@ async def test_token_ids_that_the_server_sends_without_a_gateway(
         ("openinference", True): (True, True, True),
         ("otel-genai", False): (False, False, False),
         ("otel-genai", True): (False, False, False),
+        ("weave", False): (True, True, True),
+        ("weave", True): (True, True, True),
     }
     assert kept == expected[tracer_name, stream]
     if kept[1]:
@@ -119,7 +121,8 @@ def test_unknown_library_is_refused(tracer_name: str) -> None:
         load("agl.tracers", tracer_name)(libraries=["opnai"])
 
 
-def test_agl_names_the_tracer_of_the_guides(tracer_name: str) -> None:
-    if tracer_name != "agentops":
+def test_agl_names_the_tracers_of_the_guides(tracer_name: str) -> None:
+    named = {"agentops": "AgentOpsTracer", "weave": "WeaveTracer"}
+    if tracer_name not in named:
         pytest.skip("another tracer's session")
-    assert agl.AgentOpsTracer is load("agl.tracers", "agentops")
+    assert getattr(agl, named[tracer_name]) is load("agl.tracers", tracer_name)

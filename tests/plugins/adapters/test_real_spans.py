@@ -9,7 +9,7 @@ from agl.types import Span, TraceStatus
 from agl_adapters import TracerTraceToTriplet, TraceToMessages, TraceToRows, model_calls
 
 FIXTURES = Path(__file__).parent / "fixtures"
-LIBRARIES = ["agentops", "litellm", "openinference", "openllmetry"]
+LIBRARIES = ["agentops", "litellm", "openinference", "openllmetry", "weave"]
 SYSTEM = {"role": "system", "content": "Be brief."}
 USER = {"role": "user", "content": "Where is it?"}
 FUNCTION = {"name": "look", "arguments": '{"room": "kitchen"}'}
@@ -58,7 +58,7 @@ def test_five_calls_are_read_with_messages_tools_and_errors(library) -> None:
     assert {call.model for call in calls[:4]} == {"qwen-served"}
 
 
-@pytest.mark.parametrize("library", ["litellm", "openinference", "openllmetry"])
+@pytest.mark.parametrize("library", ["litellm", "openinference", "openllmetry", "weave"])
 def test_the_answer_has_the_tool_call(library) -> None:
     asked = model_calls(recorded(library))[0]
     assert asked.response["tool_calls"][0]["function"] == FUNCTION
@@ -71,8 +71,9 @@ def test_agentops_records_no_tool_call_of_an_answer() -> None:
     assert model_calls(spans)[0].response == {"role": "assistant", "content": ""}
 
 
-def test_openinference_spans_have_the_tokens_of_the_servers_answer() -> None:
-    call = model_calls(recorded("openinference"))[0]
+@pytest.mark.parametrize("library", ["openinference", "weave"])
+def test_these_spans_have_the_tokens_of_the_servers_answer(library) -> None:
+    call = model_calls(recorded(library))[0]
     assert call.prompt_token_ids == [1, 2, 3]
     assert call.response_token_ids == [4, 5]
     assert call.response_logprobs == [-0.5, -0.5]
@@ -93,6 +94,7 @@ def test_every_call_becomes_messages(library) -> None:
         ("litellm", "litellm_request"),
         ("openinference", "ChatCompletion"),
         ("openllmetry", r"openai\.chat"),
+        ("weave", None),
     ],
 )
 def test_every_call_that_succeeded_becomes_a_triplet(library, pattern) -> None:
@@ -111,7 +113,7 @@ def test_every_call_is_in_the_ledger(library) -> None:
     assert len(result.ledger.calls) == 5
     reasons = result.ledger.reasons()
     assert reasons["model_error"] == 1
-    if library == "openinference":
+    if library in ("openinference", "weave"):
         assert reasons == {"model_error": 1, "no_reward": 4}
     elif library == "openllmetry":
         assert reasons == {"model_error": 1, "no_token_ids": 3, "structured_output": 1}

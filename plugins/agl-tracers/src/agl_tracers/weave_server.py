@@ -1,4 +1,4 @@
-"""What Weave's client takes for W&B's server: it makes spans of the calls, and keeps nothing."""
+"""What Weave's client takes for W&B's server: it makes spans of the calls."""
 
 import datetime
 import hashlib
@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
-from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from opentelemetry import trace
 from opentelemetry.trace import Span, Status, StatusCode
@@ -25,16 +24,13 @@ class LocalServer:
     """
 
     def __init__(self) -> None:
-        # Weak: a span whose trace context was left is nobody's any more, ended or not.
-        self._spans: WeakValueDictionary[str, Span] = WeakValueDictionary()
-        self._around: WeakKeyDictionary[Span, Span] = WeakKeyDictionary()
+        # By a call's id: its span, and the span that was current when it began.
+        self._open: dict[str, tuple[Span, Span]] = {}
 
     def nearest(self, call_id: str | None) -> Span | None:
         """The span of a call, unless an OpenTelemetry span was begun within it and is current."""
-        span = self._spans.get(call_id) if call_id else None
-        if span is None or self._around.get(span) is not trace.get_current_span():
-            return None
-        return span
+        span, around = self._open.get(call_id or "", (None, None))
+        return span if around is trace.get_current_span() else None
 
     def call_start(self, request: Mapping[str, Any]) -> None:
         """A call begins: so does its span, below that of the call around it."""
@@ -54,15 +50,12 @@ class LocalServer:
             attributes=attributes,
             start_time=nanoseconds(start["started_at"]),
         )
-        self._spans[start["id"]] = span
-        self._around[span] = around
+        self._open[start["id"]] = span, around
 
     def call_end(self, request: Mapping[str, Any]) -> None:
         """A call has returned or raised."""
         end = request["end"]
-        span = self._spans.pop(end["id"], None)
-        if span is None:
-            return
+        span, _ = self._open.pop(end["id"])
         if end["output"] is not None:
             span.set_attributes(flat(Key.OPERATION_OUTPUT, end["output"]))
         span.set_attributes(flat(SUMMARY, end["summary"]))
@@ -99,19 +92,26 @@ def is_not_given(value: Any) -> bool:
 
 def flat(prefix: str, value: Any) -> dict[str, Any]:
     """Span attributes of JSON data; what is None is left out."""
-    value = without_none(value)
+    value = spare(value)
     try:
         return flatten_attributes({prefix: value} if prefix else value)
     except ValueError:  # the data's own keys have dots in them, and two become one
         return {prefix or "weave.attributes": to_json_text(value)}
 
 
-def without_none(value: Any) -> Any:
-    """The same data without the keys whose value is None."""
+def spare(value: Any) -> Any:
+    """The same data without keys whose value is None, and log-probabilities as one JSON string.
+
+    A token of those would be several attributes.
+    """
     if isinstance(value, Mapping):
-        return {key: without_none(item) for key, item in value.items() if item is not None}
+        return {
+            key: to_json_text(item) if key == "logprobs" else spare(item)
+            for key, item in value.items()
+            if item is not None
+        }
     if isinstance(value, list):
-        return [without_none(item) for item in value]
+        return [spare(item) for item in value]
     return value
 
 

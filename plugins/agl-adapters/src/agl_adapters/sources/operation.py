@@ -3,6 +3,7 @@
 Answers are read in the forms of chat completions, of the Responses API and of Anthropic's Messages.
 """
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -43,7 +44,10 @@ def chat_completion(span: Span) -> ModelCall:
     """The call of which the output is a chat completion."""
     output = _nested(span.attributes, OUTPUT)
     request = _nested(span.attributes, INPUT)
-    message = output["choices"][0].get("message") or {}
+    first = output["choices"][0]
+    if isinstance(first.get("logprobs"), str):
+        first["logprobs"] = json.loads(first["logprobs"])
+    message = first.get("message") or {}
     fields = completion_fields(output)
     for name in ("prompt_token_ids", "response_token_ids"):
         fields[name] = fields[name] or token_ids(span.attributes.get(name))
