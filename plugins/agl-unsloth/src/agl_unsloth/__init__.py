@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOME = {
+    "AzureSFT": "agl_unsloth.azure",
     "DPO": "agl_unsloth.dpo",
     "FineTuning": "agl_unsloth.loop",
     "SFT": "agl_unsloth.sft",
@@ -18,7 +19,7 @@ _HOME = {
     "Version": "agl_unsloth.versions",
 }
 
-__all__ = ["DPO", "SFT", "FineTuning", "Served", "Version", "__version__"]
+__all__ = ["AzureSFT", "DPO", "SFT", "FineTuning", "Served", "Version", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
@@ -29,6 +30,7 @@ def __getattr__(name: str) -> Any:
 
 
 if TYPE_CHECKING:
+    from agl_unsloth.azure import AzureSFT as AzureSFT
     from agl_unsloth.dpo import DPO as DPO
     from agl_unsloth.loop import FineTuning as FineTuning, Served as Served
     from agl_unsloth.sft import SFT as SFT

@@ -1,0 +1,558 @@
+"""``AzureSFT``: fine-tuning on an agent's best conversations, by Azure OpenAI.
+
+The loop is that of ``loop``; here is what an iteration asks of Azure:
+
+1. serve: deploy the newest model under a versioned name, once it is not there; before that, delete
+   the oldest deployments of this run that would be more than ``max_deployments``
+2. choose conversations by reward; say what training on them costs
+3. upload them, start one job, wait for it, delete the uploaded file
+
+Every step that costs money stands in the run's journal, under these events: ``stated`` (the cost,
+before anything is sent), ``uploaded``, ``job``, ``job failed``, ``job done``, ``deployed``,
+``deployment deleted``, ``file deleted``. A run that was killed finds its job there, or, when it
+died before it could write the entry, at Azure by the file that the job trains on; so no job is
+started, and paid for, twice.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import re
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from agl.errors import AglError, AlgorithmError, ConfigError
+from agl.types import Dataset
+from agl_unsloth.azure_data import MAX_BYTES, MIN_EXAMPLES, Bill, bill, example_of_chat
+from agl_unsloth.loop import FineTuning, Served
+from agl_unsloth.selection import nothing_selected, select_best
+from agl_unsloth.versions import Version
+
+if TYPE_CHECKING:
+    from agl.collect import Collected
+    from agl_unsloth.azure_service import AzureService, FinishedJob
+
+logger = logging.getLogger("agl.unsloth.azure")
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,60}")
+_SUFFIX = re.compile(r"[A-Za-z0-9_-]{1,18}")
+
+
+class AzureSFT(FineTuning):
+    """Supervised fine-tuning of a model at Azure OpenAI, on the agent's best conversations.
+
+    Jobs and deployments cost money. The training is billed by tokens times epochs, and each
+    deployment of a fine-tuned model by the hour, used or not. ``dry_run`` says what a job would
+    cost and sends nothing.
+
+    Keys are taken from ``AZURE_OPENAI_API_KEY`` or ``api_key``; deployments need a login
+    (``az login``, a managed identity or a service principal, as azure-identity finds it), which
+    also serves in the place of a key.
+
+    Args:
+        endpoint: Of the resource, for example ``https://NAME.openai.azure.com``.
+        base_deployment: The deployment that the first rollouts use; it is never touched.
+        base_model: What it deploys, with its version, for example ``gpt-4.1-mini-2025-04-14``.
+        subscription_id: Where the resource is.
+        resource_group: Where the resource is.
+        account_name: Name of the resource; None takes it from ``endpoint``.
+        api_key: Of the resource; None takes ``AZURE_OPENAI_API_KEY``, else the login.
+        credential: An object of azure-identity; None finds a login.
+        deployment_name: Deployments are called ``NAME_v01`` and so on; None takes
+            ``<base_deployment>-ft``.
+        max_deployments: So many deployments of this run exist at once.
+        keep_deployment: Leave the newest one at the end; it costs by the hour until it is deleted.
+        keep_files: Leave training files at Azure.
+        data_filter_ratio: This part of the conversations is trained, the best; above 0, up to 1.
+        min_reward: Conversations below are not trained; None for no threshold.
+        epochs: Passes over the examples.
+        learning_rate_multiplier: Of Azure's own; None leaves it to Azure.
+        batch_size: None leaves it to Azure.
+        suffix: In the names of the models.
+        sku: Kind of the deployments: ``Standard``, ``GlobalStandard`` or ``DeveloperTier``.
+        capacity: Of a deployment, in thousands of tokens per minute.
+        dry_run: End before the first upload, and say what it would cost.
+        price_per_million_tokens: Of training, to state costs; None states tokens only.
+        max_trained_tokens: Of the whole run; a job that would go over is not started.
+        poll_seconds: Between looks at a job or a deployment.
+        job_timeout_seconds: How long one job may take; a run started again goes on waiting.
+        deployment_timeout_seconds: How long one deployment may take to be ready.
+        api_version: Of files and jobs.
+        management_url: Of deployments; other clouds have others.
+        iterations: How often; a run that has had fewer can be continued with more.
+        tasks_per_iteration: None takes all.
+        rollouts_per_task: How often each of them runs in an iteration.
+        temperature: At which rollouts are sampled.
+        max_tokens: Of one answer; None leaves it to the agent.
+        eval_every: Evaluate every so manieth version; in any case the first and the last.
+        eval_temperature: Of evaluations.
+        eval_copies: How often each validation task runs.
+        seed: Of tasks' order, of the choice among equals, and of the jobs.
+        run_dir: Folder of the run; where it holds an earlier part of the run, that is continued.
+        resource_name: Name of the resource that the agent gets.
+        rollout_timeout_seconds: Limit of one attempt; None has no limit.
+        credit: The credit rule; None leaves it to the adapter.
+        show_progress: A bar on standard error, or log lines where that is no terminal.
+    """
+
+    default_adapter = "chats"
+    name = "azure-sft"
+
+    def __init__(
+        self,
+        endpoint: str,
+        base_deployment: str,
+        base_model: str,
+        subscription_id: str,
+        resource_group: str,
+        *,
+        account_name: str | None = None,
+        api_key: str | None = None,
+        credential: Any = None,
+        deployment_name: str | None = None,
+        max_deployments: int = 2,
+        keep_deployment: bool = True,
+        keep_files: bool = False,
+        data_filter_ratio: float = 0.5,
+        min_reward: float | None = None,
+        epochs: int = 1,
+        learning_rate_multiplier: float | None = None,
+        batch_size: int | None = None,
+        suffix: str = "agl",
+        sku: str = "Standard",
+        capacity: int = 50,
+        dry_run: bool = False,
+        price_per_million_tokens: float | None = None,
+        max_trained_tokens: int | None = None,
+        poll_seconds: float = 30.0,
+        job_timeout_seconds: float = 24 * 3600.0,
+        deployment_timeout_seconds: float = 3600.0,
+        api_version: str = "2024-10-21",
+        management_url: str = "https://management.azure.com",
+        iterations: int = 2,
+        tasks_per_iteration: int | None = None,
+        rollouts_per_task: int = 1,
+        temperature: float = 1.0,
+        max_tokens: int | None = None,
+        eval_every: int = 1,
+        eval_temperature: float = 0.0,
+        eval_copies: int = 1,
+        seed: int = 0,
+        run_dir: str | None = None,
+        resource_name: str = "main_llm",
+        rollout_timeout_seconds: float | None = 300.0,
+        credit: str | dict[str, Any] | None = None,
+        show_progress: bool = True,
+    ) -> None:
+        super().__init__(
+            iterations=iterations,
+            tasks_per_iteration=tasks_per_iteration,
+            rollouts_per_task=rollouts_per_task,
+            temperature=temperature,
+            max_tokens=max_tokens,
+            eval_every=eval_every,
+            eval_temperature=eval_temperature,
+            eval_copies=eval_copies,
+            seed=seed,
+            run_dir=run_dir,
+            resource_name=resource_name,
+            rollout_timeout_seconds=rollout_timeout_seconds,
+            credit=credit,
+            show_progress=show_progress,
+        )
+        self.check_least(
+            max_deployments=(max_deployments, 1),
+            epochs=(epochs, 1),
+            batch_size=(batch_size, 1),
+            capacity=(capacity, 1),
+            price_per_million_tokens=(price_per_million_tokens, 0),
+            max_trained_tokens=(max_trained_tokens, 1),
+            poll_seconds=(poll_seconds, 0.01),
+            job_timeout_seconds=(job_timeout_seconds, 0),
+            deployment_timeout_seconds=(deployment_timeout_seconds, 0),
+        )
+        if not 0 < data_filter_ratio <= 1:
+            raise ConfigError(
+                f"azure-sft: data_filter_ratio must be above 0 and at most 1; got "
+                f"{data_filter_ratio!r}"
+            )
+        address = urlsplit(endpoint)
+        if address.scheme not in ("http", "https") or not address.hostname:
+            raise ConfigError(
+                f"azure-sft: endpoint is {endpoint!r}; expected the address of an Azure OpenAI "
+                "resource, for example 'https://NAME.openai.azure.com'"
+            )
+        self.endpoint = f"{address.scheme}://{address.netloc}"
+        self.base_deployment, self.base_model = base_deployment, base_model
+        self.subscription_id, self.resource_group = subscription_id, resource_group
+        self.account_name = account_name or str(address.hostname).split(".")[0]
+        self.api_key, self.credential = api_key, credential
+        self.deployment_name = deployment_name or f"{base_deployment}-ft"
+        if not _NAME.fullmatch(self.deployment_name):
+            raise ConfigError(
+                f"azure-sft: deployment_name is {self.deployment_name!r}; expected letters, "
+                "digits, '-', '_' and '.', at most 61"
+            )
+        if not _SUFFIX.fullmatch(suffix):
+            raise ConfigError(
+                f"azure-sft: suffix is {suffix!r}; expected 1 to 18 letters, digits, '-' and '_'"
+            )
+        self.max_deployments, self.keep_deployment = max_deployments, keep_deployment
+        self.keep_files, self.suffix = keep_files, suffix
+        self.data_filter_ratio, self.min_reward = data_filter_ratio, min_reward
+        self.epochs, self.batch_size = epochs, batch_size
+        self.learning_rate_multiplier = learning_rate_multiplier
+        self.sku, self.capacity, self.dry_run = sku, capacity, dry_run
+        self.price_per_million_tokens = price_per_million_tokens
+        self.max_trained_tokens = max_trained_tokens
+        self.poll_seconds, self.job_timeout_seconds = poll_seconds, job_timeout_seconds
+        self.deployment_timeout_seconds = deployment_timeout_seconds
+        self.api_version, self.management_url = api_version, management_url
+        self._service: AzureService | None = None
+
+    # --- the loop's questions
+
+    def identity(self) -> dict[str, Any]:
+        """What must not change when a run is continued."""
+        return {
+            **super().identity(),
+            "endpoint": self.endpoint,
+            "base_deployment": self.base_deployment,
+            "base_model": self.base_model,
+            "deployment_name": self.deployment_name,
+        }
+
+    async def run(
+        self,
+        train_dataset: Dataset[Any] | None = None,
+        val_dataset: Dataset[Any] | None = None,
+    ) -> None:
+        """Do all iterations that the run has not had yet; with ``dry_run``, state the first bill.
+
+        Raises:
+            ConfigError: No tasks, no gateway, a folder of another run, or a key, address or name
+                that Azure does not take.
+            AlgorithmError: There is too little to train on, the job would go over
+                ``max_trained_tokens``, or Azure refused or failed; run again to go on.
+        """
+        try:
+            await super().run(train_dataset, val_dataset)
+        except _DryRunOver as over:
+            self.summary = over.summary
+            logger.info("dry run: %s; nothing was sent", over.summary["bill"])
+
+    async def prepare(self) -> Version:
+        """Open the resource, and look whether key, login and names are right."""
+        from agl_unsloth.azure_service import AzureService, Patience, Place, needs_extra
+
+        place = Place(
+            self.endpoint,
+            self.subscription_id,
+            self.resource_group,
+            self.account_name,
+            self.api_version,
+            self.management_url,
+        )
+        patience = Patience(
+            poll=self.poll_seconds,
+            job=self.job_timeout_seconds,
+            deployment=self.deployment_timeout_seconds,
+        )
+        key = self.api_key or os.environ.get("AZURE_OPENAI_API_KEY") or None
+        try:
+            self._service = AzureService(place, key, self.credential, patience)
+            names = await self._service.list_deployments()
+        except ImportError as error:
+            raise needs_extra(error) from None
+        if self.base_deployment not in names:
+            raise ConfigError(
+                f"azure-sft: there is no deployment {self.base_deployment!r} in "
+                f"{self.account_name!r}; there are: {', '.join(sorted(names)) or 'none'}"
+            )
+        return Version(0, self.base_model)
+
+    @contextlib.asynccontextmanager
+    async def _serving(self, version: Version) -> AsyncGenerator[Served]:
+        name = self.base_deployment
+        if version.number > 0:
+            name = self.name_of(version.number)
+            await self._deploy(name, version)
+        yield Served(
+            {
+                "model": f"openai/{name}",
+                "api_base": f"{self.endpoint}/openai/v1",
+                "api_key": await self._azure.key_or_token(),
+            }
+        )
+
+    def serve(self, version: Version) -> AbstractAsyncContextManager[Served]:
+        """The deployment of a version; made where it is missing."""
+        return self._serving(version)
+
+    def select(self, collected: "Collected", iteration: int) -> list[dict[str, Any]]:
+        """The best conversations, as lines of a training file."""
+        from agl_unsloth.azure_errors import is_filtered
+
+        filtered = [
+            exclusion
+            for exclusion in collected.ledger.exclusions
+            if exclusion.kind == "call" and is_filtered(exclusion.detail)
+        ]
+        if filtered:
+            logger.warning(
+                "iteration %d: the content filter refused or cut off %d model calls, of rollouts "
+                "%s; they are not trained",
+                iteration,
+                len(filtered),
+                ", ".join(sorted({one.rollout_id for one in filtered})[:5]),
+            )
+        examples = select_best(
+            collected,
+            keep_fraction=self.data_filter_ratio,
+            min_reward=self.min_reward,
+            max_length=None,
+            seed=f"{self.seed}/{iteration}",
+            make=example_of_chat,
+        )
+        if not examples:
+            raise nothing_selected(collected, iteration, self.min_reward)
+        if len(examples) < MIN_EXAMPLES and not self.dry_run:
+            raise AlgorithmError(
+                f"azure-sft: iteration {iteration} has {len(examples)} examples, and Azure trains "
+                f"on {MIN_EXAMPLES} or more. Run more tasks (tasks_per_iteration, "
+                "rollouts_per_task), or raise data_filter_ratio"
+            )
+        return examples
+
+    async def train(self, examples: Path, version: Version, number: int) -> Version:
+        """State the cost, upload, and have one job make version ``number``."""
+        content = await asyncio.to_thread(examples.read_bytes)
+        cost = self._state(content, number)
+        job = await self._job(content, version, number)
+        metrics: dict[str, Any] = {
+            "examples": cost.examples,
+            "epochs": cost.epochs,
+            "estimated_trained_tokens": cost.trained_tokens,
+            "trained_tokens": job.trained_tokens,
+            "job_id": job.job_id,
+        }
+        tokens = cost.trained_tokens if job.trained_tokens is None else job.trained_tokens
+        if self.price_per_million_tokens is not None:
+            metrics["cost"] = tokens * self.price_per_million_tokens / 1e6
+        return Version(number, job.model, metrics)
+
+    async def clean_up(self) -> None:
+        """Delete deployments that shall not stay, and say which ones do."""
+        service, self._service = self._service, None
+        if service is None:
+            return
+        try:
+            left = self._deployed()
+            finished = self._session is not None and self._is_finished()
+            while left and (
+                len(left) > self.max_deployments or (finished and not self.keep_deployment)
+            ):
+                await self._delete_deployment(left.pop(0), service)
+            if left:
+                logger.warning(
+                    "azure-sft: these deployments stay at Azure, and each costs by the hour until "
+                    "it is deleted: %s",
+                    ", ".join(left),
+                )
+        finally:
+            await service.close()
+
+    # --- money
+
+    def _state(self, content: bytes, number: int) -> Bill:
+        """Say what a job will cost, and end before it where it must not be."""
+        session = self.session
+        lines = [json.loads(line) for line in content.splitlines()]
+        cost = bill(lines, self.epochs, self.price_per_million_tokens)
+        if session.journal.last("job", version=number) is None:
+            logger.info("iteration %d: %s", number, cost)
+        if session.journal.last("stated", version=number) is None:
+            session.journal.append(
+                "stated",
+                version=number,
+                examples=cost.examples,
+                epochs=cost.epochs,
+                trained_tokens=cost.trained_tokens,
+                cost=cost.cost,
+            )
+        if self.dry_run:
+            raise _DryRunOver(
+                {
+                    "dry_run": True,
+                    "bill": str(cost),
+                    "examples": cost.examples,
+                    "estimated_trained_tokens": cost.trained_tokens,
+                    "estimated_cost": cost.cost,
+                    "file": str(session.folder / "iterations" / f"{number:04d}"),
+                    "rewards": session.rewards,
+                    "run_dir": str(session.folder),
+                }
+            )
+        if len(content) > MAX_BYTES:
+            raise AlgorithmError(
+                f"azure-sft: iteration {number} has {len(content):,} bytes of examples, and Azure "
+                f"takes {MAX_BYTES:,}. Lower data_filter_ratio or tasks_per_iteration"
+            )
+        before = sum(
+            entry["metrics"].get("trained_tokens") or entry["metrics"]["estimated_trained_tokens"]
+            for entry in session.journal.all("trained")
+        )
+        total, most = before + cost.trained_tokens, self.max_trained_tokens
+        if most is not None and total > most and self._job_entry(number) is None:
+            raise AlgorithmError(
+                f"azure-sft: iteration {number} would train about {cost.trained_tokens:,} tokens, "
+                f"{total:,} with those before, and max_trained_tokens is {most:,}. Nothing was "
+                "sent. Raise it, or lower epochs or data_filter_ratio"
+            )
+        return cost
+
+    # --- jobs
+
+    async def _job(self, content: bytes, version: Version, number: int) -> "FinishedJob":
+        from agl_unsloth.azure_service import JobFailedError
+
+        journal = self.session.journal
+        rounds = len(journal.all("job failed", version=number))
+        entry = self._job_entry(number)
+        uploaded = journal.last("uploaded", version=number, round=rounds)
+        if entry is None:
+            if uploaded is None:
+                name = f"agl-{self.session.run_id}-v{number:02d}-{rounds}.jsonl"
+                file_id = await self._azure.upload(name, content)
+                uploaded = journal.append("uploaded", version=number, round=rounds, file_id=file_id)
+            await self._azure.wait_for_file(uploaded["file_id"])
+            job_id = await self._azure.start_job(
+                model=version.ref,
+                file_id=uploaded["file_id"],
+                suffix=f"{self.suffix}-v{number:02d}",
+                hyperparameters=self._hyperparameters(),
+                seed=self.seed,
+            )
+            entry = journal.append("job", version=number, round=rounds, job_id=job_id)
+            logger.info("iteration %d: started fine-tuning job %s", number, job_id)
+        job_id = entry["job_id"]
+        try:
+            job = await self._azure.wait_for_job(job_id)
+        except JobFailedError:
+            journal.append("job failed", version=number, job_id=job_id)
+            await self._delete_file(uploaded, number)
+            raise
+        except asyncio.CancelledError:
+            logger.warning(
+                "azure-sft: job %s goes on at Azure, and is paid for. Run again with run_dir=%r to "
+                "take it up, or cancel it there",
+                job_id,
+                str(self.session.folder),
+            )
+            raise
+        if journal.last("job done", version=number) is None:
+            journal.append(
+                "job done",
+                version=number,
+                job_id=job_id,
+                model=job.model,
+                trained_tokens=job.trained_tokens,
+            )
+        await self._delete_file(uploaded, number)
+        return job
+
+    def _job_entry(self, number: int) -> dict[str, Any] | None:
+        """The job of a version that has not failed, as far as is known."""
+        journal = self.session.journal
+        rounds = len(journal.all("job failed", version=number))
+        return journal.last("job", version=number, round=rounds)
+
+    async def _delete_file(self, uploaded: dict[str, Any] | None, number: int) -> None:
+        journal = self.session.journal
+        if self.keep_files or uploaded is None:
+            return
+        if journal.last("file deleted", file_id=uploaded["file_id"]) is None:
+            await self._azure.delete_file(uploaded["file_id"])
+            journal.append("file deleted", version=number, file_id=uploaded["file_id"])
+
+    def _hyperparameters(self) -> dict[str, Any]:
+        # Always with epochs: left to Azure, nobody could say before what a job costs.
+        given = {
+            "n_epochs": self.epochs,
+            "batch_size": self.batch_size,
+            "learning_rate_multiplier": self.learning_rate_multiplier,
+        }
+        return {name: value for name, value in given.items() if value is not None}
+
+    # --- deployments
+
+    def name_of(self, number: int) -> str:
+        """The deployment of a version."""
+        return f"{self.deployment_name}_v{number:02d}"
+
+    async def _deploy(self, name: str, version: Version) -> None:
+        from agl_unsloth.azure_errors import DeploymentFailedError
+
+        there = await self._azure.model_of(name)
+        if there is None:
+            others = [other for other in self._deployed() if other != name]
+            while len(others) >= self.max_deployments:
+                await self._delete_deployment(others.pop(0), self._azure)
+        elif there != version.ref:
+            raise ConfigError(
+                f"azure-sft: deployment {name!r} is there already, with the model {there!r} and "
+                f"not {version.ref!r} of this run. Give another deployment_name, or delete it"
+            )
+        if name not in self._deployed():
+            # Before it is asked for: one that is only half begun costs as well.
+            self.session.journal.append("deployed", name=name, model=version.ref)
+        try:
+            if there is None:
+                logger.info("deploying %s as %s", version.ref, name)
+                await self._azure.deploy(name, version.ref, self.sku, self.capacity)
+            await self._azure.wait_for_deployment(name)
+        except DeploymentFailedError:
+            await self._delete_deployment(name, self._azure)
+            raise
+        except AglError:
+            if await self._azure.model_of(name) is None:  # it was refused: nothing is there
+                self.session.journal.append("deployment deleted", name=name)
+            raise
+
+    def _deployed(self) -> list[str]:
+        """Deployments of this run that have not been deleted, oldest first."""
+        if self._session is None:
+            return []
+        names: list[str] = []
+        for entry in self._session.journal.entries:
+            if entry["event"] == "deployed":
+                names.append(entry["name"])
+            elif entry["event"] == "deployment deleted" and entry["name"] in names:
+                names.remove(entry["name"])
+        return names
+
+    async def _delete_deployment(self, name: str, service: "AzureService") -> None:
+        logger.info("deleting deployment %s", name)
+        await service.delete_deployment(name)
+        self.session.journal.append("deployment deleted", name=name)
+
+    def _is_finished(self) -> bool:
+        trained = self.session.journal.last("trained")
+        return trained is not None and trained["version"] >= self.iterations
+
+    @property
+    def _azure(self) -> "AzureService":
+        return self._need("service", self._service)
+
+
+class _DryRunOver(Exception):
+    """Ends a dry run where the first upload would be."""
+
+    def __init__(self, summary: dict[str, Any]) -> None:
+        super().__init__("the dry run is over")
+        self.summary = summary

@@ -1,0 +1,96 @@
+"""What is sent to Azure for training, and what it will cost: pure functions."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+BYTES_PER_TOKEN = 4
+"""Of text in UTF-8, for English; the real number is in the job once it has ended."""
+TOKENS_PER_MESSAGE = 4
+"""What a message costs beside its text."""
+MIN_EXAMPLES = 10
+"""With fewer Azure refuses a training file."""
+MAX_BYTES = 512 * 2**20
+"""Of a training file."""
+_FIELDS = ("role", "name", "content", "tool_calls", "tool_call_id", "function_call")
+"""Of a message; a training file with other ones is refused."""
+
+
+class Conversation(Protocol):
+    """A row of the adapter ``chats``, as far as it is needed here."""
+
+    messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]]
+    answers: list[int]
+
+
+def example_of_chat(row: Conversation) -> dict[str, Any]:
+    """A row as a line of a training file.
+
+    Answers that are not the row's own (an example in the prompt, an answer of a call that is not
+    trained) get ``weight`` 0, which trains nothing on them.
+    """
+    messages: list[dict[str, Any]] = []
+    for position, message in enumerate(row.messages):
+        kept = {name: message[name] for name in _FIELDS if message.get(name) not in (None, [])}
+        if message["role"] == "assistant" and position not in row.answers:
+            kept["weight"] = 0
+        messages.append(kept)
+    return {"messages": messages, **({"tools": row.tools} if row.tools else {})}
+
+
+def count_tokens(example: dict[str, Any]) -> int:
+    """About how many tokens an example has."""
+    text = sum(
+        len(_text(message.get("content")).encode())
+        + len(json.dumps(message["tool_calls"]) if message.get("tool_calls") else "")
+        for message in example["messages"]
+    )
+    tools = len(json.dumps(example["tools"])) if example.get("tools") else 0
+    per_message = TOKENS_PER_MESSAGE * len(example["messages"])
+    return -(-(text + tools) // BYTES_PER_TOKEN) + per_message
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, str) or content is None:
+        return content or ""
+    return "".join(str(part.get("text", "")) for part in content)
+
+
+@dataclass(frozen=True)
+class Bill:
+    """What one job will cost, as far as that can be told before."""
+
+    examples: int
+    tokens: int
+    """Of all examples, once; estimated."""
+    epochs: int
+    price_per_million_tokens: float | None
+    """None where nobody said."""
+
+    @property
+    def trained_tokens(self) -> int:
+        """What is paid for."""
+        return self.tokens * self.epochs
+
+    @property
+    def cost(self) -> float | None:
+        """In the currency of the price."""
+        if self.price_per_million_tokens is None:
+            return None
+        return self.trained_tokens * self.price_per_million_tokens / 1e6
+
+    def __str__(self) -> str:
+        cost = "its cost is not known (price_per_million_tokens is not given)"
+        if self.cost is not None:
+            cost = f"about {self.cost:.2f} at {self.price_per_million_tokens:g} per million"
+        return (
+            f"{self.examples} examples with about {self.tokens:,} tokens, {self.epochs} epochs: "
+            f"about {self.trained_tokens:,} trained tokens, {cost}"
+        )
+
+
+def bill(examples: Sequence[dict[str, Any]], epochs: int, price: float | None) -> Bill:
+    """What training on these will cost."""
+    return Bill(len(examples), sum(map(count_tokens, examples)), epochs, price)

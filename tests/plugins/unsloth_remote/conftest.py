@@ -1,0 +1,105 @@
+"""The real line (store, runner, gateway, adapter) with a provider that runs on this machine."""
+
+import asyncio
+import contextlib
+import time
+
+import pytest
+
+import agl
+from agl_adapters import TraceToChats
+
+
+class Token:
+    """What azure-core takes for an access token."""
+
+    def __init__(self, token: str) -> None:
+        self.token = token
+        self.expires_on = int(time.time()) + 3600
+        self.refresh_on = None
+
+
+class Login:
+    """A credential like those of azure-identity."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    def get_token(self, *scopes: str, **options: object) -> Token:
+        return Token(self._token)
+
+
+@pytest.fixture(autouse=True)
+def _no_keys_of_ours(monkeypatch):
+    for name in ("AZURE_OPENAI_API_KEY", "AZURE_OPENAI_AD_TOKEN", "TINKER_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def azure():
+    """A local Azure, running."""
+    pytest.importorskip("openai")
+    pytest.importorskip("azure.mgmt.cognitiveservices")
+    from .azure_server import Azure
+
+    server = Azure()
+    server.server.start()
+    yield server
+    server.server.stop()
+
+
+@pytest.fixture
+def sft(azure, tmp_path):
+    """Builds an ``AzureSFT`` for the local Azure."""
+
+    def build(**options):
+        defaults = {
+            "endpoint": azure.url,
+            "base_deployment": "base",
+            "base_model": "gpt-base-2026-01-01",
+            "subscription_id": "sub-1",
+            "resource_group": "group-1",
+            "account_name": "acme",
+            "api_key": azure.key,
+            "credential": Login(azure.token),
+            "management_url": azure.url,
+            "poll_seconds": 0.02,
+            "iterations": 1,
+            "rollouts_per_task": 16,
+            "data_filter_ratio": 1.0,
+            "min_reward": 1.0,
+            "run_dir": str(tmp_path / "run"),
+            "show_progress": False,
+        }
+        from agl_unsloth.azure import AzureSFT
+
+        return AzureSFT(**{**defaults, **options})
+
+    return build
+
+
+@pytest.fixture
+async def line():
+    """Runs an algorithm and one runner beside it."""
+    from agl.execution.events import ThreadingEvent
+
+    store = agl.InMemoryLightningStore()
+
+    async def run(agent, algorithm, train=None, val=None, adapter=None):
+        algorithm.set_store(store)
+        algorithm.set_adapter(adapter or TraceToChats())
+        algorithm.set_llm_proxy(agl.LLMProxy())
+        runner, event = agl.LitAgentRunner(agl.OtelTracer(), grace_seconds=0.1), ThreadingEvent()
+        with runner.run_context(agent=agent, store=store):
+            running = asyncio.create_task(runner.iter(event=event))
+            try:
+                await algorithm.run(train, val)
+            finally:
+                event.set()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await running
+        return algorithm
+
+    run.store = store
+    yield run
+    await store.close()
