@@ -252,10 +252,10 @@ async def anthropic_messages(base_url: str) -> str:
     return "".join(block.text for block in last.content if block.type == "text")
 
 
-async def _agent_framework(client: Any) -> str:
+async def _agent_framework(client: Any, **options: Any) -> str:
     from agent_framework import Agent
 
-    agent = Agent(client=client, name=AGENT, tools=[get_weather])
+    agent = Agent(client=client, name=AGENT, tools=[get_weather], default_options=options)
     return (await agent.run(QUESTION)).text
 
 
@@ -270,7 +270,9 @@ async def agent_framework_chat(base_url: str) -> str:
 async def agent_framework_responses(base_url: str) -> str:
     from agent_framework.openai import OpenAIChatClient
 
-    return await _agent_framework(OpenAIChatClient("echo", base_url=base_url, api_key=KEY))
+    # Otherwise it sends only what is new, and asks the server for the rest of the conversation.
+    client = OpenAIChatClient("echo", base_url=base_url, api_key=KEY)
+    return await _agent_framework(client, store=False)
 
 
 async def crewai_crew(base_url: str) -> str:

@@ -50,8 +50,14 @@ def node_folder() -> Path:
     return folder
 
 
-async def claude_code(base_url: str, question: str = QUESTION) -> str:
-    """Claude Code, the CLI that the SDK's wheel bundles; the tool is a function of this process."""
+async def claude_code(base_url: str, question: str = QUESTION, **variables: str) -> str:
+    """Claude Code, the CLI that the SDK's wheel bundles; the tool is a function of this process.
+
+    Args:
+        base_url: Of the gateway, or of a server of Anthropic's API.
+        question: What the user says.
+        variables: For its environment, beside those of ``claude_variables``.
+    """
     import claude_agent_sdk as sdk
 
     @sdk.tool("get_weather", "The weather in a city.", {"city": str})
@@ -62,9 +68,9 @@ async def claude_code(base_url: str, question: str = QUESTION) -> str:
         options = sdk.ClaudeAgentOptions(
             model="echo",
             mcp_servers={"city": sdk.create_sdk_mcp_server("city", tools=[weather])},
-            allowed_tools=["mcp__city__get_weather"],
+            allowed_tools=["mcp__city__get_weather", "Read", "Write", "Bash"],
             cwd=home,
-            env=claude_variables(base_url, home),
+            env=claude_variables(base_url, home) | variables,
         )
         answer = ""
         async for message in sdk.query(prompt=question, options=options):
@@ -82,6 +88,8 @@ def claude_variables(base_url: str, home: str) -> dict[str, str]:
         "ANTHROPIC_CUSTOM_HEADERS": f"x-agl-agent: {AGENT}",
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
         "DISABLE_TELEMETRY": "1",
+        # All tools from the first call on, so that each prompt begins with the one before it.
+        "ENABLE_TOOL_SEARCH": "false",
     }
 
 

@@ -17,8 +17,11 @@ def reply(request: dict[str, Any]) -> dict[str, Any] | str:
     if "final_answer" in names and has_result:
         return call("final_answer", {"answer": ANSWER})
     if names and not has_result:
-        # Claude Code offers some dozens of its own beside it.
-        return call(next(name for name in names if "get_weather" in name), {"city": "Paris"})
+        # Claude Code offers dozens of its own beside it, and may keep it back until it is found.
+        name = next((name for name in names if "get_weather" in name), None)
+        if name is None:
+            return call("ToolSearch", {"query": "get_weather"})
+        return call(name, {"city": "Paris"})
     if request.get("response_format"):
         return json.dumps({"text": ANSWER})
     return ANSWER

@@ -1,0 +1,85 @@
+"""One agent under one tracer, in a process that notes what tries to leave the machine.
+
+    python closed_network.py TRACER    # an agent of three libraries, under that tracer
+    python closed_network.py --init LIBRARY    # agentops.init or weave.init, to see that it notes
+
+Prints JSON: the agent's answers, and every look-up, connection and datagram to elsewhere, those of
+exit handlers and threads included. Whatever tries gets an error, as where there is no network.
+"""
+
+import asyncio
+import atexit
+import contextlib
+import json
+import os
+import sys
+from typing import Any
+
+LOCAL = (None, "", "127.0.0.1", "localhost", "::1", "0.0.0.0")
+KEYS = ("AGENTOPS_API_KEY", "ANTHROPIC_API_KEY", "LANGSMITH_API_KEY", "OPENAI_API_KEY")
+left: list[str] = []
+answers: list[str] = []
+
+
+def watch(event: str, arguments: tuple[Any, ...]) -> None:
+    """Refuse what goes to another machine."""
+    if event in ("socket.getaddrinfo", "socket.gethostbyname"):
+        target = arguments[0]
+        host = target.decode() if isinstance(target, bytes) else target
+    elif event in ("socket.connect", "socket.sendto", "socket.sendmsg"):
+        target = arguments[1]
+        host = target[0] if isinstance(target, tuple) else None
+    else:
+        return
+    if host not in LOCAL:
+        left.append(f"{event} {target}")
+        raise OSError(f"the network is closed in this process: {event} {target}")
+
+
+def report() -> None:
+    """Registered first, and so run last of all exit handlers."""
+    print(json.dumps({"answers": answers, "left": left}), flush=True)
+
+
+async def run(name: str) -> None:
+    """OpenAI's client, its Agents SDK and LangChain."""
+    from frameworks import langchain_agent, openai_agents_chat, openai_chat
+    from scene import reply
+
+    import agl
+    from agl.plugins import load
+    from agl.testing.echo_llm import EchoLLM
+
+    store = agl.InMemoryLightningStore()
+    tracer = load("agl.tracers", name)()
+    with tracer.lifespan(), EchoLLM(reply) as llm:
+        for agent in (openai_chat, openai_agents_chat, langchain_agent):
+            rollout = await store.start_rollout(input="task")
+            ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
+            async with tracer.trace_context(store=store, **ids):
+                answers.append(await agent(llm.url))
+                agl.emit_reward(1.0)
+
+
+def init(library: str) -> None:
+    """What no tracer may do."""
+    with contextlib.suppress(Exception):
+        if library == "agentops":
+            import agentops
+
+            agentops.init(auto_start_session=False)
+        else:
+            import weave
+
+            weave.init("agl/test")
+
+
+if __name__ == "__main__":
+    atexit.register(report)
+    os.environ.update({key: "sk-must-not-leave" for key in KEYS})
+    os.environ["WANDB_API_KEY"] = "0123456789abcdef0123456789abcdef01234567"
+    sys.addaudithook(watch)
+    if sys.argv[1] == "--init":
+        init(sys.argv[2])
+    else:
+        asyncio.run(run(sys.argv[1]))

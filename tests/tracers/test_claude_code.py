@@ -1,0 +1,115 @@
+"""Claude Code, whole: its own tools, its search for tools, its subagents, through the gateway."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from processes import claude_code
+from scene import AGENT, ANSWER, reply
+from test_frameworks import proxy_before
+
+import agl
+from agl.store.memory import InMemoryLightningStore
+from agl.testing.echo_llm import EchoLLM
+from agl.types import ModelCall
+from agl_adapters import TraceToRows
+from agl_adapters.calls import model_calls
+from agl_adapters.rows import RowSet
+
+pytest.importorskip("claude_agent_sdk")
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture(autouse=True)
+def once(tracer_name: str) -> None:
+    if tracer_name != "otel":
+        pytest.skip("the gateway's spans are the same under every tracer")
+
+
+async def run(
+    store: InMemoryLightningStore,
+    answer: Callable[[dict[str, Any]], Any],
+    question: str,
+    **variables: str,
+) -> tuple[str, list[ModelCall], RowSet]:
+    with EchoLLM(answer) as llm:
+        proxy = proxy_before(llm, store)
+        await proxy.start()
+        try:
+            rollout = await store.start_rollout(input="task")
+            ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
+            async with agl.OtelTracer().trace_context(store=store, **ids):
+                text = await claude_code(proxy.as_resource(**ids).endpoint, question, **variables)
+                agl.emit_reward(1.0)
+        finally:
+            await proxy.stop()
+    spans = list(await store.query_spans(rollout.rollout_id))
+    return text, model_calls(spans), TraceToRows(agent_match=AGENT).adapt(spans)
+
+
+def calls_in_turn(*turns: Any) -> Callable[[dict[str, Any]], Any]:
+    """Answer with these, by how many answers the conversation already has."""
+
+    def answer(request: dict[str, Any]) -> Any:
+        said = sum(message["role"] == "assistant" for message in request["messages"])
+        turn = turns[said]
+        return turn if isinstance(turn, str) else tool_call(f"call_{said}", *turn)
+
+    return answer
+
+
+def tool_call(call_id: str, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    function = {"name": name, "arguments": json.dumps(arguments)}
+    call = {"id": call_id, "type": "function", "function": function}
+    return {"role": "assistant", "content": "", "tool_calls": [call]}
+
+
+async def test_a_task_with_its_own_tools_is_one_row(memory_store: InMemoryLightningStore) -> None:
+    turns = calls_in_turn(
+        ("Bash", {"command": "echo six > number.txt && cat number.txt", "description": "write"}),
+        ("Bash", {"command": "cat missing.txt", "description": "fail"}),
+        ("Read", {"file_path": "/etc/hostname"}),
+        "done",
+    )
+    text, calls, rows = await run(memory_store, turns, "Write a number to a file.")
+    assert text == "done"
+    assert [call.error for call in calls] == [None] * 4
+    results = [m["content"] for m in calls[-1].messages if m["role"] == "tool"]
+    assert results[0] == "six"
+    assert "No such file" in results[1]
+    (row,) = rows.rows
+    assert len(row.call_ids) == 4
+    assert row.reward == 1.0
+    assert rows.ledger.exclusions == []
+
+
+async def test_a_tool_that_it_has_to_search_for_first(memory_store: InMemoryLightningStore) -> None:
+    text, calls, rows = await run(
+        memory_store, reply, "What is the weather in Paris?", ENABLE_TOOL_SEARCH="true"
+    )
+    assert text == ANSWER
+    assert [call.error for call in calls] == [None] * 3
+    offered = [{tool["function"]["name"] for tool in call.tools} for call in calls]
+    assert "mcp__city__get_weather" not in offered[0]
+    assert offered[1] - offered[0] == {"mcp__city__get_weather"}
+    # The definitions stand at the beginning of the prompt, which is therefore another one.
+    assert [len(row.call_ids) for row in rows.rows] == [1, 2]
+    assert rows.rows[1].row_break is not None
+
+
+async def test_a_subagent_is_in_rows_of_its_own(memory_store: InMemoryLightningStore) -> None:
+    task = {"description": "look", "prompt": "Look around.", "subagent_type": "Explore"}
+    main = calls_in_turn(("Agent", {**task, "run_in_background": False}), "all done")
+
+    def answer(request: dict[str, Any]) -> Any:
+        is_main = "Ask a subagent" in json.dumps(request["messages"])
+        return main(request) if is_main else "nothing there"
+
+    text, calls, rows = await run(
+        memory_store, answer, "Ask a subagent.", ANTHROPIC_DEFAULT_HAIKU_MODEL="echo"
+    )
+    assert text == "all done"
+    assert [call.error for call in calls] == [None] * 3
+    assert "nothing there" in str(calls[-1].messages)
+    assert sum(len(row.call_ids) for row in rows.rows) == 3
