@@ -19,7 +19,7 @@ _HOME = {
     "Version": "agl_unsloth.versions",
 }
 
-__all__ = ["AzureSFT", "DPO", "SFT", "FineTuning", "Served", "Version", "__version__"]
+__all__ = ["DPO", "SFT", "AzureSFT", "FineTuning", "Served", "Version", "__version__"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,106 @@
+"""Which engine trains, found out before anything is rolled out."""
+
+import asyncio
+import json
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from agl.errors import ConfigError
+from agl_unsloth.options import Engine
+
+LIBRARIES = ("agl_unsloth", "trl", "peft", "torch", "transformers", "unsloth", "bitsandbytes")
+_LOOK = (
+    "import importlib.util, json; "
+    f"print(json.dumps({{n: importlib.util.find_spec(n) is not None for n in {LIBRARIES!r}}}))"
+)
+INSTALL_UNSLOTH = "see 'Install Unsloth' in docs/howto/fine-tune.md"
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """An engine, and why it is this one."""
+
+    engine: Engine
+    because: str
+
+
+async def choose_engine(wanted: str, python: str | None, *, lora: bool, four_bit: bool) -> Chosen:
+    """What ``auto`` means in an environment; other names as they are, if they can be used.
+
+    Unsloth is imported once for that, in a process of its own: only then is it known whether it
+    works with the torch and the hardware that are there.
+
+    Args:
+        wanted: ``auto``, ``unsloth`` or ``trl``.
+        python: The interpreter that trains; None for this one.
+        lora: Whether an adapter is trained.
+        four_bit: Whether the weights are loaded in 4 bits.
+
+    Raises:
+        ConfigError: Something that is needed is not there; it says what to install where.
+    """
+    interpreter = python or sys.executable
+    has = await _libraries(interpreter)
+    where = "" if python is None else f" in the environment of {python}"
+    if not has["agl_unsloth"]:
+        raise ConfigError(
+            f"agl-unsloth itself is not installed{where}. Run: pip install agl-unsloth"
+        )
+    problem: str | None = None
+    if wanted in ("auto", "unsloth"):
+        problem = "it is not installed" if not has["unsloth"] else await _try_unsloth(interpreter)
+        if problem is None:
+            chosen = Chosen("unsloth", "it is installed and can be imported")
+            _check(has, "unsloth", where, four_bit=four_bit, peft=False)
+            return chosen
+        if wanted == "unsloth":
+            raise ConfigError(
+                f"engine 'unsloth' cannot be used{where}: {problem}; {INSTALL_UNSLOTH}"
+            )
+    _check(has, "trl", where, four_bit=four_bit, peft=lora)
+    return Chosen("trl", f"Unsloth: {problem}" if problem else "it was asked for")
+
+
+def _check(has: dict[str, bool], engine: str, where: str, *, four_bit: bool, peft: bool) -> None:
+    needed = ["torch", "transformers", "trl"]
+    needed += ["peft"] if peft else []
+    needed += ["bitsandbytes"] if four_bit else []
+    missing = [name for name in needed if not has[name]]
+    if missing:
+        uses = {"peft": " (for lora_rank above 0)", "bitsandbytes": " (for load_in_4bit)"}
+        listed = ", ".join(f"{name!r}{uses.get(name, '')}" for name in missing)
+        raise ConfigError(
+            f"engine {engine!r} needs {listed}, not installed{where}. Run: pip install "
+            f"{' '.join(missing)}"
+        )
+
+
+async def _libraries(interpreter: str) -> dict[str, bool]:
+    code, out, error = await _run(interpreter, _LOOK)
+    if code != 0:
+        raise ConfigError(f"python {interpreter!r} cannot be run: {error}")
+    found: dict[str, bool] = json.loads(out.splitlines()[-1])
+    return found
+
+
+async def _try_unsloth(interpreter: str) -> str | None:
+    """None when it works, else the reason."""
+    code, _, error = await _run(interpreter, "import unsloth")
+    return None if code == 0 else f"importing it failed: {error}"
+
+
+async def _run(interpreter: str, program: str) -> tuple[int, str, str]:
+    """Exit code, output, and the last line of the errors."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *(interpreter, "-c", program),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+    except OSError as failure:
+        return 1, "", failure.strerror or str(failure)
+    out, error = await process.communicate()
+    lines: Any = [line for line in error.decode(errors="replace").splitlines() if line.strip()]
+    return process.returncode or 0, out.decode(), lines[-1].strip() if lines else "no message"

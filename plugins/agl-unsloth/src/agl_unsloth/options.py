@@ -1,0 +1,46 @@
+"""What a training process is told, as JSON: the only thing that it and the run share."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Method = Literal["sft", "dpo"]
+Engine = Literal["trl", "unsloth"]
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """Of one training; those of a version are in its model card."""
+
+    learning_rate: float
+    epochs: float
+    batch_size: int
+    gradient_accumulation: int
+    lora_rank: int
+    """0 trains all weights."""
+    lora_alpha: int
+    lora_targets: list[str] | None
+    """Names of modules; None takes all linear layers but the head."""
+    load_in_4bit: bool
+    max_length: int | None
+    """Longest example, in tokens; none is cut."""
+    weights: str
+    """Type of the weights that are saved: bfloat16 or float16."""
+    seed: int
+    threads: int | None
+    beta: float = 0.1
+    """Of DPO."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """One training."""
+
+    method: Method
+    engine: Engine
+    model: str
+    """Folder or name of the version to begin with."""
+    examples: str
+    """JSON lines."""
+    out: str
+    """Folder for the weights and the tokenizer."""
+    options: TrainingOptions

@@ -1,0 +1,193 @@
+"""Who serves a version: vLLM or ``agl serve`` as a child process, or an address that is there."""
+
+import asyncio
+import contextlib
+import importlib.util
+import json
+import shutil
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from agl.errors import AlgorithmError, ConfigError
+from agl.serving import bind
+from agl_unsloth.children import child, tail
+from agl_unsloth.loop import MODEL_NAME, Served
+from agl_unsloth.versions import Version
+
+HOST = "127.0.0.1"
+POLL_SECONDS = 0.25
+
+
+@dataclass(frozen=True)
+class ServerOptions:
+    """How versions are served."""
+
+    kind: str
+    """``vllm``, ``torch``, or an address that ends in ``/v1``."""
+    port: int
+    """0 takes a free one."""
+    arguments: tuple[str, ...]
+    """Further ones, for the command."""
+    ready_seconds: float
+    reload_command: tuple[str, ...]
+    """For an address: makes its server load a version."""
+    seed: int
+
+    @property
+    def is_address(self) -> bool:
+        """Whether the server is none of ours."""
+        return self.kind.startswith(("http://", "https://"))
+
+
+def choose_server(name: str) -> str:
+    """What ``auto`` means here; other names as they are, if they can be used.
+
+    Raises:
+        ConfigError: Nothing is installed that could serve, or the name is none.
+    """
+    if name.startswith(("http://", "https://")):
+        return name.rstrip("/")
+    has_vllm = importlib.util.find_spec("vllm") is not None or shutil.which("vllm") is not None
+    has_torch = bool(metadata.entry_points(group="agl.commands", name="serve"))
+    match name:
+        case "auto" if has_vllm and _has_gpu():
+            return "vllm"
+        case "auto" if has_torch:
+            return "torch"
+        case "auto":
+            raise ConfigError(
+                "server: nothing here can serve a model. Run: pip install vllm (with a GPU), or "
+                "pip install agl-torch (a small server, CPU or GPU); or give a server's address"
+            )
+        case "vllm" if not has_vllm:
+            raise ConfigError(
+                "server 'vllm': vllm is not installed here. Run: pip install vllm, or choose "
+                "server 'torch'"
+            )
+        case "torch" if not has_torch:
+            raise ConfigError(
+                "server 'torch' is 'agl serve' of agl-torch, which is not installed here. Run: "
+                "pip install agl-torch"
+            )
+        case "vllm" | "torch":
+            return name
+        case _:
+            raise ConfigError(
+                f"server {name!r}: expected auto, vllm, torch, or an address as "
+                "http://127.0.0.1:8000/v1"
+            )
+
+
+def check_port(options: ServerOptions) -> None:
+    """Refuse a port in use.
+
+    Raises:
+        ConfigError: It is.
+    """
+    if not options.is_address and options.port:
+        bind(HOST, options.port).close()
+
+
+@contextlib.asynccontextmanager
+async def serve(version: Version, options: ServerOptions, logs: Path) -> AsyncGenerator[Served]:
+    """A block in which a version answers.
+
+    Raises:
+        ConfigError: The port is in use.
+        AlgorithmError: The server ended, or was not ready in time; with the end of its log.
+    """
+    log = logs / f"server-{version.number:04d}.log"
+    if options.is_address:
+        yield await _use_address(version, options, log)
+        return
+    with contextlib.closing(bind(HOST, options.port)) as sock:
+        port = sock.getsockname()[1]
+    async with child(_command(version, options, port), log) as process:
+        await _wait_until_ready(f"http://{HOST}:{port}", process, log, options)
+        yield _served(f"http://{HOST}:{port}/v1", MODEL_NAME)
+
+
+def _command(version: Version, options: ServerOptions, port: int) -> list[str]:
+    if options.kind == "torch":
+        return [
+            *(sys.executable, "-c", "from agl.cli import main; main()", "serve", version.ref),
+            *("--host", HOST, "--port", str(port), "--name", MODEL_NAME),
+            # Equal seeds would give every version the same luck.
+            *("--seed", str(options.seed + version.number)),
+            *("--weights-version", str(version.number), *options.arguments),
+        ]
+    program = shutil.which("vllm")
+    start = [program] if program else [sys.executable, "-m", "vllm.entrypoints.cli.main"]
+    return [
+        *(*start, "serve", version.ref, "--host", HOST, "--port", str(port)),
+        *("--served-model-name", MODEL_NAME, "--seed", str(options.seed + version.number)),
+        *options.arguments,
+    ]
+
+
+async def _wait_until_ready(
+    url: str, process: asyncio.subprocess.Process, log: Path, options: ServerOptions
+) -> None:
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + options.ready_seconds
+    while process.returncode is None and loop.time() < deadline:
+        with contextlib.suppress(OSError):
+            await asyncio.to_thread(_get, f"{url}/health")
+            return
+        await asyncio.sleep(POLL_SECONDS)
+    what = (
+        f"was not ready after {options.ready_seconds:g} seconds (server_timeout_seconds)"
+        if process.returncode is None
+        else f"ended with exit code {process.returncode}"
+    )
+    raise AlgorithmError(f"server {options.kind!r} {what}. The end of {log}:\n{tail(log)}")
+
+
+async def _use_address(version: Version, options: ServerOptions, log: Path) -> Served:
+    if options.reload_command:
+        command = [
+            part.replace("{model}", version.ref).replace("{version}", str(version.number))
+            for part in options.reload_command
+        ]
+        async with child(command, log) as process:
+            if await process.wait() != 0:
+                raise AlgorithmError(
+                    f"reload_command ended with exit code {process.returncode}. The end of "
+                    f"{log}:\n{tail(log)}"
+                )
+    try:
+        answer = json.loads(await asyncio.to_thread(_get, f"{options.kind}/models"))
+        names = [str(model["id"]) for model in answer["data"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise AlgorithmError(
+            f"server {options.kind!r} does not say which models it has (GET /models): {error!r}"
+        ) from error
+    # One that was told to load a folder calls it so, or keeps a name of its own.
+    known = [name for name in names if name in (version.ref, MODEL_NAME)] or names
+    if not known:
+        raise AlgorithmError(f"server {options.kind!r} has no model")
+    return _served(options.kind, known[0])
+
+
+def _served(url: str, model: str) -> Served:
+    return Served({"model": f"hosted_vllm/{model}", "api_base": url})
+
+
+def _get(url: str) -> bytes:
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        return answer.read()
+
+
+def _has_gpu() -> bool:
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return False
+    answer: Any = subprocess.run([program, "-L"], capture_output=True, check=False)
+    return answer.returncode == 0 and b"GPU" in answer.stdout

@@ -1,0 +1,63 @@
+"""One training, in a process of its own: ``python -m agl_unsloth.training ORDER.json``.
+
+Memory, of a GPU too, returns with the end of the process. Beside the weights it leaves
+``RESULT`` in the folder that it was told: what was learned, as numbers. Nothing of ``agl`` is
+imported here, so that it may run in an environment of its own (see the option ``python``).
+"""
+
+import json
+import logging
+import os
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from agl_unsloth.options import Order, TrainingOptions
+
+RESULT = "training.json"
+"""In ``Order.out``: the metrics of the training."""
+TRAINER_FOLDER = "trainer"
+"""In ``Order.out`` while it trains: what the library writes."""
+
+
+def main(arguments: list[str]) -> None:
+    """Train what the order says."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    order = read_order(Path(arguments[0]))
+    if order.engine == "unsloth":
+        # Before anything of transformers or TRL is imported: it changes both.
+        from agl_unsloth.engine_unsloth import train
+    else:
+        from agl_unsloth.engine_trl import train
+    Path(order.out).mkdir(parents=True, exist_ok=True)
+    start = time.perf_counter()
+    metrics = train(order, read_examples(Path(order.examples)))
+    metrics["seconds"] = time.perf_counter() - start
+    metrics["engine"] = engine_name(order.engine)
+    (Path(order.out) / RESULT).write_text(json.dumps(metrics, indent=2) + "\n")
+
+
+def read_order(path: Path) -> Order:
+    """The order in a file."""
+    values = json.loads(path.read_text())
+    return Order(**{**values, "options": TrainingOptions(**values["options"])})
+
+
+def read_examples(path: Path) -> list[dict[str, Any]]:
+    """JSON lines."""
+    with path.open() as lines:
+        return [json.loads(line) for line in lines]
+
+
+def engine_name(engine: str) -> str:
+    """The engine with the versions of its libraries."""
+    names = ["unsloth", "trl"] if engine == "unsloth" else ["trl"]
+    return ", ".join(f"{name} {metadata.version(name)}" for name in [*names, "transformers"])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
