@@ -159,6 +159,7 @@ async def test_results_of_tools_continue_the_prompt_token_by_token(bench, client
         ({"thinking": {"type": "disabled"}}, {"reasoning_effort": "none"}),
         ({"thinking": {"type": "adaptive"}}, {}),
         ({"thinking": {"type": "adaptive", "display": "updates"}}, {}),
+        ({"thinking": {"type": "adaptive", "display": "omitted"}}, {}),
         ({"context_management": {"edits": [{"type": KEEP_THINKING, "keep": "all"}]}}, {}),
         (
             {
@@ -276,7 +277,7 @@ async def test_why_it_stopped_is_translated(bench, client, choice: dict, expecte
         ({"max_tokens": "many"}, "max_tokens: expected a whole number, got 'many'"),
         ({"temprature": 1}, "temprature: unknown; did you mean 'temperature'?"),
         ({"thinking": {"type": "between_tools"}}, "thinking.type"),
-        ({"thinking": {"type": "adaptive", "display": "omitted"}}, "thinking.display"),
+        ({"thinking": {"type": "adaptive", "display": "blinking"}}, "thinking.display"),
         (
             {"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}},
             "context_management.edits.0.type: got 'clear_tool_uses_20250919'",

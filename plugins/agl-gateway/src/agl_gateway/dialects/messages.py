@@ -273,9 +273,10 @@ def _effort_of_thinking(thinking: Fields | None) -> str | None:
     if thinking is None:
         return None
     kind = thinking.one_of("type", ("enabled", "adaptive", "disabled"), "see 'thinking'")
-    # "updates" is what Claude Code asks for; it takes the whole as well.
-    why = "what the model thought is always shown"
-    thinking.one_of("display", ("summarized", "updates"), why)
+    # Claude Code asks for "updates", and its subagents for "omitted". All of it comes nonetheless:
+    # there is no signature to keep it in, and it has to come back with the next request.
+    why = "what the model thought always comes whole"
+    thinking.one_of("display", ("summarized", "updates", "omitted"), why)
     budget = thinking.need("budget_tokens", int) if kind == "enabled" else None
     thinking.end()
     if budget is None:
