@@ -112,6 +112,10 @@ class Groups:
             self._held.pop(held.request.uid, None)
         return Settled(self._record.take([h.collected for h in touched.values()], settle.step))
 
+    def validated(self) -> Settled:
+        """Metrics of the validation that has ended."""
+        return Settled(self._record.take_validation())
+
     async def end(self) -> None:
         """Account for everything that verl never trained."""
         for held in list(self._held.values()):
@@ -129,8 +133,8 @@ class Groups:
         except TimeoutError:
             # What has not ended is cancelled by now; asked again under its key, all is there.
             logger.error(
-                "task %d (%s, %d rollouts, step %d) has not ended in %s seconds, so it is cancelled: "
-                "%s",
+                "task %d (%s, %d rollouts, step %d) has not ended in %s seconds, "
+                "so it is cancelled: %s",
                 request.index,
                 "val" if request.validate else "train",
                 request.copies,

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from agl.errors import AlgorithmError, ConfigError
 from agl.serving import ServerThread
 from agl_verl.backend import MODEL_NAME, Serving, TokenBackend
-from agl_verl.messages import Backend, GroupAnswer, GroupRequest, Settle
+from agl_verl.messages import Backend, GroupAnswer, GroupRequest, Settle, Validated
 from agl_verl.options import Options
 
 logger = logging.getLogger("agl.verl")
@@ -131,8 +131,8 @@ class AglManager:
             self._groups.add(future)
             future.add_done_callback(self._groups.discard)
 
-    def settle(self, settle: Settle) -> dict[str, float]:
-        """Tell the algorithm what a step trained; returns its metrics."""
+    def settle(self, settle: Settle | Validated) -> dict[str, float]:
+        """Tell the algorithm what a step trained, or validated; returns its metrics."""
         return self._wait(self._ask(settle), SETTLE_SECONDS).metrics
 
     def check(self) -> None:

@@ -78,11 +78,21 @@ class Settle:
     advantages: dict[str, list[float | None]]
     """Key of the row, as ``row_key`` makes it, to one advantage per call of it: the mean over its
     tokens. None for a call of which rollout correction rejected every token."""
+    metrics: dict[str, float] = field(default_factory=dict[str, float])
+    """verl's, of the step."""
+
+
+@dataclass(frozen=True)
+class Validated:
+    """A validation is over."""
+
+    step: int
+    metrics: dict[str, float]
 
 
 @dataclass(frozen=True)
 class Settled:
-    """The answer to ``Settle``."""
+    """The answer to ``Settle`` and ``Validated``: metrics of agl."""
 
     metrics: dict[str, float] = field(default_factory=dict[str, float])
 
@@ -92,5 +102,5 @@ def row_key(uid: str, session: int, number: int) -> str:
     return f"{uid}_{session}_{number}"
 
 
-Message = Backend | GroupRequest | Settle
+Message = Backend | GroupRequest | Settle | Validated
 Answer = GroupAnswer | Settled | None | Any

@@ -1,6 +1,6 @@
 """The options of agl that verl's configuration has no place for."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 
@@ -10,7 +10,6 @@ class Options:
 
     max_failed_groups: int | None = None
     """See ``VERL``."""
-    environment: dict[str, str] = field(default_factory=dict[str, str])
     trainer_cls: Any = None
     """A class, or its path."""
     manager_cls: Any = None

@@ -9,12 +9,15 @@
   this run knows nothing
 - ``agl/staleness/mean``, ``agl/staleness/max``: training steps between the request for a group and
   its training
-- ``agl/val/failed``: validation rollouts since the last step that did not succeed, and so are in
-  none of verl's validation metrics
+
+Of a validation:
+
+- ``val-agl/reward/mean`` over rollouts with a reward; ``val-agl/rollouts/succeeded``
+- ``val-agl/rollouts/failed``: those are in none of verl's validation metrics
 """
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from agl.accounts import deviation
@@ -29,19 +32,33 @@ class Record:
 
     dropped: int = 0
     unknown_rows: int = 0
+    val_rewards: list[float] = field(default_factory=list[float])
+    val_rollouts: int = 0
     val_failed: int = 0
 
     def validated(self, collected: "Collected") -> None:
         """A validation group has ended."""
+        self.val_rewards += collected.rewards
+        self.val_rollouts += len(collected.ended)
         self.val_failed += collected.num_failed
+
+    def take_validation(self) -> dict[str, float]:
+        """The metrics of a validation; counting starts again."""
+        rewards, count, failed = self.val_rewards, self.val_rollouts, self.val_failed
+        self.val_rewards, self.val_rollouts, self.val_failed = [], 0, 0
+        mean = {"val-agl/reward/mean": sum(rewards) / len(rewards)} if rewards else {}
+        return {
+            **mean,
+            "val-agl/rollouts/succeeded": float(count - failed),
+            "val-agl/rollouts/failed": float(failed),
+        }
 
     def take(self, groups: "list[Collected]", step: int) -> dict[str, float]:
         """The metrics of a step; counting starts again."""
         metrics = group_metrics(groups, step)
         metrics["agl/groups/dropped"] = float(self.dropped)
         metrics["agl/rows/of_an_earlier_run"] = float(self.unknown_rows)
-        metrics["agl/val/failed"] = float(self.val_failed)
-        self.dropped = self.unknown_rows = self.val_failed = 0
+        self.dropped = self.unknown_rows = 0
         return metrics
 
 

@@ -7,7 +7,7 @@ that ``trainer.v1.trainer_mode`` names.
 from typing import TYPE_CHECKING, Any
 
 from agl.errors import ConfigError
-from agl_verl.messages import Settle
+from agl_verl.messages import Settle, Validated
 from agl_verl.rows import RowNotes
 from agl_verl.trainer_mixin import RolloutAdvantages
 
@@ -33,8 +33,25 @@ class Accounted:
         super()._compute_metrics(  # pyright: ignore
             batch, metrics, timing_raw, global_steps=global_steps, epoch=epoch
         )
-        settle = Settle(step=global_steps, advantages=advantages_of(batch))
+        settle = Settle(global_steps, advantages_of(batch), _numbers(metrics))
         metrics.update(self.agent_loop_manager.settle(settle))
+
+    def _validate(self) -> dict[str, float]:
+        metrics = super()._validate()  # pyright: ignore
+        step: int = self.global_steps  # pyright: ignore
+        metrics.update(self.agent_loop_manager.settle(Validated(step, _numbers(metrics))))
+        return metrics
+
+
+def _numbers(metrics: dict[str, Any]) -> dict[str, float]:
+    """What of verl's metrics is a number, as plain floats."""
+    found: dict[str, float] = {}
+    for name, value in metrics.items():
+        try:
+            found[name] = float(value)
+        except (TypeError, ValueError):
+            continue
+    return found
 
 
 def advantages_of(batch: Any) -> dict[str, list[float | None]]:
@@ -119,7 +136,7 @@ def load_class(given: Any, base: type, option: str) -> type:
 
 
 def _tolerate_flush(module: Any) -> None:
-    """verl 0.9.1 calls ``logger.info(message, flush=True)`` in separate_async, which is an error."""
+    """In separate_async verl 0.9.1 calls ``logger.info(message, flush=True)``, an error."""
     import logging
 
     class ToleratesFlush(logging.LoggerAdapter[Any]):

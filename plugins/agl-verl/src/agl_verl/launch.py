@@ -1,0 +1,109 @@
+"""Starts verl from the algorithm's process, and waits for its end."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from agl.errors import AglError, AlgorithmError
+from agl_verl.link import Handler, open_link, serve
+from agl_verl.options import Options
+from agl_verl.preflight import check_cluster
+
+logger = logging.getLogger("agl.verl")
+
+
+class _Starter:
+    """What ``run_ppo`` takes for a class of task runners; it is asked for one when Ray is up."""
+
+    def __init__(self, config: Any, options: Options, on_start: Callable[[Any, Any], None]) -> None:
+        self._config, self._options, self._on_start = config, options, on_start
+        self._actor_options: dict[str, Any] = {}
+
+    def options(self, **options: Any) -> "_Starter":
+        """As verl calls it, to profile the task runner."""
+        self._actor_options = options
+        return self
+
+    def remote(self) -> Any:
+        """Start the task runner and the link to it."""
+        import ray
+
+        from agl_verl.task_runner import AglTaskRunner
+
+        check_cluster(self._config, ray.cluster_resources())
+        link = open_link()
+        actor_class: Any = AglTaskRunner
+        actor = actor_class.options(**self._actor_options).remote()
+        self._on_start(link, actor)
+        return _Runner(actor, link, self._options)
+
+
+class _Runner:
+    """The task runner as ``run_ppo`` calls it: ``runner.run.remote(config)``."""
+
+    def __init__(self, actor: Any, link: Any, options: Options) -> None:
+        self._actor, self._link, self._options = actor, link, options
+
+    @property
+    def run(self) -> "_Runner":
+        return self
+
+    def remote(self, config: Any) -> Any:
+        return self._actor.run.remote(config, self._link, self._options)
+
+
+async def launch(config: Any, options: Options, handler: Handler) -> None:
+    """Run verl to the end, answering its questions meanwhile.
+
+    Raises:
+        ConfigError: The cluster is too small.
+        AlgorithmError: verl failed; the message is its own, the cause is attached.
+    """
+    import ray
+
+    loop = asyncio.get_running_loop()
+    started: asyncio.Future[tuple[Any, Any]] = loop.create_future()
+    was_connected = ray.is_initialized()
+
+    def on_start(link: Any, actor: Any) -> None:
+        loop.call_soon_threadsafe(started.set_result, (link, actor))
+
+    starter = _Starter(config, options, on_start)
+    running = asyncio.ensure_future(asyncio.to_thread(_run, config, starter))
+    serving: asyncio.Task[None] | None = None
+    try:
+        await asyncio.wait([running, started], return_when=asyncio.FIRST_COMPLETED)
+        if started.done():
+            serving = asyncio.create_task(serve(started.result()[0], handler))
+            await asyncio.wait([running, serving], return_when=asyncio.FIRST_COMPLETED)
+            if serving.done() and not running.done():
+                raise AlgorithmError("the line to verl broke") from serving.exception()
+        await running
+    finally:
+        if serving is not None:
+            serving.cancel()
+            await asyncio.wait([serving])
+        if started.done() and not running.done():
+            with contextlib.suppress(Exception):
+                await asyncio.to_thread(ray.kill, started.result()[1])
+        await asyncio.wait([running])
+        running.exception()  # it is told already, or we were cancelled
+        if not was_connected:
+            await asyncio.to_thread(ray.shutdown)
+
+
+def _run(config: Any, starter: _Starter) -> None:
+    from ray.exceptions import RayError, RayTaskError
+    from verl.trainer.main_ppo import run_ppo
+
+    try:
+        run_ppo(config, task_runner_class=starter)
+    except RayTaskError as error:
+        cause: Any = error.cause
+        if isinstance(cause, AglError):
+            raise type(cause)(str(cause)) from error
+        raise AlgorithmError(f"verl failed: {type(cause).__name__}: {cause}") from error
+    except RayError as error:
+        raise AlgorithmError(f"verl's process died: {type(error).__name__}: {error}") from error

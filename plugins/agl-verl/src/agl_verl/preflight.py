@@ -1,0 +1,121 @@
+"""Looks before a run whether it can work: what would hang or fail late is said at once.
+
+verl and Ray wait for ever, without a word, for CPUs that a cluster does not have.
+"""
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from agl.errors import ConfigError
+
+CPUS_PER_RANK = 3
+"""verl's placement groups: so many CPUs for each training process."""
+CPUS_PER_SERVER = 2
+"""Beside a rollout server that has GPUs of its own."""
+SPARE_CPUS = 3
+"""For actors that need one to be placed, and none later: load balancer and others."""
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a run asks of Ray; CPUs are a declaration there, processes share what there is."""
+
+    gpus: int
+    cpus: int
+
+
+def needs(config: Any) -> Needs:
+    """What a configuration asks of Ray.
+
+    Args:
+        config: verl's whole configuration.
+    """
+    ranks = int(config.trainer.nnodes) * int(config.trainer.n_gpus_per_node)
+    rollout = config.actor_rollout_ref.rollout
+    separate = config.trainer.v1.trainer_mode == "separate_async"
+    servers = int(rollout.nnodes) * int(rollout.n_gpus_per_node) if separate else 0
+    units = int(config.transfer_queue.backend.SimpleStorage.num_data_storage_units)
+    # The task runner and the queue's controller have one each.
+    others = 1 + 1 + units + int(config.reward.num_workers) + SPARE_CPUS
+    return Needs(ranks + servers, CPUS_PER_RANK * ranks + CPUS_PER_SERVER * servers + others)
+
+
+def prepare_ray(config: Any) -> None:
+    """Set how many CPUs a cluster of our own declares, where the configuration does not say.
+
+    Raises:
+        ConfigError: It says too few.
+    """
+    from omegaconf import open_dict
+
+    init = config.ray_kwargs.ray_init
+    if init.get("address") or os.environ.get("RAY_ADDRESS"):
+        with open_dict(init):
+            init.pop("num_cpus", None)  # Ray refuses it for a cluster that runs
+        return
+    needed = needs(config).cpus
+    given = init.get("num_cpus")
+    if given is None:
+        with open_dict(init):
+            init.num_cpus = max(needed, os.cpu_count() or 1)
+    elif int(given) < needed:
+        raise ConfigError(
+            f"VERL config: ray_kwargs.ray_init.num_cpus is {given}, and this run needs {needed} "
+            "(a declaration; processes share what the machine has): verl would wait for ever. "
+            "Leave it out"
+        )
+
+
+def check_cluster(config: Any, found: dict[str, float]) -> None:
+    """Compare what the connected cluster has with what the run needs.
+
+    Args:
+        config: verl's whole configuration.
+        found: ``ray.cluster_resources()``.
+
+    Raises:
+        ConfigError: There are too few GPUs or CPUs.
+    """
+    need = needs(config)
+    kind = "NPU" if found.get("NPU") else "GPU"
+    for name, wanted in ((kind, need.gpus), ("CPU", need.cpus)):
+        have = int(found.get(name, 0))
+        if have < wanted:
+            where = (
+                "trainer.n_gpus_per_node x trainer.nnodes and, in the mode separate_async, "
+                "actor_rollout_ref.rollout.n_gpus_per_node x .nnodes"
+                if name == kind
+                else "3 for each training process, and the queue's and other processes"
+            )
+            raise ConfigError(
+                f"the Ray cluster has {have} {name}s and this run needs {wanted} ({where}): verl "
+                "would wait for ever. Give it more, or ask for less"
+            )
+
+
+def check_tasks(config: Any, num_train: int) -> None:
+    """Refuse fewer tasks than a step takes.
+
+    Raises:
+        ConfigError: There are too few.
+    """
+    batch = int(config.data.train_batch_size)
+    if num_train < batch:
+        raise ConfigError(
+            f"VERL: {num_train} training tasks, and a step takes data.train_batch_size = {batch}. "
+            "Give more tasks, or a smaller train_batch_size"
+        )
+
+
+def check_environment() -> None:
+    """Look at what is installed.
+
+    Raises:
+        ConfigError: Packages are missing, do not fit, or keep agl's part from being loaded.
+    """
+    from agl_verl.register import check_registered
+    from agl_verl.versions import check_versions
+
+    check_versions()
+    check_registered()

@@ -1,0 +1,241 @@
+"""One run of ``VERL`` in the algorithm's process: answers verl, publishes the model, notes."""
+
+import json
+import logging
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agl.collect import Collector
+from agl.errors import AlgorithmError, ConfigError
+from agl.types import Dataset
+from agl_verl.groups import Groups, Policy, Resources
+from agl_verl.making import Limits
+from agl_verl.messages import (
+    Answer,
+    Backend,
+    GroupRequest,
+    Message,
+    Settle,
+    Settled,
+    Validated,
+)
+from agl_verl.preflight import check_tasks, prepare_ray
+
+if TYPE_CHECKING:
+    from agl.gateway import Gateway, ModelConfig
+    from agl_verl.algorithm import VERL
+
+logger = logging.getLogger("agl.verl")
+
+LONG_RESPONSE = 8192
+"""Tokens of a row's response, where ``trajectory_max_response_length`` does not say."""
+
+
+def verl_config(
+    config: Any,
+    folder: Path,
+    train: Dataset[Any],
+    val: Dataset[Any] | None,
+) -> Any:
+    """Verl's configuration with what a run of agl sets in it.
+
+    Raises:
+        ConfigError: verl refuses it, or there are too few tasks.
+    """
+    from omegaconf import OmegaConf, open_dict
+    from verl.trainer.ppo.utils import need_critic, need_reference_policy
+    from verl.utils.config import validate_config
+
+    prefix = "agl:"
+    with open_dict(config):
+        config.data.train_files = f"{prefix}{len(train)}"
+        config.data.val_files = f"{prefix}{len(val) if val is not None else 1}"
+        config.data.custom_cls = {"path": "pkg://agl_verl.tasks", "name": "TaskNumbers"}
+        external = config.actor_rollout_ref.model.get("external_lib")
+        libraries = [external] if isinstance(external, str) else list(external or [])
+        # verl hides an error of its plugins; a library that cannot be imported is one.
+        config.actor_rollout_ref.model.external_lib = [*libraries, "agl_verl.register"]
+        if val is None or len(val) == 0:
+            if config.trainer.test_freq > 0 or config.trainer.val_only:
+                raise ConfigError(
+                    "VERL config: trainer.test_freq and val_only ask for validation, and there are "
+                    "no validation tasks; pass Trainer.fit(val_dataset=...)"
+                )
+            config.trainer.val_before_train = False
+        if str(config.trainer.default_local_dir).startswith("checkpoints/"):
+            config.trainer.default_local_dir = str(folder / "checkpoints")
+    check_tasks(config, len(train))
+    prepare_ray(config)
+    resolved = OmegaConf.create(OmegaConf.to_container(config, resolve=True))
+    try:
+        validate_config(resolved, need_reference_policy(resolved), need_critic(resolved))
+    except (AssertionError, ValueError, TypeError) as error:
+        raise ConfigError(f"VERL config: verl refuses it: {error}") from error
+    return config
+
+
+class Run:
+    """From the first question of verl to the last line of the summary.
+
+    Args:
+        options: The algorithm.
+        gateway: What agents call.
+        config: verl's whole configuration.
+        folder: For metrics and summary.
+        train: Tasks.
+        val: Tasks, or None.
+    """
+
+    def __init__(
+        self,
+        options: "VERL",
+        gateway: "Gateway",
+        config: Any,
+        folder: Path,
+        train: Dataset[Any],
+        val: Dataset[Any] | None,
+    ) -> None:
+        self._options, self._gateway, self._config = options, gateway, config
+        self._folder = folder
+        self._train = train
+        self._val: Dataset[Any] = val if val is not None else []
+        self._groups: Groups | None = None
+        self._start = time.perf_counter()
+        self._rewards: list[float | None] = []
+        self._val_rewards: list[tuple[int, float | None]] = []
+        self._last_step = 0
+        folder.mkdir(parents=True, exist_ok=True)
+
+    async def answer(self, message: Message) -> Answer:
+        """Answer a question of verl."""
+        if isinstance(message, Backend):
+            self._groups = await self._open(message)
+            return None
+        groups = self._groups
+        if groups is None:
+            raise AlgorithmError("verl asked for rollouts before it served the model")
+        if isinstance(message, GroupRequest):
+            if self._options.is_budget_spent():
+                raise AlgorithmError("the budget of the run is spent")
+            return await groups.run(message)
+        if isinstance(message, Settle):
+            settled = await groups.settle(message)
+            self._step(message, settled)
+            return settled
+        settled = groups.validated()
+        self._validation(message, settled)
+        return settled
+
+    async def end(self) -> dict[str, Any]:
+        """Account for the rest, and write the summary."""
+        if self._groups is not None:
+            await self._groups.end()
+        summary: dict[str, Any] = {
+            "algorithm": self._options.algorithm,
+            "steps": self._last_step,
+            "seconds": time.perf_counter() - self._start,
+            "rewards": self._rewards,
+            "val_rewards": self._val_rewards,
+            **(self._groups.totals.summary() if self._groups is not None else {}),
+            "checkpoints": str(self._config.trainer.default_local_dir),
+            "run_dir": str(self._folder),
+        }
+        (self._folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+        return summary
+
+    async def _open(self, backend: Backend) -> Groups:
+        """Put the gateway before the model, publish it, and be ready for groups."""
+        options, rollout = self._options, self._config.actor_rollout_ref.rollout
+        train = _sampling(rollout)
+        val = _sampling(rollout.val_kwargs)
+        parameters: dict[str, Any] = {
+            "model": f"hosted_vllm/{backend.model}",
+            "api_base": backend.url,
+        }
+        if backend.api_key is not None:
+            parameters["api_key"] = backend.api_key
+        entry: ModelConfig = {
+            "model_name": backend.model,
+            "litellm_params": parameters,
+            # verl takes the policy at these settings, whatever the agent asks for.
+            "forced_parameters": {"train": train, "val": val},
+        }
+        gateway = self._gateway
+        gateway.set_store(options.get_store())
+        gateway.update_model_list([entry])
+        if not gateway.is_running():
+            await gateway.start()
+        resources = Resources(
+            train=await self._publish(backend.model, train["temperature"]),
+            val=await self._publish(backend.model, val["temperature"]),
+        )
+        collector = Collector(
+            options.get_store(), gateway, options.get_adapter(), options.rollout_config
+        )
+        return Groups(
+            store=options.get_store(),
+            collector=collector,
+            train=self._train,
+            val=self._val,
+            resources=resources,
+            policy=self._policy(),
+        )
+
+    def _policy(self) -> Policy:
+        options, data = self._options, self._config.data
+        ours = options.ours
+        answer = int(data.max_response_length)
+        longest = max(answer, LONG_RESPONSE) if ours.level == "trajectory" else answer
+        return Policy(
+            level=ours.level,
+            limits=Limits(
+                prompt=ours.max_prompt_length or int(data.max_prompt_length),
+                response=ours.max_response_length or longest,
+            ),
+            keep_incomplete=options.failed_rollouts == "keep",
+            timeout_seconds=options.group_timeout_seconds,
+        )
+
+    async def _publish(self, model: str, temperature: float) -> str:
+        sampling = {
+            "temperature": temperature,
+            "max_tokens": int(self._config.data.max_response_length),
+        }
+        llm = self._gateway.as_resource(model=model, sampling_parameters=sampling)
+        options = self._options
+        resources = {**(options.get_initial_resources() or {}), options.resource_name: llm}
+        return (await options.get_store().add_resources(resources)).resources_id
+
+    def _step(self, settle: Settle, settled: Settled) -> None:
+        reward = settled.metrics.get("agl/reward/mean")
+        self._last_step = settle.step
+        self._rewards.append(reward)
+        self._write({"step": settle.step, **settle.metrics, **settled.metrics})
+        logger.info(
+            "step %d: reward %s, %d calls trained",
+            settle.step,
+            "none" if reward is None else f"{reward:.3f}",
+            settled.metrics.get("agl/calls/trained", 0),
+        )
+
+    def _validation(self, validated: Validated, settled: Settled) -> None:
+        reward = settled.metrics.get("val-agl/reward/mean")
+        self._val_rewards.append((validated.step, reward))
+        self._write({"step": validated.step, **validated.metrics, **settled.metrics})
+        shown = "none" if reward is None else f"{reward:.3f}"
+        logger.info("after step %d: held-out reward %s", validated.step, shown)
+
+    def _write(self, line: dict[str, Any]) -> None:
+        with (self._folder / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+def _sampling(section: Any) -> dict[str, Any]:
+    """Forced sampling parameters: those that verl's section names."""
+    top_k = int(section.top_k)
+    return {
+        "temperature": float(section.temperature),
+        "top_p": float(section.top_p),
+        **({"top_k": top_k} if top_k > 0 else {}),
+    }
