@@ -8,8 +8,8 @@ The loop is that of ``loop``; here is what an iteration asks of Azure:
 3. upload them, start one job, wait for it, delete the uploaded file
 
 Every step that costs money stands in the run's journal, under these events: ``stated`` (the cost,
-before anything is sent), ``uploaded``, ``job``, ``job failed``, ``job done``, ``deployed``,
-``deployment deleted``, ``file deleted``. A run that was killed finds its job there, or, when it
+before anything is sent), ``uploaded``, ``job``, ``job failed``, ``file deleted``, ``deployed``,
+``deployment deleted``. A run that was killed finds its job there, or, when it
 died before it could write the entry, at Azure by the file that the job trains on; so no job is
 started, and paid for, twice.
 """
@@ -22,11 +22,12 @@ import os
 import re
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from agl.errors import AglError, AlgorithmError, ConfigError
+from agl.errors import AlgorithmError, ConfigError
 from agl.types import Dataset
 from agl_unsloth.azure_data import MAX_BYTES, MIN_EXAMPLES, Bill, bill, example_of_chat
 from agl_unsloth.loop import FineTuning, Served
@@ -35,7 +36,9 @@ from agl_unsloth.versions import Version
 
 if TYPE_CHECKING:
     from agl.collect import Collected
-    from agl_unsloth.azure_service import AzureService, FinishedJob
+    from agl_unsloth.azure_deployments import Deployments
+    from agl_unsloth.azure_jobs import Jobs
+    from agl_unsloth.azure_service import AzureService
 
 logger = logging.getLogger("agl.unsloth.azure")
 
@@ -213,7 +216,7 @@ class AzureSFT(FineTuning):
         self.poll_seconds, self.job_timeout_seconds = poll_seconds, job_timeout_seconds
         self.deployment_timeout_seconds = deployment_timeout_seconds
         self.api_version, self.management_url = api_version, management_url
-        self._service: AzureService | None = None
+        self._opened: _Azure | None = None
 
     # --- the loop's questions
 
@@ -248,6 +251,8 @@ class AzureSFT(FineTuning):
 
     async def prepare(self) -> Version:
         """Open the resource, and look whether key, login and names are right."""
+        from agl_unsloth.azure_deployments import Deployments
+        from agl_unsloth.azure_jobs import JobOptions, Jobs
         from agl_unsloth.azure_service import AzureService, Patience, Place, needs_extra
 
         place = Place(
@@ -265,10 +270,24 @@ class AzureSFT(FineTuning):
         )
         key = self.api_key or os.environ.get("AZURE_OPENAI_API_KEY") or None
         try:
-            self._service = AzureService(place, key, self.credential, patience)
-            names = await self._service.list_deployments()
+            service = AzureService(place, key, self.credential, patience)
         except ImportError as error:
             raise needs_extra(error) from None
+        journal = self.session.journal
+        job_options = JobOptions(self.suffix, self._hyperparameters(), self.seed, self.keep_files)
+        self._opened = _Azure(
+            service,
+            Jobs(service, journal, self.session.run_id, job_options),
+            Deployments(
+                service,
+                journal,
+                self.deployment_name,
+                self.max_deployments,
+                self.sku,
+                self.capacity,
+            ),
+        )
+        names = await service.list_deployments()
         if self.base_deployment not in names:
             raise ConfigError(
                 f"azure-sft: there is no deployment {self.base_deployment!r} in "
@@ -280,13 +299,12 @@ class AzureSFT(FineTuning):
     async def _serving(self, version: Version) -> AsyncGenerator[Served]:
         name = self.base_deployment
         if version.number > 0:
-            name = self.name_of(version.number)
-            await self._deploy(name, version)
+            name = await self._azure.deployments.ensure(version)
         yield Served(
             {
                 "model": f"openai/{name}",
                 "api_base": f"{self.endpoint}/openai/v1",
-                "api_key": await self._azure.key_or_token(),
+                "api_key": await self._azure.service.key_or_token(),
             }
         )
 
@@ -333,7 +351,7 @@ class AzureSFT(FineTuning):
         """State the cost, upload, and have one job make version ``number``."""
         content = await asyncio.to_thread(examples.read_bytes)
         cost = self._state(content, number)
-        job = await self._job(content, version, number)
+        job = await self._azure.jobs.finish(content, version, number)
         metrics: dict[str, Any] = {
             "examples": cost.examples,
             "epochs": cost.epochs,
@@ -348,16 +366,13 @@ class AzureSFT(FineTuning):
 
     async def clean_up(self) -> None:
         """Delete deployments that shall not stay, and say which ones do."""
-        service, self._service = self._service, None
-        if service is None:
+        opened, self._opened = self._opened, None
+        if opened is None:
             return
         try:
-            left = self._deployed()
-            finished = self._session is not None and self._is_finished()
-            while left and (
-                len(left) > self.max_deployments or (finished and not self.keep_deployment)
-            ):
-                await self._delete_deployment(left.pop(0), service)
+            gone = self._is_finished() and not self.keep_deployment
+            await opened.deployments.prune(0 if gone else self.max_deployments)
+            left = opened.deployments.names()
             if left:
                 logger.warning(
                     "azure-sft: these deployments stay at Azure, and each costs by the hour until "
@@ -365,7 +380,7 @@ class AzureSFT(FineTuning):
                     ", ".join(left),
                 )
         finally:
-            await service.close()
+            await opened.service.close()
 
     # --- money
 
@@ -374,7 +389,8 @@ class AzureSFT(FineTuning):
         session = self.session
         lines = [json.loads(line) for line in content.splitlines()]
         cost = bill(lines, self.epochs, self.price_per_million_tokens)
-        if session.journal.last("job", version=number) is None:
+        started = self._azure.jobs.started(number) is not None
+        if not started:
             logger.info("iteration %d: %s", number, cost)
         if session.journal.last("stated", version=number) is None:
             session.journal.append(
@@ -408,77 +424,13 @@ class AzureSFT(FineTuning):
             for entry in session.journal.all("trained")
         )
         total, most = before + cost.trained_tokens, self.max_trained_tokens
-        if most is not None and total > most and self._job_entry(number) is None:
+        if most is not None and total > most and not started:
             raise AlgorithmError(
                 f"azure-sft: iteration {number} would train about {cost.trained_tokens:,} tokens, "
                 f"{total:,} with those before, and max_trained_tokens is {most:,}. Nothing was "
                 "sent. Raise it, or lower epochs or data_filter_ratio"
             )
         return cost
-
-    # --- jobs
-
-    async def _job(self, content: bytes, version: Version, number: int) -> "FinishedJob":
-        from agl_unsloth.azure_service import JobFailedError
-
-        journal = self.session.journal
-        rounds = len(journal.all("job failed", version=number))
-        entry = self._job_entry(number)
-        uploaded = journal.last("uploaded", version=number, round=rounds)
-        if entry is None:
-            if uploaded is None:
-                name = f"agl-{self.session.run_id}-v{number:02d}-{rounds}.jsonl"
-                file_id = await self._azure.upload(name, content)
-                uploaded = journal.append("uploaded", version=number, round=rounds, file_id=file_id)
-            await self._azure.wait_for_file(uploaded["file_id"])
-            job_id = await self._azure.start_job(
-                model=version.ref,
-                file_id=uploaded["file_id"],
-                suffix=f"{self.suffix}-v{number:02d}",
-                hyperparameters=self._hyperparameters(),
-                seed=self.seed,
-            )
-            entry = journal.append("job", version=number, round=rounds, job_id=job_id)
-            logger.info("iteration %d: started fine-tuning job %s", number, job_id)
-        job_id = entry["job_id"]
-        try:
-            job = await self._azure.wait_for_job(job_id)
-        except JobFailedError:
-            journal.append("job failed", version=number, job_id=job_id)
-            await self._delete_file(uploaded, number)
-            raise
-        except asyncio.CancelledError:
-            logger.warning(
-                "azure-sft: job %s goes on at Azure, and is paid for. Run again with run_dir=%r to "
-                "take it up, or cancel it there",
-                job_id,
-                str(self.session.folder),
-            )
-            raise
-        if journal.last("job done", version=number) is None:
-            journal.append(
-                "job done",
-                version=number,
-                job_id=job_id,
-                model=job.model,
-                trained_tokens=job.trained_tokens,
-            )
-        await self._delete_file(uploaded, number)
-        return job
-
-    def _job_entry(self, number: int) -> dict[str, Any] | None:
-        """The job of a version that has not failed, as far as is known."""
-        journal = self.session.journal
-        rounds = len(journal.all("job failed", version=number))
-        return journal.last("job", version=number, round=rounds)
-
-    async def _delete_file(self, uploaded: dict[str, Any] | None, number: int) -> None:
-        journal = self.session.journal
-        if self.keep_files or uploaded is None:
-            return
-        if journal.last("file deleted", file_id=uploaded["file_id"]) is None:
-            await self._azure.delete_file(uploaded["file_id"])
-            journal.append("file deleted", version=number, file_id=uploaded["file_id"])
 
     def _hyperparameters(self) -> dict[str, Any]:
         # Always with epochs: left to Azure, nobody could say before what a job costs.
@@ -489,65 +441,22 @@ class AzureSFT(FineTuning):
         }
         return {name: value for name, value in given.items() if value is not None}
 
-    # --- deployments
-
-    def name_of(self, number: int) -> str:
-        """The deployment of a version."""
-        return f"{self.deployment_name}_v{number:02d}"
-
-    async def _deploy(self, name: str, version: Version) -> None:
-        from agl_unsloth.azure_errors import DeploymentFailedError
-
-        there = await self._azure.model_of(name)
-        if there is None:
-            others = [other for other in self._deployed() if other != name]
-            while len(others) >= self.max_deployments:
-                await self._delete_deployment(others.pop(0), self._azure)
-        elif there != version.ref:
-            raise ConfigError(
-                f"azure-sft: deployment {name!r} is there already, with the model {there!r} and "
-                f"not {version.ref!r} of this run. Give another deployment_name, or delete it"
-            )
-        if name not in self._deployed():
-            # Before it is asked for: one that is only half begun costs as well.
-            self.session.journal.append("deployed", name=name, model=version.ref)
-        try:
-            if there is None:
-                logger.info("deploying %s as %s", version.ref, name)
-                await self._azure.deploy(name, version.ref, self.sku, self.capacity)
-            await self._azure.wait_for_deployment(name)
-        except DeploymentFailedError:
-            await self._delete_deployment(name, self._azure)
-            raise
-        except AglError:
-            if await self._azure.model_of(name) is None:  # it was refused: nothing is there
-                self.session.journal.append("deployment deleted", name=name)
-            raise
-
-    def _deployed(self) -> list[str]:
-        """Deployments of this run that have not been deleted, oldest first."""
-        if self._session is None:
-            return []
-        names: list[str] = []
-        for entry in self._session.journal.entries:
-            if entry["event"] == "deployed":
-                names.append(entry["name"])
-            elif entry["event"] == "deployment deleted" and entry["name"] in names:
-                names.remove(entry["name"])
-        return names
-
-    async def _delete_deployment(self, name: str, service: "AzureService") -> None:
-        logger.info("deleting deployment %s", name)
-        await service.delete_deployment(name)
-        self.session.journal.append("deployment deleted", name=name)
-
     def _is_finished(self) -> bool:
         trained = self.session.journal.last("trained")
         return trained is not None and trained["version"] >= self.iterations
 
     @property
-    def _azure(self) -> "AzureService":
-        return self._need("service", self._service)
+    def _azure(self) -> "_Azure":
+        return self._need("service", self._opened)
+
+
+@dataclass
+class _Azure:
+    """What is open while a run runs."""
+
+    service: "AzureService"
+    jobs: "Jobs"
+    deployments: "Deployments"
 
 
 class _DryRunOver(Exception):

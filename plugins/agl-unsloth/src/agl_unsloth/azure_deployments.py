@@ -1,0 +1,96 @@
+"""The deployments of a run: one per version, few at a time, none forgotten.
+
+A deployment of a fine-tuned model costs by the hour, used or not. So each is in the journal before
+it is asked for, the oldest go before a new one comes, and the end of a run says which ones stay.
+"""
+
+import logging
+from typing import TYPE_CHECKING
+
+from agl.errors import AglError, ConfigError
+from agl_unsloth.azure_errors import DeploymentFailedError
+
+if TYPE_CHECKING:
+    from agl_unsloth.azure_service import AzureService
+    from agl_unsloth.journal import Journal
+    from agl_unsloth.versions import Version
+
+logger = logging.getLogger("agl.unsloth.azure")
+
+
+class Deployments:
+    """Those of one run.
+
+    Args:
+        service: The resource.
+        journal: Of the run.
+        prefix: A version's deployment is called ``PREFIX_v01`` and so on.
+        most: So many exist at once.
+        sku: Their kind.
+        capacity: Of each, in thousands of tokens per minute.
+    """
+
+    def __init__(
+        self,
+        service: "AzureService",
+        journal: "Journal",
+        prefix: str,
+        most: int,
+        sku: str,
+        capacity: int,
+    ) -> None:
+        self._service, self._journal = service, journal
+        self._prefix, self._most, self._sku, self._capacity = prefix, most, sku, capacity
+
+    async def ensure(self, version: "Version") -> str:
+        """The name of a version's deployment; it answers calls when this returns.
+
+        Raises:
+            ConfigError: Something else has its name.
+            AlgorithmError: Azure refused it, or it did not get ready.
+        """
+        name = f"{self._prefix}_v{version.number:02d}"
+        there = await self._service.model_of(name)
+        if there not in (None, version.ref):
+            raise ConfigError(
+                f"azure-sft: deployment {name!r} is there already, with the model {there!r} and "
+                f"not {version.ref!r} of this run. Give another deployment_name, or delete it"
+            )
+        if there is None:
+            await self.prune(self._most - 1, keep=name)
+        if name not in self.names():
+            self._journal.append("deployed", name=name, model=version.ref)
+        try:
+            if there is None:
+                logger.info("deploying %s as %s", version.ref, name)
+                await self._service.deploy(name, version.ref, self._sku, self._capacity)
+            await self._service.wait_for_deployment(name)
+        except DeploymentFailedError:
+            await self._delete(name)
+            raise
+        except AglError:
+            if await self._service.model_of(name) is None:  # it was refused: nothing is there
+                self._journal.append("deployment deleted", name=name)
+            raise
+        return name
+
+    def names(self) -> list[str]:
+        """Those that have not been deleted, oldest first."""
+        names: list[str] = []
+        for entry in self._journal.entries:
+            if entry["event"] == "deployed":
+                names.append(entry["name"])
+            elif entry["event"] == "deployment deleted" and entry["name"] in names:
+                names.remove(entry["name"])
+        return names
+
+    async def prune(self, most: int, keep: str | None = None) -> None:
+        """Delete the oldest until there are at most so many, ``keep`` not counted."""
+        names = [name for name in self.names() if name != keep]
+        for name in names[: max(0, len(names) - most)]:
+            await self._delete(name)
+
+    async def _delete(self, name: str) -> None:
+        logger.info("deleting deployment %s", name)
+        await self._service.delete_deployment(name)
+        self._journal.append("deployment deleted", name=name)

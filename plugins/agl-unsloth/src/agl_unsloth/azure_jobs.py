@@ -1,0 +1,102 @@
+"""The fine-tuning jobs of a run: each is paid for once, and its file does not stay behind."""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from agl_unsloth.azure_errors import JobFailedError
+
+if TYPE_CHECKING:
+    from agl_unsloth.azure_service import AzureService, FinishedJob
+    from agl_unsloth.journal import Entry, Journal
+    from agl_unsloth.versions import Version
+
+logger = logging.getLogger("agl.unsloth.azure")
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """Of every job of a run."""
+
+    suffix: str
+    hyperparameters: dict[str, Any]
+    seed: int
+    keep_files: bool
+
+
+class Jobs:
+    """Those of one run.
+
+    Args:
+        service: The resource.
+        journal: Of the run.
+        run_id: Of the run; in the names of its files.
+        options: Of every job.
+    """
+
+    def __init__(
+        self, service: "AzureService", journal: "Journal", run_id: str, options: JobOptions
+    ) -> None:
+        self._service, self._journal = service, journal
+        self._run_id, self._options = run_id, options
+
+    def started(self, number: int) -> "Entry | None":
+        """The entry of a version's job; not of one that failed."""
+        return self._journal.last("job", version=number, round=self._round(number))
+
+    async def finish(self, content: bytes, version: "Version", number: int) -> "FinishedJob":
+        """The job that makes version ``number`` out of ``version``, started where it was not.
+
+        Raises:
+            ConfigError: Azure does not take the key, the model or the file.
+            AlgorithmError: The job failed, or Azure did; run again to go on.
+        """
+        entry = self.started(number)
+        if entry is None:
+            entry = await self._start(content, version, number)
+        try:
+            job = await self._service.wait_for_job(entry["job_id"])
+        except JobFailedError:
+            self._journal.append("job failed", version=number, job_id=entry["job_id"])
+            await self._delete_file(entry["file_id"])
+            raise
+        except asyncio.CancelledError:
+            logger.warning(
+                "azure-sft: job %s goes on at Azure, and is paid for. Run again with the run_dir "
+                "%s to take it up, or cancel it there",
+                entry["job_id"],
+                self._journal.path.parent,
+            )
+            raise
+        await self._delete_file(entry["file_id"])
+        return job
+
+    async def _start(self, content: bytes, version: "Version", number: int) -> "Entry":
+        journal, round_ = self._journal, self._round(number)
+        uploaded = journal.last("uploaded", version=number, round=round_)
+        if uploaded is None:
+            name = f"agl-{self._run_id}-v{number:02d}-{round_}.jsonl"
+            file_id = await self._service.upload(name, content)
+            uploaded = journal.append("uploaded", version=number, round=round_, file_id=file_id)
+        file_id = uploaded["file_id"]
+        await self._service.wait_for_file(file_id)
+        job_id = await self._service.start_job(
+            model=version.ref,
+            file_id=file_id,
+            suffix=f"{self._options.suffix}-v{number:02d}",
+            hyperparameters=self._options.hyperparameters,
+            seed=self._options.seed,
+        )
+        logger.info("iteration %d: fine-tuning job %s trains %s", number, job_id, version.ref)
+        return journal.append("job", version=number, round=round_, job_id=job_id, file_id=file_id)
+
+    def _round(self, number: int) -> int:
+        """How many jobs of a version have failed."""
+        return len(self._journal.all("job failed", version=number))
+
+    async def _delete_file(self, file_id: str) -> None:
+        deleted = self._journal.last("file deleted", file_id=file_id)
+        if not self._options.keep_files and deleted is None:
+            await self._service.delete_file(file_id)
+            self._journal.append("file deleted", file_id=file_id)
