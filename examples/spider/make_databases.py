@@ -2,9 +2,9 @@
 
     python make_databases.py [FOLDER]
 
-The folder gets the layout of Spider: ``database/<db_id>/*.sqlite``. Each database has two files, of
-one schema and different rows: a query that returns the right rows of one by luck fails in the other.
-The questions and their reference queries are in ``questions.jsonl``.
+The folder gets the layout of Spider: ``database/<db_id>/*.sqlite``. Each database has two files,
+of one schema and different rows: a query that returns the right rows of one by luck fails in the
+other. The questions and their reference queries are in ``questions.jsonl``.
 """
 
 import os
@@ -90,7 +90,8 @@ SCHEMAS = {
         CREATE TABLE course (
             course_id INTEGER PRIMARY KEY, title TEXT,
             teacher_id INTEGER REFERENCES teacher(teacher_id), credits INTEGER);
-        CREATE TABLE student (student_id INTEGER PRIMARY KEY, name TEXT, grade INTEGER, age INTEGER);
+        CREATE TABLE student (
+            student_id INTEGER PRIMARY KEY, name TEXT, grade INTEGER, age INTEGER);
         CREATE TABLE enrolment (
             student_id INTEGER REFERENCES student(student_id),
             course_id INTEGER REFERENCES course(course_id), mark INTEGER);
@@ -142,10 +143,11 @@ def concerts(draw: Draw) -> Rows:
         f"{word} Night"
         for word in ["Autumn", "Blue", "Crazy", "Desert", "Electric", "First", "Golden"]
     ]
+    stadiums = [f"{side} Arena" for side in ("North", "East", "South", "West", "Lake", "Hill")]
     return {
         "singer": zip(range(1, 13), draw.names(12), draw.cover(COUNTRIES, 12),
                       draw.numbers(19, 70, 12), strict=True),
-        "stadium": zip(range(1, 7), [f"{c} Arena" for c in ["North", "East", "South", "West", "Lake", "Hill"]],
+        "stadium": zip(range(1, 7), stadiums,
                        draw.cover(CITIES, 6), draw.numbers(2000, 60000, 6, 500), strict=True),
         "concert": zip(range(1, 8), titles, draw.cover([2021, 2022, 2023], 7),
                        draw.cover(range(1, 6), 7), strict=True),

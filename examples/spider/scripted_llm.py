@@ -1,7 +1,7 @@
 """A model server for dry runs without a model: it knows the reference queries by heart.
 
-For every second question it writes a query that cannot run at first, says so when asked to check it,
-and writes the right one when asked to rewrite it.
+For every second question it writes a query that cannot run at first, says so when asked to check
+it, and writes the right one when asked to rewrite it.
 """
 
 import re
