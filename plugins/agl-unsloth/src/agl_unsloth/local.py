@@ -74,7 +74,10 @@ class LocalFineTuning(FineTuning):
             max_length=(training.max_length, 2),
             torch_threads=(training.threads, 1),
         )
-        self.model, self.engine, self.python, self.server = str(model), engine, python, server
+        folder = Path(model)
+        # Absolute where it is a folder: a run may be continued from elsewhere.
+        self.model = str(folder.resolve() if folder.is_dir() else model)
+        self.engine, self.python, self.server = engine, python, server
         self.training, self.check_memory = training, check_memory
         self._server_options = ServerOptions(
             kind=server,

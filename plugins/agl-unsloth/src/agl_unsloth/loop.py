@@ -240,7 +240,7 @@ class FineTuning(Algorithm):
 
         folder = Path(
             self.run_dir or Path("agl-runs") / time.strftime(f"{self.name}-%Y%m%d-%H%M%S")
-        )
+        ).resolve()
         gateway: Any = self.get_llm_proxy()
         retry = RolloutConfig(
             timeout_seconds=self.rollout_timeout_seconds,

@@ -1,0 +1,172 @@
+"""Preference pairs on recorded tokens: one prompt, two answers, two rewards."""
+
+import random
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import TYPE_CHECKING, Any, Literal
+
+from agl.accounts import usable_rows, why_nothing
+from agl.errors import AlgorithmError
+from agl.types import Exclusion
+
+if TYPE_CHECKING:
+    from agl.collect import Collected
+    from agl.types import TrainingRow
+
+Pairing = Literal["matched", "best", "all"]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A call of a row, and what it got."""
+
+    row: int
+    """Position among the usable rows."""
+    call: int
+    """Position in the row."""
+    rollout_id: str
+    prompt: tuple[int, ...]
+    tokens: tuple[int, ...]
+    reward: float
+
+
+def select_pairs(
+    collected: "Collected",
+    *,
+    pairing: Pairing,
+    min_gap: float,
+    max_length: int | None,
+    seed: str,
+) -> list[dict[str, Any]]:
+    """Pairs among the rollouts of one task, shuffled; every call goes into one bin of the ledger.
+
+    Calls belong together whose agent and prompt are the same, token for token. In rollouts of
+    several calls these are the calls up to the one at which the ways part.
+
+    Args:
+        collected: Of one iteration.
+        pairing: Per prompt: ``matched`` pairs the best with the worst, the second best with the
+            second worst and so on; ``best`` makes one pair, of the greatest difference; ``all``
+            makes every pair.
+        min_gap: The rewards of a pair differ by more than this.
+        max_length: Of prompt and answer, in tokens; None for no limit.
+        seed: Of the shuffle, and of the order among equal rewards.
+
+    Returns:
+        ``prompt_ids``, ``chosen_ids``, ``rejected_ids``, and per side reward and rollout.
+    """
+    chance = random.Random(seed)
+    rows: list[tuple[int, TrainingRow]] = []
+    groups: defaultdict[tuple[Any, ...], list[Answer]] = defaultdict(list)
+    too_long: set[tuple[int, int]] = set()
+    for one, numbered in usable_rows(collected):
+        for number, row in numbered:
+            for answer in _answers(len(rows), row):
+                length = len(answer.prompt) + len(answer.tokens)
+                if max_length is not None and length > max_length:
+                    too_long.add((answer.row, answer.call))
+                else:
+                    groups[one.group, row.agent_name, answer.prompt].append(answer)
+            rows.append((number, row))
+    pairs: list[tuple[Answer, Answer]] = []
+    for answers in groups.values():
+        chance.shuffle(answers)
+        pairs += _pairs(answers, pairing, min_gap)
+    used = {(answer.row, answer.call) for pair in pairs for answer in pair}
+    for position, (number, row) in enumerate(rows):
+        _account(collected, position, number, row, used, too_long)
+    chance.shuffle(pairs)
+    return [
+        {
+            "prompt_ids": list(chosen.prompt),
+            "chosen_ids": list(chosen.tokens),
+            "rejected_ids": list(rejected.tokens),
+            "chosen_reward": chosen.reward,
+            "rejected_reward": rejected.reward,
+            "chosen_rollout_id": chosen.rollout_id,
+            "rejected_rollout_id": rejected.rollout_id,
+        }
+        for chosen, rejected in pairs
+    ]
+
+
+def no_pairs(collected: "Collected", iteration: int) -> AlgorithmError:
+    """The error of an iteration without a pair; it says what there was instead."""
+    message = f"iteration {iteration}: there is no preference pair: {why_nothing(collected)}"
+    if "not_paired" in collected.ledger.reasons():
+        message += (
+            ". Rollouts of one task must answer the same prompt in different ways and get "
+            "different rewards: run more rollouts_per_task, or raise the temperature"
+        )
+    return AlgorithmError(message)
+
+
+def _answers(position: int, row: "TrainingRow") -> list[Answer]:
+    return [
+        Answer(
+            row=position,
+            call=call,
+            rollout_id=row.rollout_id,
+            prompt=tuple(row.token_ids[:start]),
+            tokens=tuple(row.token_ids[start:end]),
+            reward=credit.reward or 0.0,
+        )
+        for call, ((start, end), credit) in enumerate(
+            zip(row.call_ranges, row.credits, strict=True)
+        )
+    ]
+
+
+def _pairs(
+    answers: Sequence[Answer], pairing: Pairing, min_gap: float
+) -> list[tuple[Answer, Answer]]:
+    ranked = sorted(answers, key=lambda answer: answer.reward, reverse=True)
+    if pairing == "matched":
+        half = len(ranked) // 2
+        tried = zip(ranked[:half], reversed(ranked), strict=False)
+        return [pair for pair in tried if _differ(*pair, min_gap)]
+    pairs = [pair for pair in combinations(ranked, 2) if _differ(*pair, min_gap)]
+    if pairing == "best":
+        return sorted(pairs, key=lambda pair: pair[1].reward - pair[0].reward)[:1]
+    return pairs
+
+
+def _differ(better: Answer, worse: Answer, min_gap: float) -> bool:
+    return (
+        better.reward - worse.reward > min_gap
+        and better.tokens != worse.tokens
+        and better.rollout_id != worse.rollout_id
+    )
+
+
+def _account(
+    collected: "Collected",
+    position: int,
+    number: int,
+    row: "TrainingRow",
+    used: set[tuple[int, int]],
+    too_long: set[tuple[int, int]],
+) -> None:
+    ledger = collected.ledger
+    kept = [call for call in range(len(row.call_ids)) if (position, call) in used]
+    if kept:
+        ledger.train(row.only(kept), number=number)
+    for call in range(len(row.call_ids)):
+        if call in kept:
+            continue
+        long = (position, call) in too_long
+        ledger.exclude(
+            Exclusion(
+                call_id=row.call_ids[call],
+                rollout_id=row.rollout_id,
+                attempt_id=row.attempt_id,
+                reason="over_length" if long else "not_paired",
+                detail="prompt and answer are longer than max_length"
+                if long
+                else "no other rollout of its task answered this prompt otherwise, for another "
+                "reward, and was free to be paired",
+                credit=row.credits[call],
+            )
+        )
