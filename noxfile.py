@@ -18,6 +18,7 @@ TEST_TOOLS = [
     "pytest>=8.3",
     "pytest-asyncio>=0.25",
     "pytest-timeout>=2.3",
+    "pytest-xdist>=3.6",
     "hypothesis>=6.120",
     OPENAI,
     "opentelemetry-exporter-otlp-proto-http>=1.35",
@@ -26,6 +27,8 @@ TEST_TOOLS = [
     "numpy>=2",
     "pyarrow>=17",
 ]
+# Three on two cores: tests wait more than they compute.
+PARALLEL = ("-n", "3", "--dist", "loadfile")
 # What `docs/reference/frameworks.md` is about; pinned, as that page names versions.
 TRACED_FRAMEWORKS = [
     "openai==3.52.0",
@@ -122,18 +125,25 @@ def crash(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """All tests: the core with only the core installed, then everything with the plugins."""
+    """All tests: the core with only the core installed, then everything with the plugins.
+
+    -- -n 0 runs them one after the other.
+    """
     session.install("./core[testing]", *TEST_TOOLS)
-    environment = {"AGL_STRICT_PLUGINS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    environment = {
+        "AGL_STRICT_PLUGINS": "1",
+        "OMP_NUM_THREADS": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
     core_tests = ["tests/core", "tests/contract", "tests/house"]
-    session.run("pytest", *core_tests, *session.posargs, env=environment)
+    session.run("pytest", *PARALLEL, *core_tests, *session.posargs, env=environment)
     install_all(session)
     # TRL: our loss and gradients are compared with its.
     session.install("matplotlib>=3.9", "trl==1.16.0", "schemathesis>=4", ANTHROPIC)
     session.install("./plugins/agl-apo[gepa]")
     # The contract and house tests again: now the plugins' components and docs take part.
     session.run(
-        "pytest", "tests/plugins", "tests/acceptance", "tests/house", "tests/contract",
+        "pytest", *PARALLEL, "tests/plugins", "tests/acceptance", "tests/house", "tests/contract",
         *session.posargs, env=environment,
     )  # fmt: skip
     if os.environ.get("CI"):
