@@ -1,0 +1,380 @@
+"""Gradients of verl's real training worker beside those of a plain model; a program of its own.
+
+``python maths_engine.py <folder of the model> <file for results> [rank world port]``: verl's
+TrainingWorker (FSDP2 on gloo, no Ray) takes one gradient step with plain SGD, so that what the
+weights lose is the gradient. Beside it a ``transformers`` model, row by row and without verl, gets
+the gradient of the loss written out here. Rank 0 writes per case the largest difference and the
+largest entry of the reference.
+
+It is a process of its own because verl settles on a device when it is imported, and because a
+process group is global.
+"""
+
+import json
+import os
+import sys
+import warnings
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from agl_verl.testing.config import use_cpu
+
+RANK, WORLD = (int(x) for x in (sys.argv[3:5] or ("0", "1")))
+os.environ.update(
+    RANK=str(RANK), WORLD_SIZE=str(WORLD), LOCAL_RANK=str(RANK), HF_HUB_OFFLINE="1",
+    MASTER_ADDR="127.0.0.1", MASTER_PORT=(sys.argv[5:6] or ["29571"])[0],
+    VERL_LOGGING_LEVEL="ERROR",
+)  # fmt: skip
+warnings.simplefilter("ignore")
+use_cpu()
+
+import torch  # noqa: E402
+from tensordict import TensorDict  # noqa: E402
+from transformers import AutoModelForCausalLM, AutoModelForTokenClassification  # noqa: E402
+from verl.utils import tensordict_utils as tu  # noqa: E402
+from verl.workers.config import (  # noqa: E402
+    ActorConfig,
+    CriticConfig,
+    FSDPEngineConfig,
+    FSDPOptimizerConfig,
+    HFModelConfig,
+    PolicyLossConfig,
+    TrainingWorkerConfig,
+)
+from verl.workers.utils.losses import ppo_loss  # noqa: E402
+
+from agl_verl.losses import FIELD, actor_loss, critic_loss, loss_weights  # noqa: E402
+from agl_verl.testing.workers import CPUTrainingWorker  # noqa: E402
+from agl_verl.trainer_mixin import RowContext, estimate, row_context  # noqa: E402
+from agl_verl.trajectories import trajectories  # noqa: E402
+
+torch.set_num_threads(1)
+LOW, HIGH, ENTROPY, KL = 0.1, 0.15, 0.03, 0.05
+CRITIC_CLIP = 0.3
+
+ROLLOUTS: list[tuple[str, float, list[list[int]]]] = [
+    # task, reward, response masks of its rows; zeros are a tool's tokens
+    ("a", 1.0, [[1, 1, 1]]),
+    ("a", 0.0, [[1, 1], [1, 0, 0, 1], [1, 1, 1, 1, 1]]),
+    ("a", 0.5, [[1, 1, 1, 1, 1, 1, 1], [1, 0, 1]]),
+    ("b", 1.0, [[1, 1], [1]]),
+    ("b", 0.0, [[1, 1, 1, 0, 1, 1]]),
+]
+PADDING = 3
+
+
+class Batch:
+    """Twelve rows: nine of five rollouts, three of padding between them."""
+
+    def __init__(self) -> None:
+        generator = torch.Generator().manual_seed(1)
+        self.keys: list[str] = []
+        self.masks: list[list[int]] = []
+        rewards: list[float] = []
+        for number, (task, reward, rows) in enumerate(ROLLOUTS):
+            for index, mask in enumerate(rows):
+                self.keys.append(f"{task}_{number}_{index}")
+                self.masks.append(mask)
+                rewards.append(reward)
+        for number in range(PADDING):
+            place = 4 * number + 1
+            self.keys.insert(place, f"padx_{number}_0")
+            self.masks.insert(place, [0])
+            rewards.insert(place, 0.0)
+        self.padding = [key.startswith("pad") for key in self.keys]
+        self.prompts: list[list[int]] = []
+        self.responses: list[list[int]] = []
+        for mask in self.masks:
+            size = int(torch.randint(2, 9, (1,), generator=generator))
+            self.prompts.append(torch.randint(4, 90, (size,), generator=generator).tolist())
+            self.responses.append(torch.randint(4, 90, (len(mask),), generator=generator).tolist())
+        width = max(map(len, self.masks))
+        self.mask_BL = torch.zeros(len(self.masks), width, dtype=torch.int64)
+        scores_BL = torch.zeros(len(self.masks), width)
+        for row, mask in enumerate(self.masks):
+            self.mask_BL[row, : len(mask)] = torch.tensor(mask)
+            scores_BL[row, len(mask) - 1] = rewards[row]
+
+        def noise(scale: float) -> torch.Tensor:
+            return scale * torch.randn(self.mask_BL.shape, generator=generator)
+
+        self.shift_BL, self.reference_shift_BL = noise(0.2), noise(0.3)
+        self.importance_BL = torch.rand(self.mask_BL.shape, generator=generator) + 0.5
+        self.values_shift_BL, self.returns_BL = noise(0.4), noise(1.0)
+        self.rollouts = trajectories(self.keys, self.padding, self.mask_BL)
+        with row_context(RowContext(self.rollouts, scores_BL)):
+            self.advantages_BL, _ = estimate("grpo", scores_BL, self.mask_BL, {})
+        self.old_BL = torch.zeros(self.mask_BL.shape)
+        self.reference_BL = torch.zeros(self.mask_BL.shape)
+        self.values_BL = torch.zeros(self.mask_BL.shape)
+
+    def nested(self, values: Any, dtype: Any = torch.float32) -> Any:
+        """Rows of a padded tensor, cut to their lengths; or lists."""
+        rows = [
+            torch.as_tensor(values[row][: len(mask)] if torch.is_tensor(values) else values[row])
+            for row, mask in enumerate(self.masks)
+        ]
+        rows = rows[self.mine]
+        return torch.nested.as_nested_tensor([row.to(dtype) for row in rows], layout=torch.jagged)
+
+    @property
+    def mine(self) -> slice:
+        size = len(self.masks) // WORLD
+        return slice(RANK * size, (RANK + 1) * size)
+
+    def data(self, mean: str, importance: bool) -> TensorDict:
+        whole = [p + r for p, r in zip(self.prompts, self.responses, strict=True)]
+        fields = {
+            "prompts": self.nested(self.prompts, torch.int64),
+            "responses": self.nested(self.responses, torch.int64),
+            "input_ids": self.nested(whole, torch.int64),
+            "position_ids": self.nested([list(range(len(x))) for x in whole], torch.int64),
+            "response_mask": self.nested(self.masks, torch.int64),
+            "loss_mask": self.nested(self.masks, torch.int64),
+            "old_log_probs": self.nested(self.old_BL),
+            "ref_log_prob": self.nested(self.reference_BL),
+            "advantages": self.nested(self.advantages_BL),
+            "values": self.nested(self.values_BL),
+            "returns": self.nested(self.returns_BL),
+        }
+        if importance:
+            fields["rollout_is_weights"] = self.nested(self.importance_BL)
+        if mean != "verl":
+            fields[FIELD] = self.nested(loss_weights(self.rollouts, mean, constant=10.0))
+        rows = len(self.masks)
+        data = TensorDict(fields, batch_size=rows // WORLD)
+        tu.assign_non_tensor(
+            data, temperature=1.0, global_batch_size=rows, mini_batch_size=rows, epochs=1, seed=1,
+            dataloader_kwargs={"shuffle": False}, calculate_entropy=True,
+        )  # fmt: skip
+        return data
+
+
+def token_scores(model: Any, batch: Batch, row: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probabilities and entropies of a row's response tokens, from a plain model."""
+    prompt, response = batch.prompts[row], batch.responses[row]
+    logits = model(torch.tensor([prompt + response])).logits[0, len(prompt) - 1 : -1]
+    logp = torch.log_softmax(logits.float(), -1)
+    return logp[range(len(response)), response], -(logp.exp() * logp).sum(-1)
+
+
+def written_out(model: Any, batch: Batch, mode: str, mean: str, importance: bool) -> torch.Tensor:
+    """The loss: mean over rollouts of the mean over their sampled tokens, or what ``mean`` says."""
+    total_tokens = sum(sum(map(sum, rows)) for _, _, rows in ROLLOUTS)
+    loss = torch.zeros(())
+    for number, (task, _, rows) in enumerate(ROLLOUTS):
+        tokens = sum(map(sum, rows))
+        of_rollout = torch.zeros(())
+        for index in range(len(rows)):
+            row = batch.keys.index(f"{task}_{number}_{index}")
+            places = torch.tensor(batch.masks[row]).nonzero()[:, 0]
+            logp, entropy = (x[places] for x in token_scores(model, batch, row))
+            old, ref = batch.old_BL[row, places], batch.reference_BL[row, places]
+            advantage = batch.advantages_BL[row, places]
+            given = batch.importance_BL[row, places] if importance else torch.ones(len(places))
+            policy = given * per_token(mode, logp, old, advantage)
+            gap = ref - logp
+            of_rollout = (
+                of_rollout + (policy - ENTROPY * entropy + KL * (gap.exp() - gap - 1)).sum()
+            )
+        divisor = {
+            "rollout": len(ROLLOUTS) * tokens,
+            "token": total_tokens,
+            "constant": len(ROLLOUTS) * 10.0,
+        }[mean]
+        loss = loss + of_rollout / divisor
+    return loss
+
+
+def per_token(
+    mode: str, logp: torch.Tensor, old: torch.Tensor, advantage: torch.Tensor
+) -> torch.Tensor:
+    ratio = (logp - old).exp()
+    if mode == "vanilla":
+        clipped = ratio.clamp(1 - LOW, 1 + HIGH)
+        plain = torch.minimum(ratio * advantage, clipped * advantage)
+        # verl's dual clip: with a negative advantage the ratio counts up to 3
+        return -torch.where(advantage < 0, torch.maximum(plain, 3.0 * advantage), plain)
+    if mode == "gspo":
+        of_row = (logp - old).mean().detach().exp() * (logp - logp.detach()).exp()
+        held = of_row.clamp(1 - LOW, 1 + HIGH)
+        return -torch.minimum(of_row * advantage, held * advantage)
+    if mode == "geo_mean":
+        sign = advantage.sign()
+        gap = sign * torch.minimum(sign * (logp - old), sign * (logp - old).clamp(-LOW, HIGH))
+        return -advantage.mean() * gap.mean().exp().expand(len(logp))
+    if mode == "sapo":
+        tau = torch.where(advantage > 0, 1.0, 1.05)
+        return -torch.sigmoid(tau * (ratio - 1)) * 4 / tau * advantage
+    if mode == "cispo":
+        return -ratio.clamp(1 - LOW, 1 + HIGH).detach() * advantage * logp
+    if mode == "dro":
+        return -(logp * advantage - 0.5 * 0.5 * (logp - old) ** 2)
+    if mode == "gpg":
+        return -logp * advantage
+    raise ValueError(mode)
+
+
+def worker(folder: str, kind: str) -> CPUTrainingWorker:
+    mixed = {"param_dtype": "fp32", "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
+    made = CPUTrainingWorker(
+        TrainingWorkerConfig(
+            model_type=kind,
+            model_config=HFModelConfig(
+                path=folder, use_remove_padding=False, enable_gradient_checkpointing=False,
+                override_config={"attn_implementation": "sdpa"},
+            ),
+            engine_config=FSDPEngineConfig(
+                strategy="fsdp2", use_torch_compile=False, mixed_precision=mixed,
+                model_dtype="fp32", micro_batch_size_per_gpu=4, infer_micro_batch_size_per_gpu=4,
+                use_dynamic_bsz=False, max_token_len_per_gpu=40, infer_max_token_len_per_gpu=40,
+            ),
+            optimizer_config=FSDPOptimizerConfig(
+                lr=1.0, optimizer="SGD", weight_decay=0.0, clip_grad=1e9,
+                total_training_steps=100, lr_warmup_steps=0,
+            ),
+            checkpoint_config=None,
+        )
+    )  # fmt: skip
+    made.reset()
+    return made
+
+
+def state(made: CPUTrainingWorker) -> dict[str, torch.Tensor]:
+    found, _ = made.engine.get_per_tensor_param()
+    return {name: tensor.detach().clone() for name, tensor in found}
+
+
+class Steps:
+    """SGD steps of verl's worker, each started at the weights that the model has on disk."""
+
+    def __init__(self, made: CPUTrainingWorker, config: Any) -> None:
+        self.made, self.config, self.start = made, config, state(made)
+
+    def gradient(self, data: TensorDict, loss: Any, micro: int | None) -> dict[str, torch.Tensor]:
+        self.made.engine_config.micro_batch_size_per_gpu = micro or 1
+        self.made.engine_config.use_dynamic_bsz = micro is None
+        self.made.set_loss_fn(partial(loss, config=self.config))
+        before = state(self.made)
+        self.made.train_mini_batch(data)
+        after = state(self.made)
+        gradient = {name: before[name] - after[name] for name in before}
+        # Back to the start, so that the next case begins where this one did.
+        with torch.no_grad():
+            for name, parameter in self.made.engine.module.named_parameters():
+                local = parameter.to_local() if hasattr(parameter, "to_local") else parameter
+                whole = self.start[name]
+                rows = -(-whole.shape[0] // WORLD)
+                local.copy_(whole[RANK * rows : RANK * rows + local.shape[0]])
+        return gradient
+
+
+def plain_gradient(model: Any, loss: torch.Tensor) -> dict[str, torch.Tensor]:
+    model.zero_grad()
+    loss.backward()
+    return {
+        name: torch.zeros_like(p) if p.grad is None else p.grad.clone()
+        for name, p in model.named_parameters()
+    }
+
+
+def compared(got: dict[str, Any], expected: dict[str, Any]) -> dict[str, float]:
+    assert set(got) == set(expected), set(got) ^ set(expected)
+    return {
+        "difference": max(float((got[n] - expected[n]).abs().max()) for n in expected),
+        "largest": max(float(expected[n].abs().max()) for n in expected),
+    }
+
+
+def actor_cases(folder: str) -> dict[str, dict[str, float]]:
+    batch = Batch()
+    model = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="sdpa"
+    ).eval()
+    with torch.no_grad():
+        for row in range(len(batch.masks)):
+            logp, _ = token_scores(model, batch, row)
+            span = slice(0, len(logp))
+            batch.old_BL[row, span] = logp + batch.shift_BL[row, span]
+            batch.reference_BL[row, span] = logp + batch.reference_shift_BL[row, span]
+    config = ActorConfig(
+        strategy="fsdp2", ppo_mini_batch_size=12, ppo_micro_batch_size_per_gpu=4, rollout_n=1,
+        clip_ratio_low=LOW, clip_ratio_high=HIGH, entropy_coeff=ENTROPY, use_kl_loss=True,
+        kl_loss_coef=KL, policy_loss=PolicyLossConfig(dro_beta=0.5),
+    )  # fmt: skip
+    steps = Steps(worker(folder, "language_model"), config)
+    results: dict[str, dict[str, float]] = {}
+
+    def case(
+        name: str, mode: str, mean: str, importance: bool, micro: int | None, loss: Any
+    ) -> None:
+        object.__setattr__(config.policy_loss, "loss_mode", mode)
+        kind = "rollout" if mean == "verl" else mean
+        expected = plain_gradient(model, written_out(model, batch, mode, kind, importance))
+        got = steps.gradient(batch.data(mean, importance), loss, micro)
+        results[name] = compared(got, expected)
+
+    sizes = (1, 4, 12, None) if WORLD == 1 else (2, 6)
+    for micro in sizes:
+        case(f"vanilla rollout {micro}", "vanilla", "rollout", False, micro, actor_loss)
+    # The control: by verl's own aggregation the gradient is another one.
+    case("verl", "vanilla", "verl", False, sizes[-2], ppo_loss)
+    if WORLD == 1:
+        case("vanilla importance 4", "vanilla", "rollout", True, 4, actor_loss)
+        for mean in ("token", "constant"):
+            case(f"vanilla {mean} 4", "vanilla", mean, False, 4, actor_loss)
+    for mode in ("gspo", "geo_mean", "sapo", "cispo", "dro", "gpg"):
+        for micro in (3, 6):
+            case(f"{mode} rollout {micro}", mode, "rollout", False, micro, actor_loss)
+    return results
+
+
+def critic_cases(folder: str) -> dict[str, dict[str, float]]:
+    batch = Batch()
+    made = worker(folder, "value_model")
+    model = AutoModelForTokenClassification.from_pretrained(
+        folder, num_labels=1, dtype=torch.float32
+    ).eval()
+    # The head is made at random: both must have the same one.
+    model.load_state_dict(state(made))
+
+    def values(row: int) -> torch.Tensor:
+        prompt, response = batch.prompts[row], batch.responses[row]
+        return model(torch.tensor([prompt + response])).logits[0, len(prompt) - 1 : -1, 0]
+
+    with torch.no_grad():
+        for row, mask in enumerate(batch.masks):
+            span = slice(0, len(mask))
+            batch.values_BL[row, span] = values(row) + batch.values_shift_BL[row, span]
+    loss = torch.zeros(())
+    for number, (task, _, rows) in enumerate(ROLLOUTS):
+        tokens = sum(map(sum, rows))
+        for index in range(len(rows)):
+            row = batch.keys.index(f"{task}_{number}_{index}")
+            places = torch.tensor(batch.masks[row]).nonzero()[:, 0]
+            now, before = values(row)[places], batch.values_BL[row, places]
+            returns = batch.returns_BL[row, places]
+            held = torch.clamp(now, before - CRITIC_CLIP, before + CRITIC_CLIP)
+            error = torch.maximum((now - returns) ** 2, (held - returns) ** 2)
+            loss = loss + 0.5 * error.sum() / (tokens * len(ROLLOUTS))
+    config = CriticConfig(
+        strategy="fsdp2", ppo_micro_batch_size_per_gpu=4, cliprange_value=CRITIC_CLIP
+    )
+    steps = Steps(made, config)
+    expected = plain_gradient(model, loss)
+    return {
+        f"critic {micro}": compared(
+            steps.gradient(batch.data("rollout", False), critic_loss, micro), expected
+        )
+        for micro in (1, 4, 12)
+    }
+
+
+if __name__ == "__main__":
+    results = actor_cases(sys.argv[1])
+    if WORLD == 1:
+        results |= critic_cases(sys.argv[1])
+    if RANK == 0:
+        Path(sys.argv[2]).write_text(json.dumps(results, indent=1))
+    torch.distributed.destroy_process_group()
