@@ -1,0 +1,34 @@
+"""What is said about installed versions."""
+
+import pytest
+
+from agl.errors import ConfigError
+from agl_verl.versions import TESTED, WANTED, check_versions, untested
+
+GOOD = dict.fromkeys(WANTED, "1") | TESTED[0].versions
+
+
+def test_a_tested_set_passes_and_is_known():
+    check_versions(GOOD)
+    assert untested(GOOD | {"torch": "2.13.0+cpu"}) == []
+
+
+def test_all_that_is_wrong_is_named_with_what_was_wanted_and_what_to_run():
+    with pytest.raises(ConfigError) as caught:
+        check_versions(GOOD | {"verl": "0.8.0", "cachetools": None, "transformers": "5.6.0"})
+    text = str(caught.value)
+    assert "verl 0.8.0, wanted >=0.9.0,<0.10" in text
+    assert "cachetools is not installed, wanted any version" in text
+    assert "transformers 5.6.0, wanted >=5.5.3,<5.11,!=5.6.0" in text
+    assert "pip install 'agl-verl[backend]'" in text
+    assert "tensordict" not in text
+
+
+def test_a_missing_torch_is_to_be_installed_first():
+    with pytest.raises(ConfigError, match="torch first"):
+        check_versions(GOOD | {"torch": None})
+
+
+def test_differences_are_told_to_the_nearest_tested_set():
+    assert untested(GOOD | {"verl": "0.9.0"}) == []
+    assert untested(GOOD | {"ray": "2.61.0"}) == ["ray 2.61.0 (tested: 2.60.0)"]
