@@ -106,7 +106,11 @@ async def calculator() -> AsyncGenerator[Any]:
             )
             workbench = McpWorkbench(parameters)
             # In an empty context: it outlives this rollout, and must not trace for it.
-            await asyncio.create_task(workbench.start(), context=contextvars.Context())
+            try:
+                await asyncio.create_task(workbench.start(), context=contextvars.Context())
+            except BaseException:
+                await workbench.stop()
+                raise
             shared.workbench = workbench
         shared.num_users += 1
     try:
