@@ -1,6 +1,6 @@
 """Train the agent of ``examples/quickstart`` with the real verl on a CPU; what the tests start.
 
-    python quickstart.py --out DIR [--steps 10] [--mode sync] [--set KEY=VALUE ...]
+python quickstart.py --out DIR [--steps 10] [--mode sync] [--set KEY=VALUE ...]
 """
 
 import argparse

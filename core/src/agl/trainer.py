@@ -42,7 +42,8 @@ class Trainer:
         max_rollouts: Each runner ends after so many.
         initial_resources: Published as the first snapshot, before the algorithm runs.
         tracer: How spans are collected; ``otel`` if left out.
-        adapter: What the algorithm reads spans with; if left out, the one that it asks for.
+        adapter: What the algorithm reads spans with; if left out, the one that it asks for. A dict
+            without ``type`` holds options of that one.
         store: Where all meet; in memory if left out.
         runner: What claims and runs rollouts; ``LitAgentRunner`` if left out.
         strategy: Where things run; ``cs`` (processes) if left out.
@@ -100,7 +101,9 @@ class Trainer:
         self._adapter_spec = adapter
         self.adapter: TraceAdapter[Any] | None = None
         if adapter is not None:
-            self.adapter = self._build_adapter(adapter, "triplet")
+            # Options without a type are for the adapter that the algorithm asks for.
+            asked_for = Algorithm if self.algorithm is None else self.algorithm
+            self.adapter = self._build_adapter(adapter, asked_for.default_adapter)
         self._runner_spec = runner
 
     def fit(

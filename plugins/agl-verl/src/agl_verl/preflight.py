@@ -114,8 +114,9 @@ def check_environment() -> None:
     Raises:
         ConfigError: Packages are missing, do not fit, or keep agl's part from being loaded.
     """
-    from agl_verl.register import check_registered
     from agl_verl.versions import check_versions
 
     check_versions()
+    from agl_verl.register import check_registered
+
     check_registered()
