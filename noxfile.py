@@ -41,11 +41,18 @@ TRACED_FRAMEWORKS = [
     "autogen-agentchat==0.7.5",
     "autogen-ext[openai]==0.7.5",
     "anthropic==2.11.0",
+    "claude-agent-sdk==0.2.186",
+    # Never the package `agent-framework`, which brings 200 others.
+    "agent-framework-core==1.23.0",
+    "agent-framework-openai==1.17.0",
 ]
 INSTRUMENTATIONS = [
     *(
         f"openinference-instrumentation-{name}"
-        for name in ("openai-agents", "langchain", "anthropic", "smolagents", "autogen-agentchat")
+        for name in (
+            *("openai-agents", "langchain", "anthropic", "smolagents", "autogen-agentchat"),
+            *("claude-agent-sdk", "agent-framework"),
+        )
     ),
     *(
         f"opentelemetry-instrumentation-genai-{name}"
@@ -158,25 +165,59 @@ def litellm(session: nox.Session) -> None:
     session.run("pytest", "tests/plugins/gateway/test_litellm.py", *session.posargs)
 
 
+TRACERS = ("otel", "agentops", "openinference", "otel-genai", "weave")
+TRACER_PACKAGES = (
+    "./core[testing]",
+    "./plugins/agl-adapters",
+    "./plugins/agl-gateway",
+    "./plugins/agl-tracers[agentops,openinference,otel-genai,weave]",
+)
+
+
 @nox.session
 def tracers(session: nox.Session) -> None:
-    """Every tracer on the agent frameworks of today; writes what each captures of which.
+    """Every tracer on the agent frameworks of today; the page says what each captures of which.
 
     The frameworks' own warnings are not ours to mend. One process per tracer: instrumentations are
-    of a process. Not a part of CI, which it would make longer by more than three minutes.
+    of a process. Not a part of CI, which it would make longer by some ten minutes. The frameworks
+    that cannot be installed beside the others have sessions of their own, which come next.
     """
-    session.install("./core[testing]", "./plugins/agl-adapters", "./plugins/agl-gateway")
+    session.install(*TRACER_PACKAGES, *TEST_TOOLS[:3], *TRACED_FRAMEWORKS, *INSTRUMENTATIONS)
+    run_with_tracers(session)
+    session.notify("tracers-crewai")
+    session.notify("tracers-page")
+
+
+@nox.session(name="tracers-crewai")
+def tracers_crewai(session: nox.Session) -> None:
+    """CrewAI, which wants an older openai and pydantic than the other frameworks."""
     session.install(
-        "./plugins/agl-tracers[agentops,openinference,otel-genai,weave]",
-        *TEST_TOOLS[:3], *TRACED_FRAMEWORKS, *INSTRUMENTATIONS,
-    )  # fmt: skip
-    folder = session.create_tmp()
-    for tracer in ("otel", "agentops", "openinference", "otel-genai", "weave"):
+        *TRACER_PACKAGES, *TEST_TOOLS[:3], "crewai==1.15.30", "openinference-instrumentation-crewai"
+    )
+    run_with_tracers(session, "tests/tracers/test_frameworks.py", "-k", "CrewAI")
+
+
+@nox.session(name="tracers-page", venv_backend="none")
+def tracers_page(session: nox.Session) -> None:
+    """Write docs/reference/frameworks.md from what the sessions tracers and tracers-* captured."""
+    session.run("python", "docs/generate_tracers.py", captured_folder(session))
+
+
+def run_with_tracers(session: nox.Session, *tests: str) -> None:
+    """Run tests once per tracer, and keep what they captured."""
+    for tracer in TRACERS:
+        path = f"{captured_folder(session)}/{session.name}.{tracer}.json"
         session.run(
-            "pytest", "-W", "default", "tests/tracers", "--tracer", tracer,
-            "--captured", f"{folder}/{tracer}.json", *session.posargs,
+            "pytest", "-W", "default", *(tests or ("tests/tracers",)), "--tracer", tracer,
+            "--captured", path, *session.posargs,
         )  # fmt: skip
-    session.run("python", "docs/generate_tracers.py", folder)
+
+
+def captured_folder(session: nox.Session) -> str:
+    """Where the sessions leave what they captured for the page."""
+    folder = Path(session.cache_dir) / "captured"
+    folder.mkdir(exist_ok=True)
+    return str(folder)
 
 
 @nox.session

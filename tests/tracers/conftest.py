@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Callable, Generator
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,24 @@ CAPTURED = pytest.StashKey[dict[str, Any]]()
 def pytest_sessionfinish(session: pytest.Session) -> None:
     path = session.config.getoption("--captured")
     if path:
-        Path(path).write_text(json.dumps(session.config.stash[CAPTURED], indent=1) + "\n")
+        tracer = str(session.config.getoption("--tracer"))
+        found = {"libraries": libraries(tracer), "frameworks": session.config.stash[CAPTURED]}
+        Path(path).write_text(json.dumps(found, indent=1) + "\n")
+
+
+LIBRARIES = {
+    "otel": "opentelemetry-sdk",
+    "openinference": "openinference-instrumentation",
+    "otel-genai": "opentelemetry-instrumentation-genai-",
+}
+"""Tracer: how the names of its libraries begin, where that is not its own name."""
+
+
+def libraries(tracer: str) -> dict[str, str]:
+    """What makes the spans of a tracer here, with versions."""
+    prefix = LIBRARIES.get(tracer, tracer)
+    found = {each.name: each.version for each in metadata.distributions()}
+    return {name: version for name, version in found.items() if name.startswith(prefix)}
 
 
 @pytest.fixture
