@@ -35,10 +35,8 @@ def show_result(algorithm: agl.Algorithm | None) -> None:
     """What the run says of itself."""
     summary = getattr(algorithm, "summary", None)
     assert summary is not None
-    rewards = ", ".join(
-        "none" if reward is None else f"{reward:.3f}" for reward in summary["rewards"]
-    )
-    print(f"mean reward per iteration: {rewards}")
+    for number, reward in enumerate(summary["rewards"], start=1):
+        print(f"mean reward of iteration {number}: {reward:.3f}")
     for version, reward in summary["val_rewards"]:
         print(f"validation of version {version}: {reward:.3f}")
     print(f"the newest version: {summary['model']}")

@@ -1,4 +1,4 @@
-"""What the scripts of this folder share: the settings of ``sft``, for a GPU and for the tiny model."""
+"""What the scripts share: the settings of ``sft``, for a GPU and for the tiny model."""
 
 import argparse
 import contextlib

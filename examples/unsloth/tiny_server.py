@@ -32,7 +32,7 @@ def as_text(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def find_calls(text: str) -> list[dict[str, Any]]:
-    """The calls in an answer; none when one of them cannot be read, which is the model's failure."""
+    """The calls in an answer; none when one cannot be read, which is the model's failure."""
     calls: list[dict[str, Any]] = []
     for number, written in enumerate(CALL.findall(text)):
         try:
