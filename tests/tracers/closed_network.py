@@ -1,15 +1,13 @@
-"""One agent under one tracer, in a process that notes what tries to leave the machine.
+"""Agents of three libraries under one tracer, in a process that notes what tries to leave.
 
-    python closed_network.py TRACER    # an agent of three libraries, under that tracer
-    python closed_network.py --init LIBRARY    # agentops.init or weave.init, to see that it notes
+    python closed_network.py TRACER
 
-Prints JSON: the agent's answers, and every look-up, connection and datagram to elsewhere, those of
-exit handlers and threads included. Whatever tries gets an error, as where there is no network.
+Prints JSON: the agents' answers, and every look-up, connection and datagram to another machine,
+those of exit handlers and threads included. Whatever tries gets an error, as where there is no network.
 """
 
 import asyncio
 import atexit
-import contextlib
 import json
 import os
 import sys
@@ -61,25 +59,9 @@ async def run(name: str) -> None:
                 agl.emit_reward(1.0)
 
 
-def init(library: str) -> None:
-    """What no tracer may do."""
-    with contextlib.suppress(Exception):
-        if library == "agentops":
-            import agentops
-
-            agentops.init(auto_start_session=False)
-        else:
-            import weave
-
-            weave.init("agl/test")
-
-
 if __name__ == "__main__":
     atexit.register(report)
-    os.environ.update({key: "sk-must-not-leave" for key in KEYS})
+    os.environ.update(dict.fromkeys(KEYS, "sk-must-not-leave"))
     os.environ["WANDB_API_KEY"] = "0123456789abcdef0123456789abcdef01234567"
     sys.addaudithook(watch)
-    if sys.argv[1] == "--init":
-        init(sys.argv[2])
-    else:
-        asyncio.run(run(sys.argv[1]))
+    asyncio.run(run(sys.argv[1]))

@@ -1,7 +1,11 @@
 """What each tracer does beyond the contract: token ids, errors, backends, a closed network."""
 
 import json
+import os
+import subprocess
+import sys
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -112,6 +116,72 @@ def test_unsupported_backend_says_what_was_found_and_wanted(
     monkeypatch.setattr(metadata, "version", lambda name: "99.0")
     with pytest.raises(BrokenComponentError, match=r"needs \S+>=\S+,<\S+; found \S+ 99\.0"):
         load("agl.tracers", tracer_name)()
+
+
+WITH_TRACER = """
+import logging, sys
+logging.basicConfig(level=logging.WARNING, stream=sys.stdout, format="%(levelname)s %(message)s")
+from agl.plugins import load
+with load("agl.tracers", sys.argv[1])().lifespan():
+    __import__(sys.argv[2])
+print("the agent's import went well")
+"""
+
+
+@pytest.mark.timeout(300)
+def test_a_library_that_an_instrumentor_refuses_is_named(tracer_name: str, tmp_path: Path) -> None:
+    if tracer_name == "otel":
+        pytest.skip("it instruments nothing")
+    library = "openai"
+    if tracer_name == "weave":  # which looks at modules, not at versions
+        library = "cohere"
+        (tmp_path / "cohere").mkdir()
+        (tmp_path / "cohere" / "__init__.py").touch()
+    found = tmp_path / f"{library}-0.1.dist-info"
+    found.mkdir()
+    (found / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {library}\nVersion: 0.1\n")
+    done = subprocess.run(
+        [sys.executable, "-c", WITH_TRACER, tracer_name, library],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    warned = [line for line in done.stdout.splitlines() if line.startswith("WARNING")]
+    (line,) = [line for line in warned if f"{library} is imported and is not traced" in line]
+    assert "cohere" in line if tracer_name == "weave" else "openai 0.1" in line
+    assert "the agent's import went well" in done.stdout
+
+
+def under(tracer: str, **environment: str) -> dict[str, Any]:
+    """What ``closed_network.py`` says."""
+    script = Path(__file__).with_name("closed_network.py")
+    environment = {"OPENAI_AGENTS_DISABLE_TRACING": "0", **environment}
+    done = subprocess.run(
+        [sys.executable, str(script), tracer],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.timeout(300)
+def test_no_tracer_sends_anything_whatever_keys_there_are(tracer_name: str) -> None:
+    pytest.importorskip("agents")
+    pytest.importorskip("langchain")
+    # The core's tracer instruments no framework, and so does not stop one's own upload either.
+    told = under(tracer_name, OPENAI_AGENTS_DISABLE_TRACING=str(int(tracer_name == "otel")))
+    assert told == {"answers": ["It is sunny in Paris."] * 3, "left": []}
+
+
+@pytest.mark.timeout(300)
+def test_what_is_sent_would_be_seen(tracer_name: str) -> None:
+    if tracer_name != "otel":
+        pytest.skip("that tracer stops the Agents SDK's upload")
+    pytest.importorskip("agents")
+    assert any("api.openai.com" in each for each in under("otel")["left"])
 
 
 def test_unknown_library_is_refused(tracer_name: str) -> None:

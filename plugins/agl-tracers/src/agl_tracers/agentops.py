@@ -1,11 +1,13 @@
 """``AgentOpsTracer``: AgentOps' instrumentation, without AgentOps' service."""
 
+import contextlib
 import importlib
 import inspect
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from agl.errors import TracerError
 from agl.semconv import ModelCallAttributes as Key
 from agl_tracers.backend import require_backend
 from agl_tracers.instrumentation import PYDANTIC_AI, Instrumentation, stop_agents_upload
@@ -59,16 +61,35 @@ class AgentOpsTracer(InstrumentedTracer):
 
 
 def start(library: str) -> None:
-    """Begin AgentOps' instrumentor of a library, and mend it."""
+    """Begin AgentOps' instrumentor of a library, and mend it.
+
+    Raises:
+        TracerError: It finds nothing of what it wraps.
+    """
     use_own_provider()
     if library == "openai_agents":
         stop_agents_upload()
     path, _, name = INSTRUMENTORS[library].partition(":")
     instrumentor = getattr(importlib.import_module(f"agentops.instrumentation.{path}"), name)()
-    instrumentor.instrument()
+    instrumentor.instrument(raise_exception_on_conflict=True)
+    if wraps_nothing(instrumentor):
+        raise TracerError(f"AgentOps finds nothing in this version of {library} that it wraps")
     if library == "openai":
         wrap_missed_methods()
         complete_answers()
+
+
+def wraps_nothing(instrumentor: Any) -> bool:
+    """Whether none of the methods is wrapped that it should wrap; AgentOps is silent about them."""
+    import wrapt
+
+    methods = getattr(getattr(instrumentor, "config", None), "wrapped_methods", ())
+    found: list[Any] = []
+    for each in methods:
+        with contextlib.suppress(AttributeError, ImportError):
+            owner = importlib.import_module(each.package)
+            found.append(getattr(getattr(owner, each.class_name), each.method_name))
+    return bool(methods) and not any(isinstance(each, wrapt.ObjectProxy) for each in found)
 
 
 def use_own_provider() -> None:
