@@ -44,7 +44,7 @@ from verl.workers.config import (  # noqa: E402
 )
 from verl.workers.utils.losses import ppo_loss  # noqa: E402
 
-from agl_verl.testing.inference import InferenceServer  # noqa: E402
+from agl_verl.testing.inference_server import InferenceServer  # noqa: E402
 from agl_verl.testing.workers import CPUDetachedActorWorker, CPUTrainingWorker  # noqa: E402
 
 torch.set_num_threads(1)

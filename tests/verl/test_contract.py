@@ -4,6 +4,7 @@ Nothing here trains. A failure means: look at the named module of ours before al
 in ``agl_verl/versions.py``.
 """
 
+import dataclasses
 import inspect
 from importlib.metadata import entry_points
 
@@ -12,6 +13,7 @@ import pytest
 pytest.importorskip("verl")
 
 from agl_verl.testing.config import SECTIONS, cpu_config
+from agl_verl.testing.inference_server import Sampled
 from agl_verl.versions import WANTED, check_versions, installed
 
 
@@ -196,6 +198,8 @@ def test_llm_client_takes_tokens_and_says_versions():
         assert "min_global_steps" in text, f"{client.__name__} no longer gives weight versions"
     expected = {"token_ids", "log_probs", "stop_reason", "extra_fields"}
     assert expected <= set(TokenOutput.model_fields), "see agl_verl.backend"
+    ours = {field.name for field in dataclasses.fields(Sampled)}
+    assert set(TokenOutput.model_fields) == ours, "see agl_verl.testing.inference_server.Sampled"
 
 
 def test_replicas_are_registered_by_name():

@@ -12,7 +12,7 @@ pytest.importorskip("verl")
 import torch
 
 from agl_verl.testing import as_hydra, cpu_config, make_tiny_model, write_prompts
-from agl_verl.testing.inference import InferenceServer, Sampling, sample_token
+from agl_verl.testing.inference_server import InferenceServer, Sampling, sample_token
 from agl_verl.testing.workers import copied
 
 pytestmark = pytest.mark.timeout(300)

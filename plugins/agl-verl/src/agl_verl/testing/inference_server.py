@@ -1,0 +1,331 @@
+"""An inference server for tests: ``transformers`` in a Ray actor, with the face of verl's vLLM one.
+
+So a run on the CPU takes verl's own way through ``LLMServerClient``: token ids in, token ids with
+log-probabilities out, weight versions, calls that are cut off at a weight update and resumed by the
+client (``stop_reason: aborted``), and sleep while the trainer has the device.
+
+Stricter than vLLM where that finds mistakes: weights that are missing or unknown are an error, and
+so is a call while the server sleeps (on a GPU its weights would be gone), or a sampling parameter
+that it does not implement.
+
+Imports no verl: its process starts in half the time.
+"""
+
+import asyncio
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "n": (1,),
+    "min_p": (0, 0.0, None),
+    "repetition_penalty": (1, 1.0, None),
+    "presence_penalty": (0, 0.0, None),
+    "frequency_penalty": (0, 0.0, None),
+    "min_tokens": (0, None),
+    "skip_special_tokens": (True, False),
+    "detokenize": (True, False),
+}
+"""Parameters that are not implemented, and the values at which that makes no difference."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """What to sample and when to stop."""
+
+    max_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    logprobs: bool = False
+    ignore_eos: bool = False
+    seed: int | None = None
+    stop_token_ids: tuple[int, ...] = ()
+    stop: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, params: dict[str, Any], default_max_tokens: int, room: int) -> "Sampling":
+        """Read verl's sampling parameters, which are vLLM's with two names for the length.
+
+        Args:
+            params: As given to ``LLMServerClient.generate``.
+            default_max_tokens: When ``params`` has no length.
+            room: Tokens that the model can still take.
+
+        Raises:
+            ValueError: A parameter is unknown or not implemented, or there is no room.
+        """
+        given = {name: value for name, value in params.items() if value is not None}
+        for name, neutral in NEUTRAL.items():
+            if name in given and given.pop(name) not in neutral:
+                raise ValueError(
+                    f"sampling parameter {name}={params[name]!r}: the inference server for tests "
+                    f"implements only {neutral[0]!r}"
+                )
+        length = given.pop("max_tokens", None)
+        new = given.pop("max_new_tokens", None)
+        length = length if length is not None else new if new is not None else default_max_tokens
+        if room < 1:
+            raise ValueError(f"the prompt leaves no room: {room} tokens; expected at least 1")
+        stop = given.pop("stop", ())
+        known = {name: given.pop(name) for name in _OPTIONS if name in given}
+        if given:
+            raise ValueError(
+                f"unknown sampling parameters {sorted(given)}; the inference server for tests "
+                f"knows {sorted(['max_tokens', 'max_new_tokens', 'stop', *_OPTIONS, *NEUTRAL])}"
+            )
+        logprobs = known.pop("logprobs", False)
+        return cls(
+            max_tokens=max(1, min(int(length), room)),
+            logprobs=logprobs is not False,  # vLLM's 0: those of the sampled tokens
+            stop=(stop,) if isinstance(stop, str) else tuple(stop),
+            stop_token_ids=tuple(known.pop("stop_token_ids", ())),
+            **known,
+        )
+
+
+_OPTIONS = ("temperature", "top_p", "top_k", "logprobs", "ignore_eos", "seed", "stop_token_ids")
+
+
+def sample_token(
+    logits_V: torch.Tensor, sampling: Sampling, generator: torch.Generator | None
+) -> tuple[int, float]:
+    """One token, and its log-probability under what it was drawn from.
+
+    Args:
+        logits_V: Over the vocabulary.
+        sampling: Temperature, ``top_k`` and ``top_p`` apply in this order. At temperature 0 the
+            likeliest token is taken, with its log-probability at temperature 1.
+        generator: None for torch's own.
+    """
+    if not sampling.temperature:
+        logp_V = torch.log_softmax(logits_V, -1)
+        token = int(logp_V.argmax())
+        return token, float(logp_V[token])
+    logits_V = logits_V / sampling.temperature
+    if sampling.top_k > 0 and sampling.top_k < logits_V.numel():
+        smallest = logits_V.topk(sampling.top_k).values[-1]
+        logits_V = logits_V.masked_fill(logits_V < smallest, -torch.inf)
+    if sampling.top_p < 1.0:
+        ordered, index = logits_V.sort(descending=True)
+        p = torch.softmax(ordered, -1)
+        beyond = p.cumsum(-1) - p >= sampling.top_p
+        logits_V = logits_V.masked_fill(
+            torch.zeros_like(beyond).scatter(0, index, beyond), -torch.inf
+        )
+    logp_V = torch.log_softmax(logits_V, -1)
+    token = int(torch.multinomial(logp_V.exp(), 1, generator=generator))
+    return token, float(logp_V[token])
+
+
+@dataclass
+class Sampled:
+    """An answer, with the fields of verl's ``TokenOutput``, which its clients read."""
+
+    token_ids: list[int]
+    log_probs: list[float] | None
+    stop_reason: str
+    extra_fields: dict[str, Any]
+    routed_experts: None = None
+    num_preempted: None = None
+
+
+@dataclass
+class Counters:
+    """What a server has done; for tests."""
+
+    calls: int = 0
+    aborted: int = 0
+    rejected: int = 0
+    weight_updates: int = 0
+    versions: list[int | None] = field(default_factory=list)
+
+
+class InferenceServer:
+    """The server; verl reaches it as a Ray actor, tests can call it as it is.
+
+    Args:
+        model_path: A folder of transformers.
+        response_length: The most new tokens when a call names no number.
+        max_model_len: The longest sequence; None takes the model's.
+    """
+
+    def __init__(
+        self,
+        model_path: str,
+        *,
+        response_length: int,
+        max_model_len: int | None = None,
+    ) -> None:
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        torch.set_num_threads(1)
+        self.model = AutoModelForCausalLM.from_pretrained(
+            model_path, dtype=torch.float32, attn_implementation="sdpa"
+        ).eval()
+        self.tokenizer = AutoTokenizer.from_pretrained(model_path)
+        self.response_length = response_length
+        self.max_model_len = max_model_len or self.model.config.max_position_embeddings
+        self.version: int | None = None
+        self.counters = Counters()
+        self.asleep = False
+        self._lock = threading.Lock()  # one forward, or one weight update, at a time
+        self._stopping = threading.Event()
+        self._rejecting = False
+        self._open = asyncio.Event()
+        self._open.set()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._running = 0
+
+    async def generate(
+        self,
+        prompt_ids: list[int],
+        sampling_params: dict[str, Any],
+        request_id: str,
+        image_data: Any = None,
+        video_data: Any = None,
+        **other: Any,
+    ) -> Sampled:
+        """Sample a response.
+
+        Raises:
+            ValueError: The prompt or a parameter cannot be served.
+            RuntimeError: The server sleeps.
+        """
+        unknown = [name for name, value in other.items() if value is not None]
+        if image_data is not None or video_data is not None or unknown:
+            raise ValueError(
+                f"call {request_id}: the inference server for tests takes text only; got "
+                f"{unknown or 'images or videos'}"
+            )
+        sampling = Sampling.parse(
+            sampling_params, self.response_length, self.max_model_len - len(prompt_ids)
+        )
+        if not self._open.is_set() and self._rejecting:
+            self.counters.rejected += 1
+            return Sampled(
+                token_ids=[], log_probs=[], stop_reason="aborted",
+                extra_fields={"global_steps": self.version},
+            )  # fmt: skip
+        await self._open.wait()
+        if self.asleep:
+            raise RuntimeError(
+                f"call {request_id} while the inference server sleeps: the trainer has the device. "
+                f"In the mode 'sync' no agent may call outside of its rollout"
+            )
+        self._running += 1
+        self._idle.clear()
+        version = self.version  # cannot change while a call runs
+        try:
+            tokens, logprobs, reason = await asyncio.to_thread(
+                self._sample, list(prompt_ids), sampling
+            )
+        finally:
+            self._running -= 1
+            if not self._running:
+                self._idle.set()
+        self.counters.calls += 1
+        self.counters.aborted += reason == "aborted"
+        return Sampled(
+            token_ids=tokens,
+            log_probs=logprobs if sampling.logprobs else None,
+            stop_reason=reason,
+            extra_fields={"global_steps": version},
+        )
+
+    @torch.no_grad()
+    def _sample(
+        self, prompt_ids: list[int], sampling: Sampling
+    ) -> tuple[list[int], list[float], str]:
+        generator = None
+        if sampling.seed is not None:
+            generator = torch.Generator().manual_seed(sampling.seed)
+        ends = set(sampling.stop_token_ids)
+        if not sampling.ignore_eos:
+            ends.add(self.model.config.eos_token_id)
+        cache, new = None, torch.tensor([prompt_ids])
+        tokens: list[int] = []
+        logprobs: list[float] = []
+        while len(tokens) < sampling.max_tokens:
+            if self._stopping.is_set():
+                return tokens, logprobs, "aborted"
+            with self._lock:
+                out = self.model(input_ids=new, past_key_values=cache, use_cache=True)
+            cache = out.past_key_values
+            token, logprob = sample_token(out.logits[0, -1].float(), sampling, generator)
+            tokens.append(token)
+            logprobs.append(logprob)
+            if token in ends or self._has_stop_text(tokens, sampling.stop):
+                break
+            new = torch.tensor([[token]])
+        return tokens, logprobs, "completed"
+
+    def _has_stop_text(self, tokens: list[int], stop: tuple[str, ...]) -> bool:
+        if not stop:
+            return False
+        text = self.tokenizer.decode(tokens)
+        return any(end in text for end in stop)
+
+    async def set_weights(self, state: dict[str, torch.Tensor], version: int | None) -> None:
+        """Take new weights.
+
+        Raises:
+            RuntimeError: Some are missing or unknown, or calls are in flight, which would go on
+                with other weights than they began with.
+        """
+        if self._running:
+            raise RuntimeError(f"weights of version {version}: {self._running} calls are in flight")
+        with self._lock:
+            missing, unknown = self.model.load_state_dict(state, strict=False)
+        if missing or unknown:
+            raise RuntimeError(
+                f"weights of version {version} do not fit the model: missing {list(missing)}, "
+                f"unknown {list(unknown)}"
+            )
+        self.version = version
+        self.counters.weight_updates += 1
+        self.counters.versions.append(version)
+
+    async def get_counters(self) -> Counters:
+        return self.counters
+
+    async def get_version(self) -> int | None:
+        return self.version
+
+    # What verl calls on a server at weight updates.
+
+    async def sleep(self) -> None:
+        await self._end_calls()
+        self.asleep = True
+        self._stopping.clear()
+
+    async def wake_up(self) -> None:
+        self.asleep = False
+
+    async def abort_all_requests(self, reject_request: bool = False) -> None:
+        self._rejecting = reject_request
+        self._open.clear()
+        await self._end_calls()
+
+    async def resume_generation(self) -> None:
+        self._rejecting = False
+        self._stopping.clear()
+        self._open.set()
+
+    async def _end_calls(self) -> None:
+        self._stopping.set()
+        await self._idle.wait()
+
+    async def clear_kv_cache(self) -> None:
+        return None
+
+    release_kv_cache = resume_kv_cache = clear_kv_cache
+
+    async def start_profile(self, **_: Any) -> None:
+        return None
+
+    async def stop_profile(self) -> None:
+        return None
