@@ -6,6 +6,7 @@ one that was trained answers a question as the examples of its training file did
 base model guesses. Faults are switched on by attributes of ``Azure``.
 """
 
+import itertools
 import json
 import random
 from collections import Counter
@@ -40,6 +41,7 @@ class Azure:
     def __init__(self, guesses: tuple[str, ...] = ("Paris", "Rome", "Oslo")) -> None:
         self.key, self.token = "key-of-acme-1234567890", "token-of-acme-0987654321"
         self.guesses, self.random = guesses, random.Random(0)
+        self.uploads = 0
         self.files: dict[str, dict[str, Any]] = {}
         self.contents: dict[str, list[dict[str, Any]]] = {}
         self.jobs: dict[str, dict[str, Any]] = {}
@@ -128,7 +130,8 @@ class Azure:
         named = {part.get_param("name", header="content-disposition"): part for part in parts}
         assert named["purpose"].get_payload().strip() == "fine-tune"
         name, content = named["file"].get_filename(), named["file"].get_payload(decode=True)
-        file_id = f"file-{len(self.files):032x}"
+        self.uploads += 1
+        file_id = f"file-{self.uploads:032x}"
         self.files[file_id] = {
             "id": file_id,
             "object": "file",
@@ -227,7 +230,7 @@ class Azure:
         answers: dict[str, Counter[str]] = {}
         for line in lines:
             messages = line["messages"]
-            for before, message in zip(messages, messages[1:], strict=False):
+            for before, message in itertools.pairwise(messages):
                 if message["role"] == "assistant" and message.get("weight", 1):
                     answers.setdefault(before["content"], Counter())[message["content"]] += 1
         table = {question: counted.most_common(1)[0][0] for question, counted in answers.items()}

@@ -1,21 +1,266 @@
 """``azure-sft`` over the real line and Azure's real SDKs, against a local Azure."""
 
+import asyncio
 import json
+import logging
+from pathlib import Path
+
+import pytest
+
+from agl.errors import AlgorithmError, ConfigError
 
 from .agents import CAPITALS, capitals
+from .conftest import Login
 
 TASKS = list(CAPITALS)
 
 
-def journal(algorithm, event):
-    lines = (
-        json.loads(text)
-        for text in (algorithm.session_folder / "journal.jsonl").read_text().splitlines()
+def entries(algorithm, event=None):
+    text = (Path(algorithm.run_dir) / "journal.jsonl").read_text()
+    lines = [json.loads(line) for line in text.splitlines()]
+    return [line for line in lines if event in (None, line["event"])]
+
+
+def posts(azure, what):
+    return [line for line in azure.log if line.startswith(what)]
+
+
+async def test_the_next_version_has_learned_from_the_best_answers(azure, sft, line, tmp_path):
+    algorithm = await line(capitals, sft(iterations=2, epochs=3), TASKS, TASKS)
+    summary = algorithm.summary
+    assert summary["rewards"][0] < 0.7
+    assert summary["rewards"][1] == 1.0
+    assert [number for number, _ in summary["val_rewards"]] == [0, 1, 2]
+    assert summary["val_rewards"][-1][1] == 1.0
+    first, second = azure.jobs.values()
+    assert first["model"] == "gpt-base-2026-01-01"
+    assert first["hyperparameters"] == {"n_epochs": 3}
+    assert second["model"] == first["fine_tuned_model"]
+    assert summary["model"] == second["fine_tuned_model"]
+    assert summary["calls"] == summary["calls_trained"] + sum(summary["calls_excluded"].values())
+    assert azure.files == {}
+    metrics = [json.loads(text) for text in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    steps = [one for one in metrics if "train/trained_tokens" in one]
+    assert [one["train/trained_tokens"] for one in steps] == [
+        first["trained_tokens"],
+        second["trained_tokens"],
+    ]
+
+
+async def test_old_deployments_go_before_new_ones_come(azure, sft, line, caplog):
+    caplog.set_level(logging.WARNING)
+    await line(capitals, sft(iterations=3, max_deployments=1), TASKS, TASKS)
+    assert sorted(azure.deployments) == ["base", "base-ft_v03"]
+    assert azure.most_deployments == 1
+    assert "costs by the hour until it is deleted: base-ft_v03" in caplog.text
+
+
+async def test_no_deployment_need_stay(azure, sft, line):
+    await line(capitals, sft(keep_deployment=False), TASKS, TASKS)
+    assert list(azure.deployments) == ["base"]
+
+
+async def test_the_cost_is_stated_before_anything_is_sent(azure, sft, line, caplog):
+    caplog.set_level(logging.INFO, "agl.unsloth.azure")
+    algorithm = await line(
+        capitals, sft(dry_run=True, epochs=2, price_per_million_tokens=25.0), TASKS
     )
-    return [line for line in lines if line["event"] == event]
+    summary = algorithm.summary
+    assert posts(azure, "POST /openai/files") == posts(azure, "POST /openai/fine_tuning") == []
+    assert list(azure.deployments) == ["base"]
+    tokens = summary["estimated_trained_tokens"]
+    assert summary["estimated_cost"] == pytest.approx(tokens * 25e-6)
+    assert f"2 epochs: about {tokens:,} trained tokens, about" in caplog.text
+    asked = len(posts(azure, "POST /openai/v1/chat"))
+    # Meant seriously, the run goes on with the rollouts that it has.
+    await line(capitals, sft(epochs=2), TASKS)
+    assert len(posts(azure, "POST /openai/v1/chat")) == asked
+    (job,) = azure.jobs.values()
+    # The estimate is no guess from nowhere.
+    assert tokens == pytest.approx(job["trained_tokens"], rel=0.5)
 
 
-async def test_the_next_version_has_learned_from_the_best_answers(azure, sft, line):
-    algorithm = await line(capitals, sft(iterations=2), TASKS, TASKS)
-    assert algorithm.summary["rewards"][0] < 0.7
-    assert algorithm.summary["rewards"][1] == 1.0
+async def test_a_job_over_the_limit_is_not_started(azure, sft, line):
+    with pytest.raises(AlgorithmError, match=r"max_trained_tokens is 10\. Nothing was sent"):
+        await line(capitals, sft(max_trained_tokens=10), TASKS)
+    assert posts(azure, "POST /openai/files") == []
+
+
+async def test_too_few_examples_are_refused_here(azure, sft, line):
+    with pytest.raises(AlgorithmError, match="examples, and Azure trains on 10 or more"):
+        await line(capitals, sft(data_filter_ratio=0.1), TASKS)
+    assert posts(azure, "POST /openai/files") == []
+
+
+async def test_a_job_that_fails_says_why_and_the_next_run_starts_another(azure, sft, line):
+    azure.fail_jobs = [
+        {
+            "code": "trainingDataFailedRAI",
+            "message": "The provided training data failed RAI checks for harm types: [violence].",
+        }
+    ]
+    with pytest.raises(AlgorithmError) as caught:
+        await line(capitals, sft(), TASKS)
+    assert "harm types: [violence]" in str(caught.value)
+    assert "content filter refused the training data" in str(caught.value)
+    assert azure.files == {}
+    algorithm = await line(capitals, sft(), TASKS)
+    assert [job["status"] for job in azure.jobs.values()] == ["failed", "succeeded"]
+    assert algorithm.summary["model"] == list(azure.jobs.values())[1]["fine_tuned_model"]
+
+
+async def test_a_lost_answer_does_not_start_a_second_job(azure, sft, line):
+    azure.lose_job_answers = 1
+    await line(capitals, sft(), TASKS)
+    assert len(azure.jobs) == 1
+
+
+async def test_a_stopped_run_takes_up_its_job(azure, sft, line, caplog):
+    algorithm = sft(poll_seconds=0.5)
+    running = asyncio.create_task(line(capitals, algorithm, TASKS))
+    while not azure.jobs:
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.1)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert "goes on at Azure, and is paid for" in caplog.text
+    await line(capitals, sft(), TASKS)
+    assert len(azure.jobs) == 1
+    assert len(posts(azure, "POST /openai/files")) == 1
+
+
+@pytest.mark.parametrize("event", ["job", "uploaded"])
+async def test_what_a_kill_left_out_of_the_journal_is_found_at_azure(azure, sft, line, event):
+    algorithm = await line(capitals, sft(keep_files=True), TASKS)
+    path = Path(algorithm.run_dir) / "journal.jsonl"
+    lines = path.read_text().splitlines()
+    cut = next(n for n, text in enumerate(lines) if json.loads(text)["event"] == event)
+    path.write_text("".join(f"{text}\n" for text in lines[:cut]))
+    again = await line(capitals, sft(keep_files=True), TASKS)
+    assert len(azure.jobs) == 1
+    assert len(posts(azure, "POST /openai/files")) == 1
+    assert again.summary["model"] == algorithm.summary["model"]
+
+
+async def test_a_deployment_that_never_gets_ready_ends_the_wait(azure, sft, line):
+    azure.deployments_get_ready = False
+    with pytest.raises(AlgorithmError, match=r"base-ft_v01' to be ready; it is 'Creating' now"):
+        await line(capitals, sft(deployment_timeout_seconds=0.3), TASKS, TASKS)
+    azure.deployments_get_ready = True
+    algorithm = await line(capitals, sft(), TASKS, TASKS)
+    assert len(azure.jobs) == 1
+    assert algorithm.summary["val_rewards"][-1] == [1, 1.0] or algorithm.summary["val_rewards"][
+        -1
+    ] == (1, 1.0)
+
+
+async def test_a_failed_deployment_is_deleted_and_made_again(azure, sft, line):
+    azure.fail_deployments = 1
+    with pytest.raises(AlgorithmError, match="ended as Failed"):
+        await line(capitals, sft(), TASKS, TASKS)
+    assert list(azure.deployments) == ["base"]
+    await line(capitals, sft(), TASKS, TASKS)
+    assert sorted(azure.deployments) == ["base", "base-ft_v01"]
+
+
+async def test_a_spent_quota_says_so_and_leaves_nothing_behind(azure, sft, line, caplog):
+    azure.quota_left = 10
+    with pytest.raises(AlgorithmError, match=r"InsufficientQuota.*lower 'capacity'"):
+        await line(capitals, sft(), TASKS, TASKS)
+    assert "stay at Azure" not in caplog.text
+    algorithm = await line(capitals, sft(capacity=5), TASKS, TASKS)
+    assert len(azure.jobs) == 1
+    assert algorithm.summary["val_rewards"][-1][1] == 1.0
+
+
+async def test_a_busy_service_is_waited_for(azure, sft, line):
+    algorithm = sft()
+    running = asyncio.create_task(line(capitals, algorithm, TASKS, TASKS))
+    while not azure.files:
+        await asyncio.sleep(0.005)
+    azure.busy = 4
+    await running
+    assert azure.busy == 0
+    assert len(azure.jobs) == 1
+
+
+@pytest.mark.parametrize("what", ["key", "token"])
+async def test_an_expired_key_is_a_wrong_configuration(azure, sft, line, what):
+    given = getattr(azure, what)
+    algorithm = sft(api_key=azure.key, credential=Login(azure.token))
+    setattr(azure, what, "renewed-000000000")
+    azure.echo_key = True
+    with pytest.raises(ConfigError, match="401.*expired") as caught:
+        await line(capitals, algorithm, TASKS)
+    assert given not in str(caught.value)
+
+
+async def test_a_region_without_training_is_named(azure, sft, line):
+    azure.region_trains = False
+    with pytest.raises(ConfigError, match=r"does not support fine-tuning in this region.*region"):
+        await line(capitals, sft(), TASKS)
+    assert len(posts(azure, "POST /openai/fine_tuning")) == 1
+
+
+async def test_a_file_that_azure_cannot_read_ends_the_run(azure, sft, line):
+    azure.unreadable_files = True
+    with pytest.raises(AlgorithmError, match="could not read training file .*jsonl data failed"):
+        await line(capitals, sft(), TASKS)
+
+
+async def test_deployments_of_others_are_not_touched(azure, sft, line):
+    azure.add_deployment("base-ft_v01", "somebody-elses", "Succeeded")
+    with pytest.raises(ConfigError, match="with the model 'somebody-elses'"):
+        await line(capitals, sft(keep_deployment=False), TASKS, TASKS)
+    assert "base-ft_v01" in azure.deployments
+
+
+async def test_a_base_deployment_must_be_there(azure, sft, line):
+    with pytest.raises(ConfigError, match="no deployment 'bass' in 'acme'; there are: base"):
+        await line(capitals, sft(base_deployment="bass"), TASKS)
+
+
+async def test_calls_that_the_content_filter_refused_are_reported(azure, sft, line, caplog):
+    azure.filtered = {TASKS[0]}
+    algorithm = await line(capitals, sft(rollouts_per_task=20), TASKS)
+    assert "the content filter refused or cut off 20 model calls" in caplog.text
+    assert algorithm.summary["calls_excluded"]["model_error"] == 20
+
+
+async def test_a_login_serves_in_the_place_of_a_key(azure, sft, line):
+    azure.key = "of no use"
+    algorithm = await line(capitals, sft(api_key=None), TASKS, TASKS)
+    assert algorithm.summary["val_rewards"][-1][1] == 1.0
+
+
+async def test_secrets_are_written_nowhere(azure, sft, line, tmp_path, caplog):
+    caplog.set_level(logging.DEBUG, "agl")
+    await line(capitals, sft(iterations=1), TASKS, TASKS)
+    store = line.store
+    texts = [path.read_text() for path in (tmp_path / "run").rglob("*") if path.is_file()]
+    texts += [one.model_dump_json() for one in (await store.query_resources()).items]
+    for rollout in (await store.query_rollouts()).items:
+        texts.append(rollout.model_dump_json())
+        texts += [one.model_dump_json() for one in await store.query_spans(rollout.rollout_id)]
+    texts.append(caplog.text)
+    assert sum(map(len, texts)) > 10_000
+    for text in texts:
+        assert azure.key not in text
+        assert azure.token not in text
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"endpoint": "acme"}, "endpoint is 'acme'; expected the address"),
+        ({"data_filter_ratio": 0}, "data_filter_ratio must be above 0"),
+        ({"max_deployments": 0}, "max_deployments must be at least 1"),
+        ({"suffix": "no spaces"}, "suffix is 'no spaces'"),
+        ({"deployment_name": "a/b"}, "deployment_name is 'a/b'"),
+        ({"epochs": 0}, "epochs must be at least 1"),
+    ],
+)
+def test_wrong_options_are_refused(sft, options, message):
+    with pytest.raises(ConfigError, match=message):
+        sft(**options)

@@ -450,4 +450,12 @@ def _retry_after(error: BaseException, least: float) -> float:
 
 
 async def _all(pages: Any) -> list[Any]:
-    return [one async for one in pages]
+    """Every item of a list. Azure's list of files is one page that does not say that it is the
+    last, so the SDK would ask for the same page again for ever: it ends where an item comes twice.
+    """
+    items: dict[str, Any] = {}
+    async for item in pages:
+        if item.id in items:
+            break
+        items[item.id] = item
+    return list(items.values())
