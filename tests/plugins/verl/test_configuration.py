@@ -156,7 +156,7 @@ def test_every_algorithm_has_a_name_in_verls_configuration(name):
     config = {}
     assert with_algorithm(config, name) == name
     assert config["algorithm"]["adv_estimator"].startswith("agl_")
-    check({key: value for key, value in config.items()})  # all of it are keys of verl
+    check(config)  # all of it are keys of verl
 
 
 def test_an_algorithm_is_said_in_one_place():

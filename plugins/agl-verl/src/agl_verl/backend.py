@@ -212,13 +212,15 @@ class TokenBackend:
         self, request: ChatRequest, token_ids: list[int]
     ) -> tuple[str, list[dict[str, Any]]]:
         """Text and tool calls of an answer."""
-        decode = self._serving.tokenizer.decode
-        if not request.tools or request.tool_choice == "none":
-            return decode(token_ids, skip_special_tokens=True), []
+        tokenizer = self._serving.tokenizer
+        # Not every tokenizer knows that the token which ends an answer is no text.
         kept = [token for token in token_ids if token not in self._eos]
+        plain = tokenizer.decode(kept, skip_special_tokens=True)
+        if not request.tools or request.tool_choice == "none":
+            return plain, []
         text, found = await self._serving.tool_parser.extract_tool_calls(kept)
         if not found:
-            return decode(token_ids, skip_special_tokens=True), []
+            return plain, []
         calls = [
             {
                 "id": call.tool_call_id or f"call_{secrets.token_hex(8)}",

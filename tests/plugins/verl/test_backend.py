@@ -1,0 +1,210 @@
+"""The token backend: requests in, tokens with versions out; the client stands in for verl's."""
+
+import asyncio
+import json
+import sys
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from agl.serving import ServerThread
+from agl_verl.backend import MODEL_NAME, Serving, TokenBackend
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "examples" / "quickstart"))
+
+from world import build_tokenizer
+
+pytest.importorskip("transformers")
+
+
+class Client:
+    """Answers with fixed words, and remembers what it was asked."""
+
+    def __init__(self, tokenizer, words="attic garden <end>", versions=(3, 3)):
+        self.token_ids = tokenizer.encode(words)
+        self.versions, self.asked = versions, []
+
+    async def generate(self, request_id, *, prompt_ids, sampling_params):
+        self.asked.append((prompt_ids, sampling_params))
+        token_ids = self.token_ids[: sampling_params["max_tokens"]]
+        await asyncio.sleep(0)
+        return SimpleNamespace(
+            token_ids=token_ids,
+            log_probs=[-0.25] * len(token_ids),
+            extra_fields=dict(
+                zip(("min_global_steps", "max_global_steps"), self.versions, strict=True)
+            ),
+        )
+
+
+@pytest.fixture
+def tokenizer():
+    tokenizer = build_tokenizer()
+    tokenizer.eos_token = "<end>"
+    return tokenizer
+
+
+@pytest.fixture
+def serve(tokenizer):
+    running = []
+
+    def start(client=None, api_key=None, **options):
+        serving = Serving(
+            client=client or Client(tokenizer),
+            tokenizer=tokenizer,
+            max_model_tokens=options.pop("max_model_tokens", 30),
+            max_answer_tokens=options.pop("max_answer_tokens", 8),
+            defaults={"temperature": 1.0},
+            **options,
+        )
+        server = ServerThread(TokenBackend(serving, api_key))
+        server.start()
+        running.append(server)
+        return server.url
+
+    yield start
+    for server in running:
+        server.stop()
+
+
+@dataclass
+class Answer:
+    """An HTTP answer."""
+
+    status_code: int
+    text: str
+
+    def json(self):
+        return json.loads(self.text)
+
+
+def post(url, headers=None, **body):
+    body = {
+        "model": MODEL_NAME,
+        "messages": [{"role": "user", "content": "find the cat"}],
+        "logprobs": True,
+        "return_token_ids": True,
+        **body,
+    }
+    request = urllib.request.Request(
+        f"{url}/v1/chat/completions", json.dumps(body).encode(), headers or {}
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=20) as response:
+            return Answer(response.status, response.read().decode())
+    except urllib.error.HTTPError as error:
+        with error:
+            return Answer(error.code, error.read().decode())
+
+
+def test_an_answer_has_tokens_logprobs_and_version(serve, tokenizer):
+    client = Client(tokenizer)
+    answer = post(serve(client), temperature=0.5).json()
+    choice = answer["choices"][0]
+    assert choice["message"]["content"] == "attic garden"
+    assert choice["token_ids"] == tokenizer.encode("attic garden <end>")
+    assert [entry["logprob"] for entry in choice["logprobs"]["content"]] == [-0.25] * 3
+    assert choice["finish_reason"] == "stop"
+    assert choice["weight_versions"] == [{"version": "3", "start": 0, "end": 3}]
+    prompt = tokenizer.encode("<user> find the cat <end> <assistant>")
+    assert answer["prompt_token_ids"] == prompt
+    assert answer["usage"] == {"prompt_tokens": 6, "completion_tokens": 3, "total_tokens": 9}
+    assert client.asked == [
+        (prompt, {"temperature": 0.5, "max_tokens": 8, "logprobs": True}),
+    ]
+
+
+def test_an_answer_across_a_weight_update_names_both_versions(serve, tokenizer):
+    answer = post(serve(Client(tokenizer, versions=(3, 5)))).json()
+    assert answer["choices"][0]["weight_versions"][0]["version"] == "3-5"
+
+
+def test_lengths_are_cut_to_what_the_model_takes(serve, tokenizer):
+    client = Client(tokenizer)
+    url = serve(client, max_model_tokens=8)
+    answer = post(url, max_tokens=50).json()
+    assert client.asked[0][1]["max_tokens"] == 2
+    assert answer["choices"][0]["finish_reason"] == "length"
+    refused = post(serve(client, max_model_tokens=6))
+    assert refused.status_code == 400
+    assert refused.json()["error"]["code"] == "context_length_exceeded"
+    assert "max_model_len" in refused.json()["error"]["message"]
+
+
+def test_stop_texts_end_the_answer_with_the_token_that_completes_them(serve, tokenizer):
+    choice = post(serve(), stop=["den"]).json()["choices"][0]
+    assert choice["message"]["content"] == "attic gar"
+    assert choice["token_ids"] == tokenizer.encode("attic garden")
+    assert choice["finish_reason"] == "stop"
+
+
+def test_a_stream_says_the_same(serve, tokenizer):
+    response = post(serve(), stream=True, stream_options={"include_usage": True})
+    lines = [line.removeprefix("data: ") for line in response.text.splitlines() if line]
+    assert lines[-1] == "[DONE]"
+    events = [json.loads(line) for line in lines[:-1]]
+    text = "".join(c["delta"].get("content", "") for e in events for c in e["choices"])
+    assert text == "attic garden"
+    assert events[0]["prompt_token_ids"]
+    assert events[1]["choices"][0]["token_ids"] == tokenizer.encode("attic garden <end>")
+    assert events[-1]["usage"]["completion_tokens"] == 3
+
+
+def test_several_choices_are_several_samples(serve, tokenizer):
+    client = Client(tokenizer)
+    assert len(post(serve(client), n=3).json()["choices"]) == 3
+    assert len(client.asked) == 3
+
+
+def test_tool_calls_need_a_parser_and_are_read_by_it(serve):
+    tools = [{"type": "function", "function": {"name": "look", "parameters": {}}}]
+    refused = post(serve(), tools=tools)
+    assert refused.status_code == 400
+    assert "multi_turn.format" in refused.json()["error"]["message"]
+
+    class Parser:
+        async def extract_tool_calls(self, token_ids):
+            call = SimpleNamespace(name="look", arguments='{"room": "attic"}', tool_call_id=None)
+            return "well", [call]
+
+    choice = post(serve(tool_parser=Parser()), tools=tools).json()["choices"][0]
+    assert choice["finish_reason"] == "tool_calls"
+    assert choice["message"]["content"] == "well"
+    function = choice["message"]["tool_calls"][0]["function"]
+    assert function == {"name": "look", "arguments": '{"room": "attic"}'}
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ({"model": "other"}, "unknown model 'other'"),
+        ({"best_of": 3}, "'best_of': training with verl has no such option"),
+        ({"messages": []}, "'messages'"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "'image_url'"),
+        ({"logit_bias": {"1": 2}}, "'logit_bias'"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused_by_name(serve, body, says):
+    response = post(serve(), **body)
+    assert response.status_code in (400, 404)
+    assert says in response.json()["error"]["message"]
+
+
+def test_a_dead_server_is_an_error_of_the_call(serve, tokenizer):
+    class Dead(Client):
+        async def generate(self, *arguments, **keywords):
+            raise ConnectionError("the actor died")
+
+    response = post(serve(Dead(tokenizer)))
+    assert response.status_code == 502
+    assert "the actor died" in response.json()["error"]["message"]
+
+
+def test_off_loopback_a_key_is_needed(serve):
+    url = serve(api_key="secret")
+    assert post(url).status_code == 401
+    assert post(url, {"authorization": "Bearer secret"}).status_code == 200

@@ -1,0 +1,232 @@
+"""What the algorithm's process answers verl: rows out of rollouts, and the account; no verl."""
+
+import asyncio
+import contextlib
+
+import pytest
+
+import agl
+from agl.collect import Collector
+from agl.semconv import MODEL_CALL_SPAN, ModelCallAttributes as Key
+from agl.types import Credit, Ledger, RolloutConfig, Span, TrainingRow
+from agl_verl.groups import Groups, Policy, Resources
+from agl_verl.making import Limits, fit, split, to_row, versions
+from agl_verl.messages import GroupRequest, Settle
+from agl_verl.rows import RowNotes
+
+TASKS = [{"rewards": [1.0, 0.0]}, {"rewards": [1.0, None]}, {"rewards": [None, None]}]
+"""Per copy of the task, the reward of its rollout; None for an agent that fails."""
+
+
+def call_span(number, prompt, answer, version="3"):
+    attributes = {
+        Key.PROMPT_TOKEN_IDS.value: prompt,
+        Key.RESPONSE_TOKEN_IDS.value: answer,
+        Key.RESPONSE_LOGPROBS.value: [-0.5] * len(answer),
+        Key.MODEL_VERSION.value: version,
+        Key.OPERATION.value: "chat",
+    }
+    return Span.from_attributes(
+        name=MODEL_CALL_SPAN, attributes=attributes, span_id=f"{number:016x}", start_time=number
+    )
+
+
+async def play_runner(store):
+    """Claim rollouts for ever: two calls each, the second one goes on from the first."""
+    copies = {}
+    while True:
+        for claimed in await store.dequeue_many_rollouts(limit=8):
+            copy = copies[str(claimed.input)] = copies.get(str(claimed.input), -1) + 1
+            ids = {"rollout_id": claimed.rollout_id, "attempt_id": claimed.attempt.attempt_id}
+            reward = claimed.input["rewards"][copy]
+            spans = [call_span(1, [1, 2], [3]), call_span(2, [1, 2, 3, 4], [5, 6], "4")]
+            for span in spans:
+                await store.add_span(span.model_copy(update=ids))
+            if reward is not None:
+                attributes = {"agentlightning.reward.0.value": reward}
+                span = agl.Span.from_attributes(
+                    name="agentlightning.annotation", attributes=attributes, start_time=9, **ids
+                )
+                await store.add_span(span)
+            await store.update_attempt(
+                *ids.values(), status="failed" if reward is None else "succeeded"
+            )
+        await asyncio.sleep(0.01)
+
+
+@contextlib.asynccontextmanager
+async def groups(level="trajectory", keep=True, timeout=30.0, runner=True, **limits):
+    store = agl.InMemoryLightningStore()
+    resources = await store.add_resources({"main_llm": agl.LLM(endpoint="http://x", model="m")})
+    policy = Policy(level, Limits(**({"prompt": 100, "response": 100} | limits)), keep, timeout)
+    playing = asyncio.create_task(play_runner(store)) if runner else None
+    try:
+        yield Groups(
+            store=store,
+            collector=Collector(store, None, agl.TraceToRows(), RolloutConfig()),
+            train=TASKS,
+            val=TASKS,
+            resources=Resources(resources.resources_id, resources.resources_id),
+            policy=policy,
+        )
+    finally:
+        if playing is not None:
+            playing.cancel()
+
+
+def request(index, validate=False):
+    return GroupRequest(uid=f"u{index}", index=index, copies=2, validate=validate, step=7)
+
+
+async def test_a_row_holds_both_calls_and_what_was_said_between_them():
+    async with groups() as ours:
+        answer = await ours.run(request(0))
+    one, other = sorted(answer.rows, key=lambda row: -row.reward)
+    assert (one.prompt_ids, one.response_ids) == ([1, 2], [3, 4, 5, 6])
+    assert one.mask == [1, 0, 1, 1]
+    assert one.logprobs == [-0.5, 0.0, -0.5, -0.5]
+    assert one.call_ranges == [(0, 1), (2, 4)]
+    assert one.versions == (3, 4)
+    assert {one.session, other.session} == {0, 1}
+    assert (one.reward, other.reward) == (1.0, 0.0)
+    notes = RowNotes.model_validate_json(one.notes)
+    assert [(call.start, call.end, call.credit.reward) for call in notes.calls] == [
+        (0, 1, 1.0),
+        (2, 4, 1.0),
+    ]
+
+
+async def test_transitions_are_a_row_per_call():
+    async with groups(level="transition") as ours:
+        answer = await ours.run(request(0))
+    of_one = sorted((row for row in answer.rows if row.session == 0), key=lambda row: row.number)
+    assert [(row.prompt_ids, row.response_ids) for row in of_one] == [
+        ([1, 2], [3]),
+        ([1, 2, 3, 4], [5, 6]),
+    ]
+    assert [row.number for row in of_one] == [0, 1]
+
+
+async def test_every_call_of_a_step_is_in_one_bin():
+    async with groups() as ours:
+        answer = await ours.run(request(0))
+        keys = {row.session: f"u0_{row.session}_0" for row in answer.rows}
+        settled = await ours.settle(
+            Settle(7, {keys[0]: [0.7, 0.7], keys[1]: [0.0, None]}, {"actor/lr": 1.0})
+        )
+        parts = await agl.load_parts(ours.store, step=7)
+    assert settled.metrics["agl/calls/trained"] == 2
+    assert settled.metrics["agl/calls/excluded/zero_advantage"] == 1
+    assert settled.metrics["agl/calls/excluded/rejected"] == 1
+    assert settled.metrics["agl/reward/mean"] == 0.5
+    assert sum(len(part.trained) for part in parts) == 2 + 2  # calls, and rewards that reached them
+
+
+async def test_siblings_of_a_failed_rollout_are_trained_or_dropped_and_never_zero():
+    async with groups() as ours:
+        kept = await ours.run(request(1))
+    assert [row.reward for row in kept.rows] == [1.0]
+    assert kept.failed == 1
+    async with groups(keep=False) as ours:
+        dropped = await ours.run(request(1))
+        assert (dropped.rows, dropped.dropped) == ([], "1 of 2 rollouts failed")
+        settled = await ours.settle(Settle(7, {}))
+        ledger = await agl.load_ledger(ours.store)
+        ledger.check()
+    assert settled.metrics["agl/groups/dropped"] == 1
+    assert ledger.reasons() == {"failed_attempt": 2, "unused_group": 2}
+
+
+async def test_a_group_in_which_all_failed_says_so():
+    async with groups() as ours:
+        answer = await ours.run(request(2))
+    assert answer.rows == []
+    assert "2 rollouts, 0 succeeded" in answer.dropped
+
+
+async def test_what_verl_never_trained_is_accounted_for_at_the_end():
+    async with groups() as ours:
+        await ours.run(request(0))
+        await ours.end()
+        ledger = await agl.load_ledger(ours.store)
+    ledger.check()
+    assert ledger.reasons() == {"unused_group": 4}
+
+
+async def test_validation_trains_nothing_and_counts_failures_apart():
+    async with groups() as ours:
+        answer = await ours.run(request(1, validate=True))
+        metrics = ours.validated().metrics
+        ledger = await agl.load_ledger(ours.store)
+    assert [row.reward for row in answer.rows] == [1.0]
+    assert metrics == {
+        "val-agl/reward/mean": 1.0,
+        "val-agl/rollouts/succeeded": 1.0,
+        "val-agl/rollouts/failed": 1.0,
+    }
+    assert ledger.reasons() == {"not_trained_mode": 2, "failed_attempt": 2}
+
+
+async def test_a_group_that_nobody_runs_ends_with_what_is_missing(caplog):
+    async with groups(timeout=0.2, runner=False) as ours:
+        answer = await ours.run(request(0))
+        statuses = [rollout.status for rollout in await ours.store.query_rollouts()]
+    assert answer.rows == []
+    assert statuses == ["cancelled", "cancelled"]
+    assert "has not ended in 0.2 seconds" in caplog.text
+    assert "0 runners" in caplog.text
+
+
+async def test_calls_beyond_the_limits_are_excluded_by_reason():
+    async with groups(response=2) as ours:
+        answer = await ours.run(request(0))
+        await ours.end()
+        ledger = await agl.load_ledger(ours.store)
+    assert [row.response_ids for row in answer.rows] == [[3], [3]]
+    assert ledger.reasons() == {"over_length": 2, "unused_group": 2}
+    async with groups(prompt=1) as ours:
+        answer = await ours.run(request(0))
+        ledger = await agl.load_ledger(ours.store)
+    assert answer.rows == []
+    assert ledger.reasons() == {"over_length": 4}
+    detail = ledger.exclusions[0].detail
+    assert detail == "its prompt has 2 tokens, the limit is 1"
+
+
+def row(call_ranges, model_versions=("1", "1")):
+    length = call_ranges[-1][1] + 1
+    return TrainingRow(
+        rollout_id="r",
+        attempt_id="a",
+        token_ids=list(range(length)),
+        logprobs=[-1.0] * length,
+        call_ids=[str(number) for number in range(len(call_ranges))],
+        call_ranges=call_ranges,
+        credits=[Credit(reward=float(number)) for number in range(len(call_ranges))],
+        model_versions=list(model_versions),
+    )
+
+
+def test_splitting_gives_each_call_its_own_reward_and_what_came_before_as_prompt():
+    parts = list(split(row([(2, 3), (5, 7)]), "transition"))
+    made = [to_row(part, 0, number, 1.0, {}) for number, part in enumerate(parts)]
+    assert [one.prompt_ids for one in made] == [[0, 1], [0, 1, 2, 3, 4]]
+    assert [one.mask for one in made] == [[1], [1, 1]]
+    rewards = [RowNotes.model_validate_json(one.notes).calls[0].credit.reward for one in made]
+    assert rewards == [0.0, 1.0]
+
+
+def test_a_row_ends_with_the_last_call_that_fits():
+    ledger = Ledger()
+    kept = fit(row([(2, 3), (5, 7)]), Limits(prompt=2, response=4), ledger)
+    assert kept is not None
+    assert (kept.token_ids, kept.call_ids) == ([0, 1, 2], ["0"])
+    assert [item.call_id for item in ledger.exclusions] == ["1"]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [(("3",), (3, 3)), (("3", "5"), (3, 5)), (("3-4",), (3, 4)), ((None,), (0, 0)), ((), (0, 0))],
+)
+def test_versions_are_the_oldest_and_newest_weights(given, expected):
+    assert versions(row([(2, 3)], given)) == expected
