@@ -7,6 +7,7 @@ import argparse
 import functools
 import json
 import os
+import random
 import sys
 from pathlib import Path
 from typing import Any
@@ -27,9 +28,20 @@ def openai_client(process_id: int) -> Any:
     return AsyncOpenAI(api_key="not needed", base_url="http://set.per.rollout", max_retries=0)
 
 
+def meet_misfortune() -> None:
+    """Fail as often as the environment says, or die once in the place that it names."""
+    if random.random() < float(os.environ.get("AGL_TEST_FAIL", "0")):
+        raise RuntimeError("the agent stumbled")
+    die_once = os.environ.get("AGL_TEST_DIE_ONCE")
+    if die_once and not Path(die_once).exists():
+        Path(die_once).touch()
+        os._exit(13)
+
+
 @agl.rollout
 async def find_the_cat(task: Task, llm: agl.LLM) -> float:
     """The agent of the quickstart, unchanged."""
+    meet_misfortune()
     client = openai_client(os.getpid()).with_options(base_url=llm.endpoint)
     house = House(**task)
     messages = [{"role": "user", "content": house.first_message()}]

@@ -1,0 +1,193 @@
+"""Whole runs of the real verl through ``Trainer.fit``, each in a process of its own.
+
+Not one assertion is about speed. That weights arrive is verl's own measurement: the largest
+difference between a token's probability at the inference server and at the trainer.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("verl")
+
+SCRIPT = Path(__file__).parent / "quickstart.py"
+DIFF = "training/rollout_probs_diff_max"
+MAX_DIFF = 1e-5
+"""Of probabilities at equal weights: rounding. One step's change of the weights is above 1e-3."""
+MARK = "AGL_TEST_RUN"
+
+
+@dataclass
+class Run:
+    """What a run left behind."""
+
+    code: int
+    log: str
+    out: Path
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        return json.loads((self.out / "summary.json").read_text())
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.out / "metrics.jsonl").read_text().splitlines()]
+
+    @property
+    def steps(self) -> list[dict[str, Any]]:
+        """The metrics of training steps."""
+        return [line for line in self.lines if "training/global_step" in line]
+
+
+def train(out: Path, *arguments: str, timeout: float = 900, **environment: str) -> Run:
+    """Run the quickstart, and see that it leaves no process."""
+    mark = uuid.uuid4().hex
+    out.mkdir(parents=True, exist_ok=True)
+    log = out / "log.txt"
+    with log.open("a") as file:
+        run = subprocess.run(
+            [sys.executable, str(SCRIPT), "--out", str(out), *arguments],
+            env={**os.environ, **environment, MARK: mark, "RAY_TMPDIR": "/tmp"},
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            timeout=timeout,
+            check=False,
+            cwd=out,
+        )
+    left = processes(mark)
+    for _ in range(60):
+        if not left:
+            break
+        time.sleep(0.5)
+        left = processes(mark)
+    assert not left, f"processes outlived the run: {left}"
+    return Run(run.returncode, log.read_text(), out)
+
+
+def processes(mark: str) -> dict[int, str]:
+    """Processes that were started with this mark in their environment."""
+    found: dict[int, str] = {}
+    for folder in Path("/proc").iterdir():
+        try:
+            if folder.name.isdigit() and f"{MARK}={mark}".encode() in (
+                folder / "environ"
+            ).read_bytes().split(b"\0"):
+                found[int(folder.name)] = (folder / "cmdline").read_text().replace("\0", " ")[:80]
+        except OSError:
+            continue
+    return found
+
+
+def succeeded(run: Run, steps: int) -> None:
+    """It did what it was told, and nothing is unaccounted for."""
+    assert run.code == 0, run.log[-3000:]
+    assert [line["training/global_step"] for line in run.steps] == list(range(1, steps + 1))
+    summary = run.summary
+    assert summary["steps"] == steps
+    excluded = sum(summary["calls_excluded"].values())
+    assert summary["calls"] == summary["calls_trained"] + excluded > 0
+
+
+def mean(numbers: list[float]) -> float:
+    return sum(numbers) / len(numbers)
+
+
+def test_grpo_learns_and_weights_arrive_after_every_step(tmp_path):
+    run = train(tmp_path, "--steps", "14", "--epochs", "4", "--rollouts", "8")
+    succeeded(run, 14)
+    assert [line["training/rollout_probs_diff_valid"] for line in run.steps] == [1.0] * 14
+    assert max(line[DIFF] for line in run.steps) < MAX_DIFF
+    rewards = run.summary["rewards"]
+    assert mean(rewards[-4:]) > mean(rewards[:4]) + 0.1, rewards
+    assert all(line["agl/rollouts/succeeded"] == 64 for line in run.steps)
+    assert all(line["training/off_policy/trajectory_staleness/max"] == 0 for line in run.steps)
+
+
+@pytest.mark.long
+def test_grpo_reaches_nine_of_ten_with_validation_and_checkpoints(tmp_path):
+    run = train(
+        *(tmp_path, "--steps", "60", "--epochs", "4", "--rollouts", "10", "--validate"),
+        *("--set", "trainer.val_before_train=true", "--set", "trainer.test_freq=20"),
+        *("--set", "trainer.save_freq=20"),
+        timeout=3600,
+    )
+    succeeded(run, 60)
+    assert max(line[DIFF] for line in run.steps) < MAX_DIFF
+    assert mean(run.summary["rewards"][-5:]) > 0.9
+    held_out = dict(run.summary["val_rewards"])
+    assert list(held_out) == [0, 20, 40, 60]
+    assert held_out[60] > held_out[0] + 0.5
+    assert (tmp_path / "checkpoints" / "latest_checkpointed_iteration.txt").read_text() == "60"
+
+
+@pytest.mark.long
+def test_a_run_goes_on_from_its_checkpoint(tmp_path):
+    saving = ("--set", "trainer.save_freq=2", "--set", 'trainer.resume_mode="auto"')
+    succeeded(train(tmp_path, "--steps", "2", *saving), 2)
+    run = train(tmp_path, "--steps", "4", *saving)
+    assert run.code == 0, run.log[-3000:]
+    assert [line["training/global_step"] for line in run.steps] == [1, 2, 3, 4]
+    # The weights that were sampled with after the restart are those that were saved.
+    assert max(line[DIFF] for line in run.steps) < MAX_DIFF
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mode", ["colocate_async", "separate_async"])
+def test_groups_in_flight_carry_over_to_later_steps(tmp_path, mode):
+    run = train(tmp_path, "--steps", "4", "--mode", mode, "--prompts", "4")
+    succeeded(run, 4)
+    staleness = [line["training/off_policy/trajectory_staleness/max"] for line in run.steps]
+    assert max(staleness) >= 1, "nothing was sampled ahead"
+    assert max(staleness) <= 8, "verl's max_off_policy_threshold"
+    for line, stale in zip(run.steps, staleness, strict=True):
+        worst = line["training/off_policy/trajectory_staleness_worst/max"]
+        if stale == worst == 0:
+            assert line[DIFF] < MAX_DIFF
+    # What was sampled ahead and never trained is accounted for.
+    assert run.summary["calls_excluded"].get("unused_group", 0) > 0
+
+
+@pytest.mark.long
+def test_ppo_with_a_critic_and_transitions_on_two_ranks(tmp_path):
+    run = train(
+        *(tmp_path, "--steps", "2", "--algorithm", "ppo", "--level", "transition"),
+        *("--ranks", "2"),
+    )
+    succeeded(run, 2)
+    assert max(line[DIFF] for line in run.steps) < MAX_DIFF
+    assert all("critic/vf_loss" in line for line in run.steps)
+    assert all(line["training/num_turns/max"] == 1 for line in run.steps)
+
+
+@pytest.mark.long
+def test_failed_rollouts_and_a_dead_runner_are_no_zeros_and_no_end(tmp_path):
+    run = train(
+        *(tmp_path, "--steps", "3"),
+        AGL_TEST_FAIL="0.3",
+        AGL_TEST_DIE_ONCE=str(tmp_path / "died"),
+    )
+    succeeded(run, 3)
+    assert (tmp_path / "died").exists()
+    assert sum(line["agl/rollouts/failed"] for line in run.steps) > 0
+    for line in run.steps:
+        rewards = line["agl/reward/mean"]
+        assert 0 <= rewards <= 1
+        # Failed ones made no call here, so they have no rows; a zero would be one.
+        assert line["agl/rollouts/succeeded"] + line["agl/rollouts/failed"] == 64
+
+
+@pytest.mark.long
+def test_a_run_in_which_every_rollout_fails_ends_and_says_why(tmp_path):
+    run = train(tmp_path, "--steps", "3", "--prompts", "4", AGL_TEST_FAIL="1")
+    assert run.code != 0
+    assert "groups in a row gave nothing to train on" in run.log
+    assert "agent: RuntimeError" in run.log
+    assert run.summary["rollouts"] == run.summary["rollouts_failed"] > 0
