@@ -10,13 +10,16 @@ from pathlib import Path
 
 TAIL_LINES = 12
 """Of a log, in an error."""
-END_SECONDS = 15.0
-"""A little longer than the guard takes."""
+GRACE_SECONDS = 10.0
+"""What a command gets to end in order."""
 
 
 @contextlib.asynccontextmanager
 async def child(
-    command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
+    command: Sequence[str],
+    log: Path,
+    environment: Mapping[str, str] | None = None,
+    grace_seconds: float = GRACE_SECONDS,
 ) -> AsyncGenerator[asyncio.subprocess.Process]:
     """A running command, under ``guard``; ended with all its children when the block ends.
 
@@ -24,13 +27,15 @@ async def child(
         command: Program and arguments.
         log: Gets what it writes, after what is there.
         environment: Added to this process's own.
+        grace_seconds: Between the request to end and the kill.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as file:
         file.write(f"--- {' '.join(command)}\n".encode())
         file.flush()
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "agl_unsloth.guard", str(os.getpid()), *command),
+            *(sys.executable, "-m", "agl_unsloth.guard", str(os.getpid()), str(grace_seconds)),
+            *command,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=file,
             stderr=file,
@@ -45,7 +50,7 @@ async def child(
             process.send_signal(signal.SIGTERM)
             try:
                 # Shielded: a cancelled run still waits, so that ports and memory are free after it.
-                await asyncio.shield(asyncio.wait_for(process.wait(), END_SECONDS))
+                await asyncio.shield(asyncio.wait_for(process.wait(), grace_seconds + 5))
             except TimeoutError:
                 process.kill()
 

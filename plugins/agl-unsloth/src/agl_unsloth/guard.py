@@ -1,9 +1,9 @@
 """Runs a command that must not outlive the process that asked for it.
 
-    python -m agl_unsloth.guard PARENT_PID COMMAND [ARGUMENT]...
+    python -m agl_unsloth.guard PARENT_PID GRACE_SECONDS COMMAND [ARGUMENT]...
 
 The command gets a session of its own. When the parent is gone, killed for example, or this process
-is told to end, the whole session is told to end, and killed ten seconds later. So neither a server
+is told to end, the whole session is told to end, and killed after the time of grace. So neither a server
 nor a training keeps memory or a port after the run that started it.
 """
 
@@ -15,12 +15,11 @@ import sys
 import time
 
 POLL_SECONDS = 0.1
-GRACE_SECONDS = 10.0
 
 
 def main(arguments: list[str]) -> int:
     """Run the command; the exit code is its own."""
-    parent, command = int(arguments[0]), arguments[1:]
+    parent, grace, command = int(arguments[0]), float(arguments[1]), arguments[2:]
     told: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, frame: told.append(number))
@@ -30,7 +29,7 @@ def main(arguments: list[str]) -> int:
     if child.poll() is None:
         _signal(child.pid, signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(GRACE_SECONDS)
+            child.wait(grace)
     _signal(child.pid, signal.SIGKILL)  # whatever of the session is left
     return child.wait()
 

@@ -1,0 +1,138 @@
+"""Which rows are trained, which tokens of them, and what becomes of the others."""
+
+import pytest
+
+from agl.errors import AglError
+from agl_unsloth.pairs import no_pairs, select_pairs
+from agl_unsloth.selection import nothing_selected, select_best
+
+
+def best(collected, **options):
+    given = {"keep_fraction": 1.0, "min_reward": None, "max_length": None, "seed": "0"}
+    return select_best(collected, **{**given, **options})
+
+
+def pairs(collected, **options):
+    given = {"pairing": "matched", "min_gap": 0.0, "max_length": None, "seed": "0"}
+    return select_pairs(collected, **{**given, **options})
+
+
+def test_only_what_was_sampled_has_labels_in_a_row_of_several_calls(ended, collected):
+    one = collected(ended("a", 0, [([1, 2], [3, 4], 1.0), ([5], [6], 1.0)]))
+    (example,) = best(one)
+    assert example["input_ids"] == [1, 2, 3, 4, 5, 6]
+    assert example["labels"] == [-100, -100, 3, 4, -100, 6]
+    assert (example["reward"], example["rollout_id"]) == (1.0, "a")
+
+
+def test_the_best_stay_and_the_others_are_counted_with_their_reason(ended, collected):
+    rewards = [0.1, 0.9, 0.5, 0.7]
+    rollouts = [ended(f"r{n}", n, [([1], [2], reward)]) for n, reward in enumerate(rewards)]
+    long = ended("long", 9, [([1] * 9, [2], 1.0)])
+    failed = ended("failed", 8, [([1], [2], 1.0)], status="failed")
+    no_reward = ended("none", 7, [([1], [2], None)])
+    one = collected(*rollouts, long, failed, no_reward)
+    kept = best(one, keep_fraction=0.5, min_reward=0.2, max_length=5)
+    assert [example["rollout_id"] for example in kept] == ["r1"]
+    assert one.ledger.reasons() == {
+        "below_threshold": 1,
+        "not_selected": 2,
+        "over_length": 1,
+        "failed_attempt": 1,
+        "no_reward": 1,
+    }
+    one.ledger.check()
+
+
+def test_equal_rewards_are_drawn_by_the_seed_and_the_same_again(ended, collected):
+    def chosen(seed):
+        rollouts = [ended(f"r{n}", n, [([1], [2], 1.0)]) for n in range(20)]
+        return [e["rollout_id"] for e in best(collected(*rollouts), keep_fraction=0.25, seed=seed)]
+
+    assert len(chosen("a")) == 5
+    assert chosen("a") == chosen("a")
+    assert chosen("a") != chosen("b")
+
+
+def test_a_threshold_that_nothing_reaches_is_told_with_the_rewards(ended, collected):
+    one = collected(*(ended(f"r{n}", n, [([1], [2], n / 10)]) for n in range(4)))
+    assert best(one, min_reward=0.9) == []
+    error = nothing_selected(one, 3, 0.9)
+    assert isinstance(error, AglError)
+    text = str(error)
+    assert (
+        "iteration 3: no rollout reached min_reward=0.9: of 4 rewards the best are 0.3, 0.2" in text
+    )
+    assert "the mean is 0.150, the lowest 0" in text
+    assert "Lower min_reward" in text
+
+
+def test_calls_without_token_ids_are_told_with_what_gives_them(ended, collected):
+    from agl.types import Exclusion, ModelCall
+
+    one = collected(ended("a", 0, []))
+    call = ModelCall(call_id="c", rollout_id="a", attempt_id="at", sequence_id=1)
+    one.ledger.add_call(call)
+    one.ledger.exclude(
+        Exclusion(call_id="c", rollout_id="a", attempt_id="at", reason="no_token_ids")
+    )
+    assert best(one) == []
+    assert "return_token_ids" in str(nothing_selected(one, 1, None))
+    assert "vLLM 0.10.2" in str(nothing_selected(one, 1, None))
+
+
+def test_answers_to_one_prompt_are_paired_best_with_worst(ended, collected):
+    rollouts = [
+        ended(f"r{n}", 0, [([1, 2], [answer], reward)])
+        for n, (answer, reward) in enumerate([(10, 1.0), (11, 0.75), (12, 0.25), (13, 0.0)])
+    ]
+    other_task = ended("other", 1, [([1, 2], [14], 0.5)])
+    one = collected(*rollouts, other_task)
+    made = pairs(one)
+    assert sorted((p["chosen_ids"], p["rejected_ids"]) for p in made) == [
+        ([10], [13]),
+        ([11], [12]),
+    ]
+    assert all(p["prompt_ids"] == [1, 2] for p in made)
+    assert one.ledger.reasons() == {"not_paired": 1}  # nobody else had its task
+    one.ledger.check()
+
+
+@pytest.mark.parametrize(("pairing", "count"), [("best", 1), ("matched", 2), ("all", 6)])
+def test_how_many_pairs_a_prompt_makes(ended, collected, pairing, count):
+    rollouts = [ended(f"r{n}", 0, [([1], [n + 2], float(n))]) for n in range(4)]
+    made = pairs(collected(*rollouts), pairing=pairing)
+    assert len(made) == count
+    assert all(pair["chosen_reward"] > pair["rejected_reward"] for pair in made)
+
+
+def test_later_calls_are_paired_where_the_ways_are_still_the_same(ended, collected):
+    rollouts = [
+        ended("a", 0, [([1], [5], 1.0), ([2], [6], 1.0)]),
+        ended("b", 0, [([1], [5], 0.0), ([2], [7], 0.0)]),
+        ended("c", 0, [([1], [8], 0.0), ([2], [9], 0.0)]),
+    ]
+    one = collected(*rollouts)
+    made = pairs(one, pairing="all")
+    assert sorted((p["prompt_ids"], p["chosen_ids"], p["rejected_ids"]) for p in made) == [
+        ([1], [5], [8]),
+        ([1, 5, 2], [6], [7]),
+    ]
+    # b's first call said the same as a's, and c's second call answered a prompt of its own.
+    assert one.ledger.reasons() == {"not_paired": 2}
+    one.ledger.check()
+
+
+def test_no_pair_is_told_with_what_there_was(ended, collected):
+    one = collected(*(ended(f"r{n}", 0, [([1], [2], float(n))]) for n in range(2)))
+    assert pairs(one) == []
+    text = str(no_pairs(one, 1))
+    assert "there is no preference pair: 2 rollouts, 2 succeeded" in text
+    assert "raise the temperature" in text
+
+
+def test_answers_that_are_too_long_or_too_near_make_no_pair(ended, collected):
+    rollouts = [ended(f"r{n}", 0, [([1], [2] * (n + 1), n / 10)]) for n in range(3)]
+    one = collected(*rollouts)
+    assert pairs(one, max_length=3, min_gap=0.1) == []
+    assert one.ledger.reasons() == {"over_length": 1, "not_paired": 2}
