@@ -65,7 +65,7 @@ def sft(azure, tmp_path):
             "management_url": azure.url,
             "poll_seconds": 0.02,
             "iterations": 1,
-            "rollouts_per_task": 16,
+            "rollouts_per_task": 24,
             "data_filter_ratio": 1.0,
             "min_reward": 1.0,
             "run_dir": str(tmp_path / "run"),

@@ -25,6 +25,14 @@ def posts(azure, what):
     return [line for line in azure.log if line.startswith(what)]
 
 
+async def until(there):
+    for _ in range(3000):
+        if there():
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError("it did not come")
+
+
 async def test_the_next_version_has_learned_from_the_best_answers(azure, sft, line, tmp_path):
     algorithm = await line(capitals, sft(iterations=2, epochs=3), TASKS, TASKS)
     summary = algorithm.summary
@@ -39,7 +47,9 @@ async def test_the_next_version_has_learned_from_the_best_answers(azure, sft, li
     assert summary["model"] == second["fine_tuned_model"]
     assert summary["calls"] == summary["calls_trained"] + sum(summary["calls_excluded"].values())
     assert azure.files == {}
-    metrics = [json.loads(text) for text in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    metrics = [
+        json.loads(text) for text in (tmp_path / "run/metrics.jsonl").read_text().splitlines()
+    ]
     steps = [one for one in metrics if "train/trained_tokens" in one]
     assert [one["train/trained_tokens"] for one in steps] == [
         first["trained_tokens"],
@@ -118,8 +128,7 @@ async def test_a_lost_answer_does_not_start_a_second_job(azure, sft, line):
 async def test_a_stopped_run_takes_up_its_job(azure, sft, line, caplog):
     algorithm = sft(poll_seconds=0.5)
     running = asyncio.create_task(line(capitals, algorithm, TASKS))
-    while not azure.jobs:
-        await asyncio.sleep(0.01)
+    await until(lambda: azure.jobs)
     await asyncio.sleep(0.1)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -150,9 +159,7 @@ async def test_a_deployment_that_never_gets_ready_ends_the_wait(azure, sft, line
     azure.deployments_get_ready = True
     algorithm = await line(capitals, sft(), TASKS, TASKS)
     assert len(azure.jobs) == 1
-    assert algorithm.summary["val_rewards"][-1] == [1, 1.0] or algorithm.summary["val_rewards"][
-        -1
-    ] == (1, 1.0)
+    assert algorithm.summary["val_rewards"][-1][1] == 1.0
 
 
 async def test_a_failed_deployment_is_deleted_and_made_again(azure, sft, line):
@@ -177,8 +184,7 @@ async def test_a_spent_quota_says_so_and_leaves_nothing_behind(azure, sft, line,
 async def test_a_busy_service_is_waited_for(azure, sft, line):
     algorithm = sft()
     running = asyncio.create_task(line(capitals, algorithm, TASKS, TASKS))
-    while not azure.files:
-        await asyncio.sleep(0.005)
+    await until(lambda: azure.files)
     azure.busy = 4
     await running
     assert azure.busy == 0
@@ -191,7 +197,7 @@ async def test_an_expired_key_is_a_wrong_configuration(azure, sft, line, what):
     algorithm = sft(api_key=azure.key, credential=Login(azure.token))
     setattr(azure, what, "renewed-000000000")
     azure.echo_key = True
-    with pytest.raises(ConfigError, match="401.*expired") as caught:
+    with pytest.raises(ConfigError, match=r"401.*expired") as caught:
         await line(capitals, algorithm, TASKS)
     assert given not in str(caught.value)
 
@@ -205,7 +211,7 @@ async def test_a_region_without_training_is_named(azure, sft, line):
 
 async def test_a_file_that_azure_cannot_read_ends_the_run(azure, sft, line):
     azure.unreadable_files = True
-    with pytest.raises(AlgorithmError, match="could not read training file .*jsonl data failed"):
+    with pytest.raises(AlgorithmError, match=r"could not read training file .*jsonl data failed"):
         await line(capitals, sft(), TASKS)
 
 
@@ -223,9 +229,9 @@ async def test_a_base_deployment_must_be_there(azure, sft, line):
 
 async def test_calls_that_the_content_filter_refused_are_reported(azure, sft, line, caplog):
     azure.filtered = {TASKS[0]}
-    algorithm = await line(capitals, sft(rollouts_per_task=20), TASKS)
-    assert "the content filter refused or cut off 20 model calls" in caplog.text
-    assert algorithm.summary["calls_excluded"]["model_error"] == 20
+    algorithm = await line(capitals, sft(rollouts_per_task=30), TASKS)
+    assert "the content filter refused or cut off 30 model calls" in caplog.text
+    assert algorithm.summary["calls_excluded"]["failed_attempt"] == 30
 
 
 async def test_a_login_serves_in_the_place_of_a_key(azure, sft, line):

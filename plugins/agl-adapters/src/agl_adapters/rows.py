@@ -275,7 +275,9 @@ def _leave_out(
     ledger: Ledger,
 ) -> None:
     for record in records:
-        ledger.exclude(_exclusion(record.call, reason, detail))
+        error = record.call.error
+        why = f"{detail}; the call itself failed: {error}" if error else detail
+        ledger.exclude(_exclusion(record.call, reason, why))
     for reward in rewards_of(spans):
         span = reward.span
         ledger.add_reward(span.rollout_id, span.attempt_id, span.span_id)

@@ -287,6 +287,7 @@ class AzureSFT(FineTuning):
                 self.capacity,
             ),
         )
+        await service.check()
         names = await service.list_deployments()
         if self.base_deployment not in names:
             raise ConfigError(

@@ -114,6 +114,17 @@ class AzureService:
         """What opens the resource for model calls: its key, or a token of about an hour."""
         return self._api_key or await self._token()
 
+    async def check(self) -> None:
+        """Ask for something small.
+
+        Raises:
+            ConfigError: Key or address are wrong.
+        """
+        await self._ask(
+            f"ask {self.place.endpoint} for its jobs",
+            lambda: self._client.fine_tuning.jobs.list(limit=1),
+        )
+
     async def close(self) -> None:
         """Let go of connections."""
         await self._client.close()
@@ -330,7 +341,7 @@ class AzureService:
     async def _ask(
         self,
         doing: str,
-        ask: Callable[[], Awaitable[T]],
+        ask: Callable[[], Any],
         keep: tuple[type[BaseException], ...] = (),
     ) -> T:
         try:
@@ -450,8 +461,10 @@ def _retry_after(error: BaseException, least: float) -> float:
 
 
 async def _all(pages: Any) -> list[Any]:
-    """Every item of a list. Azure's list of files is one page that does not say that it is the
-    last, so the SDK would ask for the same page again for ever: it ends where an item comes twice.
+    """Every item of a list, which ends where one comes twice.
+
+    Azure's list of files is one page that does not say that it is the last; the SDK would ask for
+    it again and again.
     """
     items: dict[str, Any] = {}
     async for item in pages:
