@@ -62,7 +62,7 @@ def _keys(node: Any) -> Any:
     return keys
 
 
-def _fields(kind: type, seen: tuple[type, ...] = ()) -> dict[str, Any]:
+def _fields(kind: Any, seen: tuple[type, ...] = ()) -> dict[str, Any]:
     hints = typing.get_type_hints(kind)
     keys: dict[str, Any] = {}
     for field in dataclasses.fields(kind):

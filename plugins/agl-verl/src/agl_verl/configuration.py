@@ -292,6 +292,7 @@ def compose(config: dict[str, Any]) -> Any:
     import importlib.util
 
     import hydra
+    from hydra.errors import HydraException
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
@@ -307,6 +308,6 @@ def compose(config: dict[str, Any]) -> Any:
         OmegaConf.set_struct(whole, False)
         whole.merge_with(OmegaConf.create(given))
         OmegaConf.to_container(whole, resolve=True)
-    except (OmegaConfBaseException, hydra.errors.HydraException) as error:
+    except (OmegaConfBaseException, HydraException) as error:
         raise ConfigError(f"VERL config: verl does not take it: {error}") from error
     return whole

@@ -66,8 +66,9 @@ def open_link() -> Any:
     """Start the actor; Ray must be connected. Returns its handle."""
     import ray
 
-    actor: Any = ray.remote(num_cpus=0, max_concurrency=10_000)(Link)
-    return actor.remote()
+    remote: Any = ray.remote
+    as_actor = remote(num_cpus=0, max_concurrency=10_000)
+    return as_actor(Link).remote()
 
 
 async def serve(link: Any, handler: Handler) -> None:

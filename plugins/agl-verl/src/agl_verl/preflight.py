@@ -4,6 +4,7 @@ verl and Ray wait for ever, without a word, for CPUs that a cluster does not hav
 """
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,7 +68,7 @@ def prepare_ray(config: Any) -> None:
         )
 
 
-def check_cluster(config: Any, found: dict[str, float]) -> None:
+def check_cluster(config: Any, found: Mapping[str, float]) -> None:
     """Compare what the connected cluster has with what the run needs.
 
     Args:

@@ -67,7 +67,7 @@ def verl_config(
             config.trainer.default_local_dir = str(folder / "checkpoints")
     check_tasks(config, len(train))
     prepare_ray(config)
-    resolved = OmegaConf.create(OmegaConf.to_container(config, resolve=True))
+    resolved: Any = OmegaConf.create(OmegaConf.to_container(config, resolve=True))
     try:
         validate_config(resolved, need_reference_policy(resolved), need_critic(resolved))
     except (AssertionError, ValueError, TypeError) as error:

@@ -69,7 +69,8 @@ def advantages_of(batch: Any) -> dict[str, list[float | None]]:
         select_fields=["advantages", "response_mask", "agl_row"],
     )
     notes = [RowNotes.model_validate_json(str(note)) for note in data.pop("agl_row").tolist()]
-    advantages, masks = data["advantages"].unbind(), data["response_mask"].unbind()
+    advantages: Any = data["advantages"].unbind(0)
+    masks: Any = data["response_mask"].unbind(0)
     found: dict[str, list[float | None]] = {}
     for key, note, values, mask in zip(keys, notes, advantages, masks, strict=True):
         found[key] = [
