@@ -11,6 +11,18 @@ from typing import Any
 from agl.errors import ConfigError
 from agl.plugins import did_you_mean
 
+LOSS_MEAN = "actor_rollout_ref.rollout.custom.agl_loss_mean"
+_STD = "algorithm.norm_adv_by_std_in_grpo"
+_LOW = "actor_rollout_ref.actor.clip_ratio_low"
+_HIGH = "actor_rollout_ref.actor.clip_ratio_high"
+
+MEANS_OF_VERL = {
+    "seq-mean-token-mean": "rollout",
+    "token-mean": "token",
+    "seq-mean-token-sum-norm": "constant",
+}
+"""verl's ``loss_agg_mode`` -> the same with rollouts in the place of rows."""
+
 
 @dataclass(frozen=True)
 class VerlAlgorithm:
@@ -28,20 +40,21 @@ class VerlAlgorithm:
     """Further options of verl, dotted."""
 
     @property
+    def tunable(self) -> frozenset[str]:
+        """Which of ``changes`` are defaults: with another value it is still this algorithm."""
+        return frozenset((LOSS_MEAN, _LOW, _HIGH))
+
+    @property
     def changes(self) -> dict[str, Any]:
         """Dotted option of verl's configuration -> value."""
         return {
             "algorithm.adv_estimator": f"agl_{self.estimator}",
             "critic.enable": self.critic,
             "actor_rollout_ref.actor.policy_loss.loss_mode": self.loss_mode,
-            "actor_rollout_ref.rollout.custom.agl_loss_mean": self.loss_mean,
+            LOSS_MEAN: self.loss_mean,
             **self.others,
         }
 
-
-_STD = "algorithm.norm_adv_by_std_in_grpo"
-_LOW = "actor_rollout_ref.actor.clip_ratio_low"
-_HIGH = "actor_rollout_ref.actor.clip_ratio_high"
 
 ALGORITHMS: dict[str, VerlAlgorithm] = {
     "cispo": VerlAlgorithm(
@@ -49,6 +62,7 @@ ALGORITHMS: dict[str, VerlAlgorithm] = {
     ),
     "dppo_kl": VerlAlgorithm("grpo", "GRPO, tokens held by KL divergence", "dppo_kl"),
     "dppo_tv": VerlAlgorithm("grpo", "GRPO, tokens held by total variation", "dppo_tv"),
+    "dro": VerlAlgorithm("grpo", "GRPO held by a quadratic penalty, policy_loss.dro_beta", "dro"),
     "dr_grpo": VerlAlgorithm(
         "grpo",
         "GRPO without division by deviation or length",
@@ -118,3 +132,38 @@ def verl_algorithm(name: str) -> VerlAlgorithm:
     raise ConfigError(
         f"unknown algorithm {name!r}; known: {', '.join(ALGORITHMS)}.{did_you_mean(name, known)}"
     )
+
+
+def translate_loss_mean(config: dict[str, Any]) -> None:
+    """Turn a given ``actor.loss_agg_mode`` into ours, which is over rollouts.
+
+    Args:
+        config: verl's configuration as the user gave it, nested; changed in place.
+
+    Raises:
+        ConfigError: It has no counterpart, is given twice, or is the critic's.
+    """
+    worker = config.get("actor_rollout_ref") or {}
+    custom = (worker.get("rollout") or {}).get("custom") or {}
+    ours = custom.get("agl_loss_mean")
+    if ours == "verl":
+        return
+    if (config.get("critic") or {}).get("loss_agg_mode") is not None:
+        raise ConfigError(
+            "critic.loss_agg_mode: the critic weighs tokens as the actor does; leave it out, or "
+            f"set {LOSS_MEAN}=verl, by which verl weighs rows and tokens"
+        )
+    mode = (worker.get("actor") or {}).get("loss_agg_mode")
+    if mode is None:
+        return
+    if mode not in MEANS_OF_VERL:
+        raise ConfigError(
+            f"actor.loss_agg_mode {mode!r} has no counterpart over rollouts; take one of "
+            f"{', '.join(MEANS_OF_VERL)}, or set {LOSS_MEAN}=verl"
+        )
+    if ours is not None and ours != MEANS_OF_VERL[mode]:
+        raise ConfigError(
+            f"actor.loss_agg_mode is {mode!r}, which over rollouts is {MEANS_OF_VERL[mode]!r}, and "
+            f"{LOSS_MEAN} is {ours!r}; say it in one place"
+        )
+    worker.setdefault("rollout", {}).setdefault("custom", {})["agl_loss_mean"] = MEANS_OF_VERL[mode]

@@ -131,7 +131,8 @@ def actor_loss(
         advantages_BL, factors_BL = advantages_BL * factors_BL, None
     elif "rollout_is_weights" in padded:
         factors_BL = factors_BL * padded["rollout_is_weights"]
-    loss, of_policy = get_policy_loss_fn(mode)(
+    policy_loss: Any = get_policy_loss_fn(mode)
+    loss, of_policy = policy_loss(
         old_log_prob=padded["old_log_probs"],
         log_prob=logprobs_BL,
         advantages=advantages_BL,
@@ -149,7 +150,8 @@ def actor_loss(
             value=entropy.detach(), aggregation=AggregationType.SUM
         )
     if config.use_kl_loss:
-        gap_BL = kl_penalty(logprobs_BL, padded["ref_log_prob"], config.kl_loss_type)
+        penalty: Any = kl_penalty
+        gap_BL = penalty(logprobs_BL, padded["ref_log_prob"], config.kl_loss_type)
         kl = scale * (weights_BL * gap_BL).sum()
         loss = loss + config.kl_loss_coef * kl
         metrics["kl_loss"] = Metric(value=kl.detach(), aggregation=AggregationType.SUM)

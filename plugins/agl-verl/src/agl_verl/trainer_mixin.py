@@ -190,7 +190,7 @@ class RolloutAdvantages:
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
         register_estimators()
         check(config)
-        super().__init__(config, *args, **kwargs)
+        super().__init__(config, *args, **kwargs)  # pyright: ignore[reportCallIssue]
 
     def on_init_end(self) -> None:
         """Give the workers our losses."""
