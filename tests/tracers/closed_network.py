@@ -3,7 +3,7 @@
     python closed_network.py TRACER
 
 Prints JSON: the agents' answers, and every look-up, connection and datagram to another machine,
-those of exit handlers and threads included. Whatever tries gets an error, as where there is no network.
+those of exit handlers and threads included. Whatever tries gets an error, as without a network.
 """
 
 import asyncio

@@ -3,6 +3,7 @@
 import datetime
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ from agl.semconv import LightningSpanAttributes as Key
 from agl.utils.otel import flatten_attributes, to_json_text
 
 SUMMARY = "weave.summary"
+MISSING = object()
 
 
 class LocalServer:
@@ -26,6 +28,8 @@ class LocalServer:
     def __init__(self) -> None:
         # By a call's id: its span, and the span that was current when it began.
         self._open: dict[str, tuple[Span, Span]] = {}
+        # By their references, which Weave puts in the place of objects.
+        self._objects: dict[str, Any] = {}
 
     def nearest(self, call_id: str | None) -> Span | None:
         """The span of a call, unless an OpenTelemetry span was begun within it and is current."""
@@ -39,8 +43,8 @@ class LocalServer:
         parent = self.nearest(start["parent_id"])
         name = op_name(start["op_name"])
         attributes = {
-            **flat("", start["attributes"]),
-            **flat(Key.OPERATION_INPUT, inputs),
+            **self._flat("", start["attributes"]),
+            **self._flat(Key.OPERATION_INPUT, inputs),
             Key.OPERATION_NAME.value: start["display_name"] or name,
         }
         around = trace.get_current_span()
@@ -57,8 +61,8 @@ class LocalServer:
         end = request["end"]
         span, _ = self._open.pop(end["id"])
         if end["output"] is not None:
-            span.set_attributes(flat(Key.OPERATION_OUTPUT, end["output"]))
-        span.set_attributes(flat(SUMMARY, end["summary"]))
+            span.set_attributes(self._flat(Key.OPERATION_OUTPUT, end["output"]))
+        span.set_attributes(self._flat(SUMMARY, end["summary"]))
         if end["exception"] is None:
             span.set_status(Status(StatusCode.OK))
         else:
@@ -66,18 +70,59 @@ class LocalServer:
         span.end(nanoseconds(end["ended_at"]))
 
     def obj_create(self, request: Mapping[str, Any]) -> Any:
-        """Ops and objects, which Weave keeps by digest."""
-        return SimpleNamespace(digest=digest_of(request["obj"]["val"]))
+        """An object or an op, which Weave sends once and refers to."""
+        given = request["obj"]
+        value, digest = given["val"], digest_of(given["val"])
+        if not (isinstance(value, dict) and value.get("_type") == "CustomWeaveType"):
+            kept = f"weave:///{given['project_id']}/object/{given['object_id']}:{digest}"
+            self._objects[kept] = value
+        return SimpleNamespace(digest=digest)
 
     def file_create(self, request: Mapping[str, Any]) -> Any:
-        """Contents of media, which Weave keeps by digest."""
+        """The contents of media; only the digest is kept."""
         return SimpleNamespace(digest=hashlib.sha256(request["file"][1]).hexdigest())
 
     def table_create(self, request: Mapping[str, Any]) -> Any:
-        """Tables of data sets, which Weave keeps by digest."""
+        """The rows of a data set; only the digests are kept."""
         rows = request["table"]["rows"]
         digests = [digest_of(row) for row in rows]
         return SimpleNamespace(digest=digest_of(rows), row_digests=digests)
+
+    def _flat(self, prefix: str, value: Any) -> dict[str, Any]:
+        """Span attributes of JSON data."""
+        value = self._spare(value)
+        try:
+            return flatten_attributes({prefix: value} if prefix else value)
+        except ValueError:  # the data's own keys have dots in them, and two become one
+            return {prefix or "weave.attributes": to_json_text(value)}
+
+    def _spare(self, value: Any) -> Any:
+        """The same data with objects for references, and without keys whose value is None.
+
+        Log-probabilities become one JSON string: a token of those would be several attributes.
+        """
+        if isinstance(value, str) and value.startswith("weave:///"):
+            value = self._referred(value)
+        if isinstance(value, Mapping):
+            return {
+                key: to_json_text(item) if key == "logprobs" else self._spare(item)
+                for key, item in value.items()
+                if item is not None
+            }
+        if isinstance(value, list):
+            return [self._spare(item) for item in value]
+        return value
+
+    def _referred(self, reference: str) -> Any:
+        """The object, or the part of it, that a reference names; the reference if it is unknown."""
+        kept, *path = re.split("/(attr|key|index)/", reference)
+        value = self._objects.get(kept, MISSING)
+        for kind, name in zip(path[::2], path[1::2], strict=True):
+            try:
+                value = value[int(name) if kind == "index" else name]
+            except (KeyError, IndexError, TypeError):
+                value = MISSING
+        return reference if value is MISSING else value
 
 
 def op_name(reference: str) -> str:
@@ -88,31 +133,6 @@ def op_name(reference: str) -> str:
 def is_not_given(value: Any) -> bool:
     """Whether Weave wrote this for an option that a client has and nobody gave."""
     return value == "NOT_GIVEN" or (isinstance(value, str) and ".Omit object at 0x" in value[:80])
-
-
-def flat(prefix: str, value: Any) -> dict[str, Any]:
-    """Span attributes of JSON data; what is None is left out."""
-    value = spare(value)
-    try:
-        return flatten_attributes({prefix: value} if prefix else value)
-    except ValueError:  # the data's own keys have dots in them, and two become one
-        return {prefix or "weave.attributes": to_json_text(value)}
-
-
-def spare(value: Any) -> Any:
-    """The same data without keys whose value is None, and log-probabilities as one JSON string.
-
-    A token of those would be several attributes.
-    """
-    if isinstance(value, Mapping):
-        return {
-            key: to_json_text(item) if key == "logprobs" else spare(item)
-            for key, item in value.items()
-            if item is not None
-        }
-    if isinstance(value, list):
-        return [spare(item) for item in value]
-    return value
 
 
 def record_exception(span: Span, text: str) -> None:
