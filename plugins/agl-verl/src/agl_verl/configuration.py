@@ -227,8 +227,9 @@ def with_algorithm(config: dict[str, Any], algorithm: str | None) -> str:
         ConfigError: There is no such algorithm, or a name was given and the configuration says
             something else.
     """
-    from agl_verl.algorithms import verl_algorithm
+    from agl_verl.algorithms import translate_loss_mean, verl_algorithm
 
+    translate_loss_mean(config)
     section = config.setdefault("algorithm", {})
     estimator = section.pop("adv_estimator", None)
     name = algorithm or str(estimator or "grpo").removeprefix("agl_")
@@ -245,7 +246,7 @@ def with_algorithm(config: dict[str, Any], algorithm: str | None) -> str:
         given = _get(config, key)
         if given is None:
             _set(config, key, value)
-        elif algorithm is not None and given != value:
+        elif algorithm is not None and given != value and key not in chosen.tunable:
             raise ConfigError(
                 f"VERL: algorithm {algorithm!r} stands for {key}={value!r}, and the configuration "
                 f"says {given!r}. Leave one of them out"
