@@ -96,6 +96,14 @@ async def test_a_row_holds_both_calls_and_what_was_said_between_them():
     ]
 
 
+async def test_dimensions_of_rewards_come_along_where_an_algorithm_compares_them():
+    async with groups() as ours:
+        ours.policy.dimensions = True
+        answer = await ours.run(request(0))
+    notes = [RowNotes.model_validate_json(row.notes) for row in answer.rows]
+    assert sorted(note.rewards["primary"] for note in notes) == [0.0, 1.0]
+
+
 async def test_transitions_are_a_row_per_call():
     async with groups(level="transition") as ours:
         answer = await ours.run(request(0))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from agl.accounts import Totals, usable_rows, why_nothing
+from agl.emitter import find_reward_spans, get_rewards_from_span
 from agl.ledger import save_ledger
 from agl.types import Advantage, Exclusion, Ledger, Rollout, TrainingRow
 from agl_verl.making import Level, Limits, fit, split, to_row
@@ -57,6 +58,8 @@ class Policy:
     """Whether the rollouts that succeeded are trained where siblings failed."""
     timeout_seconds: float | None
     """Of a whole group."""
+    dimensions: bool = False
+    """Whether the dimensions of rewards are read, for algorithms that compare each by itself."""
 
 
 @dataclass
@@ -80,7 +83,7 @@ class Groups:
         if request.validate:
             return await self._validation(request, collected)
         held = _Held(request, collected, {}, set())
-        rows = list(self._rows(held))
+        rows = self._rows(held, await self._dimensions(collected))
         held.open = set(held.rows)
         failed = collected.num_failed
         dropped = ""
@@ -170,7 +173,17 @@ class Groups:
         states = ", ".join(f"{number} {status}" for status, number in sorted(count.items()))
         return f"{states or 'none was queued'}; {len(workers)} runners, {busy} of them busy"
 
-    def _rows(self, held: _Held) -> "list[Row]":
+    async def _dimensions(self, collected: "Collected") -> dict[str, dict[str, float]]:
+        """Rollout -> name -> value, of its final reward; nothing where nobody asks."""
+        found: dict[str, dict[str, float]] = {}
+        if self.policy.dimensions:
+            for one in collected.ended:
+                rewards = find_reward_spans(await self.store.query_spans(one.rollout.rollout_id))
+                last = get_rewards_from_span(rewards[-1]) if rewards else []
+                found[one.rollout.rollout_id] = {part.name: part.value for part in last}
+        return found
+
+    def _rows(self, held: _Held, dimensions: dict[str, dict[str, float]]) -> list[Row]:
         collected, uid = held.collected, held.request.uid
         sessions = {id(one): number for number, one in enumerate(collected.ended)}
         made: list[Row] = []
@@ -182,7 +195,8 @@ class Groups:
                     if kept is None:
                         continue
                     held.rows[row_key(uid, session, number)] = kept
-                    made.append(to_row(kept, session, number, _reward(one, kept), {}))
+                    named = dimensions.get(one.rollout.rollout_id, {})
+                    made.append(to_row(kept, session, number, _reward(one, kept), named))
                     number += 1
         return made
 

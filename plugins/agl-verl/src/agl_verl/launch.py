@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -17,9 +18,22 @@ logger = logging.getLogger("agl.verl")
 class _Starter:
     """What ``run_ppo`` takes for a class of task runners; it is asked for one when Ray is up."""
 
-    def __init__(self, config: Any, options: Options, on_start: Callable[[Any, Any], None]) -> None:
+    def __init__(self, config: Any, options: Options, on_start: Callable[[Any], None]) -> None:
         self._config, self._options, self._on_start = config, options, on_start
         self._actor_options: dict[str, Any] = {}
+        self._lock = threading.Lock()
+        self._stopped = False
+        self._actor: Any = None
+
+    def stop(self) -> None:
+        """End the task runner; one that has not begun does not begin."""
+        import ray
+
+        with self._lock:
+            self._stopped = True
+            if self._actor is not None:
+                with contextlib.suppress(Exception):
+                    ray.kill(self._actor)
 
     def options(self, **options: Any) -> "_Starter":
         """As verl calls it, to profile the task runner."""
@@ -35,9 +49,12 @@ class _Starter:
         check_cluster(self._config, ray.cluster_resources())
         link = open_link()
         actor_class: Any = AglTaskRunner
-        actor = actor_class.options(**self._actor_options).remote()
-        self._on_start(link, actor)
-        return _Runner(actor, link, self._options)
+        with self._lock:
+            if self._stopped:
+                raise AlgorithmError("the run was stopped before verl had started")
+            self._actor = actor_class.options(**self._actor_options).remote()
+        self._on_start(link)
+        return _Runner(self._actor, link, self._options)
 
 
 class _Runner:
@@ -64,11 +81,11 @@ async def launch(config: Any, options: Options, handler: Handler) -> None:
     import ray
 
     loop = asyncio.get_running_loop()
-    started: asyncio.Future[tuple[Any, Any]] = loop.create_future()
+    started: asyncio.Future[Any] = loop.create_future()
     was_connected = ray.is_initialized()
 
-    def on_start(link: Any, actor: Any) -> None:
-        loop.call_soon_threadsafe(started.set_result, (link, actor))
+    def on_start(link: Any) -> None:
+        loop.call_soon_threadsafe(started.set_result, link)
 
     starter = _Starter(config, options, on_start)
     running = asyncio.ensure_future(asyncio.to_thread(_run, config, starter))
@@ -76,7 +93,7 @@ async def launch(config: Any, options: Options, handler: Handler) -> None:
     try:
         await asyncio.wait([running, started], return_when=asyncio.FIRST_COMPLETED)
         if started.done():
-            serving = asyncio.create_task(serve(started.result()[0], handler))
+            serving = asyncio.create_task(serve(started.result(), handler))
             await asyncio.wait([running, serving], return_when=asyncio.FIRST_COMPLETED)
             if serving.done() and not running.done():
                 raise AlgorithmError("the line to verl broke") from serving.exception()
@@ -85,9 +102,8 @@ async def launch(config: Any, options: Options, handler: Handler) -> None:
         if serving is not None:
             serving.cancel()
             await asyncio.wait([serving])
-        if started.done() and not running.done():
-            with contextlib.suppress(Exception):
-                await asyncio.to_thread(ray.kill, started.result()[1])
+        if not running.done():
+            await asyncio.to_thread(starter.stop)
         await asyncio.wait([running])
         running.exception()  # it is told already, or we were cancelled
         if not was_connected:

@@ -195,6 +195,7 @@ class Run:
             ),
             keep_incomplete=options.failed_rollouts == "keep",
             timeout_seconds=options.group_timeout_seconds,
+            dimensions=bool(self._config.algorithm.get("gdpo_reward_keys", None)),
         )
 
     async def _publish(self, model: str, temperature: float) -> str:
