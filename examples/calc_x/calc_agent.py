@@ -62,7 +62,7 @@ async def solve(question: str, llm: agl.LLM) -> str:
             workbench=workbench,
             system_message=SYSTEM_MESSAGE,
             max_tool_iterations=MAX_TOOL_CALLS,
-            reflect_on_tool_use=True,
+            reflect_on_tool_use=False,  # it goes on until the model answers in words
         )
         try:
             result = await agent.run(task=question)

@@ -1,0 +1,53 @@
+"""The examples are scripts: each test imports those of one folder, as they are."""
+
+import os
+import sys
+from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("openai")
+pytest.importorskip("agl_gateway")
+sys.path.insert(0, str(Path(__file__).parent))
+
+from example_bench import EXAMPLES, Bench, Start
+
+from agl.testing.echo_llm import EchoLLM
+
+# The Agents SDK would look for a key and an address to send its traces to.
+os.environ["OPENAI_AGENTS_DISABLE_TRACING"] = "1"
+
+
+@pytest.fixture
+def use_example(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """Put a folder of examples on the path; modules of other folders are forgotten first."""
+
+    def use(name: str) -> Path:
+        for module, loaded in list(sys.modules.items()):
+            if str(getattr(loaded, "__file__", None) or "").startswith(str(EXAMPLES)):
+                monkeypatch.delitem(sys.modules, module)
+        monkeypatch.syspath_prepend(EXAMPLES / name)
+        return EXAMPLES / name
+
+    return use
+
+
+@pytest.fixture
+async def start_bench() -> AsyncGenerator[Start]:
+    """Starts a ``Bench`` over what the model is to answer; all of them end with the test."""
+    started: list[Bench] = []
+
+    async def start(reply: Callable[[dict[str, Any]], Any]) -> Bench:
+        llm = EchoLLM(reply)
+        llm.__enter__()
+        bench = Bench(llm)
+        started.append(bench)
+        await bench.proxy.start()
+        return bench
+
+    yield start
+    for bench in started:
+        await bench.proxy.stop()
+        bench.llm.__exit__(None, None, None)

@@ -1,0 +1,61 @@
+"""What the tests of the examples share."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import agl
+import agl_gateway
+from agl.testing.echo_llm import EchoLLM
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+class Outcome:
+    """What the store has of a rollout."""
+
+    def __init__(self, rollout: agl.Rollout, spans: list[agl.Span]) -> None:
+        self.rollout = rollout
+        self.spans = spans
+
+    @property
+    def reward(self) -> float | None:
+        return agl.find_final_reward(self.spans)
+
+
+class Bench:
+    """A store, a runner, and a gateway in front of a scripted model: one rollout at a time."""
+
+    def __init__(self, llm: EchoLLM) -> None:
+        self.llm = llm
+        self.store = agl.InMemoryLightningStore()
+        backend = {"model": "hosted_vllm/echo", "api_base": llm.url}
+        self.proxy = agl_gateway.LLMProxy(
+            model_list=[{"model_name": "policy", "litellm_params": backend}], store=self.store
+        )
+
+    async def run(self, agent: agl.LitAgent[Any], task: Any) -> Outcome:
+        """One rollout in mode ``train``, as a runner does it."""
+        update = await self.store.add_resources({"main_llm": self.proxy.as_resource()})
+        rollout = await self.store.enqueue_rollout(task, "train", update.resources_id)
+        runner = agl.LitAgentRunner(agl.OtelTracer(), max_rollouts=1)
+        with runner.run_context(agent=agent, store=self.store):
+            await runner.iter()
+        await self.proxy.flush()
+        (ended,) = await self.store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
+        spans = await self.store.query_spans(rollout.rollout_id)
+        return Outcome(ended, list(spans))
+
+
+Start = Callable[[Callable[[dict[str, Any]], Any]], Any]
+
+
+def environment(**variables: str) -> dict[str, str]:
+    """For a script as a process: nothing of this machine's keys and addresses."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("AGL_", "OPENAI_", "VERL_"))
+    }
+    return {**kept, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", **variables}

@@ -1,0 +1,297 @@
+"""The calculator agent: its calculator, its reward, and the agent itself through the gateway."""
+
+import asyncio
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from example_bench import EXAMPLES, environment
+
+for module in ("autogen_agentchat", "autogen_ext", "mcp"):
+    pytest.importorskip(module)
+
+FOLDER = EXAMPLES / "calc_x"
+TASK = {"question": "What is (12 + 30) * 2?", "result": "84"}
+
+
+@pytest.fixture(autouse=True)
+def on_path(use_example: Any) -> None:
+    use_example("calc_x")
+
+
+# --- the calculator -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("(12 + 30) * 2", "84"),
+        ("7 / 2", "3.5"),
+        ("6 / 2", "3"),
+        ("-2 ** 2", "-4"),
+        ("7 // 2 + 7 % 2", "4"),
+        ("round(2.5678, 2)", "2.57"),
+        ("sqrt(16) + abs(-1) + max(1, 2, 3)", "8"),
+        ("2 ** 100", str(2**100)),
+    ],
+)
+def test_calculator_calculates(expression: str, value: str) -> None:
+    from calculator import calculate
+
+    assert calculate(expression) == value
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "9**9**9",
+        "2**-100000",
+        "10**600 * 10**600",
+        "1e308 * 10",
+        "1 / 0",
+        "(-8) ** 0.5",
+        "sqrt(-1)",
+        "__import__('os').system('true')",
+        "().__class__",
+        "open('x')",
+        "[1] * 10**9",
+        "'a' * 10**9",
+        "lambda: 1",
+        "abs(x=1)",
+        "True + 1",
+        "1 +",
+        "",
+        "(" * 900 + "1" + ")" * 90,
+        "1 + " * 300,
+    ],
+)
+def test_calculator_refuses_what_is_no_calculation(expression: str) -> None:
+    from calculator import calculate
+
+    with pytest.raises(ValueError):  # noqa: PT011 - of every kind; the tool gives it as an error
+        calculate(expression)
+
+
+def children() -> set[int]:
+    """Processes that this one has started and that still run."""
+    found: set[int] = set()
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parent = path.read_text().rpartition(")")[2].split()[1]
+            if int(parent) == os.getpid():
+                found.add(int(path.parent.name))
+    return found
+
+
+@pytest.mark.timeout(120)
+async def test_calculator_is_one_process_while_it_is_used(tmp_path: Path) -> None:
+    from calc_agent import calculator
+
+    before = children()
+    async with calculator() as one:
+        started = children() - before
+        async with calculator() as other:
+            assert one is other
+            assert children() - before == started
+            assert [tool["name"] for tool in await one.list_tools()] == ["calculate"]
+            answers = await asyncio.gather(
+                one.call_tool("calculate", {"expression": "6 * 7"}),
+                other.call_tool("calculate", {"expression": "9**9**9"}),
+            )
+        again = await one.call_tool("calculate", {"expression": "1 + 1"})
+    assert [answer.is_error for answer in answers] == [False, True]
+    assert answers[0].to_text() == "42"
+    assert "too large" in answers[1].to_text()
+    assert again.to_text() == "2"
+    assert len(started) == 1
+    assert children() == before
+
+
+# --- data and reward ------------------------------------------------------------------------------
+
+
+def test_small_set_is_the_same_each_time_and_its_parts_are_apart() -> None:
+    from calc_tasks import small_tasks
+
+    train, test = small_tasks()
+    assert (train, test) == small_tasks()
+    assert (len(train), len(test)) == (120, 40)
+    assert not {task["question"] for task in train} & {task["question"] for task in test}
+
+
+def test_results_of_plain_sums_are_right() -> None:
+    from calc_tasks import small_tasks
+    from calculator import calculate
+
+    sums = [
+        task
+        for part in small_tasks()
+        for task in part
+        if set(task["question"][8:-1]) <= set("0123456789+-*() ")
+    ]
+    assert len(sums) == 20
+    for task in sums:
+        assert calculate(task["question"][8:-1]) == task["result"]
+
+
+def test_calc_x_is_read_from_parquet(tmp_path: Path) -> None:
+    import pyarrow
+    import pyarrow.parquet
+    from calc_tasks import load_tasks
+
+    for name, result in (("train", "1/2"), ("test", "3")):
+        rows = [{"id": "a", "question": name, "chain": "<gadget/>", "result": result}]
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / f"{name}.parquet")
+    train, test = load_tasks(tmp_path / "train.parquet", tmp_path / "test.parquet")
+    assert train == [{"question": "train", "result": "1/2"}]
+    assert test == [{"question": "test", "result": "3"}]
+    with pytest.raises(FileNotFoundError):
+        load_tasks(tmp_path / "train.parquet", tmp_path / "none.parquet")
+
+
+@pytest.mark.parametrize(
+    ("text", "reward"),
+    [
+        ("### ANSWER: 84 ###", 1),
+        ("### ANSWER: 84.0 ###", 1),
+        ("first ### ANSWER: 1 ### and then ### answer: $84 ###", 1),
+        ("### ANSWER: 168/2 km ###", 1),
+        ("### ANSWER: 85 ###", 0),
+        ("### ANSWER: -84 ###", 0),
+        ("### ANSWER: 84/0 ###", 0),
+        ("### ANSWER: eighty-four ###", 0),
+        ("84", 0),
+        ("", 0),
+    ],
+)
+def test_answer_is_graded(text: str, reward: float) -> None:
+    from answers import grade
+
+    assert grade(text, "84") == reward
+
+
+def test_data_without_a_number_is_no_reward() -> None:
+    from answers import grade
+
+    assert grade("### ANSWER: 1,250.5 ###", "1250.50") == 1
+    with pytest.raises(ValueError, match="must be a number"):
+        grade("### ANSWER: 1 ###", "unknown")
+
+
+# --- the agent ------------------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(("expression", "reward"), [("(12 + 30) * 2", 1), ("12 + 30 * 2", 0)])
+async def test_agent_calls_the_calculator_and_both_calls_are_learned_from(
+    expression: str, reward: float, start_bench: Any
+) -> None:
+    from calc_agent import calc_agent
+
+    from agl_adapters import TraceToRows
+    from agl_adapters.calls import model_calls
+
+    def reply(request: dict[str, Any]) -> Any:
+        last = request["messages"][-1]
+        if last["role"] == "tool":
+            return f"### ANSWER: {last['content']} ###"
+        function = {"name": "calculate", "arguments": json.dumps({"expression": expression})}
+        call = {"id": "call_1", "type": "function", "function": function}
+        return {"role": "assistant", "content": None, "tool_calls": [call]}
+
+    before = children()
+    bench = await start_bench(reply)
+    outcome = await bench.run(calc_agent, TASK)
+    assert outcome.rollout.status == "succeeded"
+    assert outcome.reward == reward
+    assert children() == before
+    calls = model_calls(outcome.spans)
+    assert [call.agent_name for call in calls] == ["calc_agent"] * 2
+    assert [tool["function"]["name"] for tool in calls[0].tools or ()] == ["calculate"]
+    assert calls[1].messages[-1]["content"] == ("84" if reward else "72")
+
+    result = TraceToRows().adapt(outcome.spans)
+    assert sum(len(row.call_ids) for row in result.rows) == 2
+    assert {row.reward for row in result.rows} == {reward}
+    assert result.ledger.reasons() == {}
+
+
+@pytest.mark.timeout(120)
+async def test_error_of_the_calculator_goes_back_to_the_model(start_bench: Any) -> None:
+    from calc_agent import calc_agent
+
+    def reply(request: dict[str, Any]) -> Any:
+        results = [m["content"] for m in request["messages"] if m["role"] == "tool"]
+        if len(results) == 2:
+            return f"### ANSWER: {results[1]} ###"
+        expression = "(12 + 30" if not results else "(12 + 30) * 2"
+        function = {"name": "calculate", "arguments": json.dumps({"expression": expression})}
+        call = {"id": f"call_{len(results)}", "type": "function", "function": function}
+        return {"role": "assistant", "content": None, "tool_calls": [call]}
+
+    bench = await start_bench(reply)
+    outcome = await bench.run(calc_agent, TASK)
+    assert outcome.reward == 1
+    assert "cannot calculate" in bench.llm.requests[1]["messages"][-1]["content"]
+
+
+@pytest.mark.timeout(120)
+async def test_agent_that_never_stops_calling_ends_without_reward(start_bench: Any) -> None:
+    from calc_agent import MAX_TOOL_CALLS, calc_agent
+
+    function = {"name": "calculate", "arguments": '{"expression": "1"}'}
+    call = {"id": "call_1", "type": "function", "function": function}
+    message = {"role": "assistant", "content": None, "tool_calls": [call]}
+    bench = await start_bench(lambda request: message)
+    outcome = await bench.run(calc_agent, TASK)
+    assert outcome.rollout.status == "succeeded"
+    assert outcome.reward == 0
+    assert len(bench.llm.requests) == MAX_TOOL_CALLS
+
+
+# --- the script -----------------------------------------------------------------------------------
+
+
+def run_script(*arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, FOLDER / "train_calc_agent.py", *map(str, arguments)],
+        env=environment(**variables),
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+
+
+@pytest.mark.timeout(300)
+def test_dev_runs_every_task_from_the_command_line() -> None:
+    done = run_script("--dev", "--scripted", "--tasks", 4)
+    assert done.returncode == 0, done.stderr
+    *lines, last = done.stdout.splitlines()
+    assert last == "4 of 4 tasks have a reward; 4 are right"
+    assert sum("learned: 2 calls" in line for line in lines) == 4
+
+
+@pytest.mark.timeout(300)
+def test_dev_without_a_model_says_what_to_do() -> None:
+    done = run_script("--dev")
+    assert done.returncode == 2
+    assert "OPENAI_BASE_URL" in done.stderr
+
+
+@pytest.mark.parametrize("gpus", [1, 8])
+def test_configuration_has_only_keys_of_verl(gpus: int) -> None:
+    verl = pytest.importorskip("verl")
+    from hydra import compose, initialize_config_dir
+    from omegaconf import OmegaConf
+    from train_calc_agent import verl_config
+
+    folder = os.path.join(os.path.dirname(verl.__file__), "trainer", "config")
+    with initialize_config_dir(folder, version_base=None):
+        known = compose("ppo_trainer")
+    OmegaConf.set_struct(known, True)
+    OmegaConf.merge(known, verl_config("some/model", gpus))

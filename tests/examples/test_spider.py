@@ -1,0 +1,400 @@
+"""The SQL agent: its databases, its reward, its safety, and the agent itself through the gateway."""
+
+import json
+import shutil
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from example_bench import EXAMPLES, environment
+
+for module in ("langgraph", "langchain_openai"):
+    pytest.importorskip(module)
+
+FOLDER = EXAMPLES / "spider"
+
+
+@pytest.fixture(autouse=True)
+def on_path(use_example: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VERL_SPIDER_DATA_DIR", raising=False)
+    use_example("spider")
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    sys.path.insert(0, str(FOLDER))
+    try:
+        from make_databases import make_databases
+    finally:
+        sys.path.remove(str(FOLDER))
+    return make_databases(tmp_path_factory.mktemp("spider"))
+
+
+@pytest.fixture
+def tasks(folder: Path) -> list[Any]:
+    from sql_tasks import load_small_tasks
+
+    train, val = load_small_tasks(folder)
+    return [*train, *val]
+
+
+@pytest.fixture
+def database(folder: Path) -> Path:
+    return folder / "database/pets/pets.sqlite"
+
+
+# --- the data -------------------------------------------------------------------------------------
+
+
+def test_small_set_has_questions_about_unseen_databases_held_out(folder: Path) -> None:
+    from sql_tasks import load_small_tasks
+
+    train, val = load_small_tasks(folder)
+    assert (len(train), len(val)) == (69, 33)
+    assert not {task["db_id"] for task in train} & {task["db_id"] for task in val}
+
+
+def test_every_reference_is_right_and_no_other_reference_of_its_database_is(
+    tasks: list[Any],
+) -> None:
+    from sql_execution import evaluate_query, run_query
+    from sql_tasks import databases_of
+
+    for task in tasks:
+        databases = databases_of(task)
+        assert [path.stem for path in databases] == [task["db_id"], f"{task['db_id']}_2"]
+        assert all(run_query(path, task["query"]).rows for path in databases), task
+        right = {
+            other["query"]
+            for other in tasks
+            if other["db_id"] == task["db_id"]
+            and evaluate_query(other["query"], task["query"], databases)
+        }
+        assert right == {task["query"]}
+
+
+def test_databases_are_the_same_each_time(folder: Path, tmp_path: Path) -> None:
+    from make_databases import make_databases
+
+    make_databases(tmp_path)
+    for path in sorted(folder.rglob("*.sqlite")):
+        with closing(sqlite3.connect(path)) as one:
+            with closing(sqlite3.connect(tmp_path / path.relative_to(folder))) as other:
+                assert list(one.iterdump()) == list(other.iterdump())
+
+
+def test_spider_is_read_where_it_is(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import pyarrow
+    import pyarrow.parquet
+    from sql_tasks import databases_of, load_tasks
+
+    train = [{"db_id": "pets", "question": "How many?", "query": "SELECT 1", "extra": 1}]
+    val = [{"db_id": "shop", "question": "How much?", "query": "SELECT 2"}]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(train), tmp_path / "train_spider.parquet")
+    (tmp_path / "dev.json").write_text(json.dumps(val))
+    for kind, name in (("database", "pets"), ("test_database", "shop")):
+        shutil.copytree(folder / "database" / name, tmp_path / kind / name)
+    monkeypatch.setenv("VERL_SPIDER_DATA_DIR", str(tmp_path))
+    [[one], [other]] = load_tasks()
+    assert (one["question"], other["question"]) == ("How many?", "How much?")
+    assert databases_of(one)[0] == tmp_path / "database/pets/pets.sqlite"
+    assert databases_of(other)[0] == tmp_path / "test_database/shop/shop.sqlite"
+
+
+def test_spider_that_is_named_and_missing_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sql_tasks import load_tasks
+
+    monkeypatch.setenv("VERL_SPIDER_DATA_DIR", str(tmp_path))
+    with pytest.raises(FileNotFoundError, match=r"train_spider\.parquet"):
+        load_tasks()
+
+
+# --- safety ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "INSERT INTO pet VALUES (99, 'Evil', 'cat', 1.0, 1)",
+        "UPDATE pet SET name = 'Evil'",
+        "DELETE FROM pet",
+        "DROP TABLE pet",
+        "CREATE TABLE evil (x)",
+        "CREATE TEMP TABLE evil (x)",
+        "ATTACH DATABASE '{file}' AS other",
+        "VACUUM INTO '{file}'",
+        "PRAGMA query_only = OFF",
+        "PRAGMA user_version = 7",
+        "SELECT load_extension('{file}')",
+        "SELECT 1; DROP TABLE pet",
+        "WITH x AS (SELECT 1) DELETE FROM pet",
+        "BEGIN",
+        "",
+        "-- nothing",
+        "SELECT '\0'",
+    ],
+)
+def test_only_reading_is_allowed(query: str, database: Path, tmp_path: Path) -> None:
+    from sql_execution import QueryError, run_query
+
+    before = database.read_bytes()
+    with pytest.raises(QueryError):
+        run_query(database, query.format(file=tmp_path / "evil.sqlite"))
+    assert database.read_bytes() == before
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n",
+        "SELECT count(*) FROM visit a, visit b, visit c, visit d, visit e, visit f",
+        "SELECT * FROM visit a, visit b, visit c, visit d, visit e ORDER BY a.cost * b.cost DESC",
+    ],
+)
+def test_long_query_is_broken_off(query: str, database: Path) -> None:
+    from sql_execution import QueryError, run_query
+
+    start = time.monotonic()
+    with pytest.raises(QueryError, match=r"stopped after 0\.3 seconds"):
+        run_query(database, query, time_limit_seconds=0.3)
+    assert time.monotonic() - start < 10
+
+
+def test_sizes_are_limited(database: Path) -> None:
+    from sql_execution import QueryError, run_query
+
+    with pytest.raises(QueryError, match="more than 100 rows"):
+        run_query(database, "SELECT 1 FROM visit a, visit b", row_limit=100)
+    for query in (
+        "SELECT randomblob(1000000000)",
+        "SELECT replace(hex(zeroblob(40000)), '0', '01')",
+    ):
+        with pytest.raises(QueryError, match="too big"):
+            run_query(database, query)
+
+
+def test_missing_database_is_no_error_of_the_query(tmp_path: Path) -> None:
+    from sql_execution import run_query
+
+    with pytest.raises(FileNotFoundError):
+        run_query(tmp_path / "none.sqlite", "SELECT 1")
+    assert not list(tmp_path.iterdir())
+
+
+# --- the reward -----------------------------------------------------------------------------------
+
+
+def test_results_are_compared_as_rows() -> None:
+    from sql_execution import same_rows
+
+    rows = [("a", 1), ("b", 2)]
+    assert same_rows(rows[::-1], rows, ordered=False)
+    assert not same_rows(rows[::-1], rows, ordered=True)
+    assert same_rows([(1, "a"), (2, "b")], rows, ordered=True), "columns may change places"
+    assert not same_rows([(2, "a"), (1, "b")], rows, ordered=False), "but not their values"
+    assert not same_rows([("a", 1), ("a", 1), ("b", 2)], rows, ordered=False)
+    assert not same_rows([("a",), ("b",)], rows, ordered=False)
+    assert same_rows([(0.1 + 0.2, None)], [(0.3, None)], ordered=True)
+    assert same_rows([(2.0,)], [(2,)], ordered=True)
+    assert not same_rows([("2",)], [(2,)], ordered=True)
+    assert same_rows([], [], ordered=True)
+    assert same_rows([(1, 1, 2)], [(1, 2, 1)], ordered=True)
+
+
+def test_query_that_is_right_by_luck_in_one_database_is_wrong(folder: Path) -> None:
+    from sql_execution import evaluate_query, run_query
+
+    first, second = sorted((folder / "database/pets").glob("*.sqlite"))
+    reference = "SELECT name FROM pet ORDER BY weight DESC LIMIT 1"
+    [(name,)] = run_query(first, reference).rows
+    lucky = f"SELECT '{name}'"
+    assert evaluate_query(lucky, reference, [first]) == 1
+    assert evaluate_query(lucky, reference, [first, second]) == 0
+
+
+def test_wrong_reference_is_no_reward(database: Path) -> None:
+    from sql_execution import evaluate_query
+
+    with pytest.raises(RuntimeError, match="reference query fails"):
+        evaluate_query("SELECT 1", "SELECT nothing FROM nowhere", [database])
+    assert evaluate_query("SELECT nothing", "SELECT 1", [database]) == 0
+    assert evaluate_query(None, "SELECT 1", [database]) == 0
+
+
+def test_answers_are_read() -> None:
+    from sql_agent import find_query, says_correct
+
+    assert find_query("Well:\n```sql\nSELECT 1\n```\nor\n```\nSELECT 2\n```.") == "SELECT 2"
+    assert find_query(" SELECT 3 ") == "SELECT 3"
+    assert says_correct("The query is correct.")
+    assert not says_correct("THE QUERY IS INCORRECT")
+    assert not says_correct("It is not true that THE QUERY IS CORRECT; THE QUERY IS INCORRECT")
+    assert not says_correct("no idea")
+
+
+# --- the agent ------------------------------------------------------------------------------------
+
+
+def nodes(outcome: Any) -> list[str]:
+    """Which nodes called the model, in order."""
+    from agl_adapters.calls import model_calls
+
+    return [str(call.agent_name) for call in model_calls(outcome.spans)]
+
+
+async def test_failed_query_is_rewritten_and_only_writing_is_learned_from(
+    tasks: list[Any], start_bench: Any
+) -> None:
+    from scripted_llm import scripted_reply
+    from sql_agent import LitSQLAgent
+
+    from agl_adapters import TraceToRows
+
+    bench = await start_bench(scripted_reply(tasks))
+    outcome = await bench.run(LitSQLAgent(), tasks[1])  # every second one begins with an error
+    assert outcome.rollout.status == "succeeded"
+    assert outcome.reward == 1
+    assert nodes(outcome) == ["write_query", "check_query", "rewrite_query", "check_query"]
+    prompts = [request["messages"][-1]["content"] for request in bench.llm.requests]
+    assert "no such table: the_" in prompts[1]
+    assert "no such table: the_" in prompts[2]
+    assert "no such table" not in prompts[3]
+
+    result = TraceToRows(agent_match="write").adapt(outcome.spans)
+    assert [row.agent_name for row in result.rows] == ["write_query", "rewrite_query"]
+    assert [row.reward for row in result.rows] == [1, 1]
+    assert result.ledger.reasons() == {"agent_not_selected": 2}
+    assert len(TraceToRows(agent_match=None).adapt(outcome.spans).rows) == 4
+
+
+async def test_right_query_ends_after_one_check(tasks: list[Any], start_bench: Any) -> None:
+    from scripted_llm import scripted_reply
+    from sql_agent import LitSQLAgent
+
+    bench = await start_bench(scripted_reply(tasks))
+    outcome = await bench.run(LitSQLAgent(), tasks[0])
+    assert (outcome.reward, nodes(outcome)) == (1, ["write_query", "check_query"])
+
+
+async def test_wrong_query_is_no_reward_and_turns_are_limited(
+    tasks: list[Any], start_bench: Any
+) -> None:
+    from sql_agent import LitSQLAgent
+
+    def reply(request: dict[str, Any]) -> str:
+        is_check = request["messages"][-1]["content"].startswith("You check")
+        return "THE QUERY IS INCORRECT" if is_check else "SELECT name FROM singer"
+
+    bench = await start_bench(reply)
+    outcome = await bench.run(LitSQLAgent(max_turns=3), tasks[0])
+    assert outcome.rollout.status == "succeeded"
+    assert outcome.reward == 0
+    assert nodes(outcome) == ["write_query", *["check_query", "rewrite_query"] * 2, "check_query"]
+    # The reference stands in none of the prompts.
+    assert not [r for r in bench.llm.requests if tasks[0]["query"] in json.dumps(r)]
+
+
+async def test_harmful_query_is_answered_with_an_error(tasks: list[Any], start_bench: Any) -> None:
+    from sql_agent import LitSQLAgent
+
+    bench = await start_bench(lambda request: "DROP TABLE singer")
+    outcome = await bench.run(LitSQLAgent(max_turns=1), tasks[0])
+    assert outcome.reward == 0
+    assert "not authorized" in bench.llm.requests[1]["messages"][-1]["content"]
+
+
+async def test_model_that_cannot_be_reached_fails_the_attempt(
+    tasks: list[Any], start_bench: Any
+) -> None:
+    from sql_agent import LitSQLAgent
+
+    from agl.testing.echo_llm import RawReply
+
+    bench = await start_bench(lambda request: RawReply(500, b"{}"))
+    outcome = await bench.run(LitSQLAgent(), tasks[0])
+    assert outcome.rollout.status == "failed"
+    assert outcome.reward is None
+
+
+# --- the scripts ----------------------------------------------------------------------------------
+
+
+def run_script(*arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, FOLDER / "train_sql_agent.py", *map(str, arguments)],
+        env=environment(**variables),
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+
+
+@pytest.mark.timeout(200)
+def test_dev_runs_every_task_from_the_command_line() -> None:
+    done = run_script("--dev", "--scripted", "--tasks", 6)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[-1] == "6 of 6 tasks have a reward; 6 are right"
+    rewritten = "learned: write_query, rewrite_query  left out: 2 agent_not_selected"
+    assert sum(rewritten in line for line in lines) == 3
+
+
+@pytest.mark.timeout(200)
+def test_dev_without_a_model_says_what_to_do() -> None:
+    done = run_script("--dev")
+    assert done.returncode == 2
+    assert "OPENAI_BASE_URL" in done.stderr
+
+
+@pytest.mark.timeout(200)
+def test_dev_takes_a_model_from_elsewhere(tasks: list[Any]) -> None:
+    from agl.testing.echo_llm import EchoLLM
+
+    with EchoLLM(lambda request: "SELECT count(*) FROM flight") as llm:
+        done = run_script("--dev", "--tasks", 2, "--model", "theirs", OPENAI_BASE_URL=llm.url)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "2 of 2 tasks have a reward; 1 are right"
+    assert {request["model"] for request in llm.requests} == {"theirs"}
+
+
+@pytest.mark.parametrize(("profile", "gpus"), [("qwen", 1), ("qwen", 8), ("llama", 1)])
+def test_configuration_has_only_keys_of_verl(profile: str, gpus: int) -> None:
+    verl = pytest.importorskip("verl")
+    from hydra import compose, initialize_config_dir
+    from omegaconf import OmegaConf
+    from train_sql_agent import verl_config
+
+    folder = str(Path(verl.__file__).parent / "trainer/config")
+    with initialize_config_dir(folder, version_base=None):
+        known = compose("ppo_trainer")
+    OmegaConf.set_struct(known, True)
+    OmegaConf.merge(known, verl_config(profile, gpus))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_tiny_model_learns_to_write_queries(tmp_path: Path) -> None:
+    pytest.importorskip("agl_torch")
+    done = run_script("tiny", "--steps", 10, "--out", tmp_path)
+    assert done.returncode == 0, done.stderr
+    metrics = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    steps = [step for step in metrics if "reward/mean" in step]
+    assert len(steps) == 10
+    for step in steps:
+        left_out = {k: v for k, v in step.items() if k.startswith("calls/excluded/")}
+        assert step["calls/total"] == step["calls/trained"] + sum(left_out.values())
+        # Every query that was written was checked.
+        assert step["calls/excluded/agent_not_selected"] == step["calls/total"] / 2
+    # 128 rollouts at each end: 0.2 is more than four standard deviations.
+    first, last = (sum(s["reward/mean"] for s in part) / 2 for part in (steps[:2], steps[-2:]))
+    assert last > first + 0.2
