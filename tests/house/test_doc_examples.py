@@ -31,6 +31,8 @@ PAGES = [
 ]
 LANGUAGES = {"python", "bash", "yaml", "toml", "json", "text", "mermaid"}
 KNOWN_NEEDS = {
+    "agent-framework-core",
+    "agent-framework-openai",
     "agl-adapters",
     "agl-apo",
     "agl-bestprompt",
@@ -38,10 +40,20 @@ KNOWN_NEEDS = {
     "agl-torch",
     "agl-tracers",
     "agl-verl",
+    "anthropic",
+    "autogen-agentchat",
+    "autogen-ext",
+    "claude-agent-sdk",
+    "crewai",
+    "langchain",
+    "langchain-openai",
     "litellm",
     "openai",
+    "openai-agents",
     "opentelemetry-exporter-otlp-proto-http",
     "opentelemetry-util-genai",
+    "pydantic-ai-slim",
+    "smolagents",
 }
 STUB_AGENT = "import agl\n\n@agl.rollout\ndef agent(task, llm=None) -> float:\n    return 1.0\n"
 

@@ -1,5 +1,5 @@
 // The agent in another language: it knows OpenAI's client, and nothing of agl.
-// Environment: OPENAI_BASE_URL, OPENAI_API_KEY, AGENT_NAME. Argument: the question.
+// Environment: OPENAI_BASE_URL, OPENAI_API_KEY, MODEL, AGENT_NAME. Argument: the question.
 import OpenAI from "openai";
 
 const TOOL_RESULT = "sunny, 21 degrees";
@@ -21,7 +21,11 @@ const tools = [
 const client = new OpenAI({ defaultHeaders: { "x-agl-agent": process.env.AGENT_NAME } });
 const messages = [{ role: "user", content: process.argv[2] }];
 for (let turn = 0; turn < 5; turn++) {
-  const answer = await client.chat.completions.create({ model: "echo", messages, tools });
+  const answer = await client.chat.completions.create({
+    model: process.env.MODEL,
+    messages,
+    tools,
+  });
   const message = answer.choices[0].message;
   messages.push(message);
   if (!message.tool_calls) {

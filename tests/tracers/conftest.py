@@ -110,6 +110,7 @@ def keys_are_there_and_nothing_leaves(
     for name in ("AGENTOPS_API_KEY", "OPENAI_API_KEY", "WANDB_API_KEY", "ANTHROPIC_API_KEY"):
         monkeypatch.setenv(name, "sk-must-not-leave")
     NETWORK.clear()
+    monkeypatch.setenv("CREWAI_DISABLE_TELEMETRY", "true")
     # Of the framework itself; the other tracers replace where it sends its traces.
     if tracer_name == "otel":
         monkeypatch.setenv("OPENAI_AGENTS_DISABLE_TRACING", "1")

@@ -1,0 +1,77 @@
+"""Every agent of docs/howto/use-any-framework.md runs as it stands there, and is in a row."""
+
+import re
+import shutil
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from processes import node_folder
+from scene import QUESTION, reply
+from test_frameworks import proxy_before
+
+import agl
+from agl.store.memory import InMemoryLightningStore
+from agl.testing.echo_llm import EchoLLM
+from agl_adapters import TraceToRows
+
+pytestmark = pytest.mark.timeout(120)
+PAGE = Path(__file__).parents[2] / "docs" / "howto" / "use-any-framework.md"
+SECTION = re.compile(r'^## (.*?)$.*?^```python needs="(.*?)"$\n(.*?)^```$', re.M | re.S)
+TOOL = re.compile(r'^```python file="weather.py"$\n(.*?)^```$', re.M | re.S)
+SECTIONS = {name: (needs, code) for name, needs, code in SECTION.findall(PAGE.read_text())}
+
+
+@pytest.fixture
+def weather(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The module of the page's first block, which all others import."""
+    match = TOOL.search(PAGE.read_text())
+    assert match is not None
+    (tmp_path / "weather.py").write_text(match[1])
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "weather", raising=False)
+
+
+def test_every_section_has_an_agent() -> None:
+    headings = re.findall(r"^## (.*)$", PAGE.read_text(), re.M)
+    assert [*SECTIONS, "Without a gateway"] == headings
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+async def test_agent_of_the_page(
+    name: str,
+    weather: None,
+    tracer: agl.Tracer,
+    tracer_name: str,
+    memory_store: InMemoryLightningStore,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if tracer_name != "otel":
+        pytest.skip("the gateway's spans are the same under every tracer")
+    needs, code = SECTIONS[name]
+    installed = {each.name for each in metadata.distributions()}
+    if missing := set(needs.split()) - installed:
+        pytest.skip(f"needs {', '.join(missing)}")
+    if "node" in code:
+        if shutil.which("npm") is None:
+            pytest.skip("there is no npm")
+        monkeypatch.chdir(node_folder())
+    made: dict[str, object] = {}
+    exec(compile(code, f"{PAGE.name}: {name}", "exec"), made)
+    with EchoLLM(reply) as llm:
+        proxy = proxy_before(llm, memory_store)
+        await proxy.start()
+        try:
+            runner = agl.LitAgentRunner(tracer)
+            with runner.run_context(agent=made["agent"], store=memory_store):  # pyright: ignore
+                resources = {"llm": proxy.as_resource()}
+                rollout = await runner.step(QUESTION, resources=resources)
+        finally:
+            await proxy.stop()
+    assert rollout.status == "succeeded"
+    spans = list(await memory_store.query_spans(rollout.rollout_id))
+    rows = TraceToRows().adapt(spans)
+    assert sum(len(row.call_ids) for row in rows.rows) == 2
+    assert {row.reward for row in rows.rows} == {1.0}
+    assert rows.ledger.exclusions == []
