@@ -1,0 +1,30 @@
+"""The tracer contract over the tracer that ``docs/howto/choose-a-tracer.md`` shows."""
+
+import re
+import types
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+import agl
+from agl.testing.tracer_contract import *  # noqa: F403
+
+PAGE = Path(__file__).parents[2] / "docs" / "howto" / "choose-a-tracer.md"
+
+
+@pytest.fixture(scope="module")
+def documented() -> types.ModuleType:
+    """The page's own text, as the module that it says it is."""
+    block = re.search(r'```python file="list_tracer.py"\n(.*?)```', PAGE.read_text(), re.S)
+    assert block is not None
+    module = types.ModuleType("list_tracer")
+    exec(compile(block[1], str(PAGE), "exec"), vars(module))
+    return module
+
+
+@pytest.fixture
+def tracer(documented: types.ModuleType) -> Generator[agl.Tracer]:
+    tracer = documented.ListTracer()
+    with tracer.lifespan():
+        yield tracer
