@@ -71,15 +71,15 @@ async def test_no_deployment_need_stay(azure, sft, line):
 
 
 async def test_the_cost_is_stated_before_anything_is_sent(azure, sft, line, caplog):
-    caplog.set_level(logging.INFO, "agl.unsloth.azure")
+    caplog.set_level(logging.INFO, "agl.unsloth")
     algorithm = await line(
         capitals, sft(dry_run=True, epochs=2, price_per_million_tokens=25.0), TASKS
     )
     summary = algorithm.summary
     assert posts(azure, "POST /openai/files") == posts(azure, "POST /openai/fine_tuning") == []
     assert list(azure.deployments) == ["base"]
-    tokens = summary["estimated_trained_tokens"]
-    assert summary["estimated_cost"] == pytest.approx(tokens * 25e-6)
+    tokens = summary["trained_tokens"]
+    assert summary["cost"] == pytest.approx(tokens * 25e-6)
     assert f"2 epochs: about {tokens:,} trained tokens, about" in caplog.text
     asked = len(posts(azure, "POST /openai/v1/chat"))
     # Meant seriously, the run goes on with the rollouts that it has.

@@ -28,9 +28,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from agl.errors import AlgorithmError, ConfigError
-from agl.types import Dataset
-from agl_unsloth.azure_data import MAX_BYTES, MIN_EXAMPLES, Bill, bill, example_of_chat
-from agl_unsloth.loop import FineTuning, Served
+from agl_unsloth.azure_data import MAX_BYTES, MIN_EXAMPLES, bill, example_of_chat
+from agl_unsloth.loop import Served
+from agl_unsloth.paid import Bill, PaidTraining
 from agl_unsloth.selection import nothing_selected, select_best
 from agl_unsloth.versions import Version
 
@@ -46,7 +46,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,60}")
 _SUFFIX = re.compile(r"[A-Za-z0-9_-]{1,18}")
 
 
-class AzureSFT(FineTuning):
+class AzureSFT(PaidTraining):
     """Supervised fine-tuning of a model at Azure OpenAI, on the agent's best conversations.
 
     Jobs and deployments cost money. The training is billed by tokens times epochs, and each
@@ -153,6 +153,9 @@ class AzureSFT(FineTuning):
         show_progress: bool = True,
     ) -> None:
         super().__init__(
+            dry_run=dry_run,
+            price_per_million_tokens=price_per_million_tokens,
+            max_trained_tokens=max_trained_tokens,
             iterations=iterations,
             tasks_per_iteration=tasks_per_iteration,
             rollouts_per_task=rollouts_per_task,
@@ -173,8 +176,6 @@ class AzureSFT(FineTuning):
             epochs=(epochs, 1),
             batch_size=(batch_size, 1),
             capacity=(capacity, 1),
-            price_per_million_tokens=(price_per_million_tokens, 0),
-            max_trained_tokens=(max_trained_tokens, 1),
             poll_seconds=(poll_seconds, 0.01),
             job_timeout_seconds=(job_timeout_seconds, 0),
             deployment_timeout_seconds=(deployment_timeout_seconds, 0),
@@ -210,9 +211,7 @@ class AzureSFT(FineTuning):
         self.data_filter_ratio, self.min_reward = data_filter_ratio, min_reward
         self.epochs, self.batch_size = epochs, batch_size
         self.learning_rate_multiplier = learning_rate_multiplier
-        self.sku, self.capacity, self.dry_run = sku, capacity, dry_run
-        self.price_per_million_tokens = price_per_million_tokens
-        self.max_trained_tokens = max_trained_tokens
+        self.sku, self.capacity = sku, capacity
         self.poll_seconds, self.job_timeout_seconds = poll_seconds, job_timeout_seconds
         self.deployment_timeout_seconds = deployment_timeout_seconds
         self.api_version, self.management_url = api_version, management_url
@@ -229,25 +228,6 @@ class AzureSFT(FineTuning):
             "base_model": self.base_model,
             "deployment_name": self.deployment_name,
         }
-
-    async def run(
-        self,
-        train_dataset: Dataset[Any] | None = None,
-        val_dataset: Dataset[Any] | None = None,
-    ) -> None:
-        """Do all iterations that the run has not had yet; with ``dry_run``, state the first bill.
-
-        Raises:
-            ConfigError: No tasks, no gateway, a folder of another run, or a key, address or name
-                that Azure does not take.
-            AlgorithmError: There is too little to train on, the job would go over
-                ``max_trained_tokens``, or Azure refused or failed; run again to go on.
-        """
-        try:
-            await super().run(train_dataset, val_dataset)
-        except _DryRunOver as over:
-            self.summary = over.summary
-            logger.info("dry run: %s; nothing was sent", over.summary["bill"])
 
     async def prepare(self) -> Version:
         """Open the resource, and look whether key, login and names are right."""
@@ -351,18 +331,9 @@ class AzureSFT(FineTuning):
     async def train(self, examples: Path, version: Version, number: int) -> Version:
         """State the cost, upload, and have one job make version ``number``."""
         content = await asyncio.to_thread(examples.read_bytes)
-        cost = self._state(content, number)
+        cost = self._bill(content, number)
         job = await self._azure.jobs.finish(content, version, number)
-        metrics: dict[str, Any] = {
-            "examples": cost.examples,
-            "epochs": cost.epochs,
-            "estimated_trained_tokens": cost.trained_tokens,
-            "trained_tokens": job.trained_tokens,
-            "job_id": job.job_id,
-        }
-        tokens = cost.trained_tokens if job.trained_tokens is None else job.trained_tokens
-        if self.price_per_million_tokens is not None:
-            metrics["cost"] = tokens * self.price_per_million_tokens / 1e6
+        metrics = {**self.cost_metrics(cost, job.trained_tokens), "job_id": job.job_id}
         return Version(number, job.model, metrics)
 
     async def clean_up(self) -> None:
@@ -383,53 +354,14 @@ class AzureSFT(FineTuning):
         finally:
             await opened.service.close()
 
-    # --- money
-
-    def _state(self, content: bytes, number: int) -> Bill:
-        """Say what a job will cost, and end before it where it must not be."""
-        session = self.session
+    def _bill(self, content: bytes, number: int) -> Bill:
         lines = [json.loads(line) for line in content.splitlines()]
         cost = bill(lines, self.epochs, self.price_per_million_tokens)
-        started = self._azure.jobs.started(number) is not None
-        if not started:
-            logger.info("iteration %d: %s", number, cost)
-        if session.journal.last("stated", version=number) is None:
-            session.journal.append(
-                "stated",
-                version=number,
-                examples=cost.examples,
-                epochs=cost.epochs,
-                trained_tokens=cost.trained_tokens,
-                cost=cost.cost,
-            )
-        if self.dry_run:
-            raise _DryRunOver(
-                {
-                    "dry_run": True,
-                    "bill": str(cost),
-                    "examples": cost.examples,
-                    "estimated_trained_tokens": cost.trained_tokens,
-                    "estimated_cost": cost.cost,
-                    "file": str(session.folder / "iterations" / f"{number:04d}"),
-                    "rewards": session.rewards,
-                    "run_dir": str(session.folder),
-                }
-            )
+        self.state(cost, number, begun=self._azure.jobs.started(number) is not None)
         if len(content) > MAX_BYTES:
             raise AlgorithmError(
                 f"azure-sft: iteration {number} has {len(content):,} bytes of examples, and Azure "
                 f"takes {MAX_BYTES:,}. Lower data_filter_ratio or tasks_per_iteration"
-            )
-        before = sum(
-            entry["metrics"].get("trained_tokens") or entry["metrics"]["estimated_trained_tokens"]
-            for entry in session.journal.all("trained")
-        )
-        total, most = before + cost.trained_tokens, self.max_trained_tokens
-        if most is not None and total > most and not started:
-            raise AlgorithmError(
-                f"azure-sft: iteration {number} would train about {cost.trained_tokens:,} tokens, "
-                f"{total:,} with those before, and max_trained_tokens is {most:,}. Nothing was "
-                "sent. Raise it, or lower epochs or data_filter_ratio"
             )
         return cost
 
@@ -458,11 +390,3 @@ class _Azure:
     service: "AzureService"
     jobs: "Jobs"
     deployments: "Deployments"
-
-
-class _DryRunOver(Exception):
-    """Ends a dry run where the first upload would be."""
-
-    def __init__(self, summary: dict[str, Any]) -> None:
-        super().__init__("the dry run is over")
-        self.summary = summary

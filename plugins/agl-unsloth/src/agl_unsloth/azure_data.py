@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+from agl_unsloth.paid import Bill
 
 BYTES_PER_TOKEN = 4
 """Of text in UTF-8, for English; the real number is in the job once it has ended."""
@@ -58,39 +59,7 @@ def _text(content: Any) -> str:
     return "".join(str(part.get("text", "")) for part in content)
 
 
-@dataclass(frozen=True)
-class Bill:
-    """What one job will cost, as far as that can be told before."""
-
-    examples: int
-    tokens: int
-    """Of all examples, once; estimated."""
-    epochs: int
-    price_per_million_tokens: float | None
-    """None where nobody said."""
-
-    @property
-    def trained_tokens(self) -> int:
-        """What is paid for."""
-        return self.tokens * self.epochs
-
-    @property
-    def cost(self) -> float | None:
-        """In the currency of the price."""
-        if self.price_per_million_tokens is None:
-            return None
-        return self.trained_tokens * self.price_per_million_tokens / 1e6
-
-    def __str__(self) -> str:
-        cost = "its cost is not known (price_per_million_tokens is not given)"
-        if self.cost is not None:
-            cost = f"about {self.cost:.2f} at {self.price_per_million_tokens:g} per million"
-        return (
-            f"{self.examples} examples with about {self.tokens:,} tokens, {self.epochs} epochs: "
-            f"about {self.trained_tokens:,} trained tokens, {cost}"
-        )
-
-
 def bill(examples: Sequence[dict[str, Any]], epochs: int, price: float | None) -> Bill:
     """What training on these will cost."""
-    return Bill(len(examples), sum(map(count_tokens, examples)), epochs, price)
+    tokens = sum(map(count_tokens, examples))
+    return Bill(len(examples), tokens, epochs, price, is_estimate=True)

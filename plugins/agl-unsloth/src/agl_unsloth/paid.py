@@ -1,0 +1,165 @@
+"""Training that somebody bills for: its cost is stated, and can be limited, before it begins."""
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+from agl.errors import AlgorithmError
+from agl.types import Dataset
+from agl_unsloth.loop import FineTuning
+
+logger = logging.getLogger("agl.unsloth")
+
+
+@dataclass(frozen=True)
+class Bill:
+    """What one training will cost, as far as that can be told before."""
+
+    examples: int
+    tokens: int
+    """Of all examples, once."""
+    epochs: int
+    price_per_million_tokens: float | None
+    """None where nobody said."""
+    is_estimate: bool
+    """Whether ``tokens`` were counted by the model's own tokenizer, or not."""
+
+    @property
+    def trained_tokens(self) -> int:
+        """What is paid for."""
+        return self.tokens * self.epochs
+
+    @property
+    def cost(self) -> float | None:
+        """In the currency of the price."""
+        if self.price_per_million_tokens is None:
+            return None
+        return self.trained_tokens * self.price_per_million_tokens / 1e6
+
+    def __str__(self) -> str:
+        about = "about " if self.is_estimate else ""
+        cost = "its cost is not known (price_per_million_tokens is not given)"
+        if self.cost is not None:
+            cost = f"{about}{self.cost:.2f} at {self.price_per_million_tokens:g} per million"
+        return (
+            f"{self.examples} examples with {about}{self.tokens:,} tokens, {self.epochs} epochs: "
+            f"{about}{self.trained_tokens:,} trained tokens, {cost}"
+        )
+
+
+class PaidTraining(FineTuning):
+    """The loop with a statement of costs; the base of trainers that are paid by the token.
+
+    Args:
+        dry_run: End before the first training, and say what it would cost.
+        price_per_million_tokens: Of training; None states tokens only.
+        max_trained_tokens: Of the whole run; a training that would go over is not begun.
+        **options: Of the loop.
+    """
+
+    def __init__(
+        self,
+        *,
+        dry_run: bool = False,
+        price_per_million_tokens: float | None = None,
+        max_trained_tokens: int | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self.check_least(
+            price_per_million_tokens=(price_per_million_tokens, 0),
+            max_trained_tokens=(max_trained_tokens, 1),
+        )
+        self.dry_run = dry_run
+        self.price_per_million_tokens = price_per_million_tokens
+        self.max_trained_tokens = max_trained_tokens
+
+    async def run(
+        self,
+        train_dataset: Dataset[Any] | None = None,
+        val_dataset: Dataset[Any] | None = None,
+    ) -> None:
+        """Do all iterations that the run has not had yet; with ``dry_run``, state the first bill.
+
+        Raises:
+            ConfigError: No tasks, no gateway, a folder of another run, or a key, address or name
+                that the provider does not take.
+            AlgorithmError: There is too little to train on, it would go over
+                ``max_trained_tokens``, or the provider refused or failed; run again to go on.
+        """
+        try:
+            await super().run(train_dataset, val_dataset)
+        except _DryRunOver as over:
+            self.summary = over.summary
+            logger.info("%s, dry run: %s; nothing was trained", self.name, over.summary["bill"])
+
+    def state(self, bill: Bill, number: int, *, begun: bool) -> None:
+        """Say what making version ``number`` costs, and end before it where it must not be.
+
+        Args:
+            bill: What it costs.
+            number: The version.
+            begun: It is paid for already; then it is only said.
+
+        Raises:
+            AlgorithmError: It would go over ``max_trained_tokens``.
+        """
+        session = self.session
+        if not begun:
+            logger.info("iteration %d: %s", number, bill)
+        if session.journal.last("stated", version=number) is None:
+            session.journal.append(
+                "stated",
+                version=number,
+                examples=bill.examples,
+                epochs=bill.epochs,
+                trained_tokens=bill.trained_tokens,
+                cost=bill.cost,
+            )
+        if self.dry_run:
+            raise _DryRunOver(
+                {
+                    "dry_run": True,
+                    "bill": str(bill),
+                    "examples": bill.examples,
+                    "trained_tokens": bill.trained_tokens,
+                    "cost": bill.cost,
+                    "file": str(session.folder / "iterations" / f"{number:04d}/examples.jsonl"),
+                    "rewards": session.rewards,
+                    "run_dir": str(session.folder),
+                }
+            )
+        before = sum(entry["metrics"]["trained_tokens"] for entry in session.journal.all("trained"))
+        total, most = before + bill.trained_tokens, self.max_trained_tokens
+        if most is not None and total > most and not begun:
+            raise AlgorithmError(
+                f"{self.name}: iteration {number} would train {bill.trained_tokens:,} tokens, "
+                f"{total:,} with those before, and max_trained_tokens is {most:,}. Nothing was "
+                "sent. Raise it, or lower epochs or how much is selected"
+            )
+
+    def cost_metrics(self, bill: Bill, trained_tokens: int | None = None) -> dict[str, Any]:
+        """Metrics of a training.
+
+        Args:
+            bill: What was stated.
+            trained_tokens: What the provider billed; None where it did not say.
+        """
+        tokens = bill.trained_tokens if trained_tokens is None else trained_tokens
+        metrics: dict[str, Any] = {
+            "examples": bill.examples,
+            "epochs": bill.epochs,
+            "stated_tokens": bill.trained_tokens,
+            "trained_tokens": tokens,
+        }
+        if bill.price_per_million_tokens is not None:
+            metrics["cost"] = tokens * bill.price_per_million_tokens / 1e6
+        return metrics
+
+
+class _DryRunOver(Exception):
+    """Ends a dry run where the first training would be."""
+
+    def __init__(self, summary: dict[str, Any]) -> None:
+        super().__init__("the dry run is over")
+        self.summary = summary
