@@ -105,6 +105,7 @@ def to_row(
         call_ranges=ranges,
         notes=RowNotes(calls=calls, rewards=rewards).model_dump_json(),
         reward=reward,
+        rewards=rewards,
         versions=versions(row),
     )
 

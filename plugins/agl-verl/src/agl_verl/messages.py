@@ -55,6 +55,8 @@ class Row:
     """A ``rows.RowNotes`` as JSON."""
     reward: float
     """Of the rollout."""
+    rewards: dict[str, float]
+    """Its dimensions, where they were read."""
     versions: tuple[int, int]
     """Oldest and newest weights that sampled in it; verl's step numbers."""
 

@@ -74,7 +74,7 @@ def _fields(request: GroupRequest, row: Row, seconds: float) -> dict[str, Any]:
         extra_fields={
             "min_global_steps": row.versions[0],
             "max_global_steps": row.versions[1],
-            "reward_extra_info": {},
+            "reward_extra_info": row.rewards,
         },
     )
     fields = output.as_dict()

@@ -195,7 +195,7 @@ class Run:
             ),
             keep_incomplete=options.failed_rollouts == "keep",
             timeout_seconds=options.group_timeout_seconds,
-            dimensions=bool(self._config.algorithm.get("gdpo_reward_keys", None)),
+            dimensions=_compares_dimensions(self._config.algorithm),
         )
 
     async def _publish(self, model: str, temperature: float) -> str:
@@ -230,6 +230,12 @@ class Run:
     def _write(self, line: dict[str, Any]) -> None:
         with (self._folder / "metrics.jsonl").open("a") as file:
             file.write(json.dumps(line) + "\n")
+
+
+def _compares_dimensions(algorithm: Any) -> bool:
+    filters = algorithm.get("filter_groups", None) or {}
+    filtered = bool(filters.get("enable")) and filters.get("metric") != "reward"
+    return filtered or bool(algorithm.get("gdpo_reward_keys", None))
 
 
 def _sampling(section: Any) -> dict[str, Any]:
