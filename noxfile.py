@@ -203,6 +203,18 @@ def tracers_page(session: nox.Session) -> None:
     session.run("python", "docs/generate_tracers.py", captured_folder(session))
 
 
+@nox.session(name="tracers-short")
+def tracers_short(session: nox.Session) -> None:
+    """Each tracer on the OpenAI client alone, with the real libraries; no page is written."""
+    session.install(*TRACER_PACKAGES, *TEST_TOOLS[:3], OPENAI)
+    tests = ("contract", "concurrency", "tracers", "weave")
+    for tracer in TRACERS:
+        session.run(
+            "pytest", "-W", "default", *(f"tests/tracers/test_{name}.py" for name in tests),
+            "--tracer", tracer, *session.posargs,
+        )  # fmt: skip
+
+
 def run_with_tracers(session: nox.Session, *tests: str) -> None:
     """Run tests once per tracer, and keep what they captured."""
     for tracer in TRACERS:

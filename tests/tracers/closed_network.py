@@ -11,12 +11,13 @@ import atexit
 import json
 import os
 import sys
+from importlib.util import find_spec
 from typing import Any
 
 LOCAL = (None, "", "127.0.0.1", "localhost", "::1", "0.0.0.0")
 KEYS = ("AGENTOPS_API_KEY", "ANTHROPIC_API_KEY", "LANGSMITH_API_KEY", "OPENAI_API_KEY")
 left: list[str] = []
-answers: list[str] = []
+answers: dict[str, str] = {}
 
 
 def watch(event: str, arguments: tuple[Any, ...]) -> None:
@@ -40,7 +41,7 @@ def report() -> None:
 
 
 async def run(name: str) -> None:
-    """OpenAI's client, its Agents SDK and LangChain."""
+    """OpenAI's client, and its Agents SDK and LangChain where they are."""
     from frameworks import langchain_agent, openai_agents_chat, openai_chat
     from scene import reply
 
@@ -51,11 +52,18 @@ async def run(name: str) -> None:
     store = agl.InMemoryLightningStore()
     tracer = load("agl.tracers", name)()
     with tracer.lifespan(), EchoLLM(reply) as llm:
-        for agent in (openai_chat, openai_agents_chat, langchain_agent):
+        agents = {
+            "openai": openai_chat,
+            "agents": openai_agents_chat,
+            "langchain_openai": langchain_agent,
+        }
+        for module, agent in agents.items():
+            if find_spec(module) is None:
+                continue
             rollout = await store.start_rollout(input="task")
             ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
             async with tracer.trace_context(store=store, **ids):
-                answers.append(await agent(llm.url))
+                answers[module] = await agent(llm.url)
                 agl.emit_reward(1.0)
 
 

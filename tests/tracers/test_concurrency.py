@@ -33,7 +33,8 @@ async def test_fifty_rollouts_at_once_keep_their_spans_apart(
     tracer_name: str,
     memory_store: InMemoryLightningStore,
 ) -> None:
-    pytest.importorskip("langchain")
+    if "langchain" in agent.__name__:
+        pytest.importorskip("langchain")
     rollouts = [await memory_store.start_rollout(input="task") for _ in range(NUM_ROLLOUTS)]
 
     async def run(index: int, url: str) -> None:
