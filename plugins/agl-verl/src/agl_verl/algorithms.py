@@ -62,13 +62,13 @@ ALGORITHMS: dict[str, VerlAlgorithm] = {
     ),
     "dppo_kl": VerlAlgorithm("grpo", "GRPO, tokens held by KL divergence", "dppo_kl"),
     "dppo_tv": VerlAlgorithm("grpo", "GRPO, tokens held by total variation", "dppo_tv"),
-    "dro": VerlAlgorithm("grpo", "GRPO held by a quadratic penalty, policy_loss.dro_beta", "dro"),
     "dr_grpo": VerlAlgorithm(
         "grpo",
         "GRPO without division by deviation or length",
         loss_mean="constant",
         others={_STD: False},
     ),
+    "dro": VerlAlgorithm("grpo", "GRPO held by a quadratic penalty, policy_loss.dro_beta", "dro"),
     "gdpo": VerlAlgorithm("gdpo", "GRPO per dimension of the reward"),
     "gmpo": VerlAlgorithm(
         "grpo",
