@@ -194,7 +194,12 @@ def tracers_crewai(session: nox.Session) -> None:
     session.install(
         *TRACER_PACKAGES, *TEST_TOOLS[:3], "crewai==1.15.30", "openinference-instrumentation-crewai"
     )
-    run_with_tracers(session, "tests/tracers/test_frameworks.py", "-k", "CrewAI")
+    # Weave asks every object that it meets for attributes, and in a crew meets `pytest.mark`, which
+    # under --strict-markers ends the test.
+    options = ("-o", "addopts=--import-mode=importlib", "-k", "CrewAI")
+    run_with_tracers(
+        session, "tests/tracers/test_frameworks.py", "tests/tracers/test_howto.py", *options
+    )
 
 
 @nox.session(name="tracers-page", venv_backend="none")
