@@ -1,0 +1,108 @@
+"""Start a training run as a user would, and look at what it left: files, and processes.
+
+Every run has a mark in its environment, which all processes inherit that it starts, Ray's too; who
+carries the mark after the run has outlived it.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+MARK = "AGL_TEST_RUN"
+GRACE_SECONDS = 30.0
+"""Ray's processes end one after the other once their parent has gone."""
+HERE = Path(__file__).parent
+
+
+@dataclass
+class Ended:
+    """What came of a run."""
+
+    code: int
+    seconds: float
+    metrics: list[dict[str, Any]]
+    """A line per step, in order; validation has lines of its own."""
+    summary: dict[str, Any]
+    left: list[str]
+    """Command lines of processes that outlived the run; they are ended by then."""
+    log: str
+
+    def values(self, name: str) -> list[float]:
+        """Of the metric, in the steps that have it."""
+        return [line[name] for line in self.metrics if name in line]
+
+
+def marked(mark: str) -> dict[int, str]:
+    """Process id to command line of all processes that carry the mark."""
+    found = {}
+    needle = f"{MARK}={mark}".encode()
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit() or int(folder.name) == os.getpid():
+            continue
+        with contextlib.suppress(OSError):
+            if needle in (folder / "environ").read_bytes().split(b"\0"):
+                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+                if command:  # none: it has ended, and waits for its parent
+                    found[int(folder.name)] = command
+    return found
+
+
+def run(out: Path, *, timeout: float = 1500.0, **options: Any) -> Ended:
+    """Run ``train.py`` to its end.
+
+    Args:
+        out: The run's folder; what an earlier run in it wrote is not returned.
+        timeout: Seconds; most of a run is imports, and the machine may be busy.
+        **options: Those of ``train.Options``.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    mark = uuid.uuid4().hex
+    file = out / "metrics.jsonl"
+    before = file.stat().st_size if file.exists() else 0
+    log = out / f"log-{mark[:6]}.txt"
+    command = [sys.executable, "-W", "ignore", HERE / "train.py"]
+    started = time.monotonic()
+    with log.open("wb") as stream:
+        process = subprocess.Popen(
+            [*command, json.dumps({"out": str(out), **options})],
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            env=os.environ | {MARK: mark},
+        )
+        try:
+            code = process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            code = process.wait()
+    seconds = time.monotonic() - started
+    left = end_all(mark)
+    text = log.read_text(errors="replace")
+    metrics = file.read_bytes()[before:].decode() if file.exists() else ""
+    summary = out / "summary.json"
+    return Ended(
+        code=code,
+        seconds=seconds,
+        metrics=[json.loads(line) for line in metrics.splitlines()],
+        summary=json.loads(summary.read_text()) if summary.exists() else {},
+        left=left,
+        log=text,
+    )
+
+
+def end_all(mark: str) -> list[str]:
+    """Wait for processes with the mark to end; kill and return those that do not."""
+    deadline = time.monotonic() + GRACE_SECONDS
+    while (left := marked(mark)) and time.monotonic() < deadline:
+        time.sleep(0.5)
+    for process_id in left:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process_id, signal.SIGKILL)
+    return sorted(left.values())

@@ -1,0 +1,66 @@
+"""Train the agent of ``digits.py`` with the real verl on a CPU; what the tests start.
+
+    python train.py '{"out": "DIR", "steps": 3, ...}'
+
+See ``Options`` for what can be given.
+"""
+
+import json
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from digits import digits
+
+import agl
+from agl_verl.testing import cpu_config, make_tiny_model, use_cpu
+
+
+@dataclass
+class Options:
+    """Of one run."""
+
+    out: str
+    steps: int = 3
+    algorithm: str = "grpo"
+    port: int = 0
+    """Of the store."""
+    outside: bool = False
+    """No runners here: they join from outside."""
+    validate: bool = False
+    crash: float = 0.0
+    tasks: int = 64
+    cpu: dict[str, Any] = field(default_factory=dict)
+    """Arguments of ``cpu_config``, sections of verl's configuration among them."""
+    verl: dict[str, Any] = field(default_factory=dict)
+    """Arguments of ``VERL``."""
+
+
+def train(options: Options) -> None:
+    """To the end; the results are in the folder."""
+    use_cpu()
+    out = Path(options.out)
+    model = out / "model"
+    if not model.exists():
+        make_tiny_model(model)
+    sections = dict(options.cpu)
+    trainer = {"total_training_steps": options.steps, "total_epochs": 1000}
+    sections["trainer"] = trainer | sections.get("trainer", {})
+    config = cpu_config(model, **sections)
+    del config["algorithm"]["adv_estimator"]  # VERL(algorithm=...) says it
+    tasks = [{"number": i, "crash": options.crash} for i in range(options.tasks)]
+    strategy: dict[str, Any] = {"type": "cs", "server_port": options.port}
+    if options.outside:
+        strategy["role"] = "algorithm"
+    agl.Trainer(
+        algorithm=agl.VERL(
+            config, algorithm=options.algorithm, run_dir=options.out, **options.verl
+        ),
+        strategy=strategy,
+        n_runners=1,
+    ).fit(digits, tasks, val_dataset=tasks[:4] if options.validate else None)
+
+
+if __name__ == "__main__":
+    train(Options(**json.loads(sys.argv[1])))
