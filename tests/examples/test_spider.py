@@ -1,4 +1,4 @@
-"""The SQL agent: its databases, its reward, its safety, and the agent itself through the gateway."""
+"""The SQL agent: its databases, its reward, its safety, and itself through the gateway."""
 
 import json
 import shutil
@@ -83,9 +83,9 @@ def test_databases_are_the_same_each_time(folder: Path, tmp_path: Path) -> None:
 
     make_databases(tmp_path)
     for path in sorted(folder.rglob("*.sqlite")):
-        with closing(sqlite3.connect(path)) as one:
-            with closing(sqlite3.connect(tmp_path / path.relative_to(folder))) as other:
-                assert list(one.iterdump()) == list(other.iterdump())
+        again = tmp_path / path.relative_to(folder)
+        with closing(sqlite3.connect(path)) as one, closing(sqlite3.connect(again)) as other:
+            assert list(one.iterdump()) == list(other.iterdump())
 
 
 def test_spider_is_read_where_it_is(

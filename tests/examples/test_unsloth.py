@@ -1,0 +1,216 @@
+"""The math agent: its reward, itself through the gateway, and fine-tuning of a tiny model."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from example_bench import EXAMPLES, environment
+
+for module in ("agents", "mcp"):
+    pytest.importorskip(module)
+
+FOLDER = EXAMPLES / "unsloth"
+TASK = {"input": "What is (12 + 30) * 2?", "target": 84}
+
+
+@pytest.fixture(autouse=True)
+def on_path(use_example: Any) -> None:
+    use_example("unsloth")
+
+
+# --- data and reward ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "target", "reward"),
+    [
+        ("### 84 ###", 84, 1),
+        ("### 84.0 ###", 84, 1),
+        ("It is ### $1,084.50 ###.", 1084.5, 1),
+        ("### 1 ### or ### -2 ###", -2, 1),
+        ("### 3e5 ###", 300000, 1),
+        ("### 84 km ###", 84, 1),
+        ("### 85 ###", 84, 0),
+        ("### many ###", 84, 0),
+        ("### - ###", 84, 0),
+        ("84", 84, 0),
+        ("", 84, 0),
+    ],
+)
+def test_answer_is_graded(text: str, target: float, reward: float) -> None:
+    from math_agent import compute_reward
+
+    assert compute_reward(text, target) == reward
+
+
+def test_problems_are_read(tmp_path: Path) -> None:
+    from math_agent import load_problems
+
+    problems = load_problems()
+    assert len(problems) == 48
+    assert {tuple(problem) for problem in problems} == {("input", "target")}
+    path = tmp_path / "own.jsonl"
+    path.write_text(json.dumps(TASK) + "\n")
+    assert load_problems(path) == [TASK]
+
+
+# --- the agent ------------------------------------------------------------------------------------
+
+
+def calling(expression: str, name: str = "calculate") -> dict[str, Any]:
+    function = {"name": name, "arguments": json.dumps({"expression": expression})}
+    call = {"id": "call_1", "type": "function", "function": function}
+    return {"role": "assistant", "content": None, "tool_calls": [call]}
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(("expression", "reward"), [("(12 + 30) * 2", 1), ("12 + 30 * 2", 0)])
+async def test_agent_calls_the_calculator_and_both_calls_are_learned_from(
+    expression: str, reward: float, start_bench: Any
+) -> None:
+    from math_agent import math_agent
+
+    from agl_adapters import TraceToRows
+    from agl_adapters.calls import model_calls
+
+    def reply(request: dict[str, Any]) -> Any:
+        last = request["messages"][-1]
+        return f"### {_text(last)} ###" if last["role"] == "tool" else calling(expression)
+
+    bench = await start_bench(reply)
+    outcome = await bench.run(math_agent, TASK)
+    assert outcome.rollout.status == "succeeded"
+    assert outcome.reward == reward
+    calls = model_calls(outcome.spans)
+    assert [call.agent_name for call in calls] == ["math_agent"] * 2
+    assert [tool["function"]["name"] for tool in calls[0].tools or ()] == ["calculate"]
+    assert _text(calls[1].messages[-1]) == ("84" if reward else "72")
+    result = TraceToRows().adapt(outcome.spans)
+    assert sum(len(row.call_ids) for row in result.rows) == 2
+    assert result.ledger.reasons() == {}
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("name", ["calculate", "no_such_tool"])
+async def test_model_that_never_answers_gets_no_reward(name: str, start_bench: Any) -> None:
+    from math_agent import math_agent
+
+    bench = await start_bench(lambda request: calling("1", name))
+    outcome = await bench.run(math_agent, TASK)
+    assert (outcome.rollout.status, outcome.reward) == ("succeeded", 0)
+
+
+@pytest.mark.timeout(120)
+async def test_model_that_cannot_be_reached_fails_the_attempt(start_bench: Any) -> None:
+    from math_agent import math_agent
+
+    from agl.testing.echo_llm import RawReply
+
+    bench = await start_bench(lambda request: RawReply(500, b"{}"))
+    outcome = await bench.run(math_agent, TASK)
+    assert (outcome.rollout.status, outcome.reward) == ("failed", None)
+
+
+@pytest.mark.timeout(120)
+async def test_scripted_model_solves_every_problem(start_bench: Any) -> None:
+    from math_agent import load_problems, math_agent
+    from scripted_llm import scripted_reply
+
+    problems = load_problems()
+    bench = await start_bench(scripted_reply(problems))
+    for problem in (problems[0], problems[-1]):
+        assert (await bench.run(math_agent, problem)).reward == 1
+
+
+def _text(message: dict[str, Any]) -> str:
+    content = message["content"]
+    return content if isinstance(content, str) else content[0]["text"]
+
+
+# --- the tiny model -------------------------------------------------------------------------------
+
+
+def test_calls_of_tools_are_found_and_written_again_as_they_were() -> None:
+    from tiny_model import tool_call
+    from tiny_server import as_text, find_calls
+
+    text = tool_call(3, 4)
+    [call] = find_calls(text)
+    assert call["function"] == {"name": "calculate", "arguments": '{"expression": "3 + 4"}'}
+    message = {"role": "assistant", "content": None, "tool_calls": [call]}
+    assert as_text(message) == {"role": "assistant", "content": text}
+    parts = [{"type": "text", "text": "7"}]
+    assert as_text({"role": "tool", "content": parts}) == {"role": "tool", "content": "7"}
+    assert find_calls("<tool_call> {no json} </tool_call>") == []
+    assert find_calls('<tool_call> {"name": "calculate"} </tool_call>') == []
+    assert find_calls("### 7 ###") == []
+
+
+def run_script(name: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, FOLDER / name, *map(str, arguments)],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=560,
+    )
+
+
+def check_run(done: subprocess.CompletedProcess[str], folder: Path, iterations: int) -> None:
+    """The newest version is better than the first, and every call is accounted for."""
+    assert done.returncode == 0, done.stderr[-5000:]
+    found = re.findall(r"validation of version (\d+): ([\d.]+)", done.stdout)
+    rewards = {int(version): float(reward) for version, reward in found}
+    assert set(rewards) >= {0, iterations}
+    # 25 problems at each end: the first version solves about two of them.
+    assert rewards[iterations] > rewards[0] + 0.25
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["calls"] == summary["calls_trained"] + sum(summary["calls_excluded"].values())
+    assert summary["calls_excluded"]["below_threshold"] > 0
+    assert (Path(summary["model"]) / "model.safetensors").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_tiny_model_is_fine_tuned_all_in_one(tmp_path: Path) -> None:
+    pytest.importorskip("trl")
+    done = run_script("sft_allinone.py", "--tiny", "--runners", 1, "--out", tmp_path)
+    check_run(done, tmp_path, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_tiny_model_is_fine_tuned_by_three_processes(tmp_path: Path) -> None:
+    pytest.importorskip("trl")
+    command = [sys.executable, "-c", "from agl.cli import main; main()", "store", "--port", "0"]
+    with subprocess.Popen(
+        [*command, "--backend", "memory"],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as store:
+        assert store.stdout is not None
+        url = next(
+            found.group()
+            for line in store.stdout
+            if (found := re.search(r"http://127\.0\.0\.1:\d+", line))
+        )
+        script = FOLDER / "sft_rollout_runners.py"
+        runners = subprocess.Popen(
+            [sys.executable, script, "--runners", "1", "--url", url], env=environment()
+        )
+        try:
+            done = run_script(
+                "sft_algorithm.py", "--tiny", "--url", url, "--out", tmp_path, "--iterations", 2
+            )
+        finally:
+            runners.send_signal(signal.SIGINT)
+            runners.wait(timeout=30)
+            store.send_signal(signal.SIGINT)
+    check_run(done, tmp_path, 2)
