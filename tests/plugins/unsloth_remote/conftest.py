@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import gc
 import time
+import warnings
 
 import pytest
 
@@ -103,3 +105,70 @@ async def line():
     run.store = store
     yield run
     await store.close()
+
+
+WORDS = ["<pad>", "<user>", "<agent>", "<end>", "red", "green", "blue", "one", "two", "three"]
+TEMPLATE = (
+    "{% for m in messages %}"
+    "{{ '<user> ' if m['role'] == 'user' else '<agent> ' }}{{ m['content'] }} <end> "
+    "{% endfor %}"
+    "{% if add_generation_prompt %}<agent> {% endif %}"
+)
+
+
+@pytest.fixture(scope="session")
+def tokenizer():
+    """Ten words and a chat template."""
+    pytest.importorskip("transformers")
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    backend = Tokenizer(models.WordLevel({w: i for i, w in enumerate(WORDS)}, unk_token="<pad>"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        pad_token="<pad>",
+        eos_token="<end>",
+        chat_template=TEMPLATE,
+    )
+
+
+@pytest.fixture
+def service():
+    """A local Tinker, running."""
+    pytest.importorskip("tinker")
+    from .tinker_server import Tinker
+
+    server = Tinker(len(WORDS), WORDS.index("<end>"))
+    server.server.start()
+    yield server
+    server.server.stop()
+    # The SDK leaves a connection of each of its clients to the garbage collector.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
+
+
+@pytest.fixture
+def tinker(service, tokenizer, tmp_path):
+    """Builds a ``Tinker`` for the local service."""
+
+    def build(**options):
+        from agl_unsloth.tinker import Tinker
+
+        defaults = {
+            "base_model": "tiny/table",
+            "tokenizer": tokenizer,
+            "api_key": service.key,
+            "base_url": service.server.url,
+            "learning_rate": 0.5,
+            "iterations": 2,
+            "rollouts_per_task": 8,
+            "max_tokens": 2,
+            "eval_every": 100,
+            "run_dir": str(tmp_path / "run"),
+            "show_progress": False,
+        }
+        return Tinker(**{**defaults, **options})
+
+    return build

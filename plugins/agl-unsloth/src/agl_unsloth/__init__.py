@@ -16,10 +16,11 @@ _HOME = {
     "FineTuning": "agl_unsloth.loop",
     "SFT": "agl_unsloth.sft",
     "Served": "agl_unsloth.loop",
+    "Tinker": "agl_unsloth.tinker",
     "Version": "agl_unsloth.versions",
 }
 
-__all__ = ["DPO", "SFT", "AzureSFT", "FineTuning", "Served", "Version", "__version__"]
+__all__ = ["DPO", "SFT", "AzureSFT", "FineTuning", "Served", "Tinker", "Version", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
@@ -34,4 +35,5 @@ if TYPE_CHECKING:
     from agl_unsloth.dpo import DPO as DPO
     from agl_unsloth.loop import FineTuning as FineTuning, Served as Served
     from agl_unsloth.sft import SFT as SFT
+    from agl_unsloth.tinker import Tinker as Tinker
     from agl_unsloth.versions import Version as Version

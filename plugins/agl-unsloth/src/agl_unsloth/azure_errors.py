@@ -3,15 +3,11 @@
 from collections.abc import Collection
 from typing import Any
 
-from agl.errors import AglError, AlgorithmError, ConfigError
+from agl.errors import AglError, ConfigError
+from agl_unsloth.remote import RemoteRefusalError, hide, status_of
 
-HIDDEN = "***"
 _FILTER_WORDS = ("rai check", "content filter", "content_filter", "contentfilter", "harm")
 _QUOTA_CODES = ("quotaexceeded", "insufficientquota", "insufficient_quota")
-
-
-class RemoteRefusalError(AlgorithmError):
-    """The provider refused or failed; what had been reached is in the journal."""
 
 
 class JobFailedError(RemoteRefusalError):
@@ -20,20 +16,6 @@ class JobFailedError(RemoteRefusalError):
 
 class DeploymentFailedError(RemoteRefusalError):
     """A deployment was begun and will never be ready."""
-
-
-def hide(text: str, secrets: Collection[str]) -> str:
-    """``text`` without any of the secrets: a service may repeat in an error what it was sent."""
-    for secret in secrets:
-        if secret:
-            text = text.replace(secret, HIDDEN)
-    return text
-
-
-def status_of(error: BaseException) -> int | None:
-    """The HTTP status of an error of either SDK; None where no answer came."""
-    status = getattr(error, "status_code", None)
-    return status if isinstance(status, int) else None
 
 
 def is_passing(error: BaseException) -> bool:

@@ -18,11 +18,11 @@ from agl.serving import is_loopback
 from agl_unsloth.azure_errors import (
     DeploymentFailedError as DeploymentFailedError,
     JobFailedError as JobFailedError,
-    RemoteRefusalError,
     failed_job,
     is_passing,
     refusal,
 )
+from agl_unsloth.remote import RemoteRefusalError
 
 logger = logging.getLogger("agl.unsloth.azure")
 

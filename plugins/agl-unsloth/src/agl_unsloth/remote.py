@@ -1,0 +1,24 @@
+"""What the remote trainers share: the error of a provider, and messages without secrets."""
+
+from collections.abc import Collection
+
+from agl.errors import AlgorithmError
+from agl.secrets import HIDDEN
+
+
+class RemoteRefusalError(AlgorithmError):
+    """The provider refused or failed; what had been reached is in the journal."""
+
+
+def hide(text: str, secrets: Collection[str]) -> str:
+    """``text`` without any of the secrets: a service may repeat in an error what it was sent."""
+    for secret in secrets:
+        if secret:
+            text = text.replace(secret, HIDDEN)
+    return text
+
+
+def status_of(error: BaseException) -> int | None:
+    """The HTTP status of an error of an SDK; None where no answer came."""
+    status = getattr(error, "status_code", None)
+    return status if isinstance(status, int) else None

@@ -1,0 +1,384 @@
+"""``Tinker``: training on an agent's own rollouts, by Thinking Machines' Tinker.
+
+The loop is that of ``loop``; here is what an iteration asks of Tinker:
+
+1. serve: sample from the newest weights, through an OpenAI-compatible address of this process
+2. choose: rows of recorded token ids with their advantages, or (``cross_entropy``) the best rows
+3. state the number of trained tokens, take gradient steps, save the weights under a name, delete
+   those of old versions
+
+In the run's journal stand ``stated``, ``saving``, ``saved`` and ``deleted``. Gradient steps are no
+jobs that could be taken up: a run that was killed within them loads the version before, and pays
+for them again. One that was killed after ``saved`` does not.
+
+Metrics under ``train/``: ``loss`` (per trained token), ``gradient_steps``, ``logprob_gap`` (mean
+distance in nats between the recorded log-probabilities and those of the weights before the first
+step), ``trained_tokens``, ``cost``.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agl.errors import AlgorithmError, ConfigError
+from agl_unsloth.loop import Served
+from agl_unsloth.paid import Bill, PaidTraining
+from agl_unsloth.selection import nothing_selected, select_best
+from agl_unsloth.tinker_data import Loss, batches, example_of_row
+from agl_unsloth.versions import Version
+
+if TYPE_CHECKING:
+    from agl.collect import Collected
+    from agl_unsloth.tinker_service import Saved, TinkerService
+
+logger = logging.getLogger("agl.unsloth.tinker")
+
+GAP_LIMIT = 0.05
+"""Nats between recorded and present log-probabilities that rounding does not explain."""
+
+
+class Tinker(PaidTraining):
+    """Reinforcement learning or fine-tuning of a LoRA adapter by Tinker, from recorded tokens.
+
+    Sampling, training and stored weights cost money. ``dry_run`` samples the first rollouts, says
+    how many tokens training on them would take, and trains nothing.
+
+    The key is taken from ``TINKER_API_KEY`` (or ``tinker auth login``) unless ``api_key`` is given.
+
+    Args:
+        base_model: Its name at Tinker, for example ``Qwen/Qwen3-8B``.
+        loss: ``importance_sampling`` and ``ppo`` train every token by the advantage of its call
+            among the rollouts of its task; ``cross_entropy`` trains the best rows.
+        lora_rank: Of the adapter.
+        learning_rate: Of Adam.
+        epochs: Passes over the rows of an iteration.
+        batch_size: Rows per gradient step; None takes all of them at once.
+        grad_clip_norm: Longer gradients are shortened; 0 shortens none.
+        normalise_std: Divide advantages by the standard deviation of the group's rewards.
+        data_filter_ratio: With ``cross_entropy``: this part of the rows is trained, the best.
+        min_reward: With ``cross_entropy``: rows below are not trained; None for no threshold.
+        keep_versions: So many versions keep their weights at Tinker; older ones are deleted.
+        tokenizer: With a chat template: a folder, a name on the hub, or an object; None takes the
+            model's from the hub.
+        max_model_tokens: Prompt and answer together; None takes what Tinker says.
+        api_key: None takes ``TINKER_API_KEY``.
+        base_url: None takes ``TINKER_BASE_URL``, else Tinker's own.
+        dry_run: End before the first gradient step, and say what it would cost.
+        price_per_million_tokens: Of training, to state costs; None states tokens only.
+        max_trained_tokens: Of the whole run; an iteration that would go over is not trained.
+        iterations: How often; a run that has had fewer can be continued with more.
+        tasks_per_iteration: None takes all.
+        rollouts_per_task: How often each of them runs in an iteration.
+        temperature: At which rollouts are sampled; the losses that use recorded log-probabilities
+            need 1.
+        max_tokens: Of one answer; None leaves it to the agent.
+        eval_every: Evaluate every so manieth version; in any case the first and the last.
+        eval_temperature: Of evaluations.
+        eval_copies: How often each validation task runs.
+        seed: Of tasks' order, of the adapter's start and of batches.
+        run_dir: Folder of the run; where it holds an earlier part of the run, that is continued.
+        resource_name: Name of the resource that the agent gets.
+        rollout_timeout_seconds: Limit of one attempt; None has no limit.
+        credit: The credit rule; None leaves it to the adapter.
+        show_progress: A bar on standard error, or log lines where that is no terminal.
+    """
+
+    name = "tinker"
+
+    def __init__(
+        self,
+        base_model: str,
+        *,
+        loss: Loss = "importance_sampling",
+        lora_rank: int = 32,
+        learning_rate: float = 1e-4,
+        epochs: int = 1,
+        batch_size: int | None = None,
+        grad_clip_norm: float = 0.0,
+        normalise_std: bool = True,
+        data_filter_ratio: float = 0.5,
+        min_reward: float | None = None,
+        keep_versions: int = 2,
+        tokenizer: Any = None,
+        max_model_tokens: int | None = None,
+        api_key: str | None = None,
+        base_url: str | None = None,
+        dry_run: bool = False,
+        price_per_million_tokens: float | None = None,
+        max_trained_tokens: int | None = None,
+        iterations: int = 10,
+        tasks_per_iteration: int | None = None,
+        rollouts_per_task: int = 8,
+        temperature: float = 1.0,
+        max_tokens: int | None = None,
+        eval_every: int = 5,
+        eval_temperature: float = 0.0,
+        eval_copies: int = 1,
+        seed: int = 0,
+        run_dir: str | None = None,
+        resource_name: str = "main_llm",
+        rollout_timeout_seconds: float | None = 300.0,
+        credit: str | dict[str, Any] | None = None,
+        show_progress: bool = True,
+    ) -> None:
+        super().__init__(
+            dry_run=dry_run,
+            price_per_million_tokens=price_per_million_tokens,
+            max_trained_tokens=max_trained_tokens,
+            iterations=iterations,
+            tasks_per_iteration=tasks_per_iteration,
+            rollouts_per_task=rollouts_per_task,
+            temperature=temperature,
+            max_tokens=max_tokens,
+            eval_every=eval_every,
+            eval_temperature=eval_temperature,
+            eval_copies=eval_copies,
+            seed=seed,
+            run_dir=run_dir,
+            resource_name=resource_name,
+            rollout_timeout_seconds=rollout_timeout_seconds,
+            credit=credit,
+            show_progress=show_progress,
+        )
+        self.check_least(
+            lora_rank=(lora_rank, 1),
+            learning_rate=(learning_rate, 0),
+            epochs=(epochs, 1),
+            batch_size=(batch_size, 1),
+            grad_clip_norm=(grad_clip_norm, 0),
+            keep_versions=(keep_versions, 1),
+            max_model_tokens=(max_model_tokens, 2),
+        )
+        if loss not in ("importance_sampling", "ppo", "cross_entropy"):
+            raise ConfigError(
+                f"tinker: loss is {loss!r}; expected importance_sampling, ppo or cross_entropy"
+            )
+        if loss != "cross_entropy" and temperature != 1:
+            raise ConfigError(
+                f"tinker: loss {loss!r} compares recorded log-probabilities with the model's at "
+                f"temperature 1, and temperature is {temperature!r}. Use 1, or cross_entropy"
+            )
+        if loss != "cross_entropy" and rollouts_per_task < 2:
+            raise ConfigError(
+                f"tinker: loss {loss!r} compares rollouts of one task; rollouts_per_task is "
+                f"{rollouts_per_task!r}, give at least 2"
+            )
+        if not 0 < data_filter_ratio <= 1:
+            raise ConfigError(
+                f"tinker: data_filter_ratio must be above 0 and at most 1; got "
+                f"{data_filter_ratio!r}"
+            )
+        if loss != "cross_entropy" and min_reward is not None:
+            raise ConfigError(
+                f"tinker: min_reward is for cross_entropy; loss {loss!r} learns from bad answers, "
+                "too. Leave it out"
+            )
+        self.base_model, self.loss = base_model, loss
+        self.lora_rank, self.learning_rate = lora_rank, learning_rate
+        self.epochs, self.batch_size, self.grad_clip_norm = epochs, batch_size, grad_clip_norm
+        self.normalise_std, self.data_filter_ratio = normalise_std, data_filter_ratio
+        self.min_reward, self.keep_versions = min_reward, keep_versions
+        self.tokenizer, self.max_model_tokens = tokenizer, max_model_tokens
+        self.api_key, self.base_url = api_key, base_url
+        self._service: TinkerService | None = None
+        self._loaded_tokenizer: Any = None
+        self._limit: int | None = None
+
+    # --- the loop's questions
+
+    def identity(self) -> dict[str, Any]:
+        """What must not change when a run is continued."""
+        return {
+            **super().identity(),
+            "base_model": self.base_model,
+            "loss": self.loss,
+            "lora_rank": self.lora_rank,
+        }
+
+    async def prepare(self) -> Version:
+        """Open a session, and look whether key and model are right."""
+        from agl_unsloth.tinker_service import TinkerService
+
+        label = f"agl-{self.session.run_id}"
+        self._service = await asyncio.to_thread(TinkerService, self.base_url, self.api_key, label)
+        self._limit = await self._service.open(self.base_model)
+        if self.max_model_tokens is not None:
+            self._limit = min(self.max_model_tokens, self._limit or self.max_model_tokens)
+        return Version(0, self.base_model)
+
+    def serve(self, version: Version) -> AbstractAsyncContextManager[Served]:
+        """The bridge in front of a version."""
+        return self._serving(version)
+
+    @contextlib.asynccontextmanager
+    async def _serving(self, version: Version) -> AsyncGenerator[Served]:
+        from agl.serving import ServerThread
+        from agl_unsloth.tinker_bridge import MODEL_NAME, bridge
+
+        sampler = await self._tinker.sampler(self.base_model, version.metrics.get("sampler"))
+        if self._loaded_tokenizer is None:
+            self._loaded_tokenizer = await asyncio.to_thread(_load_tokenizer, self, sampler)
+        server = ServerThread(bridge(sampler, self._loaded_tokenizer, version.number, self._limit))
+        server.start()
+        try:
+            yield Served({"model": f"hosted_vllm/{MODEL_NAME}", "api_base": f"{server.url}/v1"})
+        finally:
+            await asyncio.to_thread(server.stop)
+
+    def select(self, collected: "Collected", iteration: int) -> list[dict[str, Any]]:
+        """Rows with what each of their tokens counts."""
+        if self.loss == "cross_entropy":
+            examples = select_best(
+                collected,
+                keep_fraction=self.data_filter_ratio,
+                min_reward=self.min_reward,
+                max_length=self._limit,
+                seed=f"{self.seed}/{iteration}",
+                make=lambda row: example_of_row(row, [1.0] * len(row.call_ids)),
+            )
+            if not examples:
+                raise nothing_selected(collected, iteration, self.min_reward)
+            return examples
+        from agl.accounts import is_solved, weigh, why_nothing
+
+        examples = [
+            example_of_row(one.row, [advantage.value for advantage in one.advantages])
+            for one in weigh(collected, self.normalise_std)
+        ]
+        if not examples and not is_solved(collected):
+            raise AlgorithmError(
+                f"tinker: iteration {iteration}: nothing can be trained: {why_nothing(collected)}"
+            )
+        return examples
+
+    async def train(self, examples: Path, version: Version, number: int) -> Version:
+        """Take the gradient steps of version ``number``, and save its weights."""
+        saved = self.session.journal.last("saved", version=number)
+        if saved is not None:
+            return Version(number, saved["state"], saved["metrics"])
+        lines = (await asyncio.to_thread(examples.read_text)).splitlines()
+        rows = [json.loads(line) for line in lines]
+        if not rows:
+            logger.warning(
+                "iteration %d: all rollouts of each task have equal rewards; there is nothing to "
+                "learn from, and version %d is version %d",
+                number, number, version.number,
+            )  # fmt: skip
+            kept = version.metrics.get("sampler")
+            metrics = {
+                "trained_tokens": 0,
+                "gradient_steps": 0,
+                **({"sampler": kept} if kept else {}),
+            }
+            return Version(number, version.ref, metrics)
+        bill = Bill(
+            len(rows),
+            sum(len(row["token_ids"]) for row in rows),
+            self.epochs,
+            self.price_per_million_tokens,
+            is_estimate=False,
+        )
+        self.state(bill, number, begun=False)
+        await self._load(version)
+        metrics = {**self.cost_metrics(bill), **await self._steps(rows, number)}
+        kept = await self._save(number, metrics)
+        await self._delete_old(number)
+        return Version(number, kept.state, {**metrics, "sampler": kept.sampler})
+
+    async def clean_up(self) -> None:
+        """End the session."""
+        service, self._service = self._service, None
+        if service is not None:
+            trained = self.session.journal.last("trained")
+            done = trained is not None and trained["version"] >= self.iterations
+            await service.close("success" if done else "interrupted")
+
+    # --- training
+
+    async def _load(self, version: Version) -> None:
+        if version.ref == self.base_model:
+            await self._tinker.begin(self.base_model, self.lora_rank, self.seed)
+        else:
+            await self._tinker.resume(version.ref)
+
+    async def _steps(self, rows: list[dict[str, Any]], number: int) -> dict[str, Any]:
+        adam = {"learning_rate": self.learning_rate, "grad_clip_norm": self.grad_clip_norm}
+        losses: list[float] = []
+        gap: float | None = None
+        seed = f"{self.seed}/{number}"
+        for step, batch in enumerate(batches(rows, self.epochs, self.batch_size, seed)):
+            metrics = await self._tinker.step(batch, self.loss, adam)
+            tokens = sum(sum(map(bool, row["weights"])) for row in batch)
+            if metrics.get("loss:sum") is not None:
+                losses.append(float(metrics["loss:sum"] or 0.0) / max(1, tokens))
+            if step == 0:
+                gap = metrics["logprob_gap"]
+                self._check_gap(gap, number)
+        learned: dict[str, Any] = {"gradient_steps": step + 1}
+        if losses:
+            learned["loss"] = sum(losses) / len(losses)
+        if gap is not None:
+            learned["logprob_gap"] = gap
+        return learned
+
+    def _check_gap(self, gap: float | None, number: int) -> None:
+        if self.loss != "cross_entropy" and gap is not None and gap > GAP_LIMIT:
+            logger.warning(
+                "iteration %d: the recorded log-probabilities differ by %.2f nats on average from "
+                "the model's. Does the agent sample with another temperature or top_p?",
+                number,
+                gap,
+            )
+
+    # --- weights
+
+    async def _save(self, number: int, metrics: dict[str, Any]) -> "Saved":
+        journal = self.session.journal
+        name = f"agl-{self.session.run_id}-v{number:03d}"
+        paths = self._tinker.paths(name)
+        # Before: what a kill leaves behind is found here, and deleted.
+        journal.append("saving", version=number, state=paths.state, sampler=paths.sampler)
+        saved = await self._tinker.save(name)
+        journal.append(
+            "saved",
+            version=number,
+            state=saved.state,
+            sampler=saved.sampler,
+            metrics={**metrics, "sampler": saved.sampler},
+        )
+        return saved
+
+    async def _delete_old(self, number: int) -> None:
+        """Delete the weights of old versions, and those that no version came of."""
+        journal = self.session.journal
+        kept = {
+            (entry["state"], entry["sampler"])
+            for entry in journal.all("saved")[-self.keep_versions :]
+        }
+        for entry in journal.all("saving"):
+            pair = (entry["state"], entry["sampler"])
+            if pair in kept or journal.last("deleted", state=pair[0]) is not None:
+                continue
+            for path in pair:
+                await self._tinker.delete(path)
+            journal.append("deleted", version=entry["version"], state=pair[0])
+
+    @property
+    def _tinker(self) -> "TinkerService":
+        return self._need("service", self._service)
+
+
+def _load_tokenizer(options: Tinker, sampler: Any) -> Any:
+    given = options.tokenizer
+    if given is None:
+        return sampler.tokenizer()
+    if not isinstance(given, str):
+        return given
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(given)
