@@ -3,8 +3,8 @@
     python -m agl_unsloth.guard PARENT_PID GRACE_SECONDS COMMAND [ARGUMENT]...
 
 The command gets a session of its own. When the parent is gone, killed for example, or this process
-is told to end, the whole session is told to end, and killed after the time of grace. So neither a server
-nor a training keeps memory or a port after the run that started it.
+is told to end, the whole session is told to end, and killed after the time of grace. So neither a
+server nor a training keeps memory or a port after the run that started it.
 """
 
 import contextlib

@@ -1,0 +1,209 @@
+"""One step of a training against the same step written by hand: which tokens, which loss."""
+
+import json
+import subprocess
+import sys
+from dataclasses import asdict
+
+import pytest
+import torch
+
+from agl_unsloth.options import Order, TrainingOptions
+
+LEARNING_RATE = 1e-3
+SFT = [
+    # Two calls in one row, one call, one call of several tokens; lengths differ.
+    {"input_ids": [0, 3, 4, 2, 1, 14, 2, 0, 9, 2, 1, 15], "sampled": [5, 11]},
+    {"input_ids": [0, 3, 4, 5, 2, 1, 20], "sampled": [6]},
+    {"input_ids": [0, 3, 2, 1, 16, 17, 18, 19], "sampled": [4, 5, 6, 7]},
+]
+DPO = [
+    {"prompt_ids": [0, 3, 4, 2, 1], "chosen_ids": [14], "rejected_ids": [15, 16]},
+    {"prompt_ids": [0, 5, 1], "chosen_ids": [17, 18, 19], "rejected_ids": [20]},
+]
+BETA = 0.3
+
+
+def examples(method):
+    if method == "dpo":
+        return DPO
+    return [
+        {
+            "input_ids": row["input_ids"],
+            "labels": [t if n in row["sampled"] else -100 for n, t in enumerate(row["input_ids"])],
+        }
+        for row in SFT
+    ]
+
+
+@pytest.fixture
+def train(engine, quiet, tmp_path, model_folder):
+    """Runs one training as the loop does; its metrics, and the folder of the version."""
+
+    def run(method, **options):
+        given = {
+            "learning_rate": LEARNING_RATE,
+            "epochs": 1,
+            "batch_size": 8,  # all of them: one step
+            "gradient_accumulation": 1,
+            "lora_rank": 0,
+            "lora_alpha": 8,
+            "lora_targets": None,
+            "load_in_4bit": False,
+            "max_length": None,
+            "weights": "bfloat16",
+            "seed": 1,
+            "threads": 1,
+            "beta": BETA,
+        }
+        file, out = tmp_path / "examples.jsonl", tmp_path / "version"
+        file.write_text("".join(json.dumps(e) + "\n" for e in examples(method)))
+        order = Order(
+            method=method,
+            engine=engine,
+            model=str(model_folder),
+            examples=str(file),
+            out=str(out),
+            options=TrainingOptions(**{**given, **options}),
+        )
+        (tmp_path / "order.json").write_text(json.dumps(asdict(order)))
+        done = subprocess.run(
+            [sys.executable, "-m", "agl_unsloth.training", str(tmp_path / "order.json")],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env=quiet,
+        )
+        assert done.returncode == 0, done.stderr[-4000:]
+        return json.loads((out / "training.json").read_text()), out
+
+    return run
+
+
+def load(folder):
+    from transformers import LlamaForCausalLM
+
+    return LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
+
+
+def logprobs(model, tokens, positions):
+    """Log-probability of the tokens at these positions, each after the ones before it."""
+    scores = model(input_ids=torch.tensor([tokens])).logits[0].log_softmax(-1)
+    return torch.stack([scores[n - 1, tokens[n]] for n in positions])
+
+
+def sft_loss(model):
+    """Mean over all sampled tokens of minus their log-probability."""
+    return -torch.cat([logprobs(model, row["input_ids"], row["sampled"]) for row in SFT]).mean()
+
+
+def dpo_loss(model, reference):
+    """Equation 7 of arXiv:2305.18290."""
+
+    def ratio(prompt, answer):
+        tokens = prompt + answer
+        positions = range(len(prompt), len(tokens))
+        with torch.no_grad():
+            before = logprobs(reference, tokens, positions).sum()
+        return logprobs(model, tokens, positions).sum() - before
+
+    margins = [
+        ratio(pair["prompt_ids"], pair["chosen_ids"])
+        - ratio(pair["prompt_ids"], pair["rejected_ids"])
+        for pair in DPO
+    ]
+    return -torch.nn.functional.logsigmoid(BETA * torch.stack(margins)).mean()
+
+
+def step(model, loss):
+    """One step of AdamW on gradients of length 1 at most; the gradients."""
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    torch.optim.AdamW(model.parameters(), LEARNING_RATE, weight_decay=0.0).step()
+    return {name: weight.grad for name, weight in model.named_parameters()}
+
+
+def assert_same_step(folder, expected, gradients):
+    """The saved weights are those of the step, up to the 16 bits in which they are saved.
+
+    The first step of AdamW moves each weight by the learning rate in the direction of its
+    gradient, so a token too many in the loss shows in the weights. Where a gradient is next to
+    nothing its direction is rounding.
+    """
+    weights = load(folder).state_dict()
+    assert {name: w.dtype for name, w in saved(folder).items()} == dict.fromkeys(
+        weights, torch.bfloat16
+    )
+    moved = 0
+    for name, wanted in expected.named_parameters():
+        clear = gradients[name].abs() > 1e-5
+        moved += int(clear.sum())
+        difference = (weights[name] - wanted).abs()[clear]
+        # Half of the last of 8 bits.
+        assert (difference <= wanted.abs()[clear] * 2**-8 + 1e-6).all(), name
+    assert moved > 1000
+
+
+def saved(folder):
+    from safetensors.torch import load_file
+
+    return load_file(folder / "model.safetensors")
+
+
+def test_sft_trains_exactly_the_sampled_tokens(train, model_folder):
+    metrics, folder = train("sft")
+    model = load(model_folder)
+    loss = sft_loss(model)
+    assert metrics["loss/first"] == pytest.approx(loss.item(), abs=1e-5)
+    assert metrics["tokens"] == sum(len(row["sampled"]) for row in SFT)
+    # With the given tokens in it, it would be another number: the comparison can fail.
+    whole = -torch.cat(
+        [logprobs(model, row["input_ids"], range(1, len(row["input_ids"]))) for row in SFT]
+    ).mean()
+    assert abs(whole - loss) > 0.01
+    gradients = step(model, loss)
+    assert_same_step(folder, model, gradients)
+
+
+def test_dpo_trains_exactly_the_answers(train, model_folder):
+    metrics, folder = train("dpo")
+    model, reference = load(model_folder), load(model_folder)
+    loss = dpo_loss(model, reference)
+    assert metrics["loss/first"] == pytest.approx(loss.item(), abs=1e-5)
+    assert metrics["tokens"] == 7
+    gradients = step(model, loss)
+    assert_same_step(folder, model, gradients)
+
+
+def test_gradients_of_several_passes_make_the_step_of_one(train, model_folder):
+    _, folder = train("sft", batch_size=1, gradient_accumulation=3)
+    model = load(model_folder)
+    assert_same_step(folder, model, step(model, sft_loss(model)))
+
+
+@pytest.mark.parametrize("method", ["sft", "dpo"])
+def test_an_adapter_is_merged_into_whole_weights(train, model_folder, method):
+    metrics, folder = train(method, lora_rank=4, epochs=4, learning_rate=0.05)
+    before, after = load(model_folder), load(folder)
+    expected = sft_loss(before) if method == "sft" else dpo_loss(before, before)
+    assert metrics["loss/first"] == pytest.approx(expected.item(), abs=1e-5)
+    assert metrics["loss/last"] < metrics["loss/first"]
+    # What is saved is what was trained: the merged weights have learned it, too.
+    learned = sft_loss(after) if method == "sft" else dpo_loss(after, before)
+    assert learned < metrics["loss/first"] - 0.01
+    changed = {n for n, w in after.state_dict().items() if not w.equal(before.state_dict()[n])}
+    assert any("q_proj" in name for name in changed)
+    names = {path.name for path in folder.iterdir()}
+    assert {"model.safetensors", "config.json", "tokenizer.json", "chat_template.jinja"} <= names
+    assert not any("adapter" in name or name == "trainer" for name in names)
+
+
+def test_the_tokenizer_and_the_configuration_stay_what_they_were(train, model_folder):
+    _, folder = train("sft")
+    for name in ("tokenizer.json", "chat_template.jinja"):
+        assert (folder / name).read_text() == (model_folder / name).read_text()
+    old, new = (json.loads((f / "config.json").read_text()) for f in (model_folder, folder))
+    ignored = {"dtype", "transformers_version", "use_cache", "_name_or_path"}
+    assert {k: v for k, v in old.items() if k not in ignored} == {
+        k: v for k, v in new.items() if k not in ignored
+    }
