@@ -237,6 +237,30 @@ def captured_folder(session: nox.Session) -> str:
     return str(folder)
 
 
+@nox.session(name="verl-cpu")
+def verl_cpu(session: nox.Session) -> None:
+    """agl-verl with the real verl, without a GPU; -- --long for every trainer and estimator.
+
+    About five minutes on two idle cores, the long run about half an hour. With packages as in
+    constraints/cpu.txt, and an environment with the core alone beside it, for an agent.
+    """
+    session.install(TORCH)
+    session.install(
+        "-c", "plugins/agl-verl/constraints/cpu.txt", TORCH, "./core[testing]",
+        "./plugins/agl-adapters", "./plugins/agl-gateway", "./plugins/agl-verl[backend]",
+        *TEST_TOOLS[:4], OPENAI,
+    )  # fmt: skip
+    agent = Path(session.create_tmp()).resolve() / "agent"
+    session.run("python", "-m", "venv", "--clear", str(agent))
+    python = str(agent / "bin" / "python")
+    session.run(python, "-m", "pip", "install", "-q", "./core", OPENAI, external=True)
+    # verl, Ray and transformers warn; their warnings are not ours to mend.
+    session.run(
+        "pytest", "-W", "default", "tests/verl", *session.posargs,
+        env={"AGL_CORE_PYTHON": python, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
+    )  # fmt: skip
+
+
 @nox.session
 def lint(session: nox.Session) -> None:
     """ruff: style, and the layout of the code."""

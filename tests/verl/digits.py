@@ -51,7 +51,6 @@ def main(port: int) -> None:
         raise SystemExit(f"a runner needs none of {loaded}")
     strategy = {"type": "cs", "role": "runner", "server_port": port}
     agl.Trainer(strategy=strategy, n_runners=1).fit(digits)
-    print("runner has", sorted(m for m in sys.modules if m.split(".")[0] in ("torch", "verl")))
 
 
 if __name__ == "__main__":

@@ -6,12 +6,15 @@ carries the mark after the run has outlived it.
 
 import contextlib
 import json
+import math
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,8 @@ MARK = "AGL_TEST_RUN"
 GRACE_SECONDS = 30.0
 """Ray's processes end one after the other once their parent has gone."""
 HERE = Path(__file__).parent
+NO_REWARD_WORKERS = {"reward": {"num_workers": 0}}
+"""verl's processes that compute rewards: ours come with the rollouts."""
 
 
 @dataclass
@@ -55,14 +60,19 @@ def marked(mark: str) -> dict[int, str]:
     return found
 
 
-def run(out: Path, *, timeout: float = 1500.0, **options: Any) -> Ended:
+def run(
+    out: Path, *, timeout: float = 1500.0, runner_python: str | None = None, **options: Any
+) -> Ended:
     """Run ``train.py`` to its end.
 
     Args:
         out: The run's folder; what an earlier run in it wrote is not returned.
         timeout: Seconds; most of a run is imports, and the machine may be busy.
+        runner_python: An interpreter of another environment, where the only runner then is.
         **options: Those of ``train.Options``.
     """
+    if runner_python:
+        options |= {"outside": True, "port": free_port()}
     out.mkdir(parents=True, exist_ok=True)
     mark = uuid.uuid4().hex
     file = out / "metrics.jsonl"
@@ -70,7 +80,7 @@ def run(out: Path, *, timeout: float = 1500.0, **options: Any) -> Ended:
     log = out / f"log-{mark[:6]}.txt"
     command = [sys.executable, "-W", "ignore", HERE / "train.py"]
     started = time.monotonic()
-    with log.open("wb") as stream:
+    with log.open("wb") as stream, runner(runner_python, options.get("port", 0), out):
         process = subprocess.Popen(
             [*command, json.dumps({"out": str(out), **options})],
             stdout=stream,
@@ -97,6 +107,39 @@ def run(out: Path, *, timeout: float = 1500.0, **options: Any) -> Ended:
     )
 
 
+def free_port() -> int:
+    """A port that nobody had a moment ago."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return taken.getsockname()[1]
+
+
+@contextlib.contextmanager
+def runner(python: str | None, port: int, out: Path) -> Iterator[None]:
+    """A runner from another environment, once the store is there, until the run has ended."""
+    if python is None:
+        yield
+        return
+    wait = (
+        "import socket, sys, time\n"
+        "while socket.socket().connect_ex(('127.0.0.1', int(sys.argv[2]))): time.sleep(1)\n"
+        "import os; os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+    )
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("VERL_", "PYTHONPATH"))}
+    with (out / "runner.txt").open("wb") as stream:
+        process = subprocess.Popen(
+            [python, "-c", wait, str(HERE / "digits.py"), str(port)],
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            env=environment,
+        )
+        try:
+            yield
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
 def end_all(mark: str) -> list[str]:
     """Wait for processes with the mark to end; kill and return those that do not."""
     deadline = time.monotonic() + GRACE_SECONDS
@@ -106,3 +149,25 @@ def end_all(mark: str) -> list[str]:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process_id, signal.SIGKILL)
     return sorted(left.values())
+
+
+def check(ended: Ended, steps: list[int]) -> None:
+    """What holds of every run."""
+    assert ended.code == 0, ended.log[-4000:]
+    assert ended.left == [], "processes outlived the run"
+    assert ended.values("training/global_step") == steps
+    assert len(ended.values("actor/grad_norm")) == len(steps)
+    for norm in ended.values("actor/grad_norm"):
+        assert math.isfinite(norm)
+        assert norm > 0
+    summary = ended.summary
+    excluded = sum(summary["calls_excluded"].values())
+    assert summary["calls"] == summary["calls_trained"] + excluded
+    assert summary["calls_trained"] > 0
+
+
+def check_weights(ended: Ended) -> None:
+    """The server samples with the weights that the trainer has, in every step."""
+    differences = ended.values("training/rollout_probs_diff_max")
+    assert len(differences) == len(ended.values("training/global_step"))
+    assert all(difference < 1e-5 for difference in differences), differences

@@ -1,0 +1,131 @@
+"""verl's trainers, estimators and options with our agents, each a few steps; minutes each.
+
+``nox -s verl-cpu -- --long``. "It ends" is not the test: weights must arrive (see
+``training/rollout_probs_diff_max``), every call must be accounted for, no process may be left.
+"""
+
+import math
+
+import pytest
+
+pytest.importorskip("verl")
+
+import torch
+from running import NO_REWARD_WORKERS, check, check_weights, run
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
+
+DIFFERENCE = "training/rollout_probs_diff_max"
+STALENESS = "training/off_policy/trajectory_staleness/max"
+
+
+def check_asynchronous_weights(ended, least_stale):
+    """Fresh steps agree as in sync; stale ones do not, which shows that the measure measures."""
+    pairs = list(zip(ended.values(STALENESS), ended.values(DIFFERENCE), strict=True))
+    fresh = [difference for stale, difference in pairs if not stale]
+    stale = [difference for stale, difference in pairs if stale]
+    assert all(difference < 1e-5 for difference in fresh), pairs
+    assert len(stale) >= least_stale, pairs
+    assert all(1e-5 < difference < 0.2 for difference in stale), pairs
+
+
+def test_colocate_async_with_validation_and_checkpoints_then_resume(tmp_path):
+    trainer = {"test_freq": 4, "val_before_train": True, "save_freq": 4}
+    cpu = {"mode": "colocate_async", **NO_REWARD_WORKERS, "trainer": trainer}
+    first = run(tmp_path, steps=4, validate=True, cpu=cpu)
+    check(first, [1, 2, 3, 4])
+    check_asynchronous_weights(first, least_stale=1)
+    assert len(first.values("val-agl/reward/mean")) == 2  # before, and after step 4
+    trainer = {"save_freq": 1, "resume_mode": "auto"}
+    second = run(tmp_path, steps=5, cpu={**cpu, "trainer": trainer})
+    check(second, [5])
+    start, four, five = (weights(tmp_path, step) for step in (None, 4, 5))
+    # AdamW moves a weight by at most about the learning rate, 3e-3, per step.
+    assert apart(four, five) < 6e-3
+    assert apart(start, five) > 8e-3
+    assert optimiser_steps(tmp_path, 5) == {5.0}
+
+
+def weights(out, step):
+    if step is None:
+        from safetensors.torch import load_file
+
+        return load_file(out / "model" / "model.safetensors")
+    (file,) = out.glob(f"checkpoints/global_step_{step}/actor/model_world_size_1_rank_0.pt")
+    state = torch.load(file, weights_only=False)
+    return {
+        name: tensor.to_local() if hasattr(tensor, "to_local") else tensor
+        for name, tensor in state.items()
+    }
+
+
+def apart(a, b):
+    return max(float((a[name] - b[name]).abs().max()) for name in a.keys() & b.keys())
+
+
+def optimiser_steps(out, step):
+    (file,) = out.glob(f"checkpoints/global_step_{step}/actor/optim_world_size_1_rank_0.pt")
+    state = torch.load(file, weights_only=False)["state"]
+    return {float(entry["step"]) for entry in state.values()}
+
+
+def test_separate_async_with_its_server_apart(tmp_path):
+    ended = run(tmp_path, steps=4, cpu={"mode": "separate_async", **NO_REWARD_WORKERS})
+    check(ended, [1, 2, 3, 4])
+    check_asynchronous_weights(ended, least_stale=1)
+
+
+def test_critic_on_two_ranks(tmp_path):
+    ended = run(
+        tmp_path, steps=3, algorithm="ppo", cpu={"ranks": 2, "critic": True, **NO_REWARD_WORKERS}
+    )
+    check(ended, [1, 2, 3])
+    check_weights(ended)
+    for name in ("critic/vf_loss", "critic/grad_norm"):
+        assert all(math.isfinite(value) for value in ended.values(name))
+        assert len(ended.values(name)) == 3
+
+
+def test_kl_to_the_reference_policy(tmp_path):
+    ended = run(tmp_path, steps=3, cpu={"reference": True, **NO_REWARD_WORKERS})
+    check(ended, [1, 2, 3])
+    check_weights(ended)
+    kl = ended.values("actor/kl_loss")
+    assert len(kl) == 3
+    assert kl[0] == pytest.approx(0.0, abs=1e-6)  # nothing is learnt yet: the policies are one
+    assert kl[-1] > kl[0]
+
+
+@pytest.mark.parametrize("algorithm", ["rloo", "reinforce++", "reinforce++-baseline", "opo"])
+def test_estimators(tmp_path, algorithm):
+    ended = run(tmp_path, steps=2, algorithm=algorithm, cpu=NO_REWARD_WORKERS)
+    check(ended, [1, 2])
+    check_weights(ended)
+
+
+def test_rollout_correction_and_agents_that_crash(tmp_path):
+    correction = {"rollout_is": "token", "rollout_is_threshold": 2.0}
+    ended = run(
+        tmp_path,
+        steps=3,
+        crash=0.3,
+        cpu={**NO_REWARD_WORKERS, "algorithm": {"rollout_correction": correction}},
+    )
+    check(ended, [1, 2, 3])
+    check_weights(ended)
+    assert 0 < ended.summary["rollouts_failed"] < ended.summary["rollouts"]
+    assert ended.summary["calls_excluded"].get("failed_attempt", 0) > 0
+
+
+def test_thirty_steps_learn(tmp_path):
+    ended = run(
+        tmp_path,
+        timeout=3000,
+        steps=30,
+        cpu={"rollouts_per_prompt": 8, "learning_rate": 6e-3, **NO_REWARD_WORKERS},
+    )
+    check(ended, list(range(1, 31)))
+    check_weights(ended)
+    rewards = ended.values("agl/reward/mean")
+    assert rewards[0] < 0.25  # 10 of the 101 tokens are digits
+    assert sum(rewards[-3:]) / 3 > 0.9, rewards

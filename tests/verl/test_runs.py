@@ -1,0 +1,50 @@
+"""The whole line on a CPU: agent, runner, store, gateway, verl's trainer in Ray, weights.
+
+One run of three steps with a runner beside it, and one whose runner is in another environment.
+"""
+
+import os
+import subprocess
+
+import pytest
+
+pytest.importorskip("verl")
+
+from running import NO_REWARD_WORKERS, check, check_weights, run
+
+pytestmark = pytest.mark.timeout(1800)
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory):
+    return run(tmp_path_factory.mktemp("short"), steps=3, cpu=NO_REWARD_WORKERS)
+
+
+def test_three_steps_train_and_leave_no_process(short):
+    check(short, [1, 2, 3])
+    # 4 tasks of 4 rollouts of 2 calls; each rollout's calls are one row, by exact tokens.
+    assert short.summary["rollouts"] == 3 * 4 * 4
+    assert short.summary["calls"] == 3 * 4 * 4 * 2
+    assert short.summary["rollouts_failed"] == 0
+
+
+def test_the_server_has_the_trainers_weights_in_every_step(short):
+    check_weights(short)
+
+
+def test_nothing_is_stale_in_the_mode_sync(short):
+    assert short.values("training/off_policy/trajectory_staleness/max") == [0, 0, 0]
+
+
+def test_an_agent_needs_agl_core_only(tmp_path):
+    python = os.environ.get("AGL_CORE_PYTHON")
+    if not python:
+        pytest.skip("AGL_CORE_PYTHON names no interpreter of an environment with agl-core only")
+    names = "('torch', 'verl', 'ray', 'agl_verl', 'agl_gateway', 'agl_adapters', 'agl_torch')"
+    code = f"from importlib.util import find_spec; print([n for n in {names} if find_spec(n)])"
+    found = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]", "that environment has more than agl-core"
+    ended = run(tmp_path, runner_python=python, steps=2, cpu=NO_REWARD_WORKERS)
+    check(ended, [1, 2])
+    check_weights(ended)
+    assert ended.summary["rollouts_failed"] == 0
