@@ -23,8 +23,6 @@ MARK = "AGL_TEST_RUN"
 GRACE_SECONDS = 30.0
 """Ray's processes end one after the other once their parent has gone."""
 HERE = Path(__file__).parent
-NO_REWARD_WORKERS = {"reward": {"num_workers": 0}}
-"""verl's processes that compute rewards: ours come with the rollouts."""
 
 
 @dataclass

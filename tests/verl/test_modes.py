@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("verl")
 
 import torch
-from running import NO_REWARD_WORKERS, check, check_weights, run
+from running import check, check_weights, run
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 
@@ -31,7 +31,7 @@ def check_asynchronous_weights(ended, least_stale):
 
 def test_colocate_async_with_validation_and_checkpoints_then_resume(tmp_path):
     trainer = {"test_freq": 4, "val_before_train": True, "save_freq": 4}
-    cpu = {"mode": "colocate_async", **NO_REWARD_WORKERS, "trainer": trainer}
+    cpu = {"mode": "colocate_async", "trainer": trainer}
     first = run(tmp_path, steps=4, validate=True, cpu=cpu)
     check(first, [1, 2, 3, 4])
     check_asynchronous_weights(first, least_stale=1)
@@ -70,15 +70,13 @@ def optimiser_steps(out, step):
 
 
 def test_separate_async_with_its_server_apart(tmp_path):
-    ended = run(tmp_path, steps=4, cpu={"mode": "separate_async", **NO_REWARD_WORKERS})
+    ended = run(tmp_path, steps=4, cpu={"mode": "separate_async"})
     check(ended, [1, 2, 3, 4])
     check_asynchronous_weights(ended, least_stale=1)
 
 
 def test_critic_on_two_ranks(tmp_path):
-    ended = run(
-        tmp_path, steps=3, algorithm="ppo", cpu={"ranks": 2, "critic": True, **NO_REWARD_WORKERS}
-    )
+    ended = run(tmp_path, steps=3, algorithm="ppo", cpu={"ranks": 2, "critic": True})
     check(ended, [1, 2, 3])
     check_weights(ended)
     for name in ("critic/vf_loss", "critic/grad_norm"):
@@ -87,7 +85,7 @@ def test_critic_on_two_ranks(tmp_path):
 
 
 def test_kl_to_the_reference_policy(tmp_path):
-    ended = run(tmp_path, steps=3, cpu={"reference": True, **NO_REWARD_WORKERS})
+    ended = run(tmp_path, steps=3, cpu={"reference": True})
     check(ended, [1, 2, 3])
     check_weights(ended)
     kl = ended.values("actor/kl_loss")
@@ -98,7 +96,7 @@ def test_kl_to_the_reference_policy(tmp_path):
 
 @pytest.mark.parametrize("algorithm", ["rloo", "reinforce++", "reinforce++-baseline", "opo"])
 def test_estimators(tmp_path, algorithm):
-    ended = run(tmp_path, steps=2, algorithm=algorithm, cpu=NO_REWARD_WORKERS)
+    ended = run(tmp_path, steps=2, algorithm=algorithm)
     check(ended, [1, 2])
     check_weights(ended)
 
@@ -109,7 +107,7 @@ def test_rollout_correction_and_agents_that_crash(tmp_path):
         tmp_path,
         steps=3,
         crash=0.3,
-        cpu={**NO_REWARD_WORKERS, "algorithm": {"rollout_correction": correction}},
+        cpu={"algorithm": {"rollout_correction": correction}},
     )
     check(ended, [1, 2, 3])
     check_weights(ended)
@@ -122,7 +120,7 @@ def test_thirty_steps_learn(tmp_path):
         tmp_path,
         timeout=3000,
         steps=30,
-        cpu={"rollouts_per_prompt": 8, "learning_rate": 6e-3, **NO_REWARD_WORKERS},
+        cpu={"rollouts_per_prompt": 8, "learning_rate": 6e-3},
     )
     check(ended, list(range(1, 31)))
     check_weights(ended)

@@ -10,14 +10,14 @@ import pytest
 
 pytest.importorskip("verl")
 
-from running import NO_REWARD_WORKERS, check, check_weights, run
+from running import check, check_weights, run
 
 pytestmark = pytest.mark.timeout(1800)
 
 
 @pytest.fixture(scope="module")
 def short(tmp_path_factory):
-    return run(tmp_path_factory.mktemp("short"), steps=3, cpu=NO_REWARD_WORKERS)
+    return run(tmp_path_factory.mktemp("short"), steps=3)
 
 
 def test_three_steps_train_and_leave_no_process(short):
@@ -44,7 +44,7 @@ def test_an_agent_needs_agl_core_only(tmp_path):
     code = f"from importlib.util import find_spec; print([n for n in {names} if find_spec(n)])"
     found = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]", "that environment has more than agl-core"
-    ended = run(tmp_path, runner_python=python, steps=2, cpu=NO_REWARD_WORKERS)
+    ended = run(tmp_path, runner_python=python, steps=2)
     check(ended, [1, 2])
     check_weights(ended)
     assert ended.summary["rollouts_failed"] == 0

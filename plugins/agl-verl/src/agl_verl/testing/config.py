@@ -133,7 +133,8 @@ def cpu_config(
             },
         },
         "algorithm": {"adv_estimator": "grpo"},
-        "reward": {"num_workers": 1},
+        # Rewards come with rollouts. verl's own agent loops want at least one of these processes.
+        "reward": {"num_workers": 0},
         "transfer_queue": {"backend": {"SimpleStorage": {"num_data_storage_units": 1}}},
         "trainer": {
             "device": "cpu",
