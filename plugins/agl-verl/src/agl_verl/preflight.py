@@ -3,12 +3,15 @@
 verl and Ray wait for ever, without a word, for CPUs that a cluster does not have.
 """
 
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from agl.errors import ConfigError
+
+logger = logging.getLogger("agl.verl")
 
 CPUS_PER_RANK = 3
 """verl's placement groups: so many CPUs for each training process."""
@@ -115,9 +118,12 @@ def check_environment() -> None:
     Raises:
         ConfigError: Packages are missing, do not fit, or keep agl's part from being loaded.
     """
-    from agl_verl.versions import check_versions
+    from agl_verl.versions import check_versions, untested
 
     check_versions()
+    differences = untested()
+    if differences:
+        logger.info("not the versions that were tested together: %s", "; ".join(differences))
     from agl_verl.register import check_registered
 
     check_registered()
