@@ -12,6 +12,9 @@ import agl
 from agl.store.memory import InMemoryLightningStore
 from agl.testing.echo_llm import EchoLLM
 
+# Imports take long on a busy machine.
+pytestmark = pytest.mark.timeout(300)
+
 NUM_ROLLOUTS = 50
 MARK = re.compile(r"Paris-(\d\d)\b")
 

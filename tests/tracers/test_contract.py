@@ -1,3 +1,8 @@
 """The core's tracer contract, over the tracer of this session."""
 
+import pytest
+
 from agl.testing.tracer_contract import *  # noqa: F403
+
+# Imports take long on a busy machine.
+pytestmark = pytest.mark.timeout(300)

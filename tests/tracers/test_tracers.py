@@ -18,6 +18,9 @@ from agl.store.memory import InMemoryLightningStore
 from agl.testing.echo_llm import EchoLLM, RawReply
 from agl_adapters.calls import model_calls
 
+# Imports take long on a busy machine.
+pytestmark = pytest.mark.timeout(300)
+
 TOKENS = {"return_token_ids": True}
 QUESTION: list[Any] = [{"role": "user", "content": "one two three"}]
 
@@ -129,7 +132,6 @@ print("the agent's import went well")
 """
 
 
-@pytest.mark.timeout(300)
 def test_a_library_that_an_instrumentor_refuses_is_named(tracer_name: str, tmp_path: Path) -> None:
     if tracer_name == "otel":
         pytest.skip("it instruments nothing")
@@ -168,7 +170,6 @@ def under(tracer: str, **environment: str) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.timeout(300)
 def test_no_tracer_sends_anything_whatever_keys_there_are(tracer_name: str) -> None:
     # The core's tracer instruments no framework, and so does not stop one's own upload either.
     told = under(tracer_name, OPENAI_AGENTS_DISABLE_TRACING=str(int(tracer_name == "otel")))
@@ -176,7 +177,6 @@ def test_no_tracer_sends_anything_whatever_keys_there_are(tracer_name: str) -> N
     assert told == {"answers": dict.fromkeys(there, "It is sunny in Paris."), "left": []}
 
 
-@pytest.mark.timeout(300)
 def test_what_is_sent_would_be_seen(tracer_name: str) -> None:
     if tracer_name != "otel":
         pytest.skip("that tracer stops the Agents SDK's upload")

@@ -10,6 +10,9 @@ import pytest
 import agl
 from agl.store.memory import InMemoryLightningStore
 
+# Imports take long on a busy machine.
+pytestmark = pytest.mark.timeout(300)
+
 
 @pytest.fixture(autouse=True)
 def only_with_weave(tracer_name: str) -> None:
@@ -161,7 +164,6 @@ print("well")
 """
 
 
-@pytest.mark.timeout(120)
 def test_clients_that_are_not_ours_are_left_alone(tmp_path: Any) -> None:
     done = subprocess.run(
         [sys.executable, "-c", ALONE],
