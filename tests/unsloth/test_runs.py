@@ -76,6 +76,13 @@ def alive(number):
         return False
 
 
+def all_end(family):
+    deadline = time.monotonic() + 60
+    while any(map(alive, family)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return not any(map(alive, family))
+
+
 async def accounts(folder):
     """Rollouts per (mode, version), and the ledger of them all."""
     store = agl.SqliteLightningStore(folder / "store.db")
@@ -101,10 +108,7 @@ async def test_sft_learns_and_goes_on_after_a_kill_in_its_second_training(learn,
         process.wait()
     assert any("agl_unsloth" in line for line in (folder / "run/logs/train-0002.log").open())
     # Nobody outlives it, and version 2 is not there.
-    deadline = time.monotonic() + 60
-    while any(map(alive, family)) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not any(map(alive, family))
+    assert all_end(family)
     assert [path.name for path in folder.glob("run/versions/[0-9]*")] == ["0001"]
     counts, _, _ = await accounts(folder)
 

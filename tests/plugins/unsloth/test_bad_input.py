@@ -1,0 +1,211 @@
+"""What cannot work is refused before anything is started, with what to do about it."""
+
+import importlib.util
+import json
+import struct
+import sys
+
+import pytest
+
+import agl
+import agl_unsloth
+from agl.errors import AlgorithmError, ConfigError
+from agl.serving import bind
+from agl_unsloth import memory, servers
+from agl_unsloth.engines import choose_engine
+from agl_unsloth.loop import FineTuning
+from agl_unsloth.models import Size, check_folder, size_of
+from agl_unsloth.options import TrainingOptions
+from agl_unsloth.servers import ServerOptions, choose_server, serve
+from agl_unsloth.versions import Version
+
+
+@pytest.fixture
+def model(tmp_path):
+    """A folder that looks like a model, with weights of 6 numbers."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    config = {"num_hidden_layers": 2, "hidden_size": 8, "vocab_size": 10}
+    (folder / "config.json").write_text(json.dumps(config))
+    header = json.dumps({"w": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}}).encode()
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(24))
+    (folder / "tokenizer.json").write_text("{}")
+    (folder / "tokenizer_config.json").write_text('{"chat_template": "x"}')
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("missing", "message"),
+    [
+        ("config.json", "no config.json"),
+        ("model.safetensors", "no weights"),
+        ("tokenizer.json", r"no tokenizer .*tokenizer.save_pretrained\(folder\)"),
+        ("tokenizer_config.json", "no chat template"),
+    ],
+)
+def test_a_folder_that_is_no_whole_model_is_refused(model, missing, message):
+    check_folder(model)
+    (model / missing).unlink()
+    with pytest.raises(ConfigError, match=message):
+        check_folder(model)
+
+
+def options(**given):
+    return TrainingOptions(
+        **{
+            "learning_rate": 1e-4,
+            "epochs": 1,
+            "batch_size": 2,
+            "gradient_accumulation": 1,
+            "lora_rank": 0,
+            "lora_alpha": 1,
+            "lora_targets": None,
+            "load_in_4bit": False,
+            "max_length": 1024,
+            "weights": "bfloat16",
+            "seed": 0,
+            "threads": None,
+            **given,
+        }
+    )
+
+
+def test_the_size_is_read_from_the_header_of_the_weights(model):
+    assert size_of(model) == Size(parameters=6, layers=2, hidden=8, vocabulary=10)
+
+
+def test_memory_is_estimated_and_too_little_is_refused_with_the_parts():
+    billion = Size(parameters=4_000_000_000, layers=36, hidden=2560, vocabulary=150_000)
+    card = memory.Machine("the GPU", 24 * memory.GIB, True)
+    with pytest.raises(ConfigError, match=r"needs about 6\d\.\d\d GiB .*the GPU has 24.00 GiB"):
+        memory.check_memory(billion, options(), card, pairs=False)
+    memory.check_memory(billion, options(lora_rank=32, load_in_4bit=True), card, pairs=False)
+    full, pairs = (memory.estimate(billion, options(), is_gpu=True, pairs=p) for p in (False, True))
+    assert pairs["weights"] == 2 * full["weights"]
+    assert pairs["logits"] == 2 * full["logits"]
+    assert memory.find_machine().bytes > 0
+
+
+def sft(model, tmp_path, **given):
+    given = {"engine": "trl", "server": "torch", "run_dir": str(tmp_path / "run"), **given}
+    algorithm = agl_unsloth.SFT(str(model), **given)
+    algorithm.set_store(agl.InMemoryLightningStore())
+    algorithm.set_llm_proxy(agl.LLMProxy())
+    algorithm.set_adapter(agl.TraceToRows())
+    return algorithm
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"keep_fraction": 0}, "keep_fraction must be above 0"),
+        ({"iterations": 0}, "iterations must be at least 1"),
+        ({"engine": "jax"}, "expected auto, unsloth or trl"),
+        ({"weights": "float32"}, "expected bfloat16 or float16"),
+        ({"load_in_4bit": True, "lora_rank": 0}, "load_in_4bit needs an adapter"),
+    ],
+)
+def test_options_that_cannot_work_are_refused_at_once(model, tmp_path, given, message):
+    with pytest.raises(ConfigError, match=message):
+        sft(model, tmp_path, **given)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [({"pairing": "none"}, "matched, best or all"), ({"rollouts_per_task": 1}, "no sibling")],
+)
+def test_pairs_that_cannot_be_are_refused_at_once(given, message):
+    with pytest.raises(ConfigError, match=message):
+        agl_unsloth.DPO("model", **given)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"server": "http://127.0.0.1:1/v1"},
+            "will not know of new versions. Give a reload_command",
+        ),
+        ({"server": "tgi"}, "expected auto, vllm, torch, or an address"),
+        ({"reload_command": ["x"]}, "is started anew for every version"),
+        ({"python": "/no/such/python"}, "cannot be run"),
+        ({"python": sys.base_prefix + "/bin/python3"}, "agl-unsloth itself is not installed in"),
+    ],
+)
+async def test_what_the_machine_cannot_do_is_refused_before_the_start(
+    model, tmp_path, given, message
+):
+    pytest.importorskip("agl_torch")
+    algorithm = sft(model, tmp_path, **given)
+    with pytest.raises(ConfigError, match=message):
+        await algorithm.run(["task"])
+    assert not (await algorithm.get_store().query_rollouts()).items
+
+
+async def test_a_model_without_tokenizer_too_little_memory_and_a_port_in_use(
+    model, tmp_path, monkeypatch
+):
+    pytest.importorskip("agl_torch")
+    with bind("127.0.0.1", 0) as sock:
+        port = sock.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"port {port} on 127.0.0.1 is in use"):
+            await sft(model, tmp_path, port=port).run(["task"])
+    small = memory.Machine("this machine", 1000, False)
+    monkeypatch.setattr("agl_unsloth.local.find_machine", lambda: small)
+    with pytest.raises(ConfigError, match="this machine has 0[.]00 GiB"):
+        await sft(model, tmp_path).run(["task"])
+    (model / "tokenizer.json").unlink()
+    with pytest.raises(ConfigError, match="there is no tokenizer"):
+        await sft(model, tmp_path).run(["task"])
+
+
+async def test_an_engine_that_is_not_there_is_told_with_the_reason():
+    if importlib.util.find_spec("unsloth") is None:
+        with pytest.raises(ConfigError, match="engine 'unsloth' cannot be used: it is not inst"):
+            await choose_engine("unsloth", None, lora=False, four_bit=False)
+    pytest.importorskip("trl")
+    chosen = await choose_engine("trl", None, lora=False, four_bit=False)
+    assert chosen.engine == "trl"
+
+
+def test_vllm_is_refused_where_it_is_not_installed():
+    if servers.shutil.which("vllm"):
+        pytest.skip("vllm is here")
+    with pytest.raises(ConfigError, match="vllm is not installed here"):
+        choose_server("vllm")
+
+
+async def test_a_server_that_dies_is_told_with_the_end_of_its_log(model, tmp_path):
+    pytest.importorskip("agl_torch")
+    given = ServerOptions("torch", 0, ("--no-such-option",), 60.0, (), 0)
+    with pytest.raises(AlgorithmError, match=r"(?s)ended with exit code 2.*no-such-option"):
+        async with serve(Version(0, str(model)), given, tmp_path / "logs"):
+            pass
+
+
+async def test_a_run_is_continued_only_with_what_it_was(model, tmp_path):
+    class Other(FineTuning):
+        name = "sft"
+        serve = select = train = None
+
+        def identity(self):
+            return {"algorithm": "sft", "seed": 1, "model": "m"}
+
+        async def prepare(self):
+            raise ConfigError("far enough")
+
+    def other(**given):
+        algorithm = Other(run_dir=str(tmp_path / "run"), **given)
+        algorithm.set_store(agl.InMemoryLightningStore())
+        algorithm.set_llm_proxy(agl.LLMProxy())
+        algorithm.set_adapter(agl.TraceToRows())
+        return algorithm
+
+    Other.__abstractmethods__ = frozenset()
+    with pytest.raises(ConfigError, match="far enough"):
+        await other().run(["task"])
+    Other.identity = lambda self: {"algorithm": "sft", "seed": 2, "model": "m"}
+    with pytest.raises(ConfigError, match="a run with another seed: 1 then, 2 now"):
+        await other().run(["task"])
+    with pytest.raises(ConfigError, match="no training tasks"):
+        await other().run([])
