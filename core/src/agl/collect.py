@@ -93,6 +93,8 @@ class Collector:
         adapter: Gives an object with ``rows`` and ``ledger``, and takes ``attempts=`` beside the
             spans, as the adapter ``rows`` does.
         config: Limits and retries of each rollout.
+        patience_seconds: After so long without the end of a rollout it says so. More, where many
+            requests wait for the same runners.
     """
 
     def __init__(
@@ -101,11 +103,13 @@ class Collector:
         gateway: "Gateway | None",
         adapter: "TraceAdapter[Any]",
         config: RolloutConfig,
+        patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
         self._store = store
         self._gateway = gateway
         self._adapter = adapter
         self._config = config
+        self._patience_seconds = patience_seconds
 
     async def collect(
         self,
@@ -163,7 +167,7 @@ class Collector:
         done = -1
         while True:
             ended = await self._store.wait_for_rollouts(
-                rollout_ids=rollout_ids, timeout=PATIENCE_SECONDS
+                rollout_ids=rollout_ids, timeout=self._patience_seconds
             )
             if len(ended) == len(rollout_ids):
                 return ended
@@ -173,7 +177,7 @@ class Collector:
                     "Are runners connected, and do rollouts have a time limit?",
                     len(rollout_ids) - done,
                     len(rollout_ids),
-                    PATIENCE_SECONDS,
+                    self._patience_seconds,
                 )
             done = len(ended)
 

@@ -49,6 +49,11 @@ INSTEAD: dict[str, str] = {
     "actor_rollout_ref.rollout.agent.agent_loop_manager_class": "use VERL(daemon_cls=...)",
     "actor_rollout_ref.rollout.agent.agent_loop_config_path": "the agent is that of Trainer.fit",
     "actor_rollout_ref.rollout.agent.default_agent_loop": "the agent is that of Trainer.fit",
+    "actor_rollout_ref.rollout.checkpoint_manager_class": "verl's V1 trainers do not look at it",
+    "actor_rollout_ref.rollout.multi_turn.enable": "an agent makes as many turns as it likes",
+    "actor_rollout_ref.rollout.multi_turn.max_assistant_turns": "the agent ends its turns itself",
+    "actor_rollout_ref.rollout.multi_turn.max_user_turns": "the agent ends its turns itself",
+    "distillation.enabled": "agl-verl does not ask teachers for log-probabilities",
     "actor_rollout_ref.rollout.multi_turn.interaction_config_path": "the agent is that of "
     "Trainer.fit",
     "actor_rollout_ref.rollout.multi_turn.completion_callback": "the agent is that of Trainer.fit",
@@ -308,7 +313,6 @@ def compose(config: dict[str, Any]) -> Any:
             whole = hydra.compose("ppo_trainer", overrides=[f"model_engine={engine}"])
         OmegaConf.set_struct(whole, False)
         whole.merge_with(OmegaConf.create(given))
-        OmegaConf.to_container(whole, resolve=True)
     except (OmegaConfBaseException, HydraException) as error:
         raise ConfigError(f"VERL config: verl does not take it: {error}") from error
     return whole

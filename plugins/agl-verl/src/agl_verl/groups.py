@@ -75,10 +75,19 @@ class Groups:
     totals: Totals = field(default_factory=Totals)
     _held: dict[str, _Held] = field(default_factory=dict[str, _Held])
     """By uid."""
+    _asked: dict[str, GroupRequest] = field(default_factory=dict[str, GroupRequest])
+    """Those that run now."""
     _record: Record = field(default_factory=Record)
 
     async def run(self, request: GroupRequest) -> GroupAnswer:
         """Run one task, and make rows of what came of it; rollouts without end are cancelled."""
+        self._asked[request.uid] = request
+        answer = await self._answer(request)
+        # Not in a `finally`: `end` accounts for what was broken off.
+        del self._asked[request.uid]
+        return answer
+
+    async def _answer(self, request: GroupRequest) -> GroupAnswer:
         collected = await self._collect(request)
         if request.validate:
             return await self._validation(request, collected)
@@ -120,7 +129,14 @@ class Groups:
         return Settled(self._record.take_validation())
 
     async def end(self) -> None:
-        """Account for everything that verl never trained."""
+        """Account for everything that verl never trained, and for what was broken off."""
+        for request in list(self._asked.values()):
+            collected = await self._ask(request)  # cancelled; what there is, is there
+            held = _Held(request, collected, {}, set())
+            self._rows(held, {})
+            held.open = set(held.rows)
+            await self._close(held, "unused_group", "the run ended before its group did")
+        self._asked.clear()
         for held in list(self._held.values()):
             await self._close(
                 held,

@@ -109,6 +109,7 @@ class AglManager:
                 "temperature": float(self.rollout.temperature),
                 "top_p": float(self.rollout.top_p),
                 "top_k": int(self.rollout.top_k),
+                **({"ignore_eos": True} if self.rollout.ignore_eos else {}),
             },
             template_options=dict(self.config.data.get("apply_chat_template_kwargs", {}) or {}),
             tool_parser=ToolParser.get_tool_parser(tool_format, tokenizer) if tool_format else None,

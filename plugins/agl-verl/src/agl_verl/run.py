@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("agl.verl")
 
+PATIENCE_SECONDS = 600.0
+"""A step's groups wait for the same runners: only after so long is a silent one worth a line."""
 LONG_RESPONSE = 8192
 """Tokens of a row's response, where ``trajectory_max_response_length`` does not say."""
 
@@ -44,6 +46,7 @@ def verl_config(
         ConfigError: verl refuses it, or there are too few tasks.
     """
     from omegaconf import OmegaConf, open_dict
+    from omegaconf.errors import OmegaConfBaseException
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.utils.config import validate_config
 
@@ -67,10 +70,10 @@ def verl_config(
             config.trainer.default_local_dir = str(folder / "checkpoints")
     check_tasks(config, len(train))
     prepare_ray(config)
-    resolved: Any = OmegaConf.create(OmegaConf.to_container(config, resolve=True))
     try:
+        resolved: Any = OmegaConf.create(OmegaConf.to_container(config, resolve=True))
         validate_config(resolved, need_reference_policy(resolved), need_critic(resolved))
-    except (AssertionError, ValueError, TypeError) as error:
+    except (AssertionError, ValueError, TypeError, OmegaConfBaseException) as error:
         raise ConfigError(f"VERL config: verl refuses it: {error}") from error
     return config
 
@@ -171,7 +174,11 @@ class Run:
             val=await self._publish(backend.model, val["temperature"]),
         )
         collector = Collector(
-            options.get_store(), gateway, options.get_adapter(), options.rollout_config
+            options.get_store(),
+            gateway,
+            options.get_adapter(),
+            options.rollout_config,
+            PATIENCE_SECONDS,
         )
         return Groups(
             store=options.get_store(),

@@ -1,0 +1,141 @@
+"""Configurations laid on verl's own defaults, and looked at by verl; no Ray, no training."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("verl")
+
+import agl
+from agl.errors import ConfigError
+from agl_verl.configuration import compose, known_keys
+from agl_verl.preflight import check_cluster, needs
+from agl_verl.run import verl_config
+from agl_verl.testing import cpu_config
+
+ROOT = Path(__file__).parents[2]
+TASKS = [{"number": number} for number in range(64)]
+GUIDE = {
+    "algorithm": {"adv_estimator": "grpo", "use_kl_in_reward": False},
+    "data": {"train_batch_size": 32, "max_prompt_length": 4096, "max_response_length": 2048},
+    "actor_rollout_ref": {
+        "rollout": {
+            "name": "vllm",
+            "n": 4,
+            "multi_turn": {"format": "hermes"},
+            "log_prob_micro_batch_size_per_gpu": 4,
+        },
+        "actor": {
+            "ppo_mini_batch_size": 32,
+            "ppo_micro_batch_size_per_gpu": 4,
+            "optim": {"lr": 1e-6},
+        },
+        "model": {"path": "Qwen/Qwen2.5-Coder-1.5B-Instruct"},
+    },
+    "trainer": {"n_gpus_per_node": 1, "test_freq": 32, "save_freq": 64, "total_epochs": 2},
+}
+
+
+def whole(config, tmp_path, train=TASKS, val=TASKS, **options):
+    return verl_config(compose(agl.VERL(config, **options).config), tmp_path, train, val)
+
+
+def test_known_keys_are_those_of_the_installed_verl():
+    path = ROOT / "plugins" / "agl-verl" / "tools" / "known_keys.py"
+    spec = importlib.util.spec_from_file_location("known_keys", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found = module.known_keys()
+    found["model_engine"] = None
+    import verl
+
+    if verl.__version__ == "0.9.1":
+        assert found == known_keys(), f"run: python {path.relative_to(ROOT)}"
+    else:
+        unknown = [key for key in keys(found) if key not in set(keys(known_keys()))]
+        assert not unknown, f"verl {verl.__version__} has keys that we would refuse: {unknown}"
+
+
+def keys(node, path=""):
+    for key, value in node.items():
+        yield f"{path}{key}"
+        if isinstance(value, dict):
+            yield from keys(value, f"{path}{key}.")
+
+
+def test_the_guides_configuration_passes_verls_own_check(tmp_path):
+    config = whole(GUIDE, tmp_path)
+    assert config.algorithm.adv_estimator == "agl_grpo"
+    assert config.actor_rollout_ref.rollout.multi_turn.format == "hermes"
+    assert config.data.train_files == "agl:64"
+    assert config.trainer.default_local_dir == str(tmp_path / "checkpoints")
+    assert list(config.actor_rollout_ref.model.external_lib) == ["agl_verl.register"]
+    assert list(config.trainer.logger) == ["console"]
+
+
+@pytest.mark.timeout(240)  # composing takes seconds each time
+def test_every_algorithm_passes_verls_own_check(tmp_path):
+    from agl_verl.algorithms import ALGORITHMS
+    from agl_verl.trainer_mixin import check
+
+    config = json.loads(json.dumps(GUIDE))
+    config["algorithm"] = {"gdpo_reward_keys": ["primary"]}
+    config["critic"] = {
+        "ppo_micro_batch_size_per_gpu": 4,
+        "model": {"path": "Qwen/Qwen2.5-Coder-1.5B-Instruct"},
+    }
+    for name in ALGORITHMS:
+        check(whole(config, tmp_path, algorithm=name))
+
+
+@pytest.mark.parametrize("mode", ["sync", "colocate_async", "separate_async"])
+def test_the_settings_for_tests_declare_enough_cpus(mode, tmp_path):
+    config = cpu_config("model", mode=mode)
+    config["algorithm"] = {}
+    composed = compose(agl.VERL(config).config)
+    need = needs(composed)
+    init = composed.ray_kwargs.ray_init
+    assert need.cpus <= init.num_cpus
+    assert need.gpus == init.num_gpus
+
+
+def test_cpus_are_declared_where_nobody_says_how_many(tmp_path, monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    config = whole(GUIDE, tmp_path)
+    assert config.ray_kwargs.ray_init.num_cpus >= needs(config).cpus
+    few = {**GUIDE, "ray_kwargs": {"ray_init": {"num_cpus": 4}}}
+    with pytest.raises(ConfigError, match=r"num_cpus is 4, and this run needs .* Leave it out"):
+        whole(few, tmp_path)
+    # A cluster that runs has what it has, and Ray refuses to be told.
+    running = {**GUIDE, "ray_kwargs": {"ray_init": {"num_cpus": 4, "address": "auto"}}}
+    assert "num_cpus" not in whole(running, tmp_path).ray_kwargs.ray_init
+
+
+def test_a_cluster_that_is_too_small_is_refused_with_what_is_missing(tmp_path):
+    config = whole(GUIDE, tmp_path)
+    check_cluster(config, {"GPU": 1, "CPU": 64})
+    with pytest.raises(ConfigError, match="has 0 GPUs and this run needs 1"):
+        check_cluster(config, {"CPU": 64})
+    with pytest.raises(ConfigError, match="has 2 CPUs and this run needs"):
+        check_cluster(config, {"GPU": 1, "CPU": 2})
+
+
+def test_what_verl_refuses_is_said_before_anything_starts(tmp_path):
+    wrong = json.loads(json.dumps(GUIDE))
+    del wrong["actor_rollout_ref"]["rollout"]["log_prob_micro_batch_size_per_gpu"]
+    with pytest.raises(ConfigError, match=r"verl refuses it: .*log_prob_micro_batch_size"):
+        whole(wrong, tmp_path)
+
+
+def test_fewer_tasks_than_a_step_takes_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match="31 training tasks, and a step takes"):
+        whole(GUIDE, tmp_path, train=TASKS[:31])
+
+
+def test_validation_without_tasks_is_refused_where_it_was_asked_for(tmp_path):
+    with pytest.raises(ConfigError, match="there are no validation tasks"):
+        whole(GUIDE, tmp_path, val=None)
+    quiet = {**GUIDE, "trainer": {"n_gpus_per_node": 1}}
+    assert whole(quiet, tmp_path, val=None).trainer.val_before_train is False
