@@ -248,7 +248,7 @@ def verl_cpu(session: nox.Session) -> None:
     session.install(
         "-c", "plugins/agl-verl/constraints/cpu.txt", TORCH, "./core[testing]",
         "./plugins/agl-adapters", "./plugins/agl-gateway", "./plugins/agl-verl[backend]",
-        *TEST_TOOLS[:4], OPENAI,
+        *TEST_TOOLS[:5], OPENAI,
     )  # fmt: skip
     agent = Path(session.create_tmp()).resolve() / "agent"
     session.run("python", "-m", "venv", "--clear", str(agent))
