@@ -24,6 +24,8 @@ SYSTEM_MESSAGE = (
     "with it in the form ### ANSWER: <number> ###"
 )
 MAX_TOOL_CALLS = 8
+REQUEST_TIMEOUT_SECONDS = 600.0
+"""Also to connect: the default of 5 seconds is short for a machine that trains."""
 CALCULATOR_TIMEOUT_SECONDS = 60.0
 """For its start, too, which takes a second on an idle machine."""
 
@@ -46,14 +48,21 @@ async def solve(question: str, llm: agl.LLM) -> str:
         "structured_output": False,
         "family": "unknown",
     }
+    # AutoGen leaves out what it does not know; ``extra_body`` goes into the request as it is.
+    known = ("temperature", "top_p", "max_tokens", "seed", "stop")
+    sampling = {name: v for name, v in llm.sampling_parameters.items() if name in known}
+    others = {name: v for name, v in llm.sampling_parameters.items() if name not in known}
+    if others:
+        sampling["extra_body"] = others
     client = OpenAIChatCompletionClient(
         model=llm.model,
         base_url=llm.endpoint,
         api_key=llm.api_key or "none",
         model_info=info,
         default_headers={"x-agl-agent": "calc_agent"},
+        timeout=REQUEST_TIMEOUT_SECONDS,
         max_retries=0,  # the gateway retries, and records each call once
-        **llm.sampling_parameters,
+        **sampling,
     )
     async with calculator() as workbench:
         agent = AssistantAgent(

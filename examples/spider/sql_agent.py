@@ -70,6 +70,10 @@ Answer with one better SELECT statement in a block of ```sql, and select nothing
 for."""
 
 
+REQUEST_TIMEOUT_SECONDS = 600.0
+"""Also to connect: the default of 5 seconds is short for a machine that trains."""
+
+
 class State(TypedDict, total=False):
     """What goes through the graph."""
 
@@ -170,8 +174,8 @@ def _http_clients() -> dict[str, Any]:
     if loop not in _CLIENTS:
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
         _CLIENTS[loop] = {
-            "http_async_client": httpx.AsyncClient(timeout=None, limits=limits),
-            "http_client": httpx.Client(timeout=None),
+            "http_async_client": httpx.AsyncClient(timeout=REQUEST_TIMEOUT_SECONDS, limits=limits),
+            "http_client": httpx.Client(timeout=REQUEST_TIMEOUT_SECONDS),
         }
     return _CLIENTS[loop]
 

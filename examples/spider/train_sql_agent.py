@@ -27,10 +27,10 @@ from tiny_model import build_model, build_tokenizer, easy_tasks
 import agl
 
 MODELS = {
-    "qwen": ("Qwen/Qwen2.5-Coder-1.5B-Instruct", "hermes"),
-    "llama": ("meta-llama/Llama-3.2-1B-Instruct", "llama3_json"),
+    "qwen": "Qwen/Qwen2.5-Coder-1.5B-Instruct",
+    "llama": "meta-llama/Llama-3.2-1B-Instruct",
 }
-"""Profile -> model, and vLLM's parser of tool calls."""
+"""Profile -> model. The agent calls no tools, so any model that was made for chat will do."""
 
 
 def verl_config(profile: str, num_gpus: int) -> dict[str, Any]:
@@ -42,7 +42,6 @@ def verl_config(profile: str, num_gpus: int) -> dict[str, Any]:
             between uses; with eight everything stays on the GPUs, and a step has four times as
             many tasks.
     """
-    path, tool_parser = MODELS[profile]
     many = num_gpus > 1
     return {
         "algorithm": {"adv_estimator": "grpo", "use_kl_in_reward": False},
@@ -53,7 +52,7 @@ def verl_config(profile: str, num_gpus: int) -> dict[str, Any]:
         },
         "actor_rollout_ref": {
             "model": {
-                "path": path,
+                "path": MODELS[profile],
                 "use_remove_padding": True,
                 "enable_gradient_checkpointing": True,
             },
@@ -62,7 +61,6 @@ def verl_config(profile: str, num_gpus: int) -> dict[str, Any]:
                 "n": 4,  # rollouts per task
                 "tensor_model_parallel_size": 1,  # so that each GPU serves a replica
                 "gpu_memory_utilization": 0.6,
-                "multi_turn": {"format": tool_parser},
                 "log_prob_micro_batch_size_per_gpu": 4,
             },
             "actor": {

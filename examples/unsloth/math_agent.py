@@ -30,6 +30,8 @@ INSTRUCTIONS = (
     "Return only the numeric answer wrapped like ### <answer> ###."
 )
 MAX_TURNS = 8
+REQUEST_TIMEOUT_SECONDS = 600.0
+"""Also to connect: the default of 5 seconds is short for a machine that trains."""
 
 
 class MathProblem(TypedDict):
@@ -64,6 +66,7 @@ async def solve(question: str, llm: agl.LLM) -> str:
     client = AsyncOpenAI(
         base_url=llm.endpoint,
         api_key=llm.api_key or "none",
+        timeout=REQUEST_TIMEOUT_SECONDS,
         max_retries=0,  # the gateway retries, and records each call once
         default_headers={"x-agl-agent": "math_agent"},
     )
