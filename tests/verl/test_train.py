@@ -1,7 +1,8 @@
 """The quickstart's agent learns with the real verl, and what happens when agents fail.
 
-Modes, estimators and resuming are in ``test_modes``. Not one assertion is about speed. That weights arrive is verl's own measurement: the largest
-difference between a token's probability at the inference server and at the trainer.
+Modes, estimators and resuming are in ``test_modes``. Not one assertion is about speed. That weights
+arrive is verl's own measurement: the largest difference between a token's probability at the
+inference server and at the trainer.
 """
 
 import json
