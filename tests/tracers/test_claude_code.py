@@ -33,12 +33,15 @@ async def run(
     question: str,
     **variables: str,
 ) -> tuple[str, list[ModelCall], RowSet]:
+    """Its answer, its calls and their rows; ``IDS`` in a variable becomes the attempt's ids."""
     with EchoLLM(answer) as llm:
         proxy = proxy_before(llm, store)
         await proxy.start()
         try:
             rollout = await store.start_rollout(input="task")
             ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
+            whose = ",".join(f"agentlightning.{name}={value}" for name, value in ids.items())
+            variables = {k: v.replace("IDS", whose) for k, v in variables.items()}
             async with agl.OtelTracer().trace_context(store=store, **ids):
                 text = await claude_code(proxy.as_resource(**ids).endpoint, question, **variables)
                 agl.emit_reward(1.0)
@@ -113,3 +116,31 @@ async def test_a_subagent_is_in_rows_of_its_own(memory_store: InMemoryLightningS
     assert [call.error for call in calls] == [None] * 3
     assert "nothing there" in str(calls[-1].messages)
     assert sum(len(row.call_ids) for row in rows.rows) == 3
+
+
+async def test_its_own_spans_stand_beside_the_gateways(
+    memory_store: InMemoryLightningStore,
+) -> None:
+    """It exports them by OpenTelemetry: tools and model calls, without the model's messages."""
+    server = agl.LightningStoreServer(memory_store, port=0)
+    await server.start()
+    variables = {
+        "CLAUDE_CODE_ENABLE_TELEMETRY": "1",
+        "CLAUDE_CODE_ENHANCED_TELEMETRY_BETA": "1",
+        "OTEL_TRACES_EXPORTER": "otlp",
+        "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+        "OTEL_EXPORTER_OTLP_ENDPOINT": server.endpoint,
+        "OTEL_RESOURCE_ATTRIBUTES": "IDS",
+    }
+    try:
+        _, calls, rows = await run(
+            memory_store, reply, "What is the weather in Paris?", **variables
+        )
+    finally:
+        await server.close()
+    names = [span.name for span in await memory_store.query_spans(calls[0].rollout_id)]
+    assert names.count("claude_code.llm_request") == 2
+    assert names.count("claude_code.tool") == 1
+    assert len(calls) == 2
+    (row,) = rows.rows
+    assert len(row.call_ids) == 2

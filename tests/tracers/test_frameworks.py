@@ -64,7 +64,7 @@ async def with_tracer_alone(
 
 
 def proxy_before(llm: EchoLLM, store: InMemoryLightningStore) -> agl_gateway.LLMProxy:
-    entry = {"model_name": "echo", "litellm_params": {"model": "echo", "api_base": llm.url}}
+    entry: Any = {"model_name": "echo", "litellm_params": {"model": "echo", "api_base": llm.url}}
     return agl_gateway.LLMProxy(model_list=[entry], store=store)
 
 

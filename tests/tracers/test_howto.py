@@ -65,7 +65,7 @@ async def test_agent_of_the_page(
         try:
             runner = agl.LitAgentRunner(tracer)
             with runner.run_context(agent=made["agent"], store=memory_store):  # pyright: ignore
-                resources = {"llm": proxy.as_resource()}
+                resources: agl.NamedResources = {"llm": proxy.as_resource()}
                 rollout = await runner.step(QUESTION, resources=resources)
         finally:
             await proxy.stop()
