@@ -31,6 +31,8 @@ class Options:
     validate: bool = False
     crash: float = 0.0
     tasks: int = 64
+    level: str = "trajectory"
+    """``transition`` makes a row of each call."""
     cpu: dict[str, Any] = field(default_factory=dict)
     """Arguments of ``cpu_config``, sections of verl's configuration among them."""
     verl: dict[str, Any] = field(default_factory=dict)
@@ -49,6 +51,7 @@ def train(options: Options) -> None:
     sections["trainer"] = trainer | sections.get("trainer", {})
     config = cpu_config(model, **sections)
     del config["algorithm"]["adv_estimator"]  # VERL(algorithm=...) says it
+    config["agl"] = {"trace_aggregator": {"level": options.level}}
     tasks = [{"number": i, "crash": options.crash} for i in range(options.tasks)]
     strategy: dict[str, Any] = {"type": "cs", "server_port": options.port}
     if options.outside:
