@@ -34,3 +34,9 @@ async def ask(llm: agl.LLM, content: str) -> str:
 async def capitals(task: str, llm: agl.LLM) -> float:
     """Reward 1 for the right city."""
     return float(await ask(llm, task) == CAPITALS[task])
+
+
+@agl.rollout
+async def says_red(task: str, llm: agl.LLM) -> float:
+    """Reward for one word, whatever the task says."""
+    return float((await ask(llm, task)).split()[:1] == ["red"])

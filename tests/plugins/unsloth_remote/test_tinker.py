@@ -1,10 +1,16 @@
 """``tinker`` over the real line and Tinker's real SDK, against a local service that learns."""
 
+import json
+import logging
+import sys
+from pathlib import Path
+
 import pytest
 
 import agl
+from agl.errors import AlgorithmError, ConfigError
 
-from .agents import ask
+from .agents import ask, says_red
 
 # The SDK leaves a connection of each of its clients to the garbage collector.
 pytestmark = pytest.mark.filterwarnings(
@@ -14,14 +20,189 @@ pytestmark = pytest.mark.filterwarnings(
 TASKS = ["one", "two", "three"]
 
 
-@agl.rollout
-async def says_red(task: str, llm: agl.LLM) -> float:
-    """Reward for one word, whatever the task says."""
-    return float((await ask(llm, task)).split()[:1] == ["red"])
+@pytest.fixture
+def run(line):
+    async def run(algorithm, train=TASKS, val=None):
+        return await line(says_red, algorithm, train, val, adapter=agl.TraceToRows())
+
+    return run
 
 
-async def test_reward_rises(service, tinker, line):
-    algorithm = await line(
-        says_red, tinker(iterations=6), TASKS, ["two"], adapter=agl.TraceToRows()
+def cut_before(algorithm, event, **values):
+    """Forget what the journal says from an entry on, as a kill before it would."""
+    path = Path(algorithm.run_dir) / "journal.jsonl"
+    lines = path.read_text().splitlines()
+    wanted = {"event": event, **values}
+    for number, text in enumerate(lines):
+        entry = json.loads(text)
+        if all(entry.get(name) == value for name, value in wanted.items()):
+            path.write_text("".join(f"{one}\n" for one in lines[:number]))
+            return
+    raise AssertionError(f"no {wanted} in {lines}")
+
+
+async def test_reward_rises_and_every_call_is_accounted_for(service, tinker, run, tmp_path):
+    algorithm = await run(tinker(iterations=6), val=["two"])
+    summary = algorithm.summary
+    assert summary["rewards"][0] < 0.4
+    assert summary["rewards"][-1] > 0.6
+    assert [number for number, _ in summary["val_rewards"]] == [0, 6]
+    assert summary["val_rewards"][-1][1] == 1.0
+    assert service.losses == ["importance_sampling"] * 6
+    assert summary["calls"] == summary["calls_trained"] + sum(summary["calls_excluded"].values())
+    lines = (tmp_path / "run/metrics.jsonl").read_text().splitlines()
+    steps = [one for one in map(json.loads, lines) if "train/loss" in one]
+    # What was recorded is what the weights that are trained would have said.
+    assert all(one["train/logprob_gap"] < 1e-5 for one in steps)
+    assert [one["train/gradient_steps"] for one in steps] == [1] * 6
+    # The newest two versions are kept, for training and for sampling.
+    assert sorted(path[-4:] for path in service.saved) == ["v005", "v005", "v006", "v006"]
+    assert summary["model"] in service.saved
+    assert service.finished == ["success"]
+
+
+async def test_the_best_rows_are_imitated_with_cross_entropy(service, tinker, run):
+    algorithm = await run(
+        tinker(loss="cross_entropy", min_reward=1.0, iterations=3, epochs=2, batch_size=2)
     )
-    assert algorithm.summary["rewards"][-1] > 0.6
+    assert set(service.losses) == {"cross_entropy"}
+    assert len(service.losses) > 6
+    assert algorithm.summary["rewards"][-1] > 0.8
+
+
+async def test_ppo_in_several_steps(service, tinker, run):
+    algorithm = await run(tinker(loss="ppo", iterations=2, epochs=2))
+    assert service.losses == ["ppo"] * 4
+    assert algorithm.summary["rewards"][1] > algorithm.summary["rewards"][0]
+
+
+async def test_the_cost_is_stated_before_training(service, tinker, run, caplog):
+    caplog.set_level(logging.INFO, "agl.unsloth")
+    algorithm = await run(tinker(dry_run=True, epochs=2, price_per_million_tokens=3.0))
+    tokens = algorithm.summary["trained_tokens"]
+    assert f"2 epochs: {tokens:,} trained tokens" in caplog.text
+    assert algorithm.summary["cost"] == pytest.approx(tokens * 3e-6)
+    assert service.losses == []
+    asked = service.log.count("POST asample")
+    # Meant seriously, the run goes on with the rollouts that it has.
+    algorithm = await run(tinker(iterations=1, epochs=2))
+    assert service.log.count("POST asample") == asked
+    metrics = (Path(algorithm.run_dir) / "metrics.jsonl").read_text()
+    assert json.loads(metrics.splitlines()[-1])["train/trained_tokens"] == tokens
+
+
+async def test_training_over_the_limit_is_not_begun(service, tinker, run):
+    with pytest.raises(AlgorithmError, match=r"max_trained_tokens is 10\. Nothing was sent"):
+        await run(tinker(max_trained_tokens=10))
+    assert service.losses == []
+
+
+async def test_a_key_that_expires_ends_the_run_and_a_new_one_goes_on(service, tinker, run):
+    service.fail_after_steps, service.echo_key = 2, True
+    with pytest.raises(ConfigError, match=r"401.*expired or wrong") as caught:
+        await run(tinker(iterations=4))
+    assert service.key not in str(caught.value)
+    service.fail_after_steps = None
+    algorithm = await run(tinker(iterations=4))
+    # Version 1 was saved; version 2 was not, and is trained again from it.
+    assert len(service.losses) == 5
+    assert service.log.count("POST load_weights") == 1
+    assert len(algorithm.summary["rewards"]) == 4
+    assert algorithm.summary["rewards"][-1] > algorithm.summary["rewards"][0]
+
+
+async def test_saved_weights_are_not_trained_again(service, tinker, run):
+    algorithm = await run(tinker(iterations=1))
+    cut_before(algorithm, "trained", version=1)
+    again = await run(tinker(iterations=1))
+    assert len(service.losses) == 1
+    assert again.summary["model"] == algorithm.summary["model"]
+
+
+async def test_weights_that_no_version_came_of_are_deleted(service, tinker, run):
+    algorithm = await run(tinker(iterations=1))
+    orphan = algorithm.summary["model"]
+    cut_before(algorithm, "saved", version=1)
+    again = await run(tinker(iterations=1))
+    assert len(service.losses) == 2
+    assert orphan not in service.saved
+    assert again.summary["model"] in service.saved
+    assert len(service.saved) == 2
+
+
+async def test_a_training_that_fails_says_why(service, tinker, run):
+    service.fail_training = "The sequence is longer than 64 tokens"
+    with pytest.raises(AlgorithmError, match=r"could not train: .*longer than 64 tokens"):
+        await run(tinker())
+    # Nothing of it was kept; the next run trains.
+    await run(tinker(iterations=1))
+    assert len(service.losses) == 1
+
+
+async def test_a_busy_service_is_waited_for(service, tinker, run, monkeypatch):
+    service.busy, service.paused = 2, 3
+    algorithm = await run(tinker(iterations=1))
+    assert service.busy == service.paused == 0
+    assert algorithm.summary["iterations"] == 1
+
+
+async def test_equal_rewards_train_nothing_and_end_nothing(service, tinker, line):
+    @agl.rollout
+    async def always(task: str, llm: agl.LLM) -> float:
+        await ask(llm, task)
+        return 1.0
+
+    algorithm = await line(always, tinker(), TASKS, adapter=agl.TraceToRows())
+    assert service.losses == []
+    assert algorithm.summary["calls_excluded"] == {"zero_advantage": 48}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"base_model": "tiny/chair"}, "no model 'tiny/chair'; there are: tiny/table"),
+        ({"api_key": "tml-another"}, r"401.*expired or wrong"),
+        ({"api_key": "sk-1"}, "must start with the 'tml-' prefix"),
+    ],
+)
+async def test_a_wrong_key_or_model_is_refused_before_any_rollout(
+    service, tinker, run, options, message
+):
+    with pytest.raises(ConfigError, match=message):
+        await run(tinker(**options))
+    assert service.log.count("POST asample") == 0
+
+
+async def test_without_the_sdk_the_error_names_the_extra(tinker, run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tinker", None)
+    with pytest.raises(ConfigError, match=r"pip install 'agl-unsloth\[tinker\]'"):
+        await run(tinker())
+
+
+async def test_secrets_are_written_nowhere(service, tinker, run, line, tmp_path, caplog):
+    caplog.set_level(logging.DEBUG, "agl")
+    await run(tinker(iterations=1))
+    store = line.store
+    texts = [path.read_text() for path in (tmp_path / "run").rglob("*") if path.is_file()]
+    texts += [one.model_dump_json() for one in (await store.query_resources()).items]
+    for rollout in (await store.query_rollouts()).items:
+        texts += [one.model_dump_json() for one in await store.query_spans(rollout.rollout_id)]
+    texts.append(caplog.text)
+    assert sum(map(len, texts)) > 10_000
+    assert not any(service.key in text for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"loss": "dpo"}, "loss is 'dpo'; expected importance_sampling"),
+        ({"temperature": 0.7}, "at temperature 1, and temperature is 0.7"),
+        ({"rollouts_per_task": 1}, "compares rollouts of one task"),
+        ({"min_reward": 1.0}, "min_reward is for cross_entropy"),
+        ({"loss": "cross_entropy", "data_filter_ratio": 2}, "data_filter_ratio must be above 0"),
+        ({"lora_rank": 0}, "lora_rank must be at least 1"),
+    ],
+)
+def test_wrong_options_are_refused(tinker, options, message):
+    with pytest.raises(ConfigError, match=message):
+        tinker(**options)

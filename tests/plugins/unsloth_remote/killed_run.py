@@ -1,0 +1,48 @@
+"""A whole run with a store on the disk, in a process that a test kills: ``killed_run.py JSON``."""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import agl
+
+sys.path.insert(0, str(Path(__file__).parent))
+from agents import capitals, says_red
+
+
+class Login:
+    """Gives the token it was given."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    def get_token(self, *scopes: str, **options: object) -> object:
+        from azure.core.credentials import AccessToken
+
+        return AccessToken(self._token, int(time.time()) + 3600)
+
+
+def main() -> None:
+    """Run what the JSON says."""
+    given = json.loads(sys.argv[1])
+    options = given["options"]
+    if given["type"] == "azure-sft":
+        from agl_unsloth import AzureSFT
+
+        algorithm, agent = AzureSFT(credential=Login(given["token"]), **options), capitals
+    else:
+        from transformers import AutoTokenizer
+
+        from agl_unsloth import Tinker
+
+        tokenizer = AutoTokenizer.from_pretrained(given["tokenizer"])
+        algorithm, agent = Tinker(tokenizer=tokenizer, **options), says_red
+    trainer = agl.Trainer(
+        algorithm=algorithm, store=agl.SqliteLightningStore(given["store"]), strategy="shm"
+    )
+    trainer.fit(agent, given["tasks"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""The OpenAI-compatible address in front of Tinker, asked with OpenAI's client."""
+
+import pytest
+
+from agl.serving import ServerThread
+
+openai = pytest.importorskip("openai")
+pytest.importorskip("tinker")
+
+# The SDK leaves a connection of each of its clients to the garbage collector.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
+
+MESSAGES = [{"role": "user", "content": "one two"}]
+
+
+@pytest.fixture
+async def client(service, tokenizer):
+    from agl_unsloth.tinker_bridge import bridge
+    from agl_unsloth.tinker_service import TinkerService
+
+    tinker = TinkerService(service.server.url, service.key, "test")
+    sampler = await tinker.sampler("tiny/table", None)
+    server = ServerThread(bridge(sampler, tokenizer, 3, 16))
+    server.start()
+    async with openai.AsyncOpenAI(
+        base_url=f"{server.url}/v1", api_key="any", max_retries=0
+    ) as client:
+        yield client
+    server.stop()
+    await tinker.close("success")
+
+
+async def test_answers_have_the_tokens_that_were_sampled(client, tokenizer):
+    answer = await client.chat.completions.create(
+        model="policy",
+        messages=MESSAGES,
+        n=3,
+        max_tokens=4,
+        logprobs=True,
+        extra_body={"return_token_ids": True},
+    )
+    assert answer.prompt_token_ids == tokenizer.convert_tokens_to_ids(
+        ["<user>", "one", "two", "<end>", "<agent>"]
+    )
+    assert answer.model_version == "3"
+    assert len(answer.choices) == 3
+    for choice in answer.choices:
+        assert choice.message.content == tokenizer.decode(
+            choice.token_ids, skip_special_tokens=True
+        )
+        assert len(choice.logprobs.content) == len(choice.token_ids)
+        assert all(one.logprob < 0 for one in choice.logprobs.content)
+        ended = choice.token_ids[-1] == tokenizer.eos_token_id
+        assert choice.finish_reason == ("stop" if ended else "length")
+    assert answer.usage.prompt_tokens == 5
+    assert answer.usage.completion_tokens == sum(len(c.token_ids) for c in answer.choices)
+
+
+async def test_a_stream_brings_the_same(client):
+    asked = {"model": "policy", "messages": MESSAGES, "temperature": 0, "max_tokens": 3}
+    whole = await client.chat.completions.create(**asked)
+    stream = await client.chat.completions.create(
+        **asked, stream=True, stream_options={"include_usage": True}
+    )
+    chunks = [chunk async for chunk in stream]
+    text = "".join(c.delta.content or "" for chunk in chunks for c in chunk.choices)
+    assert text == whole.choices[0].message.content
+    assert chunks[-1].usage == whole.usage
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "message"),
+    [
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, 400, "tool calls"),
+        ({"extra_body": {"beam_width": 2}}, 400, "'beam_width': Tinker has no such option"),
+        ({"presence_penalty": 1.0}, 400, "presence_penalty"),
+        ({"model": "gpt"}, 404, "unknown model 'gpt'"),
+        ({"max_tokens": 99}, 400, "the model takes 16 tokens; the messages have 5"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "image_url"),
+    ],
+)
+async def test_what_cannot_be_done_is_refused(client, options, status, message):
+    with pytest.raises(openai.APIStatusError, match=message) as caught:
+        await client.chat.completions.create(**{"model": "policy", "messages": MESSAGES, **options})
+    assert caught.value.status_code == status
+
+
+async def test_a_refused_key_is_told_apart_from_a_fault(client, service):
+    service.key = "tml-renewed"
+    with pytest.raises(openai.AuthenticationError, match="expired or wrong"):
+        await client.chat.completions.create(model="policy", messages=MESSAGES)

@@ -1,0 +1,102 @@
+"""What is sent for training: pure functions."""
+
+import pytest
+
+from agl.types import Credit, TrainingRow
+from agl_unsloth.azure_data import bill, count_tokens, example_of_chat
+from agl_unsloth.tinker_data import batches, example_of_row, logprob_gap, shifted
+
+
+class Chat:
+    def __init__(self, messages, answers, tools=()):
+        self.messages, self.answers, self.tools = messages, answers, list(tools)
+
+
+USER = {"role": "user", "content": "hi"}
+CALL = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+
+
+def test_only_a_rows_own_answers_are_trained():
+    messages = [USER, {"role": "assistant", "content": "example"}, USER]
+    chat = Chat([*messages, {"role": "assistant", "content": "own"}], [3])
+    example = example_of_chat(chat)
+    assert [message.get("weight") for message in example["messages"]] == [None, 0, None, None]
+    assert "tools" not in example
+
+
+def test_a_line_has_only_what_azure_takes():
+    answer = {
+        "role": "assistant",
+        "content": None,
+        "refusal": None,
+        "annotations": [],
+        "reasoning_content": "hm",
+        "tool_calls": [CALL],
+    }
+    example = example_of_chat(Chat([USER, answer], [1], [{"type": "function"}]))
+    assert example == {
+        "messages": [USER, {"role": "assistant", "tool_calls": [CALL]}],
+        "tools": [{"type": "function"}],
+    }
+
+
+def test_tokens_are_estimated_and_costs_follow():
+    # 40 bytes of text are 10 tokens, and the message 4 more.
+    example = {"messages": [{"role": "user", "content": "x" * 40}]}
+    assert count_tokens(example) == 14
+    stated = bill([example] * 100, 3, 25.0)
+    assert stated.trained_tokens == 14 * 100 * 3
+    assert stated.cost == pytest.approx(4200 * 25 / 1e6)
+    assert "about 4,200 trained tokens" in str(stated)
+    assert "not known" in str(bill([example], 1, None))
+
+
+def row(**changes):
+    given = {
+        "rollout_id": "ro",
+        "attempt_id": "at",
+        "token_ids": [5, 6, 7, 8, 9],
+        "logprobs": [0.0, 0.0, -0.5, 0.0, -0.25],
+        "call_ids": ["a", "b"],
+        "call_ranges": [(2, 3), (4, 5)],
+        "credits": [Credit(reward=1.0), Credit(reward=1.0)],
+        "model_versions": [None, None],
+    }
+    return TrainingRow(**{**given, **changes})
+
+
+def test_sampled_tokens_get_their_calls_advantage_and_the_sequence_is_shifted():
+    example = example_of_row(row(), [1.5, -2.0])
+    assert example["weights"] == [0, 0, 1.5, 0, -2.0]
+    tokens, inputs = shifted(example, "importance_sampling")
+    # Position i of the input predicts token i + 1.
+    assert tokens == [5, 6, 7, 8]
+    assert inputs == {
+        "target_tokens": [6, 7, 8, 9],
+        "logprobs": [0.0, -0.5, 0.0, -0.25],
+        "advantages": [0, 1.5, 0, -2.0],
+    }
+    assert shifted(example, "cross_entropy")[1] == {
+        "target_tokens": [6, 7, 8, 9],
+        "weights": [0, 1.5, 0, -2.0],
+    }
+
+
+def test_the_gap_is_over_trained_tokens_only():
+    example = example_of_row(row(), [1.0, 0.0])
+    # Of the targets only token 7 is trained: |-0.5 - -0.75|.
+    assert logprob_gap([example], [[-9.0, -0.75, -9.0, -9.0]]) == pytest.approx(0.25)
+    assert logprob_gap([example_of_row(row(), [0.0, 0.0])], [[0.0] * 4]) is None
+
+
+def test_every_epoch_has_every_example_once():
+    examples = [{"id": number} for number in range(5)]
+    steps = list(batches(examples, 2, 2, "seed"))
+    assert [len(step) for step in steps] == [2, 2, 1] * 2
+    first, second = (
+        [one["id"] for step in half for one in step] for half in (steps[:3], steps[3:])
+    )
+    assert sorted(first) == sorted(second) == list(range(5))
+    assert first != second
+    assert list(batches(examples, 2, 2, "seed")) == steps
+    assert [len(step) for step in batches(examples, 2, None, "seed")] == [5, 5]
