@@ -46,6 +46,8 @@ TRACED_FRAMEWORKS = [
     "agent-framework-core==1.23.0",
     "agent-framework-openai==1.17.0",
 ]
+# AutoGen 0.7.5 does not load with mcp 2.
+MCP = "mcp>=1.19,<2"
 INSTRUMENTATIONS = [
     *(
         f"openinference-instrumentation-{name}"
@@ -258,6 +260,22 @@ def verl_cpu(session: nox.Session) -> None:
     session.run(
         "pytest", "-W", "default", "tests/verl", *session.posargs,
         env={"AGL_CORE_PYTHON": python, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
+    )  # fmt: skip
+
+
+@nox.session
+def examples(session: nox.Session) -> None:
+    """The agents of examples/ with their frameworks, MCP servers and tiny models; on a CPU.
+
+    -- -m "not slow" leaves out what trains. Not a part of CI, which it would make longer by five
+    minutes. The frameworks' own warnings are not ours to mend.
+    """
+    install_all(session)
+    session.install("./plugins/agl-unsloth[trl]", "trl==1.16.0", "pyarrow>=17")
+    session.install(*TEST_TOOLS[:3], *TRACED_FRAMEWORKS, MCP)
+    session.run(
+        "pytest", "-W", "default", "tests/examples", "--durations=0", *session.posargs,
+        env={"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
     )  # fmt: skip
 
 
