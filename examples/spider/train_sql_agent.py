@@ -105,7 +105,7 @@ def train(profile: str, num_gpus: int, active_agent: str, runners: int) -> None:
 
 
 def train_tiny(steps: int, active_agent: str, runners: int, out: Path) -> None:
-    """The same agent and the same line, with a model of 300,000 parameters and agl-torch."""
+    """The same agent and the same line, with a model of 110,000 parameters and agl-torch."""
     tasks = easy_tasks(load_small_tasks()[0])
     trainer = agl.Trainer(
         algorithm=agl.GRPO(
