@@ -167,6 +167,15 @@ def litellm(session: nox.Session) -> None:
     session.run("pytest", "tests/plugins/gateway/test_litellm.py", *session.posargs)
 
 
+@nox.session(name="remote-trainers")
+def remote_trainers(session: nox.Session) -> None:
+    """Azure OpenAI and Tinker: their SDKs against servers on this machine. Needs no account."""
+    packages = ["./core[testing]", "./plugins/agl-adapters", "./plugins/agl-gateway"]
+    session.install(*packages, "./plugins/agl-unsloth[azure,tinker]", *TEST_TOOLS[:3])
+    environment = {"AGL_STRICT_PLUGINS": "1", "HF_HUB_OFFLINE": "1"}
+    session.run("pytest", "tests/plugins/unsloth_remote", *session.posargs, env=environment)
+
+
 TRACERS = ("otel", "agentops", "openinference", "otel-genai", "weave")
 TRACER_PACKAGES = (
     "./core[testing]",
