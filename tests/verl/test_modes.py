@@ -35,15 +35,17 @@ def test_colocate_async_with_validation_and_checkpoints_then_resume(tmp_path):
     first = run(tmp_path, steps=4, validate=True, cpu=cpu)
     check(first, [1, 2, 3, 4])
     check_asynchronous_weights(first, least_stale=1)
-    assert len(first.values("val-agl/reward/mean")) == 2  # before, and after step 4
+    validated = [line["step"] for line in first.metrics if "val-agl/reward/mean" in line]
+    assert sorted(set(validated)) == [0, 4]
     trainer = {"save_freq": 1, "resume_mode": "auto"}
     second = run(tmp_path, steps=5, cpu={**cpu, "trainer": trainer})
     check(second, [5])
     start, four, five = (weights(tmp_path, step) for step in (None, 4, 5))
-    # AdamW moves a weight by at most about the learning rate, 3e-3, per step.
-    assert apart(four, five) < 6e-3
-    assert apart(start, five) > 8e-3
-    assert optimiser_steps(tmp_path, 5) == {5.0}
+    # AdamW moves a weight by about the learning rate, 3e-3, per mini-batch; a step has one or two,
+    # as rows are padded to whole ones. A fresh start would be some 2e-2 away from step 4.
+    assert apart(four, five) < 1e-2
+    assert apart(start, five) > 1.2e-2
+    assert 0 < optimiser_step(tmp_path, 5) - optimiser_step(tmp_path, 4) <= 2
 
 
 def weights(out, step):
@@ -63,10 +65,11 @@ def apart(a, b):
     return max(float((a[name] - b[name]).abs().max()) for name in a.keys() & b.keys())
 
 
-def optimiser_steps(out, step):
+def optimiser_step(out, step):
     (file,) = out.glob(f"checkpoints/global_step_{step}/actor/optim_world_size_1_rank_0.pt")
     state = torch.load(file, weights_only=False)["state"]
-    return {float(entry["step"]) for entry in state.values()}
+    (count,) = {float(entry["step"]) for entry in state.values()}
+    return count
 
 
 def test_separate_async_with_its_server_apart(tmp_path):

@@ -22,7 +22,7 @@ def short(tmp_path_factory):
 
 def test_three_steps_train_and_leave_no_process(short):
     check(short, [1, 2, 3])
-    # 4 tasks of 4 rollouts of 2 calls; each rollout's calls are one row, by exact tokens.
+    # 3 steps of 4 tasks of 4 rollouts of 2 calls.
     assert short.summary["rollouts"] == 3 * 4 * 4
     assert short.summary["calls"] == 3 * 4 * 4 * 2
     assert short.summary["rollouts_failed"] == 0
