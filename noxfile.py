@@ -61,6 +61,8 @@ INSTRUMENTATIONS = [
         for name in ("openai-agents", "langchain", "anthropic", "smolagents")
     ),
 ]
+UNSLOTH = ["unsloth==2026.10.9", "unsloth_zoo==2026.10.9"]
+UNSLOTH_NEEDS = ["adapters", "gateway", "torch", "unsloth"]
 PLUGINS = sorted(str(path.parent) for path in Path("plugins").glob("*/pyproject.toml"))
 
 
@@ -270,6 +272,44 @@ def verl_cpu(session: nox.Session) -> None:
         "pytest", "-W", "default", "tests/verl", *session.posargs,
         env={"AGL_CORE_PYTHON": python, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
     )  # fmt: skip
+
+
+@nox.session(name="sft-trl")
+def sft_trl(session: nox.Session) -> None:
+    """SFT and DPO with TRL on a CPU: a step against one written by hand, whole runs, a kill."""
+    install_all(session)
+    session.install("./plugins/agl-unsloth[trl]", "trl==1.16.0", *TEST_TOOLS[:3], OPENAI)
+    session.run("pytest", "tests/unsloth", "--engine", "trl", "--durations=0", *session.posargs)
+
+
+@nox.session
+def unsloth(session: nox.Session) -> None:
+    """The same with Unsloth, whose pins of TRL and transformers are older than the others'.
+
+    uv, as its pin of certifi has to be overridden, and as PyPI's torchvision is a CUDA build that
+    Unsloth cannot use with another torch; see docs/howto/fine-tune.md.
+    """
+    session.install(TORCH, "uv")
+    overrides = Path(session.create_tmp()) / "overrides.txt"
+    overrides.write_text(f"certifi>=2026.10.18\n{TORCH}\n")
+    # uv does not read pip's configuration; what pip finds torch in, uv shall, too.
+    session.run(
+        "uv", "pip", "install", "--python", session.virtualenv.bin + "/python",
+        "--override", str(overrides), *find_links(session), *UNSLOTH,
+    )  # fmt: skip
+    session.run("pip", "uninstall", "--yes", "torchvision")
+    session.install("./core[testing]", *(f"./plugins/agl-{name}" for name in UNSLOTH_NEEDS))
+    session.install(*TEST_TOOLS[:3], OPENAI)
+    session.run("pytest", "tests/unsloth", "--engine", "unsloth", "--durations=0", *session.posargs)
+
+
+def find_links(session: nox.Session) -> list[str]:
+    """The folders of wheels that pip is configured with, as options for uv."""
+    found = session.run(
+        "pip", "config", "get", "global.find-links", silent=True, success_codes=[0, 1]
+    )
+    folders = [line for line in str(found).split() if Path(line).is_dir()]
+    return [option for folder in folders for option in ("--find-links", folder)]
 
 
 @nox.session

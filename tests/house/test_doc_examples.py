@@ -39,6 +39,7 @@ KNOWN_NEEDS = {
     "agl-gateway",
     "agl-torch",
     "agl-tracers",
+    "agl-unsloth",
     "agl-verl",
     "anthropic",
     "autogen-agentchat",

@@ -152,7 +152,7 @@ async def test_a_model_without_tokenizer_too_little_memory_and_a_port_in_use(
             await sft(model, tmp_path, port=port).run(["task"])
     small = memory.Machine("this machine", 1000, False)
     monkeypatch.setattr("agl_unsloth.local.find_machine", lambda: small)
-    with pytest.raises(ConfigError, match="this machine has 0[.]00 GiB"):
+    with pytest.raises(ConfigError, match=r"this machine has 0\.00 GiB"):
         await sft(model, tmp_path).run(["task"])
     (model / "tokenizer.json").unlink()
     with pytest.raises(ConfigError, match="there is no tokenizer"):

@@ -78,7 +78,7 @@ def make_trainer(
 ) -> Any:
     """The trainer of TRL for the order's method, on token ids as they were recorded."""
     from datasets import Dataset
-    from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
+    from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer  # pyright: ignore[reportPrivateImportUsage]
 
     pad = _pad_token_id(tokenizer)
     settings = trainer_settings(order)

@@ -9,7 +9,7 @@ from agl_unsloth.options import Order
 def train(order: Order, examples: list[dict[str, Any]]) -> dict[str, Any]:
     """Train, merge, save; the metrics."""
     # First of all: it changes transformers and TRL, and wants to do so before they are used.
-    from unsloth import FastLanguageModel  # isort: skip
+    from unsloth import FastLanguageModel  # isort: skip  # pyright: ignore[reportMissingImports]
 
     import torch
     from transformers import AutoTokenizer
