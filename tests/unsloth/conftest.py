@@ -57,13 +57,10 @@ def learn(engine, quiet, tmp_path):
     def start(algorithm, **options):
         options = {"engine": engine, "run_dir": str(tmp_path / "run"), **options}
         command = [sys.executable, str(HERE / "find_the_cat.py"), str(tmp_path), algorithm]
-        log = (tmp_path / "output.log").open("ab")
-        return subprocess.Popen(
-            [*command, json.dumps(options)],
-            stdout=log,
-            stderr=log,
-            env=quiet,
-        )
+        with (tmp_path / "output.log").open("ab") as log:
+            return subprocess.Popen(
+                [*command, json.dumps(options)], stdout=log, stderr=log, env=quiet
+            )
 
     def run(algorithm, **options):
         process = start(algorithm, **options)

