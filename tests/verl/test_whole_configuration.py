@@ -21,17 +21,8 @@ GUIDE = {
     "algorithm": {"adv_estimator": "grpo", "use_kl_in_reward": False},
     "data": {"train_batch_size": 32, "max_prompt_length": 4096, "max_response_length": 2048},
     "actor_rollout_ref": {
-        "rollout": {
-            "name": "vllm",
-            "n": 4,
-            "multi_turn": {"format": "hermes"},
-            "log_prob_micro_batch_size_per_gpu": 4,
-        },
-        "actor": {
-            "ppo_mini_batch_size": 32,
-            "ppo_micro_batch_size_per_gpu": 4,
-            "optim": {"lr": 1e-6},
-        },
+        "rollout": {"name": "vllm", "n": 4, "multi_turn": {"format": "hermes"}},
+        "actor": {"ppo_mini_batch_size": 32, "optim": {"lr": 1e-6}},
         "model": {"path": "Qwen/Qwen2.5-Coder-1.5B-Instruct"},
     },
     "trainer": {"n_gpus_per_node": 1, "test_freq": 32, "save_freq": 64, "total_epochs": 2},
@@ -76,16 +67,13 @@ def test_the_guides_configuration_passes_verls_own_check(tmp_path):
 
 
 @pytest.mark.timeout(240)  # composing takes seconds each time
-def test_every_algorithm_passes_verls_own_check(tmp_path):
+def test_every_algorithm_passes_verls_own_check(tmp_path, tiny_model):
     from agl_verl.algorithms import ALGORITHMS
     from agl_verl.trainer_mixin import check
 
     config = json.loads(json.dumps(GUIDE))
     config["algorithm"] = {"gdpo_reward_keys": ["primary"]}
-    config["critic"] = {
-        "ppo_micro_batch_size_per_gpu": 4,
-        "model": {"path": "Qwen/Qwen2.5-Coder-1.5B-Instruct"},
-    }
+    config["actor_rollout_ref"]["model"]["path"] = str(tiny_model)  # a critic's is looked at
     for name in ALGORITHMS:
         check(whole(config, tmp_path, algorithm=name))
 
@@ -124,8 +112,15 @@ def test_a_cluster_that_is_too_small_is_refused_with_what_is_missing(tmp_path):
 
 def test_what_verl_refuses_is_said_before_anything_starts(tmp_path):
     wrong = json.loads(json.dumps(GUIDE))
-    del wrong["actor_rollout_ref"]["rollout"]["log_prob_micro_batch_size_per_gpu"]
+    wrong["actor_rollout_ref"]["actor"]["ppo_micro_batch_size_per_gpu"] = 4
     with pytest.raises(ConfigError, match=r"verl refuses it: .*log_prob_micro_batch_size"):
+        whole(wrong, tmp_path)
+
+
+def test_gpus_that_make_no_whole_server_are_refused(tmp_path):
+    wrong = json.loads(json.dumps(GUIDE))
+    wrong["actor_rollout_ref"]["rollout"]["tensor_model_parallel_size"] = 2
+    with pytest.raises(ConfigError, match="1 GPUs do not make whole rollout servers of 2"):
         whole(wrong, tmp_path)
 
 

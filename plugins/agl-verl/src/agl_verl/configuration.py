@@ -78,9 +78,9 @@ INSTEAD: dict[str, str] = {
 """Keys that are refused, with what to do instead; also for all that is below them."""
 
 DEFAULTS: dict[str, Any] = {
-    "actor_rollout_ref": {"rollout": {"calculate_log_probs": True}},
+    "actor_rollout_ref": {"rollout": {"tensor_model_parallel_size": 1}},
     "data": {"dataloader_num_workers": 0, "val_batch_size": None},
-    "reward": {"num_workers": 1},
+    "reward": {"num_workers": 0},
     "trainer": {
         "logger": ["console"],
         "project_name": "agl",
@@ -89,8 +89,10 @@ DEFAULTS: dict[str, Any] = {
     },
     "transfer_queue": {"backend": {"SimpleStorage": {"num_data_storage_units": 2}}},
 }
-"""Where agl's defaults differ from verl's: tasks are numbers, and need no loader processes; rewards
-come with rollouts; groups that failed are replaced; nothing is sent to wandb unasked."""
+"""Where agl's defaults differ from verl's: a rollout server has one GPU; tasks are numbers and need
+no loader processes; rewards come with rollouts; groups that failed are replaced; nothing is sent to
+wandb unasked. Where no size of micro-batches is given, verl packs them by tokens
+(``use_dynamic_bsz``). A critic starts from the actor's model."""
 
 
 @dataclass(frozen=True)
@@ -283,6 +285,18 @@ def merge_missing(config: dict[str, Any], defaults: Mapping[str, Any]) -> dict[s
     return config
 
 
+def _fill_in(config: dict[str, Any]) -> None:
+    """Defaults that follow from what was given."""
+    sizes = ("use_dynamic_bsz", "ppo_micro_batch_size", "ppo_micro_batch_size_per_gpu")
+    for path in ("actor_rollout_ref.actor", "critic"):
+        section = _get(config, path) or {}
+        if not any(name in section for name in sizes):
+            _set(config, f"{path}.use_dynamic_bsz", True)
+    actor = _get(config, "actor_rollout_ref.model.path")
+    if actor is not None and _get(config, "critic.model.path") is None:
+        _set(config, "critic.model.path", actor)
+
+
 def compose(config: dict[str, Any]) -> Any:
     """Verl's whole configuration: its defaults, ours, and what was given.
 
@@ -307,6 +321,7 @@ def compose(config: dict[str, Any]) -> Any:
     assert spec.origin is not None
     folder = str(Path(spec.origin).parent / "trainer" / "config")
     given = merge_missing(_plain(config), DEFAULTS)
+    _fill_in(given)
     engine = given.pop("model_engine", "dp")
     try:
         with hydra.initialize_config_dir(config_dir=folder, version_base=None):

@@ -98,6 +98,28 @@ def check_cluster(config: Any, found: Mapping[str, float]) -> None:
             )
 
 
+def check_servers(config: Any) -> None:
+    """Refuse GPUs that do not make whole rollout servers.
+
+    Raises:
+        ConfigError: With both numbers.
+    """
+    rollout = config.actor_rollout_ref.rollout
+    per_server = (
+        int(rollout.tensor_model_parallel_size)
+        * int(rollout.data_parallel_size)
+        * int(rollout.pipeline_model_parallel_size)
+    )
+    owner = rollout if config.trainer.v1.trainer_mode == "separate_async" else config.trainer
+    gpus = int(owner.nnodes) * int(owner.n_gpus_per_node)
+    if gpus < per_server or gpus % per_server:
+        raise ConfigError(
+            f"VERL config: {gpus} GPUs do not make whole rollout servers of {per_server} "
+            "(actor_rollout_ref.rollout.tensor_model_parallel_size x data_parallel_size x "
+            "pipeline_model_parallel_size)"
+        )
+
+
 def check_tasks(config: Any, num_train: int) -> None:
     """Refuse fewer tasks than a step takes.
 

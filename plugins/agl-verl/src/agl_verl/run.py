@@ -20,7 +20,7 @@ from agl_verl.messages import (
     Settled,
     Validated,
 )
-from agl_verl.preflight import check_tasks, prepare_ray
+from agl_verl.preflight import check_servers, check_tasks, prepare_ray
 
 if TYPE_CHECKING:
     from agl.gateway import Gateway, ModelConfig
@@ -45,6 +45,7 @@ def verl_config(
     Raises:
         ConfigError: verl refuses it, or there are too few tasks.
     """
+    from hydra.errors import InstantiationException
     from omegaconf import OmegaConf, open_dict
     from omegaconf.errors import OmegaConfBaseException
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
@@ -69,11 +70,15 @@ def verl_config(
         if str(config.trainer.default_local_dir).startswith("checkpoints/"):
             config.trainer.default_local_dir = str(folder / "checkpoints")
     check_tasks(config, len(train))
+    check_servers(config)
     prepare_ray(config)
     try:
         resolved: Any = OmegaConf.create(OmegaConf.to_container(config, resolve=True))
         validate_config(resolved, need_reference_policy(resolved), need_critic(resolved))
-    except (AssertionError, ValueError, TypeError, OmegaConfBaseException) as error:
+    except (
+        *(AssertionError, ValueError, TypeError),
+        *(OmegaConfBaseException, InstantiationException),
+    ) as error:
         raise ConfigError(f"VERL config: verl refuses it: {error}") from error
     return config
 
