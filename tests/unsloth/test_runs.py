@@ -104,7 +104,7 @@ async def test_sft_learns_and_goes_on_after_a_kill_in_its_second_training(learn,
     finally:
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
-    assert any("agl_unsloth" in line for line in (folder / "run/logs/train-0002.log").open())
+    assert "agl_unsloth" in (folder / "run/logs/train-0002.log").read_text()
     # Nobody outlives it, and version 2 is not there.
     assert all_end(family)
     assert [path.name for path in folder.glob("run/versions/[0-9]*")] == ["0001"]
