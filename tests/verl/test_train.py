@@ -7,6 +7,7 @@ inference server and at the trainer.
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -65,14 +66,17 @@ def train(out: Path, *arguments: str, timeout: float = 900, **environment: str) 
             check=False,
             cwd=out,
         )
-    left = processes(mark)
-    for _ in range(60):
-        if not left:
-            break
-        time.sleep(0.5)
-        left = processes(mark)
+    left = left_after(mark, 30)
     assert not left, f"processes outlived the run: {left}"
     return Run(run.returncode, log.read_text(), out)
+
+
+def left_after(mark: str, seconds: float) -> dict[int, str]:
+    """Processes with this mark that do not end by themselves."""
+    deadline = time.monotonic() + seconds
+    while (left := processes(mark)) and time.monotonic() < deadline:
+        time.sleep(0.5)
+    return left
 
 
 def processes(mark: str) -> dict[int, str]:
@@ -155,3 +159,33 @@ def test_a_run_in_which_every_rollout_fails_ends_and_says_why(tmp_path):
     assert "groups in a row gave nothing to train on" in run.log
     assert "agent: RuntimeError" in run.log
     assert run.summary["rollouts"] == run.summary["rollouts_failed"] > 0
+
+
+@pytest.mark.long
+def test_an_interrupted_run_leaves_no_process_and_accounts_for_what_it_did(tmp_path):
+    mark = uuid.uuid4().hex
+    log = tmp_path / "log.txt"
+    with log.open("w") as file:
+        process = subprocess.Popen(
+            [sys.executable, str(SCRIPT), "--out", str(tmp_path), "--steps", "500"],
+            env={**os.environ, MARK: mark},
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            cwd=tmp_path,
+        )
+        try:
+            deadline = time.monotonic() + 900
+            while not (tmp_path / "metrics.jsonl").exists() and time.monotonic() < deadline:
+                assert process.poll() is None, log.read_text()[-3000:]
+                time.sleep(0.5)
+            process.send_signal(signal.SIGINT)
+            code = process.wait(180)
+        finally:
+            process.kill()
+            process.wait()
+    assert code != 0
+    assert not left_after(mark, 60)
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["steps"] >= 1
+    excluded = sum(summary["calls_excluded"].values())
+    assert summary["calls"] == summary["calls_trained"] + excluded > 0
