@@ -117,6 +117,31 @@ def test_what_verl_refuses_is_said_before_anything_starts(tmp_path):
         whole(wrong, tmp_path)
 
 
+def test_trainers_are_verls_own_with_our_mixins_before_them(tmp_path):
+    from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
+
+    from agl_verl.trainer_mixin import RolloutAdvantages
+    from agl_verl.trainers import Accounted, trainer_class
+
+    class Mine(PPOTrainerSync):
+        pass
+
+    config = whole(GUIDE, tmp_path)
+    for made, base in (
+        (trainer_class(config), PPOTrainerSync),
+        (trainer_class(config, Mine), Mine),
+        (trainer_class(config, "verl.trainer.ppo.v1.trainer_sync:PPOTrainerSync"), PPOTrainerSync),
+    ):
+        order = made.__mro__
+        assert order.index(Accounted) < order.index(RolloutAdvantages) < order.index(base)
+        assert made.step is PPOTrainerSync.step, "verl's train step was replaced"
+    with pytest.raises(ConfigError, match=r"VERL trainer_cls: expected a subclass of .*PPOTrainer"):
+        trainer_class(config, dict)
+    config.trainer.v1.trainer_mode = "asynchronous"
+    with pytest.raises(ConfigError, match="expected one of sync, colocate_async, separate_async"):
+        trainer_class(config)
+
+
 def test_gpus_that_make_no_whole_server_are_refused(tmp_path):
     wrong = json.loads(json.dumps(GUIDE))
     wrong["actor_rollout_ref"]["rollout"]["tensor_model_parallel_size"] = 2

@@ -47,6 +47,8 @@ class AglManager:
         self.options = options
         self.failure: str | None = None
         """Why nothing can come any more; the trainer raises it when it asks for more."""
+        self.validation_failure = ""
+        """Why the last validation group that gave nothing did so."""
         self._failed_in_a_row = 0
         self._closing = False
         self._groups: set[Future[None]] = set()
@@ -183,7 +185,10 @@ class AglManager:
         await self._in_queue(queue.put_status, request, "finished" if rows else "failure")
 
     def _count(self, request: GroupRequest, answer: GroupAnswer) -> None:
-        if answer.rows or request.validate:
+        if request.validate:
+            self.validation_failure = answer.dropped or self.validation_failure
+            return
+        if answer.rows:
             self._failed_in_a_row = 0
             return
         self._failed_in_a_row += 1

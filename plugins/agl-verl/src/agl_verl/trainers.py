@@ -6,7 +6,7 @@ that ``trainer.v1.trainer_mode`` names.
 
 from typing import TYPE_CHECKING, Any
 
-from agl.errors import ConfigError
+from agl.errors import AlgorithmError, ConfigError
 from agl_verl.messages import Settle, Validated
 from agl_verl.rows import RowNotes
 from agl_verl.trainer_mixin import RolloutAdvantages
@@ -37,7 +37,14 @@ class Accounted:
         metrics.update(self.agent_loop_manager.settle(settle))
 
     def _validate(self) -> dict[str, float]:
-        metrics = super()._validate()  # pyright: ignore
+        try:
+            metrics = super()._validate()  # pyright: ignore
+        except RuntimeError as error:
+            # verl's message is about its batch; ours is about the agents.
+            why = self.agent_loop_manager.validation_failure
+            if why:
+                raise AlgorithmError(f"no validation task could be measured: {why}") from error
+            raise
         step: int = self.global_steps  # pyright: ignore
         metrics.update(self.agent_loop_manager.settle(Validated(step, _numbers(metrics))))
         return metrics
