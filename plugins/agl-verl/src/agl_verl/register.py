@@ -16,15 +16,13 @@ from agl.errors import ConfigError
 ENTRY_POINT = "agl_verl"
 GROUP = "verl.plugins"
 
-CPU_INFERENCE = "agl_cpu"
-"""``rollout.name`` of the inference server for tests, see ``agl_verl.testing``."""
-
 
 def register_platform() -> None:
     """Make the CPU platform known under its name; it is never chosen by itself."""
     from verl.plugin.platform import PlatformRegistry
 
-    from agl_verl.testing.platform import PLATFORM, CPUPlatform
+    from agl_verl.testing.config import PLATFORM
+    from agl_verl.testing.platform import CPUPlatform
 
     if PlatformRegistry.get(PLATFORM) is not CPUPlatform:
         PlatformRegistry.register(platform=PLATFORM)(CPUPlatform)
@@ -38,10 +36,12 @@ def register_inference() -> None:
     from verl.workers.rollout import base
     from verl.workers.rollout.replica import RolloutReplicaRegistry
 
-    RolloutReplicaRegistry.register(CPU_INFERENCE, _load_replica)
+    from agl_verl.testing.config import INFERENCE
+
+    RolloutReplicaRegistry.register(INFERENCE, _load_replica)
     # verl has no public call for the part that receives weights: a dictionary of names. The
     # contract tests say so when a release moves it.
-    base._ROLLOUT_REGISTRY[(CPU_INFERENCE, "async")] = "agl_verl.testing.inference.WeightReceiver"
+    base._ROLLOUT_REGISTRY[(INFERENCE, "async")] = "agl_verl.testing.inference.WeightReceiver"
 
 
 def _load_replica() -> type[Any]:

@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 PLATFORM = "agl_cpu"
+"""The name of the platform, for ``VERL_PLATFORM``."""
+INFERENCE = "agl_cpu"
+"""The name of the inference server, for ``rollout.name``."""
 MODES = ("sync", "colocate_async", "separate_async")
 
 CPU_ENVIRONMENT = {
@@ -122,7 +125,7 @@ def cpu_config(
                 "use_torch_compile": False,
             },
             "rollout": {
-                "name": "agl_cpu",
+                "name": INFERENCE,
                 "n": rollouts_per_prompt,
                 "tensor_model_parallel_size": 1,
                 "load_format": "auto",

@@ -16,8 +16,6 @@ from typing import Any
 import torch
 from verl.plugin.platform import PlatformBase
 
-PLATFORM = "agl_cpu"
-
 
 class _CPUModule(types.ModuleType):
     """``torch.cpu``, and what verl calls on ``torch.cuda`` besides."""

@@ -5,7 +5,6 @@ The three trainers of verl are registered as ``agl_cpu_sync``, ``agl_cpu_colocat
 ``VERL_USE_EXTERNAL_MODULES=agl_verl.testing.trainers``.
 """
 
-import logging
 from functools import cache
 from typing import Any
 
@@ -24,23 +23,13 @@ from verl.trainer.ppo.v1 import (  # noqa: E402
 )
 from verl.utils.device import get_device_name  # noqa: E402
 
+from agl_verl.trainers import _tolerate_flush  # noqa: E402
+
 register_inference()
 
 POLL_SECONDS = 0.2
 """How often the trainer looks for finished rollouts; verl's own 2 seconds are longer than a step of
 a tiny model."""
-
-
-class _ToleratesFlush(logging.LoggerAdapter):
-    """verl 0.9.1 calls ``logger.info(message, flush=True)`` in separate_async; that is an error."""
-
-    def process(self, msg: Any, kwargs: Any) -> tuple[Any, Any]:
-        kwargs.pop("flush", None)
-        return msg, kwargs
-
-
-if not isinstance(trainer_separate_async.logger, _ToleratesFlush):
-    trainer_separate_async.logger = _ToleratesFlush(trainer_separate_async.logger, {})  # type: ignore[assignment]
 
 
 @cache
@@ -81,6 +70,7 @@ def on_cpu(trainer_class: type) -> type:
 
 def _register_stock() -> None:
     """Register verl's own trainers; verl branches on the mode's name, so it gets the stock one."""
+    _tolerate_flush(trainer_separate_async)
     for mode, stock in {
         "sync": trainer_sync.PPOTrainerSync,
         "colocate_async": trainer_colocate_async.PPOTrainerColocateAsync,
