@@ -125,6 +125,18 @@ async def test_a_lost_answer_does_not_start_a_second_job(azure, sft, line):
     assert len(azure.jobs) == 1
 
 
+async def test_an_outage_while_a_job_runs_is_waited_for(azure, sft, line):
+    azure.hold_jobs = True
+    running = asyncio.create_task(line(capitals, sft(), TASKS))
+    await until(lambda: azure.log and azure.log[-1].startswith("GET /openai/fine_tuning/jobs/"))
+    await asyncio.to_thread(azure.server.stop)
+    await asyncio.sleep(1)
+    azure.server.start()
+    azure.hold_jobs = False
+    await running
+    assert len(azure.jobs) == 1
+
+
 async def test_a_stopped_run_takes_up_its_job(azure, sft, line, caplog):
     algorithm = sft(poll_seconds=0.5)
     running = asyncio.create_task(line(capitals, algorithm, TASKS))

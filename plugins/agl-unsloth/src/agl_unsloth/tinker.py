@@ -178,7 +178,8 @@ class Tinker(PaidTraining):
                 f"tinker: min_reward is for cross_entropy; loss {loss!r} learns from bad answers, "
                 "too. Leave it out"
             )
-        self.base_model, self.loss = base_model, loss
+        self.base_model = base_model
+        self.loss: Loss = loss
         self.lora_rank, self.learning_rate = lora_rank, learning_rate
         self.epochs, self.batch_size, self.grad_clip_norm = epochs, batch_size, grad_clip_norm
         self.normalise_std, self.data_filter_ratio = normalise_std, data_filter_ratio
@@ -310,8 +311,8 @@ class Tinker(PaidTraining):
         adam = {"learning_rate": self.learning_rate, "grad_clip_norm": self.grad_clip_norm}
         losses: list[float] = []
         gap: float | None = None
-        seed = f"{self.seed}/{number}"
-        for step, batch in enumerate(batches(rows, self.epochs, self.batch_size, seed)):
+        steps = list(batches(rows, self.epochs, self.batch_size, f"{self.seed}/{number}"))
+        for step, batch in enumerate(steps):
             metrics = await self._tinker.step(batch, self.loss, adam)
             tokens = sum(sum(map(bool, row["weights"])) for row in batch)
             if metrics.get("loss:sum") is not None:
@@ -319,7 +320,7 @@ class Tinker(PaidTraining):
             if step == 0:
                 gap = metrics["logprob_gap"]
                 self._check_gap(gap, number)
-        learned: dict[str, Any] = {"gradient_steps": step + 1}
+        learned: dict[str, Any] = {"gradient_steps": len(steps)}
         if losses:
             learned["loss"] = sum(losses) / len(losses)
         if gap is not None:

@@ -174,7 +174,7 @@ def _text(message: dict[str, Any]) -> str:
     content = message.get("content")
     if not isinstance(content, list):
         return content or ""
-    kinds = {part.get("type") for part in content if isinstance(part, dict)}
+    kinds = {str(part.get("type")) for part in content if isinstance(part, dict)}
     if kinds - {"text"}:
         raise RefusedError(400, f"'messages': parts of type {sorted(kinds)} are not supported")
     return "".join(str(part.get("text", "")) for part in content)

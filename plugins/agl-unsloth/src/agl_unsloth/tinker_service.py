@@ -61,7 +61,7 @@ class TinkerService:
         self._tinker: Any = tinker
         key = api_key or os.environ.get("TINKER_API_KEY")
         self.secrets = [key] if key else []
-        self._options = {"base_url": base_url, "api_key": api_key}
+        self._options: dict[str, Any] = {"base_url": base_url, "api_key": api_key}
         self._service: Any = tinker.ServiceClient(
             user_metadata={"agl": label}, display_name=label, **self._options
         )
