@@ -74,7 +74,7 @@ REQUEST_TIMEOUT_SECONDS = 600.0
 """Also to connect: the default of 5 seconds is short for a machine that trains."""
 
 
-class State(TypedDict, total=False):
+class State(TypedDict):
     """What goes through the graph."""
 
     question: str
@@ -113,10 +113,10 @@ def build_sql_graph(llm: agl.LLM, database: Path, *, max_turns: int, truncate_le
         answer = await model.ainvoke([("user", prompt.format(**texts))])
         return str(answer.content)
 
-    async def write_query(state: State) -> State:
+    async def write_query(state: State) -> dict[str, Any]:
         return {"query": find_query(await ask("write_query", WRITE_PROMPT, state)), "num_turns": 1}
 
-    async def execute_query(state: State) -> State:
+    async def execute_query(state: State) -> dict[str, Any]:
         try:
             # In a thread: other rollouts of this process go on meanwhile.
             result = await asyncio.to_thread(run_query, database, state["query"])
@@ -124,11 +124,11 @@ def build_sql_graph(llm: agl.LLM, database: Path, *, max_turns: int, truncate_le
             return {"execution": f"Error: {error}"}
         return {"execution": result.as_text(truncate_length)}
 
-    async def check_query(state: State) -> State:
+    async def check_query(state: State) -> dict[str, Any]:
         feedback = await ask("check_query", CHECK_PROMPT, state)
         return {"feedback": feedback, "is_correct": says_correct(feedback)}
 
-    async def rewrite_query(state: State) -> State:
+    async def rewrite_query(state: State) -> dict[str, Any]:
         query = find_query(await ask("rewrite_query", REWRITE_PROMPT, state))
         return {"query": query, "num_turns": state["num_turns"] + 1}
 

@@ -8,7 +8,7 @@ about four databases to learn from, 34 about two others to measure with.
 import json
 import os
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from make_databases import make_databases
 
@@ -44,7 +44,7 @@ def load_small_tasks(folder: Path | None = None) -> tuple[list[SqlTask], list[Sq
     """The tasks of this folder; databases that are missing are made."""
     databases = make_databases(folder) if folder else make_databases()
     lines = (FOLDER / "questions.jsonl").read_text(encoding="utf-8").splitlines()
-    tasks: list[SqlTask] = [{**json.loads(line), "folder": str(databases)} for line in lines]
+    tasks = [_task(json.loads(line), databases) for line in lines]
     train = [task for task in tasks if task["db_id"] not in HELD_OUT_DATABASES]
     return train, [task for task in tasks if task["db_id"] in HELD_OUT_DATABASES]
 
@@ -82,12 +82,13 @@ def _read(path: Path) -> list[SqlTask]:
         import pyarrow.parquet
 
         records = pyarrow.parquet.read_table(path).to_pylist()
-    return [
-        {
-            "db_id": record["db_id"],
-            "question": record["question"],
-            "query": record["query"],
-            "folder": str(path.parent),
-        }
-        for record in records
-    ]
+    return [_task(record, path.parent) for record in records]
+
+
+def _task(record: dict[str, Any], folder: Path) -> SqlTask:
+    return {
+        "db_id": record["db_id"],
+        "question": record["question"],
+        "query": record["query"],
+        "folder": str(folder),
+    }

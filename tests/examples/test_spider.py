@@ -337,7 +337,7 @@ def run_script(*arguments: object, **variables: str) -> subprocess.CompletedProc
         env=environment(**variables),
         capture_output=True,
         text=True,
-        timeout=500,
+        timeout=1100,
     )
 
 
@@ -383,7 +383,7 @@ def test_configuration_is_taken_by_verl(profile: str, gpus: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_tiny_model_learns_to_write_queries(tmp_path: Path) -> None:
     pytest.importorskip("agl_torch")
     done = run_script("tiny", "--steps", 10, "--out", tmp_path)
