@@ -183,29 +183,43 @@ async def test_a_server_that_dies_is_told_with_the_end_of_its_log(model, tmp_pat
             pass
 
 
+class Nothing(FineTuning):
+    """A loop of no iteration that works."""
+
+    name = "sft"
+
+    async def prepare(self):
+        return Version(0, "m")
+
+    def serve(self, version):
+        raise AlgorithmError("far enough")
+
+    def select(self, collected, iteration):
+        return []
+
+    async def train(self, examples, version, number):
+        return version
+
+
 async def test_a_run_is_continued_only_with_what_it_was(model, tmp_path):
-    class Other(FineTuning):
-        name = "sft"
-        serve = select = train = None
-
-        def identity(self):
-            return {"algorithm": "sft", "seed": 1, "model": "m"}
-
-        async def prepare(self):
-            raise ConfigError("far enough")
-
-    def other(**given):
-        algorithm = Other(run_dir=str(tmp_path / "run"), **given)
+    def run(cls=Nothing, tasks=("task",), **given):
+        algorithm = cls(run_dir=str(tmp_path / "run"), **given)
         algorithm.set_store(agl.InMemoryLightningStore())
         algorithm.set_llm_proxy(agl.LLMProxy())
         algorithm.set_adapter(agl.TraceToRows())
-        return algorithm
+        return algorithm.run(tasks)
 
-    Other.__abstractmethods__ = frozenset()
-    with pytest.raises(ConfigError, match="far enough"):
-        await other().run(["task"])
-    Other.identity = lambda self: {"algorithm": "sft", "seed": 2, "model": "m"}
+    class Refuses(Nothing):
+        async def prepare(self):
+            raise ConfigError("not this model")
+
+    # What is refused leaves the folder free for another try.
+    with pytest.raises(ConfigError, match="not this model"):
+        await run(Refuses, seed=7)
+    for _ in range(2):
+        with pytest.raises(AlgorithmError, match="far enough"):
+            await run(seed=1)
     with pytest.raises(ConfigError, match="a run with another seed: 1 then, 2 now"):
-        await other().run(["task"])
+        await run(seed=2)
     with pytest.raises(ConfigError, match="no training tasks"):
-        await other().run([])
+        await run(tasks=())

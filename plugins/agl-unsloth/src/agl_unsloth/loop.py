@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from agl.algorithm import Algorithm
-from agl.errors import ConfigError
+from agl.errors import AlgorithmError, ConfigError
 from agl.ledger import save_ledger
 from agl.types import Dataset, RolloutConfig
 from agl_unsloth.journal import Journal
@@ -221,6 +221,7 @@ class FineTuning(Algorithm):
             self._session = session
             try:
                 version = await self.prepare()
+                self._begin(session)
                 trained = session.journal.last("trained")
                 if trained is not None:
                     version = Version(trained["version"], trained["ref"], trained["metrics"])
@@ -249,7 +250,7 @@ class FineTuning(Algorithm):
             retry_condition=["unresponsive"],
         )
         with Journal(folder) as journal:
-            run_id = self._begin(journal)
+            run_id = self._find_run(journal)
             collections = journal.all("collected")
             totals = [entry for entry in journal.entries if "totals" in entry]
             with Report(
@@ -269,15 +270,12 @@ class FineTuning(Algorithm):
                     ],
                 )
 
-    def _begin(self, journal: Journal) -> str:
-        """The id of the run, new or that of the run to continue."""
-        identity = self.identity()
+    def _find_run(self, journal: Journal) -> str:
+        """The id of the run to continue, or a new one."""
         begun = journal.last("begun")
         if begun is None:
-            run_id = secrets.token_hex(6)
-            journal.append("begun", run_id=run_id, identity=identity)
-            return run_id
-        for name, value in identity.items():
+            return secrets.token_hex(6)
+        for name, value in self.identity().items():
             before = begun["identity"].get(name)
             if before != value:
                 raise ConfigError(
@@ -286,6 +284,11 @@ class FineTuning(Algorithm):
                     "another run_dir"
                 )
         return begun["run_id"]
+
+    def _begin(self, session: Session) -> None:
+        """Bind the folder to this run; not before everything was found to be right."""
+        if session.journal.last("begun") is None:
+            session.journal.append("begun", run_id=session.run_id, identity=self.identity())
 
     async def _close(self, session: Session) -> None:
         try:
@@ -306,6 +309,8 @@ class FineTuning(Algorithm):
                 if version.number == 0 or version.number % self.eval_every == 0:
                     await self._evaluate(version, val, resources)
                 entry = await self._collect(version, train, resources)
+        if entry is None:
+            return version
         trained_at = time.perf_counter()
         logger.info("iteration %d: training on %d examples", number, entry["examples"])
         following = await self.train(session.folder / entry["file"], version, number)
@@ -364,7 +369,8 @@ class FineTuning(Algorithm):
 
     async def _collect(
         self, version: Version, dataset: Dataset[Any], resources: dict[str, str]
-    ) -> dict[str, Any]:
+    ) -> dict[str, Any] | None:
+        """The entry of what was collected; None when the budget was spent before there was any."""
         from agl.accounts import collected_metrics
         from agl.tasks import TaskOrder
 
@@ -380,11 +386,14 @@ class FineTuning(Algorithm):
         )
         try:
             examples = self.select(collected, number)
-        except BaseException:
+        except AlgorithmError as error:
             # Started again, the iteration shall draw new rollouts: these are accounted for.
             session.journal.append("given up", key=f"train-{version.number}")
             await self._keep(collected, number)
-            raise
+            if not self.is_budget_spent():
+                raise
+            logger.warning("the budget is spent: %s", error)
+            return None
         await self._keep(collected, number)
         file = Path("iterations") / f"{number:04d}" / "examples.jsonl"
         write_lines(session.folder / file, examples)
