@@ -6,9 +6,11 @@ import sys
 from typing import Any
 
 import pytest
+from scene import QUESTION, reply
 
 import agl
 from agl.store.memory import InMemoryLightningStore
+from agl.testing.echo_llm import EchoLLM
 
 # Imports take long on a busy machine.
 pytestmark = pytest.mark.timeout(300)
@@ -124,6 +126,53 @@ def test_a_stream_comes_out_as_the_answer_would_have_come() -> None:
     assert (zero["token_ids"], zero["finish_reason"]) == ([3, 4], "tool_calls")
     assert (one["message"]["content"], one["token_ids"]) == ("Hello", [7, 8])
     assert [each["logprob"] for each in one["logprobs"]["content"]] == [-0.5, -0.5]
+
+
+@pytest.mark.parametrize("way", ["create", "stream", "final"])
+async def test_streams_of_anthropic_keep_calls_of_tools(
+    way: str, tracer: agl.Tracer, memory_store: InMemoryLightningStore
+) -> None:
+    anthropic = pytest.importorskip("anthropic")
+    import agl_gateway
+    from agl_adapters.calls import model_calls
+
+    tool = {"name": "get_weather", "input_schema": {"type": "object", "properties": {}}}
+    request: dict[str, Any] = {
+        "model": "echo",
+        "max_tokens": 9,
+        "messages": [{"role": "user", "content": QUESTION}],
+        "tools": [tool],
+    }
+    rollout = await memory_store.start_rollout(input="task")
+    ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
+    with EchoLLM(reply) as llm:
+        entry = {"model_name": "echo", "litellm_params": {"model": "echo", "api_base": llm.url}}
+        proxy = agl_gateway.LLMProxy(model_list=[entry], store=InMemoryLightningStore())
+        await proxy.start()
+        url = proxy.as_resource().endpoint.removesuffix("/v1")
+        try:
+            async with (
+                tracer.trace_context(store=memory_store, **ids),
+                anthropic.AsyncAnthropic(base_url=url, api_key="none") as client,
+            ):
+                if way == "create":
+                    async for _ in await client.messages.create(stream=True, **request):
+                        pass
+                else:
+                    async with client.messages.stream(**request) as stream:
+                        if way == "final":
+                            await stream.get_final_message()
+                        else:
+                            async for _ in stream:
+                                pass
+        finally:
+            await proxy.stop()
+    (call,) = model_calls(list(await memory_store.query_spans(rollout.rollout_id)))
+    assert call.messages == request["messages"]
+    assert [each["function"]["name"] for each in call.tools] == ["get_weather"]
+    function = (call.response or {})["tool_calls"][0]["function"]
+    assert function == {"name": "get_weather", "arguments": '{"city": "Paris"}'}
+    assert call.finish_reason == "tool_calls"
 
 
 ALONE = """

@@ -14,7 +14,7 @@ from agl.errors import TracerError
 from agl_tracers.backend import require_backend
 from agl_tracers.instrumentation import Instrumentation
 from agl_tracers.instrumented import InstrumentedTracer
-from agl_tracers.weave_streams import add_chunk
+from agl_tracers.weave_streams import add_chunk, add_event, last_message
 
 logger = logging.getLogger(__name__)
 
@@ -167,10 +167,13 @@ def start(library: str) -> None:
         TracerError: It finds nothing of what it wraps.
     """
     path, _, name = PATCHERS[library].partition(":")
-    module = importlib.import_module(f"weave.integrations.{path}")
+    module: Any = importlib.import_module(f"weave.integrations.{path}")
     if library == "openai":
         module.openai_accumulator = add_chunk
-    found = getattr(module, name)
+    elif library == "anthropic":
+        module.anthropic_accumulator = add_event
+        module.anthropic_stream_accumulator = last_message
+    found: Any = getattr(module, name)
     patcher = found() if callable(found) else found
     if patcher.attempt_patch():
         return

@@ -15,7 +15,7 @@ from agl.semconv import LightningSpanAttributes as Key
 from agl.utils.otel import flatten_attributes, to_json_text
 
 SUMMARY = "weave.summary"
-MISSING = object()
+MISSING: Any = object()
 
 
 class LocalServer:
@@ -116,7 +116,7 @@ class LocalServer:
     def _referred(self, reference: str) -> Any:
         """The object, or the part of it, that a reference names; the reference if it is unknown."""
         kept, *path = re.split("/(attr|key|index)/", reference)
-        value = self._objects.get(kept, MISSING)
+        value: Any = self._objects.get(kept, MISSING)
         for kind, name in zip(path[::2], path[1::2], strict=True):
             try:
                 value = value[int(name) if kind == "index" else name]

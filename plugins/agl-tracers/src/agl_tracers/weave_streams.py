@@ -1,5 +1,6 @@
-"""Whole answers out of the chunks of a stream; Weave's own merger loses parts of them."""
+"""Whole answers out of the pieces of a stream; Weave's own mergers lose parts of them."""
 
+import json
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -46,6 +47,45 @@ def add_chunk(
     if skip_last and not choices and new.get("usage"):
         raise StopIteration(answer)
     return answer
+
+
+def add_event(answer: dict[str, Any] | None, event: Any) -> dict[str, Any] | None:
+    """Stands for ``anthropic_accumulator`` of Weave 0.54, which keeps nothing but text.
+
+    Args:
+        answer: The message so far, or None.
+        event: A ``RawMessageStreamEvent``.
+
+    Returns:
+        The message, as it would have come without streaming.
+    """
+    new = event.model_dump(exclude_none=True)
+    if event.type == "message_start":
+        return new["message"]
+    if answer is None:
+        return None
+    if event.type == "message_delta":
+        answer.update(new["delta"])
+        answer["usage"] = {**answer.get("usage", {}), **new.get("usage", {})}
+    elif event.type == "content_block_start":
+        at_index(answer["content"], event.index).update(new["content_block"])
+    elif event.type == "content_block_delta":
+        block = at_index(answer["content"], event.index)
+        for key, value in new["delta"].items():
+            if key == "citation":
+                block.setdefault("citations", []).append(value)
+            elif key != "type":
+                block[key] = block.get(key, "") + value
+    elif event.type == "content_block_stop":
+        block = at_index(answer["content"], event.index)
+        if "partial_json" in block:
+            block["input"] = json.loads(block.pop("partial_json") or "{}")
+    return answer
+
+
+def last_message(answer: Any, event: Any) -> Any:
+    """Stands for ``anthropic_stream_accumulator``, which does not know anthropic 2's events."""
+    return event.message if event.type == "message_stop" else answer
 
 
 def merge(whole: dict[str, Any], piece: Mapping[str, Any]) -> None:
