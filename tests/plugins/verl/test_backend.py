@@ -204,6 +204,16 @@ def test_a_dead_server_is_an_error_of_the_call(serve, tokenizer):
     assert "the actor died" in response.json()["error"]["message"]
 
 
+def test_a_call_outside_of_rollouts_is_refused_while_the_trainer_has_the_gpus(serve):
+    is_open = [False]
+    url = serve(is_open=lambda: is_open[0])
+    refused = post(url)
+    assert refused.status_code == 503
+    assert refused.json()["error"]["code"] == "model_paused"
+    is_open[0] = True
+    assert post(url).status_code == 200
+
+
 def test_off_loopback_a_key_is_needed(serve):
     url = serve(api_key="secret")
     assert post(url).status_code == 401

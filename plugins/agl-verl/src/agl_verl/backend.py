@@ -52,6 +52,8 @@ class Serving:
     template_options: dict[str, Any] = field(default_factory=dict[str, Any])
     tool_parser: Any = None
     """verl's parser of tool calls; None where the model's are not known."""
+    is_open: Callable[[], bool] = field(default=lambda: True)
+    """Whether calls may come: between the rollouts of two steps the trainer may have the GPUs."""
 
 
 class TokenBackend:
@@ -99,6 +101,13 @@ class TokenBackend:
         if request.model != MODEL_NAME:
             raise RequestError(
                 404, f"unknown model {request.model!r}; there is {MODEL_NAME!r}", "model_not_found"
+            )
+        if not self._serving.is_open():
+            raise RequestError(
+                503,
+                "the model is being trained: in the mode 'sync' calls are answered only while "
+                "rollouts run. This call belongs to none",
+                "model_paused",
             )
         prompt_ids = self._prompt(request)
         max_tokens = self._max_tokens(request, len(prompt_ids))

@@ -114,6 +114,7 @@ class AglManager:
                 **({"ignore_eos": True} if self.rollout.ignore_eos else {}),
             },
             template_options=dict(self.config.data.get("apply_chat_template_kwargs", {}) or {}),
+            is_open=self._is_open,
             tool_parser=ToolParser.get_tool_parser(tool_format, tokenizer) if tool_format else None,
         )
 
@@ -183,6 +184,10 @@ class AglManager:
             self.failure = self.failure or f"a group of step {request.step} failed: {error}"
         # Only now: verl clears a group that has ended, and nothing may be written to it after that.
         await self._in_queue(queue.put_status, request, "finished" if rows else "failure")
+
+    def _is_open(self) -> bool:
+        """In the mode ``sync`` verl puts its servers to sleep when the last group has ended."""
+        return self.config.trainer.v1.trainer_mode != "sync" or bool(self._groups)
 
     def _count(self, request: GroupRequest, answer: GroupAnswer) -> None:
         if request.validate:
