@@ -69,6 +69,7 @@ def run(
         runner_python: An interpreter of another environment, where the only runner then is.
         **options: Those of ``train.Options``.
     """
+    options["out"] = str(out)
     if runner_python:
         options |= {"outside": True, "port": free_port()}
     out.mkdir(parents=True, exist_ok=True)
@@ -78,9 +79,9 @@ def run(
     log = out / f"log-{mark[:6]}.txt"
     command = [sys.executable, "-W", "ignore", HERE / "train.py"]
     started = time.monotonic()
-    with log.open("wb") as stream, runner(runner_python, options.get("port", 0), out):
+    with log.open("wb") as stream, runner(runner_python, options, mark):
         process = subprocess.Popen(
-            [*command, json.dumps({"out": str(out), **options})],
+            [*command, json.dumps(options)],
             stdout=stream,
             stderr=subprocess.STDOUT,
             env=os.environ | {MARK: mark},
@@ -113,7 +114,7 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def runner(python: str | None, port: int, out: Path) -> Iterator[None]:
+def runner(python: str | None, options: dict[str, Any], mark: str) -> Iterator[None]:
     """A runner from another environment, once the store is there, until the run has ended."""
     if python is None:
         yield
@@ -124,12 +125,12 @@ def runner(python: str | None, port: int, out: Path) -> Iterator[None]:
         "import os; os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
     )
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("VERL_", "PYTHONPATH"))}
-    with (out / "runner.txt").open("wb") as stream:
+    with (Path(options["out"]) / "runner.txt").open("wb") as stream:
         process = subprocess.Popen(
-            [python, "-c", wait, str(HERE / "digits.py"), str(port)],
+            [python, "-c", wait, str(HERE / "digits.py"), str(options["port"])],
             stdout=stream,
             stderr=subprocess.STDOUT,
-            env=environment,
+            env=environment | {MARK: mark},
         )
         try:
             yield

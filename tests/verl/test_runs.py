@@ -4,15 +4,27 @@ One run of three steps with a runner beside it, and one whose runner is in anoth
 """
 
 import os
+import signal
 import subprocess
 
 import pytest
 
 pytest.importorskip("verl")
 
+import running
 from running import check, check_weights, run
 
 pytestmark = pytest.mark.timeout(1800)
+
+
+def test_a_process_that_outlives_its_run_is_seen_and_ended(monkeypatch):
+    monkeypatch.setattr(running, "GRACE_SECONDS", 0.0)
+    orphan = subprocess.Popen(
+        ["sleep", "600"], env=os.environ | {running.MARK: "test"}, start_new_session=True
+    )
+    assert running.end_all("test") == ["sleep 600"]
+    assert orphan.wait(10) == -signal.SIGKILL
+    assert running.end_all("test") == []
 
 
 @pytest.fixture(scope="module")
