@@ -164,7 +164,7 @@ class TokenBackend:
                 400,
                 f"the model takes {self._serving.max_model_tokens} tokens, prompt and answer "
                 f"together; the messages have {prompt_tokens}. Shorten them, or raise "
-                "data.max_prompt_length or actor_rollout_ref.rollout.max_model_len",
+                "actor_rollout_ref.rollout.max_model_len",
                 "context_length_exceeded",
             )
         asked = request.max_completion_tokens or request.max_tokens

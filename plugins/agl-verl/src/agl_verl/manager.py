@@ -90,8 +90,10 @@ class AglManager:
         """How the model is served to the gateway."""
         from verl.experimental.agent_loop.tool_parser import ToolParser
         from verl.utils.config import omega_conf_to_dataclass
+        from verl.workers.rollout.utils import get_max_position_embeddings
 
-        tokenizer = omega_conf_to_dataclass(self.config.actor_rollout_ref.model).tokenizer
+        model: Any = omega_conf_to_dataclass(self.config.actor_rollout_ref.model)
+        tokenizer = model.tokenizer
         if not getattr(tokenizer, "chat_template", None):
             raise ConfigError(
                 f"actor_rollout_ref.model.path: the tokenizer of "
@@ -102,9 +104,9 @@ class AglManager:
         return Serving(
             client=llm_client,
             tokenizer=tokenizer,
+            # As verl's servers have it.
             max_model_tokens=int(
-                self.rollout.max_model_len
-                or self.rollout.prompt_length + self.rollout.response_length
+                self.rollout.max_model_len or get_max_position_embeddings(model.hf_config)
             ),
             max_answer_tokens=int(self.rollout.response_length),
             defaults={
