@@ -139,7 +139,7 @@ def main() -> int:
     parser.add_argument("--model", help="default: Qwen/Qwen2.5-1.5B-Instruct; --dev: gpt-4.1-nano")
     parser.add_argument("--train-file", type=Path, help="parquet; default: see README.md")
     parser.add_argument("--val-file", type=Path, help="parquet; default: see README.md")
-    parser.add_argument("--runners", type=int, help="default: 8, or 2 for --dev")
+    parser.add_argument("--runners", type=int, help="default: 8, or 1 for --dev")
     parser.add_argument("--dev", action="store_true", help="run a few tasks, train nothing")
     parser.add_argument("--tasks", type=int, default=10, help="of --dev")
     parser.add_argument("--scripted", action="store_true", help="--dev without any model")
@@ -156,7 +156,7 @@ def main() -> int:
     if not options.scripted and not os.environ.get("OPENAI_BASE_URL"):
         parser.error("--dev needs the address of a model in OPENAI_BASE_URL, or --scripted")
     model = options.model or ("scripted" if options.scripted else "gpt-4.1-nano")
-    done = dry_run(tasks, options.tasks, model, options.scripted, options.runners or 2)
+    done = dry_run(tasks, options.tasks, model, options.scripted, options.runners or 1)
     return 0 if done else 1
 
 

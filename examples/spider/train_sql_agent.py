@@ -189,7 +189,7 @@ def main() -> int:
         metavar="REGEX",
         help="which nodes are learned from; default: write, which is write_query and rewrite_query",
     )
-    parser.add_argument("--runners", type=int, help="default: 8, or 2 for tiny and --dev")
+    parser.add_argument("--runners", type=int, help="default: 8; 2 for tiny, 1 for --dev")
     parser.add_argument("--steps", type=int, default=20, help="of tiny")
     parser.add_argument("--out", type=Path, help="folder that tiny writes to")
     parser.add_argument("--dev", action="store_true", help="run a few tasks, train nothing")
@@ -209,7 +209,7 @@ def main() -> int:
             options.model,
             options.scripted,
             options.active_agent,
-            options.runners or 2,
+            options.runners or 1,
         )
         return 0 if done else 1
     if options.profile == "tiny":

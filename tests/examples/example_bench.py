@@ -1,6 +1,8 @@
 """What the tests of the examples share."""
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -49,6 +51,20 @@ class Bench:
 
 
 Start = Callable[[Callable[[dict[str, Any]], Any]], Any]
+
+
+def debug_alone(script: Path, reply: Callable[[dict[str, Any]], Any]) -> list[str]:
+    """Run an agent's own script against a scripted model; gives the lines that it prints."""
+    with EchoLLM(reply) as llm:
+        done = subprocess.run(
+            [sys.executable, script],
+            env=environment(OPENAI_BASE_URL=llm.url, AGENT_MODEL="echo"),
+            capture_output=True,
+            text=True,
+            timeout=200,
+        )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
 
 
 def environment(**variables: str) -> dict[str, str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from example_bench import EXAMPLES, environment
+from example_bench import EXAMPLES, debug_alone, environment
 
 import agl
 
@@ -257,6 +257,16 @@ async def test_agent_that_never_stops_calling_ends_without_reward(start_bench: A
 
 
 # --- the script -----------------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(240)
+def test_agent_runs_alone() -> None:
+    from calc_tasks import small_tasks
+    from scripted_llm import scripted_reply
+
+    train, test = small_tasks()
+    lines = debug_alone(FOLDER / "calc_agent.py", scripted_reply([*train, *test]))
+    assert [line[:2] for line in lines[::2]] == ["1 "] * 3
 
 
 def run_script(*arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from example_bench import EXAMPLES, environment
+from example_bench import EXAMPLES, debug_alone, environment
 
 import agl
 
@@ -329,6 +329,14 @@ async def test_model_that_cannot_be_reached_fails_the_attempt(
 
 
 # --- the scripts ----------------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(240)
+def test_agent_runs_alone(tasks: list[Any]) -> None:
+    from scripted_llm import scripted_reply
+
+    lines = debug_alone(FOLDER / "sql_agent.py", scripted_reply(tasks))
+    assert [line[:2] for line in lines[::2]] == ["1 "] * 3
 
 
 def run_script(*arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:

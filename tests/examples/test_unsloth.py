@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from example_bench import EXAMPLES, environment
+from example_bench import EXAMPLES, debug_alone, environment
 
 for module in ("agents", "mcp"):
     pytest.importorskip(module)
@@ -149,6 +149,15 @@ def test_calls_of_tools_are_found_and_written_again_as_they_were() -> None:
     assert find_calls("<tool_call> {no json} </tool_call>") == []
     assert find_calls('<tool_call> {"name": "calculate"} </tool_call>') == []
     assert find_calls("### 7 ###") == []
+
+
+@pytest.mark.timeout(240)
+def test_agent_runs_alone() -> None:
+    from math_agent import load_problems
+    from scripted_llm import scripted_reply
+
+    lines = debug_alone(FOLDER / "math_agent.py", scripted_reply(load_problems()))
+    assert [line[:2] for line in lines[::2]] == ["1 "] * 3
 
 
 def run_script(name: str, *arguments: object) -> subprocess.CompletedProcess[str]:
