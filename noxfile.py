@@ -53,7 +53,7 @@ INSTRUMENTATIONS = [
         f"openinference-instrumentation-{name}"
         for name in (
             *("openai-agents", "langchain", "anthropic", "smolagents", "autogen-agentchat"),
-            *("claude-agent-sdk", "agent-framework"),
+            *("claude-agent-sdk", "agent-framework", "mcp"),
         )
     ),
     *(
