@@ -95,6 +95,13 @@ class VERL(Algorithm):
             if value is not None and value <= 0:
                 raise ConfigError(f"VERL: {name} must be above 0; got {value!r}")
         retry: list[AttemptStatus] = list(retry_on or ["unresponsive"])  # pyright: ignore
+        ends = ("failed", "timeout", "unresponsive")
+        for status in retry:
+            if status not in ends:
+                raise ConfigError(
+                    f"VERL: retry_on has {status!r}; an attempt that did not succeed ends as one "
+                    f"of {', '.join(ends)}"
+                )
         self.rollout_config = RolloutConfig(
             timeout_seconds=rollout_timeout_seconds,
             max_attempts=max_attempts,
