@@ -61,7 +61,7 @@ async def measured(name: str, num_calls: int) -> dict[str, float]:
 
 def main() -> None:
     """Print a table."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("tracers", nargs="*", default=TRACERS)
     parser.add_argument("--calls", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=3, help="the cheapest is shown")

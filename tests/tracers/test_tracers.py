@@ -45,7 +45,7 @@ async def test_token_ids_that_the_server_sends_without_a_gateway(
 
     async def agent() -> None:
         async with openai.AsyncOpenAI(base_url=echo_llm.url, api_key="none") as client:
-            answer = await client.chat.completions.create(
+            answer: Any = await client.chat.completions.create(
                 model="echo", messages=QUESTION, extra_body=TOKENS, logprobs=True, stream=stream
             )
             if stream:

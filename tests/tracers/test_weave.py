@@ -146,7 +146,10 @@ async def test_streams_of_anthropic_keep_calls_of_tools(
     rollout = await memory_store.start_rollout(input="task")
     ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
     with EchoLLM(reply) as llm:
-        entry = {"model_name": "echo", "litellm_params": {"model": "echo", "api_base": llm.url}}
+        entry: Any = {
+            "model_name": "echo",
+            "litellm_params": {"model": "echo", "api_base": llm.url},
+        }
         proxy = agl_gateway.LLMProxy(model_list=[entry], store=InMemoryLightningStore())
         await proxy.start()
         url = proxy.as_resource().endpoint.removesuffix("/v1")

@@ -174,7 +174,7 @@ def start(library: str) -> None:
         module.anthropic_accumulator = add_event
         module.anthropic_stream_accumulator = last_message
     found: Any = getattr(module, name)
-    patcher = found() if callable(found) else found
+    patcher: Any = found() if callable(found) else found
     if patcher.attempt_patch():
         return
     parts = getattr(patcher, "patchers", [])
