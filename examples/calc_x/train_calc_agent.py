@@ -91,6 +91,8 @@ def train(model: str, num_gpus: int, tasks: Tasks, runners: int) -> None:
 class DryRun(agl.Baseline):
     """Runs the tasks once, with the gateway's model, and says what could be learned from each."""
 
+    default_adapter = "rows"
+
     async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
         """Publish the model, do what ``Baseline`` does, and show rewards and rows."""
         proxy, store = self.get_llm_proxy(), self.get_store()
@@ -121,7 +123,6 @@ def dry_run(tasks: Tasks, num_tasks: int, model: str, scripted: bool, runners: i
             algorithm=algorithm,
             n_runners=runners,
             strategy={"type": "shm", "main_thread": "algorithm"},
-            adapter="rows",
             llm_proxy=agl.LLMProxy(model_list=[{"model_name": model, "litellm_params": backend}]),
         )
         trainer.dev(calc_agent, chosen)

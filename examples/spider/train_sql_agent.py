@@ -88,18 +88,13 @@ def verl_config(profile: str, num_gpus: int) -> dict[str, Any]:
     }
 
 
-def row_adapter(active_agent: str) -> dict[str, Any]:
-    """What is learned from: the calls of the nodes whose names match."""
-    return {"type": "rows", "agent_match": active_agent}
-
-
 def train(profile: str, num_gpus: int, active_agent: str, runners: int) -> None:
     """Train with verl; needs ``agl-verl[backend]``, vLLM and a GPU."""
     train_tasks, val_tasks = load_tasks()
     trainer = agl.Trainer(
         algorithm=agl.VERL(verl_config(profile, num_gpus)),
         n_runners=runners,
-        adapter=row_adapter(active_agent),
+        adapter={"agent_match": active_agent},
     )
     trainer.fit(LitSQLAgent(), train_tasks, val_dataset=val_tasks)
 
@@ -128,13 +123,15 @@ def train_tiny(steps: int, active_agent: str, runners: int, out: Path) -> None:
         store=agl.SqliteLightningStore(out / "store.db"),
         strategy={"type": "cs", "server_port": 0},
         n_runners=runners,
-        adapter=row_adapter(active_agent),
+        adapter={"agent_match": active_agent},
     )
     trainer.fit(LitSQLAgent(max_turns=2), tasks, val_dataset=tasks)
 
 
 class DryRun(agl.Baseline):
     """Runs the tasks once, with the gateway's model, and says what could be learned from each."""
+
+    default_adapter = "rows"
 
     async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
         """Publish the model, do what ``Baseline`` does, and show rewards and rows."""
@@ -167,7 +164,7 @@ def dry_run(num_tasks: int, model: str, scripted: bool, active_agent: str, runne
             algorithm=algorithm,
             n_runners=runners,
             strategy={"type": "shm", "main_thread": "algorithm"},
-            adapter=row_adapter(active_agent),
+            adapter={"agent_match": active_agent},
             llm_proxy=agl.LLMProxy(model_list=[{"model_name": model, "litellm_params": backend}]),
         )
         trainer.dev(LitSQLAgent(), tasks)
