@@ -5,8 +5,9 @@ tasks, choose what to learn from, train, and the next version is there. A subcla
 version is served and trained. What is finished stands in ``journal.jsonl``; a run that is killed
 and started again with the same ``run_dir`` goes on behind it:
 
-- a collection that had begun goes on (rollouts have durable keys), one that had ended is not
-  repeated: the examples lie in ``iterations/NNNN/examples.jsonl``
+- a collection that had begun goes on (rollouts have durable keys; those that were cut off run
+  again), one that had ended is not repeated: its examples lie in
+  ``iterations/NNNN/examples.jsonl``
 - a training that had not ended is begun again, from the version before
 - an evaluation that had ended is not repeated
 
@@ -22,7 +23,7 @@ import time
 from abc import abstractmethod
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -414,20 +415,31 @@ class FineTuning(Algorithm):
         session = self.session
         name = f"{mode}-{version.number}"
         rounds = len(session.journal.all("given up", key=name))
-        metadata = {"algorithm": self.name, "run": session.run_id, "version": version.number}
-        try:
-            return await session.collector.collect(
-                tasks,
-                copies,
-                mode,
-                resources_id,
-                {**metadata, "step": version.number + (mode == "train")},
-                key=f"{self.name}/{session.run_id}/{name}/{rounds}",
+        key = f"{self.name}/{session.run_id}/{name}/{rounds}"
+        earlier = len(session.journal.all("collecting", key=key))
+        session.journal.append("collecting", key=key)
+        metadata = {
+            "algorithm": self.name,
+            "run": session.run_id,
+            "version": version.number,
+            "step": version.number + (mode == "train"),
+        }
+        collected = last = await session.collector.collect(
+            tasks, copies, mode, resources_id, metadata, key=key
+        )
+        # Where the run had ended in the middle of this, rollouts were cut off, or met the address
+        # of a gateway that was gone: those are drawn once more.
+        for number in range(1, earlier + 1):
+            groups = [one.group for one in last.ended if one.rollout.status != "succeeded"]
+            if not groups or self.is_budget_spent():
+                break
+            again = [tasks[group] for group in groups]
+            last = await session.collector.collect(
+                again, 1, mode, resources_id, metadata, key=f"{key}/again-{number}"
             )
-        except BaseException:
-            # The collector has cancelled what had not ended.
-            session.journal.append("given up", key=name)
-            raise
+            last.ended = [replace(one, group=groups[one.group]) for one in last.ended]
+            collected = joined(collected, last)
+        return collected
 
     async def _keep(self, collected: "Collected", step: int) -> None:
         rollouts = [one.rollout for one in collected.ended]
@@ -491,3 +503,9 @@ class FineTuning(Algorithm):
         for name, (value, least) in limits.items():
             if value is not None and value < least:
                 raise ConfigError(f"{self.name}: {name} must be at least {least}; got {value!r}")
+
+
+def joined(one: "Collected", other: "Collected") -> "Collected":
+    """Two collections as one."""
+    one.ledger.merge(other.ledger)
+    return replace(one, ended=one.ended + other.ended, seconds=one.seconds + other.seconds)

@@ -1,0 +1,110 @@
+"""A loop that trains nothing: what serves it answers from a list, and a version is a number.
+
+As a script it runs one, in a folder, to be killed: ``looping.py FOLDER URL``.
+"""
+
+import asyncio
+import contextlib
+import random
+import sys
+from pathlib import Path
+
+import aiohttp
+
+import agl
+import agl_unsloth.loop
+from agl.execution.events import ThreadingEvent
+from agl_unsloth import FineTuning, Served, Version
+from agl_unsloth.selection import nothing_selected, select_best
+
+
+@agl.rollout
+async def agent(task: str, llm: agl.LLM) -> float:
+    """1 for an answer with a 7 in it."""
+    body = {
+        "model": llm.model,
+        "messages": [{"role": "user", "content": task}],
+        **llm.sampling_parameters,
+    }
+    async with (
+        aiohttp.ClientSession(raise_for_status=True) as session,
+        session.post(f"{llm.endpoint}/chat/completions", json=body) as response,
+    ):
+        answer = await response.json()
+    return float("7" in answer["choices"][0]["message"]["content"])
+
+
+def some_number(body):
+    """What the model says: a number of two digits, by chance."""
+    return str(random.randrange(10, 100))
+
+
+class Counting(FineTuning):
+    """Serves ``url`` for every version, and counts what it is asked to train."""
+
+    name = "counting"
+
+    def __init__(self, url, *, min_reward=None, fails=False, **options):
+        super().__init__(show_progress=False, **options)
+        self.url, self.min_reward, self.fails = url, min_reward, fails
+        self.served, self.trained, self.cleaned = [], [], 0
+
+    async def prepare(self):
+        return Version(0, "start")
+
+    @contextlib.asynccontextmanager
+    async def serve(self, version):
+        self.served.append(version.ref)
+        yield Served({"model": "hosted_vllm/echo", "api_base": self.url})
+
+    def select(self, collected, iteration):
+        examples = select_best(
+            collected,
+            keep_fraction=1.0,
+            min_reward=self.min_reward,
+            max_length=None,
+            seed=f"{self.seed}/{iteration}",
+        )
+        if not examples:
+            raise nothing_selected(collected, iteration, self.min_reward)
+        return examples
+
+    async def train(self, examples, version, number):
+        if self.fails:
+            raise OSError("the disk is full")
+        lines = examples.read_text().splitlines()
+        self.trained.append((version.ref, number, len(lines)))
+        return Version(number, f"trained-{number}", {"lines": len(lines)})
+
+    async def clean_up(self):
+        self.cleaned += 1
+
+
+async def fit(algorithm, store, train, val=None, gateway=None, agent=agent):
+    """Run it with one runner beside it, over the real gateway and adapter."""
+    algorithm.set_store(store)
+    algorithm.set_adapter(agl.TraceToRows())
+    algorithm.set_llm_proxy(gateway or agl.LLMProxy())
+    runner, event = agl.LitAgentRunner(agl.OtelTracer(), grace_seconds=0.1), ThreadingEvent()
+    with runner.run_context(agent=agent, store=store):
+        running = asyncio.create_task(runner.iter(event=event))
+        try:
+            await algorithm.run(train, val)
+        finally:
+            event.set()
+            with contextlib.suppress(asyncio.CancelledError):
+                await running
+    return algorithm
+
+
+async def main(folder, url):
+    """One iteration on eight tasks, over a store that lasts."""
+    agl_unsloth.loop.SILENCE_SECONDS = 3.0
+    store = agl.SqliteLightningStore(folder / "store.db")
+    algorithm = Counting(url, iterations=1, rollouts_per_task=1, run_dir=str(folder / "run"))
+    await fit(algorithm, store, [f"task {number}" for number in range(8)])
+    await store.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1]), sys.argv[2]))

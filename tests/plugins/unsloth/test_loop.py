@@ -1,0 +1,196 @@
+"""The loop: what it writes down, what it does again after an end of any kind, what it counts."""
+
+import asyncio
+import json
+import os
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import agl
+from agl.errors import AlgorithmError
+from agl.testing.echo_llm import EchoLLM
+
+pytest.importorskip("agl_adapters")
+pytest.importorskip("agl_gateway")
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from looping import Counting, fit, some_number
+
+TASKS = ["one", "two", "three"]
+
+
+@pytest.fixture
+def llm():
+    with EchoLLM(some_number) as server:
+        yield server
+
+
+@pytest.fixture
+async def store():
+    store = agl.InMemoryLightningStore()
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+def counting(llm, tmp_path):
+    def make(**options):
+        return Counting(llm.url, **{"run_dir": str(tmp_path / "run"), **options})
+
+    return make
+
+
+def finished(tmp_path):
+    return [event for event in events(tmp_path) if event != "collecting"]
+
+
+def events(tmp_path):
+    lines = (tmp_path / "run/journal.jsonl").read_text().splitlines()
+    return [json.loads(line)["event"] for line in lines]
+
+
+async def test_every_iteration_serves_collects_and_trains_the_version_before(
+    counting, store, tmp_path
+):
+    algorithm = await fit(counting(rollouts_per_task=4), store, TASKS, ["four", "five"])
+    assert algorithm.served == ["start", "trained-1", "trained-2"]
+    assert algorithm.trained == [("start", 1, 12), ("trained-1", 2, 12)]
+    assert algorithm.cleaned == 1
+    assert finished(tmp_path) == [
+        *("begun", "evaluated", "collected", "trained"),
+        *("evaluated", "collected", "trained", "evaluated"),
+    ]
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    assert summary == json.loads(json.dumps(algorithm.summary))
+    assert (summary["iterations"], summary["model"]) == (2, "trained-2")
+    assert [version for version, _ in summary["val_rewards"]] == [0, 1, 2]
+    assert summary["calls"] == 24 + 6 == summary["calls_trained"] + 6
+    metrics = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").open()]
+    steps = [line for line in metrics if "train/lines" in line]
+    assert [(line["step"], line["examples"], line["train/lines"]) for line in steps] == [
+        (1, 12, 12),
+        (2, 12, 12),
+    ]
+    ledger = await agl.load_ledger(store)
+    ledger.check()
+    assert ledger.summary()["trained"] == 24
+    rollouts = (await store.query_rollouts()).items
+    assert Counter((r.mode, r.metadata["version"]) for r in rollouts) == {
+        ("train", 0): 12,
+        ("train", 1): 12,
+        **{("val", version): 2 for version in range(3)},
+    }
+
+
+async def test_the_examples_are_the_recorded_tokens(counting, store, tmp_path, llm):
+    await fit(counting(iterations=1, rollouts_per_task=1), store, ["one"])
+    (line,) = (tmp_path / "run/iterations/0001/examples.jsonl").read_text().splitlines()
+    example = json.loads(line)
+    sampled = [label for label in example["labels"] if label != -100]
+    assert example["input_ids"][-len(sampled) :] == sampled
+    said = llm.vocabulary.decode(sampled)
+    assert said[0].isdecimal()
+    assert "one" in " ".join(llm.vocabulary.decode(example["input_ids"][: -len(sampled)]))
+
+
+async def test_a_training_that_failed_is_done_again_and_nothing_else(counting, store, tmp_path):
+    with pytest.raises(OSError, match="disk is full"):
+        await fit(counting(fails=True), store, TASKS, ["four"])
+    before = len((await store.query_rollouts()).items)
+    algorithm = await fit(counting(iterations=1), store, TASKS, ["four"])
+    assert algorithm.trained == [("start", 1, 12)]
+    assert algorithm.served == ["trained-1"]  # for its evaluation
+    assert len((await store.query_rollouts()).items) == before + 1
+    assert algorithm.summary["calls"] == 12 + 2
+
+
+async def test_a_run_that_has_ended_goes_on_with_more_iterations(counting, store, tmp_path):
+    await fit(counting(iterations=1), store, TASKS)
+    again = await fit(counting(iterations=1), store, TASKS)
+    assert (again.served, again.trained) == ([], [])
+    more = await fit(counting(iterations=2), store, TASKS)
+    assert more.trained == [("trained-1", 2, 12)]
+    assert len(more.summary["rewards"]) == 2
+
+
+async def test_tasks_come_in_turn(counting, store):
+    tasks = [str(number) for number in range(7)]
+    await fit(
+        counting(iterations=7, tasks_per_iteration=2, rollouts_per_task=1, seed=3), store, tasks
+    )
+    inputs = Counter(rollout.input for rollout in (await store.query_rollouts()).items)
+    assert inputs == Counter(dict.fromkeys(tasks, 2))
+
+
+async def test_a_threshold_that_nothing_reached_can_be_lowered_and_new_rollouts_are_drawn(
+    counting, store, tmp_path
+):
+    with pytest.raises(AlgorithmError, match=r"no rollout reached min_reward=2: of 12 rewards"):
+        await fit(counting(min_reward=2.0), store, TASKS)
+    assert finished(tmp_path) == ["begun", "given up"]
+    ledger = await agl.load_ledger(store)
+    assert ledger.reasons() == {"below_threshold": 12}
+    algorithm = await fit(counting(iterations=1, min_reward=0.0), store, TASKS)
+    assert algorithm.trained == [("start", 1, 12)]
+    ledger = await agl.load_ledger(store)
+    ledger.check()
+    assert ledger.summary()["calls"] == 24
+
+
+async def test_without_token_ids_the_error_says_what_gives_them(counting, store):
+    gateway = agl.LLMProxy(callbacks=("logprobs",))
+    with pytest.raises(AlgorithmError, match=r"no_token_ids \(12\).*return_token_ids.*vLLM 0.10.2"):
+        await fit(counting(), store, TASKS, gateway=gateway)
+
+
+async def test_a_spent_budget_ends_the_run_with_what_it_has(counting, store, tmp_path):
+    # 12 calls an iteration: the third one gets none answered.
+    gateway = agl.LLMProxy(run_budget={"calls": 24})
+    algorithm = await fit(counting(iterations=9), store, TASKS, gateway=gateway)
+    assert algorithm.summary["iterations"] == 2
+
+
+async def test_killed_while_it_collects_it_goes_on_with_the_rollouts_that_are_there(tmp_path):
+    started = time.monotonic()
+
+    def slowly(body):
+        # The first two are answered; then nothing, until the run has been killed.
+        answered.append(body)
+        while len(answered) > 2 and not killed:
+            time.sleep(0.02)
+        return "77"
+
+    answered, killed = [], []
+    with EchoLLM(slowly) as llm:
+        script = [sys.executable, str(Path(__file__).with_name("looping.py"))]
+        command = [*script, str(tmp_path), llm.url]
+        process = await asyncio.create_subprocess_exec(*command)
+        while len(answered) < 3:
+            assert process.returncode is None
+            assert time.monotonic() < started + 60
+            await asyncio.sleep(0.05)
+        os.kill(process.pid, 9)
+        await process.wait()
+        killed.append(True)
+        assert events(tmp_path) == ["begun", "collecting"]
+        process = await asyncio.create_subprocess_exec(*command)
+        assert await process.wait() == 0
+    assert events(tmp_path)[2:] == ["collecting", "collected", "trained"]
+    store = agl.SqliteLightningStore(tmp_path / "store.db")
+    rollouts = (await store.query_rollouts()).items
+    ledger = await agl.load_ledger(store)
+    await store.close()
+    statuses = Counter(rollout.status for rollout in rollouts)
+    assert statuses["succeeded"] == 8
+    # The first two were not run again; what the kill cut off, was once.
+    first = {rollout.input for rollout in rollouts[:2]}
+    assert all(Counter(r.input for r in rollouts)[task] == 1 for task in first)
+    assert set(Counter(r.input for r in rollouts if r.status == "succeeded").values()) == {1}
+    ledger.check()
+    assert set(ledger.rollouts()) == {rollout.rollout_id for rollout in rollouts}
+    assert Counter(ledger.rollouts().values())["trained"] == 8
