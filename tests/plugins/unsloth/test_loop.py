@@ -70,7 +70,8 @@ async def test_every_iteration_serves_collects_and_trains_the_version_before(
     assert (summary["iterations"], summary["model"]) == (2, "trained-2")
     assert [version for version, _ in summary["val_rewards"]] == [0, 1, 2]
     assert summary["calls"] == 24 + 6 == summary["calls_trained"] + 6
-    metrics = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").open()]
+    lines = (tmp_path / "run/metrics.jsonl").read_text().splitlines()
+    metrics = [json.loads(line) for line in lines]
     steps = [line for line in metrics if "train/lines" in line]
     assert [(line["step"], line["examples"], line["train/lines"]) for line in steps] == [
         (1, 12, 12),
