@@ -11,8 +11,10 @@ import hmac
 import json
 import logging
 import secrets
+from bisect import bisect_left
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from agl_verl.chat import (
@@ -33,6 +35,8 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 MAX_BODY_BYTES = 2**26
+TEXTS = 2**17
+"""How many tokens' texts are kept."""
 MODEL_NAME = "policy"
 """What agents and the gateway call the model that is trained."""
 
@@ -68,6 +72,8 @@ class TokenBackend:
         self._serving = serving
         self._authorization = None if api_key is None else f"Bearer {api_key}".encode()
         self._eos = _eos_ids(serving.tokenizer)
+        # Answers repeat tokens, and decoding one takes longer than all else here.
+        self._text_of = lru_cache(TEXTS)(lambda token: serving.tokenizer.decode([token]))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -193,9 +199,7 @@ class TokenBackend:
             text=text,
             token_ids=token_ids,
             logprobs=logprobs,
-            token_texts=[self._serving.tokenizer.decode([token]) for token in token_ids]
-            if request.logprobs
-            else [],
+            token_texts=[self._text_of(token) for token in token_ids] if request.logprobs else [],
             finish_reason="tool_calls" if calls else finish,
             version=_version(output.extra_fields),
             tool_calls=calls,
@@ -209,13 +213,16 @@ class TokenBackend:
         if not stops:
             return token_ids, logprobs, False
         decode = self._serving.tokenizer.decode
-        if not any(stop in decode(token_ids, skip_special_tokens=True) for stop in stops):
-            return token_ids, logprobs, False
-        for count in range(1, len(token_ids) + 1):
+
+        def is_over(count: int) -> bool:
             text = decode(token_ids[:count], skip_special_tokens=True)
-            if any(stop in text for stop in stops):
-                return token_ids[:count], logprobs[:count], True
-        return token_ids, logprobs, False
+            return any(stop in text for stop in stops)
+
+        if not is_over(len(token_ids)):
+            return token_ids, logprobs, False
+        # Once a stop text is there it stays: the first count at which it is, by halves.
+        count = bisect_left(range(len(token_ids)), True, key=is_over)
+        return token_ids[:count], logprobs[:count], True
 
     async def _read(
         self, request: ChatRequest, token_ids: list[int]
