@@ -73,7 +73,7 @@ async def claude_code(base_url: str, question: str = QUESTION, **variables: str)
         options = sdk.ClaudeAgentOptions(
             model="echo",
             mcp_servers={"city": sdk.create_sdk_mcp_server("city", tools=[weather])},
-            allowed_tools=["mcp__city__get_weather", "Read", "Write", "Bash"],
+            allowed_tools=["mcp__city__get_weather", "Read", "Write", "Bash", "WebSearch"],
             cwd=home,
             env=claude_variables(base_url, home) | variables,
         )

@@ -1,7 +1,9 @@
 """Claude Code, whole: its own tools, its search for tools, its subagents, through the gateway."""
 
+import base64
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +21,11 @@ from agl_adapters.rows import RowSet
 
 pytest.importorskip("claude_agent_sdk")
 pytestmark = pytest.mark.timeout(120)
+PIXEL = (
+    "iVBORw0KGgoAAAANSUhEUgAAAAgAAAAICAIAAABLbSncAAAAEklEQVR4nGP4z8CAFWEXHbQSACj/P8Fu7N9hAAAAAElFTkSu"
+    "QmCC"
+)
+"""A red square."""
 
 
 @pytest.fixture(autouse=True)
@@ -85,6 +92,24 @@ async def test_a_task_with_its_own_tools_is_one_row(memory_store: InMemoryLightn
     assert len(row.call_ids) == 4
     assert row.reward == 1.0
     assert rows.ledger.exclusions == []
+
+
+async def test_an_image_that_it_reads_and_a_search_of_anthropics(
+    memory_store: InMemoryLightningStore, tmp_path: Path
+) -> None:
+    image = tmp_path / "pixel.png"
+    image.write_bytes(base64.b64decode(PIXEL))
+    turns = calls_in_turn(
+        ("WebSearch", {"query": "weather in Paris"}), ("Read", {"file_path": str(image)}), "done"
+    )
+    text, calls, rows = await run(memory_store, turns, "Look.")
+    assert text == "done"
+    search, look = (m["content"] for m in calls[-1].messages if m["role"] == "tool")
+    # It asks the model's server to search, by a call of its own; the task goes on without.
+    assert "tools that Anthropic's servers run do not exist here" in search
+    assert look[0]["image_url"]["url"].startswith("data:image/png;base64,")
+    assert {each.reason for each in rows.ledger.exclusions} == {"model_error"}
+    assert sum(len(row.call_ids) for row in rows.rows) == 3
 
 
 async def test_a_tool_that_it_has_to_search_for_first(memory_store: InMemoryLightningStore) -> None:
