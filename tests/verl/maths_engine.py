@@ -108,6 +108,7 @@ class Batch:
         self.old_BL = torch.zeros(self.mask_BL.shape)
         self.reference_BL = torch.zeros(self.mask_BL.shape)
         self.values_BL = torch.zeros(self.mask_BL.shape)
+        self.part: slice | None = None
 
     def nested(self, values: Any, dtype: Any = torch.float32) -> Any:
         """Rows of a padded tensor, cut to their lengths; or lists."""
@@ -120,6 +121,9 @@ class Batch:
 
     @property
     def mine(self) -> slice:
+        """The rows of this rank, or of a mini-batch."""
+        if self.part is not None:
+            return self.part
         size = len(self.masks) // WORLD
         return slice(RANK * size, (RANK + 1) * size)
 
@@ -142,7 +146,7 @@ class Batch:
             fields["rollout_is_weights"] = self.nested(self.importance_BL)
         if mean != "verl":
             fields[FIELD] = self.nested(loss_weights(self.rollouts, mean, constant=10.0))
-        rows = len(self.masks)
+        rows = WORLD * fields["prompts"].shape[0]
         data = TensorDict(fields, batch_size=rows // WORLD)
         tu.assign_non_tensor(
             data, temperature=1.0, global_batch_size=rows, mini_batch_size=rows, epochs=1, seed=1,
@@ -209,6 +213,16 @@ def per_token(
         return -torch.sigmoid(tau * (ratio - 1)) * 4 / tau * advantage
     if mode == "cispo":
         return -ratio.clamp(1 - LOW, 1 + HIGH).detach() * advantage * logp
+    if mode in ("dppo_tv", "dppo_kl"):
+        p, q = logp.exp().detach(), old.exp()
+        if mode == "dppo_tv":
+            moved = (p - q).abs()
+        else:
+            moved = q * (q / p).log() + (1 - q) * ((1 - q) / (1 - p)).log()
+        up = advantage > 0
+        away = torch.where(up, p > q, p < q)
+        kept = ~(away & (moved > torch.where(up, HIGH, LOW)))
+        return -advantage * ratio.clamp(max=3.0).detach() * logp * kept
     if mode == "dro":
         return -(logp * advantage - 0.5 * 0.5 * (logp - old) ** 2)
     if mode == "gpg":
@@ -321,10 +335,17 @@ def actor_cases(folder: str) -> dict[str, dict[str, float]]:
     # The control: by verl's own aggregation the gradient is another one.
     case("verl", "vanilla", "verl", False, sizes[-2], ppo_loss)
     if WORLD == 1:
+        expected = plain_gradient(model, written_out(model, batch, "vanilla", "rollout", False))
+        halves: list[dict[str, torch.Tensor]] = []
+        for batch.part in (slice(0, 6), slice(6, 12)):
+            halves.append(steps.gradient(batch.data("rollout", False), actor_loss, 3))
+        batch.part = None
+        mean = {name: (halves[0][name] + halves[1][name]) / 2 for name in expected}
+        results["mean over two mini-batches"] = compared(mean, expected)
         case("vanilla importance 4", "vanilla", "rollout", True, 4, actor_loss)
-        for mean in ("token", "constant"):
-            case(f"vanilla {mean} 4", "vanilla", mean, False, 4, actor_loss)
-    for mode in ("gspo", "geo_mean", "sapo", "cispo", "dro", "gpg"):
+        for kind in ("token", "constant"):
+            case(f"vanilla {kind} 4", "vanilla", kind, False, 4, actor_loss)
+    for mode in ("gspo", "geo_mean", "sapo", "cispo", "dppo_tv", "dppo_kl", "dro", "gpg"):
         for micro in (3, 6):
             case(f"{mode} rollout {micro}", mode, "rollout", False, micro, actor_loss)
     return results
