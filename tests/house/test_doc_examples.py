@@ -55,6 +55,7 @@ KNOWN_NEEDS = {
     "opentelemetry-util-genai",
     "pydantic-ai-slim",
     "smolagents",
+    "vllm",
 }
 STUB_AGENT = "import agl\n\n@agl.rollout\ndef agent(task, llm=None) -> float:\n    return 1.0\n"
 
