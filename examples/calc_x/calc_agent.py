@@ -118,7 +118,8 @@ async def calculator() -> AsyncGenerator[Any]:
             try:
                 await asyncio.create_task(workbench.start(), context=contextvars.Context())
             except BaseException:
-                await workbench.stop()
+                with contextlib.suppress(RuntimeError):  # it had not begun
+                    await workbench.stop()
                 raise
             shared.workbench = workbench
         shared.num_users += 1

@@ -15,6 +15,16 @@ from typing import Any
 MAX_CHARS = 1000
 MAX_BITS = 2000
 """Of an integer: about 600 digits."""
+MAX_DIGITS = 15
+"""To which a number is rounded."""
+
+
+def _round(value: float, digits: int = 0) -> float:
+    # Python would make a number with as many digits as it is asked to cut off.
+    if abs(digits) > MAX_DIGITS:
+        raise ValueError(f"round takes at most {MAX_DIGITS} digits")
+    return round(value, digits)
+
 
 OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.Add: operator.add,
@@ -33,7 +43,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "floor": math.floor,
     "max": max,
     "min": min,
-    "round": round,
+    "round": _round,
     "sqrt": math.sqrt,
 }
 

@@ -20,6 +20,10 @@ ROW_LIMIT = 10_000
 VALUE_LIMIT_BYTES = 100_000
 """Of a string, a blob or a row; it also bounds how long one SQL function can take."""
 
+SIZE_LIMIT_BYTES = 10_000_000
+"""Of all rows together."""
+COLUMN_LIMIT = 500
+
 Row = tuple[object, ...]
 
 # Everything else is refused: writing, ATTACH, PRAGMA, loading extensions.
@@ -81,11 +85,19 @@ def run_query(
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, VALUE_LIMIT_BYTES)
         connection.setlimit(sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, 200)
         connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_COLUMN, COLUMN_LIMIT)
         connection.set_authorizer(_authorise)
         connection.set_progress_handler(lambda: time.monotonic() > deadline, 1000)
         try:
             cursor = connection.execute(query)
-            rows = cursor.fetchmany(row_limit + 1)
+            rows, size = [], 0
+            for row in cursor:
+                rows.append(row)
+                size += sum(len(value) for value in row if isinstance(value, str | bytes))
+                if len(rows) > row_limit:
+                    raise QueryError(f"more than {row_limit} rows")
+                if size > SIZE_LIMIT_BYTES:
+                    raise QueryError(f"more than {SIZE_LIMIT_BYTES} bytes")
         except (sqlite3.Error, sqlite3.Warning, ValueError) as error:
             # ValueError: a NUL character in the query.
             if time.monotonic() > deadline:
@@ -93,8 +105,6 @@ def run_query(
             raise QueryError(f"{type(error).__name__}: {error}") from error
         if cursor.description is None:
             raise QueryError("that is no query: it returns no columns")
-        if len(rows) > row_limit:
-            raise QueryError(f"more than {row_limit} rows")
         return QueryResult([column[0] for column in cursor.description], rows)
 
 
