@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from agl.collect import Collected
     from agl_unsloth.azure_deployments import Deployments
     from agl_unsloth.azure_jobs import Jobs
+    from agl_unsloth.azure_keys import Keys
+    from agl_unsloth.azure_management import Management
     from agl_unsloth.azure_service import AzureService
 
 logger = logging.getLogger("agl.unsloth.azure")
@@ -233,15 +235,13 @@ class AzureSFT(PaidTraining):
         """Open the resource, and look whether key, login and names are right."""
         from agl_unsloth.azure_deployments import Deployments
         from agl_unsloth.azure_jobs import JobOptions, Jobs
-        from agl_unsloth.azure_service import AzureService, Patience, Place, needs_extra
+        from agl_unsloth.azure_keys import Keys, needs_extra
+        from agl_unsloth.azure_management import Account, Management
+        from agl_unsloth.azure_service import AzureService
+        from agl_unsloth.azure_waiting import Patience
 
-        place = Place(
-            self.endpoint,
-            self.subscription_id,
-            self.resource_group,
-            self.account_name,
-            self.api_version,
-            self.management_url,
+        account = Account(
+            self.subscription_id, self.resource_group, self.account_name, self.management_url
         )
         patience = Patience(
             poll=self.poll_seconds,
@@ -249,17 +249,21 @@ class AzureSFT(PaidTraining):
             deployment=self.deployment_timeout_seconds,
         )
         key = self.api_key or os.environ.get("AZURE_OPENAI_API_KEY") or None
+        keys = Keys(key, self.credential)
         try:
-            service = AzureService(place, key, self.credential, patience)
+            management = Management(account, keys, patience)
+            service = AzureService(self.endpoint, self.api_version, keys, patience)
         except ImportError as error:
             raise needs_extra(error) from None
         journal = self.session.journal
         job_options = JobOptions(self.suffix, self._hyperparameters(), self.seed, self.keep_files)
         self._opened = _Azure(
+            keys,
             service,
+            management,
             Jobs(service, journal, self.session.run_id, job_options),
             Deployments(
-                service,
+                management,
                 journal,
                 self.deployment_name,
                 self.max_deployments,
@@ -268,7 +272,7 @@ class AzureSFT(PaidTraining):
             ),
         )
         await service.check()
-        names = await service.list_deployments()
+        names = await management.models()
         if self.base_deployment not in names:
             raise ConfigError(
                 f"azure-sft: there is no deployment {self.base_deployment!r} in "
@@ -285,7 +289,7 @@ class AzureSFT(PaidTraining):
             {
                 "model": f"openai/{name}",
                 "api_base": f"{self.endpoint}/openai/v1",
-                "api_key": await self._azure.service.key_or_token(),
+                "api_key": await self._azure.keys.key_or_token(),
             }
         )
 
@@ -353,6 +357,7 @@ class AzureSFT(PaidTraining):
                 )
         finally:
             await opened.service.close()
+            await opened.management.close()
 
     def _bill(self, content: bytes, number: int) -> Bill:
         lines = [json.loads(line) for line in content.splitlines()]
@@ -376,7 +381,8 @@ class AzureSFT(PaidTraining):
 
     def _is_finished(self) -> bool:
         trained = self.session.journal.last("trained")
-        return trained is not None and trained["version"] >= self.iterations
+        done = trained is not None and trained["version"] >= self.iterations
+        return done or self.is_budget_spent()
 
     @property
     def _azure(self) -> "_Azure":
@@ -387,6 +393,8 @@ class AzureSFT(PaidTraining):
 class _Azure:
     """What is open while a run runs."""
 
+    keys: "Keys"
     service: "AzureService"
+    management: "Management"
     jobs: "Jobs"
     deployments: "Deployments"

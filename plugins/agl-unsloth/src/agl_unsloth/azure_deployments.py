@@ -11,7 +11,7 @@ from agl.errors import AglError, ConfigError
 from agl_unsloth.azure_errors import DeploymentFailedError
 
 if TYPE_CHECKING:
-    from agl_unsloth.azure_service import AzureService
+    from agl_unsloth.azure_management import Management
     from agl_unsloth.journal import Journal
     from agl_unsloth.versions import Version
 
@@ -22,7 +22,7 @@ class Deployments:
     """Those of one run.
 
     Args:
-        service: The resource.
+        management: Of the resource.
         journal: Of the run.
         prefix: A version's deployment is called ``PREFIX_v01`` and so on.
         most: So many exist at once.
@@ -32,14 +32,14 @@ class Deployments:
 
     def __init__(
         self,
-        service: "AzureService",
+        management: "Management",
         journal: "Journal",
         prefix: str,
         most: int,
         sku: str,
         capacity: int,
     ) -> None:
-        self._service, self._journal = service, journal
+        self._management, self._journal = management, journal
         self._prefix, self._most, self._sku, self._capacity = prefix, most, sku, capacity
 
     async def ensure(self, version: "Version") -> str:
@@ -50,7 +50,7 @@ class Deployments:
             AlgorithmError: Azure refused it, or it did not get ready.
         """
         name = f"{self._prefix}_v{version.number:02d}"
-        there = await self._service.model_of(name)
+        there = (await self._management.models()).get(name)
         if there not in (None, version.ref):
             raise ConfigError(
                 f"azure-sft: deployment {name!r} is there already, with the model {there!r} and "
@@ -63,13 +63,13 @@ class Deployments:
         try:
             if there is None:
                 logger.info("deploying %s as %s", version.ref, name)
-                await self._service.deploy(name, version.ref, self._sku, self._capacity)
-            await self._service.wait_for_deployment(name)
+                await self._management.deploy(name, version.ref, self._sku, self._capacity)
+            await self._management.wait_for(name)
         except DeploymentFailedError:
             await self._delete(name)
             raise
         except AglError:
-            if await self._service.model_of(name) is None:  # it was refused: nothing is there
+            if name not in await self._management.models():  # it was refused: nothing is there
                 self._journal.append("deployment deleted", name=name)
             raise
         return name
@@ -92,5 +92,5 @@ class Deployments:
 
     async def _delete(self, name: str) -> None:
         logger.info("deleting deployment %s", name)
-        await self._service.delete_deployment(name)
+        await self._management.delete(name)
         self._journal.append("deployment deleted", name=name)
