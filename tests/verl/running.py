@@ -150,15 +150,22 @@ def end_all(mark: str) -> list[str]:
     return sorted(left.values())
 
 
-def check(ended: Ended, steps: list[int]) -> None:
-    """What holds of every run."""
+def check(ended: Ended, steps: list[int], *, learning: int | None = None) -> None:
+    """What holds of every run.
+
+    Args:
+        ended: The run.
+        steps: Those that it was to take.
+        learning: So many of them, from the first, must have had a gradient; None: all. When every
+            rollout has the best reward, there is none.
+    """
     assert ended.code == 0, ended.log[-4000:]
     assert ended.left == [], "processes outlived the run"
     assert ended.values("training/global_step") == steps
-    assert len(ended.values("actor/grad_norm")) == len(steps)
-    for norm in ended.values("actor/grad_norm"):
-        assert math.isfinite(norm)
-        assert norm > 0
+    norms = ended.values("actor/grad_norm")
+    assert len(norms) == len(steps)
+    assert all(math.isfinite(norm) for norm in norms)
+    assert all(norm > 0 for norm in norms[:learning]), norms
     summary = ended.summary
     excluded = sum(summary["calls_excluded"].values())
     assert summary["calls"] == summary["calls_trained"] + excluded

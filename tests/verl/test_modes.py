@@ -168,7 +168,7 @@ def test_thirty_steps_learn(tmp_path):
         steps=30,
         cpu={"rollouts_per_prompt": 8, "learning_rate": 6e-3},
     )
-    check(ended, list(range(1, 31)))
+    check(ended, list(range(1, 31)), learning=10)
     check_weights(ended)
     rewards = ended.values("agl/reward/mean")
     assert rewards[0] < 0.25  # 10 of the 101 tokens are digits
