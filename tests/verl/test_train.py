@@ -5,6 +5,7 @@ arrive is verl's own measurement: the largest difference between a token's proba
 inference server and at the trainer.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -99,8 +101,7 @@ def succeeded(run: Run, steps: int) -> None:
     assert [line["training/global_step"] for line in run.steps] == list(range(1, steps + 1))
     summary = run.summary
     assert summary["steps"] == steps
-    excluded = sum(summary["calls_excluded"].values())
-    assert summary["calls"] == summary["calls_trained"] + excluded > 0
+    assert is_balanced(summary)
 
 
 def mean(numbers: list[float]) -> float:
@@ -161,31 +162,55 @@ def test_a_run_in_which_every_rollout_fails_ends_and_says_why(tmp_path):
     assert run.summary["rollouts"] == run.summary["rollouts_failed"] > 0
 
 
-@pytest.mark.long
-def test_an_interrupted_run_leaves_no_process_and_accounts_for_what_it_did(tmp_path):
+@contextlib.contextmanager
+def started(out: Path, steps: int) -> Iterator[tuple["subprocess.Popen[bytes]", str]]:
+    """A run that has done its first step, and the mark of its processes; killed in the end."""
     mark = uuid.uuid4().hex
-    log = tmp_path / "log.txt"
+    log = out / "log.txt"
     with log.open("w") as file:
         process = subprocess.Popen(
-            [sys.executable, str(SCRIPT), "--out", str(tmp_path), "--steps", "500"],
+            [sys.executable, str(SCRIPT), "--out", str(out), "--steps", str(steps)],
             env={**os.environ, MARK: mark},
             stdout=file,
             stderr=subprocess.STDOUT,
-            cwd=tmp_path,
+            cwd=out,
         )
         try:
             deadline = time.monotonic() + 900
-            while not (tmp_path / "metrics.jsonl").exists() and time.monotonic() < deadline:
+            while not (out / "metrics.jsonl").exists() and time.monotonic() < deadline:
                 assert process.poll() is None, log.read_text()[-3000:]
                 time.sleep(0.5)
-            process.send_signal(signal.SIGINT)
-            code = process.wait(180)
+            yield process, mark
         finally:
             process.kill()
             process.wait()
-    assert code != 0
+
+
+def is_balanced(summary: dict[str, Any]) -> bool:
+    excluded = sum(summary["calls_excluded"].values())
+    return summary["calls"] == summary["calls_trained"] + excluded > 0
+
+
+@pytest.mark.long
+def test_an_interrupted_run_leaves_no_process_and_accounts_for_what_it_did(tmp_path):
+    with started(tmp_path, steps=500) as (process, mark):
+        process.send_signal(signal.SIGINT)
+        assert process.wait(180) != 0
     assert not left_after(mark, 60)
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["steps"] >= 1
-    excluded = sum(summary["calls_excluded"].values())
-    assert summary["calls"] == summary["calls_trained"] + excluded > 0
+    assert is_balanced(summary)
+
+
+@pytest.mark.long
+def test_a_dead_rollout_server_ends_the_run_and_does_not_hang_it(tmp_path):
+    with started(tmp_path, steps=500) as (process, mark):
+        (server,) = [
+            process_id for process_id, line in processes(mark).items() if "InferenceServer" in line
+        ]
+        os.kill(server, signal.SIGKILL)
+        assert process.wait(600) != 0
+    assert not left_after(mark, 60)
+    log = (tmp_path / "log.txt").read_text()
+    assert "verl failed: ActorDiedError" in log or "groups in a row gave nothing" in log
+    assert is_balanced(json.loads((tmp_path / "summary.json").read_text()))
