@@ -46,6 +46,9 @@ SETTINGS = {
 """Environment variables that Weave reads at every call; those that are set already stay."""
 
 
+PLAIN = frozenset({str, int, float, bool, type(None)})
+
+
 class WeaveTracer(InstrumentedTracer):
     """Weave's integrations and ``@weave.op``; nothing is sent.
 
@@ -140,7 +143,18 @@ def local_client() -> Any:
 
     weave_client = importlib.import_module("weave.trace.weave_client")
     futures = importlib.import_module("weave.trace.concurrent.futures")
-    client = weave_client.WeaveClient("agl", "local", LocalServer(), ensure_project_exists=False)
+
+    class LocalClient(weave_client.WeaveClient):
+        """Looks for objects to save where there can be some."""
+
+        def _save_nested_objects(self, obj: Any, name: str | None = None) -> Any:
+            # Weave spends some 20 microseconds on each number: half a second on a long answer's
+            # token ids, in the agent's own thread.
+            if type(obj) in PLAIN or (type(obj) is list and all(type(i) in PLAIN for i in obj)):
+                return None
+            return super()._save_nested_objects(obj, name)
+
+    client = LocalClient("agl", "local", LocalServer(), ensure_project_exists=False)
     client.future_executor = futures.FutureExecutor(max_workers=0)
     client.future_executor_fastlane = futures.FutureExecutor(max_workers=0)
     if client._wal is not None:
