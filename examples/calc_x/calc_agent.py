@@ -8,6 +8,7 @@ import contextlib
 import contextvars
 import os
 import sys
+import warnings
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +29,10 @@ REQUEST_TIMEOUT_SECONDS = 600.0
 """Also to connect: the default of 5 seconds is short for a machine that trains."""
 CALCULATOR_TIMEOUT_SECONDS = 60.0
 """For its start, too, which takes a second on an idle machine."""
+
+
+# Behind the gateway a model has another name than the one that it is asked for by.
+warnings.filterwarnings("ignore", message="Resolved model mismatch")
 
 
 @agl.rollout
