@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from agl.serving import ServerThread
+from agl_verl.affinity import Conversations
 from agl_verl.backend import MODEL_NAME, Serving, TokenBackend
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "examples" / "quickstart"))
@@ -26,10 +27,11 @@ class Client:
 
     def __init__(self, tokenizer, words="attic garden <end>", versions=(3, 3)):
         self.token_ids = tokenizer.encode(words)
-        self.versions, self.asked = versions, []
+        self.versions, self.asked, self.ids = versions, [], []
 
     async def generate(self, request_id, *, prompt_ids, sampling_params):
         self.asked.append((prompt_ids, sampling_params))
+        self.ids.append(request_id)
         token_ids = self.token_ids[: sampling_params["max_tokens"]]
         await asyncio.sleep(0)
         return SimpleNamespace(
@@ -212,6 +214,32 @@ def test_a_call_outside_of_rollouts_is_refused_while_the_trainer_has_the_gpus(se
     assert refused.json()["error"]["code"] == "model_paused"
     is_open[0] = True
     assert post(url).status_code == 200
+
+
+def test_calls_of_one_conversation_go_to_one_server(serve, tokenizer):
+    client = Client(tokenizer, words="attic")
+    url = serve(client, conversations=Conversations())
+    first = [{"role": "user", "content": "find the cat"}]
+    then = [
+        *first,
+        {"role": "assistant", "content": "attic"},
+        {"role": "user", "content": "no cat"},
+    ]
+    other = [{"role": "user", "content": "find the attic"}]
+    for messages in (first, other, then):
+        post(url, messages=messages)
+    assert client.ids[0] == client.ids[2]
+    assert client.ids[1] != client.ids[0]
+
+
+def test_a_conversation_is_known_by_its_tokens_and_the_longest_counts():
+    known = Conversations()
+    known.add([1, 2], [3], "one")
+    known.add([1, 2, 3, 4], [5], "two")
+    assert known.find([1, 2, 3, 9], "new") == "one"
+    assert known.find([1, 2, 3, 4, 5, 6], "new") == "two"
+    assert known.find([1, 2], "new") == "new"
+    assert known.find([2, 1, 3], "new") == "new"
 
 
 def test_off_loopback_a_key_is_needed(serve):

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+from agl_verl.affinity import Conversations
 from agl_verl.chat import (
     ChatRequest,
     Choice,
@@ -56,6 +57,8 @@ class Serving:
     template_options: dict[str, Any] = field(default_factory=dict[str, Any])
     tool_parser: Any = None
     """verl's parser of tool calls; None where the model's are not known."""
+    conversations: Conversations | None = None
+    """Keeps calls of one conversation at one server; None where there is but one."""
     is_open: Callable[[], bool] = field(default=lambda: True)
     """Whether calls may come: between the rollouts of two steps the trainer may have the GPUs."""
 
@@ -181,6 +184,9 @@ class TokenBackend:
         self, request: ChatRequest, request_id: str, prompt_ids: list[int], max_tokens: int
     ) -> Choice:
         sampling = request.sampling(self._serving.defaults, max_tokens)
+        conversations = self._serving.conversations
+        if conversations is not None:
+            request_id = conversations.find(prompt_ids, request_id)
         try:
             output = await self._serving.client.generate(
                 request_id, prompt_ids=prompt_ids, sampling_params=sampling
@@ -191,6 +197,8 @@ class TokenBackend:
         token_ids, logprobs = list(output.token_ids), list(output.log_probs or [])
         ended = bool(token_ids) and token_ids[-1] in self._eos
         token_ids, logprobs, stopped = self._cut(request, token_ids, logprobs)
+        if conversations is not None:
+            conversations.add(prompt_ids, token_ids, request_id)
         text, calls = await self._read(request, token_ids)
         finish = "stop" if ended or stopped else "length"
         if stopped:

@@ -16,9 +16,11 @@ from typing import Any, TypeVar
 
 from agl.errors import AlgorithmError, ConfigError
 from agl.serving import ServerThread
+from agl_verl.affinity import Conversations
 from agl_verl.backend import MODEL_NAME, Serving, TokenBackend
 from agl_verl.messages import Backend, GroupAnswer, GroupRequest, Settle, Validated
 from agl_verl.options import Options
+from agl_verl.preflight import num_servers
 
 logger = logging.getLogger("agl.verl")
 
@@ -116,6 +118,7 @@ class AglManager:
                 **({"ignore_eos": True} if self.rollout.ignore_eos else {}),
             },
             template_options=dict(self.config.data.get("apply_chat_template_kwargs", {}) or {}),
+            conversations=Conversations() if num_servers(self.config) > 1 else None,
             is_open=self._is_open,
             tool_parser=ToolParser.get_tool_parser(tool_format, tokenizer) if tool_format else None,
         )

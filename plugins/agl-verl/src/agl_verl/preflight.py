@@ -98,11 +98,11 @@ def check_cluster(config: Any, found: Mapping[str, float]) -> None:
             )
 
 
-def check_servers(config: Any) -> None:
-    """Refuse GPUs that do not make whole rollout servers.
+def num_servers(config: Any) -> int:
+    """How many rollout servers the GPUs make.
 
     Raises:
-        ConfigError: With both numbers.
+        ConfigError: Not a whole number; the message has both.
     """
     rollout = config.actor_rollout_ref.rollout
     per_server = (
@@ -118,6 +118,7 @@ def check_servers(config: Any) -> None:
             "(actor_rollout_ref.rollout.tensor_model_parallel_size x data_parallel_size x "
             "pipeline_model_parallel_size)"
         )
+    return gpus // per_server
 
 
 def check_tasks(config: Any, num_train: int) -> None:

@@ -20,7 +20,7 @@ from agl_verl.messages import (
     Settled,
     Validated,
 )
-from agl_verl.preflight import check_servers, check_tasks, prepare_ray
+from agl_verl.preflight import check_tasks, num_servers, prepare_ray
 
 if TYPE_CHECKING:
     from agl.gateway import Gateway, ModelConfig
@@ -70,7 +70,7 @@ def verl_config(
         if str(config.trainer.default_local_dir).startswith("checkpoints/"):
             config.trainer.default_local_dir = str(folder / "checkpoints")
     check_tasks(config, len(train))
-    check_servers(config)
+    num_servers(config)  # refuses half a server
     prepare_ray(config)
     try:
         resolved: Any = OmegaConf.create(OmegaConf.to_container(config, resolve=True))
