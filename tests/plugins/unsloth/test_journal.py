@@ -34,6 +34,24 @@ def test_a_folder_has_one_run_at_a_time_and_only_a_journal_is_taken_for_one(tmp_
         Journal(tmp_path).__enter__()
 
 
+def test_a_forked_process_does_not_keep_the_folder(tmp_path):
+    reading, writing = os.pipe()
+    with Journal(tmp_path) as journal:
+        journal.append("begun")
+        child = os.fork()
+        if child == 0:
+            os.read(reading, 1)
+            os._exit(0)
+        with pytest.raises(ConfigError, match="in use"):  # still ours
+            Journal(tmp_path).__enter__()
+    with Journal(tmp_path) as journal:
+        assert journal.last("begun")
+    os.write(writing, b"x")
+    assert os.waitpid(child, 0)[1] == 0
+    os.close(reading)
+    os.close(writing)
+
+
 def test_an_entry_is_on_the_disk_when_append_returns(tmp_path):
     program = (
         "import os, sys; from pathlib import Path; from agl_unsloth.journal import Journal\n"

@@ -140,7 +140,7 @@ async def test_a_threshold_that_nothing_reached_can_be_lowered_and_new_rollouts_
     assert algorithm.trained == [("start", 1, 12)]
     ledger = await agl.load_ledger(store)
     ledger.check()
-    assert ledger.summary()["calls"] == 24
+    assert ledger.summary()["calls"] == 24 == algorithm.summary["calls"]
 
 
 async def test_without_token_ids_the_error_says_what_gives_them(counting, store):

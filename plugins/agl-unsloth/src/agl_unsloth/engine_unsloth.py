@@ -1,9 +1,12 @@
 """Training with Unsloth: fewer bytes and more speed on a GPU; it trains on a CPU, too."""
 
 import copy
+import shutil
+from pathlib import Path
 from typing import Any
 
 from agl_unsloth.options import Order
+from agl_unsloth.training import TRAINER_FOLDER
 
 
 def train(order: Order, examples: list[dict[str, Any]]) -> dict[str, Any]:
@@ -45,6 +48,7 @@ def train(order: Order, examples: list[dict[str, Any]]) -> dict[str, Any]:
     own = AutoTokenizer.from_pretrained(order.model)
     if options.load_in_4bit:
         model.save_pretrained_merged(order.out, own, save_method="merged_16bit")
+        shutil.rmtree(Path(order.out) / TRAINER_FOLDER, ignore_errors=True)
     else:
         merged = trainer.model.merge_and_unload() if options.lora_rank else trainer.model
         merged.config, merged.generation_config = config, generation

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import weakref
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -35,6 +36,7 @@ class Journal:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._file = self.path.open("a+b")
         self._lock()
+        _open.add(self)
         self._file.seek(0)
         whole = 0
         for number, line in enumerate(self._file, 1):
@@ -59,6 +61,11 @@ class Journal:
         error: BaseException | None,
         where: TracebackType | None,
     ) -> None:
+        _open.discard(self)
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the file."""
         self._file.close()
 
     def _lock(self) -> None:
@@ -91,6 +98,20 @@ class Journal:
         """All entries of this event with these values, in order."""
         wanted = {"event": event, **values}.items()
         return [entry for entry in self.entries if wanted <= _hashable(entry).items()]
+
+
+_open: "weakref.WeakSet[Journal]" = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    # A runner that was forked later and outlives a killed run must not keep its folder locked.
+    for journal in list(_open):
+        journal.close()
+    _open.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _hashable(entry: Entry) -> dict[str, Any]:

@@ -389,8 +389,10 @@ class FineTuning(Algorithm):
             examples = self.select(collected, number)
         except AlgorithmError as error:
             # Started again, the iteration shall draw new rollouts: these are accounted for.
-            session.journal.append("given up", key=f"train-{version.number}")
             await self._keep(collected, number)
+            session.journal.append(
+                "given up", key=f"train-{version.number}", totals=dict(session.totals.counts)
+            )
             if not self.is_budget_spent():
                 raise
             logger.warning("the budget is spent: %s", error)
