@@ -39,14 +39,14 @@ def verl_config(profile: str, num_gpus: int) -> dict[str, Any]:
     Args:
         profile: ``qwen`` or ``llama``.
         num_gpus: Of this machine. One needs 40 GB and keeps optimiser and weights in main memory
-            between uses; with eight everything stays on the GPUs, and a step has four times as
+            between uses; with eight everything stays on the GPUs, and a step has twice as
             many tasks.
     """
     many = num_gpus > 1
     return {
         "algorithm": {"adv_estimator": "grpo", "use_kl_in_reward": False},
         "data": {
-            "train_batch_size": 128 if many else 32,  # tasks per step
+            "train_batch_size": 64 if many else 32,  # tasks per step
             "max_prompt_length": 4096,
             "max_response_length": 2048,
         },
@@ -64,7 +64,7 @@ def verl_config(profile: str, num_gpus: int) -> dict[str, Any]:
                 "log_prob_micro_batch_size_per_gpu": 4,
             },
             "actor": {
-                "ppo_mini_batch_size": 128 if many else 32,
+                "ppo_mini_batch_size": 64 if many else 32,
                 "ppo_micro_batch_size_per_gpu": 4,
                 "optim": {"lr": 1e-6},
                 "use_kl_loss": False,

@@ -397,6 +397,7 @@ def test_configuration_is_taken_by_verl(profile: str, gpus: int) -> None:
 
     config = verl_config(profile, gpus)
     agl.VERL(config)  # it refuses keys that verl does not have
+    assert config["data"]["train_batch_size"] <= 69, "the small set has as many as a step needs"
     # Each task's rollouts make whole mini-batches on each GPU.
     rows = config["data"]["train_batch_size"] * config["actor_rollout_ref"]["rollout"]["n"]
     assert rows % gpus == 0

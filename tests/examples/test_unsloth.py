@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from example_bench import EXAMPLES, debug_alone, environment
 
+import agl
+
 for module in ("agents", "mcp"):
     pytest.importorskip(module)
 
@@ -149,6 +151,20 @@ def test_calls_of_tools_are_found_and_written_again_as_they_were() -> None:
     assert find_calls("<tool_call> {no json} </tool_call>") == []
     assert find_calls('<tool_call> {"name": "calculate"} </tool_call>') == []
     assert find_calls("### 7 ###") == []
+
+
+def test_settings_for_a_gpu_are_taken_by_sft(tmp_path: Path) -> None:
+    pytest.importorskip("agl_unsloth")
+    import argparse
+
+    from sft_settings import add_options, sft
+
+    parser = argparse.ArgumentParser()
+    add_options(parser)
+    with sft(parser.parse_args(["--out", str(tmp_path)])) as (settings, problems):
+        trainer = agl.Trainer(algorithm=settings)  # it refuses options that there are not
+    assert type(trainer.algorithm).__name__ == "SFT"
+    assert len(problems) == 48
 
 
 @pytest.mark.timeout(240)
