@@ -18,33 +18,29 @@ Metrics, one JSON object per line of ``metrics.jsonl``: per iteration ``step``, 
 
 import contextlib
 import logging
-import secrets
 import time
 from abc import abstractmethod
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from agl.algorithm import Algorithm
 from agl.errors import AlgorithmError, ConfigError
 from agl.ledger import save_ledger
-from agl.types import Dataset, RolloutConfig
-from agl_unsloth.journal import Journal
+from agl.types import Dataset
+from agl_unsloth.session import Session, open_session
 from agl_unsloth.versions import Version, write_lines
 
 if TYPE_CHECKING:
-    from agl.collect import Collected, Collector
-    from agl.gateway import Gateway, ModelConfig
-    from agl.report import Report
+    from agl.collect import Collected
+    from agl.gateway import ModelConfig
 
 logger = logging.getLogger("agl.unsloth")
 
 MODEL_NAME = "policy"
 """What the gateway calls the model that is trained."""
-SILENCE_SECONDS = 60.0
-"""A rollout without a sign for so long runs again: its runner died with the run before."""
 
 
 @dataclass(frozen=True)
@@ -53,26 +49,6 @@ class Served:
 
     litellm_params: dict[str, Any]
     """For the gateway: ``model`` (as ``hosted_vllm/NAME``), ``api_base``, perhaps ``api_key``."""
-
-
-@dataclass
-class Session:
-    """What exists while a loop runs."""
-
-    folder: Path
-    run_id: str
-    journal: Journal
-    report: "Report"
-    gateway: "Gateway"
-    collector: "Collector"
-    totals: Any
-    """``agl.accounts.Totals`` of the whole run."""
-    rewards: list[float | None] = field(default_factory=list[float | None])
-    """Mean per iteration, those of earlier parts of the run too."""
-    val_rewards: list[tuple[int, float | None]] = field(
-        default_factory=list[tuple[int, float | None]]
-    )
-    """(version, mean) per evaluation."""
 
 
 class FineTuning(Algorithm):
@@ -212,17 +188,12 @@ class FineTuning(Algorithm):
         """
         if train_dataset is None or len(train_dataset) == 0:
             raise ConfigError(f"{self.name}: there are no training tasks; pass train_dataset")
-        if self.get_llm_proxy() is None:
-            raise ConfigError(
-                f"{self.name} needs a gateway that records model calls. Run: pip install "
-                "agl-gateway, or pass Trainer(llm_proxy=...)"
-            )
         start = time.perf_counter()
-        with self._open() as session:
+        with open_session(self) as session:
             self._session = session
             try:
                 version = await self.prepare()
-                self._begin(session)
+                session.begin(self.identity())
                 trained = session.journal.last("trained")
                 if trained is not None:
                     version = Version(trained["version"], trained["ref"], trained["metrics"])
@@ -233,63 +204,6 @@ class FineTuning(Algorithm):
                 self._sum_up(version, time.perf_counter() - start)
             finally:
                 await self._close(session)
-
-    @contextlib.contextmanager
-    def _open(self) -> Any:
-        from agl.accounts import Totals
-        from agl.collect import Collector
-        from agl.report import Report
-
-        folder = Path(
-            self.run_dir or Path("agl-runs") / time.strftime(f"{self.name}-%Y%m%d-%H%M%S")
-        ).resolve()
-        gateway: Any = self.get_llm_proxy()
-        retry = RolloutConfig(
-            timeout_seconds=self.rollout_timeout_seconds,
-            unresponsive_seconds=SILENCE_SECONDS,
-            max_attempts=2,
-            retry_condition=["unresponsive"],
-        )
-        with Journal(folder) as journal:
-            run_id = self._find_run(journal)
-            collections = journal.all("collected")
-            totals = [entry for entry in journal.entries if "totals" in entry]
-            with Report(
-                self.name, folder, self.iterations, len(collections), self.show_progress
-            ) as report:
-                yield Session(
-                    folder=folder,
-                    run_id=run_id,
-                    journal=journal,
-                    report=report,
-                    gateway=gateway,
-                    collector=Collector(self.get_store(), gateway, self.get_adapter(), retry),
-                    totals=Totals(totals[-1]["totals"] if totals else None),
-                    rewards=[entry["reward"] for entry in collections],
-                    val_rewards=[
-                        (entry["version"], entry["reward"]) for entry in journal.all("evaluated")
-                    ],
-                )
-
-    def _find_run(self, journal: Journal) -> str:
-        """The id of the run to continue, or a new one."""
-        begun = journal.last("begun")
-        if begun is None:
-            return secrets.token_hex(6)
-        for name, value in self.identity().items():
-            before = begun["identity"].get(name)
-            if before != value:
-                raise ConfigError(
-                    f"{self.name}: {str(journal.path.parent)!r} holds a run with another {name}: "
-                    f"{before!r} then, {value!r} now. Continue it with what it had, or give "
-                    "another run_dir"
-                )
-        return begun["run_id"]
-
-    def _begin(self, session: Session) -> None:
-        """Bind the folder to this run; not before everything was found to be right."""
-        if session.journal.last("begun") is None:
-            session.journal.append("begun", run_id=session.run_id, identity=self.identity())
 
     async def _close(self, session: Session) -> None:
         try:
