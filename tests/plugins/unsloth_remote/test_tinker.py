@@ -1,5 +1,6 @@
 """``tinker`` over the real line and Tinker's real SDK, against a local service that learns."""
 
+import copy
 import json
 import logging
 import sys
@@ -170,6 +171,16 @@ async def test_a_wrong_key_or_model_is_refused_before_any_rollout(
 ):
     with pytest.raises(ConfigError, match=message):
         await run(tinker(**options))
+    assert service.log.count("POST asample") == 0
+
+
+async def test_a_tokenizer_without_a_template_is_refused_before_any_rollout(
+    service, tinker, run, tokenizer
+):
+    bare = copy.deepcopy(tokenizer)
+    bare.chat_template = None
+    with pytest.raises(ConfigError, match=r"cannot render a conversation: .*chat_template"):
+        await run(tinker(tokenizer=bare))
     assert service.log.count("POST asample") == 0
 
 

@@ -375,11 +375,19 @@ class Tinker(PaidTraining):
 
 
 def _load_tokenizer(options: Tinker, sampler: Any) -> Any:
-    given = options.tokenizer
-    if given is None:
-        return sampler.tokenizer()
-    if not isinstance(given, str):
-        return given
-    from transformers import AutoTokenizer
+    """The tokenizer; one that cannot render a conversation is refused before any rollout."""
+    tokenizer = options.tokenizer
+    if tokenizer is None:
+        tokenizer = sampler.tokenizer()
+    elif isinstance(tokenizer, str):
+        from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(given)
+        tokenizer = AutoTokenizer.from_pretrained(tokenizer)
+    try:
+        tokenizer.apply_chat_template([{"role": "user", "content": "hello"}], tokenize=True)
+    except Exception as error:
+        raise ConfigError(
+            f"tinker: the tokenizer of {options.base_model!r} cannot render a conversation: "
+            f"{error}. Give one with a chat template as 'tokenizer' (a folder, a name, an object)"
+        ) from None
+    return tokenizer
