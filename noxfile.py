@@ -254,8 +254,9 @@ def captured_folder(session: nox.Session) -> str:
 def verl_cpu(session: nox.Session) -> None:
     """agl-verl with the real verl, without a GPU; -- --long for every trainer and estimator.
 
-    About five minutes on two idle cores, the long run about half an hour. With packages as in
-    constraints/cpu.txt, and an environment with the core alone beside it, for an agent.
+    A training run takes two minutes on two idle cores, most of it imports; here are two of them,
+    with --long a dozen more. Packages as in constraints/cpu.txt, and beside them an environment
+    with the core alone, for an agent.
     """
     session.install(TORCH)
     session.install(
