@@ -54,6 +54,7 @@ KNOWN_NEEDS = {
     "opentelemetry-exporter-otlp-proto-http",
     "opentelemetry-util-genai",
     "pydantic-ai-slim",
+    "pytest",
     "smolagents",
     "vllm",
 }
