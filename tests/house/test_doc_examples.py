@@ -29,7 +29,7 @@ PAGES = [
     *(REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md", "core/README.md")),
     *sorted((REPOSITORY / "docs").rglob("*.md")),
 ]
-LANGUAGES = {"python", "bash", "yaml", "toml", "json", "text", "mermaid"}
+LANGUAGES = {"python", "bash", "yaml", "toml", "json", "javascript", "text", "mermaid"}
 KNOWN_NEEDS = {
     "agent-framework-core",
     "agent-framework-openai",

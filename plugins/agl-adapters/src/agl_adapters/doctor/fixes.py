@@ -27,6 +27,14 @@ FIXES: dict[ExclusionReason, str] = {
     "zero_advantage": "Nothing to do for one rollout; over many, the rewards of a task's rollouts "
     "must differ",
     "not_trained_mode": "Give training tasks: 'train: FILE'",
+    "below_threshold": "Lower min_reward, or give tasks that the agent can do at times",
+    "not_selected": "Intended; a larger keep_fraction takes more",
+    "not_paired": "Run each task more often (rollouts_per_task), with rewards that tell better from "
+    "worse",
+    "rejected": "Collect nearer to the weights that are trained, or widen the limits of "
+    "algorithm.rollout_correction",
+    "unused_group": "Let rollouts fail less often, or allow older ones "
+    "(trainer.v1.sampler.max_off_policy_threshold)",
     "no_calls": "Give the agent's client the address of its LLM resource "
     "(OpenAI(base_url=llm.endpoint)), or choose a tracer that instruments the client. See: agl "
     "plugins",
