@@ -29,8 +29,8 @@ FIXES: dict[ExclusionReason, str] = {
     "not_trained_mode": "Give training tasks: 'train: FILE'",
     "below_threshold": "Lower min_reward, or give tasks that the agent can do at times",
     "not_selected": "Intended; a larger keep_fraction takes more",
-    "not_paired": "Run each task more often (rollouts_per_task), with rewards that tell better from "
-    "worse",
+    "not_paired": "Run each task more often (rollouts_per_task), with rewards that tell a better "
+    "answer from a worse one",
     "rejected": "Collect nearer to the weights that are trained, or widen the limits of "
     "algorithm.rollout_correction",
     "unused_group": "Let rollouts fail less often, or allow older ones "
