@@ -94,16 +94,16 @@ def test_critic_on_two_ranks(tmp_path):
 
 
 def test_kl_to_the_reference_policy(tmp_path):
-    ended = run(tmp_path, steps=3, cpu={"reference": True})
+    ended = run(tmp_path, steps=3, algorithm="reinforce++", cpu={"reference": True})
     check(ended, [1, 2, 3])
     check_weights(ended)
     kl = ended.values("actor/kl_loss")
     assert len(kl) == 3
-    assert kl[0] == pytest.approx(0.0, abs=1e-6)  # nothing is learnt yet: the policies are one
-    assert kl[-1] > kl[0]
+    assert kl[0] < 0.01  # the first mini-batch has none: nothing is learnt yet
+    assert kl[0] < kl[1] < kl[2]
 
 
-@pytest.mark.parametrize("algorithm", ["rloo", "reinforce++", "reinforce++-baseline", "opo"])
+@pytest.mark.parametrize("algorithm", ["reinforce++-baseline", "opo"])
 def test_estimators(tmp_path, algorithm):
     ended = run(tmp_path, steps=2, algorithm=algorithm)
     check(ended, [1, 2])
@@ -115,6 +115,7 @@ def test_rollout_correction_and_agents_that_crash(tmp_path):
     ended = run(
         tmp_path,
         steps=3,
+        algorithm="rloo",
         crash=0.3,
         cpu={"algorithm": {"rollout_correction": correction}},
     )
