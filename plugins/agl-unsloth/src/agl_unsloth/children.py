@@ -39,7 +39,8 @@ async def child(
             stdin=asyncio.subprocess.DEVNULL,
             stdout=file,
             stderr=file,
-            env={**os.environ, **(environment or {})},
+            # Unbuffered: a log is read while the command runs, and after it was killed.
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})},
             # Ctrl+C is for this process, which then ends its children in order.
             start_new_session=True,
         )
