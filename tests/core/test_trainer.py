@@ -175,3 +175,24 @@ def test_dev_refuses_a_slow_algorithm() -> None:
 
     with pytest.raises(ConfigError, match=r"Trainer\.dev runs fast algorithms only"):
         agl.Trainer(algorithm=algorithm, strategy="shm").dev(tenth, [1])
+
+
+def test_adapter_that_selects_others_than_the_agent_says_is_refused() -> None:
+    class Selecting(agl.TraceAdapter[list[str]]):
+        def __init__(self, agent_match: str | None = None) -> None:
+            self.agent_match = agent_match
+
+        def adapt(self, source: list[agl.Span], /) -> list[str]:
+            return []
+
+    class Two(agl.LitAgent[int]):
+        def rollout(self, task: int, resources: Any, rollout: Any) -> float:
+            return 1.0
+
+    def fit(adapter: Selecting) -> None:
+        trainer = agl.Trainer(algorithm="baseline", strategy=shm(), adapter=adapter)
+        trainer.fit(Two(trained_agents="write"), [1])
+
+    with pytest.raises(ConfigError, match=r"trained_agents='write'.*Selecting.*agent_match=None"):
+        fit(Selecting())
+    fit(Selecting("write"))

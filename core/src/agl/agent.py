@@ -31,7 +31,7 @@ class LitAgent(Generic[T]):
 
     Args:
         trained_agents: Regular expression: in which of several agents inside this one model calls
-            are learned from; None for all.
+            are learned from; None for all. It is the ``agent_match`` of the adapter.
     """
 
     trained_agents: str | None = None

@@ -184,9 +184,12 @@ class Trainer:
             )
         agent.set_trainer(self)
         algorithm.set_trainer(self)
-        if self.adapter is not None:
-            algorithm.set_adapter(self.adapter)
         options = {"type": algorithm.default_adapter, **algorithm.adapter_options}
+        if self.adapter is not None:
+            _check_match(self.adapter, agent.trained_agents)
+            algorithm.set_adapter(self.adapter)
+        elif agent.trained_agents is not None:
+            options["agent_match"] = agent.trained_agents
         algorithm.set_adapter_factory(
             lambda: self._build_adapter(options, algorithm.default_adapter)
         )
@@ -314,3 +317,21 @@ def _one_of(**values: T | None) -> T | None:
     if len(given) > 1:
         raise ConfigError(f"Trainer: {' and '.join(given)} are one setting; give one of them")
     return next(iter(given.values()), None)
+
+
+def _check_match(adapter: TraceAdapter[Any], trained_agents: str | None) -> None:
+    """Refuse an adapter that selects other agents than the agent says.
+
+    Raises:
+        ConfigError: It names both.
+    """
+    if trained_agents is None:
+        return
+    match = getattr(adapter, "agent_match", None)
+    found = getattr(match, "pattern", match)
+    if found != trained_agents:
+        raise ConfigError(
+            f"Trainer: the agent says trained_agents={trained_agents!r}, and the adapter "
+            f"({type(adapter).__name__}) has agent_match={found!r}. Give the adapter "
+            f"agent_match={trained_agents!r}, or leave one of the two out"
+        )

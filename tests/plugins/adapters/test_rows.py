@@ -1,5 +1,6 @@
 import pytest
 
+import agl
 from agl.adapter import CreditRule
 from agl.errors import AdapterError, ConfigError, LedgerError, UnknownComponentError
 from agl.types import Attempt, Credit, RowBreak
@@ -230,3 +231,21 @@ def test_an_excluded_call_between_two_becomes_context_of_the_second(trace) -> No
     assert reasons(result) == {"no_logprobs": 1}
     (row,) = result.rows
     assert row.loss_mask == [0, 1, 0, 0, 0, 1]
+
+
+def test_what_the_agent_says_selects_calls_where_no_adapter_is_given() -> None:
+    found = []
+
+    class Reading(agl.Algorithm):
+        default_adapter = "rows"
+
+        def run(self, train_dataset=None, val_dataset=None) -> None:
+            found.append(self.get_adapter().agent_match.pattern)
+
+    class Two(agl.LitAgent):
+        def rollout(self, task, resources, rollout) -> float:
+            return 1.0
+
+    trainer = agl.Trainer(algorithm=Reading(), strategy="shm")
+    trainer.fit(Two(trained_agents="write|check"), [1])
+    assert found == ["write|check"]

@@ -88,6 +88,7 @@ class SpanRouter(SpanProcessor):
                 "another tracer"
             )
         with self._lock:
+            provider = trace_api.get_tracer_provider()  # another runner may have set it meanwhile
             if isinstance(provider, trace_api.ProxyTracerProvider):
                 trace_api.set_tracer_provider(_own_provider())
                 provider = trace_api.get_tracer_provider()
