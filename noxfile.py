@@ -264,7 +264,9 @@ def verl_cpu(session: nox.Session) -> None:
         "./plugins/agl-adapters", "./plugins/agl-gateway", "./plugins/agl-verl[backend]",
         *TEST_TOOLS[:5], OPENAI,
     )  # fmt: skip
-    agent = Path(session.create_tmp()).resolve() / "agent"
+    # Not session.create_tmp(): it sets TMPDIR to a folder in the environment, where Ray's workers
+    # refuse to start.
+    agent = Path(session.virtualenv.location).resolve() / "agent"
     session.run("python", "-m", "venv", "--clear", str(agent))
     python = str(agent / "bin" / "python")
     session.run(python, "-m", "pip", "install", "-q", "./core", OPENAI, external=True)
