@@ -1,8 +1,9 @@
-"""What is said about installed versions."""
+"""What is said about installed versions, and about the place where Ray is to work."""
 
 import pytest
 
 from agl.errors import ConfigError
+from agl_verl.preflight import check_temporary_folder
 from agl_verl.versions import TESTED, WANTED, check_versions, untested
 
 GOOD = dict.fromkeys(WANTED, "1") | TESTED[0].versions
@@ -32,3 +33,13 @@ def test_a_missing_torch_is_to_be_installed_first():
 def test_differences_are_told_to_the_nearest_tested_set():
     assert untested(GOOD | {"verl": "0.9.0"}) == []
     assert untested(GOOD | {"ray": "2.61.0"}) == ["ray 2.61.0 (tested: 2.60.0)"]
+
+
+def test_a_temporary_folder_in_the_environment_is_refused():
+    inside = {"VIRTUAL_ENV": "/envs/a", "TMPDIR": "/envs/a/tmp"}
+    with pytest.raises(ConfigError, match=r"TMPDIR is '/envs/a/tmp'.*Set RAY_TMPDIR"):
+        check_temporary_folder(inside)
+    check_temporary_folder(inside | {"RAY_TMPDIR": "/scratch"})  # which Ray takes first
+    check_temporary_folder({"TMPDIR": "/envs/a/tmp"})
+    check_temporary_folder({"VIRTUAL_ENV": "/envs/a", "TMPDIR": "/envs/ab"})
+    check_temporary_folder({})

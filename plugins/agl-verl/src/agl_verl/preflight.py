@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from agl.errors import ConfigError
@@ -49,7 +50,7 @@ def prepare_ray(config: Any) -> None:
     """Set how many CPUs a cluster of our own declares, where the configuration does not say.
 
     Raises:
-        ConfigError: It says too few.
+        ConfigError: It says too few, or Ray's temporary folder is none that it can use.
     """
     from omegaconf import open_dict
 
@@ -58,6 +59,7 @@ def prepare_ray(config: Any) -> None:
         with open_dict(init):
             init.pop("num_cpus", None)  # Ray refuses it for a cluster that runs
         return
+    check_temporary_folder(os.environ)
     needed = needs(config).cpus
     given = init.get("num_cpus")
     if given is None:
@@ -69,6 +71,28 @@ def prepare_ray(config: Any) -> None:
             "(a declaration; processes share what the machine has): verl would wait for ever. "
             "Leave it out"
         )
+
+
+def check_temporary_folder(environment: Mapping[str, str]) -> None:
+    """Refuse a folder for Ray in which its workers end as they start, without a word to the driver.
+
+    Args:
+        environment: Variables; ``nox`` for one sets ``TMPDIR`` to a folder in its environment.
+
+    Raises:
+        ConfigError: Ray's temporary folder is in the virtual environment.
+    """
+    root = environment.get("VIRTUAL_ENV")
+    for name in ("RAY_TMPDIR", "TMPDIR"):
+        folder = environment.get(name)
+        if folder is None:
+            continue
+        if root and Path(folder).resolve().is_relative_to(Path(root).resolve()):
+            raise ConfigError(
+                f"{name} is {folder!r}, in the virtual environment: Ray's workers do not start "
+                f"there, and verl would wait for ever. Set RAY_TMPDIR to a folder outside of it"
+            )
+        return  # Ray looks at the first that is set
 
 
 def check_cluster(config: Any, found: Mapping[str, float]) -> None:
