@@ -10,6 +10,8 @@ import torch
 
 from agl_unsloth.options import Order, TrainingOptions
 
+pytestmark = pytest.mark.timeout(900)
+
 LEARNING_RATE = 1e-3
 SFT = [
     # Two calls in one row, one call, one call of several tokens; lengths differ.
