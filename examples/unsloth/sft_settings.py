@@ -66,6 +66,7 @@ def sft(options: argparse.Namespace) -> Generator[tuple[dict[str, Any], list[Mat
             "rollouts_per_task": 8,
             "max_tokens": 16,
             "eval_temperature": 1.0,
+            "eval_copies": 2,
             "torch_threads": 1,
         }
         yield settings, tiny_problems()

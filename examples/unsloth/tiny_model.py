@@ -1,7 +1,7 @@
 """A language model small enough to fine-tune on a CPU, which adds numbers with the calculator.
 
-Before the run it is taught, in seconds, to call the tool and to repeat what it returns; two thirds
-of the calls that it sees have wrong numbers. So it answers in the right form and mostly wrong, and
+Before the run it is taught, in seconds, to call the tool and to repeat what it returns; half of the
+calls that it sees have numbers drawn by chance. So it answers in the right form and mostly wrong, and
 fine-tuning on its own right answers has something to find.
 """
 
@@ -12,8 +12,8 @@ from typing import Any
 from math_agent import INSTRUCTIONS, MathProblem
 
 NUMBERS = range(1, 6)
-WARM_UP_STEPS = 200
-SHARE_RIGHT = 1 / 3
+WARM_UP_STEPS = 300
+SHARE_RIGHT = 1 / 2
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}"

@@ -192,8 +192,8 @@ def check_run(done: subprocess.CompletedProcess[str], folder: Path, iterations: 
     found = re.findall(r"validation of version (\d+): ([\d.]+)", done.stdout)
     rewards = {int(version): float(reward) for version, reward in found}
     assert set(rewards) >= {0, iterations}
-    # 25 problems at each end: a sampled answer for each, so a rise of three problems.
-    assert rewards[iterations] > rewards[0] + 0.1
+    # Seen: rises of 0.38, 0.50 and 0.64, from 50 sampled answers at each end.
+    assert rewards[iterations] > rewards[0] + 0.2
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["calls"] == summary["calls_trained"] + sum(summary["calls_excluded"].values())
     assert summary["calls_excluded"]["below_threshold"] > 0
@@ -205,9 +205,9 @@ def check_run(done: subprocess.CompletedProcess[str], folder: Path, iterations: 
 def test_tiny_model_is_fine_tuned_all_in_one(tmp_path: Path) -> None:
     pytest.importorskip("trl")
     done = run_script(
-        "sft_allinone.py", "--tiny", "--runners", 1, "--out", tmp_path, "--iterations", 2
+        "sft_allinone.py", "--tiny", "--runners", 1, "--out", tmp_path, "--iterations", 1
     )
-    check_run(done, tmp_path, 2)
+    check_run(done, tmp_path, 1)
 
 
 @pytest.mark.slow
@@ -234,10 +234,10 @@ def test_tiny_model_is_fine_tuned_by_three_processes(tmp_path: Path) -> None:
         )
         try:
             done = run_script(
-                "sft_algorithm.py", "--tiny", "--url", url, "--out", tmp_path, "--iterations", 2
+                "sft_algorithm.py", "--tiny", "--url", url, "--out", tmp_path, "--iterations", 1
             )
         finally:
             runners.send_signal(signal.SIGINT)
             runners.wait(timeout=30)
             store.send_signal(signal.SIGINT)
-    check_run(done, tmp_path, 2)
+    check_run(done, tmp_path, 1)
