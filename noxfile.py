@@ -63,6 +63,8 @@ INSTRUMENTATIONS = [
 ]
 UNSLOTH = ["unsloth==2026.10.9", "unsloth_zoo==2026.10.9"]
 UNSLOTH_NEEDS = ["adapters", "gateway", "torch", "unsloth"]
+# What CI runs after the tests, each in an environment of its own, as their pins differ.
+REAL_LIBRARIES = ("litellm", "remote-trainers", "tracers-short", "sft-trl", "unsloth", "verl-cpu")
 PLUGINS = sorted(str(path.parent) for path in Path("plugins").glob("*/pyproject.toml"))
 
 
@@ -158,7 +160,7 @@ def tests(session: nox.Session) -> None:
         *session.posargs, env=environment,
     )  # fmt: skip
     if os.environ.get("CI"):
-        for name in ("lint", "imports", "types", "litellm"):
+        for name in ("lint", "imports", "types", *REAL_LIBRARIES):
             session.notify(name)
 
 
@@ -279,10 +281,18 @@ def verl_cpu(session: nox.Session) -> None:
 
 @nox.session(name="sft-trl")
 def sft_trl(session: nox.Session) -> None:
-    """SFT and DPO with TRL on a CPU: a step against one written by hand, whole runs, a kill."""
+    """SFT and DPO with TRL on a CPU: a step against one written by hand, whole runs, a kill.
+
+    And the tiny math agent of examples/unsloth.
+    """
     install_all(session)
-    session.install("./plugins/agl-unsloth[trl]", "trl==1.16.0", *TEST_TOOLS[:3], OPENAI)
+    session.install("./plugins/agl-unsloth[trl]", "trl==1.16.0", *TEST_TOOLS[:3])
+    session.install(*(name for name in TRACED_FRAMEWORKS if name.startswith("openai")), MCP)
     train_with(session, "trl")
+    session.run(
+        "pytest", "-W", "default", "tests/examples/test_unsloth.py", "-k", "all_in_one",
+        env={"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
+    )  # fmt: skip
 
 
 @nox.session
@@ -360,6 +370,7 @@ def types(session: nox.Session) -> None:
     """pyright: strict in the core, standard in the plugins."""
     # Editable: pyright must not see every class twice, here and in site-packages.
     install_all(session, "--editable")
+    session.install("--editable", "./plugins/agl-unsloth[azure,tinker]")
     session.install("pyright>=1.1.400", OPENAI, "pytest>=8.3", "pytest-asyncio>=0.25")
     session.run("pyright")
 

@@ -1,8 +1,8 @@
 """A language model small enough to fine-tune on a CPU, which adds numbers with the calculator.
 
 Before the run it is taught, in seconds, to call the tool and to repeat what it returns; half of the
-calls that it sees have numbers drawn by chance. So it answers in the right form and mostly wrong, and
-fine-tuning on its own right answers has something to find.
+calls that it sees have numbers drawn by chance. So it answers in the right form and mostly wrong,
+and fine-tuning on its own right answers has something to find.
 """
 
 import random
