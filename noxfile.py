@@ -272,6 +272,8 @@ def verl_cpu(session: nox.Session) -> None:
     session.run("python", "-m", "venv", "--clear", str(agent))
     python = str(agent / "bin" / "python")
     session.run(python, "-m", "pip", "install", "-q", "./core", OPENAI, external=True)
+    session.install("pyright>=1.1.400")
+    session.run("pyright", "-p", "plugins/agl-verl")
     # verl, Ray and transformers warn; their warnings are not ours to mend.
     session.run(
         "pytest", "-W", "default", "tests/verl", *session.posargs,

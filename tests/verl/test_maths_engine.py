@@ -50,7 +50,7 @@ def gradients(model: Path, file: Path, ranks: int) -> dict[str, dict[str, float]
     return json.loads(file.read_text())
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_gradient_is_that_of_the_whole_batch(model: Path, tmp_path: Path, ranks: int) -> None:
     results = gradients(model, tmp_path / "results.json", ranks)
     by_rows = results.pop("verl")

@@ -97,14 +97,9 @@ def run(out: Path, monkeypatch: pytest.MonkeyPatch, algorithm: str) -> list[dict
     return [json.loads(line) for line in record.read_text().splitlines()]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(
-    "algorithm",
-    [
-        pytest.param(name, marks=[] if name == "ppo" else pytest.mark.long)
-        for name in sorted(REFERENCES)
-    ],
-)
+@pytest.mark.parametrize("algorithm", sorted(REFERENCES))
 def test_a_run_trains_on_what_numpy_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, algorithm: str
 ) -> None:

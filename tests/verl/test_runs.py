@@ -32,6 +32,7 @@ def short(tmp_path_factory):
     return run(tmp_path_factory.mktemp("short"), steps=3)
 
 
+@pytest.mark.long
 def test_three_steps_train_and_leave_no_process(short):
     check(short, [1, 2, 3])
     # 3 steps of 4 tasks of 4 rollouts of 2 calls.
@@ -40,10 +41,12 @@ def test_three_steps_train_and_leave_no_process(short):
     assert short.summary["rollouts_failed"] == 0
 
 
+@pytest.mark.long
 def test_the_server_has_the_trainers_weights_in_every_step(short):
     check_weights(short)
 
 
+@pytest.mark.long
 def test_nothing_is_stale_in_the_mode_sync(short):
     assert short.values("training/off_policy/trajectory_staleness/max") == [0, 0, 0]
 
