@@ -28,7 +28,7 @@ TEST_TOOLS = [
     "pyarrow>=17",
 ]
 # Three on two cores: tests wait more than they compute.
-PARALLEL = ("-n", "3", "--dist", "loadfile")
+PARALLEL = ("-n", "3", "--dist", "worksteal")
 # What `docs/reference/frameworks.md` is about; pinned, as that page names versions.
 TRACED_FRAMEWORKS = [
     "openai==3.52.0",

@@ -166,7 +166,7 @@ def test_template_that_cannot_be_read_is_refused_before_anything_runs(fit, worke
 def test_edit_that_breaks_the_template_is_dropped_and_the_others_run(
     world, fit, worker, options, tmp_path
 ) -> None:
-    answer, edits = world.Proposer(1, repeatable=True), 0
+    answer, edits = world.Proposer(1, hit_rate=1.0, repeatable=True), 0
 
     def break_some(body: dict[str, Any]) -> str:
         nonlocal edits
