@@ -1,6 +1,7 @@
 """Runs tasks through the store and reads back what came of them: rewards, rows, ledger."""
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -8,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from agl.emitter import find_final_reward
-from agl.errors import ConfigError
+from agl.errors import ConfigError, InvalidTransitionError
 from agl.types import (
     EnqueueRolloutRequest,
     Exclusion,
@@ -186,7 +187,8 @@ class Collector:
         over = {rollout.rollout_id for rollout in ended}
         for rollout_id in rollout_ids:
             if rollout_id not in over:
-                await self._store.update_rollout(rollout_id, status="cancelled")
+                with contextlib.suppress(InvalidTransitionError):  # it has ended meanwhile
+                    await self._store.update_rollout(rollout_id, status="cancelled")
 
     async def _read(self, rollout: Rollout, ledger: Ledger) -> Ended:
         spans = await self._store.query_spans(rollout.rollout_id)
