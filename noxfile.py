@@ -29,6 +29,7 @@ TEST_TOOLS = [
 ]
 # Three on two cores: tests wait more than they compute.
 PARALLEL = ("-n", "3", "--dist", "worksteal")
+TRAINING = ("-n", "2", "--dist", "worksteal")
 # What `docs/reference/frameworks.md` is about; pinned, as that page names versions.
 TRACED_FRAMEWORKS = [
     "openai==3.52.0",
@@ -175,9 +176,11 @@ def litellm(session: nox.Session) -> None:
 def remote_trainers(session: nox.Session) -> None:
     """Azure OpenAI and Tinker: their SDKs against servers on this machine. Needs no account."""
     packages = ["./core[testing]", "./plugins/agl-adapters", "./plugins/agl-gateway"]
-    session.install(*packages, "./plugins/agl-unsloth[azure,tinker]", *TEST_TOOLS[:3])
+    session.install(*packages, "./plugins/agl-unsloth[azure,tinker]", *TEST_TOOLS[:4])
     environment = {"AGL_STRICT_PLUGINS": "1", "HF_HUB_OFFLINE": "1"}
-    session.run("pytest", "tests/plugins/unsloth_remote", *session.posargs, env=environment)
+    session.run(
+        "pytest", *PARALLEL, "tests/plugins/unsloth_remote", *session.posargs, env=environment
+    )
 
 
 TRACERS = ("otel", "agentops", "openinference", "otel-genai", "weave")
@@ -276,7 +279,8 @@ def verl_cpu(session: nox.Session) -> None:
     session.run("pyright", "-p", "plugins/agl-verl")
     # verl, Ray and transformers warn; their warnings are not ours to mend.
     session.run(
-        "pytest", "-W", "default", "tests/verl", *session.posargs,
+        "pytest", "-n", "2", "--dist", "loadgroup", "-W", "default", "tests/verl",
+        *session.posargs,
         env={"AGL_CORE_PYTHON": python, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
     )  # fmt: skip
 
@@ -288,13 +292,11 @@ def sft_trl(session: nox.Session) -> None:
     And the tiny math agent of examples/unsloth.
     """
     install_all(session)
-    session.install("./plugins/agl-unsloth[trl]", "trl==1.16.0", *TEST_TOOLS[:3])
+    session.install("./plugins/agl-unsloth[trl]", "trl==1.16.0", *TEST_TOOLS[:4])
     session.install(*(name for name in TRACED_FRAMEWORKS if name.startswith("openai")), MCP)
-    train_with(session, "trl")
-    session.run(
-        "pytest", "-W", "default", "tests/examples/test_unsloth.py", "-k", "all_in_one",
-        env={"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
-    )  # fmt: skip
+    train_with(
+        session, "trl", "tests/examples/test_unsloth.py::test_tiny_model_is_fine_tuned_all_in_one"
+    )
 
 
 @nox.session
@@ -314,15 +316,15 @@ def unsloth(session: nox.Session) -> None:
     )  # fmt: skip
     session.run("pip", "uninstall", "--yes", "torchvision")
     session.install("./core[testing]", *(f"./plugins/agl-{name}" for name in UNSLOTH_NEEDS))
-    session.install(*TEST_TOOLS[:3], OPENAI)
+    session.install(*TEST_TOOLS[:4], OPENAI)
     train_with(session, "unsloth")
 
 
-def train_with(session: nox.Session, engine: str) -> None:
+def train_with(session: nox.Session, engine: str, *more: str) -> None:
     """Run the tests that train. The libraries' own warnings are not ours to mend."""
     session.run(
-        "pytest", "-W", "default", "tests/unsloth", "--engine", engine, "--durations=0",
-        *session.posargs,
+        "pytest", *TRAINING, "-W", "default", "tests/unsloth", *more, "--engine", engine,
+        "--durations=0", *session.posargs, env={"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
     )  # fmt: skip
 
 

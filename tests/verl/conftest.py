@@ -19,7 +19,13 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "long: minutes each; run with --long")
 
 
+WITH_RAY = ("test_runs", "test_train", "test_modes", "test_maths_run")
+
+
 def pytest_collection_modifyitems(config, items):
+    for item in items:  # for --dist loadgroup: one cluster of Ray at a time
+        file = item.path.stem
+        item.add_marker(pytest.mark.xdist_group("ray" if file in WITH_RAY else file))
     if not config.getoption("--long", default=False):
         for item in items:
             if "long" in item.keywords:
