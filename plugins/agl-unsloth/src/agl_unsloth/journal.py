@@ -62,6 +62,8 @@ class Journal:
         where: TracebackType | None,
     ) -> None:
         _open.discard(self)
+        # Also where a process that was forked a moment ago has not closed its copy yet.
+        self._flock("LOCK_UN")
         self.close()
 
     def close(self) -> None:
@@ -69,17 +71,20 @@ class Journal:
         self._file.close()
 
     def _lock(self) -> None:
+        try:
+            self._flock("LOCK_EX", "LOCK_NB")
+        except OSError:
+            self._file.close()
+            raise ConfigError(
+                f"{str(self.path.parent)!r} is in use by another run. Wait for its end, or "
+                "give another run_dir"
+            ) from None
+
+    def _flock(self, *operations: str) -> None:
         with contextlib.suppress(ImportError):  # Windows has no fcntl; there nothing guards
             import fcntl
 
-            try:
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                self._file.close()
-                raise ConfigError(
-                    f"{str(self.path.parent)!r} is in use by another run. Wait for its end, or "
-                    "give another run_dir"
-                ) from None
+            fcntl.flock(self._file, sum(getattr(fcntl, name) for name in operations))
 
     def append(self, event: str, **values: Any) -> Entry:
         """Add an entry; it is on the disk when this returns."""
