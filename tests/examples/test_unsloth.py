@@ -193,7 +193,7 @@ def check_run(done: subprocess.CompletedProcess[str], folder: Path, iterations: 
     rewards = {int(version): float(reward) for version, reward in found}
     assert set(rewards) >= {0, iterations}
     # Seen: rises of 0.38, 0.50 and 0.64, from 50 sampled answers at each end.
-    assert rewards[iterations] > rewards[0] + 0.2
+    assert rewards[iterations] > rewards[0] + 0.25
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["calls"] == summary["calls_trained"] + sum(summary["calls_excluded"].values())
     assert summary["calls_excluded"]["below_threshold"] > 0

@@ -146,7 +146,7 @@ async def test_sft_learns_and_goes_on_after_a_kill_in_its_second_training(learn,
             assert needed in card
 
 
-async def test_dpo_learns_from_pairs_of_siblings(learn, engine):
+async def test_dpo_learns_from_pairs_of_siblings(learn):
     summary = learn("dpo", **DPO)
     examples = learn.folder / "run/iterations/0001/examples.jsonl"
     pairs = [json.loads(line) for line in examples.read_text().splitlines()]
@@ -157,8 +157,9 @@ async def test_dpo_learns_from_pairs_of_siblings(learn, engine):
     assert set(ledger.rollouts()) == {rollout.rollout_id for rollout in rollouts}
     assert {"not_paired", "not_trained_mode"} <= set(ledger.reasons())
     trained = {(part.rollout_id, part.call_id) for part in ledger.trained}
-    assert 0 < len(trained) <= 2 * len(pairs)  # a call stands in several pairs
+    # A call stands in several pairs; in its rollout it is the one with this prompt.
+    sides = ("chosen", "rejected")
+    calls = {(pair[f"{side}_rollout_id"], *pair["prompt_ids"]) for pair in pairs for side in sides}
+    assert len(trained) == len(calls)
     (_, first), (_, last) = summary["val_rewards"]
-    if engine == "unsloth" and last <= first + 0.05:
-        pytest.xfail(f"one iteration from random weights is not always enough: {first} -> {last}")
     assert last > first + 0.05, summary["val_rewards"]
