@@ -9,6 +9,7 @@ answer.
 import asyncio
 import json
 import re
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -64,7 +65,8 @@ class EchoLLM:
             string, an assistant message (with ``tool_calls``, ``reasoning_content``), or a
             ``RawReply``. Called in the server's thread.
         models: What ``/v1/models`` lists; any model name is answered.
-        latency_seconds: Wait before the answer, and between the chunks of a stream.
+        latency_seconds: Wait at least so long before the answer, and between the chunks of a
+            stream.
         model_version: Sent as ``weight_versions`` to requests with ``return_weight_versions``.
     """
 
@@ -140,8 +142,7 @@ class EchoLLM:
         self.requests.append(request)
         number = len(self.requests)
         reply = self.reply(request)
-        if self.latency_seconds:
-            await asyncio.sleep(self.latency_seconds)
+        await self._wait()
         if isinstance(reply, RawReply):
             await _send(send, reply.status, reply.body, reply.content_type)
             return
@@ -160,8 +161,13 @@ class EchoLLM:
     async def _paced(self, chunks: Iterator[dict[str, Any]]) -> AsyncIterator[bytes]:
         for chunk in chunks:
             yield b"data: " + _json(chunk) + b"\n\n"
-            if self.latency_seconds:
-                await asyncio.sleep(self.latency_seconds)
+            await self._wait()
+
+    async def _wait(self) -> None:
+        """Let ``latency_seconds`` pass: all of it, where an event loop's timer may be early."""
+        end = time.perf_counter() + self.latency_seconds
+        while (left := end - time.perf_counter()) > 0:  # noqa: ASYNC110 - no event ends it
+            await asyncio.sleep(left)
 
 
 class _Answer:
