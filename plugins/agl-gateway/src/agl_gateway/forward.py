@@ -1,7 +1,6 @@
 """Brings the answer of a backend to the agent, whole or as a stream."""
 
 import re
-import time
 from collections.abc import Callable, Mapping
 
 from agl_gateway.answers import assemble
@@ -83,7 +82,7 @@ async def _relay_stream(
             tail = (tail + chunk)[-_DONE_LENGTH:]
             if passed := exchange.chunk(chunk):
                 if record.first_token_time is None:
-                    record.first_token_time = time.time()
+                    record.first_token_time = record.now()
                 await reply.write(passed)
     except BrokenOffError as error:
         failure = f"the backend broke off the stream: {error}"

@@ -52,6 +52,7 @@ class CallRecord:
     """
 
     __slots__ = (
+        "_started",
         "answer",
         "chunks",
         "end_time",
@@ -70,6 +71,7 @@ class CallRecord:
         self.operation = "chat"
         self.provider = "openai"
         self.start_time = time.time()
+        self._started = time.perf_counter()
         self.first_token_time: float | None = None
         self.end_time: float | None = None
         self.request = b""
@@ -82,11 +84,15 @@ class CallRecord:
         """What the agent got."""
         self.error: str | None = None
 
+    def now(self) -> float:
+        """The time, on a clock that began with this call and that nobody sets meanwhile."""
+        return self.start_time + time.perf_counter() - self._started
+
     def end(self, error: str | None) -> bool:
         """The call is over; False when it was already."""
         if self.end_time is not None:
             return False
-        self.end_time = time.time()
+        self.end_time = self.now()
         self.error = error
         return True
 
