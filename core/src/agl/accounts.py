@@ -23,8 +23,6 @@ class Weighed:
     """Only the calls with an advantage."""
     advantages: list[Advantage]
     """One per call."""
-    rollout: "Ended"
-    """Where it comes from."""
 
 
 def usable_rows(collected: "Collected") -> list[tuple["Ended", list[tuple[int, TrainingRow]]]]:
@@ -62,16 +60,16 @@ def weigh(collected: "Collected", normalise_std: bool) -> list[Weighed]:
     for siblings in groups.values():
         rows_G = [[row for _, row in numbered] for _, numbered in siblings]
         advantages_G = sibling_advantages(rows_G, normalise_std)
-        for (one, numbered), advantages in zip(siblings, advantages_G, strict=True):
+        for (_, numbered), advantages in zip(siblings, advantages_G, strict=True):
             for (number, row), of_calls in zip(numbered, advantages, strict=True):
-                kept = _weigh(one, row, of_calls, number, collected.ledger)
+                kept = _weigh(row, of_calls, number, collected.ledger)
                 if kept is not None:
                     weighed.append(kept)
     return weighed
 
 
 def _weigh(
-    one: "Ended", row: TrainingRow, advantages: Sequence[Advantage], number: int, ledger: Ledger
+    row: TrainingRow, advantages: Sequence[Advantage], number: int, ledger: Ledger
 ) -> Weighed | None:
     """What of a row is trained; the calls without advantage are excluded."""
     kept = [n for n, advantage in enumerate(advantages) if advantage.value != 0.0]
@@ -92,7 +90,7 @@ def _weigh(
         return None
     row, given = row.only(kept), [advantages[n] for n in kept]
     ledger.train(row, given, number)
-    return Weighed(row, given, one)
+    return Weighed(row, given)
 
 
 def _reason(one: "Ended", row: TrainingRow) -> tuple[ExclusionReason, str] | None:
