@@ -24,6 +24,7 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
+JSON, EVENTS = b"application/json", b"text/event-stream"
 CLIENT_GONE = 499
 """Status of an answer that nobody waits for (nginx's number)."""
 
@@ -33,18 +34,40 @@ async def answer(
 ) -> None:
     """Send an error in the form that every route uses."""
     body = json.dumps({"detail": detail, "error_type": error_type}).encode()
-    await send(
-        {
-            "type": "http.response.start",
-            "status": status,
-            "headers": [
-                (b"content-type", b"application/json"),
-                (b"content-length", str(len(body)).encode()),
-                *headers,
-            ],
-        }
-    )
+    await send_whole(send, status, body, JSON, *headers)
+
+
+async def read_body(receive: Receive, limit: int) -> bytes:
+    """The whole body of a request.
+
+    Raises:
+        OverflowError: It has more than ``limit`` bytes.
+    """
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > limit:
+            raise OverflowError(f"the request body is larger than {limit} bytes")
+        if not message.get("more_body"):
+            return b"".join(parts)
+
+
+async def send_whole(
+    send: Send, status: int, body: bytes, kind: bytes, *headers: tuple[bytes, bytes]
+) -> None:
+    """An answer in one go; ``kind`` is its media type."""
+    length = (b"content-length", str(len(body)).encode())
+    await begin(send, status, kind, length, *headers)
     await send({"type": "http.response.body", "body": body})
+
+
+async def begin(send: Send, status: int, kind: bytes, *headers: tuple[bytes, bytes]) -> None:
+    """Begin an answer; its body follows."""
+    given = [(b"content-type", kind), *headers]
+    await send({"type": "http.response.start", "status": status, "headers": given})
 
 
 def header(scope: Scope, name: bytes) -> bytes:

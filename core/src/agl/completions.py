@@ -1,16 +1,23 @@
-"""The wire: what a chat completion request may hold, and how answers, chunks and errors look.
+"""Chat completions as a server of a model speaks them: requests, prompts, answers, refusals.
+
+For the servers of plugins, which stand behind a gateway; what each can do is in the fields of its
+subclass of ``ChatRequest``.
 
 Answers are OpenAI's, with vLLM's additions: ``prompt_token_ids`` at the top (in a stream: in the
 first chunk of each choice), ``choices[].token_ids``, ``choices[].logprobs.content[]`` and
 ``choices[].weight_versions``. ``model_version`` at the top says the same as the last of these.
 """
 
+import contextlib
 import json
 import time
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+END_OF_STREAM = b"data: [DONE]\n\n"
 
 
 class RequestError(Exception):
@@ -43,14 +50,12 @@ class StreamOptions(BaseModel):
 
 
 class ChatRequest(BaseModel):
-    """A chat completion request. What the server cannot do is refused, not left out silently."""
+    """The fields that every server takes. What one cannot do is refused, not left out silently."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     model: str
     messages: list[dict[str, Any]] = Field(min_length=1)
-    temperature: float = Field(default=1.0, ge=0, le=100)
-    top_p: float = Field(default=1.0, gt=0, le=1)
     n: int = Field(default=1, ge=1, le=256)
     max_tokens: int | None = Field(default=None, ge=1)
     max_completion_tokens: int | None = Field(default=None, ge=1)
@@ -62,19 +67,14 @@ class ChatRequest(BaseModel):
     return_weight_versions: bool = True
     stream: bool = False
     stream_options: StreamOptions | None = None
-    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    tool_choice: Literal["none", "auto"] | None = None
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict[str, Any])
     """Passed to the tokenizer's chat template."""
 
     user: str | None = None
     metadata: dict[str, Any] | None = None
     store: bool | None = None
     """These three change nothing about an answer."""
-
-    frequency_penalty: Literal[0] | None = None
-    presence_penalty: Literal[0] | None = None
-    tools: list[Any] | None = Field(default=None, max_length=0)
-    tool_choice: Literal["none", "auto"] | None = None
-    """There is no parser that would find tool calls in the text, so tools are refused."""
 
     @property
     def token_limit(self) -> int | None:
@@ -87,53 +87,144 @@ class ChatRequest(BaseModel):
         stop = [self.stop] if isinstance(self.stop, str) else self.stop or []
         return tuple(text for text in stop if text)
 
+    @property
+    def wants_usage(self) -> bool:
+        """Whether a stream ends with the usage."""
+        return self.stream_options is not None and self.stream_options.include_usage
 
-def parse_request(body: bytes) -> ChatRequest:
+
+class TextRequest(ChatRequest):
+    """A request to a server that samples text and finds no calls of tools in it."""
+
+    temperature: float = Field(default=1.0, ge=0, le=100)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    frequency_penalty: Literal[0] | None = None
+    presence_penalty: Literal[0] | None = None
+    tools: list[Any] | None = Field(default=None, max_length=0)
+
+
+Request = TypeVar("Request", bound=ChatRequest)
+
+
+def parse_request(
+    kind: type[Request], body: bytes, server: str, explained: Mapping[str, str] | None = None
+) -> Request:
     """Read a request.
+
+    Args:
+        kind: What it is read as.
+        body: JSON.
+        server: Whose option an unknown one is not, for the message.
+        explained: Field -> what to say when it is wrong.
 
     Raises:
         RequestError: It is not JSON, or has a field that is unknown, wrong or not supported.
     """
     try:
-        return ChatRequest.model_validate(json.loads(body) if body else {})
+        return kind.model_validate(json.loads(body) if body else {})
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        field = ".".join(str(part) for part in first["loc"]) or "the body"
+        name = ".".join(str(part) for part in first["loc"]) or "the body"
         if first["type"] == "extra_forbidden":
-            message = f"{field!r}: agl-torch's server has no such option; leave it out"
-        elif field == "tools":
-            message = (
-                "'tools': agl-torch's server does not parse tool calls; describe the actions in "
-                "the messages and read them from the text"
-            )
+            message = f"{name!r}: {server} has no such option; leave it out"
+        elif explained and name in explained:
+            message = f"{name!r}: {explained[name]}"
         else:
-            message = f"{field!r}: {first['msg']}; got {_shorten(first['input'])}"
+            message = f"{name!r}: {first['msg']}; got {_shorten(first['input'])}"
         raise RequestError(400, message) from None
     except ValueError as error:
         raise RequestError(400, f"the request body is not valid JSON: {error}") from None
 
 
+def render_prompt(
+    tokenizer: Any, request: ChatRequest, tools: list[Any] | None = None, **options: Any
+) -> list[int]:
+    """Token ids of a request's messages, as the model's chat template has them.
+
+    Args:
+        tokenizer: Of ``transformers``, with a chat template.
+        request: Its ``chat_template_kwargs`` win over ``options``.
+        tools: Definitions that the template shall show.
+
+    Raises:
+        RequestError: A part of a message is not text, or the template refuses the messages.
+    """
+    try:
+        return list(
+            tokenizer.apply_chat_template(
+                template_messages(request.messages),
+                tools=tools,
+                add_generation_prompt=True,
+                tokenize=True,
+                return_dict=False,
+                **{**options, **request.chat_template_kwargs},
+            )
+        )
+    except RequestError:
+        raise
+    except Exception as error:
+        # Templates are programs: whatever one refuses is the request's fault.
+        raise RequestError(
+            400, f"'messages': the model's chat template refused them: {error}"
+        ) from error
+
+
+def room_for_answer(request: ChatRequest, prompt_tokens: int, max_model_tokens: int) -> int:
+    """How many tokens the answer may have: what was asked for, or all that is left.
+
+    Raises:
+        RequestError: That much is not left.
+    """
+    room, asked = max_model_tokens - prompt_tokens, request.token_limit
+    if room < (asked or 1):
+        raise RequestError(
+            400,
+            f"the model takes {max_model_tokens} tokens; the messages have {prompt_tokens} and "
+            f"{asked or 1} were asked for. Shorten the messages or lower max_tokens",
+            "context_length_exceeded",
+        )
+    return asked or room
+
+
 def template_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Messages as chat templates take them: content as one text.
+    """Messages as chat templates take them: content as one text, arguments of tools as objects.
 
     Raises:
         RequestError: A part of a message is not text.
     """
     flat: list[dict[str, Any]] = []
     for index, message in enumerate(messages):
-        content = message.get("content")
-        if isinstance(content, list):
-            parts: list[str] = []
-            for part in content:
-                if not isinstance(part, dict) or part.get("type") != "text":
-                    kind = part.get("type") if isinstance(part, dict) else part
-                    raise RequestError(
-                        400, f"'messages.{index}.content': parts of type {kind!r} are not supported"
-                    )
-                parts.append(str(part.get("text", "")))
-            content = "".join(parts)
-        flat.append({**message, "content": content if content is not None else ""})
+        copy = {**message, "content": _text(message.get("content"), index)}
+        if copy.get("tool_calls"):
+            calls = cast("list[dict[str, Any]]", copy["tool_calls"])
+            copy["tool_calls"] = [_with_object(call) for call in calls]
+        else:
+            copy.pop("tool_calls", None)
+        flat.append(copy)
     return flat
+
+
+def _text(content: Any, index: int) -> str:
+    if not isinstance(content, list):
+        return "" if content is None else content
+    parts: list[str] = []
+    for part in cast("list[Any]", content):
+        known = cast("dict[str, Any]", part) if isinstance(part, dict) else {}
+        if known.get("type") != "text":
+            kind = known.get("type", part)
+            raise RequestError(
+                400, f"'messages.{index}.content': parts of type {kind!r} are not supported"
+            )
+        parts.append(str(known.get("text", "")))
+    return "".join(parts)
+
+
+def _with_object(call: dict[str, Any]) -> dict[str, Any]:
+    """Templates print arguments as they find them; OpenAI sends JSON in a string."""
+    function = dict(call.get("function") or {})
+    with contextlib.suppress(KeyError, TypeError, ValueError):
+        function["arguments"] = json.loads(function["arguments"])
+    return {**call, "function": function}
 
 
 @dataclass
@@ -151,6 +242,7 @@ class Piece:
     version: str | None = None
     num_tokens: int = 0
     """Of the whole choice, once it has ended."""
+    tool_calls: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
 
 
 class AnswerWriter:
@@ -173,13 +265,7 @@ class AnswerWriter:
 
     def whole(self, pieces: list[Piece]) -> bytes:
         """The answer, unstreamed."""
-        choices = [
-            {
-                **self._common(piece),
-                "message": {"role": "assistant", "content": piece.text, "refusal": None},
-            }
-            for piece in pieces
-        ]
+        choices = [{**self._common(piece), "message": _message(piece)} for piece in pieces]
         return dumps(
             {
                 **self._head,
@@ -199,13 +285,29 @@ class AnswerWriter:
 
     def chunk(self, piece: Piece) -> bytes:
         """A chunk with further tokens of one choice, or its end."""
-        choice = {**self._common(piece), "delta": {"content": piece.text}}
+        delta: dict[str, Any] = {"content": piece.text}
+        if piece.tool_calls:
+            delta["tool_calls"] = [
+                {"index": number, **call} for number, call in enumerate(piece.tool_calls)
+            ]
+        choice = {**self._common(piece), "delta": delta}
         head = {"model_version": piece.version} if piece.version is not None else {}
         return self._event({**head, "choices": [choice]})
 
     def usage_chunk(self, pieces: list[Piece]) -> bytes:
         """The chunk that a request with ``include_usage`` ends with."""
         return self._event({"choices": [], "usage": self._usage(pieces)})
+
+    def whole_as_chunks(self, pieces: list[Piece]) -> bytes:
+        """The stream of an answer that is there: each choice's text in one chunk."""
+        events = [
+            event
+            for piece in pieces
+            for event in (self.first_chunk(piece.index), self.chunk(piece))
+        ]
+        if self._request.wants_usage:
+            events.append(self.usage_chunk(pieces))
+        return b"".join([*events, END_OF_STREAM])
 
     def _event(self, chunk: dict[str, Any]) -> bytes:
         body = dumps({**self._head, "object": "chat.completion.chunk", **chunk})
@@ -250,6 +352,13 @@ class AnswerWriter:
             "completion_tokens": answer,
             "total_tokens": prompt + answer,
         }
+
+
+def _message(piece: Piece) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": piece.text, "refusal": None}
+    if piece.tool_calls:
+        message = {**message, "content": piece.text or None, "tool_calls": piece.tool_calls}
+    return message
 
 
 def dumps(value: Any) -> bytes:

@@ -17,12 +17,12 @@ MESSAGES = [{"role": "user", "content": "one two"}]
 
 @pytest.fixture
 async def client(service, tokenizer):
-    from agl_unsloth.tinker_bridge import bridge
+    from agl_unsloth.tinker_bridge import Bridge
     from agl_unsloth.tinker_service import TinkerService
 
     tinker = TinkerService(service.server.url, service.key, "test")
     sampler = await tinker.sampler("tiny/table", None)
-    server = ServerThread(bridge(sampler, tokenizer, 3, 16))
+    server = ServerThread(Bridge(sampler, tokenizer, 3, 16))
     server.start()
     async with openai.AsyncOpenAI(
         base_url=f"{server.url}/v1", api_key="any", max_retries=0

@@ -3,33 +3,29 @@
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Mapping
 from typing import Any
 
-from agl_torch.batcher import Answered, Batcher, Weights
-from agl_torch.generate import Completion, Sampler, SamplingRequest
-from agl_torch.protocol import (
+from agl.asgi import EVENTS, JSON, Send, begin, send_whole
+from agl.completions import (
+    END_OF_STREAM,
     AnswerWriter,
-    ChatRequest,
     Piece,
     RequestError,
-    dumps,
-    parse_request,
-    template_messages,
+    TextRequest,
+    render_prompt,
+    room_for_answer,
 )
+from agl.modelapp import ModelApp
+from agl_torch.batcher import Answered, Batcher, Weights
+from agl_torch.generate import Completion, Sampler, SamplingRequest
 from agl_torch.textstream import TextStream
 
 logger = logging.getLogger("agl.torch")
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-MAX_BODY_BYTES = 2**24
-
-
-class ChatApp:
-    """Serves ``/v1/chat/completions``, ``/v1/models`` and ``/health``.
+class ChatApp(ModelApp[TextRequest]):
+    """Samples the answers in batches.
 
     Args:
         sampler: Answers.
@@ -40,6 +36,14 @@ class ChatApp:
         max_batch_size: See ``Batcher``.
     """
 
+    request_type = TextRequest
+    owner = "agl-torch"
+    title = "agl-torch's server"
+    explained: Mapping[str, str] = {
+        "tools": f"{title} does not parse tool calls; describe the actions in the messages and "
+        "read them from the text"
+    }
+
     def __init__(
         self,
         sampler: Sampler,
@@ -49,64 +53,38 @@ class ChatApp:
         window_seconds: float,
         max_batch_size: int,
     ) -> None:
+        super().__init__(model_name)
         self._sampler = sampler
         self._tokenizer = sampler.tokenizer
         self._weights = weights
-        self._model_name = model_name
         self._max_model_tokens = max_model_tokens
         self._window_seconds = window_seconds
         self._max_batch_size = max_batch_size
         self._batcher: Batcher | None = None
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await receive()
-            self._batcher = Batcher(
-                self._sampler, self._weights, self._window_seconds, self._max_batch_size
-            )
-            await send({"type": "lifespan.startup.complete"})
-            await receive()
-            await self._batcher.close()
-            await send({"type": "lifespan.shutdown.complete"})
-        elif scope["type"] == "http":
-            try:
-                await self._route(scope, receive, send)
-            except RequestError as error:
-                await _send_json(send, error.status, error.body())
+    async def start(self) -> None:
+        """Begin to take requests."""
+        self._batcher = Batcher(
+            self._sampler, self._weights, self._window_seconds, self._max_batch_size
+        )
 
-    async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
-        route = (scope["method"], scope["path"])
-        if route == ("POST", "/v1/chat/completions"):
-            await self._chat(parse_request(await _read_body(receive)), send)
-        elif route == ("GET", "/v1/models"):
-            card = {
-                "id": self._model_name,
-                "object": "model",
-                "created": 0,
-                "owned_by": "agl-torch",
-                "max_model_len": self._max_model_tokens,
-            }
-            await _send_json(send, 200, dumps({"object": "list", "data": [card]}))
-        elif route == ("GET", "/health"):
-            await _send_json(
-                send, 200, dumps({"status": "ok", "model_version": str(self._weights.version)})
-            )
-        else:
-            raise RequestError(
-                404,
-                f"no such address: {route[0]} {route[1]}; this server has "
-                "POST /v1/chat/completions, GET /v1/models and GET /health",
-            )
+    async def close(self) -> None:
+        """Let go of the sampler."""
+        assert self._batcher is not None  # made when the application started
+        await self._batcher.close()
 
-    async def _chat(self, request: ChatRequest, send: Send) -> None:
-        if request.model != self._model_name:
-            raise RequestError(
-                404,
-                f"unknown model {request.model!r}; this server has {self._model_name!r}",
-                "model_not_found",
-            )
-        prompt_token_ids = self._prompt(request)
-        max_tokens = self._max_tokens(request, len(prompt_token_ids))
+    def card(self) -> dict[str, Any]:
+        """The limit, by vLLM's name for it."""
+        return {"max_model_len": self._max_model_tokens}
+
+    def health(self) -> dict[str, Any]:
+        """The version of the weights."""
+        return {"model_version": str(self._weights.version)}
+
+    async def answer(self, request: TextRequest, send: Send) -> None:
+        """Sample the choices of a request."""
+        prompt_token_ids = render_prompt(self._tokenizer, request)
+        max_tokens = room_for_answer(request, len(prompt_token_ids), self._max_model_tokens)
         writer = AnswerWriter(request, f"chatcmpl-{secrets.token_hex(12)}", prompt_token_ids)
         sampling = [
             SamplingRequest(
@@ -125,36 +103,6 @@ class ChatApp:
         else:
             await self._answer_whole(request, sampling, writer, send)
 
-    def _prompt(self, request: ChatRequest) -> list[int]:
-        try:
-            return self._tokenizer.apply_chat_template(
-                template_messages(request.messages),
-                add_generation_prompt=True,
-                tokenize=True,
-                return_dict=False,
-                **request.chat_template_kwargs,
-            )
-        except RequestError:
-            raise
-        except Exception as error:
-            # Templates are programs: whatever one refuses is the request's fault.
-            raise RequestError(
-                400, f"'messages': the model's chat template refused them: {error}"
-            ) from error
-
-    def _max_tokens(self, request: ChatRequest, prompt_tokens: int) -> int:
-        room = self._max_model_tokens - prompt_tokens
-        asked = request.token_limit
-        if room < (asked or 1):
-            raise RequestError(
-                400,
-                f"the model takes {self._max_model_tokens} tokens; the messages have "
-                f"{prompt_tokens} and {asked or 1} were asked for. Shorten the messages or lower "
-                "max_tokens",
-                "context_length_exceeded",
-            )
-        return asked or room
-
     async def _sample(self, request: SamplingRequest) -> Answered:
         assert self._batcher is not None  # made when the application started
         try:
@@ -165,7 +113,7 @@ class ChatApp:
 
     async def _answer_whole(
         self,
-        request: ChatRequest,
+        request: TextRequest,
         sampling: list[SamplingRequest],
         writer: AnswerWriter,
         send: Send,
@@ -175,10 +123,10 @@ class ChatApp:
             self._ended(request, index, completion, version)
             for index, (completion, version) in enumerate(answers)
         ]
-        await _send_json(send, 200, writer.whole(pieces))
+        await send_whole(send, 200, writer.whole(pieces), JSON)
 
     def _ended(
-        self, request: ChatRequest, index: int, completion: Completion, version: str
+        self, request: TextRequest, index: int, completion: Completion, version: str
     ) -> Piece:
         return Piece(
             index=index,
@@ -192,14 +140,14 @@ class ChatApp:
             num_tokens=len(completion.token_ids),
         )
 
-    def _token_texts(self, request: ChatRequest, token_ids: list[int]) -> list[str] | None:
+    def _token_texts(self, request: TextRequest, token_ids: list[int]) -> list[str] | None:
         if not request.logprobs:
             return None
         return [self._tokenizer.decode([token_id]) for token_id in token_ids]
 
     async def _answer_in_chunks(
         self,
-        request: ChatRequest,
+        request: TextRequest,
         sampling: list[SamplingRequest],
         writer: AnswerWriter,
         send: Send,
@@ -209,7 +157,7 @@ class ChatApp:
             asyncio.create_task(self._sample(one), name="agl-torch-stream")
             for one in stream.requests
         ]
-        await _start(send, 200, b"text/event-stream")
+        await begin(send, 200, EVENTS)
         for index in range(len(sampling)):
             await _write(send, writer.first_chunk(index))
         ended: list[Piece] = []
@@ -236,9 +184,9 @@ class ChatApp:
                 )
                 ended.append(piece)
                 await _write(send, writer.chunk(piece))
-            if request.stream_options is not None and request.stream_options.include_usage:
+            if request.wants_usage:
                 await _write(send, writer.usage_chunk(ended))
-            await _write(send, b"data: [DONE]\n\n")
+            await _write(send, END_OF_STREAM)
         except RequestError as error:
             # The status line is out: the error can only travel in the stream.
             await _write(send, b"data: " + error.body() + b"\n\n")
@@ -246,31 +194,6 @@ class ChatApp:
             for task in tasks:
                 task.cancel()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-async def _read_body(receive: Receive) -> bytes:
-    parts: list[bytes] = []
-    size = 0
-    while True:
-        message = await receive()
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        if size > MAX_BODY_BYTES:
-            raise RequestError(413, f"the request body is larger than {MAX_BODY_BYTES} bytes")
-        if not message.get("more_body"):
-            return b"".join(parts)
-
-
-async def _send_json(send: Send, status: int, body: bytes) -> None:
-    await _start(send, status, b"application/json", len(body))
-    await send({"type": "http.response.body", "body": body, "more_body": False})
-
-
-async def _start(send: Send, status: int, kind: bytes, length: int | None = None) -> None:
-    headers = [(b"content-type", kind)]
-    if length is not None:
-        headers.append((b"content-length", str(length).encode()))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
 
 
 async def _write(send: Send, body: bytes) -> None:

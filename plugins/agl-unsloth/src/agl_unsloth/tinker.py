@@ -219,12 +219,12 @@ class Tinker(PaidTraining):
     @contextlib.asynccontextmanager
     async def _serving(self, version: Version) -> AsyncGenerator[Served]:
         from agl.serving import ServerThread
-        from agl_unsloth.tinker_bridge import MODEL_NAME, bridge
+        from agl_unsloth.tinker_bridge import MODEL_NAME, Bridge
 
         sampler = await self._tinker.sampler(self.base_model, version.metrics.get("sampler"))
         if self._loaded_tokenizer is None:
             self._loaded_tokenizer = await asyncio.to_thread(_load_tokenizer, self, sampler)
-        server = ServerThread(bridge(sampler, self._loaded_tokenizer, version.number, self._limit))
+        server = ServerThread(Bridge(sampler, self._loaded_tokenizer, version.number, self._limit))
         server.start()
         try:
             yield Served({"model": f"hosted_vllm/{MODEL_NAME}", "api_base": f"{server.url}/v1"})

@@ -7,35 +7,23 @@ up again of requests around a weight update stays inside ``LLMServerClient``.
 """
 
 import asyncio
-import hmac
 import json
 import logging
 import secrets
 from bisect import bisect_left
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+from agl.asgi import EVENTS, JSON, Send, begin, send_whole
+from agl.completions import AnswerWriter, Piece, RequestError, render_prompt
+from agl.modelapp import ModelApp
 from agl_verl.affinity import Conversations
-from agl_verl.chat import (
-    ChatRequest,
-    Choice,
-    RequestError,
-    answer,
-    chunks,
-    dumps,
-    parse,
-    template_messages,
-)
+from agl_verl.chat import VerlRequest
 
 logger = logging.getLogger("agl.verl")
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-
-MAX_BODY_BYTES = 2**26
 TEXTS = 2**17
 """How many tokens' texts are kept."""
 MODEL_NAME = "policy"
@@ -63,54 +51,27 @@ class Serving:
     """Whether calls may come: between the rollouts of two steps the trainer may have the GPUs."""
 
 
-class TokenBackend:
-    """Serves ``/v1/chat/completions``, ``/v1/models`` and ``/health``.
+class TokenBackend(ModelApp[VerlRequest]):
+    """Answers out of verl's rollout servers.
 
     Args:
         serving: The model.
         api_key: What requests must carry; None takes all.
     """
 
+    request_type = VerlRequest
+    owner = "agl-verl"
+    title = "training with verl"
+
     def __init__(self, serving: Serving, api_key: str | None = None) -> None:
+        super().__init__(MODEL_NAME, api_key)
         self._serving = serving
-        self._authorization = None if api_key is None else f"Bearer {api_key}".encode()
         self._eos = _eos_ids(serving.tokenizer)
         # Answers repeat tokens, and decoding one takes longer than all else here.
         self._text_of = lru_cache(TEXTS)(lambda token: serving.tokenizer.decode([token]))
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await receive()
-            await send({"type": "lifespan.startup.complete"})
-            await receive()
-            await send({"type": "lifespan.shutdown.complete"})
-        elif scope["type"] == "http":
-            try:
-                await self._route(scope, receive, send)
-            except RequestError as error:
-                await _send_json(send, error.status, error.body())
-
-    async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
-        route = (scope["method"], scope["path"])
-        if self._authorization is not None and route[1] != "/health":
-            given = dict(scope["headers"]).get(b"authorization", b"")
-            if not hmac.compare_digest(given, self._authorization):
-                raise RequestError(401, "wrong or missing API key", "invalid_api_key")
-        if route == ("POST", "/v1/chat/completions"):
-            await self._chat(parse(await _read_body(receive)), send)
-        elif route == ("GET", "/v1/models"):
-            card = {"id": MODEL_NAME, "object": "model", "created": 0, "owned_by": "agl-verl"}
-            await _send_json(send, 200, dumps({"object": "list", "data": [card]}))
-        elif route == ("GET", "/health"):
-            await _send_json(send, 200, b'{"status":"ok"}')
-        else:
-            raise RequestError(404, f"no such address: {route[0]} {route[1]}")
-
-    async def _chat(self, request: ChatRequest, send: Send) -> None:
-        if request.model != MODEL_NAME:
-            raise RequestError(
-                404, f"unknown model {request.model!r}; there is {MODEL_NAME!r}", "model_not_found"
-            )
+    async def answer(self, request: VerlRequest, send: Send) -> None:
+        """Have the choices of a request sampled."""
         if not self._serving.is_open():
             raise RequestError(
                 503,
@@ -121,52 +82,31 @@ class TokenBackend:
         prompt_ids = self._prompt(request)
         max_tokens = self._max_tokens(request, len(prompt_ids))
         answer_id = f"chatcmpl-{secrets.token_hex(12)}"
-        choices = await asyncio.gather(
+        writer = AnswerWriter(request, answer_id, prompt_ids)
+        pieces = await asyncio.gather(
             *(
-                self._sample(request, f"{answer_id}-{index}", prompt_ids, max_tokens)
+                self._sample(request, answer_id, index, prompt_ids, max_tokens)
                 for index in range(request.n)
             )
         )
         if not request.stream:
-            await _send_json(
-                send, 200, dumps(answer(request, answer_id, prompt_ids, list(choices)))
-            )
+            await send_whole(send, 200, writer.whole(pieces), JSON)
             return
-        await _start(send, 200, b"text/event-stream")
-        for event in chunks(request, answer_id, prompt_ids, list(choices)):
-            await _write(send, b"data: " + dumps(event) + b"\n\n")
-        await _write(send, b"data: [DONE]\n\n")
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        await begin(send, 200, EVENTS)
+        await send({"type": "http.response.body", "body": writer.whole_as_chunks(pieces)})
 
-    def _prompt(self, request: ChatRequest) -> list[int]:
-        tools = request.tools if request.tool_choice != "none" else None
+    def _prompt(self, request: VerlRequest) -> list[int]:
+        tools = request.used_tools
         if tools and self._serving.tool_parser is None:
             raise RequestError(
                 400,
                 "'tools': no parser of tool calls is configured; set "
                 "actor_rollout_ref.rollout.multi_turn.format, for example to 'hermes'",
             )
-        options = {**self._serving.template_options, **request.chat_template_kwargs}
-        try:
-            return list(
-                self._serving.tokenizer.apply_chat_template(
-                    template_messages(request.messages),
-                    tools=tools,
-                    add_generation_prompt=True,
-                    tokenize=True,
-                    return_dict=False,
-                    **options,
-                )
-            )
-        except RequestError:
-            raise
-        except Exception as error:
-            # Templates are programs: whatever one refuses is the request's fault.
-            raise RequestError(
-                400, f"'messages': the model's chat template refused them: {error}"
-            ) from error
+        serving = self._serving
+        return render_prompt(serving.tokenizer, request, tools, **serving.template_options)
 
-    def _max_tokens(self, request: ChatRequest, prompt_tokens: int) -> int:
+    def _max_tokens(self, request: VerlRequest, prompt_tokens: int) -> int:
         room = self._serving.max_model_tokens - prompt_tokens
         if room < 1:
             raise RequestError(
@@ -176,13 +116,17 @@ class TokenBackend:
                 "actor_rollout_ref.rollout.max_model_len",
                 "context_length_exceeded",
             )
-        asked = request.max_completion_tokens or request.max_tokens
-        limits = (room, self._serving.max_answer_tokens, asked or room)
-        return min(limits)
+        return min(room, self._serving.max_answer_tokens, request.token_limit or room)
 
     async def _sample(
-        self, request: ChatRequest, request_id: str, prompt_ids: list[int], max_tokens: int
-    ) -> Choice:
+        self,
+        request: VerlRequest,
+        answer_id: str,
+        index: int,
+        prompt_ids: list[int],
+        max_tokens: int,
+    ) -> Piece:
+        request_id = f"{answer_id}-{index}"
         sampling = request.sampling(self._serving.defaults, max_tokens)
         conversations = self._serving.conversations
         if conversations is not None:
@@ -203,18 +147,20 @@ class TokenBackend:
         finish = "stop" if ended or stopped else "length"
         if stopped:
             text = text[: min(text.find(stop) for stop in request.stop_texts if stop in text)]
-        return Choice(
+        return Piece(
+            index=index,
             text=text,
             token_ids=token_ids,
             logprobs=logprobs,
-            token_texts=[self._text_of(token) for token in token_ids] if request.logprobs else [],
+            token_texts=[self._text_of(token) for token in token_ids] if request.logprobs else None,
             finish_reason="tool_calls" if calls else finish,
             version=_version(output.extra_fields),
+            num_tokens=len(token_ids),
             tool_calls=calls,
         )
 
     def _cut(
-        self, request: ChatRequest, token_ids: list[int], logprobs: list[float]
+        self, request: VerlRequest, token_ids: list[int], logprobs: list[float]
     ) -> tuple[list[int], list[float], bool]:
         """The tokens up to the first stop text; verl's servers know tokens and no texts."""
         stops = request.stop_texts
@@ -233,14 +179,14 @@ class TokenBackend:
         return token_ids[:count], logprobs[:count], True
 
     async def _read(
-        self, request: ChatRequest, token_ids: list[int]
+        self, request: VerlRequest, token_ids: list[int]
     ) -> tuple[str, list[dict[str, Any]]]:
         """Text and tool calls of an answer."""
         tokenizer = self._serving.tokenizer
         # Not every tokenizer knows that the token which ends an answer is no text.
         kept = [token for token in token_ids if token not in self._eos]
         plain = tokenizer.decode(kept, skip_special_tokens=True)
-        if not request.tools or request.tool_choice == "none":
+        if not request.used_tools:
             return plain, []
         text, found = await self._serving.tool_parser.extract_tool_calls(kept)
         if not found:
@@ -270,32 +216,3 @@ def _as_text(arguments: Any) -> str:
 def _eos_ids(tokenizer: Any) -> set[int]:
     found: Any = getattr(tokenizer, "eos_token_id", None)
     return set(found) if isinstance(found, list | tuple) else {found} - {None}
-
-
-async def _read_body(receive: Receive) -> bytes:
-    parts: list[bytes] = []
-    size = 0
-    while True:
-        message = await receive()
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        if size > MAX_BODY_BYTES:
-            raise RequestError(413, f"the request body is larger than {MAX_BODY_BYTES} bytes")
-        if not message.get("more_body"):
-            return b"".join(parts)
-
-
-async def _send_json(send: Send, status: int, body: bytes) -> None:
-    await _start(send, status, b"application/json", len(body))
-    await send({"type": "http.response.body", "body": body, "more_body": False})
-
-
-async def _start(send: Send, status: int, kind: bytes, length: int | None = None) -> None:
-    headers = [(b"content-type", kind)]
-    if length is not None:
-        headers.append((b"content-length", str(length).encode()))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-
-
-async def _write(send: Send, body: bytes) -> None:
-    await send({"type": "http.response.body", "body": body, "more_body": True})
