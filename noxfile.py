@@ -1,7 +1,6 @@
 """Every check, one session each; ``nox -l`` lists them."""
 
 import argparse
-import os
 from pathlib import Path
 
 import nox
@@ -64,8 +63,6 @@ INSTRUMENTATIONS = [
 ]
 UNSLOTH = ["unsloth==2026.10.9", "unsloth_zoo==2026.10.9"]
 UNSLOTH_NEEDS = ["adapters", "gateway", "torch", "unsloth"]
-# What CI runs after the tests, each in an environment of its own, as their pins differ.
-REAL_LIBRARIES = ("litellm", "remote-trainers", "tracers-short", "sft-trl", "unsloth", "verl-cpu")
 PLUGINS = sorted(str(path.parent) for path in Path("plugins").glob("*/pyproject.toml"))
 
 
@@ -160,9 +157,6 @@ def tests(session: nox.Session) -> None:
         "pytest", *PARALLEL, "tests/plugins", "tests/acceptance", "tests/house", "tests/contract",
         *session.posargs, env=environment,
     )  # fmt: skip
-    if os.environ.get("CI"):
-        for name in ("lint", "imports", "types", *REAL_LIBRARIES):
-            session.notify(name)
 
 
 @nox.session

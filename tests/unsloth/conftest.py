@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -43,6 +44,42 @@ def save_model(folder, seed=0):
     return folder
 
 
+def teach_the_rooms(folder, listening=0.1, steps=200, batch_size=64):
+    """Train the model in a folder to look into rooms at random, and to listen now and then.
+
+    ``listening``: how often a look is into the room that the sound came from.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from world import LOOKS, ROOMS, House
+
+    def example(looks):
+        """Token ids of a game in which the cat was not found yet, and where to look next."""
+        house = House(rng.choice(ROOMS), rng.choice(ROOMS))
+        messages = [{"role": "user", "content": house.first_message()}]
+        for _ in range(looks):
+            room = rng.choice([room for room in ROOMS if room != house.cat])
+            messages += [
+                {"role": "assistant", "content": room},
+                {"role": "user", "content": house.look(room)},
+            ]
+        prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True)["input_ids"]
+        room = house.cat if looks and rng.random() < listening else rng.choice(ROOMS)
+        return prompt, tokenizer.convert_tokens_to_ids(room)
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    rng = random.Random(0)
+    for step in range(steps):
+        prompts, rooms = zip(*(example(step % LOOKS) for _ in range(batch_size)), strict=True)
+        logits = model(torch.tensor(prompts)).logits[:, -1]
+        torch.nn.functional.cross_entropy(logits, torch.tensor(rooms)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    model.save_pretrained(folder)
+
+
 @pytest.fixture(scope="session")
 def model_folder(tmp_path_factory):
     return save_model(tmp_path_factory.mktemp("model"))
@@ -70,3 +107,12 @@ def learn(engine, quiet, tmp_path):
 
     run.start, run.folder = start, tmp_path
     return run
+
+
+@pytest.fixture
+def begun(learn):
+    """``learn`` starts with a model that has begun to learn.
+
+    From random weights few rollouts are right, and of two answers to one prompt hardly ever one.
+    """
+    teach_the_rooms(learn.folder / "model")

@@ -24,13 +24,11 @@ SFT = {
     "batch_size": 16,
     "gradient_accumulation": 1,
 }
-# From random weights few rollouts are right: 12 of each task gave 48 pairs, and chance decided.
 DPO = {
-    "rollouts_per_task": 24,
-    "pairing": "all",
+    "rollouts_per_task": 16,
     "eval_copies": 8,
-    "learning_rate": 3e-3,
-    "epochs": 8,
+    "learning_rate": 1e-3,
+    "epochs": 4,
     "batch_size": 16,
     "gradient_accumulation": 1,
 }
@@ -146,8 +144,11 @@ async def test_sft_learns_and_goes_on_after_a_kill_in_its_second_training(learn,
             assert needed in card
 
 
+@pytest.mark.usefixtures("begun")
 async def test_dpo_learns_from_pairs_of_siblings(learn):
     summary = learn("dpo", **DPO)
+    (_, first), (_, last) = summary["val_rewards"]
+    assert last > first + RISE, summary["val_rewards"]
     examples = learn.folder / "run/iterations/0001/examples.jsonl"
     pairs = [json.loads(line) for line in examples.read_text().splitlines()]
     assert pairs
@@ -157,9 +158,4 @@ async def test_dpo_learns_from_pairs_of_siblings(learn):
     assert set(ledger.rollouts()) == {rollout.rollout_id for rollout in rollouts}
     assert {"not_paired", "not_trained_mode"} <= set(ledger.reasons())
     trained = {(part.rollout_id, part.call_id) for part in ledger.trained}
-    # A call stands in several pairs; in its rollout it is the one with this prompt.
-    sides = ("chosen", "rejected")
-    calls = {(pair[f"{side}_rollout_id"], *pair["prompt_ids"]) for pair in pairs for side in sides}
-    assert len(trained) == len(calls)
-    (_, first), (_, last) = summary["val_rewards"]
-    assert last > first + 0.05, summary["val_rewards"]
+    assert len(trained) == 2 * len(pairs)
