@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 import agl
-from agl.errors import TracerError
 from agl.testing.tracer_contract import *  # noqa: F403
 from agl.tracer.base import active_tracer
 
@@ -47,21 +46,13 @@ class MinimalTracer(agl.Tracer):
     """What a third party might write: one context variable, one write at the end."""
 
     def __init__(self) -> None:
-        self.store: agl.LightningStore | None = None
         self.last: ContextVar[Trace | None] = ContextVar("last", default=None)
-
-    def init_worker(self, worker_id, store=None, *args, **kwargs) -> None:
-        self.store = store
 
     @contextlib.asynccontextmanager
     async def trace_context(  # pyright: ignore
         self, name=None, *, store=None, rollout_id=None, attempt_id=None
     ) -> AsyncGenerator[agl.Tracer]:
-        store = store or self.store
-        if (rollout_id is None) != (attempt_id is None):
-            raise TracerError("give both ids or neither")
-        if rollout_id and store is None:
-            raise TracerError("no store")
+        target = self.target(store, rollout_id, attempt_id)
         trace = Trace(rollout_id or "", attempt_id or "")
         token = current.set(trace)
         try:
@@ -70,18 +61,12 @@ class MinimalTracer(agl.Tracer):
         finally:
             current.reset(token)
             self.last.set(trace)
-            if rollout_id and store is not None:
-                await store.add_many_spans(trace.spans)
+            if target is not None:
+                await target.store.add_many_spans(trace.spans)
 
     def get_last_trace(self) -> list[agl.Span]:
         trace = current.get() or self.last.get()
         return list(trace.spans) if trace else []
-
-    def create_span(self, name, attributes=None, timestamp=None, status=None):
-        with self.operation_context(name, attributes, timestamp, timestamp) as recording:
-            if status:
-                recording.record_status(status)
-        return recording.get_recorded_span()
 
     @contextlib.contextmanager
     def operation_context(

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from agl.errors import TracerError
@@ -36,14 +37,25 @@ class SpanRecordingContext(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class SpanTarget:
+    """Where the spans of a trace context go."""
+
+    store: "LightningStore"
+    rollout_id: str
+    attempt_id: str
+
+
 class Tracer(ParallelWorkerBase, ABC):
     """Collects the spans of a rollout and brings them to the store.
 
-    A subclass must implement ``trace_context`` and ``get_last_trace``; ``create_span`` and
-    ``operation_context`` make the emitters work under it. Many trace contexts may be open in one
+    A subclass must implement ``trace_context`` and ``get_last_trace``; ``operation_context`` makes
+    the emitters work under it. Many trace contexts may be open in one
     process at once: which one a span belongs to is decided by context variables, never by a
     process-wide global.
     """
+
+    _store: "LightningStore | None" = None
 
     @abstractmethod
     def trace_context(
@@ -75,10 +87,16 @@ class Tracer(ParallelWorkerBase, ABC):
         timestamp: float | None = None,
         status: TraceStatus | None = None,
     ) -> SpanCoreFields:
-        """Record a span that begins and ends at ``timestamp`` (unix seconds; None is now)."""
-        raise TracerError(
-            f"{type(self).__name__} cannot create spans; it does not implement create_span"
-        )
+        """Record a span that begins and ends at ``timestamp`` (unix seconds; None is now).
+
+        Raises:
+            TracerError: ``operation_context`` cannot record it.
+        """
+        moment = time.time() if timestamp is None else timestamp
+        with self.operation_context(name, attributes, moment, moment) as recording:
+            if status is not None:
+                recording.record_status(status)
+        return recording.get_recorded_span()
 
     def operation_context(
         self,
@@ -129,6 +147,35 @@ class Tracer(ParallelWorkerBase, ABC):
         self, worker_id: int, store: "LightningStore | None" = None, *args: Any, **kwargs: Any
     ) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Prepare for one runner; ``store`` is used by trace contexts that name none."""
+        super().init_worker(worker_id)
+        self._store = store
+
+    def teardown_worker(self, worker_id: int, *args: Any, **kwargs: Any) -> None:
+        """Forget the store."""
+        self._store = None
+
+    def target(
+        self, store: "LightningStore | None", rollout_id: str | None, attempt_id: str | None
+    ) -> SpanTarget | None:
+        """Where the spans of a ``trace_context`` with these arguments go; None without ids.
+
+        Raises:
+            TracerError: Only one of the two ids was given, or ids without a store.
+        """
+        if rollout_id is None and attempt_id is None:
+            return None
+        if rollout_id is None or attempt_id is None:
+            raise TracerError(
+                f"trace_context needs both ids or neither; got rollout_id={rollout_id!r}, "
+                f"attempt_id={attempt_id!r}"
+            )
+        store = store or self._store
+        if store is None:
+            raise TracerError(
+                f"trace_context of rollout {rollout_id!r} has no store; pass store=..., or call "
+                "init_worker(worker_id, store) first"
+            )
+        return SpanTarget(store, rollout_id, attempt_id)
 
 
 _active: ContextVar[Tracer | None] = ContextVar("agl_active_tracer", default=None)
@@ -230,23 +277,6 @@ class DummyTracer(Tracer):
     def get_last_trace(self) -> list[Span]:
         """Always empty."""
         return []
-
-    def create_span(
-        self,
-        name: str,
-        attributes: Attributes | None = None,
-        timestamp: float | None = None,
-        status: TraceStatus | None = None,
-    ) -> SpanCoreFields:
-        """The fields, unrecorded."""
-        now = time.time() if timestamp is None else timestamp
-        return SpanCoreFields(
-            name=name,
-            status=status or TraceStatus(status_code="OK"),
-            attributes=dict(attributes or {}),
-            start_time=now,
-            end_time=now,
-        )
 
     @contextlib.contextmanager
     def operation_context(

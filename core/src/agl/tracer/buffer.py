@@ -4,17 +4,13 @@ import asyncio
 import logging
 import threading
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from opentelemetry.sdk.trace import ReadableSpan
 
 from agl.errors import TracerError
+from agl.tracer.base import SpanTarget
 from agl.tracer.routing import new_trace_id, untraced_context
 from agl.types import UNASSIGNED, Span, TraceStatus
-
-if TYPE_CHECKING:
-    from agl.store.base import LightningStore
 
 logger = logging.getLogger(__name__)
 
@@ -24,15 +20,6 @@ BATCH_SECONDS = 0.05
 """A span waits at most so long for others before it is written."""
 EMITTER_SCOPE = "agl"
 """Name of the OpenTelemetry tracer that emitters use."""
-
-
-@dataclass(frozen=True)
-class SpanTarget:
-    """Where the spans of a trace context go."""
-
-    store: "LightningStore"
-    rollout_id: str
-    attempt_id: str
 
 
 class SpanBuffer:

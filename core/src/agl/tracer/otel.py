@@ -12,7 +12,7 @@ from opentelemetry.trace import Status, StatusCode
 
 from agl.errors import TracerError
 from agl.tracer.base import SpanRecordingContext, Tracer, active_tracer
-from agl.tracer.buffer import EMITTER_SCOPE, SpanBuffer, SpanTarget
+from agl.tracer.buffer import EMITTER_SCOPE, SpanBuffer
 from agl.tracer.routing import get_router, use_sink
 from agl.types import Attributes, Span, SpanCoreFields, TraceStatus
 from agl.types.spans import seconds
@@ -42,7 +42,6 @@ class OtelTracer(Tracer):
     """
 
     def __init__(self) -> None:
-        self._store: LightningStore | None = None
         self._last: SpanBuffer | None = None
 
     @property
@@ -54,13 +53,8 @@ class OtelTracer(Tracer):
         self, worker_id: int, store: "LightningStore | None" = None, *args: Any, **kwargs: Any
     ) -> None:
         """Prepare for one runner; ``store`` is used by trace contexts that name none."""
-        self.worker_id = worker_id
-        self._store = store
+        super().init_worker(worker_id, store)
         get_router().install()
-
-    def teardown_worker(self, worker_id: int, *args: Any, **kwargs: Any) -> None:
-        """Forget the store."""
-        self._store = None
 
     @contextlib.asynccontextmanager
     async def trace_context(  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -79,7 +73,7 @@ class OtelTracer(Tracer):
         """
         router = get_router()
         router.install()
-        buffer = SpanBuffer(self._target(store or self._store, rollout_id, attempt_id))
+        buffer = SpanBuffer(self.target(store, rollout_id, attempt_id))
         body_error: BaseException | None = None
         with use_sink(buffer), active_tracer(self):
             router.open(buffer)
@@ -100,24 +94,6 @@ class OtelTracer(Tracer):
                     # What the body raised is the cause that matters, and goes on.
                     logger.error("%s", error)
 
-    @staticmethod
-    def _target(
-        store: "LightningStore | None", rollout_id: str | None, attempt_id: str | None
-    ) -> SpanTarget | None:
-        if rollout_id is None and attempt_id is None:
-            return None
-        if rollout_id is None or attempt_id is None:
-            raise TracerError(
-                f"trace_context needs both ids or neither; got rollout_id={rollout_id!r}, "
-                f"attempt_id={attempt_id!r}"
-            )
-        if store is None:
-            raise TracerError(
-                f"trace_context of rollout {rollout_id!r} has no store; pass store=..., or call "
-                "init_worker(worker_id, store) first"
-            )
-        return SpanTarget(store, rollout_id, attempt_id)
-
     def get_last_trace(self) -> list[Span]:
         """See ``Tracer.get_last_trace``; spans that are stored have their numbers."""
         sink = get_router().current_sink()
@@ -127,24 +103,6 @@ class OtelTracer(Tracer):
         if tracer is not self:
             buffer = self._last
         return [] if buffer is None else buffer.spans()
-
-    def create_span(
-        self,
-        name: str,
-        attributes: Attributes | None = None,
-        timestamp: float | None = None,
-        status: TraceStatus | None = None,
-    ) -> SpanCoreFields:
-        """See ``Tracer.create_span``.
-
-        Raises:
-            TracerError: No attempt can be told to which it belongs, or OpenTelemetry drops it.
-        """
-        span = self._start(name, attributes, timestamp)
-        recording = _OtelRecording(span)
-        recording.record_status(status or TraceStatus(status_code="OK"))
-        span.end(None if timestamp is None else _nanoseconds(timestamp))
-        return recording.get_recorded_span()
 
     @contextlib.contextmanager
     def operation_context(
@@ -157,7 +115,7 @@ class OtelTracer(Tracer):
         """See ``Tracer.operation_context``; spans made within are children.
 
         Raises:
-            TracerError: As for ``create_span``.
+            TracerError: No attempt can be told to which it belongs, or OpenTelemetry drops it.
         """
         span = self._start(name, attributes, start_time)
         recording = _OtelRecording(span)
