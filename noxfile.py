@@ -11,6 +11,7 @@ nox.options.sessions = ["lint", "imports", "types", "tests"]
 
 # The pinned build is what we test; a machine whose pip finds a CPU build of it gets that one.
 TORCH = "torch==2.13.0"
+TRL = "trl==1.16.0"
 OPENAI = "openai>=2,<4"
 ANTHROPIC = "anthropic>=1,<3"
 TEST_TOOLS = [
@@ -150,7 +151,7 @@ def tests(session: nox.Session) -> None:
     session.run("pytest", *PARALLEL, *core_tests, *session.posargs, env=environment)
     install_all(session)
     # TRL: our loss and gradients are compared with its.
-    session.install("matplotlib>=3.9", "trl==1.16.0", "schemathesis>=4", ANTHROPIC)
+    session.install("matplotlib>=3.9", TRL, "schemathesis>=4", ANTHROPIC)
     session.install("./plugins/agl-apo[gepa]")
     # The contract and house tests again: now the plugins' components and docs take part.
     session.run(
@@ -286,7 +287,7 @@ def sft_trl(session: nox.Session) -> None:
     And the tiny math agent of examples/unsloth.
     """
     install_all(session)
-    session.install("./plugins/agl-unsloth[trl]", "trl==1.16.0", *TEST_TOOLS[:4])
+    session.install("./plugins/agl-unsloth[trl]", TRL, *TEST_TOOLS[:4])
     session.install(*(name for name in TRACED_FRAMEWORKS if name.startswith("openai")), MCP)
     train_with(
         session, "trl", "tests/examples/test_unsloth.py::test_tiny_model_is_fine_tuned_all_in_one"
@@ -339,7 +340,7 @@ def examples(session: nox.Session) -> None:
     minutes. The frameworks' own warnings are not ours to mend.
     """
     install_all(session)
-    session.install("./plugins/agl-unsloth[trl]", "trl==1.16.0", "pyarrow>=17")
+    session.install("./plugins/agl-unsloth[trl]", TRL, "pyarrow>=17")
     used = [name for name in TRACED_FRAMEWORKS if name.startswith(("openai", "lang", "autogen"))]
     session.install(*TEST_TOOLS[:3], *used, MCP)
     session.run(
@@ -368,7 +369,7 @@ def types(session: nox.Session) -> None:
     """pyright: strict in the core, standard in the plugins."""
     # Editable: pyright must not see every class twice, here and in site-packages.
     install_all(session, "--editable")
-    session.install("--editable", "./plugins/agl-unsloth[azure,tinker]")
+    session.install("--editable", "./plugins/agl-unsloth[azure,tinker,trl]", TRL)
     session.install("pyright>=1.1.400", OPENAI, "pytest>=8.3", "pytest-asyncio>=0.25")
     session.run("pyright")
 
