@@ -1,6 +1,7 @@
 """Every check, one session each; ``nox -l`` lists them."""
 
 import argparse
+import sys
 from pathlib import Path
 
 import nox
@@ -192,10 +193,10 @@ def tracers(session: nox.Session) -> None:
     """Every tracer on the agent frameworks of today; the page says what each captures of which.
 
     The frameworks' own warnings are not ours to mend. One process per tracer: instrumentations are
-    of a process. Not a part of CI, which it would make longer by some ten minutes. The frameworks
+    of a process. Not a part of CI, which it would make longer by three minutes. The frameworks
     that cannot be installed beside the others have sessions of their own, which come next.
     """
-    session.install(*TRACER_PACKAGES, *TEST_TOOLS[:3], *TRACED_FRAMEWORKS, *INSTRUMENTATIONS)
+    install_tracers(session)
     run_with_tracers(session)
     session.notify("tracers-crewai")
     session.notify("tracers-page")
@@ -218,19 +219,22 @@ def tracers_crewai(session: nox.Session) -> None:
 @nox.session(name="tracers-page", venv_backend="none")
 def tracers_page(session: nox.Session) -> None:
     """Write docs/reference/frameworks.md from what the sessions tracers and tracers-* captured."""
-    session.run("python", "docs/generate_tracers.py", captured_folder(session))
+    session.run(sys.executable, "docs/generate_tracers.py", captured_folder(session))
 
 
 @nox.session(name="tracers-short")
 def tracers_short(session: nox.Session) -> None:
-    """Two of the tracers on the OpenAI client alone, with the real libraries; writes no page."""
-    session.install(
-        "./core[testing]", "./plugins/agl-adapters", "./plugins/agl-tracers[agentops,otel-genai]",
-        *TEST_TOOLS[:3], OPENAI,
-    )  # fmt: skip
-    tests = [f"tests/tracers/test_{name}.py" for name in ("contract", "concurrency", "tracers")]
-    for tracer in ("agentops", "otel-genai"):
+    """Every framework through the gateway, every tracer on the OpenAI client; writes no page."""
+    install_tracers(session)
+    alone = [f"tests/tracers/test_{name}.py" for name in ("contract", "concurrency", "tracers")]
+    for tracer in TRACERS:
+        tests = ["tests/tracers"] if tracer == "otel" else alone
         session.run("pytest", "-W", "default", *tests, "--tracer", tracer, *session.posargs)
+
+
+def install_tracers(session: nox.Session) -> None:
+    """The tracers with their backends, and the frameworks with their instrumentations."""
+    session.install(*TRACER_PACKAGES, *TEST_TOOLS[:3], *TRACED_FRAMEWORKS, *INSTRUMENTATIONS)
 
 
 def run_with_tracers(session: nox.Session, *tests: str) -> None:
