@@ -144,6 +144,25 @@ async def test_failed_rollouts_are_excluded_and_are_no_zeros(line, grpo, tmp_pat
     assert step.get("reward/mean") == pytest.approx(sum(rewards) / len(rewards))
 
 
+async def test_a_rollout_of_a_runner_that_vanished_is_run_by_another(line, grpo, tmp_path):
+    async def vanish():
+        """Claim a rollout, make its agent's call, and be heard of no more."""
+        while not (claimed := await line.store.dequeue_many_rollouts(limit=1)):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        resources = await line.store.get_resources_by_id(claimed[0].resources_id)
+        await ask(resources.resources["main_llm"].with_attempted_rollout(claimed[0]), "one")
+        return claimed[0].rollout_id
+
+    vanishing = asyncio.create_task(vanish())
+    await line(says_red, grpo(steps=1, unresponsive_seconds=0.5), ["one", "two"])
+    attempts = await line.store.query_attempts(await vanishing)
+    assert [attempt.status for attempt in attempts] == ["unresponsive", "succeeded"]
+    (step,) = metrics(tmp_path, "rows")
+    assert step["rollouts/succeeded"] == 16
+    assert step["calls/total"] == 17
+    assert step["calls/excluded/superseded_attempt"] == 1
+
+
 async def test_steps_that_train_nothing_end_with_the_reason(line, grpo):
     @agl.rollout
     async def never_calls(task: str, llm: agl.LLM) -> float:

@@ -55,7 +55,7 @@ async def play_runner(store):
 
 
 @contextlib.asynccontextmanager
-async def groups(level="trajectory", keep=True, timeout=30.0, runner=True, **limits):
+async def groups(level="trajectory", keep=True, timeout=30.0, runner=True, config=None, **limits):
     store = agl.InMemoryLightningStore()
     resources = await store.add_resources({"main_llm": agl.LLM(endpoint="http://x", model="m")})
     policy = Policy(level, Limits(**({"prompt": 100, "response": 100} | limits)), keep, timeout)
@@ -63,7 +63,7 @@ async def groups(level="trajectory", keep=True, timeout=30.0, runner=True, **lim
     try:
         yield Groups(
             store=store,
-            collector=Collector(store, None, agl.TraceToRows(), RolloutConfig()),
+            collector=Collector(store, None, agl.TraceToRows(), config or RolloutConfig()),
             train=TASKS,
             val=TASKS,
             resources=Resources(resources.resources_id, resources.resources_id),
@@ -128,6 +128,21 @@ async def test_every_call_of_a_step_is_in_one_bin():
     assert settled.metrics["agl/calls/excluded/rejected"] == 1
     assert settled.metrics["agl/reward/mean"] == 0.5
     assert sum(len(part.trained) for part in parts) == 2 + 2  # calls, and rewards that reached them
+
+
+async def test_a_rollout_of_a_runner_that_vanished_is_run_by_another():
+    config = agl.VERL({}, unresponsive_seconds=0.3).rollout_config
+    async with groups(runner=False, config=config) as ours:
+        collecting = asyncio.create_task(ours.run(request(0)))
+        while not (claimed := await ours.store.dequeue_many_rollouts(limit=1)):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        playing = asyncio.create_task(play_runner(ours.store))
+        answer = await collecting
+        playing.cancel()
+        attempts = await ours.store.query_attempts(claimed[0].rollout_id)
+    assert [attempt.status for attempt in attempts] == ["unresponsive", "succeeded"]
+    assert sorted(row.reward for row in answer.rows) == [0.0, 1.0]
+    assert answer.failed == 0
 
 
 async def test_siblings_of_a_failed_rollout_are_trained_or_dropped_and_never_zero():

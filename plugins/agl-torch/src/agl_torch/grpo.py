@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 from agl.algorithm import Algorithm
 from agl.errors import AlgorithmError, ConfigError
 from agl.ledger import save_ledger
-from agl.types import Dataset
+from agl.types import Dataset, RolloutConfig
 
 if TYPE_CHECKING:
     from agl.collect import Collected
@@ -94,6 +94,8 @@ class GRPO(Algorithm):
             states and step come from there.
         resource_name: Name of the resource that the agent gets.
         rollout_timeout_seconds: Limit of one attempt; None has no limit.
+        unresponsive_seconds: A rollout whose runner is silent for longer is tried once more, by
+            whichever runner is there; None waits for the limit above.
         device: For example ``cuda:0``; None takes a GPU if there is one.
         dtype: In which a model is loaded from a folder or name.
         torch_threads: Threads of one torch operation; None leaves it to torch. For a tiny model 1
@@ -139,6 +141,7 @@ class GRPO(Algorithm):
         resume_from: str | None = None,
         resource_name: str = "main_llm",
         rollout_timeout_seconds: float | None = 300.0,
+        unresponsive_seconds: float | None = 60.0,
         device: str | None = None,
         dtype: str = "float32",
         torch_threads: int | None = None,
@@ -168,8 +171,14 @@ class GRPO(Algorithm):
         for name, (value, least) in at_least.items():
             if value is not None and value < least:
                 raise ConfigError(f"GRPO: {name} must be at least {least}; got {value!r}")
-        for name, value in {"temperature": temperature, "max_grad_norm": max_grad_norm}.items():
-            if value <= 0:
+        above_0 = {
+            "temperature": temperature,
+            "max_grad_norm": max_grad_norm,
+            "rollout_timeout_seconds": rollout_timeout_seconds,
+            "unresponsive_seconds": unresponsive_seconds,
+        }
+        for name, value in above_0.items():
+            if value is not None and value <= 0:
                 raise ConfigError(f"GRPO: {name} must be above 0; got {value!r}")
         self.model, self.tokenizer = model, tokenizer
         self.steps, self.groups_per_step, self.group_size = steps, groups_per_step, group_size
@@ -186,7 +195,12 @@ class GRPO(Algorithm):
         self.max_idle_steps, self.run_dir = max_idle_steps, run_dir
         self.checkpoint_every, self.resume_from = checkpoint_every, resume_from
         self.resource_name = resource_name
-        self.rollout_timeout_seconds = rollout_timeout_seconds
+        self.rollout_config = RolloutConfig(
+            timeout_seconds=rollout_timeout_seconds,
+            unresponsive_seconds=unresponsive_seconds,
+            max_attempts=2,
+            retry_condition=["unresponsive"],
+        )
         self.device, self.dtype, self.torch_threads = device, dtype, torch_threads
         self.max_batch_size, self.show_progress = max_batch_size, show_progress
         if credit is not None:

@@ -15,7 +15,6 @@ from agl.accounts import Totals
 from agl.collect import Collector
 from agl.errors import ConfigError
 from agl.tasks import TaskOrder
-from agl.types import RolloutConfig
 from agl_torch.checkpoint import Progress, find_checkpoint, restore, save_checkpoint, save_model
 from agl_torch.learner import Learner, LearnerOptions, Sample
 from agl_torch.models import load_model, load_tokenizer
@@ -131,7 +130,7 @@ async def open_session(options: "GRPO", num_tasks: int) -> AsyncGenerator[Sessio
                 options.get_store(),
                 gateway,
                 options.get_adapter(),
-                RolloutConfig(timeout_seconds=options.rollout_timeout_seconds),
+                options.rollout_config,
             ),
             tokenizer=tokenizer,
             tasks=tasks,

@@ -41,6 +41,8 @@ class VERL(Algorithm):
             ``final``.
         resource_name: Name of the resource that the agent gets.
         rollout_timeout_seconds: Limit of one attempt; None has no limit.
+        unresponsive_seconds: An attempt whose runner is silent for longer counts as lost; None
+            waits for the limit above.
         group_timeout_seconds: Limit of all rollouts of one task together, waiting for runners
             included; what has not ended then is cancelled and counts as failed. None has no limit.
         max_attempts: How often a rollout is tried.
@@ -72,6 +74,7 @@ class VERL(Algorithm):
         credit: str | dict[str, Any] | None = None,
         resource_name: str = "main_llm",
         rollout_timeout_seconds: float | None = 1800.0,
+        unresponsive_seconds: float | None = 60.0,
         group_timeout_seconds: float | None = 7200.0,
         max_attempts: int = 2,
         retry_on: list[str] | None = None,
@@ -88,6 +91,7 @@ class VERL(Algorithm):
             )
         for name, value in {
             "rollout_timeout_seconds": rollout_timeout_seconds,
+            "unresponsive_seconds": unresponsive_seconds,
             "group_timeout_seconds": group_timeout_seconds,
             "max_attempts": max_attempts,
             "max_failed_groups": max_failed_groups,
@@ -104,6 +108,7 @@ class VERL(Algorithm):
                 )
         self.rollout_config = RolloutConfig(
             timeout_seconds=rollout_timeout_seconds,
+            unresponsive_seconds=unresponsive_seconds,
             max_attempts=max_attempts,
             retry_condition=retry,
         )
