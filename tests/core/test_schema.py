@@ -99,6 +99,43 @@ def test_dataclass_fields_are_documented_by_the_text_under_them() -> None:
     assert options["train"].doc.startswith("File of tasks to learn from")
 
 
+@dataclass(kw_only=True)
+class Base:
+    """Shared.
+
+    Args:
+        seed: Of draws.
+        steps: How many.
+    """
+
+    seed: int = 0
+    steps: int = 10
+
+
+@dataclass(kw_only=True)
+class Derived(Base):
+    """Special.
+
+    Args:
+        model: What learns.
+        beta: How bold.
+    """
+
+    model: str = field(kw_only=False)
+    beta: float = 0.1
+    steps: int = 20
+
+
+def test_a_dataclass_has_its_own_options_before_those_of_its_base() -> None:
+    options = {option.name: option for option in schema_of(Derived).options}
+    assert list(options) == ["model", "steps", "beta", "seed"]
+    assert (options["steps"].doc, options["steps"].default) == ("How many.", 20)
+    assert options["model"].required
+    assert validate(Derived, {"model": "m", "seed": "3"}, "") == {"model": "m", "seed": 3}
+    with pytest.raises(ConfigError, match="Did you mean 'beta'"):
+        validate(Derived, {"model": "m", "betta": 1}, "")
+
+
 @pytest.mark.parametrize(
     ("values", "expected"),
     [

@@ -80,8 +80,16 @@ def schema_of(target: Callable[..., Any]) -> Schema:
                 doc=docs.get(parameter.name, ""),
             )
         )
+    if dataclasses.is_dataclass(target) and inspect.isclass(target):
+        options.sort(key=lambda option: (not option.required, _depth(target, option.name)))
     is_open = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
     return Schema(tuple(options), open=is_open)
+
+
+def _depth(target: type, name: str) -> int:
+    """How far above ``target`` a field is declared: its own come before its base's."""
+    owners = (name in vars(cls).get("__annotations__", {}) for cls in target.__mro__)
+    return next((depth for depth, owns in enumerate(owners) if owns), 0)
 
 
 def validate(target: Callable[..., Any], values: Mapping[str, Any], where: str) -> dict[str, Any]:

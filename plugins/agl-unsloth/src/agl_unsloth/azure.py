@@ -22,7 +22,7 @@ import os
 import re
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -48,6 +48,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,60}")
 _SUFFIX = re.compile(r"[A-Za-z0-9_-]{1,18}")
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class AzureSFT(PaidTraining):
     """Supervised fine-tuning of a model at Azure OpenAI, on the agent's best conversations.
 
@@ -81,142 +82,75 @@ class AzureSFT(PaidTraining):
         suffix: In the names of the models.
         sku: Kind of the deployments: ``Standard``, ``GlobalStandard`` or ``DeveloperTier``.
         capacity: Of a deployment, in thousands of tokens per minute.
-        dry_run: End before the first upload, and say what it would cost.
-        price_per_million_tokens: Of training, to state costs; None states tokens only.
-        max_trained_tokens: Of the whole run; a job that would go over is not started.
         poll_seconds: Between looks at a job or a deployment.
         job_timeout_seconds: How long one job may take; a run started again goes on waiting.
         deployment_timeout_seconds: How long one deployment may take to be ready.
         api_version: Of files and jobs.
         management_url: Of deployments; other clouds have others.
-        iterations: How often; a run that has had fewer can be continued with more.
-        tasks_per_iteration: None takes all.
-        rollouts_per_task: How often each of them runs in an iteration.
-        temperature: At which rollouts are sampled.
-        max_tokens: Of one answer; None leaves it to the agent.
-        eval_every: Evaluate every so manieth version; in any case the first and the last.
-        eval_temperature: Of evaluations.
-        eval_copies: How often each validation task runs.
         seed: Of tasks' order, of the choice among equals, and of the jobs.
-        run_dir: Folder of the run; where it holds an earlier part of the run, that is continued.
-        resource_name: Name of the resource that the agent gets.
-        rollout_timeout_seconds: Limit of one attempt; None has no limit.
-        credit: The credit rule; None leaves it to the adapter.
-        show_progress: A bar on standard error, or log lines where that is no terminal.
     """
 
     default_adapter = "chats"
     name = "azure-sft"
 
-    def __init__(
-        self,
-        endpoint: str,
-        base_deployment: str,
-        base_model: str,
-        subscription_id: str,
-        resource_group: str,
-        *,
-        account_name: str | None = None,
-        api_key: str | None = None,
-        credential: Any = None,
-        deployment_name: str | None = None,
-        max_deployments: int = 2,
-        keep_deployment: bool = True,
-        keep_files: bool = False,
-        data_filter_ratio: float = 0.5,
-        min_reward: float | None = None,
-        epochs: int = 1,
-        learning_rate_multiplier: float | None = None,
-        batch_size: int | None = None,
-        suffix: str = "agl",
-        sku: str = "Standard",
-        capacity: int = 50,
-        dry_run: bool = False,
-        price_per_million_tokens: float | None = None,
-        max_trained_tokens: int | None = None,
-        poll_seconds: float = 30.0,
-        job_timeout_seconds: float = 24 * 3600.0,
-        deployment_timeout_seconds: float = 3600.0,
-        api_version: str = "2024-10-21",
-        management_url: str = "https://management.azure.com",
-        iterations: int = 2,
-        tasks_per_iteration: int | None = None,
-        rollouts_per_task: int = 1,
-        temperature: float = 1.0,
-        max_tokens: int | None = None,
-        eval_every: int = 1,
-        eval_temperature: float = 0.0,
-        eval_copies: int = 1,
-        seed: int = 0,
-        run_dir: str | None = None,
-        resource_name: str = "main_llm",
-        rollout_timeout_seconds: float | None = 300.0,
-        credit: str | dict[str, Any] | None = None,
-        show_progress: bool = True,
-    ) -> None:
-        super().__init__(
-            dry_run=dry_run,
-            price_per_million_tokens=price_per_million_tokens,
-            max_trained_tokens=max_trained_tokens,
-            iterations=iterations,
-            tasks_per_iteration=tasks_per_iteration,
-            rollouts_per_task=rollouts_per_task,
-            temperature=temperature,
-            max_tokens=max_tokens,
-            eval_every=eval_every,
-            eval_temperature=eval_temperature,
-            eval_copies=eval_copies,
-            seed=seed,
-            run_dir=run_dir,
-            resource_name=resource_name,
-            rollout_timeout_seconds=rollout_timeout_seconds,
-            credit=credit,
-            show_progress=show_progress,
-        )
+    endpoint: str = field(kw_only=False)
+    base_deployment: str = field(kw_only=False)
+    base_model: str = field(kw_only=False)
+    subscription_id: str = field(kw_only=False)
+    resource_group: str = field(kw_only=False)
+    account_name: str | None = None
+    api_key: str | None = None
+    credential: Any = None
+    deployment_name: str | None = None
+    max_deployments: int = 2
+    keep_deployment: bool = True
+    keep_files: bool = False
+    data_filter_ratio: float = 0.5
+    min_reward: float | None = None
+    epochs: int = 1
+    learning_rate_multiplier: float | None = None
+    batch_size: int | None = None
+    suffix: str = "agl"
+    sku: str = "Standard"
+    capacity: int = 50
+    poll_seconds: float = 30.0
+    job_timeout_seconds: float = 24 * 3600.0
+    deployment_timeout_seconds: float = 3600.0
+    api_version: str = "2024-10-21"
+    management_url: str = "https://management.azure.com"
+    rollouts_per_task: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.check_least(
-            max_deployments=(max_deployments, 1),
-            epochs=(epochs, 1),
-            batch_size=(batch_size, 1),
-            capacity=(capacity, 1),
-            poll_seconds=(poll_seconds, 0.01),
-            job_timeout_seconds=(job_timeout_seconds, 0),
-            deployment_timeout_seconds=(deployment_timeout_seconds, 0),
+            max_deployments=1,
+            epochs=1,
+            batch_size=1,
+            capacity=1,
+            poll_seconds=0.01,
+            job_timeout_seconds=0,
+            deployment_timeout_seconds=0,
         )
-        if not 0 < data_filter_ratio <= 1:
-            raise ConfigError(
-                f"azure-sft: data_filter_ratio must be above 0 and at most 1; got "
-                f"{data_filter_ratio!r}"
-            )
-        address = urlsplit(endpoint)
+        self.check_part("data_filter_ratio")
+        address = urlsplit(self.endpoint)
         if address.scheme not in ("http", "https") or not address.hostname:
             raise ConfigError(
-                f"azure-sft: endpoint is {endpoint!r}; expected the address of an Azure OpenAI "
-                "resource, for example 'https://NAME.openai.azure.com'"
+                f"azure-sft: endpoint is {self.endpoint!r}; expected the address of an Azure "
+                "OpenAI resource, for example 'https://NAME.openai.azure.com'"
             )
         self.endpoint = f"{address.scheme}://{address.netloc}"
-        self.base_deployment, self.base_model = base_deployment, base_model
-        self.subscription_id, self.resource_group = subscription_id, resource_group
-        self.account_name = account_name or str(address.hostname).split(".")[0]
-        self.api_key, self.credential = api_key, credential
-        self.deployment_name = deployment_name or f"{base_deployment}-ft"
-        if not _NAME.fullmatch(self.deployment_name):
+        self._account = self.account_name or str(address.hostname).split(".")[0]
+        self._prefix = self.deployment_name or f"{self.base_deployment}-ft"
+        if not _NAME.fullmatch(self._prefix):
             raise ConfigError(
-                f"azure-sft: deployment_name is {self.deployment_name!r}; expected letters, "
+                f"azure-sft: deployment_name is {self._prefix!r}; expected letters, "
                 "digits, '-', '_' and '.', at most 61"
             )
-        if not _SUFFIX.fullmatch(suffix):
+        if not _SUFFIX.fullmatch(self.suffix):
             raise ConfigError(
-                f"azure-sft: suffix is {suffix!r}; expected 1 to 18 letters, digits, '-' and '_'"
+                f"azure-sft: suffix is {self.suffix!r}; expected 1 to 18 letters, digits, '-' and "
+                "'_'"
             )
-        self.max_deployments, self.keep_deployment = max_deployments, keep_deployment
-        self.keep_files, self.suffix = keep_files, suffix
-        self.data_filter_ratio, self.min_reward = data_filter_ratio, min_reward
-        self.epochs, self.batch_size = epochs, batch_size
-        self.learning_rate_multiplier = learning_rate_multiplier
-        self.sku, self.capacity = sku, capacity
-        self.poll_seconds, self.job_timeout_seconds = poll_seconds, job_timeout_seconds
-        self.deployment_timeout_seconds = deployment_timeout_seconds
-        self.api_version, self.management_url = api_version, management_url
         self._opened: _Azure | None = None
 
     # --- the loop's questions
@@ -228,7 +162,7 @@ class AzureSFT(PaidTraining):
             "endpoint": self.endpoint,
             "base_deployment": self.base_deployment,
             "base_model": self.base_model,
-            "deployment_name": self.deployment_name,
+            "deployment_name": self._prefix,
         }
 
     async def prepare(self) -> Version:
@@ -241,7 +175,7 @@ class AzureSFT(PaidTraining):
         from agl_unsloth.azure_waiting import Patience
 
         account = Account(
-            self.subscription_id, self.resource_group, self.account_name, self.management_url
+            self.subscription_id, self.resource_group, self._account, self.management_url
         )
         patience = Patience(
             poll=self.poll_seconds,
@@ -265,7 +199,7 @@ class AzureSFT(PaidTraining):
             Deployments(
                 management,
                 journal,
-                self.deployment_name,
+                self._prefix,
                 self.max_deployments,
                 self.sku,
                 self.capacity,
@@ -276,7 +210,7 @@ class AzureSFT(PaidTraining):
         if self.base_deployment not in names:
             raise ConfigError(
                 f"azure-sft: there is no deployment {self.base_deployment!r} in "
-                f"{self.account_name!r}; there are: {', '.join(sorted(names)) or 'none'}"
+                f"{self._account!r}; there are: {', '.join(sorted(names)) or 'none'}"
             )
         return Version(0, self.base_model)
 

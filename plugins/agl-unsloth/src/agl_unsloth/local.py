@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 from contextlib import AbstractAsyncContextManager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -27,64 +27,112 @@ from agl_unsloth.versions import Version, publish, read_record, write_file, writ
 logger = logging.getLogger("agl.unsloth")
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class LocalFineTuning(FineTuning):
-    """What ``SFT`` and ``DPO`` share; see there for the options.
+    """What ``SFT`` and ``DPO`` share.
 
     Folder of a run, beside the journal and the metrics: ``versions/NNNN`` (a whole model each, from
     1), ``iterations/NNNN/examples.jsonl``, ``logs``.
+
+    Args:
+        model: A folder, or a name on the Hugging Face Hub.
+        engine: ``unsloth``, ``trl``, or ``auto``: Unsloth where it can be imported, else TRL.
+        python: The interpreter of another environment that has agl-unsloth and the engine, for
+            training; None takes this one.
+        server: ``vllm``, ``torch`` (``agl serve``), an address that ends in ``/v1``, or ``auto``:
+            vLLM where it and a GPU are, else ``torch``.
+        server_arguments: Further arguments of its command, as
+            ``[--enable-auto-tool-choice, --tool-call-parser, hermes]``.
+        server_timeout_seconds: Until it must be ready.
+        port: Of the server; 0 takes a free one.
+        reload_command: With an address: what makes its server load a version; ``{model}`` and
+            ``{version}`` in it are replaced.
+        lora_rank: Of the adapter that is trained and then merged; 0 trains all weights.
+        lora_alpha: The adapter counts ``lora_alpha / lora_rank`` times; None takes the rank.
+        lora_targets: Names of the modules that get an adapter; None takes all linear layers but
+            the head.
+        load_in_4bit: Train the adapter on weights of 4 bits, in a quarter of the memory.
+        learning_rate: Of AdamW, falling linearly to 0.
+        epochs: Passes over the examples.
+        batch_size: Examples per pass of the model.
+        gradient_accumulation: Passes per step of the optimiser.
+        max_length: Examples with more tokens are left out, not cut; None for no limit.
+        weights: Type in which versions are saved: bfloat16 or float16.
+        torch_threads: Of the training, for one torch operation; None leaves it to torch.
+        check_memory: Refuse a training that, by an estimate, does not fit.
     """
 
     method: ClassVar[Method]
 
-    def __init__(
-        self,
-        model: str,
-        *,
-        engine: str,
-        python: str | None,
-        server: str,
-        server_arguments: list[str] | None,
-        server_timeout_seconds: float,
-        port: int,
-        reload_command: list[str] | None,
-        training: TrainingOptions,
-        check_memory: bool,
-        **loop: Any,
-    ) -> None:
-        super().__init__(**loop)
-        if engine not in ("auto", "unsloth", "trl"):
-            raise ConfigError(f"{self.name}: engine {engine!r}: expected auto, unsloth or trl")
-        if training.weights not in ("bfloat16", "float16"):
+    model: str = field(kw_only=False)
+    engine: str = "auto"
+    python: str | None = None
+    server: str = "auto"
+    server_arguments: list[str] | None = None
+    server_timeout_seconds: float = 600.0
+    port: int = 0
+    reload_command: list[str] | None = None
+    lora_rank: int = 32
+    lora_alpha: int | None = None
+    lora_targets: list[str] | None = None
+    load_in_4bit: bool = False
+    learning_rate: float = 2e-4
+    epochs: float = 1.0
+    batch_size: int = 4
+    gradient_accumulation: int = 2
+    max_length: int | None = 4096
+    weights: str = "bfloat16"
+    torch_threads: int | None = None
+    check_memory: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.engine not in ("auto", "unsloth", "trl"):
+            raise ConfigError(f"{self.name}: engine {self.engine!r}: expected auto, unsloth or trl")
+        if self.weights not in ("bfloat16", "float16"):
             raise ConfigError(
-                f"{self.name}: weights {training.weights!r}: expected bfloat16 or float16"
+                f"{self.name}: weights {self.weights!r}: expected bfloat16 or float16"
             )
-        if training.load_in_4bit and not training.lora_rank:
+        if self.load_in_4bit and not self.lora_rank:
             raise ConfigError(
                 f"{self.name}: load_in_4bit needs an adapter: weights of 4 bits cannot be trained. "
                 "Give a lora_rank above 0"
             )
         self.check_least(
-            port=(port, 0),
-            learning_rate=(training.learning_rate, 0),
-            epochs=(training.epochs, 0),
-            batch_size=(training.batch_size, 1),
-            gradient_accumulation=(training.gradient_accumulation, 1),
-            lora_rank=(training.lora_rank, 0),
-            lora_alpha=(training.lora_alpha, 1),
-            max_length=(training.max_length, 2),
-            torch_threads=(training.threads, 1),
+            port=0,
+            learning_rate=0,
+            epochs=0,
+            batch_size=1,
+            gradient_accumulation=1,
+            lora_rank=0,
+            lora_alpha=1,
+            max_length=2,
+            torch_threads=1,
         )
-        folder = Path(model)
-        # Absolute where it is a folder: a run may be continued from elsewhere.
-        self.model = str(folder.resolve() if folder.is_dir() else model)
-        self.engine, self.python, self.server = engine, python, server
-        self.training, self.check_memory = training, check_memory
+        folder = Path(self.model)
+        if folder.is_dir():
+            # A run may be continued from elsewhere.
+            self.model = str(folder.resolve())
+        self.training = TrainingOptions(
+            learning_rate=self.learning_rate,
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+            gradient_accumulation=self.gradient_accumulation,
+            lora_rank=self.lora_rank,
+            lora_alpha=self.lora_alpha or self.lora_rank or 1,
+            lora_targets=self.lora_targets,
+            load_in_4bit=self.load_in_4bit,
+            max_length=self.max_length,
+            weights=self.weights,
+            seed=self.seed,
+            threads=self.torch_threads,
+        )
         self._server_options = ServerOptions(
-            kind=server,
-            port=port,
-            arguments=tuple(server_arguments or ()),
-            ready_seconds=server_timeout_seconds,
-            reload_command=tuple(reload_command or ()),
+            kind=self.server,
+            port=self.port,
+            arguments=tuple(self.server_arguments or ()),
+            ready_seconds=self.server_timeout_seconds,
+            reload_command=tuple(self.reload_command or ()),
             seed=self.seed,
         )
         self._engine: Engine = "trl"

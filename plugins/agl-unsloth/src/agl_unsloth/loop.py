@@ -51,6 +51,7 @@ class Served:
     """For the gateway: ``model`` (as ``hosted_vllm/NAME``), ``api_base``, perhaps ``api_key``."""
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class FineTuning(Algorithm):
     """Serve, roll out, choose, train, again; the base of ``SFT``, ``DPO`` and remote trainers.
 
@@ -66,12 +67,14 @@ class FineTuning(Algorithm):
         eval_every: Evaluate every so manieth version; in any case the first and the last.
         eval_temperature: Of evaluations; 0 takes the most probable token.
         eval_copies: How often each validation task runs.
-        seed: Of tasks' order, and of whatever a subclass draws.
+        seed: Of tasks' order, sampling, selection and training.
         run_dir: Folder of the run; where it holds an earlier part of the run, that is continued.
             None makes one under ``agl-runs`` named after the time.
         resource_name: Name of the resource that the agent gets.
         rollout_timeout_seconds: Limit of one attempt; None has no limit.
-        credit: The credit rule of the rows; None leaves it to the adapter.
+        credit: The credit rule, which says which call gets how much of which reward: its name, or
+            a dict of ``type`` and options. None leaves it to the adapter, whose default is
+            ``final``.
         show_progress: A bar on standard error, or log lines where that is no terminal.
     """
 
@@ -80,43 +83,34 @@ class FineTuning(Algorithm):
     name: ClassVar[str] = "fine-tuning"
     """Of the algorithm: in the ledger, in rollouts' metadata, in names of folders."""
 
-    def __init__(
-        self,
-        *,
-        iterations: int = 2,
-        tasks_per_iteration: int | None = None,
-        rollouts_per_task: int = 4,
-        temperature: float = 1.0,
-        max_tokens: int | None = None,
-        eval_every: int = 1,
-        eval_temperature: float = 0.0,
-        eval_copies: int = 1,
-        seed: int = 0,
-        run_dir: str | None = None,
-        resource_name: str = "main_llm",
-        rollout_timeout_seconds: float | None = 300.0,
-        credit: str | dict[str, Any] | None = None,
-        show_progress: bool = True,
-    ) -> None:
+    iterations: int = 2
+    tasks_per_iteration: int | None = None
+    rollouts_per_task: int = 4
+    temperature: float = 1.0
+    max_tokens: int | None = None
+    eval_every: int = 1
+    eval_temperature: float = 0.0
+    eval_copies: int = 1
+    seed: int = 0
+    run_dir: str | None = None
+    resource_name: str = "main_llm"
+    rollout_timeout_seconds: float | None = 300.0
+    credit: str | dict[str, Any] | None = None
+    show_progress: bool = True
+
+    def __post_init__(self) -> None:
         self.check_least(
-            iterations=(iterations, 1),
-            tasks_per_iteration=(tasks_per_iteration, 1),
-            rollouts_per_task=(rollouts_per_task, 1),
-            temperature=(temperature, 0),
-            max_tokens=(max_tokens, 1),
-            eval_every=(eval_every, 1),
-            eval_temperature=(eval_temperature, 0),
-            eval_copies=(eval_copies, 1),
+            iterations=1,
+            tasks_per_iteration=1,
+            rollouts_per_task=1,
+            temperature=0,
+            max_tokens=1,
+            eval_every=1,
+            eval_temperature=0,
+            eval_copies=1,
         )
-        self.iterations, self.tasks_per_iteration = iterations, tasks_per_iteration
-        self.rollouts_per_task, self.temperature = rollouts_per_task, temperature
-        self.max_tokens, self.eval_every = max_tokens, eval_every
-        self.eval_temperature, self.eval_copies = eval_temperature, eval_copies
-        self.seed, self.run_dir, self.resource_name = seed, run_dir, resource_name
-        self.rollout_timeout_seconds = rollout_timeout_seconds
-        self.show_progress = show_progress
-        if credit is not None:
-            self.adapter_options = {"credit": credit}
+        if self.credit is not None:
+            self.adapter_options = {"credit": self.credit}
         self.summary: dict[str, Any] | None = None
         """What ``summary.json`` holds, once ``run`` has ended."""
         self._session: Session | None = None
@@ -410,15 +404,26 @@ class FineTuning(Algorithm):
 
     # --- for constructors
 
-    def check_least(self, **limits: tuple[float | None, float]) -> None:
+    def check_least(self, **limits: float) -> None:
         """Refuse options below their least value.
 
         Raises:
             ConfigError: It names the first of them.
         """
-        for name, (value, least) in limits.items():
+        for name, least in limits.items():
+            value = getattr(self, name)
             if value is not None and value < least:
                 raise ConfigError(f"{self.name}: {name} must be at least {least}; got {value!r}")
+
+    def check_part(self, name: str) -> None:
+        """Refuse an option that is no part of a whole.
+
+        Raises:
+            ConfigError: It is not above 0 and at most 1.
+        """
+        value = getattr(self, name)
+        if not 0 < value <= 1:
+            raise ConfigError(f"{self.name}: {name} must be above 0 and at most 1; got {value!r}")
 
 
 def joined(one: "Collected", other: "Collected") -> "Collected":

@@ -47,32 +47,23 @@ class Bill:
         )
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class PaidTraining(FineTuning):
     """The loop with a statement of costs; the base of trainers that are paid by the token.
 
     Args:
         dry_run: End before the first training, and say what it would cost.
-        price_per_million_tokens: Of training; None states tokens only.
+        price_per_million_tokens: Of training, to state costs; None states tokens only.
         max_trained_tokens: Of the whole run; a training that would go over is not begun.
-        **options: Of the loop.
     """
 
-    def __init__(
-        self,
-        *,
-        dry_run: bool = False,
-        price_per_million_tokens: float | None = None,
-        max_trained_tokens: int | None = None,
-        **options: Any,
-    ) -> None:
-        super().__init__(**options)
-        self.check_least(
-            price_per_million_tokens=(price_per_million_tokens, 0),
-            max_trained_tokens=(max_trained_tokens, 1),
-        )
-        self.dry_run = dry_run
-        self.price_per_million_tokens = price_per_million_tokens
-        self.max_trained_tokens = max_trained_tokens
+    dry_run: bool = False
+    price_per_million_tokens: float | None = None
+    max_trained_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_least(price_per_million_tokens=0, max_trained_tokens=1)
 
     async def run(
         self,

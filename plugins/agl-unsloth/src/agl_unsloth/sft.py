@@ -1,16 +1,16 @@
 """``SFT``: train on the agent's own best rollouts, again and again."""
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from agl.errors import ConfigError
 from agl_unsloth.local import LocalFineTuning
-from agl_unsloth.options import TrainingOptions
 from agl_unsloth.selection import nothing_selected, select_best
 
 if TYPE_CHECKING:
     from agl.collect import Collected
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class SFT(LocalFineTuning):
     """Supervised fine-tuning on the rollouts with the best rewards (rejection sampling).
 
@@ -19,139 +19,19 @@ class SFT(LocalFineTuning):
     every version are whole folders that vLLM or ``transformers`` load.
 
     Args:
-        model: A folder, or a name on the Hugging Face Hub.
-        iterations: How often; a run that has had fewer can be continued with more.
         keep_fraction: Which part of the rows is trained, best rewards first.
         min_reward: Rows below it are not trained; None for no threshold.
-        tasks_per_iteration: None takes all.
-        rollouts_per_task: How often each of them runs in an iteration.
-        engine: ``unsloth``, ``trl``, or ``auto``: Unsloth where it can be imported, else TRL.
-        python: The interpreter of another environment that has agl-unsloth and the engine, for
-            training; None takes this one.
-        server: ``vllm``, ``torch`` (``agl serve``), an address that ends in ``/v1``, or ``auto``:
-            vLLM where it and a GPU are, else ``torch``.
-        server_arguments: Further arguments of its command, as
-            ``[--enable-auto-tool-choice, --tool-call-parser, hermes]``.
-        server_timeout_seconds: Until it must be ready.
-        port: Of the server; 0 takes a free one.
-        reload_command: With an address: what makes its server load a version; ``{model}`` and
-            ``{version}`` in it are replaced.
-        lora_rank: Of the adapter that is trained and then merged; 0 trains all weights.
-        lora_alpha: The adapter counts ``lora_alpha / lora_rank`` times; None takes the rank.
-        lora_targets: Names of the modules that get an adapter; None takes all linear layers but
-            the head.
-        load_in_4bit: Train the adapter on weights of 4 bits, in a quarter of the memory.
-        learning_rate: Of AdamW, falling linearly to 0.
-        epochs: Passes over the kept rows.
-        batch_size: Rows per pass of the model.
-        gradient_accumulation: Passes per step of the optimiser.
-        max_length: Rows with more tokens are left out, not cut; None for no limit.
-        weights: Type in which versions are saved: bfloat16 or float16.
-        torch_threads: Of the training, for one torch operation; None leaves it to torch.
-        check_memory: Refuse a training that, by an estimate, does not fit.
-        temperature: At which rollouts are sampled.
-        max_tokens: Of one answer; None leaves it to the agent.
-        eval_every: Evaluate every so manieth version; in any case the first and the last.
-        eval_temperature: Of evaluations; 0 takes the most probable token.
-        eval_copies: How often each validation task runs.
-        seed: Of tasks' order, sampling, selection and training.
-        run_dir: Folder of the run; where it holds an earlier part of the run, that is continued.
-            None makes one under ``agl-runs`` named after the time.
-        resource_name: Name of the resource that the agent gets.
-        rollout_timeout_seconds: Limit of one attempt; None has no limit.
-        credit: The credit rule, which says which call gets how much of which reward: its name, or
-            a dict of ``type`` and options. None leaves it to the adapter, whose default is
-            ``final``.
-        show_progress: A bar on standard error, or log lines where that is no terminal.
     """
 
     name = "sft"
     method = "sft"
 
-    def __init__(
-        self,
-        model: str,
-        *,
-        iterations: int = 2,
-        keep_fraction: float = 0.5,
-        min_reward: float | None = None,
-        tasks_per_iteration: int | None = None,
-        rollouts_per_task: int = 4,
-        engine: str = "auto",
-        python: str | None = None,
-        server: str = "auto",
-        server_arguments: list[str] | None = None,
-        server_timeout_seconds: float = 600.0,
-        port: int = 0,
-        reload_command: list[str] | None = None,
-        lora_rank: int = 32,
-        lora_alpha: int | None = None,
-        lora_targets: list[str] | None = None,
-        load_in_4bit: bool = False,
-        learning_rate: float = 2e-4,
-        epochs: float = 1.0,
-        batch_size: int = 4,
-        gradient_accumulation: int = 2,
-        max_length: int | None = 4096,
-        weights: str = "bfloat16",
-        torch_threads: int | None = None,
-        check_memory: bool = True,
-        temperature: float = 1.0,
-        max_tokens: int | None = None,
-        eval_every: int = 1,
-        eval_temperature: float = 0.0,
-        eval_copies: int = 1,
-        seed: int = 0,
-        run_dir: str | None = None,
-        resource_name: str = "main_llm",
-        rollout_timeout_seconds: float | None = 300.0,
-        credit: str | dict[str, Any] | None = None,
-        show_progress: bool = True,
-    ) -> None:
-        if not 0 < keep_fraction <= 1:
-            raise ConfigError(
-                f"sft: keep_fraction must be above 0 and at most 1; got {keep_fraction!r}"
-            )
-        super().__init__(
-            model,
-            engine=engine,
-            python=python,
-            server=server,
-            server_arguments=server_arguments,
-            server_timeout_seconds=server_timeout_seconds,
-            port=port,
-            reload_command=reload_command,
-            check_memory=check_memory,
-            training=TrainingOptions(
-                learning_rate=learning_rate,
-                epochs=epochs,
-                batch_size=batch_size,
-                gradient_accumulation=gradient_accumulation,
-                lora_rank=lora_rank,
-                lora_alpha=lora_alpha or lora_rank or 1,
-                lora_targets=lora_targets,
-                load_in_4bit=load_in_4bit,
-                max_length=max_length,
-                weights=weights,
-                seed=seed,
-                threads=torch_threads,
-            ),
-            iterations=iterations,
-            tasks_per_iteration=tasks_per_iteration,
-            rollouts_per_task=rollouts_per_task,
-            temperature=temperature,
-            max_tokens=max_tokens,
-            eval_every=eval_every,
-            eval_temperature=eval_temperature,
-            eval_copies=eval_copies,
-            seed=seed,
-            run_dir=run_dir,
-            resource_name=resource_name,
-            rollout_timeout_seconds=rollout_timeout_seconds,
-            credit=credit,
-            show_progress=show_progress,
-        )
-        self.keep_fraction, self.min_reward = keep_fraction, min_reward
+    keep_fraction: float = 0.5
+    min_reward: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_part("keep_fraction")
 
     def select(self, collected: "Collected", iteration: int) -> list[dict[str, Any]]:
         examples = select_best(

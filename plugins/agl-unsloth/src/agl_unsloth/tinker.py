@@ -22,6 +22,7 @@ import json
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,7 @@ GAP_LIMIT = 0.05
 """Nats between recorded and present log-probabilities that rounding does not explain."""
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Tinker(PaidTraining):
     """Reinforcement learning or fine-tuning of a LoRA adapter by Tinker, from recorded tokens.
 
@@ -68,124 +70,64 @@ class Tinker(PaidTraining):
         max_model_tokens: Prompt and answer together; None takes what Tinker says.
         api_key: None takes ``TINKER_API_KEY``.
         base_url: None takes ``TINKER_BASE_URL``, else Tinker's own.
-        dry_run: End before the first gradient step, and say what it would cost.
-        price_per_million_tokens: Of training, to state costs; None states tokens only.
-        max_trained_tokens: Of the whole run; an iteration that would go over is not trained.
-        iterations: How often; a run that has had fewer can be continued with more.
-        tasks_per_iteration: None takes all.
-        rollouts_per_task: How often each of them runs in an iteration.
         temperature: At which rollouts are sampled; the losses that use recorded log-probabilities
             need 1.
-        max_tokens: Of one answer; None leaves it to the agent.
-        eval_every: Evaluate every so manieth version; in any case the first and the last.
-        eval_temperature: Of evaluations.
-        eval_copies: How often each validation task runs.
         seed: Of tasks' order, of the adapter's start and of batches.
-        run_dir: Folder of the run; where it holds an earlier part of the run, that is continued.
-        resource_name: Name of the resource that the agent gets.
-        rollout_timeout_seconds: Limit of one attempt; None has no limit.
-        credit: The credit rule; None leaves it to the adapter.
-        show_progress: A bar on standard error, or log lines where that is no terminal.
     """
 
     name = "tinker"
 
-    def __init__(
-        self,
-        base_model: str,
-        *,
-        loss: Loss = "importance_sampling",
-        lora_rank: int = 32,
-        learning_rate: float = 1e-4,
-        epochs: int = 1,
-        batch_size: int | None = None,
-        grad_clip_norm: float = 0.0,
-        normalise_std: bool = True,
-        data_filter_ratio: float = 0.5,
-        min_reward: float | None = None,
-        keep_versions: int = 2,
-        tokenizer: Any = None,
-        max_model_tokens: int | None = None,
-        api_key: str | None = None,
-        base_url: str | None = None,
-        dry_run: bool = False,
-        price_per_million_tokens: float | None = None,
-        max_trained_tokens: int | None = None,
-        iterations: int = 10,
-        tasks_per_iteration: int | None = None,
-        rollouts_per_task: int = 8,
-        temperature: float = 1.0,
-        max_tokens: int | None = None,
-        eval_every: int = 5,
-        eval_temperature: float = 0.0,
-        eval_copies: int = 1,
-        seed: int = 0,
-        run_dir: str | None = None,
-        resource_name: str = "main_llm",
-        rollout_timeout_seconds: float | None = 300.0,
-        credit: str | dict[str, Any] | None = None,
-        show_progress: bool = True,
-    ) -> None:
-        super().__init__(
-            dry_run=dry_run,
-            price_per_million_tokens=price_per_million_tokens,
-            max_trained_tokens=max_trained_tokens,
-            iterations=iterations,
-            tasks_per_iteration=tasks_per_iteration,
-            rollouts_per_task=rollouts_per_task,
-            temperature=temperature,
-            max_tokens=max_tokens,
-            eval_every=eval_every,
-            eval_temperature=eval_temperature,
-            eval_copies=eval_copies,
-            seed=seed,
-            run_dir=run_dir,
-            resource_name=resource_name,
-            rollout_timeout_seconds=rollout_timeout_seconds,
-            credit=credit,
-            show_progress=show_progress,
-        )
+    base_model: str = field(kw_only=False)
+    loss: Loss = "importance_sampling"
+    lora_rank: int = 32
+    learning_rate: float = 1e-4
+    epochs: int = 1
+    batch_size: int | None = None
+    grad_clip_norm: float = 0.0
+    normalise_std: bool = True
+    data_filter_ratio: float = 0.5
+    min_reward: float | None = None
+    keep_versions: int = 2
+    tokenizer: Any = None
+    max_model_tokens: int | None = None
+    api_key: str | None = None
+    base_url: str | None = None
+    iterations: int = 10
+    rollouts_per_task: int = 8
+    eval_every: int = 5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.check_least(
-            lora_rank=(lora_rank, 1),
-            learning_rate=(learning_rate, 0),
-            epochs=(epochs, 1),
-            batch_size=(batch_size, 1),
-            grad_clip_norm=(grad_clip_norm, 0),
-            keep_versions=(keep_versions, 1),
-            max_model_tokens=(max_model_tokens, 2),
+            lora_rank=1,
+            learning_rate=0,
+            epochs=1,
+            batch_size=1,
+            grad_clip_norm=0,
+            keep_versions=1,
+            max_model_tokens=2,
         )
+        self.check_part("data_filter_ratio")
+        loss = self.loss
         if loss not in ("importance_sampling", "ppo", "cross_entropy"):
             raise ConfigError(
                 f"tinker: loss is {loss!r}; expected importance_sampling, ppo or cross_entropy"
             )
-        if loss != "cross_entropy" and temperature != 1:
+        if loss != "cross_entropy" and self.temperature != 1:
             raise ConfigError(
                 f"tinker: loss {loss!r} compares recorded log-probabilities with the model's at "
-                f"temperature 1, and temperature is {temperature!r}. Use 1, or cross_entropy"
+                f"temperature 1, and temperature is {self.temperature!r}. Use 1, or cross_entropy"
             )
-        if loss != "cross_entropy" and rollouts_per_task < 2:
+        if loss != "cross_entropy" and self.rollouts_per_task < 2:
             raise ConfigError(
                 f"tinker: loss {loss!r} compares rollouts of one task; rollouts_per_task is "
-                f"{rollouts_per_task!r}, give at least 2"
+                f"{self.rollouts_per_task!r}, give at least 2"
             )
-        if not 0 < data_filter_ratio <= 1:
-            raise ConfigError(
-                f"tinker: data_filter_ratio must be above 0 and at most 1; got "
-                f"{data_filter_ratio!r}"
-            )
-        if loss != "cross_entropy" and min_reward is not None:
+        if loss != "cross_entropy" and self.min_reward is not None:
             raise ConfigError(
                 f"tinker: min_reward is for cross_entropy; loss {loss!r} learns from bad answers, "
                 "too. Leave it out"
             )
-        self.base_model = base_model
-        self.loss: Loss = loss
-        self.lora_rank, self.learning_rate = lora_rank, learning_rate
-        self.epochs, self.batch_size, self.grad_clip_norm = epochs, batch_size, grad_clip_norm
-        self.normalise_std, self.data_filter_ratio = normalise_std, data_filter_ratio
-        self.min_reward, self.keep_versions = min_reward, keep_versions
-        self.tokenizer, self.max_model_tokens = tokenizer, max_model_tokens
-        self.api_key, self.base_url = api_key, base_url
         self._service: TinkerService | None = None
         self._loaded_tokenizer: Any = None
         self._limit: int | None = None
