@@ -15,17 +15,15 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from agl.algorithm import Algorithm
 from agl.errors import AlgorithmError, ConfigError
-from agl.types import Dataset, PromptTemplate
+from agl.types import Dataset
 from agl_apo.evaluate import Candidate, Score
+from agl_apo.optimizer import PromptOptimizer
 
 if TYPE_CHECKING:
-    from openai import AsyncOpenAI
-
-    from agl_apo.result import Result
     from agl_apo.session import Session
 
 logger = logging.getLogger("agl_apo")
@@ -33,112 +31,51 @@ logger = logging.getLogger("agl_apo")
 T = TypeVar("T")
 
 
-class GEPA(Algorithm):
+@dataclass(kw_only=True, eq=False, repr=False)
+class GEPA(PromptOptimizer):
     """Improve prompts by reflective evolution over a Pareto front (the package ``gepa``).
 
     The tasks of ``train_dataset`` are for the search, those of ``val_dataset`` are held out for the
     decision, which is the same as that of ``apo``. Needs ``pip install 'agl-apo[gepa]'``.
 
     Args:
-        async_openai_client: An ``openai.AsyncOpenAI`` for reflections; if left out, one is made of
-            ``base_url`` and ``api_key``, or of ``OPENAI_BASE_URL`` and ``OPENAI_API_KEY``.
         reflection_model: Writes the new prompts.
         temperature: Of that model.
         reflection_minibatch_size: Evaluations that a reflection sees.
         candidate_selection: Which candidate is evolved next.
         use_merge: Whether candidates are merged, too.
-        max_evaluations: Evaluations at most, those of the decision among them; refused when too few
-            to conclude.
-        targets: Names of the prompts to optimise, or name -> what it is. All prompt templates if
-            left out.
-        agents: Name of a prompt -> the agent whose model calls its reflections see; else all calls.
-        rollout_batch_timeout: After so many seconds, what has not ended of evaluations that were
-            queued together counts as failed.
-        smallest_gain: A gain in mean reward (scaled to 0..1) below which a change is not wanted.
-        confidence: Of the interval of the gain; a prompt is accepted when it excludes zero.
-        max_repeats: The decision makes at most so many pairs of evaluations per held-out task.
-        reward_range: The lowest and the highest possible reward.
-        unresponsive_seconds: An evaluation whose runner is silent for longer begins again.
-        base_url: Address of the model.
-        api_key: Its key.
-        seed: Of all random choices.
-        run_name: Names the run in the store.
-        run_dir: Folder for the best prompts and the result; by default ``agl-runs/gepa-<time>``.
 
     Raises:
         ConfigError: An option is wrong.
     """
 
-    default_adapter = "messages"
+    name = "gepa"
 
-    def __init__(
-        self,
-        async_openai_client: "AsyncOpenAI | None" = None,
-        *,
-        reflection_model: str = "gpt-5-mini",
-        temperature: float = 1.0,
-        reflection_minibatch_size: int = 3,
-        candidate_selection: str = "pareto",
-        use_merge: bool = False,
-        max_evaluations: int = 1000,
-        targets: list[str] | dict[str, str] | None = None,
-        agents: dict[str, str] | None = None,
-        rollout_batch_timeout: float | None = 3600.0,
-        smallest_gain: float = 0.25,
-        confidence: float = 0.95,
-        max_repeats: int = 3,
-        reward_range: tuple[float, float] = (0.0, 1.0),
-        unresponsive_seconds: float = 60.0,
-        base_url: str | None = None,
-        api_key: str | None = None,
-        seed: int = 0,
-        run_name: str = "gepa",
-        run_dir: str | None = None,
-    ) -> None:
+    reflection_model: str = "gpt-5-mini"
+    temperature: float = 1.0
+    reflection_minibatch_size: int = 3
+    candidate_selection: str = "pareto"
+    use_merge: bool = False
+    max_evaluations: int | None = 1000
+    run_name: str = "gepa"
+
+    def __post_init__(self) -> None:
         # That it is missing is said now, with the extra that brings it.
         import gepa  # noqa: F401  # pyright: ignore[reportMissingImports]
 
-        from agl_apo.decision import Rule
-        from agl_apo.evaluate import Limits
         from agl_apo.models import Models
-        from agl_apo.session import Setup
 
-        if reflection_minibatch_size < 1:
+        super().__post_init__()
+        if self.reflection_minibatch_size < 1:
             raise ConfigError(
                 "GEPA: reflection_minibatch_size must be at least 1; "
-                f"got {reflection_minibatch_size}"
+                f"got {self.reflection_minibatch_size}"
             )
-        self.setup = Setup(
-            algorithm="gepa",
-            targets=targets,
-            rule=Rule(confidence, smallest_gain, max_repeats),
-            limits=Limits(reward_range, rollout_batch_timeout, unresponsive_seconds),
-            max_evaluations=max_evaluations,
-            seed=seed,
-            run_name=run_name,
-            run_dir=run_dir,
+        if self.max_evaluations is None:
+            raise ConfigError("GEPA: max_evaluations must be a number; GEPA ends only by it")
+        self.models = Models(
+            self.async_openai_client, self.base_url, self.api_key, self.temperature
         )
-        self.setup.check()
-        self.reflection_model = reflection_model
-        self.reflection_minibatch_size = reflection_minibatch_size
-        self.candidate_selection = candidate_selection
-        self.use_merge = use_merge
-        self.agents = agents or {}
-        self.models = Models(async_openai_client, base_url, api_key, temperature)
-        self.result: Result | None = None
-        """Set when ``run`` has ended."""
-        self._session: Session | None = None
-
-    def get_best_prompt(self, name: str | None = None) -> PromptTemplate:
-        """The accepted prompt, else the first one; while ``run`` runs, the best of the search.
-
-        Raises:
-            AlgorithmError: ``run`` has not begun.
-            ConfigError: No such target, or several and none named.
-        """
-        if self._session is None:
-            raise AlgorithmError("GEPA has not run yet; there is no best prompt")
-        return self._session.best_prompt(name, self.result)
 
     async def run(
         self,
@@ -193,7 +130,7 @@ class Bridge:
         self.options = options
         self.session = session
         self._loop = loop
-        self._experiments = Experiments(options, session, options.agents)
+        self._experiments = Experiments(options, session, options.agents or {})
         self._admitted: dict[str, Candidate | None] = {_digest(session.seed.texts): session.seed}
         self._parent = session.seed
         self._times: Counter[tuple[str, int]] = Counter()

@@ -29,7 +29,7 @@ class Proposer:
         self.options = options
         self.session = session
         self._targets = list(session.templates)
-        self._experiments = Experiments(options, session, options.agents)
+        self._experiments = Experiments(options, session, options.agents or {})
 
     async def propose(
         self, number: int, beam: Sequence[Candidate], known: Sequence[Candidate]
