@@ -22,7 +22,7 @@ from agl_verl.testing import as_hydra, cpu_config, write_prompts
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 
 DIFFERENCE = "training/rollout_probs_diff_max"
-STALENESS = "training/off_policy/trajectory_staleness/max"
+STALENESS = "training/off_policy/trajectory_staleness_worst/max"
 
 
 def check_asynchronous_weights(ended, least_stale):

@@ -6,6 +6,8 @@ One run of three steps with a runner beside it, and one whose runner is in anoth
 import os
 import signal
 import subprocess
+import time
+import uuid
 
 import pytest
 
@@ -19,12 +21,15 @@ pytestmark = pytest.mark.timeout(1800)
 
 def test_a_process_that_outlives_its_run_is_seen_and_ended(monkeypatch):
     monkeypatch.setattr(running, "GRACE_SECONDS", 0.0)
+    mark = uuid.uuid4().hex
     orphan = subprocess.Popen(
-        ["sleep", "600"], env=os.environ | {running.MARK: "test"}, start_new_session=True
+        ["sleep", "600"], env=os.environ | {running.MARK: mark}, start_new_session=True
     )
-    assert running.end_all("test") == ["sleep 600"]
+    while not running.marked(mark):  # /proc shows its environment a little later
+        time.sleep(0.01)
+    assert running.end_all(mark) == ["sleep 600"]
     assert orphan.wait(10) == -signal.SIGKILL
-    assert running.end_all("test") == []
+    assert running.end_all(mark) == []
 
 
 @pytest.fixture(scope="module")

@@ -33,6 +33,10 @@ def whole(config, tmp_path, train=TASKS, val=TASKS, **options):
     return verl_config(compose(agl.VERL(config, **options).config), tmp_path, train, val)
 
 
+GONE_IN_0_9_1 = {"router_replay", "grad_offload", "activation_gpu_limit", "continuous_token"}
+"""Keys of verl 0.9.0 that we refuse: the documentation says so."""
+
+
 def test_known_keys_are_those_of_the_installed_verl():
     path = ROOT / "plugins" / "agl-verl" / "tools" / "known_keys.py"
     spec = importlib.util.spec_from_file_location("known_keys", path)
@@ -45,7 +49,11 @@ def test_known_keys_are_those_of_the_installed_verl():
     if verl.__version__ == "0.9.1":
         assert found == known_keys(), f"run: python {path.relative_to(ROOT)}"
     else:
-        unknown = [key for key in keys(found) if key not in set(keys(known_keys()))]
+        unknown = [
+            key
+            for key in keys(found)
+            if key not in set(keys(known_keys())) and not GONE_IN_0_9_1 & set(key.split("."))
+        ]
         assert not unknown, f"verl {verl.__version__} has keys that we would refuse: {unknown}"
 
 

@@ -19,15 +19,20 @@ them, and the mean of their gradients (at the same parameters) is. Rows of paddi
 What rejection sampling removes counts as zero: it does not make the rest weigh more.
 
 Where we differ from verl: its modes of ``loss_agg_mode`` weigh rows or tokens, count rows of
-padding in the denominator, and the loss modes ``geo_mean`` and ``sapo`` ignore them (the first
-even the number of micro-batches). Here these get the weights above as all others do. ``clip_cov``
-and ``kl_cov`` choose tokens by comparing those of one micro-batch, so their gradient depends on how
-the batch is cut; they are refused, as is normalising importance weights in ``bypass_mode``.
+padding in the denominator, and the loss modes ``geo_mean`` and ``sapo``, in verl 0.9.0 ``gspo``
+too, ignore them (the first even the number of micro-batches). Here these get the weights above as
+all others do. ``clip_cov`` and ``kl_cov`` choose tokens by comparing those of one micro-batch, so
+their gradient depends on how the batch is cut; they are refused, as is normalising importance
+weights in ``bypass_mode``.
 
 Source of ``token`` and ``constant``: DAPO (arXiv:2503.14476), Dr. GRPO (arXiv:2503.20783).
 """
 
+from functools import lru_cache
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
+
+from packaging.version import Version
 
 from agl.errors import ConfigError
 
@@ -199,9 +204,15 @@ def _scale(data: Any) -> float:
 
 def _unit(mode: str, mask_BL: "Tensor", scale: float) -> "Tensor | float":
     """What makes a loss mode that aggregates in its own way a sum over tokens, times D / M."""
-    if mode not in ("sapo", "geo_mean"):
+    if mode not in (*_row_means(), "geo_mean"):
         return 1.0
     tokens_B1 = mask_BL.sum(-1, keepdim=True)
-    if mode == "sapo":
-        return tokens_B1
-    return tokens_B1 * (len(mask_BL) * scale)
+    if mode == "geo_mean":
+        return tokens_B1 * (len(mask_BL) * scale)
+    return tokens_B1
+
+
+@lru_cache
+def _row_means() -> tuple[str, ...]:
+    """Loss modes that take the mean of each row's tokens whatever ``loss_agg_mode`` says."""
+    return ("sapo", "gspo") if Version(version("verl")) < Version("0.9.1") else ("sapo",)

@@ -54,7 +54,7 @@ TESTED = (
         },
     ),
     TestedSet(
-        where="CPU, contract tests and training on the engines",
+        where="CPU, all tests but the two longest runs",
         versions={
             "verl": "0.9.0",
             "torch": "2.13.0",
