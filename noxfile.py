@@ -276,6 +276,9 @@ def verl_cpu(session: nox.Session) -> None:
     session.run(python, "-m", "pip", "install", "-q", "./core", OPENAI, external=True)
     session.install("pyright>=1.1.400")
     session.run("pyright", "-p", "plugins/agl-verl")
+    if "--long" in session.posargs:
+        # The agent of examples/spider.
+        session.install(*(name for name in TRACED_FRAMEWORKS if name.startswith("lang")))
     # verl, Ray and transformers warn; their warnings are not ours to mend.
     session.run(
         "pytest", "-n", "2", "--dist", "loadgroup", "-W", "default", "tests/verl",

@@ -1,0 +1,56 @@
+"""Train the SQL agent of ``examples/spider`` with the real verl on a CPU: ``spider.py DIR STEPS``.
+
+The tiny model of the example; of the three agents write, check and rewrite the first and the last
+are trained, a row per call.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "spider"))
+
+from sql_agent import LitSQLAgent
+from sql_tasks import load_small_tasks
+from tiny_model import build_model, build_tokenizer, easy_tasks
+
+import agl
+from agl_verl.testing import cpu_config, use_cpu
+
+
+def save_model(folder, tasks):
+    """The example's model as a folder, as verl wants it: it pads, and asks where answers end."""
+    tokenizer, model = build_tokenizer(tasks), build_model(tasks)
+    tokenizer.pad_token = tokenizer.eos_token
+    model.config.pad_token_id = tokenizer.eos_token_id
+    model.generation_config.eos_token_id = tokenizer.eos_token_id
+    model.generation_config.pad_token_id = tokenizer.eos_token_id
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def main(out, steps):
+    """Train to the end."""
+    use_cpu()
+    tasks = easy_tasks(load_small_tasks()[0])
+    save_model(out / "model", tasks)
+    config = cpu_config(
+        out / "model",
+        prompts_per_step=8,
+        rollouts_per_prompt=8,
+        max_prompt_length=400,
+        max_response_length=24,
+        learning_rate=1e-3,
+        actor_rollout_ref={"actor": {"ppo_epochs": 2, "entropy_coeff": 0.03}},
+        trainer={"total_training_steps": steps, "total_epochs": 1000},
+    )
+    config["agentlightning"] = {"trace_aggregator": {"level": "transition"}}
+    agl.Trainer(
+        algorithm=agl.VERL(config, rollout_timeout_seconds=60, run_dir=str(out)),
+        strategy={"type": "cs", "server_port": 0},
+        n_runners=2,
+        adapter={"agent_match": "write|rewrite"},
+    ).fit(LitSQLAgent(max_turns=2), tasks)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))
