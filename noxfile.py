@@ -259,7 +259,7 @@ def verl_cpu(session: nox.Session) -> None:
     """agl-verl with the real verl, without a GPU; -- --long for every trainer and estimator.
 
     A training run takes two minutes on two idle cores, most of it imports; here are two of them,
-    with --long a dozen more. Packages as in constraints/cpu.txt, and beside them an environment
+    with --long some thirty more. Packages as in constraints/cpu.txt, and beside them an environment
     with the core alone, for an agent.
     """
     session.install(TORCH)

@@ -37,7 +37,7 @@ class Parrot(ModelApp[ChatRequest]):
     request_type = ChatRequest
     owner = "tests"
     title = "the parrot"
-    explained: ClassVar = {"stop": "it never stops"}
+    explained: ClassVar = {"n": "it has one beak"}
     max_body_bytes = 1000
 
     async def answer(self, request, send):
@@ -108,12 +108,13 @@ async def test_a_stream_has_what_the_whole_answer_has(client):
     ("changes", "message"),
     [
         ({"extra_body": {"beam": 2}}, "'beam': the parrot has no such option"),
+        ({"n": 0}, "'n': it has one beak"),
         ({"stop": 3}, "'stop.str': .*; got 3"),
         ({"messages": []}, "'messages': .*at least 1"),
         ({"messages": [{"content": "hi"}]}, "chat template refused them"),
         ({"messages": [{"role": "user", "content": ["text"]}]}, "parts of type 'text'"),
         ({"messages": [{"role": "user", "tool_calls": ["x"]}]}, "chat template refused them"),
-        ({"messages": [{"role": "user", "content": "x" * 1000}]}, "larger than 1000 bytes"),
+        ({"messages": [{"role": "user", "content": "x" * 1000}]}, "has 1001 bytes .* takes 1000"),
     ],
 )
 async def test_what_it_cannot_read_is_refused_by_name(client, changes, message):

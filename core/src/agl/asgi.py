@@ -37,8 +37,8 @@ async def answer(
     await send_whole(send, status, body, JSON, *headers)
 
 
-async def read_body(receive: Receive, limit: int) -> bytes:
-    """The whole body of a request.
+async def read_body(receive: Receive, limit: int) -> bytes | None:
+    """The whole body of a request; None when the client has gone.
 
     Raises:
         OverflowError: It has more than ``limit`` bytes.
@@ -47,11 +47,13 @@ async def read_body(receive: Receive, limit: int) -> bytes:
     size = 0
     while True:
         message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
         parts.append(message.get("body", b""))
         size += len(parts[-1])
         if size > limit:
-            raise OverflowError(f"the request body is larger than {limit} bytes")
-        if not message.get("more_body"):
+            raise OverflowError(f"the body has {limit + 1} bytes or more")
+        if not message.get("more_body", False):
             return b"".join(parts)
 
 
@@ -204,20 +206,12 @@ class WholeBody:
         length = header(scope, b"content-length")
         if length.isdigit() and int(length) > self.max_bytes:
             return await self._too_large(receive, send, f"the body has {int(length)} bytes")
-        chunks: list[bytes] = []
-        size = 0
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                return None
-            chunks.append(message.get("body", b""))
-            size += len(chunks[-1])
-            if size > self.max_bytes:
-                what = f"the body has {self.max_bytes + 1} bytes or more"
-                return await self._too_large(receive, send, what)
-            if not message.get("more_body", False):
-                break
-        body = b"".join(chunks)
+        try:
+            body = await read_body(receive, self.max_bytes)
+        except OverflowError as error:
+            return await self._too_large(receive, send, str(error))
+        if body is None:
+            return None
         encoding = header(scope, b"content-encoding").lower()
         if encoding == b"gzip":
             try:

@@ -78,7 +78,9 @@ class ModelApp(ABC, Generic[Request]):
         ):
             raise RequestError(401, "wrong or missing API key", "invalid_api_key")
         if route == ("POST", "/v1/chat/completions"):
-            await self.answer(await self._request(receive), send)
+            request = await self._request(receive)
+            if request is not None:
+                await self.answer(request, send)
         elif route == ("GET", "/v1/models"):
             about = {"object": "model", "created": 0, "owned_by": self.owner}
             card = {"id": self.model_name, **about, **self.card()}
@@ -90,11 +92,14 @@ class ModelApp(ABC, Generic[Request]):
                 "POST /v1/chat/completions, GET /v1/models and GET /health",
             )
 
-    async def _request(self, receive: Receive) -> Request:
+    async def _request(self, receive: Receive) -> Request | None:
         try:
             body = await read_body(receive, self.max_body_bytes)
         except OverflowError as error:
-            raise RequestError(413, str(error)) from None
+            message = f"{error}; this server takes {self.max_body_bytes}"
+            raise RequestError(413, message) from None
+        if body is None:
+            return None
         request = parse_request(self.request_type, body, self.title, self.explained)
         if request.model != self.model_name:
             raise RequestError(

@@ -50,9 +50,8 @@ class Tracer(ParallelWorkerBase, ABC):
     """Collects the spans of a rollout and brings them to the store.
 
     A subclass must implement ``trace_context`` and ``get_last_trace``; ``operation_context`` makes
-    the emitters work under it. Many trace contexts may be open in one
-    process at once: which one a span belongs to is decided by context variables, never by a
-    process-wide global.
+    the emitters work under it. Many trace contexts may be open in one process at once: which one a
+    span belongs to is decided by context variables, never by a process-wide global.
     """
 
     _store: "LightningStore | None" = None

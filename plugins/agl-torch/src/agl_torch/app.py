@@ -39,6 +39,7 @@ class ChatApp(ModelApp[TextRequest]):
     request_type = TextRequest
     owner = "agl-torch"
     title = "agl-torch's server"
+    max_body_bytes = 2**24
     explained: Mapping[str, str] = {
         "tools": f"{title} does not parse tool calls; describe the actions in the messages and "
         "read them from the text"

@@ -4,7 +4,6 @@ Token ids and log-probabilities are exactly what Tinker was given and gave. Tink
 a stream brings each answer in one chunk.
 """
 
-import logging
 import secrets
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -21,8 +20,6 @@ from agl.completions import (
 from agl.errors import AglError, ConfigError
 from agl.modelapp import ModelApp
 from agl_unsloth.tinker_service import Sampled
-
-logger = logging.getLogger("agl.unsloth.tinker")
 
 MODEL_NAME = "policy"
 
