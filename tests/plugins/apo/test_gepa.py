@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 import agl
-from agl.errors import AlgorithmError
+from agl.errors import AlgorithmError, ConfigError
 from agl.testing.echo_llm import EchoLLM, RawReply
 from agl_apo.command import command
 
@@ -77,3 +77,8 @@ def test_gepa_says_why_its_model_does_not_answer(fit, worker, gepa_options) -> N
 def test_gepa_refuses_a_budget_that_cannot_conclude(fit, worker, gepa_options) -> None:
     with pytest.raises(AlgorithmError, match=r"max_evaluations=150 is too small .* Give max_eval"):
         fit(GEPA(**{**gepa_options, "max_evaluations": 150}), worker)
+
+
+def test_a_search_without_an_end_is_refused(gepa_options):
+    with pytest.raises(ConfigError, match="max_evaluations must be a number"):
+        GEPA(**{**gepa_options, "max_evaluations": None})
