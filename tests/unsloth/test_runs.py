@@ -25,8 +25,8 @@ SFT = {
     "gradient_accumulation": 1,
 }
 DPO = {
-    "rollouts_per_task": 16,
-    "eval_copies": 8,
+    "rollouts_per_task": 32,
+    "eval_copies": 16,
     "learning_rate": 1e-3,
     "epochs": 4,
     "batch_size": 16,
