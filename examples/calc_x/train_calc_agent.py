@@ -3,6 +3,7 @@
     python train_calc_agent.py                        # Qwen2.5-1.5B, one GPU, verl
     python train_calc_agent.py --gpus 8 --model Qwen/Qwen2.5-7B-Instruct
     python train_calc_agent.py --train-file data/train.parquet --val-file data/test.parquet
+    python train_calc_agent.py --tiny                 # a few steps of a tiny model, verl on a CPU
     python train_calc_agent.py --dev --scripted       # no training, no model: the line runs once
     OPENAI_BASE_URL=... python train_calc_agent.py --dev --model NAME
 
@@ -88,6 +89,45 @@ def train(model: str, num_gpus: int, tasks: Tasks, runners: int) -> None:
     trainer.fit(calc_agent, tasks[0], val_dataset=tasks[1])
 
 
+def train_tiny(steps: int, runners: int, out: Path) -> None:
+    """The same with a model of 0.1 M parameters and without a GPU; needs ``agl-verl[backend]``."""
+    from tiny_model import save_tiny_model, tiny_tasks
+
+    from agl_verl.testing import cpu_config, use_cpu
+
+    use_cpu()
+    tasks = tiny_tasks()
+    config = cpu_config(
+        save_tiny_model(out / "tiny-model"),
+        prompts_per_step=10,
+        rollouts_per_prompt=8,
+        max_prompt_length=128,
+        max_response_length=12,
+        learning_rate=1e-3,
+        actor_rollout_ref={
+            "actor": {"ppo_epochs": 2},
+            "rollout": {
+                "multi_turn": {"format": "hermes"},
+                "val_kwargs": {"n": 8, "temperature": 1.0, "do_sample": True, "top_p": 1.0},
+            },
+        },
+        trainer={
+            "total_training_steps": steps,
+            "total_epochs": steps,
+            "val_before_train": True,
+            "test_freq": steps,
+        },
+    )
+    algorithm = agl.VERL(config, rollout_timeout_seconds=120, run_dir=str(out))
+    trainer = agl.Trainer(
+        algorithm=algorithm, n_runners=runners, strategy={"type": "cs", "server_port": 0}
+    )
+    trainer.fit(calc_agent, tasks[0], val_dataset=tasks[1])
+    print(f"reward of each step: {[round(r, 2) for r in algorithm.summary['rewards']]}")
+    for step, reward in algorithm.summary["val_rewards"]:
+        print(f"reward on held-out problems after step {step}: {reward:.2f}")
+
+
 class DryRun(agl.Baseline):
     """Runs the tasks once, with the gateway's model, and says what could be learned from each."""
 
@@ -140,7 +180,10 @@ def main() -> int:
     parser.add_argument("--model", help="default: Qwen/Qwen2.5-1.5B-Instruct; --dev: gpt-4.1-nano")
     parser.add_argument("--train-file", type=Path, help="parquet; default: see README.md")
     parser.add_argument("--val-file", type=Path, help="parquet; default: see README.md")
-    parser.add_argument("--runners", type=int, help="default: 8, or 1 for --dev")
+    parser.add_argument("--runners", type=int, help="default: 8, 2 for --tiny, 1 for --dev")
+    parser.add_argument("--tiny", action="store_true", help="train a tiny model with verl on a CPU")
+    parser.add_argument("--steps", type=int, default=20, help="of --tiny")
+    parser.add_argument("--out", type=Path, default="agl-runs/calc-x", help="folder of --tiny")
     parser.add_argument("--dev", action="store_true", help="run a few tasks, train nothing")
     parser.add_argument("--tasks", type=int, default=10, help="of --dev")
     parser.add_argument("--scripted", action="store_true", help="--dev without any model")
@@ -149,6 +192,9 @@ def main() -> int:
     agl.setup_logging("INFO" if options.verbose else "WARNING")
     if options.scripted and not options.dev:
         parser.error("--scripted is for --dev")
+    if options.tiny:
+        train_tiny(options.steps, options.runners or 2, options.out)
+        return 0
     tasks = load_tasks(options.train_file, options.val_file)
     if not options.dev:
         model = options.model or "Qwen/Qwen2.5-1.5B-Instruct"

@@ -270,13 +270,15 @@ def test_agent_runs_alone() -> None:
     assert [line[:2] for line in lines[::2]] == ["1 "] * 3
 
 
-def run_script(*arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
+def run_script(
+    *arguments: object, timeout: float = 280, **variables: str
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, FOLDER / "train_calc_agent.py", *map(str, arguments)],
         env=environment(**variables),
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=timeout,
     )
 
 
@@ -302,3 +304,25 @@ def test_configuration_is_taken_by_verl(gpus: int) -> None:
     from train_calc_agent import verl_config
 
     agl.VERL(verl_config("some/model", gpus))  # it refuses keys that verl does not have
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_tiny_model_learns_to_use_the_calculator(tmp_path: Path) -> None:
+    pytest.importorskip("verl")
+    # In a folder of pytest's the paths of Ray's sockets would be too long.
+    done = run_script("--tiny", "--steps", 12, "--out", tmp_path, timeout=1100, RAY_TMPDIR="/tmp")
+    assert done.returncode == 0, done.stderr[-3000:]
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    rewards = summary["rewards"]
+    # Of 80 rollouts a step; seen: 0.17 and 0.68.
+    assert sum(rewards[-3:]) / 3 > sum(rewards[:2]) / 2 + 0.2
+    assert summary["rollouts_failed"] == 0
+    assert summary["calls"] == summary["calls_trained"] + sum(summary["calls_excluded"].values())
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    name = "training/rollout_probs_diff_max"
+    differences = [line[name] for line in lines if name in line]
+    assert len(differences) == 12
+    assert max(differences) < 1e-5
+    # An answer has at most 12 tokens: call, result and answer are in one row.
+    assert max(line["response_length/max"] for line in lines if name in line) > 12

@@ -4,7 +4,7 @@ import pytest
 
 from agl.errors import ConfigError
 from agl_verl.preflight import check_temporary_folder
-from agl_verl.versions import TESTED, WANTED, check_versions, untested
+from agl_verl.versions import TESTED, WANTED, check_versions, conflicts, untested
 
 GOOD = dict.fromkeys(WANTED, "1") | TESTED[0].versions
 
@@ -33,6 +33,30 @@ def test_a_missing_torch_is_to_be_installed_first():
 def test_differences_are_told_to_the_nearest_tested_set():
     assert untested(GOOD | {"verl": "0.9.0"}) == []
     assert untested(GOOD | {"ray": "2.61.0"}) == ["ray 2.61.0 (tested: 2.60.0)"]
+
+
+def install(folder, name, version, *requirements):
+    info = folder / f"{name}-{version}.dist-info"
+    info.mkdir()
+    lines = [f"Name: {name}", f"Version: {version}", *(f"Requires-Dist: {r}" for r in requirements)]
+    (info / "METADATA").write_text("Metadata-Version: 2.1\n" + "\n".join(lines) + "\n")
+
+
+def test_packages_that_do_not_fit_each_other_are_named(tmp_path, monkeypatch):
+    install(tmp_path, "trainer", "1.0", "cluster[web]>=2", "absent", 'x>9; python_version < "3"')
+    install(tmp_path, "cluster", "2.1", 'buffers>=6; extra == "web"', 'x>9; extra == "other"')
+    install(tmp_path, "buffers", "5.29", "trainer")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert conflicts(["trainer"]) == [
+        "cluster 2.1 needs buffers>=6, and 5.29 is installed",
+        "trainer 1.0 needs absent, and none is installed",
+    ]
+    assert conflicts(["buffers", "not-here"]) == conflicts(["trainer"])
+
+
+def test_the_tested_set_fits():
+    pytest.importorskip("verl")
+    assert conflicts() == []
 
 
 def test_a_temporary_folder_in_the_environment_is_refused():

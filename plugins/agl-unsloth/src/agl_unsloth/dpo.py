@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from agl.errors import ConfigError
 from agl_unsloth.local import LocalFineTuning
+from agl_unsloth.options import TrainingOptions
 from agl_unsloth.pairs import Pairing, no_pairs, select_pairs
 
 if TYPE_CHECKING:
@@ -50,14 +51,16 @@ class DPO(LocalFineTuning):
         if self.beta <= 0:
             raise ConfigError(f"dpo: beta must be above 0; got {self.beta!r}")
         self.check_least(min_gap=0)
-        self.training = replace(self.training, beta=self.beta)
+
+    def training_options(self, number: int) -> TrainingOptions:
+        return replace(super().training_options(number), beta=self.beta)
 
     def select(self, collected: "Collected", iteration: int) -> list[dict[str, Any]]:
         pairs = select_pairs(
             collected,
             pairing=self.pairing,
             min_gap=self.min_gap,
-            max_length=self.training.max_length,
+            max_length=self.max_length,
             seed=f"{self.seed}/{iteration}",
         )
         if not pairs:

@@ -113,7 +113,10 @@ class LocalFineTuning(FineTuning):
         if folder.is_dir():
             # A run may be continued from elsewhere.
             self.model = str(folder.resolve())
-        self.training = TrainingOptions(
+
+    def training_options(self, number: int) -> TrainingOptions:
+        """Of the training that makes a version."""
+        return TrainingOptions(
             learning_rate=self.learning_rate,
             epochs=self.epochs,
             batch_size=self.batch_size,
@@ -124,18 +127,9 @@ class LocalFineTuning(FineTuning):
             load_in_4bit=self.load_in_4bit,
             max_length=self.max_length,
             weights=self.weights,
-            seed=self.seed,
+            seed=self.seed + number,
             threads=self.torch_threads,
         )
-        self._server_options = ServerOptions(
-            kind=self.server,
-            port=self.port,
-            arguments=tuple(self.server_arguments or ()),
-            ready_seconds=self.server_timeout_seconds,
-            reload_command=tuple(self.reload_command or ()),
-            seed=self.seed,
-        )
-        self._engine: Engine = "trl"
 
     def identity(self) -> dict[str, Any]:
         return {**super().identity(), "model": self.model}
@@ -143,7 +137,12 @@ class LocalFineTuning(FineTuning):
     async def prepare(self) -> Version:
         self._check_model()
         options = ServerOptions(
-            **{**asdict(self._server_options), "kind": choose_server(self.server)}
+            kind=choose_server(self.server),
+            port=self.port,
+            arguments=tuple(self.server_arguments or ()),
+            ready_seconds=self.server_timeout_seconds,
+            reload_command=tuple(self.reload_command or ()),
+            seed=self.seed,
         )
         if options.is_address and not options.reload_command and self.iterations > 1:
             raise ConfigError(
@@ -167,17 +166,14 @@ class LocalFineTuning(FineTuning):
             check_folder(folder)
         size = size_of(folder) if self.check_memory and folder.is_dir() else None
         if size is not None:
-            check_memory(size, self.training, find_machine(), pairs=self.method == "dpo")
+            check_memory(size, self.training_options(1), find_machine(), pairs=self.method == "dpo")
 
     async def _choose_engine(self) -> None:
         journal = self.session.journal
         chosen = await choose_engine(
-            self.engine,
-            self.python,
-            lora=self.training.lora_rank > 0,
-            four_bit=self.training.load_in_4bit,
+            self.engine, self.python, lora=self.lora_rank > 0, four_bit=self.load_in_4bit
         )
-        self._engine = chosen.engine
+        self._engine: Engine = chosen.engine
         journal.append("engine", engine=chosen.engine, because=chosen.because)
         logger.info("training with %s (%s)", chosen.engine, chosen.because)
 
@@ -193,14 +189,13 @@ class LocalFineTuning(FineTuning):
             shutil.rmtree(left)
         partial = folder.with_name(f".{folder.name}.partial-{os.getpid()}")
         partial.mkdir(parents=True)
-        options = asdict(self.training)
         order = Order(
             method=self.method,
             engine=self._engine,
             model=version.ref,
             examples=str(examples),
             out=str(partial),
-            options=TrainingOptions(**{**options, "seed": self.seed + number}),
+            options=self.training_options(number),
         )
         metrics = await self._run_training(order, number)
         following = Version(number, str(folder), metrics)

@@ -38,7 +38,7 @@ class SFT(LocalFineTuning):
             collected,
             keep_fraction=self.keep_fraction,
             min_reward=self.min_reward,
-            max_length=self.training.max_length,
+            max_length=self.max_length,
             seed=f"{self.seed}/{iteration}",
         )
         if not examples:

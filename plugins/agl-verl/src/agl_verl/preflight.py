@@ -165,12 +165,19 @@ def check_environment() -> None:
     Raises:
         ConfigError: Packages are missing, do not fit, or keep agl's part from being loaded.
     """
-    from agl_verl.versions import check_versions, untested
+    from agl_verl.versions import check_versions, conflicts, untested
 
     check_versions()
     differences = untested()
     if differences:
         logger.info("not the versions that were tested together: %s", "; ".join(differences))
+    problems = conflicts()
+    if problems:
+        logger.warning(
+            "packages under verl do not fit each other, and Ray or verl may not start: %s. Name "
+            "all that you need in one pip install, so that it looks for versions that fit",
+            "; ".join(problems),
+        )
     from agl_verl.register import check_registered
 
     check_registered()

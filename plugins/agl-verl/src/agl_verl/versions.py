@@ -5,12 +5,15 @@ itself late, in a worker. ``check_versions`` compares the installed packages wit
 names every one that does not fit, with the line for pip.
 
 ``TESTED`` are the sets that our tests have run with; ``constraints/cpu.txt`` has one in full. Other
-versions within ``WANTED`` may do: ``untested`` lists them, and a run logs that.
+versions within ``WANTED`` may do: ``untested`` lists them, and a run logs that. ``conflicts`` looks
+further, at what those packages need in their turn.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, distribution, version
 
+from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
@@ -114,6 +117,39 @@ def untested(found: dict[str, str | None] | None = None) -> list[str]:
         for tested in TESTED
     ]
     return min(differences, key=len)
+
+
+def conflicts(names: Iterable[str] = tuple(WANTED)) -> list[str]:
+    """What installed packages need and do not have, from some of them to the last that they need.
+
+    An agent's framework may have brought an older protobuf than Ray's parts take, for example; Ray
+    then does not start, and does not say why.
+    """
+    found: list[str] = []
+    left = [Requirement(name) for name in names]
+    seen: set[tuple[str, frozenset[str]]] = set()
+    while left:
+        wanted = left.pop()
+        extras = frozenset(wanted.extras)
+        if (wanted.name, extras) in seen:
+            continue
+        seen.add((wanted.name, extras))
+        try:
+            package = distribution(wanted.name)
+        except PackageNotFoundError:
+            continue
+        for needed in map(Requirement, package.requires or ()):
+            marker = needed.marker
+            if marker and not any(marker.evaluate({"extra": extra}) for extra in ("", *extras)):
+                continue
+            have = installed((needed.name,))[needed.name]
+            if not _fits(have, str(needed.specifier)):
+                found.append(
+                    f"{package.name} {package.version} needs {needed.name}{needed.specifier}, and "
+                    f"{have or 'none'} is installed"
+                )
+            left.append(needed)
+    return sorted(set(found))
 
 
 def _fits(have: str | None, wanted: str) -> bool:
