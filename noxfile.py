@@ -27,6 +27,7 @@ TEST_TOOLS = [
     "hatchling>=1.27",
     "numpy>=2",
     "pyarrow>=17",
+    "filelock>=3.16",
 ]
 # Three on two cores: tests wait more than they compute.
 PARALLEL = ("-n", "3", "--dist", "worksteal")
@@ -301,7 +302,7 @@ def sft_trl(session: nox.Session) -> None:
     )
 
 
-@nox.session
+@nox.session(venv_backend="virtualenv")
 def unsloth(session: nox.Session) -> None:
     """The same with Unsloth, whose pins of TRL and transformers are older than the others'.
 

@@ -10,6 +10,7 @@ import venv
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from agl.store.sqlite import SqliteLightningStore
 from agl.types import PromptTemplate
@@ -31,8 +32,22 @@ def run(*command: str | Path, cwd: Path | None = None) -> subprocess.CompletedPr
 
 @pytest.fixture(scope="module")
 def clean(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The scripts folder of a new environment with two wheels in it: the core and the example."""
-    folder = tmp_path_factory.mktemp("third-party")
+    """The scripts folder of a new environment with two wheels in it: the core and the example.
+
+    It takes half a minute: the workers of pytest-xdist make one together.
+    """
+    is_worker = "PYTEST_XDIST_WORKER" in os.environ
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if is_worker else base) / "third-party"
+    scripts = folder / "venv" / ("Scripts" if sys.platform == "win32" else "bin")
+    with FileLock(f"{folder}.lock"):
+        if not (folder / "done").exists():
+            install(folder, scripts)
+            (folder / "done").touch()
+    return scripts
+
+
+def install(folder: Path, scripts: Path) -> None:
     wheels = folder / "wheels"
     for source in (ROOT / "core", EXAMPLE):
         # From a copy, so that no build leaves anything in the tree.
@@ -41,12 +56,10 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> Path:
         built = run(sys.executable, "-m", "build", "--wheel", "--outdir", wheels, copy)
         assert built.returncode == 0, built.stderr
     venv.create(folder / "venv", with_pip=True)
-    scripts = folder / "venv" / ("Scripts" if sys.platform == "win32" else "bin")
     files = sorted(wheels.glob("*.whl"))
     assert [file.name.split("-")[0] for file in files] == ["agl_bestprompt", "agl_core"]
     installed = run(scripts / "python", "-m", "pip", "install", "--quiet", *files)
     assert installed.returncode == 0, installed.stderr
-    return scripts
 
 
 @pytest.fixture
