@@ -302,7 +302,7 @@ def sft_trl(session: nox.Session) -> None:
     )
 
 
-@nox.session(venv_backend="virtualenv")
+@nox.session(venv_backend="virtualenv")  # it calls pip, which environments of uv's do not have
 def unsloth(session: nox.Session) -> None:
     """The same with Unsloth, whose pins of TRL and transformers are older than the others'.
 
