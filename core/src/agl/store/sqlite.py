@@ -18,7 +18,7 @@ from agl.store.base import AttemptEnd, FilterLogic, LightningStoreStatistics, So
 from agl.store.local import LocalLightningStore
 from agl.store.sqlite_file import MEMORY, OwnerLock, check_header, prepare, unavailable
 from agl.store.sqlite_lookups import SQL, SqliteLookups
-from agl.store.sqlite_writer import Job, SqliteWriter
+from agl.store.sqlite_writer import PAGE_BYTES, Job, SqliteWriter
 from agl.store.tables import AnySpan, Effects, Lookups, Tables
 from agl.types import AttemptedRollout, PaginatedResult, Worker, WorkerStatus
 
@@ -283,7 +283,7 @@ class _Parts:
             self.path, timeout=5.0, isolation_level=None, check_same_thread=False
         )
         self._connections.append(connection)
-        connection.execute("PRAGMA page_size=8192")
+        connection.execute(f"PRAGMA page_size={PAGE_BYTES}")
         return connection
 
     def _checkpoint_soon(self) -> None:
@@ -298,7 +298,7 @@ class _Parts:
             connection = sqlite3.connect(self.path, timeout=5.0, isolation_level=None)
             with contextlib.closing(connection):
                 row = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-                self.writer.log_frames = row[1]
+                self.writer.log_bytes = row[1] * PAGE_BYTES
         except sqlite3.Error:
             # Nothing is lost: the log stays longer until the next one.
             logger.exception("store %s: checkpoint failed", self.path)

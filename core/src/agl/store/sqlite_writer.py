@@ -27,7 +27,7 @@ _CHECKPOINT_BYTES = 16 * 2**20
 """So much written since the last one calls for a checkpoint, beside the writer."""
 _RESTART_BYTES = 4 * _CHECKPOINT_BYTES
 """A write-ahead log longer than this is restarted by the writer itself."""
-_PAGE_BYTES = 8192
+PAGE_BYTES = 8192
 
 Operation = Callable[[Tables, float], Any]
 Outcome = tuple[Any, Exception | None]
@@ -71,7 +71,7 @@ class SqliteWriter:
         path: For messages.
         connection: Used by this thread alone from now on.
         publish: Told the effects after each commit.
-        checkpoint: Called when a checkpoint is due; sets ``log_frames`` and ``checkpointed`` when
+        checkpoint: Called when a checkpoint is due; sets ``log_bytes`` and ``checkpointed`` when
             it is done.
         stopped: Called last, to close what the thread used.
     """
@@ -89,8 +89,8 @@ class SqliteWriter:
         self.tables = SqliteTables(connection)
         self.num_queued: int = self.tables.one("num_queued")[0]
         """Rollouts in the queue, as of the last commit."""
-        self.log_frames = 0
-        """Length of the write-ahead log, as the last checkpoint left it."""
+        self.log_bytes = 0
+        """About the length of the write-ahead log when the last checkpoint began."""
         self.checkpointed = threading.Event()
         """Not set while a checkpoint is under way."""
         self.checkpointed.set()
@@ -275,14 +275,15 @@ class SqliteWriter:
             self.submit(Job(job.undo(result)))
 
     def _keep_log_short(self) -> None:
-        self.tables.written_bytes += 4 * _PAGE_BYTES
-        too_long = self.log_frames * _PAGE_BYTES > _RESTART_BYTES
-        if too_long or self.tables.written_bytes > _RESTART_BYTES:
+        self.tables.written_bytes += 4 * PAGE_BYTES
+        written = self.tables.written_bytes
+        if self.log_bytes + written > _RESTART_BYTES:
             # The checkpoints beside cannot keep up: wait for one, and let the log begin anew.
             self.checkpointed.wait()
-            self.log_frames = self.tables.written_bytes = 0
+            self.log_bytes = self.tables.written_bytes = 0
             self.connection.execute("PRAGMA wal_checkpoint(RESTART)")
-        elif self.tables.written_bytes > _CHECKPOINT_BYTES and self.checkpointed.is_set():
+        elif written > _CHECKPOINT_BYTES and self.checkpointed.is_set():
+            self.log_bytes += written
             self.tables.written_bytes = 0
             self.checkpointed.clear()
             self._checkpoint()
