@@ -50,7 +50,7 @@ def train(folder: Path, url: str) -> None:
         branch_factor=3,
         beam_rounds=8,
         val_batch_size=16,
-        unresponsive_seconds=0.5,
+        unresponsive_seconds=2.0,
         run_dir=str(folder / "best"),
     )
     agl.Trainer(

@@ -26,7 +26,7 @@ def crash(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("part", ["server", "runner"])
 def test_kill_at_any_moment_loses_nothing_and_finishes_nothing_twice(part: str) -> None:
     done = subprocess.run(

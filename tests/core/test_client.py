@@ -192,7 +192,7 @@ async def test_a_wait_for_work_is_one_request(server):
         begin = time.monotonic()
         rollout = await server.enqueue_rollout(1)
         assert (await waiting).rollout_id == rollout.rollout_id
-        assert time.monotonic() - begin < 1
+        assert time.monotonic() - begin < 10
         assert len(link.requests) == 1
         await client.close()
 
@@ -200,7 +200,7 @@ async def test_a_wait_for_work_is_one_request(server):
 async def test_a_wait_for_work_ends_on_time(client):
     begin = time.monotonic()
     assert await client.dequeue_rollout(wait_seconds=0.3) is None
-    assert 0.3 <= time.monotonic() - begin < 1
+    assert 0.3 <= time.monotonic() - begin < 5
 
 
 async def test_waits_longer_than_one_request_go_on(client, server, monkeypatch):
@@ -298,7 +298,7 @@ async def test_a_store_that_stays_away_is_named(client):
     begin = time.monotonic()
     with pytest.raises(StoreUnavailableError, match=f"{address}.*agl store"):
         await away.enqueue_rollout(1)
-    assert 0.2 < time.monotonic() - begin < 1
+    assert 0.2 < time.monotonic() - begin < 5
     await away.close()
 
 

@@ -355,7 +355,7 @@ def in_process(code: str, **environment: str) -> str:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=20,
+        timeout=100,
         check=False,
     )
     assert result.returncode == 0, result.stdout

@@ -348,7 +348,7 @@ async def test_a_held_claim_is_answered_when_work_comes(http):
     await enqueue(http, "work")
     (claimed,) = await held
     assert claimed["input"] == "work"
-    assert time.monotonic() - begin < 1
+    assert time.monotonic() - begin < 5
 
 
 async def test_a_client_that_hangs_up_takes_no_work(http, server):
@@ -374,7 +374,7 @@ async def test_stopping_answers_held_requests(server, http):
     await server.stop()
     assert await work == []
     assert await wait == []
-    assert time.monotonic() - begin < 2
+    assert time.monotonic() - begin < 15
 
 
 # --- who may call

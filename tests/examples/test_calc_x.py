@@ -91,7 +91,7 @@ def children() -> set[int]:
     return found
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 async def test_calculator_is_one_process_while_it_is_used(tmp_path: Path) -> None:
     from calc_agent import calculator
 
@@ -189,7 +189,7 @@ def test_data_without_a_number_is_no_reward() -> None:
 # --- the agent ------------------------------------------------------------------------------------
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(("expression", "reward"), [("(12 + 30) * 2", 1), ("12 + 30 * 2", 0)])
 async def test_agent_calls_the_calculator_and_both_calls_are_learned_from(
     expression: str, reward: float, start_bench: Any
@@ -224,7 +224,7 @@ async def test_agent_calls_the_calculator_and_both_calls_are_learned_from(
     assert result.ledger.reasons() == {}
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 async def test_error_of_the_calculator_goes_back_to_the_model(start_bench: Any) -> None:
     from calc_agent import calc_agent
 
@@ -243,7 +243,7 @@ async def test_error_of_the_calculator_goes_back_to_the_model(start_bench: Any) 
     assert "cannot calculate" in bench.llm.requests[1]["messages"][-1]["content"]
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 async def test_agent_that_never_stops_calling_ends_without_reward(start_bench: Any) -> None:
     from calc_agent import MAX_TOOL_CALLS, calc_agent
 

@@ -70,7 +70,7 @@ def calling(expression: str, name: str = "calculate") -> dict[str, Any]:
     return {"role": "assistant", "content": None, "tool_calls": [call]}
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(("expression", "reward"), [("(12 + 30) * 2", 1), ("12 + 30 * 2", 0)])
 async def test_agent_calls_the_calculator_and_both_calls_are_learned_from(
     expression: str, reward: float, start_bench: Any
@@ -97,7 +97,7 @@ async def test_agent_calls_the_calculator_and_both_calls_are_learned_from(
     assert result.ledger.reasons() == {}
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", ["calculate", "no_such_tool"])
 async def test_model_that_never_answers_gets_no_reward(name: str, start_bench: Any) -> None:
     from math_agent import math_agent
@@ -107,7 +107,7 @@ async def test_model_that_never_answers_gets_no_reward(name: str, start_bench: A
     assert (outcome.rollout.status, outcome.reward) == ("succeeded", 0)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 async def test_model_that_cannot_be_reached_fails_the_attempt(start_bench: Any) -> None:
     from math_agent import math_agent
 
@@ -118,7 +118,7 @@ async def test_model_that_cannot_be_reached_fails_the_attempt(start_bench: Any) 
     assert (outcome.rollout.status, outcome.reward) == ("failed", None)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 async def test_scripted_model_solves_every_problem(start_bench: Any) -> None:
     from math_agent import load_problems, math_agent
     from scripted_llm import scripted_reply

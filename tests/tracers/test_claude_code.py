@@ -20,7 +20,7 @@ from agl_adapters.calls import model_calls
 from agl_adapters.rows import RowSet
 
 pytest.importorskip("claude_agent_sdk")
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 PIXEL = (
     "iVBORw0KGgoAAAANSUhEUgAAAAgAAAAICAIAAABLbSncAAAAEklEQVR4nGP4z8CAFWEXHbQSACj/P8Fu7N9hAAAAAElFTkSu"
     "QmCC"

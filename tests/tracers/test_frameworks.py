@@ -126,7 +126,7 @@ every_framework = pytest.mark.parametrize("framework", FRAMEWORKS, indirect=True
 
 
 @every_framework
-@pytest.mark.timeout(120)  # the first import of a framework, and npm's installation
+@pytest.mark.timeout(300)  # the first import of a framework, and npm's installation
 async def test_through_the_gateway_every_call_is_in_a_row(
     framework: Framework,
     tracer: agl.Tracer,
@@ -152,7 +152,7 @@ async def test_through_the_gateway_every_call_is_in_a_row(
 
 
 @every_framework
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 async def test_what_a_tracer_alone_captures(
     framework: Framework,
     tracer: agl.Tracer,

@@ -16,7 +16,7 @@ from agl.store.memory import InMemoryLightningStore
 from agl.testing.echo_llm import EchoLLM
 from agl_adapters import TraceToRows
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "use-any-framework.md"
 SECTION = re.compile(r'^## (.*?)$.*?^```python needs="(.*?)"$\n(.*?)^```$', re.M | re.S)
 TOOL = re.compile(r'^```python file="weather.py"$\n(.*?)^```$', re.M | re.S)

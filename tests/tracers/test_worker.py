@@ -15,7 +15,7 @@ from agl.store.memory import InMemoryLightningStore
 from agl.testing.echo_llm import EchoLLM
 from agl_adapters import TraceToRows
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 
 
 async def test_a_worker_in_javascript_leaves_a_row(

@@ -28,7 +28,7 @@ async def _run_all(
         tracer or agl.OtelTracer(), max_rollouts=num_rollouts or len(tasks), **options
     )
     with runner.run_context(agent=agent, store=store, hooks=hooks):
-        async with asyncio.timeout(4):
+        async with asyncio.timeout(25):
             await runner.iter()
     return list(await store.query_rollouts())  # type: ignore
 
@@ -40,7 +40,7 @@ async def _run_one(agent: agl.LitAgent[Any], store: agl.LightningStore, **option
 
 
 async def _until(condition: Any) -> None:
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(25):
         while not condition():  # noqa: ASYNC110 (other threads change it)
             await asyncio.sleep(0.005)
 

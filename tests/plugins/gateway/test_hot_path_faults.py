@@ -119,7 +119,7 @@ async def test_times_versions_and_usage_are_in_the_record(bench) -> None:
     await bench.post(bench.ask(stream=True, stream_options={"include_usage": True}))
     await bench.post(bench.ask())
     streamed, whole = (span.attributes for span in await bench.spans())
-    assert 0.05 < streamed[Key.TIME_TO_FIRST_TOKEN] < 0.15
+    assert streamed[Key.TIME_TO_FIRST_TOKEN] > 0.05
     assert streamed[Key.LATENCY] > streamed[Key.TIME_TO_FIRST_TOKEN] + 0.1
     assert Key.TIME_TO_FIRST_TOKEN not in whole
     assert whole[Key.LATENCY] > 0.05

@@ -127,7 +127,7 @@ async def provider(bench, anthropic_api):
 
 
 @needs_litellm
-@pytest.mark.timeout(60)  # the first call imports LiteLLM
+@pytest.mark.timeout(240)  # the first call imports LiteLLM
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_chat_with_a_provider_is_answered_and_recorded(provider, stream: bool) -> None:
     status, body = await provider.post(provider.ask(stream=stream, max_tokens=50))
@@ -149,7 +149,7 @@ async def test_a_chat_with_a_provider_is_answered_and_recorded(provider, stream:
 
 
 @needs_litellm
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("stream", [False, True])
 async def test_tools_of_a_provider_reach_an_agent_of_another_dialect(provider, stream) -> None:
     tool = {"type": "function", "name": "look", "parameters": SCHEMA, "strict": False}
@@ -170,7 +170,7 @@ async def test_tools_of_a_provider_reach_an_agent_of_another_dialect(provider, s
 
 
 @needs_litellm
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize(("status", "kind"), [(400, "invalid_request_error"), (529, "overloaded")])
 async def test_an_error_of_a_provider_is_passed_on_and_recorded(provider, status, kind) -> None:
     provider.mock.error = (status, kind)
@@ -182,7 +182,7 @@ async def test_an_error_of_a_provider_is_passed_on_and_recorded(provider, status
 
 
 @needs_litellm
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(240)
 async def test_an_agent_cannot_redirect_a_call_with_litellms_own_arguments(provider) -> None:
     status, body = await provider.post(provider.ask(api_base="http://127.0.0.1:9"))
     assert status == 400
@@ -191,7 +191,7 @@ async def test_an_agent_cannot_redirect_a_call_with_litellms_own_arguments(provi
 
 
 @needs_litellm
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(240)
 async def test_an_agent_that_hangs_up_ends_the_call_of_the_provider(provider) -> None:
     provider.mock.stalls = True
     async with (
@@ -211,7 +211,7 @@ async def test_an_agent_that_hangs_up_ends_the_call_of_the_provider(provider) ->
 
 
 @needs_litellm
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(240)
 async def test_a_provider_has_no_completions(provider) -> None:
     status, body = await provider.post({"model": "echo", "prompt": "a"}, path="completions")
     assert status == 400
@@ -239,7 +239,7 @@ def test_litellm_is_not_imported_for_other_models() -> None:
 
 
 @needs_litellm
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(240)
 def test_our_list_of_providers_is_litellms() -> None:
     litellm = _import_litellm()
     known = {str(getattr(provider, "value", provider)) for provider in litellm.provider_list}

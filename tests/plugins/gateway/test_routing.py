@@ -130,7 +130,7 @@ async def test_a_wait_beyond_the_clients_deadline_is_not_begun(retrying) -> None
         start = time.monotonic()
         status, _ = await retrying.post(retrying.ask(), **headers)
         assert (status, len(llm.arrivals)) == (429, 1)
-        assert time.monotonic() - start < 2
+        assert time.monotonic() - start < 4
         openai = pytest.importorskip("openai")
         async with openai.AsyncOpenAI(
             base_url=retrying.url, api_key="x", timeout=5, max_retries=0

@@ -12,7 +12,7 @@ import pytest
 
 from agl.serving import bind
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def start(*arguments):
@@ -27,7 +27,7 @@ def start(*arguments):
 def ask(url, body=None):
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=30) as answer:
+    with urllib.request.urlopen(request, timeout=100) as answer:
         return json.loads(answer.read())
 
 

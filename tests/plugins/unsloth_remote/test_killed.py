@@ -13,7 +13,7 @@ import pytest
 from .agents import CAPITALS
 
 pytestmark = [
-    pytest.mark.timeout(120),
+    pytest.mark.timeout(300),
     # The SDK leaves a connection of each of its clients to the garbage collector.
     pytest.mark.filterwarnings(
         "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
