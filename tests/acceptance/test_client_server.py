@@ -154,7 +154,7 @@ def test_agent_that_never_returns_times_out_and_the_run_goes_on(tmp_path: Path) 
                 time.sleep(0.01)
             return 1.0
 
-        config = agl.RolloutConfig(timeout_seconds=0.5)
+        config = agl.RolloutConfig(timeout_seconds=1.5)
         trainer(algorithm_of(range(3), config)).fit(agent)
         """,
     )

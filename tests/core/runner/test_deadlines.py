@@ -205,13 +205,13 @@ async def test_heartbeats_keep_a_silent_attempt_alive(run_one: Any, launch_mode:
 
     @agl.rollout
     def agent(task):
-        time.sleep(1.5)
+        time.sleep(2.5)
         return 1.0
 
     attempt = await run_one(
         agent,
         store,
-        config=agl.RolloutConfig(unresponsive_seconds=0.8),
+        config=agl.RolloutConfig(unresponsive_seconds=1.6),
         heartbeat_launch_mode=launch_mode,
     )
     assert attempt.status == "succeeded"

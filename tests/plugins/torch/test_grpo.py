@@ -154,7 +154,7 @@ async def test_a_rollout_of_a_runner_that_vanished_is_run_by_another(line, grpo,
         return claimed[0].rollout_id
 
     vanishing = asyncio.create_task(vanish())
-    await line(says_red, grpo(steps=1, unresponsive_seconds=0.5), ["one", "two"])
+    await line(says_red, grpo(steps=1, unresponsive_seconds=1.5), ["one", "two"])
     attempts = await line.store.query_attempts(await vanishing)
     assert [attempt.status for attempt in attempts] == ["unresponsive", "succeeded"]
     (step,) = metrics(tmp_path, "rows")

@@ -131,7 +131,7 @@ async def test_every_call_of_a_step_is_in_one_bin():
 
 
 async def test_a_rollout_of_a_runner_that_vanished_is_run_by_another():
-    config = agl.VERL({}, unresponsive_seconds=0.3).rollout_config
+    config = agl.VERL({}, unresponsive_seconds=1.0).rollout_config
     async with groups(runner=False, config=config) as ours:
         collecting = asyncio.create_task(ours.run(request(0)))
         while not (claimed := await ours.store.dequeue_many_rollouts(limit=1)):  # noqa: ASYNC110

@@ -71,18 +71,18 @@ class StoreThreadsContract:
 
         async def work(index: int) -> float:
             if index == 0:
-                waiting.wait(4.0)
+                waiting.wait(20.0)
                 await asyncio.sleep(0.1)
                 await store.enqueue_many_rollouts(
                     [EnqueueRolloutRequest(input=time.monotonic()) for _ in range(NUM_THREADS - 1)]
                 )
                 return 0.0
-            waiting.wait(4.0)
-            claimed = await store.dequeue_rollout(wait_seconds=4.0)
+            waiting.wait(20.0)
+            claimed = await store.dequeue_rollout(wait_seconds=20.0)
             assert claimed is not None
             return time.monotonic() - claimed.input
 
-        assert max(await _in_threads(work)) < 1.0
+        assert max(await _in_threads(work)) < 3.0
 
     async def test_end_in_one_thread_wakes_another(self, store: LightningStore) -> None:
         started = await store.start_rollout("task")
@@ -92,7 +92,7 @@ class StoreThreadsContract:
                 await asyncio.sleep(0.1)
                 await report(store, started, "succeeded")
                 return 1
-            ended = await store.wait_for_rollouts(rollout_ids=[started.rollout_id], timeout=4.0)
+            ended = await store.wait_for_rollouts(rollout_ids=[started.rollout_id], timeout=20.0)
             return len(ended)
 
         assert await _in_threads(work) == [1] * NUM_THREADS

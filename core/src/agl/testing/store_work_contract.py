@@ -20,9 +20,7 @@ from agl.types import (
     Span,
 )
 
-RETRY_ONCE = RolloutConfig(
-    max_attempts=2, retry_condition=["failed", "timeout", "unresponsive"], unresponsive_seconds=0.3
-)
+RETRY_ONCE = RolloutConfig(max_attempts=2, retry_condition=["failed", "timeout", "unresponsive"])
 
 
 def span_of(rollout: AttemptedRollout, name: str = "step", **fields: Any) -> Span:
@@ -60,8 +58,8 @@ async def status_of(store: LightningStore, rollout: Rollout) -> RolloutStatus:
 
 
 async def until(store: LightningStore, rollout: Rollout, status: AttemptStatus) -> Attempt:
-    """The latest attempt once the watchdog has given it this status; 4 seconds at most."""
-    deadline = time.monotonic() + 4.0
+    """The latest attempt once the watchdog has given it this status; 20 seconds at most."""
+    deadline = time.monotonic() + 20.0
     while time.monotonic() < deadline:
         attempt = await store.get_latest_attempt(rollout.rollout_id)
         if attempt is not None and attempt.status == status:
@@ -194,32 +192,32 @@ class StoreWorkContract:
     async def test_empty_dequeue_returns_at_once(self, store: LightningStore) -> None:
         begin = time.monotonic()
         assert await store.dequeue_rollout() is None
-        assert time.monotonic() - begin < 1.0
+        assert time.monotonic() - begin < 3.0
 
     async def test_waiting_dequeue_gets_what_is_enqueued_later(self, store: LightningStore) -> None:
-        waiting = asyncio.create_task(store.dequeue_rollout("w1", wait_seconds=4.0))
+        waiting = asyncio.create_task(store.dequeue_rollout("w1", wait_seconds=20.0))
         await asyncio.sleep(0.1)
         begin = time.monotonic()
         await store.enqueue_rollout("late")
         claimed = await waiting
         assert claimed is not None
         assert claimed.input == "late"
-        assert time.monotonic() - begin < 1.0
+        assert time.monotonic() - begin < 3.0
 
     async def test_waiting_dequeue_gives_up_in_time(self, store: LightningStore) -> None:
         begin = time.monotonic()
         assert await store.dequeue_rollout(wait_seconds=0.2) is None
-        assert 0.15 < time.monotonic() - begin < 2.0
+        assert 0.15 < time.monotonic() - begin < 10.0
 
     async def test_every_waiting_dequeue_is_served(self, store: LightningStore) -> None:
-        waiting = [asyncio.create_task(store.dequeue_rollout(wait_seconds=4.0)) for _ in range(5)]
+        waiting = [asyncio.create_task(store.dequeue_rollout(wait_seconds=20.0)) for _ in range(5)]
         await asyncio.sleep(0.05)
         await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=i) for i in range(5)])
         claimed = await asyncio.gather(*waiting)
         assert sorted(one.input for one in claimed if one) == [0, 1, 2, 3, 4]
 
     async def test_cancelled_dequeue_takes_nothing(self, store: LightningStore) -> None:
-        waiting = [asyncio.create_task(store.dequeue_rollout(wait_seconds=4.0)) for _ in range(3)]
+        waiting = [asyncio.create_task(store.dequeue_rollout(wait_seconds=20.0)) for _ in range(3)]
         await asyncio.sleep(0.05)
         waiting[0].cancel()
         waiting[1].cancel()
@@ -453,7 +451,7 @@ class StoreWorkContract:
 
     async def test_retry_wakes_a_waiting_dequeue(self, store: LightningStore) -> None:
         first = await store.start_rollout("task", config=RETRY_ONCE)
-        waiting = asyncio.create_task(store.dequeue_rollout(wait_seconds=4.0))
+        waiting = asyncio.create_task(store.dequeue_rollout(wait_seconds=20.0))
         await asyncio.sleep(0.05)
         await report(store, first, "failed")
         second = await waiting
@@ -489,9 +487,10 @@ class StoreWorkContract:
     async def test_silent_attempt_becomes_unresponsive_and_is_retried(
         self, store: LightningStore
     ) -> None:
-        await store.enqueue_rollout("task", config=RETRY_ONCE)
+        config = RETRY_ONCE.model_copy(update={"unresponsive_seconds": 0.3})
+        await store.enqueue_rollout("task", config=config)
         first = await claim(store)
-        second = await store.dequeue_rollout(wait_seconds=4.0)
+        second = await store.dequeue_rollout(wait_seconds=20.0)
         assert second is not None
         assert (second.rollout_id, second.attempt.sequence_id) == (first.rollout_id, 2)
         attempts = await store.query_attempts(first.rollout_id)
@@ -501,13 +500,14 @@ class StoreWorkContract:
 
     async def test_waiting_for_a_rollout_sees_its_deadline(self, store: LightningStore) -> None:
         started = await store.start_rollout("task", config=RolloutConfig(timeout_seconds=0.1))
-        ended = await store.wait_for_rollouts(rollout_ids=[started.rollout_id], timeout=4.0)
+        ended = await store.wait_for_rollouts(rollout_ids=[started.rollout_id], timeout=20.0)
         assert [rollout.status for rollout in ended] == ["failed"]
 
     async def test_signs_of_life_keep_an_attempt_alive(self, store: LightningStore) -> None:
-        started = await store.start_rollout("task", config=RETRY_ONCE)
-        for index in range(8):
-            await asyncio.sleep(0.1)
+        config = RETRY_ONCE.model_copy(update={"unresponsive_seconds": 1.0})
+        started = await store.start_rollout("task", config=config)
+        for index in range(6):
+            await asyncio.sleep(0.3)
             if index % 2:
                 await store.add_span(span_of(started))
             else:
@@ -581,7 +581,7 @@ class StoreWorkContract:
         begin = time.monotonic()
         ended = await store.wait_for_rollouts(rollout_ids=[started.rollout_id], timeout=0.15)
         assert list(ended) == []
-        assert 0.1 < time.monotonic() - begin < 2.0
+        assert 0.1 < time.monotonic() - begin < 10.0
 
     async def test_wait_does_not_wait_for_unknown_rollouts(self, store: LightningStore) -> None:
         assert list(await store.wait_for_rollouts(rollout_ids=["ro-none"])) == []
