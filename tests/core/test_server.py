@@ -537,6 +537,19 @@ async def test_a_forked_process_does_not_hold_the_port(server, http):
         child.join()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a kept port cannot be bound")
+def test_a_kept_port_is_given_to_who_names_it_and_to_nobody_else():
+    with bind("127.0.0.1", 0, listen=False) as kept:
+        port = kept.getsockname()[1]
+        for _ in range(20_000):
+            with socket.socket() as other:
+                other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                other.bind(("127.0.0.1", 0))
+                assert other.getsockname()[1] != port
+        with bind("127.0.0.1", port), pytest.raises(ConfigError, match="is in use"):
+            bind("127.0.0.1", port)
+
+
 # --- agl store
 
 STORE = [sys.executable, "-c", "from agl.cli.store import command; command()"]

@@ -209,3 +209,9 @@ def test_the_tokenizer_and_the_configuration_stay_what_they_were(train, model_fo
     assert {k: v for k, v in old.items() if k not in ignored} == {
         k: v for k, v in new.items() if k not in ignored
     }
+
+
+def test_weights_that_are_no_numbers_are_not_saved(train, tmp_path):
+    with pytest.raises(AssertionError, match=r"the training diverged: .*lower learning_rate"):
+        train("sft", learning_rate=1e38, epochs=3)
+    assert not list((tmp_path / "version").glob("*.safetensors"))

@@ -18,12 +18,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def bind(host: str, port: int) -> socket.socket:
+def bind(host: str, port: int, *, listen: bool = True) -> socket.socket:
     """Take an address, so that it is ours before anything else is started.
 
     Args:
         host: Name or IP address.
         port: 0 picks a free one.
+        listen: False only keeps it, for a process that binds it by its number: as long as the
+            socket is open, Linux gives it to nobody who asks for a free one.
 
     Raises:
         ConfigError: The port is in use, or the host is none of this machine.
@@ -41,7 +43,8 @@ def bind(host: str, port: int) -> socket.socket:
             # somebody listens on is not. On Windows the option would allow that, too.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(address)
-        sock.listen(2048)
+        if listen:
+            sock.listen(2048)
     except OSError as error:
         sock.close()
         if error.errno == errno.EADDRINUSE:

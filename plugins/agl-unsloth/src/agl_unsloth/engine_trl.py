@@ -130,6 +130,8 @@ def trainer_settings(order: Order) -> dict[str, Any]:
         "use_cpu": not has_gpu,
         "gradient_checkpointing": has_gpu,
         "logging_steps": 1,
+        # By default a loss that is no number is shown as the one before.
+        "logging_nan_inf_filter": False,
         "save_strategy": "no",
         "report_to": "none",
         "disable_tqdm": True,
@@ -160,9 +162,19 @@ def _merge(model: Any, order: Order, options: TrainingOptions) -> Any:
 
 
 def save(model: Any, tokenizer: Any, order: Order) -> None:
-    """Weights in 16 bits, and the tokenizer as it was; nothing else stays in the folder."""
+    """Weights in 16 bits, and the tokenizer as it was; nothing else stays in the folder.
+
+    Raises:
+        FloatingPointError: Some of the weights are no numbers.
+    """
     import torch
 
+    broken = [name for name, weight in model.named_parameters() if not weight.isfinite().all()]
+    if broken:
+        raise FloatingPointError(
+            f"the training diverged: {len(broken)} of the model's weights, {broken[0]} first, are "
+            "not finite; lower learning_rate, or train in float32"
+        )
     out = Path(order.out)
     model.to(getattr(torch, order.options.weights)).save_pretrained(out)
     tokenizer.save_pretrained(out)

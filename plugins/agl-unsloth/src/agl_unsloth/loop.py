@@ -382,6 +382,12 @@ class FineTuning(Algorithm):
                 collected.ledger.exclude_row(row, "not_trained_mode", "its rollout is a validation")
         await self._keep(collected, version.number)
         reward = collected.mean_reward
+        if reward is None:
+            logger.warning(
+                "version %d has no held-out reward: no rollout of its evaluation succeeded (%s)",
+                version.number,
+                ", ".join(f"{kind}: {count}" for kind, count in collected.failures().items()),
+            )
         session.val_rewards.append((version.number, reward))
         metrics = {f"val/{name}": value for name, value in collected_metrics(collected).items()}
         session.report.evaluation(version.number, {"step": version.number, **metrics})

@@ -107,11 +107,13 @@ async def serve(version: Version, options: ServerOptions, logs: Path) -> AsyncGe
     if options.is_address:
         yield await _use_address(version, options, log)
         return
-    with contextlib.closing(bind(HOST, options.port)) as sock:
-        port = sock.getsockname()[1]
-    async with child(_command(version, options, port), log) as process:
-        await _wait_until_ready(f"http://{HOST}:{port}", process, log, options)
-        yield _served(f"http://{HOST}:{port}/v1", MODEL_NAME)
+    with contextlib.closing(bind(HOST, options.port, listen=False)) as kept:
+        port = kept.getsockname()[1]
+        if sys.platform != "linux":
+            kept.close()  # elsewhere the server could not bind it
+        async with child(_command(version, options, port), log) as process:
+            await _wait_until_ready(f"http://{HOST}:{port}", process, log, options)
+            yield _served(f"http://{HOST}:{port}/v1", MODEL_NAME)
 
 
 def _command(version: Version, options: ServerOptions, port: int) -> list[str]:
