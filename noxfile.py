@@ -103,12 +103,13 @@ def bench_store(session: nox.Session) -> None:
 def bench_gateway(session: nox.Session) -> None:
     """What the gateway adds to model calls; -- --peer PYTHON measures 0.3.0's LLMProxy beside it.
 
-    With -- --faults, 10,000 calls that go wrong in every way instead, and their records counted.
+    With -- --faults, 10,000 calls that go wrong in every way instead, and their records counted;
+    with -- --memory, whether a million recorded calls leave the gateway's memory as it was.
     """
     session.install("./core", "./plugins/agl-gateway")
-    faults = "--faults" in session.posargs
-    others = [argument for argument in session.posargs if argument != "--faults"]
-    session.run("python", f"benchmarks/gateway{'_faults' if faults else ''}.py", *others)
+    kind = next((name for name in ("faults", "memory") if f"--{name}" in session.posargs), None)
+    others = [argument for argument in session.posargs if argument != f"--{kind}"]
+    session.run("python", f"benchmarks/gateway{f'_{kind}' if kind else ''}.py", *others)
 
 
 @nox.session(name="bench-rows")
@@ -157,8 +158,8 @@ def tests(session: nox.Session) -> None:
     session.install("./plugins/agl-apo[gepa]")
     # The contract and house tests again: now the plugins' components and docs take part.
     session.run(
-        "pytest", *PARALLEL, "tests/plugins", "tests/acceptance", "tests/house", "tests/contract",
-        *session.posargs, env=environment,
+        "pytest", *PARALLEL, "tests/plugins", "tests/acceptance", "tests/seams", "tests/house",
+        "tests/contract", *session.posargs, env=environment,
     )  # fmt: skip
 
 
@@ -176,8 +177,9 @@ def remote_trainers(session: nox.Session) -> None:
     session.install(*packages, "./plugins/agl-unsloth[azure,tinker]", *TEST_TOOLS[:4])
     environment = {"AGL_STRICT_PLUGINS": "1", "HF_HUB_OFFLINE": "1"}
     session.run(
-        "pytest", *PARALLEL, "tests/plugins/unsloth_remote", *session.posargs, env=environment
-    )
+        "pytest", *PARALLEL, "tests/plugins/unsloth_remote",
+        "tests/seams/test_table_finetuning.py", *session.posargs, env=environment,
+    )  # fmt: skip
 
 
 TRACERS = ("otel", "agentops", "openinference", "otel-genai", "weave")
@@ -225,9 +227,13 @@ def tracers_page(session: nox.Session) -> None:
 
 @nox.session(name="tracers-short")
 def tracers_short(session: nox.Session) -> None:
-    """Every framework through the gateway, every tracer on the OpenAI client; writes no page."""
+    """Every framework through the gateway; every tracer on the OpenAI client and LangGraph.
+
+    Writes no page.
+    """
     install_tracers(session)
-    alone = [f"tests/tracers/test_{name}.py" for name in ("contract", "concurrency", "tracers")]
+    names = ("contract", "concurrency", "tracers", "langgraph")
+    alone = [f"tests/tracers/test_{name}.py" for name in names]
     for tracer in TRACERS:
         tests = ["tests/tracers"] if tracer == "otel" else alone
         session.run("pytest", "-W", "default", *tests, "--tracer", tracer, *session.posargs)
@@ -298,8 +304,9 @@ def sft_trl(session: nox.Session) -> None:
     session.install("./plugins/agl-unsloth[trl]", TRL, *TEST_TOOLS[:4])
     session.install(*(name for name in TRACED_FRAMEWORKS if name.startswith("openai")), MCP)
     train_with(
-        session, "trl", "tests/examples/test_unsloth.py::test_tiny_model_is_fine_tuned_all_in_one"
-    )
+        session, "trl", "tests/seams/test_table_finetuning.py",
+        "tests/examples/test_unsloth.py::test_tiny_model_is_fine_tuned_all_in_one",
+    )  # fmt: skip
 
 
 @nox.session(venv_backend="virtualenv")  # it calls pip, which environments of uv's do not have

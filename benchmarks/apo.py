@@ -120,6 +120,7 @@ def ours(method: str, url: str, seed: int, rounds: int) -> dict[str, Any]:
         algorithm=algorithm,
         strategy="shm",
         n_runners=1,
+        concurrency=64,
         initial_resources={"prompt_template": agl.PromptTemplate(template=SEED_PROMPT)},
     ).fit(worker, train, val_dataset=val)
     final = algorithm.get_best_prompt().template

@@ -57,6 +57,7 @@ def train(folder: Path, url: str) -> None:
         algorithm=algorithm,
         strategy="shm",
         n_runners=2,
+        concurrency=64,
         store=agl.SqliteLightningStore(folder / "store.db"),
         initial_resources={"prompt_template": agl.PromptTemplate(template=SEED_PROMPT)},
     ).fit(worker, make_tasks(0, 28, "train"), val_dataset=make_tasks(0, 29, "val"))

@@ -85,7 +85,8 @@ Tasks = tuple[list[CalcTask], list[CalcTask]]
 
 def train(model: str, num_gpus: int, tasks: Tasks, runners: int) -> None:
     """Train with verl; needs ``agl-verl[backend]``, vLLM and a GPU."""
-    trainer = agl.Trainer(algorithm=agl.VERL(verl_config(model, num_gpus)), n_runners=runners)
+    algorithm = agl.VERL(verl_config(model, num_gpus))
+    trainer = agl.Trainer(algorithm=algorithm, n_runners=runners, concurrency=16)
     trainer.fit(calc_agent, tasks[0], val_dataset=tasks[1])
 
 
@@ -120,7 +121,10 @@ def train_tiny(steps: int, runners: int, out: Path) -> None:
     )
     algorithm = agl.VERL(config, rollout_timeout_seconds=120, run_dir=str(out))
     trainer = agl.Trainer(
-        algorithm=algorithm, n_runners=runners, strategy={"type": "cs", "server_port": 0}
+        algorithm=algorithm,
+        n_runners=runners,
+        concurrency=16,
+        strategy={"type": "cs", "server_port": 0},
     )
     trainer.fit(calc_agent, tasks[0], val_dataset=tasks[1])
     print(f"reward of each step: {[round(r, 2) for r in algorithm.summary['rewards']]}")
@@ -162,6 +166,7 @@ def dry_run(tasks: Tasks, num_tasks: int, model: str, scripted: bool, runners: i
         trainer = agl.Trainer(
             algorithm=algorithm,
             n_runners=runners,
+            concurrency=16,
             strategy={"type": "shm", "main_thread": "algorithm"},
             llm_proxy=agl.LLMProxy(model_list=[{"model_name": model, "litellm_params": backend}]),
         )

@@ -77,6 +77,7 @@ def train(seed: int, steps: int, out: Path, runners: int) -> None:
         store=agl.SqliteLightningStore(out / "store.db"),
         strategy={"type": "cs", "server_port": 0},
         n_runners=runners,
+        concurrency=64,  # rollouts at once in each; the agent keeps nothing global
     )
     trainer.fit(find_the_cat, train_tasks, val_dataset=held_out_tasks)
 

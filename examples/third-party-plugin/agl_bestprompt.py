@@ -5,7 +5,7 @@ from typing import Any
 
 import agl
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("agl.bestprompt")
 
 
 class BestPrompt(agl.Algorithm):

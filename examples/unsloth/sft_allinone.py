@@ -25,6 +25,7 @@ def main() -> None:
         trainer = agl.Trainer(
             algorithm=settings,
             n_runners=options.runners,
+            concurrency=16,
             strategy={"type": "cs", "server_port": 0},
         )
         trainer.fit(math_agent, problems, val_dataset=problems if options.tiny else None)

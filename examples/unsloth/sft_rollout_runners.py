@@ -18,7 +18,7 @@ def run_rollouts(url: str, worker_id: int) -> None:
 
     async def iterate() -> None:
         store = agl.LightningStoreClient(url)
-        runner = agl.LitAgentRunner(agl.OtelTracer())
+        runner = agl.LitAgentRunner(agl.OtelTracer(), concurrency=16)
         try:
             with runner.run_context(agent=math_agent, store=store, worker_id=worker_id):
                 await runner.iter()

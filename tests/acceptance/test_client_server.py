@@ -356,7 +356,7 @@ def test_max_rollouts_ends_a_run_that_would_go_on(tmp_path: Path) -> None:
 
         agl.Trainer(
             algorithm=algorithm_of(range(100)),
-            strategy={"type": "cs", "server_port": 0},
+            strategy={"type": "cs", "server_port": 0, "graceful_timeout": 1.0},
             max_rollouts=3,
         ).fit(agent)
         """,

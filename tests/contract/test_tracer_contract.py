@@ -35,7 +35,8 @@ class Recording:
     def record_exception(self, exception: BaseException) -> None:
         self.fields["status"] = agl.TraceStatus(status_code="ERROR", description=str(exception))
 
-    def record_status(self, status: agl.TraceStatus) -> None:
+    def record_status(self, status_code: Any, description: str | None = None) -> None:
+        status = agl.TraceStatus(status_code=status_code, description=description)
         self.fields["status"] = status
 
     def get_recorded_span(self) -> agl.SpanCoreFields:

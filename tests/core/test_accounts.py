@@ -1,9 +1,9 @@
 """What becomes of collected rollouts, and which tasks come next: the helpers of algorithms."""
 
-from agl.accounts import version_lag, weigh
+from agl.accounts import collected_metrics, is_solved, version_lag, weigh
 from agl.collect import Collected, Ended
 from agl.tasks import TaskOrder
-from agl.types import Credit, Ledger, ModelCall, Rollout, TrainingRow
+from agl.types import Credit, Exclusion, Ledger, ModelCall, Rollout, TrainingRow
 
 
 def make_row(rollout_id, answer, reward=0.0, version="0"):
@@ -105,3 +105,36 @@ def test_version_lag_counts_how_old_the_sampling_weights_were():
     assert version_lag(rows, 5) == 1.0
     rows[0].model_versions = [None]
     assert version_lag(rows, 5) == 0.0
+
+
+def test_a_step_with_equal_rewards_is_solved_whatever_else_was_called():
+    batch = collected(
+        ended("a", 0, make_row("a", 5, 1.0)), ended("b", 0, make_row("b", 6, 1.0)), ended("c", 1)
+    )
+    judge = {"rollout_id": "a", "attempt_id": "at-a", "call_id": "judge"}
+    batch.ledger.add_call(ModelCall(**judge, sequence_id=9))
+    batch.ledger.exclude(Exclusion(**judge, reason="other_model"))
+    assert weigh(batch, normalise_std=True) == []
+    assert is_solved(batch)
+
+
+def test_what_was_compared_with_nothing_or_not_equal_is_not_solved():
+    alone = collected(ended("a", 0, make_row("a", 5, 1.0)), ended("b", 1, make_row("b", 6, 1.0)))
+    differ = collected(ended("a", 0, make_row("a", 5, 1.0)), ended("b", 0, make_row("b", 6, 0.0)))
+    failed = collected(
+        ended("a", 0, make_row("a", 5, 1.0)),
+        ended("b", 0, make_row("b", 6, 1.0)),
+        ended("c", 1, status="failed"),
+    )
+    for batch in (alone, differ, failed, collected()):
+        weigh(batch, normalise_std=True)
+        assert not is_solved(batch)
+
+
+def test_answers_that_were_cut_off_are_counted_in_rows_and_outside_of_them():
+    cut = make_row("a", 5, 1.0).model_copy(update={"finish_reasons": ["length"]})
+    batch = collected(ended("a", 0, cut), ended("b", 0, make_row("b", 6, 0.0)))
+    masked = {"rollout_id": "b", "attempt_id": "at-b", "call_id": "masked"}
+    batch.ledger.add_call(ModelCall(**masked, sequence_id=9))
+    batch.ledger.exclude(Exclusion(**masked, reason="truncated"))
+    assert collected_metrics(batch)["calls/truncated"] == 2

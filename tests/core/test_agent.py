@@ -1,3 +1,4 @@
+import asyncio
 import functools
 from typing import Any, Optional
 
@@ -334,3 +335,41 @@ def test_tracer_is_the_runners_outside_of_a_rollout() -> None:
     with runner.run_context(agent=agent, store=agl.InMemoryLightningStore()):
         assert agent.runner is runner
         assert agent.tracer is tracer
+
+
+def test_method_of_0_1_is_called_as_it_is_written() -> None:
+    class Agent(agl.LitAgent[str]):
+        async def training_rollout(self, task, rollout_id, resources):  # type: ignore
+            return [task, rollout_id, resources]
+
+        def validation_rollout(self, task, rollout, resources):  # type: ignore
+            return [task, rollout, resources]
+
+    agent, resources = Agent(), {"llm": MAIN}
+    train: Any = agent.rollout_method("train")
+    assert asyncio.run(train("t", resources, ROLLOUT)) == ["t", "ro-1", resources]
+    assert agent.rollout_method("val")("t", resources, ROLLOUT) == ["t", ROLLOUT, resources]  # type: ignore
+
+
+def test_parameters_of_other_names_are_filled_by_their_order() -> None:
+    class Agent(agl.LitAgent[str]):
+        def rollout(self, t, res, ro):  # type: ignore
+            return [t, res, ro]
+
+    assert Agent().rollout_method("val")("t", {}, ROLLOUT) == ["t", {}, ROLLOUT]
+    assert Agent().rollout_method("val").__name__ == "rollout"
+
+
+def test_bare_address_of_the_gateway_is_warned_about_once(caplog: pytest.LogCaptureFixture) -> None:
+    from agl.types import resources
+
+    resources._warn_of_bare_address.cache_clear()
+    assert PROXY.get_base_url() == "http://gateway/v1"
+    assert PROXY.get_base_url("ro-1", "at-1").endswith("/rollout/ro-1/attempt/at-1/v1")
+    assert PROXY.with_attempted_rollout(ROLLOUT).endpoint.endswith("/at-1/v1")
+    assert agl.ProxyLLM.model_validate(PROXY.model_dump()) == PROXY
+    assert MAIN.endpoint == "http://main/v1"
+    assert caplog.messages == []
+    assert (PROXY.endpoint, PROXY.endpoint) == ("http://gateway/v1",) * 2
+    (message,) = caplog.messages
+    assert "recorded for no rollout" in message

@@ -164,7 +164,9 @@ def test_plugins_are_listed_as_a_table_and_as_json(agl: Agl) -> None:
 
 def test_broken_plugin_is_listed_with_its_cause(agl: Agl, install: Any) -> None:
     install("agl-x", {"agl_x_mod.py": "1 / 0"}, {"agl.algorithms": {"x": "agl_x_mod:X"}})
-    rows = {row["name"]: row for row in json.loads(agl("plugins", "--check", "--json").out)}
+    checked = agl("plugins", "--check", "--json")
+    assert (checked.code, agl("plugins", "--check").code, agl("plugins").code) == (1, 1, 0)
+    rows = {row["name"]: row for row in json.loads(checked.out)}
     assert (rows["x"]["state"], rows["x"]["cause"]) == (
         "broken",
         "does not load: ZeroDivisionError: division by zero",
@@ -175,6 +177,14 @@ def test_broken_plugin_is_listed_with_its_cause(agl: Agl, install: Any) -> None:
     assert shown.err == (
         "agl: algorithm 'x' (plugin 'agl-x') does not load: ZeroDivisionError: division by zero\n"
     )
+
+
+def test_component_without_a_docstring_shows_none(agl: Agl, install: Any) -> None:
+    code = "import agl\nclass X(agl.DummyTracer): pass\n"
+    install("agl-x", {"agl_x_tracer.py": code}, {"agl.tracers": {"x": "agl_x_tracer:X"}})
+    shown = agl("plugins", "show", "x")
+    assert shown.code == 0
+    assert "keeps none" not in shown.out
 
 
 def test_options_of_a_component_are_shown(agl: Agl) -> None:

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from agl import Credit, Exclusion, Ledger, ModelCall, Span, TrainingRow
+from agl import Credit, Exclusion, Ledger, LedgerPart, ModelCall, TrainingRow
 from agl.cli import main
 from agl.ledger import save_ledger
 from agl.plugins import components
-from agl.semconv import AGL_LEDGER
 from agl.store.base import LightningStore
 from agl.store.sqlite import SqliteLightningStore
+from agl.types import LedgerItem
 
 
 class Result(NamedTuple):
@@ -122,21 +122,16 @@ def test_a_stored_imbalance_is_an_error_that_shows_both_sides(agl: Agl, tmp_path
     async def add_wrong_part() -> None:
         store = SqliteLightningStore(folder / "store.db")
         rollout = await store.start_rollout(input="x")
-        part = {"rollout_id": rollout.rollout_id, "step": 3, "items": [{"rollout_id": "ro-x"}]}
-        await store.add_span(
-            Span.from_attributes(
-                name=AGL_LEDGER,
-                rollout_id=rollout.rollout_id,
-                attempt_id=rollout.attempt.attempt_id,
-                attributes={"agentlightning.ledger.part": json.dumps(part)},
-            )
-        )
+        wrong = LedgerItem(rollout_id=rollout.rollout_id, attempt_id="at", call_id="c")
+        part = LedgerPart(rollout_id=rollout.rollout_id, step=3, items=[wrong])
+        await store.add_ledger_parts([part])
         await store.close()
 
     asyncio.run(add_wrong_part())
     result = agl("ledger", str(folder))
     assert result.code == 1
     assert "ledger does not balance: 1 calls, 0 trained, 0 excluded" in result.err
+    assert "total" in result.out  # the others are shown all the same
 
 
 AGENT = """

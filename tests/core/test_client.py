@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import multiprocessing
 import os
 import pickle
@@ -22,7 +23,7 @@ from agl.errors import (
     StoreUnavailableError,
     UnknownRecordError,
 )
-from agl.routes import StoreRoutes, health
+from agl.routes import StoreRoutes
 from agl.server import LightningStoreServer
 from agl.serving import ServerThread, bind
 from agl.store.base import AttemptEnd
@@ -528,4 +529,5 @@ async def test_a_server_without_memory_is_not_asked_twice():
 
 async def test_health_lists_what_this_server_adds(client):
     assert await client._transport.has("idempotency")
-    assert set((await health())["features"]) == set(wire.FEATURES)
+    answer = await StoreRoutes(InMemoryLightningStore()).health()
+    assert set(json.loads(answer.body)["features"]) == set(wire.FEATURES)

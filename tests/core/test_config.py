@@ -330,9 +330,20 @@ def test_whole_file_is_loaded_and_nothing_is_left_behind(project: Path) -> None:
     assert check(project, "agent=cfg_agent:Agent").agent.__class__.__name__ == "Agent"
 
 
+def test_concurrency_of_the_file_goes_before_the_variable(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGL_CONCURRENCY", "many")
+    assert check(project, "concurrency=2").file.config.concurrency == 2
+    assert check(project, "runner.concurrency=2").file.config.concurrency is None
+    with pytest.raises(ConfigError, match="AGL_CONCURRENCY='many'"):
+        check(project)
+
+
 @pytest.mark.parametrize(
     ("override", "error", "message"),
     [
+        ("concurrency=0", ConfigError, "agl.yaml: concurrency: must be at least 1, got 0"),
         ("agnet=x", ConfigError, "agl.yaml: agnet: unknown key. Did you mean 'agent'?"),
         ("runners=many", ConfigError, "agl.yaml: runners: expected int | None, got 'many'"),
         ("runners=0", ConfigError, "agl.yaml: runners: must be at least 1, got 0"),

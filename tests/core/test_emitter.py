@@ -342,3 +342,55 @@ def test_generator_functions_are_refused() -> None:
         @agl.operation
         def numbers():
             yield 1
+
+
+# --- objects of 0.3
+
+
+def object_span_of_0_3(kind: str, literal: str) -> agl.Span:
+    """As its runners write it: the literal is a text."""
+    attributes = {"agentlightning.object.type": kind, "agentlightning.object.literal": literal}
+    return agl.Span.from_attributes(name=AGL_OBJECT, attributes=attributes)
+
+
+@pytest.mark.parametrize(
+    ("kind", "literal", "value"),
+    [
+        ("str", "12", "12"),
+        ("bool", "True", True),
+        ("bool", "False", False),
+        ("int", "3", 3),
+        ("int", str(2**70), 2**70),
+        ("float", "0.5", 0.5),
+        ("float", "1e+300", 1e300),
+        ("float", "inf", math.inf),
+        ("bytes", "YWJj", b"abc"),
+        ("bytes", "/wA=", b"\xff\x00"),
+    ],
+)
+def test_object_of_0_3_comes_back_and_is_written_so(kind: str, literal: str, value: Any) -> None:
+    read = agl.get_object_value(object_span_of_0_3(kind, literal))
+    assert (read, type(read)) == (value, type(value))
+    written = agl.emit_object(value, propagate=False).attributes
+    assert written == {
+        "agentlightning.object.type": kind,
+        "agentlightning.object.literal": literal,
+    }
+
+
+def test_object_that_is_no_number_comes_back() -> None:
+    assert math.isnan(agl.get_object_value(agl.emit_object(math.nan, propagate=False)))
+
+
+@pytest.mark.parametrize(("kind", "literal"), [("int", "x"), ("bool", "x"), ("bytes", "a")])
+def test_object_that_is_not_what_its_type_says_is_refused(kind: str, literal: str) -> None:
+    with pytest.raises(ValueError, match=rf"'{literal}' is no {kind}"):
+        agl.get_object_value(object_span_of_0_3(kind, literal))
+
+
+@pytest.mark.parametrize("literal", [True, 3, 0.5])
+def test_object_with_a_native_literal_is_read_too(literal: Any) -> None:
+    attributes = {"agentlightning.object.literal": literal}
+    attributes |= {"agentlightning.object.type": type(literal).__name__}
+    span = agl.Span.from_attributes(name=AGL_OBJECT, attributes=attributes)
+    assert agl.get_object_value(span) is literal

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import urllib.request
+from pathlib import Path
 
 from agl.store.memory import InMemoryLightningStore
 from agl.testing.echo_llm import EchoLLM
@@ -33,3 +34,21 @@ print(sorted(heavy & set(sys.modules)))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     # pytest itself brings pluggy.
     assert done.stdout.split() == ["['pluggy']"]
+
+
+def test_tracer_contract_runs_without_options_of_pytest(tmp_path: Path) -> None:
+    (tmp_path / "test_mine.py").write_text(
+        "import pytest, agl\n"
+        "from agl.testing.tracer_contract import *\n"
+        "@pytest.fixture\n"
+        "def tracer():\n"
+        "    return agl.OtelTracer()\n"
+    )
+    options = ("-q", "-c", "/dev/null", "-p", "no:cacheprovider", "-k", "emitters or own_task")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, "test_mine.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert "2 passed" in done.stdout, done.stdout + done.stderr

@@ -4,7 +4,6 @@ import pytest
 
 import agl
 from agl.errors import LedgerError
-from agl.semconv import AGL_LEDGER
 from agl.types import Advantage, Credit, Exclusion, Ledger, ModelCall, TrainingRow
 from agl.types.reasons import EXCLUSION_REASONS
 
@@ -161,7 +160,7 @@ async def test_an_imbalance_is_not_stored(memory_store) -> None:
     ledger.add_call(call("a", rollout_id, attempt_id))
     with pytest.raises(LedgerError, match="in no bin"):
         await agl.save_ledger(memory_store, ledger, await memory_store.query_rollouts(), step=1)
-    assert not await memory_store.query_spans(rollout_id, name=AGL_LEDGER)
+    assert not await memory_store.query_ledger_parts()
 
 
 async def test_a_store_without_a_ledger_gives_an_empty_one(memory_store) -> None:

@@ -504,3 +504,48 @@ def test_first_lost_span_of_an_agent_is_logged_and_the_others_are_counted() -> N
     warning, count = output.splitlines()
     assert warning.startswith("span 'lost-0' began in a thread without context while 2 trace")
     assert count == "6"
+
+
+# --- as 0.3's scripts use it
+
+
+async def test_trace_context_yields_a_tracer_of_opentelemetry(
+    memory_store: agl.LightningStore,
+) -> None:
+    tracer, context = agl.OtelTracer(), await ids(memory_store)
+    async with tracer.trace_context(name="write", **context) as made:
+        assert isinstance(made, trace_api.Tracer)
+        assert made.get_last_trace() == []
+        with made.start_as_current_span("outer", attributes={"a": 1}):
+            made.start_span("inner").end()
+            agl.emit_message("hello")
+    inner, message, outer = await memory_store.query_spans(context["rollout_id"])
+    assert [inner.name, message.name, outer.name] == ["inner", "agentlightning.message", "outer"]
+    assert inner.parent_id == message.parent_id == outer.span_id
+    assert outer.attributes == {"a": 1}
+
+
+@pytest.mark.parametrize("tracer", [agl.OtelTracer(), agl.DummyTracer()])
+async def test_status_is_recorded_as_a_code_with_a_description_or_as_one_value(
+    tracer: agl.Tracer,
+) -> None:
+    async with tracer.trace_context():
+        statuses: list[agl.TraceStatus] = []
+        for status in (
+            ("ERROR", "bad"),
+            (agl.TraceStatus(status_code="ERROR", description="bad"),),
+        ):
+            with tracer.operation_context("op") as recording:
+                recording.record_status(*status)
+            statuses.append(recording.get_recorded_span().status)
+        assert statuses == [agl.TraceStatus(status_code="ERROR", description="bad")] * 2
+        with tracer.operation_context("op") as recording:
+            recording.record_status("OK", "fine")
+        assert recording.get_recorded_span().status.status_code == "OK"
+        with tracer.operation_context("op") as recording, pytest.raises(ValueError, match="NOPE"):
+            recording.record_status("NOPE")  # type: ignore
+
+
+def test_tracer_is_there_where_processes_cannot_be_forked() -> None:
+    code = "import os; del os.register_at_fork, os.fork; import agl; agl.OtelTracer()"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -125,6 +125,19 @@ async def test_the_exporter_needs_the_token():
         await server.close()
 
 
+@pytest.mark.parametrize("code", [-(2**31), -4, -3, -2, -1, 3, 2**31 - 1])
+async def test_a_status_that_opentelemetry_does_not_have_is_no_status(server, attempt, code):
+    known = {k: AnyValue(string_value=v) for k, v in ids(attempt).items()}
+    odd, failed = proto(1, **known), proto(2, **known)
+    odd.status.message, odd.status.code, failed.status.code = "odd", code, 2
+    status, content, _ = await post(server, request(odd, failed))
+    assert status == 200
+    assert not ExportTraceServiceResponse.FromString(content).partial_success.rejected_spans
+    first, second = await server.query_spans(attempt.rollout_id)
+    assert first.status == TraceStatus(status_code="UNSET", description="odd")
+    assert second.status.status_code == "ERROR"
+
+
 async def test_spans_without_a_place_are_counted_and_the_others_kept(server, attempt):
     known = {k: AnyValue(string_value=v) for k, v in ids(attempt).items()}
     unknown = known | {"agentlightning.attempt_id": AnyValue(string_value="at-none")}

@@ -165,7 +165,97 @@ async def test_a_batch_of_spans_is_answered_with_its_numbers(http):
     ]
 
 
+async def test_every_field_of_0_3_is_taken(http):
+    """All that its client can send, in one life of a rollout; see its OpenAPI description."""
+    llm = {"endpoint": "http://x/v1", "model": "m", "api_key": "k", "sampling_parameters": {}}
+    resources = {
+        "llm": llm | {"resource_type": "llm"},
+        "proxy": llm | {"resource_type": "proxy_llm"},
+        "prompt": {"resource_type": "prompt_template", "template": "x", "engine": "f-string"},
+    }
+    made = await ask(http, "POST", "resources", json=resources, expect=201)
+    config = {
+        "timeout_seconds": 9.0,
+        "unresponsive_seconds": 9.0,
+        "max_attempts": 2,
+        "retry_condition": ["failed"],
+    }
+    task = {
+        "input": {"q": 1},
+        "mode": "train",
+        "resources_id": made["resources_id"],
+        "config": config,
+        "metadata": {"a": 1},
+    }
+    await ask(http, "POST", "queues/rollouts/enqueue", json={"rollouts": [task]}, expect=201)
+    await ask(http, "POST", "rollouts", json=task | {"worker_id": "w"}, expect=201)
+    (rollout,) = await claim(http, limit=1, worker_id="w")
+    path = f"rollouts/{rollout['rollout_id']}"
+    await ask(http, "POST", path, json=task | {"mode": None}, expect=200)
+    change = {"status": "running", "worker_id": "w", "last_heartbeat_time": 1.5, "metadata": {}}
+    await ask(http, "POST", f"{path}/attempts/latest", json=change, expect=200)
+    span = span_of(rollout) | {"a_key_of_its_own": 1}
+    await ask(http, "POST", "spans", json=span, expect=201)
+    await ask(http, "POST", "workers/w", json={"heartbeat_stats": {"cpu": 1}}, expect=200)
+    page = {"limit": -1, "offset": 0, "sort_by": None, "sort_order": "asc"}
+    within = {
+        "status_in": ["running"],
+        "rollout_id_in": None,
+        "rollout_id_contains": None,
+        "filter_logic": "and",
+    }
+    found = await ask(http, "POST", "rollouts/search", json=page | within, expect=200)
+    assert [one["rollout_id"] for one in found["items"]] == [rollout["rollout_id"]]
+    await ask(http, "POST", f"{path}/attempts", json={"worker_id": "w"}, expect=201)
+
+
 # --- what is refused
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "name"),
+    [
+        ("queues/rollouts/enqueue", {"rollouts": [{"input": 1, "inptu": 2}]}, "inptu"),
+        ("queues/rollouts/enqueue", {"rollouts": [{"input": 1, "config": {"retry": 1}}]}, "retry"),
+        ("queues/rollouts/enqueue", {"rollouts": [], "rollout": 1}, "rollout"),
+        ("queues/rollouts/dequeue", {"worker": "w"}, "worker"),
+        ("rollouts", {"input": 1, "metdata": {}}, "metdata"),
+        ("rollouts/search", {"status": ["failed"]}, "status"),
+        ("rollouts/search", {"status_in": ["bogus"]}, "status_in"),
+        ("workers/search", {"status_in": ["bogus"]}, "status_in"),
+        ("resources", {"p": {"resource_type": "prompt_template", "tmplate": "x"}}, "tmplate"),
+        (
+            "resources",
+            {"m": {"resource_type": "llm", "endpoint": "e", "model": "m", "sampling": {}}},
+            "sampling",
+        ),
+        ("resources/rs", {"p": {"resource_type": "llm", "modle": "m"}}, "modle"),
+        ("workers/w", {"stats": {}}, "stats"),
+        (
+            "turn",
+            {
+                "finish": {
+                    "rollout_id": "r",
+                    "attempt_id": "a",
+                    "status": "failed",
+                    "error": {"boundary": "agent", "type": "E", "message": "m", "stack": ""},
+                }
+            },
+            "stack",
+        ),
+        ("waits/rollouts", {"rollout_ids": [], "wait": 1}, "wait"),
+    ],
+)
+async def test_unknown_keys_and_words_are_refused_by_name(http, path, body, name):
+    answer = await ask(http, "POST", path, json=body, expect=422)
+    assert name in [step for part in answer["detail"] for step in part["loc"]]
+    assert (await ask(http, "GET", "rollouts", expect=200))["total"] == 0
+
+
+async def test_unknown_status_in_a_query_string_is_refused_by_name(http):
+    for kind in ("rollouts", "workers"):
+        answer = await ask(http, "GET", kind, params={"status_in": "bogus"}, expect=422)
+        assert "status_in" in answer["detail"][0]["loc"]
 
 
 async def test_errors_name_their_class_and_status(http):

@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 
 import agl
-from agl.errors import AlgorithmError, ConfigError, RunnerCrashError, UnknownComponentError
+from agl.errors import (
+    AlgorithmError,
+    ConfigError,
+    DatasetError,
+    RunnerCrashError,
+    UnknownComponentError,
+)
 
 
 @agl.rollout
@@ -169,6 +175,17 @@ def test_wrong_requests_are_refused_before_anything_starts() -> None:
         agl.Trainer(n_runners=2, strategy={"type": "cs", "main_process": "runner"})
 
 
+@pytest.mark.parametrize("name", ["n_runners", "max_rollouts", "concurrency"])
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [("8", "whole number; got '8'"), (2.5, "whole number; got 2.5"), (True, "got True"),
+     (0, "at least 1; got 0")],
+)  # fmt: skip
+def test_what_is_no_count_is_refused(name: str, value: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=f"Trainer: {name} must be .*{said}"):
+        agl.Trainer(strategy="shm", **{name: value})
+
+
 def test_dev_refuses_a_slow_algorithm() -> None:
     @agl.algo
     def algorithm(store: agl.LightningStore) -> None: ...
@@ -196,3 +213,65 @@ def test_adapter_that_selects_others_than_the_agent_says_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"trained_agents='write'.*Selecting.*agent_match=None"):
         fit(Selecting())
     fit(Selecting("write"))
+
+
+def test_an_algorithm_takes_the_type_of_its_tasks_as_in_0_3() -> None:
+    assert agl.Baseline[dict[str, str]](n_epochs=2).n_epochs == 2
+    assert agl.Algorithm[int] is agl.Algorithm
+
+
+@agl.algo
+def takes_no_dataset(store: agl.LightningStore) -> None:
+    raise AssertionError("it was started")
+
+
+@agl.algo
+def takes_train_tasks(train_dataset: Any) -> None:
+    raise AssertionError("it was started")
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "datasets", "name"),
+    [
+        (takes_no_dataset, {"train_dataset": [1]}, "train_dataset"),
+        (takes_no_dataset, {"val_dataset": [1]}, "val_dataset"),
+        (takes_train_tasks, {"train_dataset": [1], "val_dataset": [2]}, "val_dataset"),
+    ],
+)
+def test_dataset_that_the_algorithm_does_not_take_is_refused(
+    algorithm: Any, datasets: dict[str, Any], name: str
+) -> None:
+    with pytest.raises(TypeError, match=rf"{name} is given, and the function does not") as caught:
+        agl.Trainer(algorithm=algorithm, strategy=shm()).fit(tenth, **datasets)
+    assert isinstance(caught.value, ConfigError)
+    with pytest.raises(TypeError, match=name):
+        algorithm.run(datasets.get("train_dataset"), datasets.get("val_dataset"))
+
+
+class LessThanNothing:
+    def __len__(self) -> int:
+        return -1
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+@pytest.mark.parametrize(
+    ("dataset", "said"),
+    [
+        ("http://localhost:8000", "'http://localhost:8000'.*0.1 took it"),
+        (b"tasks", "b'tasks'"),
+        ({"train": [1], "test": [2]}, "a dict with the keys 'train', 'test'. Give one"),
+        ({1, 2}, r"len\(\) and \[index\]; got \{1, 2\}. Of a generator or a set, give list"),
+        (5, "got 5"),
+        ((task for task in [1, 2]), "got <generator"),
+        (list, "got the class list"),
+        (LessThanNothing(), r"cannot be counted: len\(\) of a LessThanNothing raises ValueError"),
+    ],
+)
+def test_what_is_no_dataset_is_refused_by_name(dataset: Any, said: str) -> None:
+    trainer = agl.Trainer(strategy=shm())
+    with pytest.raises(DatasetError, match=f"Trainer: train_dataset.*{said}"):
+        trainer.fit(tenth, dataset)
+    with pytest.raises(DatasetError, match=f"Trainer: val_dataset.*{said}"):
+        trainer.dev(tenth, [1], val_dataset=dataset)

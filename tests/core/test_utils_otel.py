@@ -1,138 +1,207 @@
-import enum
+"""What 0.3's ``utils.otel`` gives for the same arguments, as measured with its release."""
+
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
-import numpy
 import pytest
-from hypothesis import given, strategies as st
+from opentelemetry.sdk.trace import Tracer as SdkTracer, TracerProvider
 
 import agl
 from agl.utils.otel import (
     LinkMatch,
+    check_attributes_sanity,
     extract_links_from_attributes,
     extract_tags_from_attributes,
+    filter_and_unflatten_attributes,
     filter_attributes,
     flatten_attributes,
+    format_exception_attributes,
+    full_qualified_name,
+    get_tracer,
+    get_tracer_provider,
     make_link_attributes,
     make_tag_attributes,
     query_linked_spans,
     sanitize_attribute_value,
+    sanitize_attributes,
+    sanitize_list_attribute_sanity,
     unflatten_attributes,
 )
 
 
-class Color(enum.Enum):
-    RED = "red"
+@pytest.mark.parametrize(
+    ("nested", "flat", "expanded"),
+    [
+        (
+            {"a": {"b": 1, "c": [2, 3]}},
+            {"a.b": 1, "a.c": [2, 3]},
+            {"a.b": 1, "a.c.0": 2, "a.c.1": 3},
+        ),
+        ([1, 2], {"0": 1, "1": 2}, {"0": 1, "1": 2}),
+        ([{"a": 1}, 2], {"0.a": 1, "1": 2}, {"0.a": 1, "1": 2}),
+        ({"a": None, "b": [], "c": {}}, {"a": None}, {"a": None}),
+        ({"a": [1, "x"]}, {"a.0": 1, "a.1": "x"}, {"a.0": 1, "a.1": "x"}),
+        ({"a": [True, 2]}, {"a.0": True, "a.1": 2}, {"a.0": True, "a.1": 2}),
+        ({"a": [None]}, {"a.0": None}, {"a.0": None}),
+        ({"a": (1, 2), "b": int}, {"a": (1, 2), "b": int}, {"a": (1, 2), "b": int}),
+        (
+            {"a": [[1, 2], [3]]},
+            {"a.0": [1, 2], "a.1": [3]},
+            {"a.0.0": 1, "a.0.1": 2, "a.1.0": 3},
+        ),
+    ],
+)
+def test_flatten_gives_what_0_3_gives(
+    nested: Any, flat: dict[str, Any], expanded: dict[str, Any]
+) -> None:
+    assert flatten_attributes(nested) == flat
+    assert flatten_attributes(nested, expand_leaf_lists=True) == expanded
 
 
-@dataclass
-class Point:
-    x: int
-
-
-def test_nested_data_gets_dotted_keys() -> None:
-    nested = {"a": {"b": {"c": 1}}, "d": [1, 2], "e": [1, "x"], "f": [{"g": True}], "h": []}
-    assert flatten_attributes(nested) == {
-        "a.b.c": 1,
-        "d": [1, 2],
-        "e.0": 1,
-        "e.1": "x",
-        "f.0.g": True,
-        "h": [],
-    }
-
-
-def test_prefix_stands_before_every_key() -> None:
-    assert flatten_attributes({"a": 1, "b": {"c": 2}}, prefix="p.q") == {"p.q.a": 1, "p.q.b.c": 2}
-
-
-def test_lists_of_bools_and_ints_are_not_of_one_type() -> None:
-    assert flatten_attributes({"a": [True, 1]}) == {"a.0": True, "a.1": 1}
-
-
-def test_two_values_under_one_key_are_refused() -> None:
+def test_flatten_refuses_keys_that_are_no_strings_and_keys_given_twice() -> None:
+    with pytest.raises(ValueError, match=r"got 1 \(int\) under 'a'"):
+        flatten_attributes({"a": {1: 2}})
     with pytest.raises(ValueError, match=r"'a\.b' is given twice"):
         flatten_attributes({"a.b": 1, "a": {"b": 2}})
 
 
 @pytest.mark.parametrize(
-    ("value", "expected"),
+    ("flat", "nested"),
     [
-        (None, "null"),
-        (Color.RED, "red"),
-        (agl.LightningEnvVar.AGL_CURRENT_ROLE, "AGL_CURRENT_ROLE"),
-        (numpy.float32(0.5), 0.5),
-        (numpy.int64(3), 3),
-        (numpy.bool_(True), True),
-        (math.nan, "nan"),
-        (math.inf, "inf"),
-        (2**63, str(2**63)),
-        (-(2**63), -(2**63)),
-        (Point(1), '{"x": 1}'),
-        ({1}, "[1]"),
-        (agl.RewardDimension(name="a", value=1.0), '{"name": "a", "value": 1.0}'),
+        ({"a.b": 1, "a.c.0": 2, "a.c.1": 3}, {"a": {"b": 1, "c": [2, 3]}}),
+        ({"0": "a", "1": "b"}, ["a", "b"]),
+        ({"0.x": 1, "1.x": 2}, [{"x": 1}, {"x": 2}]),
+        ({"a.0": 1, "a.2": 2}, {"a": {"0": 1, "2": 2}}),
+        ({"a.1": 1, "a.0": 0}, {"a": [0, 1]}),
+        ({"a": [1]}, {"a": [1]}),
+        ({}, {}),
     ],
 )
-def test_values_become_what_a_span_can_hold(value: Any, expected: Any) -> None:
-    got = sanitize_attribute_value(value)
-    assert got == expected
-    assert type(got) is type(expected)
+def test_unflatten_gives_what_0_3_gives(flat: dict[str, Any], nested: Any) -> None:
+    assert unflatten_attributes(flat) == nested
 
 
-def test_object_without_json_becomes_its_text() -> None:
-    class Thing:
-        def __str__(self) -> str:
-            return "a thing"
-
-    assert sanitize_attribute_value(Thing()) == '"a thing"'
+def test_unflatten_refuses_what_0_3_overwrites() -> None:
+    with pytest.raises(ValueError, match="prefix"):
+        unflatten_attributes({"a": 1, "a.b": 2})
 
 
-@pytest.mark.parametrize("value", [None, math.nan, 2**63, object(), Point(1), b"x"])
-def test_strict_refuses_what_a_span_cannot_hold(value: Any) -> None:
-    with pytest.raises(ValueError, match=r"attribute 'a\.b': got"):
-        flatten_attributes({"a": {"b": value}}, strict=True)
+def test_filter_keeps_whole_keys() -> None:
+    attributes = {"a.b.0": 1, "a.b": "root", "a.bc": 2, "other": 1}
+    assert filter_attributes(attributes, "a.b") == {"a.b.0": 1, "a.b": "root"}
 
 
-keys = st.text(st.characters(codec="ascii", exclude_characters="."), min_size=1, max_size=4)
-leaves = st.one_of(st.text(max_size=5), st.booleans(), st.integers(-(2**63), 2**63 - 1))
+def test_filter_and_unflatten_takes_the_prefix_off() -> None:
+    assert filter_and_unflatten_attributes({"a.b": 1, "a.c.0": 2, "x": 1}, "a") == {
+        "b": 1,
+        "c": [2],
+    }
+    assert filter_and_unflatten_attributes({"a.0": 1, "a.1": 2}, "a") == [1, 2]
+    assert filter_and_unflatten_attributes({"x": 1}, "a") == {}
+    with pytest.raises(ValueError, match="'a' is a value"):
+        filter_and_unflatten_attributes({"a": 1}, "a")
 
 
-@given(
-    st.dictionaries(
-        keys.filter(lambda key: not key.isdigit()),
-        st.recursive(
-            leaves,
-            lambda inner: st.dictionaries(
-                keys.filter(lambda key: not key.isdigit()), inner, min_size=1, max_size=3
-            ),
-            max_leaves=8,
-        ),
-        max_size=4,
-    )
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (1, 1),
+        (True, True),
+        ("x", "x"),
+        (None, "null"),
+        ([1, 2], [1, 2]),
+        ([], []),
+        ([True, 2], [1, 2]),
+        ([1, 2.5], [1.0, 2.5]),
+        ([1, "x"], '[1, "x"]'),
+        ([None, 1], "[null, 1]"),
+        ([[1], [2]], "[[1], [2]]"),
+        ((1, 2), "[1, 2]"),
+        ({"a": 1}, '{"a": 1}'),
+    ],
 )
-def test_unflatten_undoes_flatten(nested: dict[str, Any]) -> None:
-    assert unflatten_attributes(flatten_attributes(nested)) == nested
+def test_sanitize_gives_what_0_3_gives(value: Any, expected: Any) -> None:
+    for force in (True, False):
+        got = sanitize_attribute_value(value, force=force)
+        assert (got, type(got)) == (expected, type(expected))
+    assert sanitize_attributes({"k": value, "l": 1}) == {"k": expected, "l": 1}
 
 
-def test_unflatten_makes_lists_of_counted_keys_only() -> None:
-    flat = {"a.0.b": 1, "a.1.b": 2, "c.1": 3, "d.0": 4, "d.x": 5}
-    assert unflatten_attributes(flat) == {
-        "a": [{"b": 1}, {"b": 2}],
-        "c": {"1": 3},
-        "d": {"0": 4, "x": 5},
+@pytest.mark.parametrize("value", [object(), b"x", {"a": object()}, {1, 2}])
+def test_sanitize_without_force_refuses_what_json_cannot_hold(value: Any) -> None:
+    assert isinstance(sanitize_attribute_value(value), str)
+    with pytest.raises(ValueError, match="cannot be written as JSON"):
+        sanitize_attributes({"a": value}, force=False)
+
+
+def test_number_that_no_span_can_hold_becomes_text() -> None:
+    values = {"a": math.nan, "b": 2**70}
+    assert sanitize_attributes(values) == {"a": "nan", "b": str(2**70)}
+
+
+@pytest.mark.parametrize("value", [1, "x", 0.5, True, [], [1, 2], [True, 1], [1, 2.0]])
+def test_sane_attributes_pass(value: Any) -> None:
+    check_attributes_sanity({"a": value})
+
+
+@pytest.mark.parametrize("value", [None, {}, (1,), b"", [1, "x"], [None], [[1]]])
+def test_insane_attributes_are_refused_by_name(value: Any) -> None:
+    with pytest.raises(ValueError, match="attribute 'a'"):
+        check_attributes_sanity({"a": value})
+    with pytest.raises(ValueError, match="keys are strings; got 1"):
+        check_attributes_sanity({1: 2})
+
+
+def test_list_of_several_types_is_refused_by_their_names() -> None:
+    assert sanitize_list_attribute_sanity([True, 2.5]) == [1.0, 2.5]
+    with pytest.raises(ValueError, match="got int, str"):
+        sanitize_list_attribute_sanity([1, "x"])
+
+
+def test_names_of_classes() -> None:
+    import asyncio
+
+    names = list(map(full_qualified_name, (int, ValueError, asyncio.CancelledError)))
+    assert names == ["int", "ValueError", "asyncio.exceptions.CancelledError"]
+
+
+def test_exception_has_opentelemetrys_attributes() -> None:
+    try:
+        raise ValueError("too long")
+    except ValueError as error:
+        attributes = format_exception_attributes(error)
+    stacktrace = attributes.pop("exception.stacktrace")
+    assert str(stacktrace).endswith("ValueError: too long\n")
+    assert attributes == {
+        "exception.type": "ValueError",
+        "exception.message": "too long",
+        "exception.escaped": True,
     }
 
 
-@pytest.mark.parametrize("flat", [{"a": 1, "a.b": 2}, {"a.b": 2, "a": 1}, {"a": {}, "a.b": 1}])
-def test_unflatten_refuses_a_key_that_is_a_prefix(flat: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="prefix"):
-        unflatten_attributes(flat)
+async def test_spans_of_get_tracer_belong_to_the_open_trace() -> None:
+    tracer = agl.OtelTracer()
+    with tracer.lifespan():
+        async with tracer.trace_context():
+            assert isinstance(get_tracer_provider(), TracerProvider)
+            assert isinstance(get_tracer(), SdkTracer)
+            with get_tracer().start_as_current_span("kept"):
+                pass
+            with get_tracer(use_active_span_processor=False).start_as_current_span("dropped"):
+                pass
+        assert [span.name for span in tracer.get_last_trace()] == ["kept"]
 
 
-def test_filter_takes_the_prefix_off() -> None:
-    attributes = {"a.b": 1, "a.c.d": 2, "ab.c": 3, "a": 4}
-    assert filter_attributes(attributes, "a") == {"b": 1, "c.d": 2, "": 4}
+@pytest.mark.parametrize("ask", [get_tracer, get_tracer_provider])
+def test_without_a_provider_there_is_no_tracer(
+    ask: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from opentelemetry import trace
+
+    monkeypatch.setattr(trace, "get_tracer_provider", trace.ProxyTracerProvider)
+    with pytest.raises(RuntimeError, match="not set up in this process"):
+        ask()
 
 
 def test_tags_come_back_in_order() -> None:

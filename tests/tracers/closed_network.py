@@ -41,8 +41,8 @@ def report() -> None:
 
 
 async def run(name: str) -> None:
-    """OpenAI's client, and its Agents SDK and LangChain where they are."""
-    from frameworks import langchain_agent, openai_agents_chat, openai_chat
+    """OpenAI's client, and its Agents SDK and LangChain where they are; imported last."""
+    from frameworks import FRAMEWORKS
     from scene import reply
 
     import agl
@@ -53,9 +53,9 @@ async def run(name: str) -> None:
     tracer = load("agl.tracers", name)()
     with tracer.lifespan(), EchoLLM(reply) as llm:
         agents = {
-            "openai": openai_chat,
-            "agents": openai_agents_chat,
-            "langchain_openai": langchain_agent,
+            "openai": FRAMEWORKS["OpenAI SDK, chat"],
+            "agents": FRAMEWORKS["OpenAI Agents SDK, chat"],
+            "langchain_openai": FRAMEWORKS["LangChain agent"],
         }
         for module, agent in agents.items():
             if find_spec(module) is None:
@@ -63,7 +63,7 @@ async def run(name: str) -> None:
             rollout = await store.start_rollout(input="task")
             ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
             async with tracer.trace_context(store=store, **ids):
-                answers[module] = await agent(llm.url)
+                answers[module] = await agent.load()(llm.url)
                 agl.emit_reward(1.0)
 
 

@@ -5,7 +5,8 @@ import re
 from typing import Any
 
 import pytest
-from frameworks import langchain_agent, langchain_plain, openai_chat
+from frameworks import FRAMEWORKS
+from frameworks.openai_sdk import openai_chat
 from scene import ANSWER, reply
 
 import agl
@@ -23,21 +24,24 @@ async def openai_in_a_thread(url: str, question: str) -> str:
     return await asyncio.to_thread(lambda: asyncio.run(openai_chat(url, question)))
 
 
-async def langchain_in_a_thread(url: str, question: str) -> str:
-    return await asyncio.to_thread(langchain_plain, url, question)
+AGENTS: list[Any] = [openai_chat, openai_in_a_thread]
+
+if FRAMEWORKS["LangChain agent"].missing() is None:
+    from frameworks.langchain_agents import langchain_agent, langchain_plain
+
+    async def langchain_in_a_thread(url: str, question: str) -> str:
+        return await asyncio.to_thread(langchain_plain, url, question)
+
+    AGENTS += [langchain_agent, langchain_in_a_thread]
 
 
-@pytest.mark.parametrize(
-    "agent", [openai_chat, openai_in_a_thread, langchain_agent, langchain_in_a_thread]
-)
+@pytest.mark.parametrize("agent", AGENTS)
 async def test_fifty_rollouts_at_once_keep_their_spans_apart(
     agent: Any,
     tracer: agl.Tracer,
     tracer_name: str,
     memory_store: InMemoryLightningStore,
 ) -> None:
-    if "langchain" in agent.__name__:
-        pytest.importorskip("langchain")
     rollouts = [await memory_store.start_rollout(input="task") for _ in range(NUM_ROLLOUTS)]
 
     async def run(index: int, url: str) -> None:

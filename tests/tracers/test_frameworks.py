@@ -2,6 +2,9 @@
 
 Without a gateway the agent talks straight to the model's server, which sends token ids and
 log-probabilities with every chat completion; whatever is known then, the tracer's spans know.
+
+The frameworks are imported before the tracer begins, as they are in people's scripts;
+``closed_network.py`` imports some of them later.
 """
 
 from collections import Counter
@@ -19,6 +22,10 @@ from agl.types import ModelCall, Span
 from agl_adapters import TraceToRows
 from agl_adapters.calls import model_calls
 from agl_adapters.sources.gateway import is_gateway_span
+
+for each in FRAMEWORKS.values():
+    if each.missing() is None:
+        each.load()
 
 
 def reply_with_token_ids(request: dict[str, Any]) -> Any:
@@ -74,7 +81,7 @@ async def rollout_of(
     rollout = await store.start_rollout(input="task")
     ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
     async with tracer.trace_context(store=store, **ids):
-        answer = await framework.agent(url_of(*ids.values()))
+        answer = await framework.load()(url_of(*ids.values()))
         agl.emit_reward(0.5)
     assert ANSWER in answer
     return rollout.rollout_id

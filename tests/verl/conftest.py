@@ -19,7 +19,7 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "long: minutes each; run with --long")
 
 
-WITH_RAY = ("test_runs", "test_train", "test_modes", "test_maths_run")
+WITH_RAY = ("test_runs", "test_train", "test_modes", "test_maths_run", "test_table")
 
 
 def pytest_collection_modifyitems(config, items):

@@ -22,9 +22,9 @@ _HOME: dict[str, str] = {
         "agl.client": "LightningStoreClient",
         "agl.config": "build_component",
         "agl.emitter": (
-            "emit_annotation emit_exception emit_message emit_object emit_reward find_final_reward "
-            "find_reward_spans get_message_value get_object_value get_reward_value "
-            "get_rewards_from_span is_reward_span operation"
+            "emit_annotation emit_choice emit_exception emit_message emit_object emit_reward "
+            "find_final_reward find_reward_spans get_message_value get_object_value "
+            "get_reward_value get_rewards_from_span is_reward_span operation"
         ),
         "agl.env": ("LightningEnvVar resolve_bool_env_var resolve_int_env_var resolve_str_env_var"),
         "agl.errors": "AglError",
@@ -53,13 +53,13 @@ _HOME: dict[str, str] = {
         "agl.trainer": "Trainer",
         "agl.types": (
             "LLM Advantage Attempt AttemptStatus AttemptedRollout AttributeValue Attributes "
-            "Credit Dataset EXCLUSION_REASONS EnqueueRolloutRequest Event Exclusion "
+            "Choice Credit Dataset EXCLUSION_REASONS EnqueueRolloutRequest Event Exclusion "
             "ExclusionReason Failure FilterField Ledger LedgerPart Link ModelCall NamedResources "
             "OtelResource PaginatedResult PromptTemplate ProxyLLM Resource ResourceUnion "
             "ResourcesUpdate RewardDimension Rollout RolloutConfig RolloutMode RolloutRawResult "
             "RolloutStatus RowBreak SortOptions Span SpanContext SpanCoreFields SpanLike "
-            "StatusCode StepCredit TaskInput TraceState TraceStatus Trained TrainingRow Triplet "
-            "Worker WorkerStatus"
+            "StatusCode StepCredit TaskInput TraceState TraceStatus Trained TrainedModel "
+            "TrainingRow Triplet Worker WorkerStatus"
         ),
         "agl.workers": "ParallelWorkerBase",
     }.items()
@@ -166,6 +166,7 @@ if TYPE_CHECKING:
     )
     from agl.emitter import (
         emit_annotation as emit_annotation,
+        emit_choice as emit_choice,
         emit_exception as emit_exception,
         emit_message as emit_message,
         emit_object as emit_object,
@@ -267,6 +268,7 @@ if TYPE_CHECKING:
         AttemptStatus as AttemptStatus,
         Attributes as Attributes,
         AttributeValue as AttributeValue,
+        Choice as Choice,
         Credit as Credit,
         Dataset as Dataset,
         EnqueueRolloutRequest as EnqueueRolloutRequest,
@@ -305,6 +307,7 @@ if TYPE_CHECKING:
         TraceState as TraceState,
         TraceStatus as TraceStatus,
         Trained as Trained,
+        TrainedModel as TrainedModel,
         TrainingRow as TrainingRow,
         Triplet as Triplet,
         Worker as Worker,

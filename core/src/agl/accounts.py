@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agl.advantages import sibling_advantages
+from agl.ledger import PAGE, each_part
 from agl.types import Advantage, Exclusion, ExclusionReason, Ledger, TrainingRow
 
 if TYPE_CHECKING:
     from agl.collect import Collected, Ended
+    from agl.store.base import LightningStore
 
 _EXCLUDED = "excluded/"
 
@@ -28,7 +30,8 @@ class Weighed:
 def usable_rows(collected: "Collected") -> list[tuple["Ended", list[tuple[int, TrainingRow]]]]:
     """What of the rollouts can be trained; the other rows are excluded in the ledger.
 
-    Calls of failed rollouts and calls without a reward are excluded.
+    Calls of failed rollouts, of rollouts that infrastructure failed, and calls without a reward are
+    excluded.
 
     Returns:
         Per rollout that has any, its usable rows, each with its position among all its rows.
@@ -96,6 +99,8 @@ def _weigh(
 def _reason(one: "Ended", row: TrainingRow) -> tuple[ExclusionReason, str] | None:
     if one.rollout.status != "succeeded":
         return "failed_attempt", f"its rollout ended as {one.rollout.status}"
+    if one.unusable is not None:
+        return one.unusable
     rewards = [credit.reward for credit in row.credits]
     if any(reward is None for reward in rewards):
         return "no_reward", "no reward reached this row"
@@ -116,11 +121,32 @@ class Totals:
 
     def add(self, collected: "Collected") -> None:
         """Add what was collected; its ledger must be complete."""
-        self.counts["rollouts"] += len(collected.ended)
-        self.counts["rollouts_failed"] += collected.num_failed
-        self.counts["calls"] += len(collected.ledger.calls)
-        self.counts["calls_trained"] += len(collected.ledger.trained)
-        for reason, count in collected.ledger.reasons().items():
+        self._add(len(collected.ended), collected.num_failed, collected.ledger)
+
+    @classmethod
+    async def counting(cls, store: "LightningStore", run: str) -> "Totals":
+        """What a store's ledger counts of a run: what it did before this start, without the lost.
+
+        Args:
+            store: Where its accounts are.
+            run: Its id.
+        """
+        totals = cls()
+        parts = [part async for part in each_part(store, run=run, lost=False)]
+        for start in range(0, len(parts), PAGE):
+            page = parts[start : start + PAGE]
+            ids = [part.rollout_id for part in page]
+            rollouts = await store.query_rollouts(rollout_id_in=ids)
+            failed = sum(rollout.status != "succeeded" for rollout in rollouts)
+            totals._add(len(page), failed, Ledger.of_parts(page))
+        return totals
+
+    def _add(self, rollouts: int, failed: int, ledger: Ledger) -> None:
+        self.counts["rollouts"] += rollouts
+        self.counts["rollouts_failed"] += failed
+        self.counts["calls"] += len(ledger.calls)
+        self.counts["calls_trained"] += len(ledger.trained)
+        for reason, count in ledger.reasons().items():
             self.counts[_EXCLUDED + reason] += count
 
     def summary(self) -> dict[str, Any]:
@@ -137,21 +163,39 @@ class Totals:
 def collected_metrics(collected: "Collected") -> dict[str, float | None]:
     """``reward/...``, ``rollouts/...``, ``calls/...`` and ``time/rollouts`` of one collection."""
     ledger = collected.ledger.summary()
+    rows = [row for one in collected.ended for row in one.rows]
     return {
         "reward/mean": collected.mean_reward,
         "reward/std": deviation(collected.rewards),
         "rollouts/succeeded": len(collected.ended) - collected.num_failed,
         "rollouts/failed": collected.num_failed,
+        "rollouts/infrastructure": collected.num_infrastructure,
         "calls/total": ledger["calls"],
         "calls/trained": ledger["trained"],
+        "calls/truncated": sum(row.finish_reasons.count("length") for row in rows)
+        + ledger["excluded"].get("truncated", 0),
+        "calls/broken_tool_call": sum(sum(row.broken_tool_calls) for row in rows),
         **{f"calls/excluded/{reason}": count for reason, count in ledger["excluded"].items()},
         "time/rollouts": collected.seconds,
     }
 
 
 def is_solved(collected: "Collected") -> bool:
-    """Whether equal rewards within each group are all that kept calls from being trained."""
-    return set(collected.ledger.reasons()) == {"zero_advantage"} and not collected.num_failed
+    """Whether equal rewards are all that kept usable rows from being trained.
+
+    What the collection has besides, such as a judge's calls, does not matter; but rows of at least
+    two rollouts of one task must have been compared, and none may have failed.
+    """
+    groups = Counter(
+        one.group for one in collected.ended if any(_reason(one, row) is None for row in one.rows)
+    )
+    is_compared = max(groups.values(), default=0) > 1
+    return (
+        is_compared
+        and "zero_advantage" in collected.ledger.reasons()
+        and not collected.ledger.trained
+        and not collected.num_failed
+    )
 
 
 def why_nothing(collected: "Collected") -> str:
@@ -161,7 +205,13 @@ def why_nothing(collected: "Collected") -> str:
     failures = [f"{kind} ({count})" for kind, count in collected.failures().items()]
     if failures:
         parts.append("failed with " + ", ".join(failures[:3]))
-    if not collected.ledger.calls:
+    if collected.num_infrastructure:
+        parts.append(f"infrastructure failed model calls in {collected.num_infrastructure} of them")
+    unusable = [one.unusable for one in collected.ended if one.unusable is not None]
+    unread = [why for reason, why in unusable if reason == "malformed"]
+    if unread:
+        parts.append(f"of {len(unread)} nothing can be trained: {unread[0]}")
+    elif not collected.ledger.calls:
         parts.append(
             "no model call was recorded: does the agent use the base_url of its LLM resource?"
         )

@@ -11,14 +11,42 @@ Sources: the first term is GRPO (arXiv:2402.03300), both together are GiGPO (arX
 
 Where we differ: means and deviations are over rollouts, each with weight 1 however many calls or
 rows it has in the group; the calls of a rollout share its weight equally.
+
+What counts as equal is decided on the rewards and not on what arithmetic leaves of them: two that
+differ by no more than ``EQUAL`` times the largest of their group in size are equal, and one that
+is equal to the mean of its group has the advantage 0, exactly. So the middle one of 0.1, 0.2, 0.3
+is at the mean like that of 0, 0.5, 1, and three times 0.1 has no advantage at all, although their
+sum divided by three is not 0.1.
 """
 
+import math
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from agl.types import Advantage, Credit, TrainingRow
 
-EQUAL = 1e-8
-"""Rewards of a group that differ by no more are equal."""
+EQUAL = 1e-12
+"""Relative; some thousand times what rounding makes of a mean, and less than anybody means."""
+
+
+class Moments(NamedTuple):
+    """Of the rewards of a group, each rollout with weight 1."""
+
+    mean: float
+    std: float
+    """Population standard deviation; 0 when all rewards are equal."""
+    tolerance: float
+    """Rewards that differ by no more are equal."""
+
+    def distance(self, reward: float) -> float:
+        """From the mean; exactly 0 for a reward that is equal to it."""
+        return distance(reward, self.mean, self.tolerance)
+
+
+def distance(reward: float, baseline: float, tolerance: float) -> float:
+    """``reward - baseline``; exactly 0 where that is within the tolerance."""
+    value = reward - baseline
+    return 0.0 if abs(value) <= tolerance else value
 
 
 def group_advantages(
@@ -40,23 +68,34 @@ def group_advantages(
         ``[[1.0], [0.0, 0.0]]``: two rollouts, the second with two rewards. Mean 0.5 and deviation
         0.5, as if each had one: ``[[1.0], [-1.0, -1.0]]`` (up to the 1e-6).
     """
-    mean, std = moments(rewards_G_D)
-    return [[_advantage(reward, mean, std, normalise_std) for reward in row] for row in rewards_G_D]
+    group = moments(rewards_G_D)
+    return [[_advantage(reward, group, normalise_std) for reward in row] for row in rewards_G_D]
 
 
-def moments(rewards_G_D: Sequence[Sequence[float]]) -> tuple[float, float]:
+def moments(rewards_G_D: Sequence[Sequence[float]], equal: float = EQUAL) -> Moments:
     """Mean and population standard deviation over rollouts, each with weight 1.
+
+    Args:
+        rewards_G_D: Per rollout of the group, its rewards (at least one).
+        equal: By which part of the largest reward's size equal rewards may differ; more than
+            ``EQUAL`` for rewards that were stored with fewer digits.
 
     Raises:
         ValueError: The group, or a rollout, is empty.
     """
     if not rewards_G_D or any(not row for row in rewards_G_D):
         raise ValueError(f"a group needs rollouts, and each of them rewards; got {rewards_G_D!r}")
-    mean = sum(sum(row) / len(row) for row in rewards_G_D) / len(rewards_G_D)
-    variance = sum(
-        sum((reward - mean) ** 2 for reward in row) / len(row) for row in rewards_G_D
-    ) / len(rewards_G_D)
-    return mean, variance**0.5
+    number = len(rewards_G_D)
+    mean = math.fsum(math.fsum(row) / len(row) for row in rewards_G_D) / number
+    tolerance = equal * max(abs(reward) for row in rewards_G_D for reward in row)
+    variance = (
+        math.fsum(
+            math.fsum(distance(reward, mean, tolerance) ** 2 for reward in row) / len(row)
+            for row in rewards_G_D
+        )
+        / number
+    )
+    return Moments(mean, variance**0.5, tolerance)
 
 
 def sibling_advantages(
@@ -86,8 +125,8 @@ def sibling_advantages(
 
 def _moments_by_group(
     keyed_G: Sequence[Iterable[tuple[str, float]]],
-) -> dict[str, tuple[float, float, int]]:
-    """Group -> mean, standard deviation, number of rollouts in it."""
+) -> dict[str, tuple[Moments, int]]:
+    """Group -> its moments, and the number of rollouts in it."""
     rewards: dict[str, list[list[float]]] = {}
     for keyed in keyed_G:
         of_rollout: dict[str, list[float]] = {}
@@ -95,32 +134,34 @@ def _moments_by_group(
             of_rollout.setdefault(key, []).append(reward)
         for key, values in of_rollout.items():
             rewards.setdefault(key, []).append(values)
-    return {key: (*moments(values), len(values)) for key, values in rewards.items()}
+    return {key: (moments(values), len(values)) for key, values in rewards.items()}
 
 
 def _of_credit(
     credit: Credit,
-    groups: dict[str, tuple[float, float, int]],
-    steps: dict[str, tuple[float, float, int]],
+    groups: dict[str, tuple[Moments, int]],
+    steps: dict[str, tuple[Moments, int]],
     normalise_std: bool,
 ) -> Advantage:
     reward = credit.reward or 0.0
-    mean, std, number = groups[credit.group]
-    value = _advantage(reward, mean, std, normalise_std)
+    group, number = groups[credit.group]
+    value = _advantage(reward, group, normalise_std)
     whole = f" ({credit.group})" if credit.group else ""
-    because = f"{reward:.4g} against mean {mean:.4g}, std {std:.4g} of {number} rollouts{whole}"
+    because = (
+        f"{reward:.4g} against mean {group.mean:.4g}, std {group.std:.4g} of {number} "
+        f"rollouts{whole}"
+    )
     if credit.step is not None:
         step = credit.step
-        mean, std, number = steps[step.group]
-        value += step.weight * _advantage(step.reward, mean, std, normalise_std)
+        group, number = steps[step.group]
+        added = step.weight * _advantage(step.reward, group, normalise_std)
+        value = distance(added, -value, EQUAL * abs(value))  # 0 where the two cancel
         because += (
-            f"; plus {step.weight:.4g} times {step.reward:.4g} against mean {mean:.4g}, "
-            f"std {std:.4g} of {number} rollouts ({step.group})"
+            f"; plus {step.weight:.4g} times {step.reward:.4g} against mean {group.mean:.4g}, "
+            f"std {group.std:.4g} of {number} rollouts ({step.group})"
         )
     return Advantage(value=value, group=credit.group, because=because)
 
 
-def _advantage(reward: float, mean: float, std: float, normalise_std: bool) -> float:
-    if std <= EQUAL:
-        return 0.0
-    return (reward - mean) / (std + 1e-6 if normalise_std else 1.0)
+def _advantage(reward: float, group: Moments, normalise_std: bool) -> float:
+    return group.distance(reward) / (group.std + 1e-6 if normalise_std else 1.0)

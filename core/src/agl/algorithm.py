@@ -4,9 +4,9 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
 
-from agl.errors import ConfigError
+from agl.errors import ConfigError, UnusedDatasetError
 from agl.types import Dataset, NamedResources
 
 if TYPE_CHECKING:
@@ -14,6 +14,24 @@ if TYPE_CHECKING:
     from agl.gateway import Gateway
     from agl.store.base import LightningStore
     from agl.trainer import Trainer
+
+InfrastructureFailures = Literal["exclude", "drop_group", "keep"]
+"""What becomes of a rollout that succeeded although servers or the network failed a model call of
+it: it has no reward and trains nothing; nor do the other rollouts of its task; or it counts as any
+other. An option of every algorithm; ``agl.collect.infrastructure_failure`` finds such rollouts."""
+
+
+def check_infrastructure_failures(value: str, name: str) -> None:
+    """Refuse what is none of the three.
+
+    Raises:
+        ConfigError: It names the algorithm ``name``, and what there is.
+    """
+    known = get_args(InfrastructureFailures)
+    if value not in known:
+        raise ConfigError(
+            f"{name}: infrastructure_failures is {value!r}; expected {', '.join(known)}"
+        )
 
 
 class Algorithm(ABC):
@@ -31,6 +49,10 @@ class Algorithm(ABC):
     needs_gateway: ClassVar[bool] = False
     """Whether a trainer without a gateway builds the installed one for this algorithm."""
 
+    def __class_getitem__(cls, task_type: Any, /) -> type[Self]:
+        """The class itself: ``APO[Task](...)`` says what a task is to readers and type checkers."""
+        return cls
+
     _trainer: "Trainer | None" = None
     _store: "LightningStore | None" = None
     _adapter: "TraceAdapter[Any] | None" = None
@@ -47,6 +69,15 @@ class Algorithm(ABC):
         Args:
             train_dataset: Tasks to learn from, or None.
             val_dataset: Tasks to measure with, or None.
+        """
+
+    def check_datasets(
+        self, train_dataset: Dataset[Any] | None, val_dataset: Dataset[Any] | None
+    ) -> None:
+        """Refuse datasets that ``run`` would leave unused; the trainer asks before it starts.
+
+        Raises:
+            UnusedDatasetError: One is given, and ``run`` does not take it.
         """
 
     def is_async(self) -> bool:
@@ -93,6 +124,16 @@ class Algorithm(ABC):
         if self._adapter is None and self._make_adapter is not None:
             self._adapter = self._make_adapter()
         return self._need("adapter", self._adapter)
+
+    async def clear_leftovers(self, store: "LightningStore") -> None:
+        """Called by the trainer before any runner starts.
+
+        An algorithm whose runs can go on after a kill cancels here what the killed part left
+        queued, which runners would otherwise claim first. By itself it does nothing.
+
+        Args:
+            store: The trainer's; it may be one that is served elsewhere.
+        """
 
     def set_llm_proxy(self, llm_proxy: "Gateway | None") -> None:
         """Called by the trainer."""
@@ -165,6 +206,17 @@ class FunctionalAlgorithm(Algorithm):
             )
         self._takes = [p.name for p in parameters if p.name in self.INJECTED]
 
+    def check_datasets(
+        self, train_dataset: Dataset[Any] | None, val_dataset: Dataset[Any] | None
+    ) -> None:
+        """Refuse a dataset that the function does not name."""
+        for name, given in (("train_dataset", train_dataset), ("val_dataset", val_dataset)):
+            if given is not None and name not in self._takes:
+                raise UnusedDatasetError(
+                    f"@algo {self.__name__!r}: {name} is given, and the function does not take it. "
+                    f"Add a parameter {name!r}, or leave the dataset out"
+                )
+
     def is_async(self) -> bool:
         """Whether the function is a coroutine function."""
         return inspect.iscoroutinefunction(self.function)
@@ -176,7 +228,12 @@ class FunctionalAlgorithm(Algorithm):
     def run(
         self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None
     ) -> None | Awaitable[None]:
-        """Call the function with what it names."""
+        """Call the function with what it names.
+
+        Raises:
+            UnusedDatasetError: A dataset is given that it does not name.
+        """
+        self.check_datasets(train_dataset, val_dataset)
         values: dict[str, Callable[[], Any]] = {
             "store": self.get_store,
             "train_dataset": lambda: train_dataset,

@@ -12,10 +12,20 @@ from starlette.middleware.cors import CORSMiddleware
 
 import agl
 from agl import wire
-from agl.asgi import App, BearerAuth, ErrorGuard, RememberedPosts, WholeBody
+from agl.asgi import (
+    App,
+    BearerAuth,
+    ErrorGuard,
+    Receive,
+    RememberedPosts,
+    Scope,
+    Send,
+    WholeBody,
+)
 from agl.errors import AglError
 from agl.hot import HotRoutes
-from agl.routes import StoreRoutes, health
+from agl.routes import StoreRoutes
+from agl.store.patience import PATIENCE_SECONDS
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +66,7 @@ def store_app(
         telemetry={"tracing": False},
     )
     api.include_router(routes.router())
-    api.add_api_route("/health", health, methods=["GET"])
+    api.add_api_route("/health", routes.health, methods=["GET"])
     api.add_api_route("/metrics", routes.metrics, methods=["GET"], response_class=PlainTextResponse)
     api.add_api_route(wire.TRACES, routes.traces, methods=["POST"])
     for signal in ("metrics", "logs", "development/profiles"):
@@ -65,7 +75,7 @@ def store_app(
     api.add_exception_handler(RequestValidationError, _validation_error)
     api.add_exception_handler(Exception, _unforeseen)
 
-    app: App = HotRoutes(api, routes, refusal)
+    app: App = _answering_at_once(HotRoutes(api, routes, refusal))
     app = WholeBody(RememberedPosts(app), max_body_bytes)
     if token:
         app = BearerAuth(app, token, frozenset({wire.HEALTH, "/health"}))
@@ -77,6 +87,16 @@ def store_app(
             allow_headers=["*"],
         )
     return ErrorGuard(app, routes.requests.observe)
+
+
+def _answering_at_once(app: App) -> App:
+    """A client that may be answered 503 decides itself how long it waits."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        PATIENCE_SECONDS.set(0.0)  # for the task of this request
+        await app(scope, receive, send)
+
+    return answer
 
 
 async def _agl_error(request: Request, error: Exception) -> Response:
@@ -111,4 +131,5 @@ class _ErrorBody(BaseModel):
 
 def _error(status: int, detail: Any, error_type: str) -> Response:
     body = _ErrorBody(detail=detail, error_type=error_type)
-    return Response(body.model_dump_json(), status, media_type="application/json")
+    headers = wire.RETRY_AFTER if status == 503 else None
+    return Response(body.model_dump_json(), status, headers, media_type="application/json")

@@ -4,12 +4,21 @@ import asyncio
 import logging
 from typing import Any, Literal
 
-from agl.algorithm import FastAlgorithm
+from agl.algorithm import (
+    FastAlgorithm,
+    InfrastructureFailures,
+    check_infrastructure_failures,
+)
+from agl.collect import infrastructure_failure
 from agl.emitter import find_final_reward
 from agl.errors import AdapterError, AglError
+from agl.mixing import MixingCheck, Ran, ran
 from agl.types import AttemptedRollout, Dataset, Rollout, RolloutMode, Span
 
 logger = logging.getLogger(__name__)
+
+MAX_LOOKED_AT = 128
+"""So many rollouts of an epoch are looked at for mixed calls; their requests are kept for it."""
 
 
 class Baseline(FastAlgorithm):
@@ -23,6 +32,9 @@ class Baseline(FastAlgorithm):
         max_queue_length: At most so many rollouts wait in the queue at once.
         span_verbosity: Whether a span's log line has its attribute names, also their values, or
             neither.
+        infrastructure_failures: ``exclude`` leaves out the reward of a rollout that succeeded
+            although servers or the network failed a model call of it, and so does ``drop_group``;
+            ``keep`` counts it.
     """
 
     def __init__(
@@ -31,10 +43,13 @@ class Baseline(FastAlgorithm):
         n_epochs: int = 1,
         max_queue_length: int = 4,
         span_verbosity: Literal["keys", "key_values", "none"] = "keys",
+        infrastructure_failures: InfrastructureFailures = "exclude",
     ) -> None:
+        check_infrastructure_failures(infrastructure_failures, "Baseline")
         self.n_epochs = n_epochs
         self.max_queue_length = max_queue_length
         self.span_verbosity = span_verbosity
+        self.infrastructure_failures: InfrastructureFailures = infrastructure_failures
         self.rewards: dict[str, float | None] = {}
         """Rollout id -> final reward, None where there is none; filled by ``run``."""
 
@@ -43,32 +58,45 @@ class Baseline(FastAlgorithm):
         train_dataset: Dataset[Any] | None = None,
         val_dataset: Dataset[Any] | None = None,
     ) -> None:
-        """Run all tasks ``n_epochs`` times."""
+        """Run all tasks ``n_epochs`` times.
+
+        Raises:
+            MixedCallsError: Calls of rollouts that ran side by side were recorded in each other.
+        """
         self.rewards = {}
+        self._ran: list[Ran | None] = []
+        mixing = MixingCheck()
         slots = asyncio.Semaphore(self.max_queue_length)
         statuses: list[str] = []
-        for epoch in range(1, self.n_epochs + 1):
-            logger.info("Epoch %d of %d.", epoch, self.n_epochs)
-            async with asyncio.TaskGroup() as group:
-                datasets: list[tuple[RolloutMode, Dataset[Any] | None]] = [
-                    ("train", train_dataset),
-                    ("val", val_dataset),
-                ]
-                for mode, dataset in datasets:
-                    for index in range(len(dataset) if dataset is not None else 0):
-                        await slots.acquire()
-                        if self.is_budget_spent():
-                            slots.release()
-                            break
-                        task = group.create_task(self._run_one(dataset[index], mode))  # pyright: ignore[reportOptionalSubscript]
-                        task.add_done_callback(
-                            lambda done: (
-                                slots.release(),
-                                statuses.append(done.result())
-                                if not done.cancelled() and done.exception() is None
-                                else None,
+        try:
+            for epoch in range(1, self.n_epochs + 1):
+                logger.info("Epoch %d of %d.", epoch, self.n_epochs)
+                async with asyncio.TaskGroup() as group:
+                    datasets: list[tuple[RolloutMode, Dataset[Any] | None]] = [
+                        ("train", train_dataset),
+                        ("val", val_dataset),
+                    ]
+                    for mode, dataset in datasets:
+                        for index in range(len(dataset) if dataset is not None else 0):
+                            await slots.acquire()
+                            if self.is_budget_spent():
+                                slots.release()
+                                break
+                            task = group.create_task(self._run_one(dataset[index], mode))  # pyright: ignore[reportOptionalSubscript]
+                            task.add_done_callback(
+                                lambda done: (
+                                    slots.release(),
+                                    statuses.append(done.result())
+                                    if not done.cancelled() and done.exception() is None
+                                    else None,
+                                )
                             )
-                        )
+                await mixing.look(self._ran)
+                self._ran.clear()
+        finally:
+            self._sum_up(statuses)
+
+    def _sum_up(self, statuses: list[str]) -> None:
         rewards = [reward for reward in self.rewards.values() if reward is not None]
         mean = f"{sum(rewards) / len(rewards):.3f}" if rewards else "none"
         logger.info(
@@ -99,15 +127,29 @@ class Baseline(FastAlgorithm):
         spans = await store.query_spans(rollout.rollout_id, "latest")
         for span in spans:
             logger.info("%s %s", who, self._describe(span))
+        if (
+            isinstance(ended, AttemptedRollout)
+            and ended.status == "succeeded"
+            and len(self._ran) < MAX_LOOKED_AT
+        ):
+            self._ran.append(ran(ended.rollout_id, ended.input, ended.attempt, spans))
         reward = find_final_reward(spans)
+        failure = infrastructure_failure(spans)
+        if failure is not None and self.infrastructure_failures != "keep":
+            logger.warning(
+                "%s Its reward %s is left out, as a model call failed: %s", who, reward, failure
+            )
+            reward = None
         self.rewards[rollout.rollout_id] = reward
         logger.info("%s Final reward: %s", who, reward)
         try:
             adapted = self.get_adapter().adapt(spans)
-        except AdapterError as error:
-            logger.warning("%s The adapter cannot read these spans: %s", who, error)
         except AglError as error:
-            logger.debug("%s Not adapted: %s", who, error)
+            level = logging.WARNING if isinstance(error, AdapterError) else logging.DEBUG
+            logger.log(level, "%s Not adapted: %s", who, error)
+        except Exception as error:
+            # What an agent wrote into one span must not keep the other rollouts from running.
+            logger.warning("%s The adapter cannot read these spans", who, exc_info=error)
         else:
             logger.info("%s Adapted data: %s", who, adapted)
 

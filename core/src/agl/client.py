@@ -26,7 +26,9 @@ from agl.store.base import (
     Unset,
     changes,
 )
+from agl.store.give_back import give_back
 from agl.store.packed import PackedSpan, check_span, unpacked
+from agl.store.queries import check_statuses
 from agl.transport import RETRY_DELAYS, Transport
 from agl.types import (
     UNASSIGNED,
@@ -35,6 +37,7 @@ from agl.types import (
     AttemptStatus,
     EnqueueRolloutRequest,
     Failure,
+    LedgerPart,
     NamedResources,
     PaginatedResult,
     ResourcesUpdate,
@@ -69,6 +72,8 @@ _spans = TypeAdapter(PaginatedResult[Span])
 _receipts = TypeAdapter(list[wire.SpanReceipt])
 _turn = TypeAdapter(wire.TurnAnswer)
 _number = TypeAdapter(dict[str, int])
+_nothing = TypeAdapter(None)
+_ledger = TypeAdapter(PaginatedResult[LedgerPart])
 _resources = TypeAdapter(ResourcesUpdate)
 _maybe_resources = TypeAdapter[ResourcesUpdate | None](ResourcesUpdate | None)
 _all_resources = TypeAdapter(PaginatedResult[ResourcesUpdate])
@@ -136,6 +141,9 @@ class LightningStoreClient(LightningStore):
         """Address for an OTLP/HTTP exporter; a server with a token also needs ``headers``."""
         return f"{self.server_address}{wire.TRACES}"
 
+    async def check_health(self) -> None:
+        await self._get("/health", _statistics)
+
     async def close(self) -> None:
         """Close the connections of this process."""
         await self._transport.close()
@@ -202,8 +210,7 @@ class LightningStoreClient(LightningStore):
                     claimed = (await self._post(path, {}, _turn, key=key)).claimed
                 else:
                     claimed = await self._post(path, {"limit": 0}, _many_attempted, key=key)
-                for rollout in claimed:
-                    await self.update_rollout(rollout.rollout_id, status="requeuing")
+                await give_back(self, claimed)
 
     async def start_rollout(
         self,
@@ -316,8 +323,10 @@ class LightningStoreClient(LightningStore):
         status: Sequence[RolloutStatus] | None = None,
         rollout_ids: Sequence[str] | None = None,
     ) -> PaginatedResult[Rollout]:
+        status_in = status if status_in is None else status_in
+        check_statuses("rollouts", status_in)
         body = {
-            "status_in": status if status_in is None else status_in,
+            "status_in": status_in,
             "rollout_id_in": rollout_ids if rollout_id_in is None else rollout_id_in,
             "rollout_id_contains": rollout_id_contains,
             "filter_logic": filter_logic,
@@ -460,6 +469,42 @@ class LightningStoreClient(LightningStore):
             )
         return Turn(_with_numbers(spans, answer.spans), answer.attempt, claimed)
 
+    # --- the ledger
+
+    async def add_ledger_parts(self, parts: Sequence[LedgerPart]) -> None:
+        if not parts:
+            return
+        if not await self._transport.has("ledger"):
+            raise StoreError(
+                f"the store at {self.server_address} is of an older version and keeps no ledger; "
+                "run it with this version of agl-core"
+            )
+        body = [part.model_dump(mode="json", exclude_defaults=True) for part in parts]
+        await self._post("/ledger", {"parts": body}, _nothing)
+
+    async def query_ledger_parts(
+        self,
+        *,
+        rollout_id_in: Sequence[str] | None = None,
+        run: str | None = None,
+        step: int | None = None,
+        lost: bool | None = None,
+        limit: int = -1,
+        offset: int = 0,
+    ) -> PaginatedResult[LedgerPart]:
+        if not await self._transport.has("ledger"):
+            # There are none, and who asks learns just that; to add some would be to lose them.
+            return PaginatedResult[LedgerPart](items=[], limit=limit, offset=offset, total=0)
+        body = {
+            "rollout_id_in": rollout_id_in,
+            "run": run,
+            "step": step,
+            "lost": lost,
+            "limit": limit,
+            "offset": offset,
+        }
+        return await self._post("/ledger/search", body, _ledger)
+
     # --- resources
 
     async def add_resources(self, resources: NamedResources) -> ResourcesUpdate:
@@ -511,6 +556,7 @@ class LightningStoreClient(LightningStore):
         limit: int = -1,
         offset: int = 0,
     ) -> PaginatedResult[Worker]:
+        check_statuses("workers", status_in)
         body = {
             "status_in": status_in,
             "worker_id_contains": worker_id_contains,

@@ -2,21 +2,30 @@
 
 import asyncio
 import contextlib
+import inspect
 import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from agl.algorithm import InfrastructureFailures, check_infrastructure_failures
 from agl.emitter import find_final_reward
 from agl.errors import ConfigError, InvalidTransitionError
+from agl.gateway import is_gateway_span
+from agl.mixing import MixingCheck, Ran, ran
+from agl.semconv import ModelCallAttributes as Key
 from agl.types import (
+    Attempt,
     EnqueueRolloutRequest,
     Exclusion,
+    ExclusionReason,
     Ledger,
     Rollout,
     RolloutConfig,
     RolloutMode,
+    Span,
+    TrainedModel,
     TrainingRow,
 )
 
@@ -29,6 +38,43 @@ logger = logging.getLogger("agl.collect")
 
 PATIENCE_SECONDS = 60.0
 """After so long without the end of a rollout, say so."""
+
+
+def infrastructure_failure(spans: Sequence[Span]) -> str | None:
+    """Why the reward of an attempt says nothing about the model, if that is so.
+
+    It is, when servers or the network failed a model call (5xx, 429, a timeout, a lost connection)
+    and the agent had to go on without its answer. A call is not counted if the same was asked again
+    and answered: a later call of the attempt, to the same model with the same messages and tools,
+    whether the client's library repeated it or the agent did.
+
+    Args:
+        spans: Of one attempt. Only the gateway's say why a call failed. They are in the order of
+            their numbers, which a call has from its end.
+
+    Returns:
+        The error of the first such call.
+    """
+    calls = [span for span in spans if is_gateway_span(span)]
+    failed = [span for span in calls if span.attributes.get(Key.ERROR_KIND) == "infrastructure"]
+    if not failed:
+        return None
+    answered: dict[str, int] = {}
+    for span in calls:
+        if Key.ERROR not in span.attributes:
+            asked = _asked(span)
+            answered[asked] = max(span.sequence_id, answered.get(asked, 0))
+    for span in failed:
+        again = answered.get(_asked(span), 0) if Key.INPUT_MESSAGES in span.attributes else 0
+        if again <= span.sequence_id:
+            return str(span.attributes.get(Key.ERROR))
+    return None
+
+
+def _asked(span: Span) -> str:
+    keys = (Key.REQUEST_MODEL, Key.INPUT_MESSAGES, Key.TOOL_DEFINITIONS)
+    # Agents can write spans of this form, too, with any values.
+    return repr([span.attributes.get(key) for key in keys])
 
 
 class _Rows(Protocol):
@@ -46,8 +92,15 @@ class Ended:
     group: int
     """Position of its task in the request."""
     reward: float | None
-    """The final one of its last successful attempt; None for a failed rollout."""
+    """The final one of its last successful attempt; None for a failed rollout, and for one whose
+    reward says nothing because a model call failed by infrastructure."""
     rows: list[TrainingRow] = field(default_factory=list[TrainingRow])
+    infrastructure: str | None = None
+    """Why, in the attempt that counts, servers or the network failed a model call."""
+    unusable: tuple[ExclusionReason, str] | None = None
+    """Why its rows may not be trained, although it succeeded."""
+    ran: Ran | None = None
+    """Where and when it succeeded, and with which calls."""
 
 
 @dataclass
@@ -74,6 +127,11 @@ class Collected:
         """Rollouts that did not succeed."""
         return sum(one.rollout.status != "succeeded" for one in self.ended)
 
+    @property
+    def num_infrastructure(self) -> int:
+        """Rollouts that succeeded although servers or the network failed a model call of theirs."""
+        return sum(one.infrastructure is not None for one in self.ended)
+
     def failures(self) -> dict[str, int]:
         """How often each kind of failure ended a rollout, most frequent first."""
         kinds: dict[str, int] = {}
@@ -92,10 +150,18 @@ class Collector:
         store: Where both meet.
         gateway: Flushed before spans are read; None where an algorithm has none.
         adapter: Gives an object with ``rows`` and ``ledger``, and takes ``attempts=`` beside the
-            spans, as the adapter ``rows`` does.
+            spans, as the adapter ``rows`` does; and ``model=``, or it is asked for rows of all
+            models, and a warning says so.
         config: Limits and retries of each rollout.
         patience_seconds: After so long without the end of a rollout it says so. More, where many
             requests wait for the same runners.
+        infrastructure_failures: What becomes of a rollout that succeeded although servers or the
+            network failed a model call of it.
+
+        model: The one that is trained; None takes the calls of all. May be set later.
+
+    Raises:
+        ConfigError: That is none of the policies.
     """
 
     def __init__(
@@ -105,12 +171,19 @@ class Collector:
         adapter: "TraceAdapter[Any]",
         config: RolloutConfig,
         patience_seconds: float = PATIENCE_SECONDS,
+        infrastructure_failures: InfrastructureFailures = "exclude",
+        model: TrainedModel | None = None,
     ) -> None:
+        check_infrastructure_failures(infrastructure_failures, "Collector")
+        self.model = model
         self._store = store
         self._gateway = gateway
         self._adapter = adapter
         self._config = config
         self._patience_seconds = patience_seconds
+        self._infrastructure_failures: InfrastructureFailures = infrastructure_failures
+        self._mixing = MixingCheck()
+        self._knows_models = _takes(adapter.adapt, "model")
 
     async def collect(
         self,
@@ -136,8 +209,17 @@ class Collector:
 
         Raises:
             ConfigError: The adapter does not give training rows.
+            MixedCallsError: Calls of rollouts that ran side by side were recorded in each other.
         """
         start = time.perf_counter()
+        if self.model is not None and not self._knows_models:
+            logger.warning(
+                "the adapter %s does not take model=, and so cannot tell calls of %r from those "
+                "of other models and judges; all of them may be trained",
+                type(self._adapter).__name__,
+                self.model.name,
+            )
+            self.model = None  # said once
         rollouts = await self._store.enqueue_many_rollouts(
             [
                 EnqueueRolloutRequest(
@@ -162,6 +244,9 @@ class Collector:
             await self._gateway.flush()
         ledger = Ledger()
         read = await asyncio.gather(*(self._read(rollout, ledger) for rollout in ended))
+        await self._mixing.look(one.ran for one in read)
+        if self._infrastructure_failures == "drop_group":
+            _drop_groups(read)
         return Collected(list(read), ledger, time.perf_counter() - start)
 
     async def _wait(self, rollout_ids: list[str]) -> list[Rollout]:
@@ -193,29 +278,66 @@ class Collector:
     async def _read(self, rollout: Rollout, ledger: Ledger) -> Ended:
         spans = await self._store.query_spans(rollout.rollout_id)
         attempts = await self._store.query_attempts(rollout.rollout_id)
+        one = Ended(rollout, (rollout.metadata or {})["group"], None)
+        try:
+            read = self._adapt(spans, attempts)
+        except ConfigError:
+            raise
+        except Exception as error:
+            # Anybody may write spans, and what one agent wrote must not end the training of all.
+            why = f"its spans cannot be read: {type(error).__name__}: {error}"
+            logger.warning("rollout %r: %s", rollout.rollout_id, why, exc_info=error)
+            one.unusable = ("malformed", why)
+            _exclude(rollout, *one.unusable, ledger)
+        else:
+            one.rows = read.rows
+            ledger.merge(read.ledger)
+            if not attempts:
+                why = f"it ended as {rollout.status} before any attempt began"
+                _exclude(rollout, "not_run", why, ledger)
+        if rollout.status == "succeeded":
+            used = [a.attempt_id for a in attempts if a.status == "succeeded"][-1:]
+            spans_used = [span for span in spans if span.attempt_id in used]
+            for attempt in attempts:
+                if attempt.attempt_id in used:
+                    one.ran = ran(rollout.rollout_id, rollout.input, attempt, spans_used)
+            one.infrastructure = infrastructure_failure(spans_used)
+            if one.infrastructure is None or self._infrastructure_failures == "keep":
+                one.reward = find_final_reward(spans_used)
+            else:
+                why = f"a model call of its rollout failed: {one.infrastructure}"
+                one.unusable = ("infrastructure", why)
+        return one
+
+    def _adapt(self, spans: Sequence[Span], attempts: Sequence[Attempt]) -> _Rows:
         adapt: Callable[..., Any] = self._adapter.adapt
-        adapted = adapt(list(spans), attempts=list(attempts))
+        about: dict[str, Any] = {} if self.model is None else {"model": self.model}
+        adapted = adapt(list(spans), attempts=list(attempts), **about)
         if not hasattr(adapted, "rows") or not hasattr(adapted, "ledger"):
             raise ConfigError(
                 f"the algorithm learns from training rows; the adapter "
                 f"{type(self._adapter).__name__} gave {type(adapted).__name__}. Use the adapter "
                 "'rows', or leave the adapter out"
             )
-        read = cast(_Rows, adapted)
-        ledger.merge(read.ledger)
-        if not attempts:
-            ledger.add_rollout(rollout.rollout_id)
-            ledger.exclude(
-                Exclusion(
-                    kind="rollout",
-                    rollout_id=rollout.rollout_id,
-                    reason="not_run",
-                    detail=f"it ended as {rollout.status} before any attempt began",
-                )
-            )
-        reward = None
-        if rollout.status == "succeeded":
-            used = [a.attempt_id for a in attempts if a.status == "succeeded"][-1:]
-            reward = find_final_reward([span for span in spans if span.attempt_id in used])
-        group = (rollout.metadata or {})["group"]
-        return Ended(rollout, group, reward, read.rows)
+        return cast(_Rows, adapted)
+
+
+def _exclude(rollout: Rollout, reason: ExclusionReason, detail: str, ledger: Ledger) -> None:
+    ledger.add_rollout(rollout.rollout_id)
+    ledger.exclude(
+        Exclusion(kind="rollout", rollout_id=rollout.rollout_id, reason=reason, detail=detail)
+    )
+
+
+def _drop_groups(ended: Sequence[Ended]) -> None:
+    failed = {one.group: one.rollout.rollout_id for one in ended if one.infrastructure is not None}
+    for one in ended:
+        if one.group in failed and one.unusable is None:
+            why = f"infrastructure failed a model call of rollout {failed[one.group]!r} of its task"
+            one.unusable = ("unused_group", why)
+
+
+def _takes(function: Callable[..., Any], name: str) -> bool:
+    """Whether a function has a parameter of this name, or any."""
+    parameters = inspect.signature(function).parameters
+    return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())

@@ -17,6 +17,8 @@ from typing import Any, Literal, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from agl.utils.text import parse_json
+
 END_OF_STREAM = b"data: [DONE]\n\n"
 
 
@@ -223,7 +225,7 @@ def _with_object(call: dict[str, Any]) -> dict[str, Any]:
     """Templates print arguments as they find them; OpenAI sends JSON in a string."""
     function = dict(call.get("function") or {})
     with contextlib.suppress(KeyError, TypeError, ValueError):
-        function["arguments"] = json.loads(function["arguments"])
+        function["arguments"] = parse_json(function["arguments"])
     return {**call, "function": function}
 
 

@@ -4,13 +4,14 @@ Every ``emit_*`` makes one span through the active tracer, or with ``propagate=F
 keeps it local, for which no tracer is needed.
 """
 
-import json
+import base64
+import itertools
 import logging
 import math
 import numbers
 import traceback
-from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar, cast
 
 from agl.env import LightningEnvVar, resolve_bool_env_var
 from agl.errors import TracerError
@@ -21,15 +22,22 @@ from agl.semconv import (
     AGL_MESSAGE,
     AGL_OBJECT,
     LightningSpanAttributes,
+    ModelCallAttributes,
 )
 from agl.tracer.base import DummyTracer, Tracer, get_active_tracer
 from agl.types import UNASSIGNED, Attributes, RewardDimension, SpanCoreFields, SpanLike, TraceStatus
-from agl.utils.otel import filter_attributes, flatten_attributes, to_json_text
+from agl.utils.attributes import attributes_under, to_attributes, to_json_text
+from agl.utils.otel import extract_links_from_attributes, make_link_attributes
+from agl.utils.text import parse_json
 
 logger = logging.getLogger(__name__)
 
+AttemptKey = TypeVar("AttemptKey")
+
 PRIMARY_REWARD = "primary"
 """Name of a reward that was given as a single number."""
+MAX_REWARD = 1e12
+"""A larger one cannot be read: the squares of gradients, which grow with it, must fit 32 bits."""
 
 
 # --- writing
@@ -71,9 +79,29 @@ def emit_annotation(annotation: Mapping[str, Any], propagate: bool = True) -> Sp
         ValueError: A value is none of these.
         TracerError: There is no active tracer.
     """
-    return _emit(
-        "annotation", AGL_ANNOTATION, flatten_attributes(annotation, strict=True), propagate
-    )
+    return _emit("annotation", AGL_ANNOTATION, to_attributes(annotation, strict=True), propagate)
+
+
+def emit_choice(response_id: str, index: int, propagate: bool = True) -> SpanCoreFields:
+    """Record which of several answers to one request (``n`` above 1) the agent used.
+
+    Only that one earns the rewards of the call. It need not be said where a later call goes on with
+    the answer.
+
+    Args:
+        response_id: Of the model's response, its ``id``.
+        index: Of the choice, from 0.
+        propagate: Whether the span goes to the active tracer.
+
+    Raises:
+        ValueError: ``index`` is no number of a choice.
+        TracerError: There is no active tracer.
+    """
+    if type(index) is not int or index < 0:
+        raise ValueError(f"emit_choice: index={index!r}; expected the number of a choice, from 0")
+    link = make_link_attributes({ModelCallAttributes.RESPONSE_ID.value: response_id})
+    chosen = {LightningSpanAttributes.CHOSEN.value: index, **link}
+    return emit_annotation(chosen, propagate=propagate)
 
 
 def emit_message(
@@ -101,15 +129,18 @@ def emit_message(
 def emit_object(
     object: Any, attributes: Mapping[str, Any] | None = None, propagate: bool = True
 ) -> SpanCoreFields:
-    """Record an object that JSON can hold; pydantic models and dataclasses count.
+    """Record a primitive, bytes, or what JSON can hold; pydantic models and dataclasses count.
 
     Raises:
         ValueError: JSON cannot hold it.
         TracerError: There is no active tracer.
     """
-    body: Attributes = {LightningSpanAttributes.OBJECT_TYPE.value: type(object).__name__}
-    if type(object) in (str, bool, int) or (type(object) is float and math.isfinite(object)):
-        body[LightningSpanAttributes.OBJECT_LITERAL.value] = object
+    kind = type(object).__name__
+    body: Attributes = {LightningSpanAttributes.OBJECT_TYPE.value: kind}
+    if type(object) is bytes:
+        body[LightningSpanAttributes.OBJECT_LITERAL.value] = base64.b64encode(object).decode()
+    elif type(object) is str or type(object) in (bool, int, float):
+        body[LightningSpanAttributes.OBJECT_LITERAL.value] = str(object)
     else:
         body[LightningSpanAttributes.OBJECT_JSON.value] = to_json_text(object, strict=True)
     return _emit("object", AGL_OBJECT, {**body, **_extra(attributes)}, propagate)
@@ -185,7 +216,7 @@ def reward_attributes(
 
 
 def _extra(attributes: Mapping[str, Any] | None) -> Attributes:
-    return flatten_attributes(attributes or {})
+    return to_attributes(attributes or {})
 
 
 def _emit(what: str, name: str, attributes: Attributes, propagate: bool) -> SpanCoreFields:
@@ -206,25 +237,61 @@ def _emit(what: str, name: str, attributes: Attributes, propagate: bool) -> Span
 
 
 def get_rewards_from_span(span: SpanLike) -> list[RewardDimension]:
-    """All rewards of a span, the primary one first; empty when it has none.
+    """All rewards of a span, the primary one first; empty when it has none that can be read.
 
     Besides agl's own attributes it reads the output of AgentOps' reward operations and the
     attribute ``reward`` of older annotation spans.
     """
+    try:
+        return _read_rewards(span)
+    except ValueError:
+        return []
+
+
+def reward_problem(span: SpanLike) -> str | None:
+    """Why the reward that a span holds cannot be read; None where it can, or where there is none.
+
+    Anybody may write spans: a value may be text, a list, no number or infinite, and a link without
+    its key or its value does not say what the reward is about.
+    """
+    try:
+        _read_rewards(span)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def _read_rewards(span: SpanLike) -> list[RewardDimension]:
     attributes = _attributes_of(span)
-    found = filter_attributes(attributes, LightningSpanAttributes.REWARD)
+    rewards = _rewards_in(attributes, span.name)
+    if rewards:
+        extract_links_from_attributes(attributes)  # raises where nobody can say what it is about
+    return rewards
+
+
+def _rewards_in(attributes: Mapping[str, Any], name_of_span: str) -> list[RewardDimension]:
+    found = attributes_under(attributes, LightningSpanAttributes.REWARD)
     rewards: list[RewardDimension] = []
     while (value := found.get(f"{len(rewards)}.value")) is not None:
-        name = found.get(f"{len(rewards)}.name", PRIMARY_REWARD)
-        rewards.append(RewardDimension(name=name, value=value))
+        name = str(found.get(f"{len(rewards)}.name", PRIMARY_REWARD))
+        rewards.append(RewardDimension(name=name, value=_checked_reward(name, value)))
     if rewards:
         return rewards
     value = _agentops_reward(attributes)
-    if value is None and span.name == AGL_ANNOTATION:
+    if value is None and name_of_span == AGL_ANNOTATION:
         value = attributes.get("reward")
-    if isinstance(value, bool | int | float):
-        return [RewardDimension(name=PRIMARY_REWARD, value=float(value))]
-    return []
+    if value is None:
+        return []
+    return [RewardDimension(name=PRIMARY_REWARD, value=_checked_reward(PRIMARY_REWARD, value))]
+
+
+def _checked_reward(name: str, value: Any) -> float:
+    if isinstance(value, bool | int | float) and abs(value) <= MAX_REWARD:  # no for NaN, too
+        return float(value)
+    raise ValueError(
+        f"reward {name!r} is {str(value)[:80]!r} ({type(value).__name__}); expected a number from "
+        f"-{MAX_REWARD:g} to {MAX_REWARD:g}"
+    )
 
 
 def _agentops_reward(attributes: Mapping[str, Any]) -> Any:
@@ -233,7 +300,7 @@ def _agentops_reward(attributes: Mapping[str, Any]) -> Any:
         if not isinstance(text, str):
             continue
         try:
-            output = json.loads(text)
+            output = parse_json(text)
         except ValueError:
             continue
         if isinstance(output, dict) and cast(dict[str, Any], output).get("type") == "reward":
@@ -262,23 +329,39 @@ def find_final_reward(spans: Sequence[SpanLike]) -> float | None:
 
     Last means the highest sequence id; spans without one count as newer than those with one, in
     the order given. When the spans belong to several attempts, only the attempt that began last
-    counts.
+    counts. A reward that cannot be read is none: where it is the last, there is no final reward.
     """
     spans = _of_newest_attempt(spans)
-    ordered = sorted(find_reward_spans(spans), key=_sequence)
-    return get_reward_value(ordered[-1]) if ordered else None
+    rewards = [span for span in spans if is_reward_span(span) or reward_problem(span)]
+    return get_reward_value(sorted(rewards, key=_sequence)[-1]) if rewards else None
 
 
 def _of_newest_attempt(spans: Sequence[SpanLike]) -> Sequence[SpanLike]:
-    began: dict[str | None, float] = {}
+    attempts: dict[str | None, list[SpanLike]] = {}
     for span in spans:
-        attempt_id = getattr(span, "attempt_id", None)
-        start_time = span.start_time or math.inf
-        began[attempt_id] = min(began.get(attempt_id, math.inf), start_time)
-    if len(began) <= 1:
-        return spans
-    newest = max(began, key=lambda attempt_id: began[attempt_id])
-    return [span for span in spans if getattr(span, "attempt_id", None) == newest]
+        attempts.setdefault(getattr(span, "attempt_id", None), []).append(span)
+    return attempts[newest_attempt(attempts)] if len(attempts) > 1 else spans
+
+
+def newest_attempt(attempts: Mapping[AttemptKey, Sequence[SpanLike]]) -> AttemptKey:
+    """The attempt of a rollout that began last, by the numbers of its spans.
+
+    Numbers grow over a rollout's attempts. Where they do not, as in stores of other versions, which
+    begin anew in each attempt, the times of the spans decide.
+
+    Args:
+        attempts: Attempt -> its spans; at least one.
+    """
+    first = {key: min(map(_sequence, spans), default=0.0) for key, spans in attempts.items()}
+    last = {key: max(map(_sequence, spans), default=0.0) for key, spans in attempts.items()}
+    in_order = sorted(attempts, key=lambda key: first[key])
+    if all(last[one] < first[other] for one, other in itertools.pairwise(in_order)):
+        return in_order[-1]
+    began = {
+        key: min((span.start_time or math.inf for span in spans), default=0.0)
+        for key, spans in attempts.items()
+    }
+    return max(began, key=lambda key: began[key])
 
 
 def _sequence(span: SpanLike) -> float:
@@ -292,12 +375,37 @@ def get_message_value(span: SpanLike) -> str | None:
 
 
 def get_object_value(span: SpanLike) -> Any:
-    """The object of an object span, or None."""
+    """The object of an object span, or None.
+
+    Raises:
+        ValueError: The span's text is none of the type that it names.
+    """
     attributes = _attributes_of(span)
-    if LightningSpanAttributes.OBJECT_LITERAL in attributes:
-        return attributes[LightningSpanAttributes.OBJECT_LITERAL]
-    text = attributes.get(LightningSpanAttributes.OBJECT_JSON)
-    return None if text is None else json.loads(text)
+    literal = attributes.get(LightningSpanAttributes.OBJECT_LITERAL)
+    if literal is None:
+        text = attributes.get(LightningSpanAttributes.OBJECT_JSON)
+        return None if text is None else parse_json(text)
+    kind = attributes.get(LightningSpanAttributes.OBJECT_TYPE)
+    read = _FROM_LITERAL.get(kind)
+    if read is None or not isinstance(literal, str):
+        return literal
+    try:
+        return read(literal)
+    except (ValueError, LookupError):
+        raise ValueError(f"object span {span.name!r}: {literal!r} is no {kind}") from None
+
+
+def _base64(text: str) -> bytes:
+    return base64.b64decode(text, validate=True)
+
+
+_FROM_LITERAL: dict[Any, Callable[[str], Any]] = {
+    "bool": lambda text: {"true": True, "false": False}[text.lower()],
+    "int": int,
+    "float": float,
+    "bytes": _base64,
+}
+"""How the text of an object span becomes an object again, by the name of its type."""
 
 
 def _attributes_of(span: SpanLike) -> Mapping[str, Any]:

@@ -21,6 +21,8 @@ class LightningEnvVar(StrEnum):
     """Bearer token of the store server; required when it is bound to anything but loopback."""
     AGL_GATEWAY_TOKEN = "AGL_GATEWAY_TOKEN"
     """What agents send to ``agl gateway`` as API key."""
+    AGL_CONCURRENCY = "AGL_CONCURRENCY"
+    """How many rollouts each runner runs at once; 1 unless this or the run says otherwise."""
     AGL_EMITTER_DEBUG = "AGL_EMITTER_DEBUG"
     """1: every emitted span is logged."""
     AGL_STRICT_PLUGINS = "AGL_STRICT_PLUGINS"
@@ -59,9 +61,12 @@ def resolve_bool_env_var(
 
 
 def resolve_int_env_var(
-    env_var: LightningEnvVar, override: int | None = None, fallback: int | None = None
+    env_var: LightningEnvVar,
+    override: int | None = None,
+    fallback: int | None = None,
+    least: int | None = None,
 ) -> int | None:
-    """Like ``resolve_str_env_var``, for whole numbers.
+    """Like ``resolve_str_env_var``, for whole numbers, of at least ``least`` in the variable.
 
     Raises:
         ConfigError: The variable holds something else.
@@ -71,7 +76,11 @@ def resolve_int_env_var(
     value = os.environ.get(env_var.value)
     if value is None:
         return fallback
+    expected = "a whole number" if least is None else f"a whole number, at least {least}"
     try:
-        return int(value)
+        number = int(value)
     except ValueError:
-        raise ConfigError(f"{env_var.value}={value!r}: expected a whole number") from None
+        raise ConfigError(f"{env_var.value}={value!r}: expected {expected}") from None
+    if least is not None and number < least:
+        raise ConfigError(f"{env_var.value}={value!r}: expected {expected}")
+    return number

@@ -2,7 +2,8 @@
 
     AglError
     ├── ConfigError (ValueError)            the request was wrong; nothing was started; exit code 2
-    │   └── DatasetError                    a dataset file is missing, empty or unreadable
+    │   ├── DatasetError                    a dataset file is missing, empty or unreadable
+    │   └── UnusedDatasetError (TypeError)  the algorithm takes no such dataset
     ├── PluginError                         something about installed components; exit code 2
     │   ├── UnknownComponentError (LookupError)   no such name in the group
     │   ├── DuplicateComponentError               two distributions offer one name
@@ -13,7 +14,10 @@
     │   ├── InvalidTransitionError (ValueError)   the status machine says no
     │   ├── InvalidQueryError (ValueError)        a filter, sort key or page that cannot be
     │   ├── InvalidRecordError (ValueError)       a record holds what no store keeps
+    │   ├── NotSupportedError (NotImplementedError)   the store does not have this method
     │   └── StoreUnavailableError (ConnectionError)   cannot be reached or opened
+    │       └── StoreDiskError                        its disk is full or fails; may be asked again
+    ├── GatewayError (ConnectionError)      a gateway may have lost model calls
     ├── TracerError (RuntimeError)          a tracer failed, or none is active
     ├── AgentResultError (TypeError)        the agent returned something that is no result
     ├── RolloutTimeoutError (TimeoutError)  the agent ran past its deadline
@@ -21,7 +25,8 @@
     ├── LedgerError (RuntimeError)          calls and bins do not balance
     └── RunError (RuntimeError)             the run failed; exit code 1
         ├── AlgorithmError                  the algorithm raised
-        └── RunnerCrashError                runner processes died more often than they may
+        ├── RunnerCrashError                runner processes died more often than they may
+        └── MixedCallsError                 model calls were recorded in another rollout
 
 Each takes one argument, the message, and so survives pickling.
 """
@@ -37,6 +42,10 @@ class ConfigError(AglError, ValueError):
 
 class DatasetError(ConfigError):
     """A dataset is missing, empty, or not JSON, JSONL, CSV or Parquet."""
+
+
+class UnusedDatasetError(ConfigError, TypeError):
+    """A dataset was given to an algorithm that does not take it."""
 
 
 class PluginError(AglError):
@@ -79,8 +88,20 @@ class InvalidRecordError(StoreError, ValueError):
     """A record holds what no store keeps: NaN, say. Nothing was stored."""
 
 
+class NotSupportedError(StoreError, NotImplementedError):
+    """The store does not have this method."""
+
+
 class StoreUnavailableError(StoreError, ConnectionError):
     """The store cannot be reached, or its file cannot be opened."""
+
+
+class StoreDiskError(StoreUnavailableError):
+    """The disk of the store is full or fails. Nothing was stored, and it may be asked again."""
+
+
+class GatewayError(AglError, ConnectionError):
+    """A gateway cannot say that it has recorded every model call of an attempt."""
 
 
 class TracerError(AglError, RuntimeError):
@@ -113,3 +134,7 @@ class AlgorithmError(RunError):
 
 class RunnerCrashError(RunError):
     """Runner processes died and could not be replaced."""
+
+
+class MixedCallsError(RunError):
+    """Model calls of one rollout were recorded in another that ran beside it."""

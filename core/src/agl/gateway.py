@@ -1,12 +1,33 @@
 """The contract of a gateway: the address that agents call, and that records what they did."""
 
+import contextlib
 from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Mapping
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
-from agl.types import LLM
+from agl.semconv import MODEL_CALL_SPAN, ModelCallAttributes
+from agl.types import LLM, Span
 
 if TYPE_CHECKING:
     from agl.store.base import LightningStore
+
+
+WHOLE_SOFTMAX: Mapping[str, Any] = {
+    "top_p": 1.0,
+    **dict.fromkeys(
+        ("top_k", "min_p", "top_a", "typical_p", "epsilon_cutoff", "eta_cutoff", "min_tokens")
+    ),
+    **dict.fromkeys(("frequency_penalty", "presence_penalty", "repetition_penalty")),
+    **dict.fromkeys(("length_penalty", "logit_bias", "bad_words", "allowed_token_ids")),
+    **dict.fromkeys(("ignore_eos", "use_beam_search", "best_of")),
+}
+"""Forced parameters, besides a temperature, of a model that is trained on recorded
+log-probabilities: an answer must be drawn from the distribution that they are of."""
+
+
+def is_gateway_span(span: Span) -> bool:
+    """Whether a span has the form of those that a gateway writes, one per model call."""
+    return span.name == MODEL_CALL_SPAN and ModelCallAttributes.OPERATION in span.attributes
 
 
 class ModelConfig(TypedDict):
@@ -18,7 +39,8 @@ class ModelConfig(TypedDict):
     """``model`` (for example ``hosted_vllm/NAME``), ``api_base``, and optionally ``api_key``."""
     forced_parameters: NotRequired[dict[str, dict[str, Any]]]
     """Fields that requests get whatever the agent says: by mode of the rollout (``train``, ``val``,
-    ``test``), and under ``all``. Not LiteLLM's."""
+    ``test``), and under ``all``; a field whose value is None is taken out. Where an agent asked for
+    something else it is told once, and counted. Not LiteLLM's."""
     price: NotRequired[dict[str, float]]
     """``input`` and ``output``: what a million tokens cost, for budgets. Not LiteLLM's."""
 
@@ -36,7 +58,35 @@ class Gateway(ABC):
 
     @abstractmethod
     def update_model_list(self, model_list: list[ModelConfig]) -> None:
-        """Replace the served models; holds for the next request."""
+        """Replace the user's list of served models; holds for the next request.
+
+        What ``add_model`` added stays.
+
+        Raises:
+            ConfigError: The list is wrong, or names an added model; the old one stays.
+        """
+
+    @abstractmethod
+    def add_model(self, entry: ModelConfig) -> None:
+        """Serve one model more, beside the user's list; holds for the next request.
+
+        For algorithms, which take it out again with ``remove_model`` at their end.
+
+        Raises:
+            ConfigError: The entry is wrong, or a model of this name is served already.
+        """
+
+    @abstractmethod
+    def remove_model(self, model_name: str) -> None:
+        """Serve an added model no more; calls in flight end in peace. Without one, do nothing."""
+
+    @abstractmethod
+    def check_free(self, model_name: str) -> None:
+        """Refuse a name that ``add_model`` would refuse; for algorithms, before they do anything.
+
+        Raises:
+            ConfigError: A model of this name is served already.
+        """
 
     @abstractmethod
     async def start(self) -> None:
@@ -85,6 +135,11 @@ class Gateway(ABC):
         From then on every call is refused, and an algorithm ends with what it has.
         """
 
+    @property
+    def num_unattributed(self) -> int:
+        """Calls since the last start to an address of no rollout; they are recorded nowhere."""
+        return 0
+
     @abstractmethod
     def as_resource(
         self,
@@ -98,6 +153,36 @@ class Gateway(ABC):
         Args:
             rollout_id: With ``attempt_id``: bind the address to one attempt.
             attempt_id: See ``rollout_id``.
-            model: Which served model; None takes the only one.
+            model: Which served model; None takes the only one of the user's list, and where that
+                is empty the only added one.
             sampling_parameters: Stored in the resource for the agent to use.
         """
+
+
+@contextlib.asynccontextmanager
+async def model_served(
+    gateway: Gateway, entry: ModelConfig, store: "LightningStore"
+) -> AsyncGenerator[None]:
+    """Have a gateway serve one model more while this lasts, and leave it as it was.
+
+    One that ran before goes on running; one that did not is started, and stopped in the end.
+
+    Args:
+        gateway: Of the user or the trainer.
+        entry: The model.
+        store: Where calls are recorded.
+
+    Raises:
+        ConfigError: The entry is wrong, or a model of this name is served already; that one stays.
+    """
+    gateway.set_store(store)
+    gateway.add_model(entry)
+    own = not gateway.is_running()
+    try:
+        if own:
+            await gateway.start()
+        yield
+    finally:
+        gateway.remove_model(entry["model_name"])
+        if own and gateway.is_running():
+            await gateway.stop()

@@ -1,19 +1,18 @@
 """Keep the ledger of a step in the store, and read it back.
 
-The account of a rollout in a step (a ``LedgerPart``) is one span named ``agentlightning.ledger`` on
-its latest attempt: as durable as the attempt, and added for the whole step at once. A rollout that
-ended before any attempt began has no spans; its account is ``metadata["ledger"]``.
+The account of a rollout in a step is a ``LedgerPart``, in a table of its own: what agents record
+cannot stand among them. Save a step after the update that used its rows, so that rows of an update
+that failed are never in the store as trained.
 """
 
-import hashlib
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
-from agl.semconv import AGL_LEDGER, LedgerAttributes as Key
 from agl.store.base import LightningStore
-from agl.types import AttemptedRollout, Attributes, Ledger, LedgerPart, Rollout, Span
+from agl.types import Ledger, LedgerPart, Rollout
 
-METADATA_KEY = "ledger"
+PAGE = 500
+"""Accounts that are read from a store at once."""
 
 
 async def save_ledger(
@@ -23,8 +22,11 @@ async def save_ledger(
     *,
     step: int | None = None,
     algorithm: str | None = None,
+    run: str | None = None,
+    generation: int = 0,
+    version: str | int | None = None,
 ) -> None:
-    """Check a ledger and keep it; a second time for the same step changes nothing.
+    """Check a ledger and keep it, all or nothing; again for the same step, it replaces that.
 
     Args:
         store: Where the rollouts are.
@@ -33,23 +35,60 @@ async def save_ledger(
             knows.
         step: Of the algorithm.
         algorithm: Its name.
+        run: Id of the run.
+        generation: Which start of the run this is, from 1.
+        version: Of the weights that came out of the step.
 
     Raises:
         LedgerError: It does not balance. Nothing was stored.
         KeyError: It knows a rollout that was not given.
     """
+    parts = ledger_parts(
+        ledger,
+        rollouts,
+        step=step,
+        algorithm=algorithm,
+        run=run,
+        generation=generation,
+        version=None if version is None else str(version),
+    )
+    await store.add_ledger_parts(parts)
+
+
+def ledger_parts(ledger: Ledger, rollouts: Sequence[Rollout], **about: Any) -> list[LedgerPart]:
+    """What ``save_ledger`` keeps, for those who keep it later.
+
+    Args:
+        ledger: See ``save_ledger``.
+        rollouts: See there.
+        about: Fields of ``LedgerPart``.
+
+    Raises:
+        LedgerError: It does not balance.
+        KeyError: It knows a rollout that was not given.
+    """
     ledger.check()
-    by_id = {rollout.rollout_id: rollout for rollout in rollouts}
-    spans: list[Span] = []
-    for part in ledger.parts(step=step, algorithm=algorithm):
-        rollout = by_id[part.rollout_id]
-        part = part.model_copy(update={"mode": rollout.mode})
-        if isinstance(rollout, AttemptedRollout):
-            spans.append(_span(part, rollout.attempt.attempt_id))
-        else:
-            metadata = {**(rollout.metadata or {}), METADATA_KEY: part.model_dump(mode="json")}
-            await store.update_rollout(rollout.rollout_id, metadata=metadata)
-    await store.add_many_spans(spans)
+    modes = {rollout.rollout_id: rollout.mode for rollout in rollouts}
+    return [
+        part.model_copy(update={"mode": modes[part.rollout_id]}) for part in ledger.parts(**about)
+    ]
+
+
+async def each_part(
+    store: LightningStore,
+    *,
+    run: str | None = None,
+    step: int | None = None,
+    lost: bool | None = None,
+) -> AsyncGenerator[LedgerPart]:
+    """The accounts that a store keeps, read page by page; see ``query_ledger_parts``."""
+    offset = 0
+    while page := await store.query_ledger_parts(
+        run=run, step=step, lost=lost, limit=PAGE, offset=offset
+    ):
+        for part in page:
+            yield part
+        offset += len(page)
 
 
 async def load_parts(
@@ -58,24 +97,15 @@ async def load_parts(
     *,
     step: int | None = None,
 ) -> list[LedgerPart]:
-    """The accounts that a store keeps, in order of rollouts.
+    """The accounts that count, in the order in which they were kept.
 
     Args:
         store: Where they are.
         rollouts: Only these; None for all that the store has.
         step: Only of this step.
     """
-    if rollouts is None:
-        rollouts = (await store.query_rollouts()).items
-    parts: list[LedgerPart] = []
-    for rollout in rollouts:
-        kept: Any = (rollout.metadata or {}).get(METADATA_KEY)
-        if kept is not None:
-            parts.append(LedgerPart.model_validate(kept))
-        if isinstance(rollout, AttemptedRollout):
-            for span in await store.query_spans(rollout.rollout_id, name=AGL_LEDGER):
-                parts.append(LedgerPart.model_validate_json(str(span.attributes[Key.PART])))
-    return [part for part in parts if step is None or part.step == step]
+    ids = None if rollouts is None else [rollout.rollout_id for rollout in rollouts]
+    return list(await store.query_ledger_parts(rollout_id_in=ids, step=step, lost=False))
 
 
 async def load_ledger(
@@ -86,20 +116,3 @@ async def load_ledger(
 ) -> Ledger:
     """The ledger of the accounts that ``load_parts`` gives; empty when there are none."""
     return Ledger.of_parts(await load_parts(store, rollouts, step=step))
-
-
-def _span(part: LedgerPart, attempt_id: str) -> Span:
-    attributes: Attributes = {Key.PART.value: part.model_dump_json(exclude_defaults=True)}
-    if part.step is not None:
-        attributes[Key.STEP.value] = part.step
-    if part.algorithm is not None:
-        attributes[Key.ALGORITHM.value] = part.algorithm
-    # One id per step: a store skips what it has already.
-    about = f"ledger {part.algorithm} {part.step}"
-    return Span.from_attributes(
-        name=AGL_LEDGER,
-        attributes=attributes,
-        rollout_id=part.rollout_id,
-        attempt_id=attempt_id,
-        span_id=hashlib.sha256(about.encode()).hexdigest()[:16],
-    )

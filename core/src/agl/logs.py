@@ -3,6 +3,17 @@
 import logging
 from collections.abc import Sequence
 
+from agl.utils.text import capped, clean
+
+LONGEST_RECORD = 10_000
+"""Characters of a log record that are written, its traceback included."""
+
+
+class _Formatter(logging.Formatter):
+    # Who logs waits for the terminal or the file: an error of 80 MB would stop a runner.
+    def format(self, record: logging.LogRecord) -> str:
+        return clean(capped(super().format(record), LONGEST_RECORD))
+
 
 def setup_logging(
     level: int | str = "INFO",
@@ -31,7 +42,7 @@ def setup_logging(
     for name, path in ({"agl": files} if isinstance(files, str) else files or {}).items():
         handler = logging.FileHandler(path)
         handler.setFormatter(
-            logging.Formatter("%(asctime)s %(levelname)s %(process)d %(name)s: %(message)s")
+            _Formatter("%(asctime)s %(levelname)s %(process)d %(name)s: %(message)s")
         )
         logging.getLogger(name).addHandler(handler)
 
@@ -52,9 +63,13 @@ def setup_module_logging(
         handler.close()
     if console:
         from rich.console import Console
+        from rich.highlighter import NullHighlighter
         from rich.logging import RichHandler
 
-        logger.addHandler(
-            RichHandler(console=Console(stderr=True), show_path=False, rich_tracebacks=True)
+        # Rich's own highlighter needs a time quadratic in the length of a word.
+        handler = RichHandler(
+            console=Console(stderr=True), show_path=False, highlighter=NullHighlighter()
         )
+        handler.setFormatter(_Formatter("%(message)s"))
+        logger.addHandler(handler)
     return logger

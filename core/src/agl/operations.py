@@ -11,7 +11,7 @@ from agl.errors import ConfigError, TracerError
 from agl.semconv import AGL_OPERATION, LightningSpanAttributes
 from agl.tracer.base import DummyTracer, SpanRecordingContext, Tracer, get_active_tracer
 from agl.types import Attributes, SpanCoreFields
-from agl.utils.otel import flatten_attributes
+from agl.utils.attributes import to_attributes
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -23,7 +23,7 @@ class OperationContext:
     def __init__(self, name: str | None, propagate: bool, attributes: Mapping[str, Any]) -> None:
         self._name = name
         self._propagate = propagate
-        self._attributes = flatten_attributes(attributes)
+        self._attributes = to_attributes(attributes)
         self._manager: AbstractContextManager[SpanRecordingContext] | None = None
         self._span: SpanRecordingContext | None = None
 
@@ -61,7 +61,7 @@ class OperationContext:
         """Record what the work begins with; positional values are stored under their index."""
         values: dict[str, Any] = {str(index): value for index, value in enumerate(args)}
         self.record_attributes(
-            flatten_attributes(
+            to_attributes(
                 {**values, **kwargs}, prefix=LightningSpanAttributes.OPERATION_INPUT.value
             )
         )
@@ -69,12 +69,12 @@ class OperationContext:
     def set_output(self, output: Any) -> None:
         """Record what came of it; mappings and lists are flattened."""
         self.record_attributes(
-            flatten_attributes({LightningSpanAttributes.OPERATION_OUTPUT.value: output})
+            to_attributes({LightningSpanAttributes.OPERATION_OUTPUT.value: output})
         )
 
     def record_attributes(self, attributes: Mapping[str, Any]) -> None:
         """Add attributes, nested or flat."""
-        self._open_span().record_attributes(flatten_attributes(attributes))
+        self._open_span().record_attributes(to_attributes(attributes))
 
     def get_recorded_span(self) -> SpanCoreFields:
         """What was recorded; complete after the block."""

@@ -39,7 +39,8 @@ from agl.types import (
     TraceState,
 )
 
-_STATUS: tuple[StatusCode, ...] = ("UNSET", "OK", "ERROR")
+_STATUS: dict[int, StatusCode] = {0: "UNSET", 1: "OK", 2: "ERROR"}
+"""OpenTelemetry has no other codes; what a newer or broken exporter sends is none of these."""
 _ROLLOUT_ID, _ATTEMPT_ID = Keys.ROLLOUT_ID.value, Keys.ATTEMPT_ID.value
 _SEQUENCE_ID = Keys.SPAN_SEQUENCE_ID.value
 _SCALARS: dict[str, Callable[[AnyValue], Any]] = {
@@ -164,7 +165,7 @@ def _packed(proto: ProtoSpan, of_resource: Attributes, resource: Raw) -> PackedS
         "parent_id": parent_id,
         "name": proto.name,
         "status": {
-            "status_code": _STATUS[code] if code < len(_STATUS) else "UNSET",
+            "status_code": _STATUS.get(code, "UNSET"),
             "description": proto.status.message or None,
         },
         "attributes": attributes,

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from agl.store.packed import MAX_SEQUENCE_ID, PackedSpan
+from agl.types import UNASSIGNED
 
 _Scalar = str | bool | int | float
 _Attributes = dict[str, _Scalar | list[_Scalar]]
@@ -104,7 +105,10 @@ def pack(raw: bytes | Raw) -> PackedSpan:
         ValueError: It is for pydantic to say what of it.
     """
     span = _span_decoder.decode(raw)
-    if span.sequence_id > MAX_SEQUENCE_ID or "\0" in span.span_id + span.trace_id:
+    if (
+        not UNASSIGNED <= span.sequence_id <= MAX_SEQUENCE_ID
+        or "\0" in span.span_id + span.trace_id
+    ):
         raise ValueError("for check_span to name")
     if span.parent_id is not None and "\0" in span.parent_id:
         raise ValueError("for check_span to name")

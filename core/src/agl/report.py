@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from agl.generations import Branch, write_whole
+
 logger = logging.getLogger("agl.report")
 
 
@@ -23,8 +25,9 @@ class Report:
     """
 
     def __init__(self, name: str, folder: Path, steps: int, done: int, show_progress: bool) -> None:
+        # Absolute: an agent in this process may change its folder.
+        self.folder = folder = folder.absolute()
         folder.mkdir(parents=True, exist_ok=True)
-        self.folder = folder
         self.metrics_path = folder / "metrics.jsonl"
         self._steps = steps
         self._show = show_progress
@@ -62,6 +65,31 @@ class Report:
     def __exit__(self, *exc_info: object) -> None:
         if self._progress is not None:
             self._progress.stop()
+
+    def go_back(self, step: int, evaluated: bool, branch: Branch) -> None:
+        """Drop the metrics of what came after a checkpoint, or lies beside the way to it.
+
+        Args:
+            step: Of the checkpoint.
+            evaluated: Whether the evaluation after that step belongs to it.
+            branch: The way to it; () if it was made in another folder.
+        """
+        last = dict(branch)
+        if not self.metrics_path.exists():
+            return
+        kept: list[str] = []
+        for text in self.metrics_path.read_text("utf-8").splitlines():
+            try:
+                line = json.loads(text)
+                number, is_evaluation = int(line["step"]), any(k.startswith("val/") for k in line)
+                start = int(line["generation"])
+            except (ValueError, KeyError, TypeError):
+                continue  # a kill cut it off
+            if last and number > last.get(start, -1):
+                continue
+            if number < step or (number == step and (evaluated or not is_evaluation)):
+                kept.append(text + "\n")
+        write_whole(self.metrics_path, "".join(kept))
 
     def write(self, metrics: dict[str, Any]) -> None:
         """Append one line; None values are left out."""

@@ -20,13 +20,16 @@ from agl.errors import (
     InvalidQueryError,
     InvalidRecordError,
     StoreError,
+    StoreUnavailableError,
     UnknownRecordError,
 )
 from agl.store.base import AttemptEnd, LightningStore
+from agl.store.give_back import give_back
 from agl.store.packed import PackedSpan
 from agl.types import (
     Attempt,
     AttemptedRollout,
+    LedgerPart,
     NamedResources,
     PaginatedResult,
     ResourcesUpdate,
@@ -51,11 +54,12 @@ _rollouts = TypeAdapter(PaginatedResult[AnyRollout])
 _span = TypeAdapter(Span)
 _spans = TypeAdapter(PaginatedResult[Span])
 _number = TypeAdapter(dict[str, int])
+_ledger = TypeAdapter(PaginatedResult[LedgerPart])
 _resources = TypeAdapter(ResourcesUpdate)
 _all_resources = TypeAdapter(PaginatedResult[ResourcesUpdate])
 _worker = TypeAdapter(Worker)
 _workers = TypeAdapter(PaginatedResult[Worker])
-_statistics = TypeAdapter(dict[str, Any])
+_statistics = _answer = TypeAdapter(dict[str, Any])
 
 
 class Answer(Response):
@@ -134,7 +138,7 @@ class StoreRoutes:
                 path, endpoint, methods=["POST"], response_model=model, status_code=status
             )
 
-        get("/health", health, dict[str, Any])
+        get("/health", self.health, dict[str, Any])
         get("/statistics", self.statistics, dict[str, Any])
         post("/queues/rollouts/enqueue", self.enqueue, list[Rollout], 201)
         post("/queues/rollouts/dequeue", self.dequeue, list[AttemptedRollout])
@@ -156,6 +160,8 @@ class StoreRoutes:
         post("/spans/batch", self.add_spans, list[wire.SpanReceipt], 201)
         post("/spans/search", self.search_spans, PaginatedResult[Span])
         post("/spans/next", self.next_sequence_id, dict[str, int])
+        post("/ledger", self.add_ledger_parts, None, 201)
+        post("/ledger/search", self.search_ledger_parts, PaginatedResult[LedgerPart])
         get("/resources", self.get_all_resources, PaginatedResult[ResourcesUpdate])
         post("/resources", self.add_resources, ResourcesUpdate, 201)
         get("/resources/latest", self.get_latest_resources, ResourcesUpdate | None)
@@ -168,6 +174,21 @@ class StoreRoutes:
         return router
 
     # --- queue
+
+    async def health(self) -> Response:
+        """Whether the store keeps what it is given, and what the server can do beyond 0.3."""
+        answer: dict[str, Any] = {
+            "status": "ok",
+            "version": agl.__version__,
+            "features": wire.FEATURES,
+        }
+        try:
+            await self.store.check_health()
+        except StoreUnavailableError as error:
+            reason = {"detail": str(error), "error_type": type(error).__name__}
+            answer |= {"status": "failing", **reason}
+            return _json(_answer, answer, 503, wire.RETRY_AFTER)
+        return _json(_answer, answer)
 
     async def statistics(self) -> Response:
         """Counters of the store."""
@@ -216,8 +237,7 @@ class StoreRoutes:
         if end == "gone":
             # Nobody gets this answer. Another runner shall have the work, and a repetition of the
             # request shall claim anew, so the answer must not be remembered either.
-            for rollout in claimed or ():
-                await self.store.update_rollout(rollout.rollout_id, status="requeuing")
+            await give_back(self.store, claimed or ())
             return None, end
         return claimed or [], end
 
@@ -392,9 +412,10 @@ class StoreRoutes:
         from agl import otlp
 
         def reply(content: bytes, status: int = 200) -> Response:
-            headers: dict[str, str] = {}
+            headers = dict(wire.RETRY_AFTER) if status == 503 else {}
             if "gzip" in request.headers.get("accept-encoding", ""):
-                content, headers = gzip.compress(content, 1), {"content-encoding": "gzip"}
+                content = gzip.compress(content, 1)
+                headers["content-encoding"] = "gzip"
             return Answer(content, status, headers, PROTOBUF)
 
         kind = request.headers.get("content-type", "").partition(";")[0].strip()
@@ -423,6 +444,17 @@ class StoreRoutes:
         if rejected:
             logger.warning("%d spans rejected; the first: %s", len(rejected), rejected[0])
         return reply(otlp.response_of(rejected))
+
+    # --- the ledger
+
+    async def add_ledger_parts(self, body: wire.LedgerBody) -> Response:
+        """Keep accounts of rollouts, all or none; they may be sent again."""
+        await self.store.add_ledger_parts(body.parts)
+        return Answer(b"null", 201)
+
+    async def search_ledger_parts(self, body: wire.LedgerQuery) -> Response:
+        """Accounts that match."""
+        return _json(_ledger, await self.store.query_ledger_parts(**body.all()))
 
     # --- resources
 
@@ -468,11 +500,6 @@ class StoreRoutes:
         """Note a heartbeat."""
         given = _no_null(body, "heartbeat_stats") if body else {}
         return _json(_worker, await self.store.update_worker(worker_id, **given))
-
-
-async def health() -> dict[str, Any]:
-    """Whether the server is up, and what it can do beyond 0.3."""
-    return {"status": "ok", "version": agl.__version__, "features": wire.FEATURES}
 
 
 async def _disconnected(request: Request) -> None:

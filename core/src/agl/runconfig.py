@@ -55,7 +55,11 @@ class RunConfig:
     hooks: list[ComponentSpec] = field(default_factory=list[ComponentSpec])
     """Objects that watch the run, as ``module:attribute``; installed hook plugins come anyway."""
     runners: int | None = None
-    """How many rollouts run at once; the strategy's default if left out."""
+    """How many runners there are; the strategy's default if left out."""
+    concurrency: int | None = None
+    """How many rollouts each runner runs at once; ``AGL_CONCURRENCY`` if left out, else 1."""
+    runner: ComponentSpec | None = None
+    """What claims and runs rollouts; by default ``LitAgentRunner``, whose options may be given."""
     max_rollouts: int | None = None
     """Each runner ends after so many."""
     run_dir: str | None = None
@@ -162,6 +166,7 @@ def check_config(file: ConfigFile, *, run_dir: Path, dry: bool = False) -> Check
     }
     plans = _plan_components(file, run_dir, dry)
     _check_runners(file, plans["strategy"])
+    _check_runner(file)
     return CheckedConfig(
         file=file,
         agent=agent,
@@ -228,6 +233,35 @@ def _check_runners(file: ConfigFile, strategy: ComponentPlan[Any]) -> None:
         raise ConfigError(
             f"{where}: {runners} here and {chosen} in strategy.n_runners; say it in one place"
         )
+
+
+def _check_runner(file: ConfigFile) -> None:
+    """Check the options of runners; the trainer builds those, with the tracer."""
+    from agl.runner import LitAgentRunner, Runner
+    from agl.tracer.base import DummyTracer
+
+    config, where = file.config, file.where("runner")
+    if config.concurrency is not None and config.concurrency < 1:
+        raise ConfigError(
+            f"{file.where('concurrency')}: must be at least 1, got {config.concurrency}"
+        )
+    chosen = {} if config.concurrency is None else {"concurrency": config.concurrency}
+    plan: ComponentPlan[Any] | None = plan_component(
+        cast(Any, config.runner),
+        group="agl.runners",
+        expected_type=Runner,
+        default=LitAgentRunner,
+        optional_defaults={"tracer": DummyTracer(), **chosen},
+        where=where,
+    )
+    given = plan.options.get("concurrency") if plan else None
+    if config.concurrency is not None and given not in (None, config.concurrency):
+        raise ConfigError(
+            f"{file.where('concurrency')}: {config.concurrency} here and {given} in "
+            "runner.concurrency; say it in one place"
+        )
+    if plan is not None and inspect.isclass(plan.target):
+        plan.build()
 
 
 def _load_agent(path: str, where: str) -> "LitAgent[Any]":

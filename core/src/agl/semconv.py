@@ -14,9 +14,6 @@ AGL_OPERATION = "agentlightning.operation"
 AGL_REWARD = "agentlightning.reward"
 AGL_VIRTUAL = "agentlightning.virtual"
 
-AGL_LEDGER = "agentlightning.ledger"
-"""Name of the span that keeps the account of one rollout in one step."""
-
 MODEL_CALL_SPAN = "openai.chat.completion"
 """Name of the span that the gateway writes for one model call."""
 
@@ -35,10 +32,14 @@ class LightningSpanAttributes(StrEnum):
 
     REWARD = "agentlightning.reward"
     """Prefix: ``.<i>.name`` and ``.<i>.value``; index 0 is the primary reward."""
+    UNORDERED = "agentlightning.unordered"
+    """True where the gateway could not say that the calls before the reward have lower numbers."""
     LINK = "agentlightning.link"
     """Prefix: ``.<i>.key_match`` and ``.<i>.value_match``; all links must match."""
     TAG = "agentlightning.tag"
     """Prefix: ``.<i>``."""
+    CHOSEN = "agentlightning.chosen_choice"
+    """Int: which of several answers to the linked model call was used, from 0."""
     MESSAGE_BODY = "agentlightning.message.body"
     OBJECT_TYPE = "agentlightning.object.type"
     OBJECT_LITERAL = "agentlightning.object.literal"
@@ -46,16 +47,6 @@ class LightningSpanAttributes(StrEnum):
     OPERATION_NAME = "agentlightning.operation.name"
     OPERATION_INPUT = "agentlightning.operation.input"
     OPERATION_OUTPUT = "agentlightning.operation.output"
-
-
-class LedgerAttributes(StrEnum):
-    """Keys of the span that keeps the account of one rollout in one step."""
-
-    STEP = "agentlightning.ledger.step"
-    """Int: of the algorithm; absent outside of steps."""
-    ALGORITHM = "agentlightning.ledger.algorithm"
-    PART = "agentlightning.ledger.part"
-    """JSON string: a ``LedgerPart``."""
 
 
 class ModelCallAttributes(StrEnum):
@@ -84,12 +75,18 @@ class ModelCallAttributes(StrEnum):
     RESPONSE_LOGPROBS = "agentlightning.response_logprobs"
     """List of floats, one per response token: natural log-probability under the sampling policy."""
     CHOICE = "agentlightning.choice"
-    """Prefix of what the second and later choices have: ``.<i>.token_ids``, ``.<i>.logprobs``."""
+    """Prefix of what the second and later choices have: ``.<i>.token_ids``, ``.<i>.logprobs``,
+    ``.<i>.model_version``; messages and reasons to finish are listed with those of the first."""
     TIME_TO_FIRST_TOKEN = "gen_ai.response.time_to_first_chunk"
     """Float: seconds from the request's arrival to the first piece of a stream."""
     LATENCY = "agentlightning.latency_seconds"
     """Float: seconds from the request's arrival to the answer's last byte."""
     MODEL_VERSION = "agentlightning.model_version"
     """String: which weights answered."""
+    OVERRIDDEN = "agentlightning.request.overridden"
+    """List of strings: parameters for which the agent asked, and got the gateway's forced value."""
     ERROR = "agentlightning.model_call.error"
     """String: why there is no usable answer; absent when the call succeeded."""
+    ERROR_KIND = "agentlightning.model_call.error_kind"
+    """String, beside ``ERROR``: ``infrastructure`` when servers or the network failed, ``request``
+    when the request or its sender did; absent where nobody can tell."""

@@ -12,6 +12,7 @@ from agl.errors import ConfigError, StoreError
 from agl.serving import ServerThread, bind, is_loopback
 from agl.store.base import LightningStore, LightningStoreCapabilities
 from agl.store.forwarding import ForwardingStore
+from agl.store.threaded import LightningStoreThreaded
 from agl.wire import MAX_BODY_BYTES, TRACES
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class LightningStoreServer(ForwardingStore):
     by fork or by pickle, it is a ``LightningStoreClient`` of the server.
 
     Args:
-        store: What is served.
+        store: What is served. One that is not thread-safe gets one call at a time.
         host: Where to listen; None for 127.0.0.1. Anything but loopback needs a token.
         port: None for 4747; 0 for a free one.
         cors_allow_origins: Origin, or origins, whose web pages may call; ``*`` for all.
@@ -101,7 +102,9 @@ class LightningStoreServer(ForwardingStore):
         self._max_body_bytes = max_body_bytes
         self._drain_seconds = drain_seconds
         self._sock = sock
-        self._store: LightningStore | None = store
+        # Requests are answered in a thread of the server, beside the calls of this process.
+        is_safe = store.capabilities.get("thread_safe", False)
+        self._store: LightningStore | None = store if is_safe else LightningStoreThreaded(store)
         self._owner = os.getpid()
         self._client: LightningStore | None = None
         self._thread: ServerThread | None = None

@@ -1,16 +1,19 @@
 """The trainer: wires all components together and runs them."""
 
+import asyncio
 import copy
+import inspect
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from agl.adapter import TraceAdapter
 from agl.agent import LitAgent
 from agl.algorithm import Algorithm, FastAlgorithm
 from agl.baseline import Baseline
-from agl.config import build_component
-from agl.errors import AglError, ConfigError
+from agl.checks import check_numbers
+from agl.config import ComponentPlan, build_component, plan_component
+from agl.errors import ConfigError, DatasetError
 from agl.execution.base import ExecutionStrategy
 from agl.execution.events import ExecutionEvent
 from agl.execution.sides import call_in_daemon_thread
@@ -40,12 +43,15 @@ class Trainer:
             learned.
         n_runners: How many runners; with a strategy that says so itself, leave it out.
         max_rollouts: Each runner ends after so many.
+        concurrency: How many rollouts each runner runs at once; None reads ``AGL_CONCURRENCY``, and
+            is 1 without it. See ``LitAgentRunner`` for what more of them ask of the agent.
         initial_resources: Published as the first snapshot, before the algorithm runs.
         tracer: How spans are collected; ``otel`` if left out.
         adapter: What the algorithm reads spans with; if left out, the one that it asks for. A dict
             without ``type`` holds options of that one.
         store: Where all meet; in memory if left out.
-        runner: What claims and runs rollouts; ``LitAgentRunner`` if left out.
+        runner: What claims and runs rollouts; ``LitAgentRunner`` if left out. A dict without
+            ``type`` holds options of that one.
         strategy: Where things run; ``cs`` (processes) if left out.
         port: Of the store server, for strategy ``cs``.
         llm_proxy: The gateway; if left out, the installed one for algorithms that need it.
@@ -64,6 +70,7 @@ class Trainer:
         algorithm: Spec[Algorithm] = None,
         n_runners: int | None = None,
         max_rollouts: int | None = None,
+        concurrency: int | None = None,
         initial_resources: NamedResources | None = None,
         tracer: Spec[Tracer] = None,
         adapter: Spec[TraceAdapter[Any]] = None,
@@ -76,8 +83,15 @@ class Trainer:
         n_workers: int | None = None,
     ) -> None:
         n_runners = _one_of(n_runners=n_runners, n_workers=n_workers)
-        if n_runners is not None and n_runners < 1:
-            raise ConfigError(f"Trainer: n_runners must be at least 1; got {n_runners}")
+        check_numbers(
+            "Trainer",
+            whole=True,
+            optional=True,
+            least=1,
+            n_runners=n_runners,
+            max_rollouts=max_rollouts,
+            concurrency=concurrency,
+        )
         self.max_rollouts = max_rollouts
         self.initial_resources = initial_resources
         self.hooks = _as_list(hooks)
@@ -104,7 +118,7 @@ class Trainer:
             # Options without a type are for the adapter that the algorithm asks for.
             asked_for = Algorithm if self.algorithm is None else self.algorithm
             self.adapter = self._build_adapter(adapter, asked_for.default_adapter)
-        self._runner_spec = runner
+        self._runner = self._plan_runner(runner, concurrency)
 
     def fit(
         self,
@@ -121,7 +135,8 @@ class Trainer:
             val_dataset: Tasks to measure with.
 
         Raises:
-            ConfigError: Something is wrong with the request; nothing was started.
+            ConfigError: Something is wrong with the request, a dataset that is none or that the
+                algorithm does not take included; nothing was started.
             AlgorithmError: The algorithm raised; everything else was stopped.
             RunnerCrashError: Runners died and could not be replaced.
         """
@@ -176,6 +191,9 @@ class Trainer:
                 f"Trainer: the agent must be a LitAgent; got {type(agent).__name__}. "
                 "Decorate your function with @agl.rollout, or subclass agl.LitAgent"
             )
+        _check_dataset("train_dataset", train_dataset)
+        _check_dataset("val_dataset", val_dataset)
+        algorithm.check_datasets(train_dataset, val_dataset)
         if not logging.getLogger("agl").handlers and not logging.getLogger().handlers:
             setup_logging()
         if self.llm_proxy is None and algorithm.needs_gateway:
@@ -206,6 +224,8 @@ class Trainer:
             await self._run_runner(agent, store, worker_id, event)
 
         self.strategy.prepare()
+        if self.strategy.runs_algorithm:
+            asyncio.run(algorithm.clear_leftovers(self.store))
         self.strategy.execute(algorithm_bundle, runner_bundle, self.store)
 
     async def _run_algorithm(
@@ -220,8 +240,10 @@ class Trainer:
             self.llm_proxy.set_store(store)
         if self.initial_resources is not None:
             await store.add_resources(self.initial_resources)
+        # One that its user started goes on running for its user.
+        own = self.llm_proxy is not None and not self.llm_proxy.is_running()
         try:
-            if self.llm_proxy is not None and not self.llm_proxy.is_running():
+            if self.llm_proxy is not None and own:
                 await self.llm_proxy.start()
             if algorithm.is_async():
                 await algorithm.run(train_dataset, val_dataset)  # pyright: ignore[reportGeneralTypeIssues]
@@ -239,7 +261,7 @@ class Trainer:
                     logger.warning(
                         "the budget of the run is spent (%s): it ends with what it has", spent
                     )
-                if self.llm_proxy.is_running():
+                if own and self.llm_proxy.is_running():
                     await self.llm_proxy.stop()
 
     async def _run_runner(
@@ -289,20 +311,40 @@ class Trainer:
             default=default,
         )
 
-    def _build_runner(self) -> Runner[Any]:
-        spec = self._runner_spec
-        if isinstance(spec, Runner):
-            # Runners of one process must not share state.
-            return copy.copy(cast("Runner[Any]", spec))
-        if spec is None:
-            return LitAgentRunner(
-                self.tracer,
-                max_rollouts=self.max_rollouts,
-                on_stuck="raise" if self.strategy.replaces_runners else "continue",
+    def _plan_runner(
+        self, spec: Spec[Runner[Any]], concurrency: int | None
+    ) -> ComponentPlan[Runner[Any]]:
+        """Check now what each runner will be built from, in its process or thread."""
+        defaults = {
+            "tracer": self.tracer,
+            "max_rollouts": self.max_rollouts,
+            "on_stuck": "raise" if self.strategy.replaces_runners else "continue",
+            "concurrency": concurrency,
+        }
+        plan = plan_component(
+            spec,
+            group="agl.runners",
+            expected_type=Runner,
+            default=LitAgentRunner,
+            optional_defaults={
+                name: value for name, value in defaults.items() if value is not None
+            },
+            where="runner",
+        )
+        assert plan is not None
+        chosen = getattr(plan.target, "concurrency", plan.options.get("concurrency"))
+        if concurrency is not None and chosen != concurrency:
+            raise ConfigError(
+                f"Trainer: concurrency is {concurrency}, and the runner given says "
+                f"{chosen or 'nothing of it'}; say it in one place"
             )
-        if not callable(spec):
-            raise AglError(f"runner: expected a Runner, its class or a factory; got {spec!r}")
-        return spec()
+        if inspect.isclass(plan.target):
+            plan.build()  # refuses senseless values here and not in every runner
+        return plan
+
+    def _build_runner(self) -> Runner[Any]:
+        # Runners of one process must not share state; where an instance was given, all are copies.
+        return copy.copy(self._runner.build())
 
 
 def _as_list(hooks: object | Sequence[object] | None) -> list[object]:
@@ -317,6 +359,42 @@ def _one_of(**values: T | None) -> T | None:
     if len(given) > 1:
         raise ConfigError(f"Trainer: {' and '.join(given)} are one setting; give one of them")
     return next(iter(given.values()), None)
+
+
+def _check_dataset(name: str, dataset: object) -> None:
+    """Refuse what can be counted and indexed like a dataset and is none.
+
+    Raises:
+        DatasetError: It is a text, bytes or a mapping, or cannot be counted or indexed.
+    """
+    if isinstance(dataset, str | bytes):
+        raise DatasetError(
+            f"Trainer: {name}={dataset!r}: expected a dataset, a list of tasks say. The tasks of a "
+            "file are agl.datasets.load_dataset(path); an address of a server, as 0.1 took it, is "
+            "none: runners of a store elsewhere are started with AGL_CURRENT_ROLE=runner"
+        )
+    if isinstance(dataset, Mapping):
+        keys = ", ".join(map(repr, list(cast("Mapping[object, object]", dataset))[:5]))
+        raise DatasetError(
+            f"Trainer: {name}: expected a dataset, a list of tasks say; got a "
+            f"{type(dataset).__name__} with the keys {keys}. Give one of its values"  # pyright: ignore
+        )
+    if dataset is None:
+        return
+    kind: Any = type(dataset)
+    if inspect.isclass(dataset) or not (hasattr(kind, "__len__") and hasattr(kind, "__getitem__")):
+        what = f"the class {dataset.__qualname__}" if inspect.isclass(dataset) else repr(dataset)
+        raise DatasetError(
+            f"Trainer: {name}: expected a dataset, a list of tasks say: something with len() and "
+            f"[index]; got {what}. Of a generator or a set, give list(...)"
+        )
+    try:
+        len(cast("Dataset[Any]", dataset))
+    except Exception as error:
+        raise DatasetError(
+            f"Trainer: {name}: its tasks cannot be counted: len() of a {kind.__qualname__} raises "
+            f"{type(error).__name__}: {error}"
+        ) from error
 
 
 def _check_match(adapter: TraceAdapter[Any], trained_agents: str | None) -> None:

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from yarl import URL
 
 from agl import wire
-from agl.errors import AglError, ConfigError, StoreError, StoreUnavailableError
+from agl.errors import AglError, ConfigError, InvalidRecordError, StoreError, StoreUnavailableError
 
 RETRY_DELAYS = (0.1, 0.2, 0.5, 1.0, 2.0, 4.0, *[8.0] * 7)
 """A store that is away for a minute is waited for."""
@@ -308,7 +308,8 @@ def _encode(body: Any) -> bytes:
     try:
         return json.dumps(body, default=_plain, allow_nan=False).encode()
     except (TypeError, ValueError) as error:
-        raise StoreError(f"not JSON, so it cannot be sent to the store: {error}") from None
+        message = f"not JSON, so it cannot be sent to the store: {error}"
+        raise InvalidRecordError(message) from None
 
 
 def _plain(value: Any) -> Any:

@@ -1,6 +1,7 @@
 """What both sides of the store's HTTP interface share: paths, request bodies, errors.
 
-The interface is 0.3's (``/v1/agl``) with additions: ``POST spans/batch`` and ``POST turn``,
+The interface is 0.3's (``/v1/agl``) with additions: ``POST spans/batch``, ``POST turn`` and
+``POST ledger``,
 ``wait_seconds`` when claiming, ``key`` when claiming or starting, ``error`` when an attempt ends,
 ``Idempotency-Key`` on posts, and error answers that name the class of the error.
 """
@@ -20,6 +21,7 @@ from agl.types import (
     AttemptStatus,
     EnqueueRolloutRequest,
     Failure,
+    LedgerPart,
     RolloutConfig,
     RolloutMode,
     RolloutStatus,
@@ -31,7 +33,6 @@ from agl.types import (
 # Words that the store judges, so that a wrong one is the same error over HTTP as it is without.
 RolloutWord = Annotated[str, WithJsonSchema(TypeAdapter(RolloutStatus).json_schema())]
 AttemptWord = Annotated[str, WithJsonSchema(TypeAdapter(AttemptStatus).json_schema())]
-WorkerWord = Annotated[str, WithJsonSchema(TypeAdapter(WorkerStatus).json_schema())]
 OrderWord = Annotated[str, WithJsonSchema(TypeAdapter(SortOrder).json_schema())]
 LogicWord = Annotated[str, WithJsonSchema(TypeAdapter(FilterLogic).json_schema())]
 
@@ -41,10 +42,12 @@ TRACES = "/v1/traces"
 IDEMPOTENCY_KEY = "Idempotency-Key"
 WAIT_ENDED = "AGL-Wait-Ended"
 """Answer header of a long poll: ``done``, or ``early`` when the server cut it short."""
+RETRY_AFTER = {"Retry-After": "1"}
+"""Header of every 503: whoever knows no better waits a second."""
 MAX_WAIT_SECONDS = 60.0
 """Longest that one claiming request is held; clients ask again."""
 MAX_BODY_BYTES = 64 * 1024 * 1024
-FEATURES = ("spans/batch", "turn", "wait_seconds", "idempotency")
+FEATURES = ("spans/batch", "turn", "wait_seconds", "idempotency", "ledger")
 """What ``/health`` lists, so that a client can tell this server from 0.3's."""
 
 
@@ -157,7 +160,7 @@ class Page(Body):
 class RolloutQuery(Page):
     """Filters of rollouts."""
 
-    status_in: list[RolloutWord] | None = None
+    status_in: list[RolloutStatus] | None = None
     rollout_id_in: list[str] | None = None
     rollout_id_contains: str | None = None
     filter_logic: LogicWord = "and"
@@ -186,6 +189,23 @@ class SpanQuery(Page):
     sort_by: str | None = "sequence_id"
 
 
+class LedgerBody(Body):
+    """Accounts of rollouts to keep."""
+
+    parts: list[LedgerPart]
+
+
+class LedgerQuery(Body):
+    """Filters of accounts, and a page of what they leave."""
+
+    rollout_id_in: list[str] | None = None
+    run: str | None = None
+    step: int | None = None
+    lost: bool | None = None
+    limit: int = -1
+    offset: int = 0
+
+
 class ResourcesQuery(Page):
     """Filters of resources."""
 
@@ -196,7 +216,7 @@ class ResourcesQuery(Page):
 class WorkerQuery(Page):
     """Filters of workers."""
 
-    status_in: list[WorkerWord] | None = None
+    status_in: list[WorkerStatus] | None = None
     worker_id_contains: str | None = None
     filter_logic: LogicWord = "and"
 
@@ -256,6 +276,8 @@ def status_of(error: errors.AglError) -> int:
             return 404
         case errors.InvalidTransitionError():
             return 409
+        case errors.NotSupportedError():
+            return 501
         case errors.StoreUnavailableError():
             return 503
         case _:
@@ -280,6 +302,8 @@ def error_of(status: int, answer: Any, where: str) -> errors.AglError:
             f"{where}: the token was refused; set AGL_SERVER_TOKEN, or pass token=..., to the one "
             f"that the server was started with"
         )
+    if status in (413, 422):
+        return errors.InvalidRecordError(f"{where}: HTTP {status} {name}: {_sentence(detail)}")
     # How 0.3 answers: an unknown id where it had to answer with a record, and a bad page.
     if status == 500 and name == "ResponseValidationError":
         return errors.UnknownRecordError(f"{where}: {detail}")

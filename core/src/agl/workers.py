@@ -1,6 +1,23 @@
-"""The life cycle that tracers and runners share."""
+"""The life cycle that tracers and runners share, and what runners are called."""
 
+import os
+import socket
 from typing import Any
+
+
+def worker_name(worker_id: int, pid: int | None = None) -> str:
+    """The id of a runner in the store, unique across hosts and processes.
+
+    Args:
+        worker_id: Its number within its process or strategy.
+        pid: Its process; None is this one.
+    """
+    return f"{socket.gethostname()}-{os.getpid() if pid is None else pid}-{worker_id}"
+
+
+def process_of(name: str) -> str:
+    """What the names of all runners of a process have in common; see ``worker_name``."""
+    return name.rpartition("-")[0]
 
 
 class ParallelWorkerBase:

@@ -18,10 +18,10 @@ Store = agl.InMemoryLightningStore
 # --- many at once
 
 
-async def test_coroutines_run_at_once_and_plain_functions_one_at_a_time(
-    run_all: Any, memory_store: Store
+async def test_rollouts_run_one_at_a_time_unless_more_are_asked_for(
+    run_all: Any, memory_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now, most, enough = 0, 0, 64
+    now, most, enough = 0, 0, 1
     are_enough = asyncio.Event()
 
     @agl.rollout
@@ -41,11 +41,17 @@ async def test_coroutines_run_at_once_and_plain_functions_one_at_a_time(
         time.sleep(0.01)
         now -= 1
 
-    await run_all(coroutine, memory_store, list(range(70)))
+    await run_all(coroutine, memory_store, list(range(3)))
+    assert most == 1
+    most, enough = 0, 64
+    are_enough = asyncio.Event()
+    await run_all(coroutine, memory_store, list(range(70)), concurrency=64)
     assert most == 64
     most, enough = 0, 3
     are_enough = asyncio.Event()
-    await run_all(coroutine, memory_store, list(range(7)), concurrency=3)
+    with monkeypatch.context() as patch:
+        patch.setenv("AGL_CONCURRENCY", "3")
+        await run_all(coroutine, memory_store, list(range(7)))
     assert most == 3
     most = 0
     await run_all(plain, memory_store, list(range(5)))
@@ -67,7 +73,7 @@ async def test_rewards_of_rollouts_at_once_go_to_their_own(
             await asyncio.to_thread(agl.emit_message, str(task))
         return task
 
-    for rollout in await run_all(agent, memory_store, list(range(50))):
+    for rollout in await run_all(agent, memory_store, list(range(50)), concurrency=50):
         spans = await memory_store.query_spans(rollout.rollout_id)
         assert [agl.get_reward_value(s) for s in spans] == [
             rollout.input / 2,
@@ -149,7 +155,7 @@ async def test_stop_event_lets_what_runs_finish_and_then_cancels_it(
         return 1.0
 
     event = agl.ThreadingEvent()
-    runner = agl.LitAgentRunner(agl.OtelTracer(), grace_seconds=1.5)
+    runner = agl.LitAgentRunner(agl.OtelTracer(), grace_seconds=1.5, concurrency=2)
     await memory_store.enqueue_rollout(0.3)
     await memory_store.enqueue_rollout(30)
     with runner.run_context(agent=agent, store=memory_store):
@@ -184,7 +190,7 @@ async def test_cancelled_runner_records_what_ran_and_loses_no_claim(
         started.set()
         await asyncio.sleep(30)
 
-    store, runner = SlowToAnswer(), agl.LitAgentRunner(agl.OtelTracer())
+    store, runner = SlowToAnswer(), agl.LitAgentRunner(agl.OtelTracer(), concurrency=2)
     await store.enqueue_rollout("runs")
     await store.enqueue_rollout("claimed")
     with runner.run_context(agent=agent, store=store):
@@ -232,11 +238,26 @@ async def test_store_that_cannot_wait_is_not_asked_all_the_time(memory_store: St
         ({"concurrency": 0}, "concurrency=0"),
         ({"poll_interval": 0}, "poll_interval=0"),
         ({"heartbeat_interval": -1}, "heartbeat_interval=-1"),
+        ({"blocked_seconds": 0}, "blocked_seconds=0"),
     ],
 )
 def test_senseless_options_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         agl.LitAgentRunner(agl.OtelTracer(), **options)
+
+
+@pytest.mark.parametrize("value", ["0", "-2", "many"])
+def test_a_wrong_variable_is_named_and_an_option_goes_before_it(
+    value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGL_CONCURRENCY", value)
+    expected = f"AGL_CONCURRENCY='{value}': expected a whole number, at least 1"
+    with pytest.raises(ConfigError, match=expected):
+        agl.LitAgentRunner(agl.OtelTracer())
+    with pytest.raises(ConfigError, match=expected):
+        agl.Trainer(strategy="shm")
+    assert agl.LitAgentRunner(agl.OtelTracer(), concurrency=2).concurrency == 2
+    agl.Trainer(strategy="shm", concurrency=2)
 
 
 def test_gpus_are_read_from_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

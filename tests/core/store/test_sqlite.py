@@ -1,6 +1,8 @@
 import asyncio
 import contextlib
+import json
 import os
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -10,10 +12,17 @@ from typing import Any
 
 import pytest
 
-from agl.errors import ConfigError, StoreError, StoreUnavailableError, UnknownRecordError
+from agl.errors import (
+    ConfigError,
+    StoreDiskError,
+    StoreError,
+    StoreUnavailableError,
+    UnknownRecordError,
+)
 from agl.store import sqlite_file, sqlite_writer
+from agl.store.patience import PATIENCE_SECONDS
 from agl.store.sqlite import SqliteLightningStore
-from agl.types import EnqueueRolloutRequest, PromptTemplate, RolloutConfig, Span
+from agl.types import EnqueueRolloutRequest, LedgerPart, PromptTemplate, RolloutConfig, Span
 
 
 def span_of(rollout, **attributes):
@@ -231,19 +240,198 @@ async def test_failing_operation_fails_alone(path):
     await store.close()
 
 
-async def test_full_disk_is_reported_and_the_store_goes_on(path):
-    store = SqliteLightningStore(path)
-    await store.enqueue_rollout("before")
+def fill(store):
+    """Let the file grow no further; returns what makes space again."""
     connection = store._parts.writer.connection
     pages = connection.execute("PRAGMA page_count").fetchone()[0]
     connection.execute(f"PRAGMA max_page_count={pages}")
-    with pytest.raises(StoreError, match="nothing of this call was stored") as caught:
+    return lambda: connection.execute("PRAGMA max_page_count=1000000")
+
+
+async def until_failing(store):
+    async with asyncio.timeout(20):
+        while store._parts.writer.failing is None:  # noqa: ASYNC110 (another thread says so)
+            await asyncio.sleep(0.005)
+
+
+async def test_full_disk_is_reported_and_the_store_goes_on(path):
+    PATIENCE_SECONDS.set(0.2)
+    store = SqliteLightningStore(path)
+    await store.enqueue_rollout("before")
+    make_space = fill(store)
+    with pytest.raises(StoreDiskError, match="full; nothing of this call was stored") as caught:
         await store.enqueue_rollout("x" * 1_000_000)
     assert str(path) in str(caught.value)
     assert (await store.query_rollouts()).total == 1
-    connection.execute("PRAGMA max_page_count=1000000")
+    make_space()
     await store.enqueue_rollout("after")
     assert [one.input for one in await store.query_rollouts()] == ["before", "after"]
+    await store.close()
+
+
+async def test_full_disk_for_one_call_leaves_its_neighbours_alone(path):
+    PATIENCE_SECONDS.set(0.0)
+    store = SqliteLightningStore(path)
+    await store.enqueue_rollout("before")
+    fill(store)
+    results = await asyncio.gather(
+        store.enqueue_rollout("one"),
+        store.enqueue_rollout("x" * 1_000_000),
+        store.start_attempt("ro-none"),
+        store.enqueue_rollout("two"),
+        return_exceptions=True,
+    )
+    assert isinstance(results[1], StoreDiskError)
+    assert isinstance(results[2], UnknownRecordError)
+    assert [one.input for one in await store.query_rollouts()] == ["before", "one", "two"]
+    claimed = await store.dequeue_many_rollouts(limit=9)
+    assert [one.input for one in claimed] == ["before", "one", "two"]
+    await store.close()
+
+
+async def test_call_waits_for_space_on_the_disk(path):
+    store = SqliteLightningStore(path)
+    await store.check_health()
+    make_space = fill(store)
+    big = EnqueueRolloutRequest(input="x" * 1_000_000)
+    waiting = asyncio.create_task(store.enqueue_many_rollouts([big]))
+    await until_failing(store)
+    assert not waiting.done()
+    make_space()
+    await waiting
+    await store.check_health()
+    assert (await store.query_rollouts()).total == 1
+    await store.close()
+
+
+async def test_store_is_not_well_until_something_can_be_written_again(path):
+    PATIENCE_SECONDS.set(0.0)
+    store = SqliteLightningStore(path)
+    make_space = fill(store)
+    with pytest.raises(StoreDiskError):
+        await store.enqueue_rollout("x" * 1_000_000)
+    connection = store._parts.writer.connection
+    connection.execute("PRAGMA query_only=ON")  # now not even little can be written
+    with pytest.raises(StoreDiskError, match="readonly"):
+        await store.check_health()
+    connection.execute("PRAGMA query_only=OFF")
+    make_space()
+    await store.check_health()
+    assert store._parts.writer.failing is None
+    await store.close()
+
+
+async def test_claim_that_a_failing_disk_refused_is_free_for_the_next(path):
+    PATIENCE_SECONDS.set(0.0)
+    store = SqliteLightningStore(path)
+    rollout = await store.enqueue_rollout("task")
+    connection = store._parts.writer.connection
+    connection.execute("PRAGMA query_only=ON")
+    with pytest.raises(StoreDiskError):
+        await store.dequeue_rollout("w")
+    connection.execute("PRAGMA query_only=OFF")
+    claimed = await store.dequeue_rollout("w")
+    assert claimed.rollout_id == rollout.rollout_id
+    assert claimed.attempt.sequence_id == 1
+    await store.close()
+
+
+# --- the file belongs to one owner, and stays where it is
+
+
+def move_away(file, replaced):
+    file.rename(file.parent / "elsewhere")
+    if replaced:
+        file.write_bytes(b"something else")
+
+
+def content_of(file):
+    return file.read_bytes() if file.exists() else None
+
+
+@pytest.mark.parametrize("which", ["", "-wal"])
+@pytest.mark.parametrize("replaced", [False, True])
+async def test_file_that_goes_is_noticed(path, which, replaced):
+    store = SqliteLightningStore(path)
+    await store.enqueue_rollout("before")
+    gone = Path(f"{path}{which}")
+    move_away(gone, replaced)
+    happened = "replaced by another file" if replaced else "deleted"
+    for call in (store.check_health(), store.enqueue_rollout("after"), store.query_rollouts()):
+        with pytest.raises(StoreUnavailableError, match=f"{gone.name}' was {happened}") as caught:
+            await call
+        assert not isinstance(caught.value, StoreDiskError)  # asking again would not help
+    await store.close()
+    if not which:
+        assert content_of(gone) == (b"something else" if replaced else None)
+
+
+def by_symlink(path):
+    (path.parent / "sub").mkdir()
+    other = path.parent / "sub" / "other.db"
+    other.symlink_to(path)
+    return other
+
+
+def by_hard_link(path):
+    other = path.parent / "other.db"
+    other.hardlink_to(path)
+    return other
+
+
+def without_lock(path):
+    Path(f"{path}.lock").unlink()
+    return path
+
+
+OWNER = (
+    "import sys; from agl.store.sqlite import SqliteLightningStore\n"
+    "store = SqliteLightningStore(sys.argv[1]); print('open', flush=True); sys.stdin.read()"
+)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs locks that belong to an open file")
+@pytest.mark.parametrize("other_name", [by_symlink, by_hard_link, without_lock])
+def test_second_owner_is_refused_by_every_name(path, other_name):
+    with subprocess.Popen(
+        [sys.executable, "-c", OWNER, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"open\n"
+        refused(other_name(path), "in use by (another )?process|hard links")
+        process.kill()
+
+
+@pytest.mark.parametrize("other_name", [by_symlink, by_hard_link, without_lock])
+async def test_second_owner_in_the_same_process_is_refused_by_every_name(path, other_name):
+    store = SqliteLightningStore(path)
+    refused(other_name(path), f"in use by process {os.getpid()}")
+    await store.enqueue_rollout("task")
+    await store.close()
+
+
+async def test_file_with_two_names_is_refused(path):
+    await SqliteLightningStore(path).close()
+    other = by_hard_link(path)
+    refused(other, "2 names")
+    other.unlink()
+    await SqliteLightningStore(path).close()
+
+
+async def test_lock_of_the_next_owner_is_left_alone(path):
+    store = SqliteLightningStore(path)
+    lock = Path(f"{path}.lock")
+    move_away(lock, replaced=True)
+    await store.close()
+    assert content_of(lock) == b"something else"
+
+
+async def test_store_stays_where_it_is_when_the_process_goes_elsewhere(path, monkeypatch):
+    monkeypatch.chdir(path.parent)
+    store = SqliteLightningStore(path.name)
+    monkeypatch.chdir("/")
+    await store.enqueue_rollout("task")
+    assert (await store.query_rollouts()).total == 1
     await store.close()
 
 
@@ -476,4 +664,93 @@ async def test_forked_process_is_told_to_use_http(path, tmp_path):
     await asyncio.to_thread(os.waitpid, pid, 0)
     assert "LightningStoreClient" in answer.read_text()
     await store.enqueue_rollout("still works here")
+    await store.close()
+
+
+LEAVES_A_CHILD = """
+import os, sys, time
+from agl.store.sqlite import SqliteLightningStore
+
+store = SqliteLightningStore(sys.argv[1])
+if (child := os.fork()) == 0:
+    os.write(1, b"forked\\n")  # whole, and not as print does, in two parts
+    time.sleep(100)
+os.write(1, f"{child}\\n".encode())
+sys.stdin.read()
+os._exit(0)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_forked_process_that_outlives_the_owner_does_not_hold_the_store(path):
+    with subprocess.Popen(
+        [sys.executable, "-c", LEAVES_A_CHILD, path],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as owner:
+        lines = {owner.stdout.readline().strip() for _ in range(2)}
+        child = int(next(iter(lines - {"forked"})))
+        try:
+            refused(path, f"in use by process {owner.pid}")
+            owner.stdin.close()
+            owner.wait()
+            asyncio.run(SqliteLightningStore(path).close())
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there, an open file cannot be locked twice")
+def test_message_names_no_process_that_has_ended(path):
+    import fcntl
+
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    with Path(f"{path}.lock").open("w") as held:
+        held.write(str(ended.pid))
+        held.flush()
+        fcntl.flock(held, fcntl.LOCK_EX)
+        refused(path, f"in use by another process: not the one that locked it \\({ended.pid}\\)")
+
+
+async def test_accounts_that_an_older_version_kept_as_spans_are_taken_over(path):
+    old_file(path, OLD_SCHEMAS[-1])
+    kept = {"rollout_id": "ro-2aaaaaaaa", "step": 3, "mode": "train", "algorithm": "grpo"}
+    kept["items"] = [{"kind": "rollout", "rollout_id": "ro-2aaaaaaaa"}]
+    never = {"group": 1, "ledger": {"rollout_id": "ro-1aaaaaaaa", "step": 3}}
+    texts = [json.dumps(kept), "{", "7"]
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        for number, text in enumerate(texts):
+            body = {"attributes": {"agentlightning.ledger.part": text}}
+            connection.execute(
+                "INSERT INTO span (a, sequence_id, span_id, trace_id, name, body)"
+                "VALUES (1, ?, ?, 't', 'agentlightning.ledger', ?)",
+                (number, str(number), json.dumps(body)),
+            )
+        connection.execute("UPDATE rollout SET metadata = ? WHERE n = 1", (json.dumps(never),))
+        connection.commit()
+    store = SqliteLightningStore(path)
+    parts = list(await store.query_ledger_parts())
+    assert [(part.rollout_id, part.step, part.algorithm, part.problem) for part in parts] == [
+        ("ro-1aaaaaaaa", 3, None, ""),
+        ("ro-2aaaaaaaa", 3, "grpo", ""),
+    ]
+    assert parts[1].items[0].kind == "rollout"
+    assert not await store.query_spans("ro-2aaaaaaaa")
+    await store.close()
+
+
+async def test_account_that_cannot_be_read_says_so_and_spares_the_others(path):
+    store = SqliteLightningStore(path)
+    for number in range(3):
+        rollout = await store.enqueue_rollout(number)
+        await store.add_ledger_parts([LedgerPart(rollout_id=rollout.rollout_id, step=number)])
+    await store.close()
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("UPDATE ledger_part SET body = '{' WHERE step = 0")
+        connection.execute("""UPDATE ledger_part SET body = '{"items": 7}' WHERE step = 1""")
+        connection.commit()
+    store = SqliteLightningStore(path)
+    parts = list(await store.query_ledger_parts())
+    assert [(part.step, bool(part.problem)) for part in parts] == [(0, True), (1, True), (2, False)]
     await store.close()

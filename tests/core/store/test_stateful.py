@@ -17,8 +17,13 @@ OPEN = {"preparing", "running"}
 
 
 class ModelAttempt:
-    def __init__(self, attempt_id):
+    def __init__(self, attempt_id, first):
         self.attempt_id, self.status, self.spans = attempt_id, "preparing", []
+        self.first = first
+
+    @property
+    def next(self):
+        return self.first + len(self.spans)
 
 
 class ModelRollout:
@@ -38,7 +43,9 @@ class Model:
 
     def begin(self, rollout_id, attempt_id):
         self.move(rollout_id, "preparing")
-        self.rollouts[rollout_id].attempts.append(ModelAttempt(attempt_id))
+        attempts = self.rollouts[rollout_id].attempts
+        first = max((one.next for one in attempts), default=1)
+        attempts.append(ModelAttempt(attempt_id, first))
 
     def move(self, rollout_id, status):
         rollout = self.rollouts[rollout_id]
@@ -236,7 +243,7 @@ class StoreMachine(RuleBasedStateMachine):
                 spans = self.run(self.store.query_spans(rollout_id, attempt.attempt_id))
                 assert [one.span_id for one in spans] == attempt.spans
                 numbers = [one.sequence_id for one in spans]
-                assert numbers == list(range(1, len(numbers) + 1))
+                assert numbers == list(range(attempt.first, attempt.next))
         self.run(self.store.close())
         self.loop.run_until_complete(self.loop.shutdown_default_executor())
         self.loop.close()

@@ -1,13 +1,18 @@
+import asyncio
 import inspect
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from agl.errors import StoreUnavailableError
+from agl.client import LightningStoreClient
+from agl.errors import NotSupportedError, StoreUnavailableError
 from agl.server import LightningStoreServer
-from agl.store.base import LightningStore
+from agl.store.base import UNSET, LightningStore
 from agl.store.forwarding import ForwardingStore
 from agl.store.memory import InMemoryLightningStore
 from agl.store.threaded import LightningStoreThreaded
+from agl.types import Worker
 
 
 class LoopBoundStore(InMemoryLightningStore):
@@ -40,3 +45,66 @@ async def test_errors_come_through():
     with pytest.raises(ValueError, match="ro-none"):
         await store.start_attempt("ro-none")
     await store.close()
+
+
+class Counter(LightningStore):
+    """A store as one wrote them for 0.3: a few methods, and nothing said about threads."""
+
+    def __init__(self):
+        self.workers, self.num_inside, self.most_inside = {}, 0, 0
+
+    async def update_worker(self, worker_id, heartbeat_stats=UNSET):
+        self.num_inside += 1
+        self.most_inside = max(self.most_inside, self.num_inside)
+        count = self.workers.get(worker_id, 0)
+        await asyncio.sleep(0.001)
+        self.workers[worker_id] = count + 1
+        self.num_inside -= 1
+        return Worker(worker_id=worker_id)
+
+    async def dequeue_many_rollouts(self, *, limit=1, worker_id=None):
+        return []
+
+
+@pytest.mark.parametrize("serve", [False, True])
+async def test_store_that_says_nothing_gets_one_call_at_a_time(serve):
+    inner = Counter()
+    assert not any(inner.capabilities.values())
+    store = LightningStoreServer(inner, port=0) if serve else LightningStoreThreaded(inner)
+
+    async def work():
+        await asyncio.gather(*(store.update_worker("w") for _ in range(5)))
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: asyncio.run(work()), range(8)))
+    assert (inner.workers, inner.most_inside) == ({"w": 40}, 1)
+    await store.close()
+
+
+async def test_call_that_waits_for_work_holds_up_nobody():
+    store = LightningStoreThreaded(Counter())
+    begin = time.monotonic()
+    waiting = asyncio.create_task(store.dequeue_rollout(wait_seconds=0.5))
+    ending = asyncio.create_task(store.turn(limit=1, wait_seconds=0.5))
+    await store.update_worker("w")
+    assert not waiting.done()
+    assert not ending.done()
+    assert await waiting is None
+    assert (await ending).claimed == []
+    assert time.monotonic() - begin >= 0.5
+    await store.close()
+
+
+async def test_method_that_a_store_lacks_says_so_when_it_is_called():
+    store = Counter()
+    assert await store.statistics() == {"name": "Counter"}
+    assert (await store.turn(limit=1, worker_id="w")).claimed == []
+    with pytest.raises(NotSupportedError, match=r"Counter has no enqueue_many_rollouts\(\)"):
+        await store.enqueue_rollout("task")
+    server = LightningStoreServer(store, port=0)
+    await server.start()
+    client = LightningStoreClient(server.endpoint)
+    with pytest.raises(NotImplementedError, match=r"Counter has no query_spans\(\)"):
+        await client.query_spans("ro-1")
+    await client.close()
+    await server.close()

@@ -36,6 +36,21 @@ async def good(task, llm: agl.LLM) -> float:
     return 0.5
 
 @agl.rollout
+async def has_a_global_address(task, llm: agl.LLM) -> float:
+    import asyncio, os
+    os.environ["DOCTOR_BASE_URL"] = llm.endpoint
+    await asyncio.sleep(0.3)
+    await ask(agl.LLM(endpoint=os.environ["DOCTOR_BASE_URL"], model=llm.model), task["q"])
+    return 1.0
+
+@agl.rollout
+async def slow(task, llm: agl.LLM) -> float:
+    import asyncio
+    await asyncio.sleep(0.3)
+    await ask(llm, task["q"])
+    return 1.0
+
+@agl.rollout
 async def no_reward(task, llm: agl.LLM) -> None:
     await ask(llm)
 
@@ -46,6 +61,12 @@ async def raises(task, llm: agl.LLM) -> float:
 
 @agl.rollout
 async def never_asks(task, llm: agl.LLM) -> float:
+    return 1.0
+
+@agl.rollout
+async def keeps_the_bare_address(task, llm: agl.LLM) -> float:
+    bare = llm.endpoint.split("/rollout/")[0] + "/v1"
+    await ask(agl.LLM(endpoint=bare, model=llm.model), task["q"])
     return 1.0
 
 @agl.rollout
@@ -99,6 +120,16 @@ class Serves(agl.Algorithm):
             for task in train_dataset:
                 rollout = await store.enqueue_rollout(task, mode="train")
                 await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
+
+class QueuesAll(Serves):
+    async def run(self, train_dataset=None, val_dataset=None):
+        import asyncio
+        serving = asyncio.create_task(super().run(train_dataset, val_dataset))
+        while await self.get_store().get_latest_resources() is None:
+            await asyncio.sleep(0.01)
+        for task in train_dataset[1:]:
+            await self.get_store().enqueue_rollout(task, mode="train")
+        await serving
 
 class Prompts(Serves):
     default_adapter = "messages"
@@ -252,6 +283,13 @@ def test_with_a_chat_template_text_has_grade_b(doctor: Doctor, tmp_path: Path) -
             "base_url=llm.endpoint",
         ),
         (
+            ["agent=doctor_agents:keeps_the_bare_address"],
+            "no_calls",
+            "error",
+            "5 came to the gateway at an address that is no rollout's",
+            "base_url=llm.endpoint",
+        ),
+        (
             ["agent=doctor_agents:wants_a_prompt"],
             "attempt_failed",
             "error",
@@ -281,7 +319,7 @@ def test_with_a_chat_template_text_has_grade_b(doctor: Doctor, tmp_path: Path) -
         ),
         (
             ["agent=doctor_agents:swallows_an_error"],
-            "model_error",
+            "infrastructure",
             "error",
             "the backend answered 500",
             "agl spans",
@@ -385,3 +423,22 @@ def test_the_text_shows_calls_findings_and_verdict(
 def test_every_reason_and_boundary_has_a_fix() -> None:
     assert set(FIXES) == set(get_args(ExclusionReason))
     assert set(FAILURE_FIXES) == set(get_args(Failure.model_fields["boundary"].annotation))
+
+
+@pytest.mark.parametrize(("concurrency", "level", "code"), [(1, "warning", 0), (8, "error", 1)])
+def test_calls_that_mix_at_once_are_found(
+    doctor: Doctor, concurrency: int, level: str, code: int
+) -> None:
+    given = ["agent=doctor_agents:has_a_global_address", f"concurrency={concurrency}"]
+    exit_code, diagnosis = doctor(*given, "algorithm.type=doctor_agents:QueuesAll")
+    assert codes(diagnosis) == {"calls_mix": level}
+    assert "their calls mix" in diagnosis["at_once"]
+    assert "base_url=llm.endpoint" in diagnosis["findings"][0]["fix"]
+    assert exit_code == code
+
+
+def test_calls_that_keep_apart_at_once_are_said_to(doctor: Doctor) -> None:
+    given = ["agent=doctor_agents:slow", "concurrency=8"]
+    code, diagnosis = doctor(*given, "algorithm.type=doctor_agents:QueuesAll")
+    assert (code, codes(diagnosis)) == (0, {})
+    assert diagnosis["at_once"] == "4 rollouts, and each has its own calls"

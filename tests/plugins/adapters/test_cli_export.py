@@ -552,3 +552,18 @@ def test_an_otlp_file_with_a_broken_span_is_refused_and_nothing_is_written(agl: 
     assert "traces.jsonl, line 1: span" in err
     assert "needs a trace id of 16 bytes and a span id of 8" in err
     assert asyncio.run(read_store()) == ([], {}, [])
+
+
+@pytest.mark.parametrize("unit", [1, 1e3, 1e6, 1e9])
+def test_times_are_read_in_their_unit_and_the_start_is_kept(agl: Agl, unit: float) -> None:
+    begun, ended = 1763800000.5 * unit, 1763800002 * unit
+    call = {"messages": [{"role": "user", "content": "2+2?"}], "response": "4"}
+    call |= {"start_time": begun, "end_time": ended}
+    rollout = {"id": "a", "input": "2+2?", "calls": [call], "startTime": begun}
+    assert agl("import", write("run.json", {"rollouts": [rollout]}), "--path", "s.db")[0] == 0
+
+    (stored,), spans, _ = asyncio.run(read_store())
+    (span,) = spans[stored.rollout_id]
+    assert (span.start_time, span.end_time) == (1763800000.5, 1763800002)
+    origin = stored.metadata["imported"]
+    assert origin == {"id": "a", "from": "run.json", "start_time": 1763800000.5}

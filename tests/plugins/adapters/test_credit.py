@@ -4,7 +4,7 @@ import pytest
 
 import agl
 from agl.advantages import sibling_advantages
-from agl.errors import AdapterError, ConfigError
+from agl.errors import ConfigError
 from agl.types import Credit, StepCredit, TrainingRow
 from agl.utils.otel import make_link_attributes
 from agl_adapters import TraceToRows
@@ -72,13 +72,21 @@ def test_a_linked_reward_goes_to_its_call_whenever_it_comes(trace):
     assert excluded_rewards(trace, "per_call") == {lost.span_id: "unused_reward"}
 
 
-def test_a_broken_link_is_an_error(trace):
+def test_a_broken_link_makes_its_reward_malformed(trace):
     trace.gateway([1], [2])
     trace.reward(1.0)
+    trace.gateway([3], [4])
     broken = {"agentlightning.link.0.key_match": "span_id", "agentlightning.reward.0.value": 1.0}
-    trace.span("agentlightning.annotation", broken)
-    with pytest.raises(AdapterError, match="needs both key_match and value_match"):
-        rewards(trace, "per_call")
+    reward = trace.span("agentlightning.annotation", broken)
+    assert rewards(trace, "per_call") == [1.0, None]
+    assert excluded_rewards(trace, "per_call") == {reward.span_id: "malformed"}
+    (excluded,) = [
+        e for e in TraceToRows(credit="per_call").adapt(trace.spans).ledger.exclusions if e.credit
+    ]
+    assert excluded.reason == "malformed"
+    assert "needs both key_match and value_match" in excluded.detail
+    # What algorithms count as the rollout's reward agrees.
+    assert agl.find_final_reward(trace.spans) is None
 
 
 def test_a_call_that_is_not_trained_keeps_its_reward_from_others(trace):
@@ -90,20 +98,44 @@ def test_a_call_that_is_not_trained_keeps_its_reward_from_others(trace):
     assert result.ledger.reasons() == {"no_reward": 1, "no_logprobs": 1}
 
 
-def test_a_reward_of_an_open_span_belongs_to_the_call_that_began_before_it(trace):
-    trace.gateway([1], [2], start_time=100.0, end_time=100.52)
-    trace.reward(1.0, start_time=100.5)
-    trace.gateway([3], [4], start_time=100.51, end_time=100.53)
-    # The gateway closed the first span 20 ms after the agent had read the answer.
-    assert rewards(trace, "per_call") == [1.0, None]
+@pytest.mark.parametrize("skew", [0.0, -5.0, 5.0, None])
+@pytest.mark.parametrize("credit", ["per_call", {"type": "discounted", "gamma": 0.0}])
+def test_rewards_are_matched_by_number_whatever_the_clocks_say(trace, credit, skew):
+    for number in range(2):
+        start = None if skew is None else 100.0 + 2 * number + skew
+        trace.gateway([number + 1], [number + 5])
+        times = {"start_time": start, "end_time": start and start + 1}
+        trace.spans[-1] = trace.spans[-1].model_copy(update=times)
+        trace.reward(number + 1.0, start_time=101.5 + 2 * number, end_time=101.5 + 2 * number)
+    assert rewards(trace, credit) == [1.0, 2.0]
+    assert excluded_rewards(trace, credit) == {}
 
 
-def test_without_times_numbers_decide(trace):
+@pytest.mark.parametrize(
+    "value", ["abc", "NaN", "0.5", [1.0], float("nan"), float("inf"), 1.7e308, -2e12]
+)
+@pytest.mark.parametrize("credit", ["final", "per_call", "per_agent", "discounted", "stepwise"])
+def test_a_reward_that_cannot_be_read_is_malformed_and_trains_nothing(trace, credit, value):
     trace.gateway([1], [2])
-    trace.reward(1.0)
+    bad = {"agentlightning.reward.0.name": "primary", "agentlightning.reward.0.value": value}
+    reward = trace.span("agentlightning.annotation", bad)
+    result = TraceToRows(credit=credit).adapt(trace.spans)
+    assert result.rows == []
+    assert result.ledger.reasons() == result.ledger.reasons("reward") == {"malformed": 1}
+    result.ledger.check()
+    assert agl.find_final_reward(trace.spans) is None
+    assert agl.emitter.reward_problem(reward)
+
+
+def test_an_unreadable_reward_does_no_harm_to_a_later_one(trace):
+    trace.gateway([1], [2])
+    trace.span("agentlightning.annotation", {"agentlightning.reward.0.value": "abc"})
     trace.gateway([3], [4])
-    trace.spans[1] = trace.spans[1].model_copy(update={"start_time": None})
-    assert rewards(trace, "per_call") == [1.0, None]
+    trace.reward(0.5)
+    assert rewards(trace, "final") == [0.5, 0.5]
+    assert rewards(trace, "per_call") == [None, 0.5]
+    assert rewards(trace, "discounted") == [None, 0.5]
+    assert agl.find_final_reward(trace.spans) == 0.5
 
 
 def two_agents(trace) -> None:

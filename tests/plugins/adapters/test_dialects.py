@@ -1,7 +1,7 @@
 """Weave's calls of the Responses API and of Anthropic's Messages, as real ones came (0.54)."""
 
 from agl.types import TraceStatus
-from agl.utils.otel import flatten_attributes
+from agl.utils.attributes import to_attributes
 from agl_adapters.sources import read_call
 
 ASKED = {"role": "user", "content": "Where is it?"}
@@ -29,7 +29,7 @@ def operation(given: dict, output: dict | None) -> dict:
     nested = {"agentlightning.operation.input": given}
     if output is not None:
         nested["agentlightning.operation.output"] = output
-    return {"weave.kind": "llm", **flatten_attributes(nested)}
+    return {"weave.kind": "llm", **to_attributes(nested)}
 
 
 RESPONSES = {

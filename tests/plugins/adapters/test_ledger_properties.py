@@ -5,7 +5,6 @@ import random
 from hypothesis import given, settings, strategies as st
 
 from agl.advantages import sibling_advantages
-from agl.semconv import AGL_LEDGER
 from agl.types import Attempt, Ledger, TraceStatus
 from agl_adapters import TraceToRows
 
@@ -74,7 +73,7 @@ def write(new_trace, specs: list[dict], written: dict) -> list:
         elif kind == "unknown":
             trace.span("invoke", {"llm.vendor": "x"}, **where)
         else:
-            trace.span(AGL_LEDGER, {"agentlightning.ledger.part": "{}"}, **where)
+            trace.span("agentlightning.ledger", {"agentlightning.ledger.part": "{}"}, **where)
     return [span for trace in traces for span in trace.spans]
 
 

@@ -49,8 +49,32 @@ def test_a_prompt_that_goes_another_way_begins_a_row_and_says_where(trace) -> No
     trace.gateway([1, 2], [7])
     trace.reward(1.0)
     _, second, third = settled(TraceToRows().adapt(trace.spans)).rows
-    assert second.row_break == RowBreak(position=2, expected=[3, 4, 5], got=[9, 9])
-    assert third.row_break == RowBreak(position=2, expected=[9, 9, 7], got=[])
+    assert second.row_break == RowBreak(
+        call_id=trace.spans[0].span_id, position=2, expected=[3, 4, 5], got=[9, 9]
+    )
+    assert third.row_break == RowBreak(
+        call_id=trace.spans[1].span_id, position=2, expected=[9, 9, 7], got=[]
+    )
+
+
+def test_a_call_continues_the_longest_row_that_its_prompt_begins_with(trace) -> None:
+    trace.gateway([1, 2, 3], [4])  # one agent
+    trace.gateway([7, 8], [9])  # another; nobody says who is who
+    trace.gateway([1, 2, 3, 4, 5], [6])
+    trace.gateway([7, 8, 9], [1])
+    trace.gateway([1, 2, 3, 4, 5, 7], [8])
+    trace.reward(1.0)
+    rows = settled(TraceToRows().adapt(trace.spans)).rows
+    assert [row.token_ids for row in rows] == [
+        [1, 2, 3, 4, 5, 6],
+        [7, 8, 9, 1],
+        [1, 2, 3, 4, 5, 7, 8],
+    ]
+    one, two, branch = rows
+    # The second agent shares no token with the first: there is nothing that it could continue.
+    assert (one.row_break, two.row_break) == (None, None)
+    third = trace.spans[2].span_id
+    assert branch.row_break == RowBreak(call_id=third, position=5, expected=[6], got=[7])
 
 
 def test_agents_have_rows_of_their_own(trace) -> None:
@@ -249,3 +273,13 @@ def test_what_the_agent_says_selects_calls_where_no_adapter_is_given() -> None:
     trainer = agl.Trainer(algorithm=Reading(), strategy="shm")
     trainer.fit(Two(trained_agents="write|check"), [1])
     assert found == ["write|check"]
+
+
+@pytest.mark.parametrize("wrong", [1e300, -1e300, 0.2, -2e4, float("nan"), float("inf")])
+def test_log_probabilities_that_no_model_gives_are_malformed(trace, wrong: float) -> None:
+    for logprobs in ([-0.5, wrong], [wrong, -0.5], [1e300, -1e300], [0.05, -9999.0]):
+        trace.gateway([1], [2, 3], logprobs=logprobs)
+    trace.reward(1.0)
+    result = TraceToRows().adapt(trace.spans)
+    assert [row.logprobs for row in result.rows] == [[0.0, 0.05, -9999.0]]
+    assert result.ledger.reasons() == {"malformed": 3}

@@ -1,16 +1,22 @@
 import asyncio
 import json
 import logging
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from openai import AsyncOpenAI
 
 import agl
+from agl.emitter import reward_attributes
 from agl.errors import AlgorithmError, ConfigError
+from agl.semconv import AGL_ANNOTATION
 from agl.testing.echo_llm import EchoLLM, RawReply
 from agl_apo.command import command
+from agl_apo.evaluate import Candidate, Evaluator, Limits
+from agl_apo.journal import Journal
 
 
 def prompts(*arguments: str) -> str:
@@ -21,7 +27,7 @@ def prompts(*arguments: str) -> str:
 def test_apo_finds_better_prompts_and_says_how_sure_it_is(
     world, fit, worker, options, tmp_path, caplog
 ) -> None:
-    caplog.set_level(logging.INFO, "agl_apo")
+    caplog.set_level(logging.INFO, "agl.apo")
     algorithm = agl.APO(**{**options, "beam_rounds": 4})
     store = fit(algorithm, worker)
     result = algorithm.result
@@ -142,6 +148,12 @@ def test_prompts_command_shows_tree_difference_curve_and_result(
         prompts(str(file), "--name", "other")
 
 
+def test_apo_takes_the_type_of_its_tasks_as_in_0_3(options) -> None:
+    client = AsyncOpenAI(base_url="http://localhost:1", api_key="none")
+    options = {name: options[name] for name in ("beam_width", "beam_rounds")}
+    assert agl.APO[dict[str, str]](client, **options).async_openai_client is client
+
+
 # --- bad input
 
 
@@ -149,8 +161,8 @@ def test_prompt_with_placeholders_that_the_task_lacks_is_named(fit, worker, opti
     resources = {"prompt_template": agl.PromptTemplate(template="Book {room} for {request}.")}
     with pytest.raises(
         AlgorithmError,
-        match=r"all 4 evaluations .* failed.*KeyError.*asks for 'room'; the task has keys "
-        "'needs', 'request'",
+        match=r"all 16 evaluations .* failed, in up to 3 runs each.*KeyError.*asks for 'room'; the "
+        "task has keys 'needs', 'request'",
     ):
         fit(agl.APO(**options), worker, resources=resources)
 
@@ -245,7 +257,7 @@ def test_budget_that_cannot_conclude_is_refused_with_the_number_that_would_do(
 
 
 def test_too_few_validation_tasks_are_refused(world, fit, worker, options) -> None:
-    with pytest.raises(AlgorithmError, match=r"has 4 held-out tasks, .* takes 8"):
+    with pytest.raises(AlgorithmError, match=r"has 4 held-out tasks, .* takes 9"):
         fit(agl.APO(**options), worker, val=world.make_tasks(1, 4, "val"))
     with pytest.raises(AlgorithmError, match="there is no val_dataset"):
         fit(agl.APO(**options), worker, val=[])
@@ -267,19 +279,120 @@ def test_rewards_out_of_range_and_missing_rewards_are_named(fit, options) -> Non
         fit(agl.APO(**options), silent)
 
 
-def test_failed_evaluations_count_as_the_lowest_reward_and_are_reported(
+def test_failed_evaluations_are_run_again_and_then_left_out_with_their_number(
     world, fit, options, caplog
 ) -> None:
+    runs: Counter[tuple[Any, ...]] = Counter()
+
     @agl.rollout
-    def fragile(task: Any, prompt_template: agl.PromptTemplate) -> float:
-        if task["needs"][0] == 0:
-            raise RuntimeError("no connection")
+    def fragile(task: Any, prompt_template: agl.PromptTemplate, rollout: agl.Rollout) -> float:
+        place = rollout.metadata["prompts"]
+        evaluation = (place["candidate"], place["split"], place["position"])
+        runs[evaluation] += 1
+        if place["position"] == 2 or (place["position"] == 1 and runs[evaluation] == 1):
+            raise OSError("no connection")
         return 1.0 if len(world.facts_of(prompt_template.template)) > 0 else 0.0
 
-    algorithm = agl.APO(**{**options, "beam_rounds": 2})
+    algorithm = agl.APO(**{**options, "beam_rounds": 1})
     fit(algorithm, fragile)
-    assert algorithm.result.failed_evaluations > 0
-    assert "evaluations failed and counted as the lowest reward" in caplog.text
+    result, decision = algorithm.result, algorithm.result.decision
+    # Of a stream's position 2 every evaluation fails three times; of position 1 only the first.
+    left_out = [evaluation for evaluation, number in runs.items() if number == 3]
+    assert {position for *_, position in left_out} == {2}
+    assert result.failed_evaluations == len(left_out)
+    assert result.evaluations == len(runs)
+    assert result.evaluations + result.evaluations_again == runs.total()
+    # They are no zeros: where there is an answer at all it is 0 of the seed, 1 of the other.
+    assert (decision.seed_mean, decision.challenger_mean, decision.left_out) == (0.0, 1.0, 1)
+    assert result.accepted
+    assert f"{len(left_out)} evaluations failed as often as they were run" in caplog.text
+
+
+def test_prompt_with_which_the_agent_fails_is_out_of_the_race(world, fit, options, caplog) -> None:
+    @agl.rollout
+    def picky(task: Any, prompt_template: agl.PromptTemplate) -> float:
+        if world.facts_of(prompt_template.template):
+            raise ValueError("this prompt breaks the parser")
+        return 0.5
+
+    algorithm = agl.APO(**{**options, "beam_rounds": 1, "branch_factor": 1})
+    fit(algorithm, picky)
+    assert algorithm.result.best == "seed"
+    assert algorithm.result.decision is None
+    assert "candidate r1.1.1 is out of the race: 4 of its 4 evaluations failed" in caplog.text
+    assert "this prompt breaks the parser" in caplog.text
+
+
+def test_run_that_failures_stopped_goes_on_when_they_are_mended(world, fit, worker, options):
+    store, down = agl.InMemoryLightningStore(), True
+
+    @agl.rollout
+    async def sometimes(
+        task: dict[str, Any], prompt_template: agl.PromptTemplate, rollout: agl.Rollout
+    ) -> float:
+        if down and rollout.metadata["prompts"]["split"] == "search":
+            raise OSError("503")
+        return await worker.training_rollout_async(
+            task, {"prompt_template": prompt_template}, rollout
+        )
+
+    with pytest.raises(
+        AlgorithmError,
+        match=r"all 4 evaluations of the first prompt failed, in up to 3 runs each, most often "
+        "with 'agent: OSError: 503'. Mend that and run again",
+    ):
+        fit(agl.APO(**options), sometimes, store=store)
+    down = False
+    algorithm = agl.APO(**options)
+    fit(algorithm, sometimes, store=store)
+    assert algorithm.result.failed_evaluations == 0
+    unbroken = agl.APO(**options)
+    fit(unbroken, worker)
+    assert algorithm.result.decision == unbroken.result.decision
+    assert algorithm.result.prompts == unbroken.result.prompts
+
+
+async def test_late_evaluation_that_ends_while_it_is_cancelled_counts_as_it_ended() -> None:
+    class Late(agl.InMemoryLightningStore):
+        async def update_rollout(self, rollout_id: str, **values: Any) -> Any:
+            if values.get("status") == "cancelled":  # it ends at this very moment
+                [span] = spans_of_reward(rollout_id, claimed.attempt.attempt_id)
+                await self.add_many_spans([span])
+                await self.update_attempt(rollout_id, "latest", status="succeeded")
+            return await super().update_rollout(rollout_id, **values)
+
+    store, seed = Late(), Candidate("seed", {})
+    await store.update_resources("r", {})
+    evaluator = Evaluator(
+        Journal(store, "run", "apo"),
+        {"search": ["a task"], "held_out": []},
+        0,
+        Limits(timeout_seconds=0.0),
+        resources_ids={"seed": "r"},
+    )
+    waits = store.wait_for_rollouts
+
+    async def claim_first(**values: Any) -> Any:
+        nonlocal claimed
+        claimed = await store.dequeue_rollout() or claimed
+        return await waits(**values)
+
+    claimed: Any = None
+    store.wait_for_rollouts = claim_first  # a runner is quick, and then slow
+    await evaluator.extend([seed], "search", [0])
+    assert [score.reward for score in evaluator.known(seed, "search")] == [1.0]
+
+
+def spans_of_reward(rollout_id: str, attempt_id: str) -> list[agl.Span]:
+    return [
+        agl.Span.from_attributes(
+            name=AGL_ANNOTATION,
+            attributes=reward_attributes({"reward": 1.0}, "reward"),
+            rollout_id=rollout_id,
+            attempt_id=attempt_id,
+            sequence_id=1,
+        )
+    ]
 
 
 def test_evaluations_that_the_spent_budget_refused_count_for_nothing(
@@ -307,6 +420,10 @@ def test_evaluations_that_the_spent_budget_refused_count_for_nothing(
     ("wrong", "why"),
     [
         ({"beam_width": 0}, "beam_width must be at least 1"),
+        ({"beam_width": "4"}, "beam_width must be a whole number; got '4'"),
+        ({"max_evaluations": 2.5}, "max_evaluations must be a whole number"),
+        ({"rollout_batch_timeout": float("nan")}, "rollout_batch_timeout must be a finite number"),
+        ({"reward_range": (0.0, float("inf"))}, "reward_range must be a finite number"),
         ({"confidence": 1.0}, "confidence must be between 0 and 1"),
         ({"reward_range": (1.0, 1.0)}, "the first must be below the second"),
         ({"critique_template": "{% if %}"}, "critique_template, line 1"),

@@ -1,4 +1,6 @@
-from collections.abc import AsyncIterator
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import aiohttp
 import pytest
@@ -7,6 +9,32 @@ from agl.store.memory import InMemoryLightningStore
 from agl.testing.echo_llm import EchoLLM
 from agl.types import AttemptedRollout, Span
 from agl_gateway import LLMProxy
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Return when it holds; the limit of a test's time is the limit of this."""
+    while True:
+        if condition():
+            return
+        await asyncio.sleep(0.005)
+
+
+class Held:
+    """A model server's reply that waits until it is let go, and says when it was asked for."""
+
+    def __init__(self) -> None:
+        self._asked, self._let_go = threading.Event(), threading.Event()
+
+    def __call__(self, request: dict) -> str:
+        self._asked.set()
+        self._let_go.wait()
+        return "late"
+
+    async def asked(self) -> None:
+        await asyncio.to_thread(self._asked.wait)
+
+    def let_go(self) -> None:
+        self._let_go.set()
 
 
 class Bench:
@@ -65,8 +93,13 @@ class Bench:
         return list(await self.store.query_spans(self.rollout.rollout_id))
 
     async def span(self) -> Span:
-        (span,) = await self.spans()
-        return span
+        """The only one; waits for it, as the end of a client that hangs up is noticed later."""
+        while True:
+            spans = await self.spans()
+            if spans:
+                (span,) = spans
+                return span
+            await asyncio.sleep(0.005)
 
 
 @pytest.fixture
@@ -76,3 +109,11 @@ async def bench(memory_store: InMemoryLightningStore, echo_llm: EchoLLM) -> Asyn
     rollout = await memory_store.start_rollout(input="task")
     yield Bench(proxy, echo_llm, memory_store, rollout)
     await proxy.stop()
+
+
+@pytest.fixture
+def held(bench: Bench) -> Iterator[Held]:
+    """Let go before the servers end."""
+    reply = Held()
+    yield reply
+    reply.let_go()

@@ -14,6 +14,8 @@ from agl.semconv import ModelCallAttributes as Key
 from agl.testing.echo_llm import RawReply
 from agl_gateway import LLMProxy
 
+from .conftest import until
+
 # "hello big world" is 6 tokens in and 4 out.
 IN, OUT = 6, 4
 
@@ -119,10 +121,7 @@ async def test_a_stream_that_the_client_leaves_is_paid_for_as_far_as_it_came(lim
         body = bench.ask(" ".join("word" for _ in range(40)), stream=True)
         async with session.post(f"{bench.url}/chat/completions", json=body) as response:
             await response.content.readany()
-    for _ in range(50):
-        if bench.proxy._budgets.run.tokens:
-            break
-        await asyncio.sleep(0.02)
+    await until(lambda: bench.proxy._budgets.run.tokens)
     assert 43 <= bench.proxy._budgets.run.tokens < 80
 
 

@@ -118,23 +118,17 @@ async def test_a_client_that_hangs_up_mid_stream_is_recorded_with_what_had_come(
         body = bench.ask(" ".join("word" for _ in range(40)), stream=True)
         async with session.post(f"{bench.url}/chat/completions", json=body) as response:
             await response.content.readany()
-    for _ in range(100):
-        spans = await bench.spans()
-        if spans:
-            break
-        await asyncio.sleep(0.02)
-    (span,) = spans
+    span = await bench.span()
     assert "client closed the connection" in span.attributes[Key.ERROR]
     assert len(span.attributes.get(Key.RESPONSE_TOKEN_IDS, [])) < 40
     assert span.attributes[Key.RESPONSE_ID] == "chatcmpl-1"
 
 
-async def test_a_client_that_hangs_up_before_the_answer_is_recorded(bench) -> None:
-    bench.llm.latency_seconds = 0.3
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.1):
-            await bench.post(bench.ask())
-    await asyncio.sleep(0.05)
+async def test_a_client_that_hangs_up_before_the_answer_is_recorded(bench, held) -> None:
+    bench.llm.reply = held
+    call = asyncio.create_task(bench.post(bench.ask()))
+    await held.asked()
+    call.cancel()
     assert "client closed the connection" in (await bench.span()).attributes[Key.ERROR]
 
 

@@ -7,6 +7,7 @@ import aiohttp
 import pytest
 
 import agl
+from agl.errors import GatewayError
 from agl.runner import LitAgentRunner
 from agl.semconv import ModelCallAttributes as Key
 from agl.store.memory import InMemoryLightningStore
@@ -89,14 +90,14 @@ async def test_calls_are_in_an_sqlite_file_when_the_rollout_has_ended(
     await store.close()
 
 
-async def test_the_agents_left_over_call_is_broken_off_and_recorded(bench) -> None:
-    bench.llm.latency_seconds = 0.6
+async def test_the_agents_left_over_call_is_broken_off_and_recorded(bench, held) -> None:
+    bench.llm.reply = held
 
     @agl.rollout
     async def impatient(task: str, llm: ProxyLLM, rollout: Rollout) -> float:
         url = llm.get_base_url(rollout.rollout_id, rollout.attempt.attempt_id)
         left_over.append(asyncio.create_task(post(url)))
-        await asyncio.sleep(0.1)
+        await held.asked()
         return 1.0
 
     left_over: list[asyncio.Task] = []
@@ -109,17 +110,20 @@ async def test_the_agents_left_over_call_is_broken_off_and_recorded(bench) -> No
     assert body["error"]["code"] == "attempt_ended"
 
 
-async def test_a_gateway_that_is_gone_does_not_hold_the_end_of_an_attempt(
-    bench, caplog: pytest.LogCaptureFixture
+async def test_a_gateway_that_is_gone_fails_the_attempt_and_does_not_hold_its_end(
+    bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("agl.runner.gateways.RETRY_SECONDS", (0.01,))
+
     @agl.rollout
     async def stops_it(task: str, llm: ProxyLLM) -> float:
         await bench.proxy.stop()
         return 1.0
 
-    rollout = await run_agent(stops_it, bench.store, bench.proxy)
-    assert rollout.status == "succeeded"
-    assert "may be stored after its end" in caplog.text
+    with pytest.raises(GatewayError, match="cannot say that it has recorded all model calls"):
+        await run_agent(stops_it, bench.store, bench.proxy)
+    (ended,) = await bench.store.query_rollouts(status_in=["failed"])
+    assert ended.attempt.error.boundary == "model"
 
 
 @pytest.mark.parametrize("status", ["succeeded", "failed", "timeout"])

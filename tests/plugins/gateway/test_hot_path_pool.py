@@ -8,6 +8,8 @@ import pytest
 
 from agl_gateway.pool import DisconnectedError, Pool
 
+from .conftest import until
+
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nX-Kind: a\r\n\r\nok"
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -135,22 +137,35 @@ async def test_an_answer_that_breaks_off_is_an_error_and_asked_for_once(handler:
         with pytest.raises(DisconnectedError):
             await body_of(pool, url)
         assert requests == 1
-        await asyncio.sleep(0.02)
-        assert not pool.open
+        await until(lambda: not pool.open)
 
 
 async def test_what_a_server_sends_unasked_is_no_answer_to_the_next_call() -> None:
-    async with serving(answering(OK, OK.replace(b"ok", b"no"))) as (pool, url):
-        for _ in range(3):
-            assert await body_of(pool, url) == b"ok"
-            await asyncio.sleep(0.02)
-
-
-async def test_an_answer_that_is_let_go_closes_its_connection() -> None:
-    gone = asyncio.Event()
+    read, sent = asyncio.Event(), asyncio.Event()
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await request_of(reader)
+        writer.write(OK)
+        await read.wait()
+        writer.write(OK.replace(b"ok", b"no"))
+        sent.set()
+        await reader.read()
+
+    async with serving(handle) as (pool, url):
+        for _ in range(3):
+            assert await body_of(pool, url) == b"ok"
+            read.set()
+            await sent.wait()  # it has come, and this event loop has not looked yet
+            read.clear()
+            sent.clear()
+
+
+async def test_an_answer_that_is_let_go_closes_its_connection() -> None:
+    asked, gone = asyncio.Event(), asyncio.Event()
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await request_of(reader)
+        asked.set()
         writer.write(OK[:-1])
         await reader.read()
         gone.set()
@@ -158,13 +173,14 @@ async def test_an_answer_that_is_let_go_closes_its_connection() -> None:
     async with serving(handle) as (pool, url):
         answer = await pool.post(url, b"{}", {})
         answer.release()
-        await asyncio.wait_for(gone.wait(), 1)
+        await gone.wait()
 
-        task = asyncio.create_task(body_of(pool, url))
         gone.clear()
-        await asyncio.sleep(0.02)
+        asked.clear()
+        task = asyncio.create_task(body_of(pool, url))
+        await asked.wait()
         task.cancel()
-        await asyncio.wait_for(gone.wait(), 1)
+        await gone.wait()
 
 
 async def test_a_stream_that_nobody_reads_makes_the_server_wait() -> None:
@@ -181,8 +197,10 @@ async def test_a_stream_that_nobody_reads_makes_the_server_wait() -> None:
 
     async with serving(handle) as (pool, url):
         answer = await pool.post(url, b"{}", {})
-        await asyncio.sleep(0.2)
-        held = sent
+        held = -1
+        while held != sent:  # until it makes no progress
+            held = sent
+            await asyncio.sleep(0.2)
         assert held < 300
         total = 0
         async for chunk in answer.chunks():

@@ -5,6 +5,7 @@ import functools
 import json
 import subprocess
 import sys
+import threading
 
 import aiohttp
 import pytest
@@ -69,15 +70,16 @@ def test_what_it_does_not_take_is_refused_by_name(arguments: dict, message: str)
 
 
 async def test_a_new_model_list_holds_for_the_next_request_and_not_for_one_in_flight(
-    bench,
+    bench, held
 ) -> None:
-    bench.llm.latency_seconds = 0.2
+    bench.llm.reply = held
     with EchoLLM(lambda request: "from the other") as other:
         first = asyncio.create_task(bench.post(bench.ask("from the first")))
-        await asyncio.sleep(0.1)
+        await held.asked()
         bench.proxy.update_model_list(bench.models(other.url))
         assert b"from the other" in (await bench.post(bench.ask()))[1]
-        assert b"from the first" in (await first)[1]
+        held.let_go()
+        assert b"late" in (await first)[1]
 
 
 async def test_replicas_share_the_attempts_and_keep_each(
@@ -157,8 +159,38 @@ async def test_the_resource_names_model_and_address(bench) -> None:
     proxy.update_model_list(bench.models(bench.llm.url, "a", "b"))
     with pytest.raises(ConfigError, match="no model was named; served models: a, b"):
         proxy.as_resource()
-    with pytest.raises(ConfigError, match="no port before it runs"):
-        LLMProxy(model_list=bench.models(bench.llm.url)).as_resource()
+
+
+async def test_before_it_starts_it_has_the_address_at_which_it_will_serve(bench) -> None:
+    proxy = LLMProxy(model_list=bench.models(bench.llm.url), store=bench.store)
+    endpoint = proxy.as_resource().endpoint
+    await proxy.start()
+    status, _ = await bench.post(bench.ask(), endpoint)
+    assert (status, proxy.as_resource().endpoint) == (200, endpoint)
+    await proxy.stop()
+
+
+async def test_an_added_model_is_served_beside_the_list_until_it_is_removed(bench) -> None:
+    proxy, llm = bench.proxy, bench.llm
+    (policy,) = bench.models(llm.url, "policy")
+    proxy.add_model(policy)
+    assert proxy.as_resource().model == "echo"  # the only one of the list
+    assert (await bench.post(bench.ask(model="policy")))[0] == 200
+    proxy.update_model_list(bench.models(llm.url, "judge"))
+    assert proxy.model_names == ["judge", "policy"]
+    with pytest.raises(ConfigError, match=r"an algorithm serves .* 'policy' now"):
+        proxy.update_model_list([policy])
+    with pytest.raises(ConfigError, match="another algorithm serves its model 'policy'"):
+        proxy.add_model(policy)
+    with pytest.raises(ConfigError, match="'judge' stands in model_list"):
+        proxy.add_model(*bench.models(llm.url, "judge"))
+    proxy.remove_model("judge")  # is not ours
+    proxy.remove_model("policy")
+    assert proxy.model_names == ["judge"]
+    assert (await bench.post(bench.ask(model="policy")))[0] == 404
+    proxy.update_model_list([])
+    proxy.add_model(policy)
+    assert proxy.as_resource().model == "policy"
 
 
 async def test_on_a_public_host_it_asks_for_a_key_that_the_resource_carries(
@@ -198,25 +230,61 @@ async def test_a_store_that_comes_back_gets_every_record(bench) -> None:
     await store.close()
 
 
-async def test_a_call_in_flight_when_the_proxy_stops_is_recorded(bench) -> None:
-    bench.llm.latency_seconds = 0.3
-    call = asyncio.create_task(bench.post(bench.ask()))
-    await asyncio.sleep(0.1)
+async def test_calls_wait_while_the_store_is_too_far_behind(
+    bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Slow(InMemoryLightningStore):
+        may_write = threading.Event()
+
+        async def turn(self, *args, **options):
+            await asyncio.to_thread(self.may_write.wait)
+            return await super().turn(*args, **options)
+
+    monkeypatch.setattr("agl_gateway.recorder.MAX_PENDING_BYTES", 4000)
+    store = Slow()
+    bench.proxy.set_store(store)
+    bench.store, bench.rollout = store, await store.start_rollout(input="task")
+    assert (await bench.post(bench.ask("x" * 1000)))[0] == 200
+    assert (await bench.post(bench.ask("x" * 3000)))[0] == 200
+    third = asyncio.create_task(bench.post(bench.ask("third")))
+    await asyncio.sleep(0.2)
+    assert (third.done(), len(bench.llm.requests)) == (False, 2)
+    store.may_write.set()
+    assert (await third)[0] == 200
+    assert len(await bench.spans()) == 3
     await bench.proxy.stop()
+    await store.close()
+
+
+async def test_a_call_in_flight_when_the_proxy_stops_is_recorded(
+    bench, held, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "agl_gateway.proxy.ServerThread", functools.partial(ServerThread, drain_seconds=60)
+    )
+    await bench.proxy.restart()
+    bench.llm.reply = held
+    call = asyncio.create_task(bench.post(bench.ask()))
+    await held.asked()
+    stopping = asyncio.create_task(bench.proxy.stop())
+    await asyncio.sleep(0.1)
+    assert not stopping.done()
+    held.let_go()
+    await stopping
     assert (await call)[0] == 200
     assert Key.ERROR not in (await bench.span()).attributes
 
 
 async def test_a_call_that_outlasts_the_stop_is_recorded_as_broken_off(
-    bench, monkeypatch: pytest.MonkeyPatch
+    bench, held, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         "agl_gateway.proxy.ServerThread", functools.partial(ServerThread, drain_seconds=0.1)
     )
     await bench.proxy.restart()
-    bench.llm.latency_seconds = 0.5
+    bench.llm.reply = held
     call = asyncio.create_task(bench.post(bench.ask()))
-    await asyncio.sleep(0.1)
+    await held.asked()
     await bench.proxy.stop()
     await asyncio.gather(call, return_exceptions=True)
     assert "the gateway stopped" in (await bench.span()).attributes[Key.ERROR]

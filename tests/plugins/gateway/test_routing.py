@@ -15,6 +15,8 @@ from agl_gateway import LLMProxy
 from agl_gateway.backends import Backends
 from agl_gateway.routing import Tries, retry_after
 
+from .conftest import until
+
 
 def free_port() -> int:
     with socket.socket() as probe:
@@ -81,9 +83,8 @@ async def test_a_replica_that_has_recovered_is_used_again(bench) -> None:
         assert backend.rest_seconds == 0.1
         other.reply = lambda request: "well again"
         before = len(other.requests)
-        async with asyncio.timeout(4):
-            while len(other.requests) == before:
-                await bench.post(bench.ask(), bench.proxy.as_resource().endpoint)
+        while len(other.requests) == before:
+            await bench.post(bench.ask(), bench.proxy.as_resource().endpoint)
         assert backend.rest_seconds == 0
 
 
@@ -127,10 +128,8 @@ async def test_a_wait_beyond_the_clients_deadline_is_not_begun(retrying) -> None
     with SlowDown(9, "30") as llm:
         retrying.proxy.update_model_list(retrying.models(llm.url))
         headers = {"x-stainless-read-timeout": "5"}
-        start = time.monotonic()
         status, _ = await retrying.post(retrying.ask(), **headers)
         assert (status, len(llm.arrivals)) == (429, 1)
-        assert time.monotonic() - start < 4
         openai = pytest.importorskip("openai")
         async with openai.AsyncOpenAI(
             base_url=retrying.url, api_key="x", timeout=5, max_retries=0
@@ -140,15 +139,15 @@ async def test_a_wait_beyond_the_clients_deadline_is_not_begun(retrying) -> None
 
 
 async def test_a_client_that_hangs_up_ends_the_retries(retrying) -> None:
-    with SlowDown(9, "0.3") as llm:
+    with SlowDown(9, "30") as llm:
         retrying.proxy.update_model_list(retrying.models(llm.url))
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.1):
-                await retrying.post(retrying.ask())
-        await asyncio.sleep(0.5)
+        call = asyncio.create_task(retrying.post(retrying.ask()))
+        await until(lambda: llm.arrivals)
+        call.cancel()
+        # The end of the call is that of its retries.
+        assert "client closed the connection" in (await retrying.span()).attributes[Key.ERROR]
         assert len(llm.arrivals) == 1
         assert retrying.proxy._backends.all()[0].in_flight == 0
-    assert "client closed the connection" in (await retrying.span()).attributes[Key.ERROR]
 
 
 @pytest.mark.parametrize(
@@ -221,15 +220,17 @@ async def test_a_paused_model_lets_its_calls_wait_and_another_answers(bench) -> 
     assert (await waiting)[0] == 200
 
 
-async def test_drain_returns_when_the_last_call_in_flight_has_ended(bench) -> None:
-    bench.llm.latency_seconds = 0.3
+async def test_drain_returns_when_the_last_call_in_flight_has_ended(bench, held) -> None:
+    bench.llm.reply = held
     call = asyncio.create_task(bench.post(bench.ask(stream=True)))
-    await asyncio.sleep(0.15)
+    await held.asked()
     await bench.proxy.pause()
     late = asyncio.create_task(bench.post(bench.ask("late")))
-    start = time.monotonic()
-    await bench.proxy.drain()
-    assert time.monotonic() - start > 0.3
+    draining = asyncio.create_task(bench.proxy.drain())
+    await asyncio.sleep(0.1)
+    assert not draining.done()
+    held.let_go()
+    await draining
     assert len(bench.llm.requests) == 1
     await bench.proxy.resume()
     assert [status for status, _ in await asyncio.gather(call, late)] == [200, 200]
@@ -265,14 +266,21 @@ async def test_a_pause_that_lasts_too_long_ends_in_503(bench) -> None:
 
 async def test_a_client_that_hangs_up_while_it_waits_costs_the_backend_nothing(bench) -> None:
     await bench.proxy.pause()
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.1):
-            await bench.post(bench.ask())
+    gate, entered = bench.proxy._controls.gate, asyncio.Event()
+    loop, wait = asyncio.get_running_loop(), gate._wait_for_resume
+
+    async def waits(model: str) -> None:
+        loop.call_soon_threadsafe(entered.set)
+        await wait(model)
+
+    gate._wait_for_resume = waits
+    call = asyncio.create_task(bench.post(bench.ask()))
+    await entered.wait()
+    call.cancel()
+    assert "client closed the connection" in (await bench.span()).attributes[Key.ERROR]
     await bench.proxy.drain()
     await bench.proxy.resume()
-    await asyncio.sleep(0.05)
     assert bench.llm.requests == []
-    assert "client closed the connection" in (await bench.span()).attributes[Key.ERROR]
 
 
 async def test_only_a_served_model_of_a_running_proxy_can_be_paused(bench) -> None:

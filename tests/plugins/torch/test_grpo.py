@@ -1,15 +1,17 @@
 """GRPO over the real line: store, runner, tracer, gateway, inference server, adapter."""
 
 import asyncio
+import inspect
 import json
 import logging
+import math
 
 import aiohttp
 import pytest
 import torch
 
 import agl
-from agl.errors import AlgorithmError, ConfigError
+from agl.errors import AlgorithmError, ConfigError, UnknownComponentError
 from agl_torch.checkpoint import find_checkpoint
 
 from .conftest import build_model
@@ -172,6 +174,15 @@ async def test_steps_that_train_nothing_end_with_the_reason(line, grpo):
         await line(never_calls, grpo(max_idle_steps=2, steps=5), ["one"])
 
 
+async def test_a_short_run_that_trained_nothing_is_an_error_too(line, grpo):
+    @agl.rollout
+    async def broken(task: str, llm: agl.LLM) -> float:
+        raise KeyError("tool")
+
+    with pytest.raises(AlgorithmError, match=r"2 steps in a row, up to step 2\..*agent: .*Key"):
+        await line(broken, grpo(steps=2), ["one"])
+
+
 async def test_equal_rewards_from_the_start_are_an_error_with_their_value(line, grpo):
     @agl.rollout
     async def constant(task: str, llm: agl.LLM) -> float:
@@ -209,10 +220,29 @@ async def test_the_agent_samples_at_the_temperature_that_is_trained_at(line, grp
     assert asked == {0.7, 0.0}
 
 
+async def test_the_agents_top_p_and_penalties_do_not_bend_the_distribution(line, grpo, tmp_path):
+    @agl.rollout
+    async def picky(task: str, llm: agl.LLM) -> float:
+        wishes = {"top_p": 0.2, "top_k": 1, "presence_penalty": 2.0, "logit_bias": {"4": 50}}
+        return float(await ask(llm, task, **wishes) in COLOURS)
+
+    await line(picky, grpo(steps=1), ["one", "two"])
+    calls = [
+        span
+        for rollout in await line.store.query_rollouts()
+        for span in await line.store.query_spans(rollout.rollout_id, name="openai.chat.completion")
+    ]
+    assert len(calls) == 16
+    assert {span.attributes["gen_ai.request.top_p"] for span in calls} == {1.0}
+    # top_p 0.2 alone would draw the same word after each of the two prompts.
+    assert len({tuple(span.attributes["response_token_ids"]) for span in calls}) > 2
+    assert all(len(span.attributes["agentlightning.request.overridden"]) == 4 for span in calls)
+
+
 async def test_a_gateway_that_lets_agents_choose_their_temperature_is_noticed(line, grpo, caplog):
     class Unforced(agl.LLMProxy):
-        def update_model_list(self, model_list):
-            super().update_model_list([{**entry, "forced_parameters": {}} for entry in model_list])
+        def add_model(self, entry):
+            super().add_model({**entry, "forced_parameters": {}})
 
     @agl.rollout
     async def hot(task: str, llm: agl.LLM) -> float:
@@ -289,11 +319,41 @@ async def test_resources_keep_what_the_trainer_was_given(line, grpo):
         ({"group_size": 1}, "group_size must be at least 2; got 1"),
         ({"temperature": 0}, "temperature must be above 0; got 0"),
         ({"steps": 0}, "steps must be at least 1"),
+        ({"steps": "5"}, "steps must be a whole number; got '5'"),
+        ({"steps": None}, "steps must be a whole number; got None"),
+        ({"group_size": 2.5}, "group_size must be a whole number; got 2.5"),
+        ({"entropy_bonus": -5.0}, "entropy_bonus must be at least 0"),
+        ({"weight_decay": -5.0}, "weight_decay must be at least 0"),
+        ({"clip_low": 1.0}, "clip_low must be at least 0 and below 1; got 1.0"),
+        ({"max_model_tokens": -2}, "max_model_tokens must be at least 2"),
+        ({"resource_name": ""}, "resource_name must be a name; got ''"),
     ],
 )
 def test_options_that_cannot_work_are_refused_at_once(grpo, options, message):
     with pytest.raises(ConfigError, match=message):
         grpo(**options)
+
+
+def numeric_options():
+    """Names of GRPO's options that are numbers."""
+    options = inspect.signature(agl.GRPO).parameters.values()
+    numbers = (int, float, int | None, float | None)
+    return [option.name for option in options if option.annotation in numbers]
+
+
+@pytest.mark.parametrize("name", numeric_options())
+@pytest.mark.parametrize("value", [math.nan, math.inf, "1", True, [1]])
+def test_every_number_must_be_one(grpo, name, value):
+    with pytest.raises(ConfigError, match=f"GRPO: {name} must be a (whole |finite )?number; got"):
+        grpo(**{name: value})
+
+
+@pytest.mark.parametrize("credit", ["fnal", {"type": "fnal"}])
+def test_an_unknown_credit_rule_is_refused_at_once(grpo, credit):
+    with pytest.raises(UnknownComponentError, match="unknown credit 'fnal'"):
+        grpo(credit=credit)
+    with pytest.raises(ConfigError, match="GRPO: credit"):
+        grpo(credit={"type": "final", "discuont": 1})
 
 
 async def test_a_run_without_tasks_or_gateway_or_with_a_used_folder_is_refused(grpo, tmp_path):

@@ -108,11 +108,126 @@ def test_a_folder_without_checkpoint_is_refused(tmp_path):
         find_checkpoint(tmp_path)
 
 
-def test_the_newest_checkpoint_of_a_run_is_found_and_partial_ones_are_not(tmp_path):
-    for name in ("step-000002", "step-000010", ".step-000012.partial"):
-        (tmp_path / "checkpoints" / name).mkdir(parents=True)
-        (tmp_path / "checkpoints" / name / "grpo_state.json").touch()
-    assert find_checkpoint(tmp_path).name == "step-000010"
+@pytest.fixture
+def checkpoints(tmp_path, tokenizer):
+    """Those of steps 2 and 10, and one that a kill cut off."""
+    for step in (2, 10):
+        progress = Progress(step, step, {}, TaskOrder(3, 0).state())
+        folder = tmp_path / f"checkpoints/step-{step:06d}"
+        learner = Learner(build_model(), OPTIONS)
+        learner.update(samples())
+        save_checkpoint(folder, learner, tokenizer, progress, random.Random(0))
+    (tmp_path / "checkpoints/.step-000012.partial").mkdir()
+    (tmp_path / "checkpoints/.step-000012.partial/grpo_state.json").touch()
+    return tmp_path
+
+
+def test_the_newest_checkpoint_of_a_run_is_found_and_partial_ones_are_not(checkpoints):
+    assert find_checkpoint(checkpoints).name == "step-000010"
+
+
+@pytest.mark.parametrize(
+    "name", ["grpo_state.json", "config.json", "model.safetensors", "grpo_optimizer.safetensors"]
+)
+@pytest.mark.parametrize("damage", ["cut", "empty", "gone"])
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(
+    checkpoints, name, damage, caplog
+):
+    newest = checkpoints / "checkpoints/step-000010"
+    path = newest / name
+    if damage == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2 if damage == "cut" else 0])
+    assert find_checkpoint(checkpoints).name == "step-000002"
+    assert f"{newest} is damaged" in caplog.text
+    with pytest.raises(ConfigError, match=r"step-000010.*is damaged|no checkpoint to resume from"):
+        find_checkpoint(newest)
+
+
+def test_a_checkpoint_is_on_the_disk_before_it_has_its_name(checkpoints, monkeypatch, tokenizer):
+    import os
+
+    synced, named = [], []
+    fsync, replace = os.fsync, os.replace
+
+    def count(number):
+        synced.append(os.readlink(f"/proc/self/fd/{number}"))
+        fsync(number)
+
+    def name(old, new):
+        named.append(set(synced))
+        replace(old, new)
+
+    monkeypatch.setattr(os, "fsync", count)
+    monkeypatch.setattr(os, "replace", name)
+    folder = checkpoints / "checkpoints/step-000011"
+    progress = Progress(11, 11, {}, TaskOrder(3, 0).state())
+    save_checkpoint(folder, Learner(build_model(), OPTIONS), tokenizer, progress, random.Random(0))
+    partial = folder.with_name(f".{folder.name}.partial")
+    assert {str(partial / path.name) for path in folder.iterdir()} <= named[-1]
+    assert str(folder.parent) in synced
+
+
+def test_a_model_with_a_parameter_that_gets_no_gradient_is_resumed(tmp_path, tokenizer):
+    def build():
+        model = build_model()
+        model.unused = torch.nn.Linear(2, 2)
+        return model
+
+    first = Learner(build(), OPTIONS)
+    first.update(samples())
+    folder = tmp_path / "checkpoints/step-000001"
+    progress = Progress(1, 1, {}, TaskOrder(3, 0).state())
+    save_checkpoint(folder, first, tokenizer, progress, random.Random(0))
+    second = Learner(build(), OPTIONS)
+    second.model.load_state_dict(first.model.state_dict())
+    assert restore(find_checkpoint(tmp_path), second, random.Random(0)).step == 1
+    for learner in (first, second):
+        learner.update(samples())
+    for one, other in zip(first.model.parameters(), second.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_checkpoint_of_another_model_is_refused(checkpoints):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    other = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=15,
+            hidden_size=16,
+            intermediate_size=64,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+        )
+    )
+    with pytest.raises(ConfigError, match=r"of another model.*has shape \(15, 32\)"):
+        restore(find_checkpoint(checkpoints), Learner(other, OPTIONS), random.Random(0))
+
+
+def test_weights_of_16_bits_are_not_trained():
+    with pytest.raises(ConfigError, match=r"weights in torch\.bfloat16 cannot be trained"):
+        Learner(build_model().bfloat16(), OPTIONS)
+
+
+def test_small_steps_arrive_where_the_model_computes_in_16_bits():
+    """At 1e-6, steps on bfloat16 weights are lost: they have 8 bits."""
+    model = build_model()
+    before = [p.detach().clone() for p in model.parameters()]
+    options = dataclasses.replace(OPTIONS, learning_rate=1e-6, dtype="bfloat16")
+    made = []
+    model.lm_head.register_forward_hook(lambda layer, given, made_: made.append(made_.dtype))
+    measured = Learner(model, options).update(samples())
+    assert set(made) == {torch.bfloat16}
+    moved = [
+        (new.detach() - old).abs().mean()
+        for new, old in zip(model.parameters(), before, strict=True)
+    ]
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+    # Two steps of AdamW move a weight by about the learning rate each, where it has a gradient.
+    assert max(moved) > 1e-6
+    assert measured["grad_norm"] > 0
 
 
 def test_rollouts_weigh_the_same(model):

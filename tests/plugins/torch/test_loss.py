@@ -149,3 +149,58 @@ def test_loss_in_chunks_has_the_gradient_of_the_whole(model):
 
     assert [len(chunk) for chunk in chunks_by_tokens(rows, 12)] == [2, 2, 1]
     assert torch.allclose(gradient(None), gradient(12), atol=1e-6)
+
+
+def test_truncated_ratios_by_hand():
+    """A token that is e^12 times as likely as when it was sampled, and was bad; one of ratio 4."""
+    new = torch.tensor([-0.1, -1.0, -1.0], requires_grad=True)
+    old = torch.tensor([-12.1, -1.0 - math.log(4.0), -1.0])
+    advantages, weights = torch.tensor([-1.0, -0.5, 1.0]), torch.tensor([0.25, 0.25, 0.5])
+    loss = policy_loss(new, old, advantages, weights)
+    # Both ratios count as 3: min(3 * -1, 1.28 * -1) = -3 and min(3 * -0.5, 1.28 * -0.5) = -1.5; the
+    # third is at ratio 1. -(0.25 * -3 + 0.25 * -1.5 + 0.5 * 1) = 0.625.
+    assert loss.total.item() == pytest.approx(0.625)
+    assert float(loss.clip_fraction) == pytest.approx(0.5)
+    loss.total.backward()
+    # -w * 3 * A for the first two: they are still made rarer, by no more than that.
+    assert new.grad.tolist() == pytest.approx([0.75, 0.375, -0.5])
+    unbounded = policy_loss(new, old, advantages, weights, ratio_cap=None)
+    assert unbounded.total.item() == pytest.approx(0.25 * math.exp(12) + 0.25 * 2 - 0.5, rel=1e-5)
+    assert float(unbounded.clip_fraction) == 0
+
+
+def test_a_ratio_that_overflows_gives_no_gradient_that_is_none():
+    new = torch.tensor([-0.1, -0.1], requires_grad=True)
+    old, advantages = torch.tensor([-500.0, -500.0]), torch.tensor([-1.0, 1.0])
+    loss = policy_loss(new, old, advantages, torch.tensor([0.5, 0.5]))
+    # -(0.5 * -3 + 0.5 * 1.28)
+    assert loss.total.item() == pytest.approx(0.86)
+    loss.total.backward()
+    assert new.grad.tolist() == [1.5, 0]
+
+
+def test_logits_are_made_for_sampled_tokens_only(model):
+    seen = []
+    model.lm_head.register_forward_hook(lambda layer, given, made: seen.append(tuple(made.shape)))
+    rows = [
+        row("a", [1, 4, 3, 2, 5, 3], [0, 0, 0, 0, 1, 1]),
+        row("b", [1, 6, 2, 7], [0, 0, 0, 1]),
+    ]
+    score_rows(model, rows)
+    assert seen == [(1, 3, 15)]
+    model(torch.tensor([[1, 2]]))
+    assert seen[-1] == (1, 2, 15)  # others get all of theirs
+
+
+def test_an_entropy_that_nobody_rewards_has_no_graph(model):
+    rows = [row("a", [1, 4, 3, 2, 5, 3], [0, 0, 0, 0, 1, 1])]
+    with_graph, without = (score_rows(model, rows, entropy_gradient=kind) for kind in (True, False))
+    assert with_graph.entropy_N.requires_grad
+    assert not without.entropy_N.requires_grad
+    assert torch.equal(with_graph.entropy_N, without.entropy_N)
+    assert without.logprobs_N.requires_grad
+
+
+def test_ids_beyond_the_vocabulary_are_named_before_they_reach_the_model(model):
+    with pytest.raises(ValueError, match=r"rollout 'a'.*from 1 to 15.*vocabulary has 15"):
+        score_rows(model, [row("a", [1, 4, 15], [0, 0, 1])])

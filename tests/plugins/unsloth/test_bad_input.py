@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import math
 import struct
 import sys
 
@@ -100,6 +101,12 @@ def sft(model, tmp_path, **given):
     [
         ({"keep_fraction": 0}, "keep_fraction must be above 0"),
         ({"iterations": 0}, "iterations must be at least 1"),
+        ({"iterations": 1.5}, "iterations must be a whole number"),
+        ({"learning_rate": math.nan}, "learning_rate must be a finite number; got nan"),
+        ({"learning_rate": None}, "learning_rate must be a number; got None"),
+        ({"batch_size": "2"}, "batch_size must be a whole number; got '2'"),
+        ({"rollout_timeout_seconds": math.nan}, "rollout_timeout_seconds must be a finite number"),
+        ({"resource_name": ""}, "resource_name must be a name"),
         ({"engine": "jax"}, "expected auto, unsloth or trl"),
         ({"weights": "float32"}, "expected bfloat16 or float16"),
         ({"load_in_4bit": True, "lora_rank": 0}, "load_in_4bit needs an adapter"),

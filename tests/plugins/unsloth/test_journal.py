@@ -27,7 +27,7 @@ def test_entries_are_found_again_and_a_torn_last_line_counts_as_not_written(tmp_
 
 
 def test_a_folder_has_one_run_at_a_time_and_only_a_journal_is_taken_for_one(tmp_path):
-    with Journal(tmp_path), pytest.raises(ConfigError, match="in use by another run"):
+    with Journal(tmp_path), pytest.raises(ConfigError, match=f"in use by process {os.getpid()}"):
         Journal(tmp_path).__enter__()
     (tmp_path / "journal.jsonl").write_text("hello\n")
     with pytest.raises(ConfigError, match="line 1 is no JSON"):

@@ -102,12 +102,18 @@ async def test_the_examples_are_the_recorded_tokens(counting, store, tmp_path, l
 async def test_a_training_that_failed_is_done_again_and_nothing_else(counting, store, tmp_path):
     with pytest.raises(OSError, match="disk is full"):
         await fit(counting(fails=True), store, TASKS, ["four"])
+    assert (await agl.load_ledger(store)).trained == []  # the update failed
     before = len((await store.query_rollouts()).items)
     algorithm = await fit(counting(iterations=1), store, TASKS, ["four"])
     assert algorithm.trained == [("start", 1, 12)]
     assert algorithm.served == ["trained-1"]  # for its evaluation
     assert len((await store.query_rollouts()).items) == before + 1
     assert algorithm.summary["calls"] == 12 + 2
+    parts = [part for part in await agl.load_parts(store) if part.mode == "train"]
+    assert len(parts) == 12
+    assert {(part.step, part.version, part.generation) for part in parts} == {(1, "1", 1)}
+    (run,) = {part.run for part in parts}
+    assert {r.metadata["run"] for r in await store.query_rollouts()} == {run}
 
 
 async def test_a_run_that_has_ended_goes_on_with_more_iterations(counting, store, tmp_path):

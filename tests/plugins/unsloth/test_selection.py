@@ -44,6 +44,68 @@ def test_the_best_stay_and_the_others_are_counted_with_their_reason(ended, colle
     one.ledger.check()
 
 
+def test_a_call_is_trained_for_its_own_reward_and_not_for_that_of_its_row(ended, collected):
+    # Means: 2/3 and -1/3. Before, all of the first row was trained, and nothing of the second.
+    rows = [
+        ended("good", 0, [([1], [2], 1.0), ([3], [4], 1.0), ([5], [6], 0.0)]),
+        ended("bad", 1, [([1], [7], -1.0), ([3], [8], -1.0), ([5], [9], 1.0)]),
+    ]
+    one = collected(*rows)
+    made = {example["rollout_id"]: example for example in best(one, min_reward=0.5)}
+    # The call with 0 is not imitated; what comes after the last trained token is left out.
+    assert made["good"]["input_ids"] == [1, 2, 3, 4]
+    assert made["good"]["labels"] == [-100, 2, -100, 4]
+    # The good call of the worse row is.
+    assert made["bad"]["input_ids"] == [1, 7, 3, 8, 5, 9]
+    assert made["bad"]["labels"] == [-100, -100, -100, -100, -100, 9]
+    assert [example["reward"] for example in made.values()] == [1.0, 1.0]
+    assert sorted(trained.call_id for trained in one.ledger.trained) == [
+        "bad-2",
+        "good-0",
+        "good-1",
+    ]
+    assert {e.call_id: (e.reason, e.detail) for e in one.ledger.exclusions} == {
+        "good-2": ("below_threshold", "its reward is 0, min_reward is 0.5"),
+        "bad-0": ("below_threshold", "its reward is -1, min_reward is 0.5"),
+        "bad-1": ("below_threshold", "its reward is -1, min_reward is 0.5"),
+    }
+    one.ledger.check()
+
+
+def test_of_calls_with_their_own_rewards_the_best_part_is_kept(ended, collected):
+    # Parts, best first: a's 1.0 (two calls), b's 0.5, a's 0.25, b's 0.0. Half of four are two.
+    one = collected(
+        ended("a", 0, [([1], [2], 1.0), ([3], [4], 0.25), ([5], [6], 1.0)]),
+        ended("b", 1, [([1], [7], 0.0), ([3], [8], 0.5)]),
+    )
+    made = {e["rollout_id"]: e["labels"] for e in best(one, keep_fraction=0.5)}
+    assert made == {
+        "a": [-100, 2, -100, -100, -100, 6],
+        "b": [-100, -100, -100, 8],
+    }
+    assert one.ledger.reasons() == {"not_selected": 2}
+    one.ledger.check()
+
+
+@pytest.mark.parametrize(("number", "part", "kept"), [(100, 0.29, 29), (10, 0.3, 3), (3, 0.5, 1)])
+def test_the_part_that_is_kept_is_that_which_is_written(ended, collected, number, part, kept):
+    one = collected(*(ended(f"r{n}", n, [([1], [2], 1.0)]) for n in range(number)))
+    assert len(best(one, keep_fraction=part)) == kept
+
+
+def test_answers_are_paired_by_their_own_reward_and_not_by_that_of_their_rows(ended, collected):
+    # The first calls differ, and a's was the better one; the later ones turn the means round.
+    one = collected(
+        ended("a", 0, [([1], [5], 1.0), ([2], [6], -9.0)]),
+        ended("b", 0, [([1], [7], 0.0), ([2], [8], 9.0)]),
+    )
+    (pair,) = pairs(one)
+    assert (pair["prompt_ids"], pair["chosen_ids"], pair["rejected_ids"]) == ([1], [5], [7])
+    assert (pair["chosen_reward"], pair["rejected_reward"]) == (1.0, 0.0)
+    assert sorted(trained.call_id for trained in one.ledger.trained) == ["a-0", "b-0"]
+    assert one.ledger.reasons() == {"not_paired": 2}
+
+
 def test_equal_rewards_are_drawn_by_the_seed_and_the_same_again(ended, collected):
     def chosen(seed):
         rollouts = [ended(f"r{n}", n, [([1], [2], 1.0)]) for n in range(20)]

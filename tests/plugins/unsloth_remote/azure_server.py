@@ -50,6 +50,8 @@ class Azure:
         self.log: list[str] = []
         self.most_deployments = 0
         self.add_deployment("base", "gpt-base-2026-01-01", "Succeeded")
+        self.min_examples = 10
+        """Of a training file."""
         # Faults.
         self.busy = 0
         """So many requests are answered with 429."""
@@ -224,8 +226,11 @@ class Azure:
     def end(self, job: dict[str, Any]) -> None:
         lines = self.contents[job["training_file"]]
         error = self.fail_jobs.pop(0) if self.fail_jobs else None
-        if len(lines) < 10:
-            error = {"code": "invalid_n_examples", "message": "At least 10 examples are needed."}
+        if len(lines) < self.min_examples:
+            error = {
+                "code": "invalid_n_examples",
+                "message": f"At least {self.min_examples} examples are needed.",
+            }
         if error is not None:
             job.update(status="failed", error=error)
             return
@@ -331,7 +336,9 @@ class Azure:
                 "management policy (content filter).",
             )
         table = self.models[deployment["properties"]["model"]["name"]]
-        answer = table.get(question) or self.random.choice(self.guesses)
+        known, number = table.get(question), body.get("n", 1)
+        answers = [known] * number if known else self.random.sample(self.guesses, number)
+        limit = body.get("max_tokens")
         return JSONResponse(
             {
                 "id": f"chatcmpl-{self.random.getrandbits(48):x}",
@@ -340,10 +347,12 @@ class Azure:
                 "model": deployment["properties"]["model"]["name"],
                 "choices": [
                     {
-                        "index": 0,
-                        "finish_reason": "stop",
+                        "index": index,
+                        # A word is a token, and the end is another.
+                        "finish_reason": "length" if limit == 1 else "stop",
                         "message": {"role": "assistant", "content": answer, "refusal": None},
                     }
+                    for index, answer in enumerate(answers)
                 ],
                 "usage": {"prompt_tokens": 10, "completion_tokens": 2, "total_tokens": 12},
             }

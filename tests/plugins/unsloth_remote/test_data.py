@@ -24,6 +24,13 @@ def test_only_a_rows_own_answers_are_trained():
     assert "tools" not in example
 
 
+def test_what_follows_the_last_trained_answer_is_not_paid_for():
+    answers = [{"role": "assistant", "content": word} for word in ("good", "bad")]
+    example = example_of_chat(Chat([USER, answers[0], USER, answers[1]], [1]))
+    assert example == {"messages": [USER, answers[0]]}
+    assert example_of_row(row().only([0]), [1.0])["token_ids"] == [5, 6, 7]
+
+
 def test_a_line_has_only_what_azure_takes():
     answer = {
         "role": "assistant",

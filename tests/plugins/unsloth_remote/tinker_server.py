@@ -85,6 +85,8 @@ class Tinker:
     def __init__(self, size: int, end: int) -> None:
         self.key = "tml-key-of-acme-1234567890"
         self.size, self.end = size, end
+        self.make_table = lambda: Table(size)
+        """What has not learned anything yet."""
         self.random = np.random.default_rng(0)
         self.models: dict[str, Table] = {}
         self.saved: dict[str, Table] = {}
@@ -192,7 +194,7 @@ class Tinker:
     async def create_model(self, request: Request) -> Response:
         body = await request.json()
         model_id = f"{body['session_id']}:train:{body['model_seq_id']}"
-        self.models[model_id] = Table(self.size)
+        self.models[model_id] = self.make_table()
         return self.promise({"model_id": model_id, "type": "create_model"}, model_id=model_id)
 
     async def load(self, request: Request) -> Response:
@@ -274,7 +276,7 @@ class Tinker:
         if path and path not in self.saved:
             return JSONResponse({"detail": f"no weights at {path}"}, 404)
         sampler_id = f"sampler-{next(self.numbers)}"
-        self.samplers[sampler_id] = self.saved[path] if path else Table(self.size)
+        self.samplers[sampler_id] = self.saved[path] if path else self.make_table()
         return JSONResponse({"sampling_session_id": sampler_id})
 
     async def sampler(self, request: Request) -> Response:

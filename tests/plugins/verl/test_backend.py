@@ -13,7 +13,7 @@ import pytest
 
 from agl.serving import ServerThread
 from agl_verl.affinity import Conversations
-from agl_verl.backend import MODEL_NAME, Serving, TokenBackend
+from agl_verl.backend import MODEL_NAME, Serving, TokenBackend, end_tokens
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "examples" / "quickstart"))
 
@@ -246,3 +246,17 @@ def test_off_loopback_a_key_is_needed(serve):
     url = serve(api_key="secret")
     assert post(url).status_code == 401
     assert post(url, {"authorization": "Bearer secret"}).status_code == 200
+
+
+def test_every_end_token_of_the_generation_configuration_ends_an_answer(serve, tokenizer):
+    """As of Llama 3.1, whose tool calls end with another token than its answers."""
+    from transformers import GenerationConfig
+
+    words = ["garden", "<end>"]
+    ids = tokenizer.convert_tokens_to_ids(words)
+    ends = end_tokens(GenerationConfig(eos_token_id=ids))
+    assert ends == set(ids)
+    client = Client(tokenizer, "attic garden")
+    for options, finish in (({}, "length"), ({"end_token_ids": ends}, "stop")):
+        answer = post(serve(client, **options), max_tokens=2).json()
+        assert answer["choices"][0]["finish_reason"] == finish

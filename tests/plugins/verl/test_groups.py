@@ -7,6 +7,7 @@ import pytest
 
 import agl
 from agl.collect import Collector
+from agl.generations import Generation
 from agl.semconv import MODEL_CALL_SPAN, ModelCallAttributes as Key
 from agl.types import Credit, Ledger, RolloutConfig, Span, TrainingRow
 from agl_verl.groups import Groups, Policy, Resources
@@ -68,6 +69,7 @@ async def groups(level="trajectory", keep=True, timeout=30.0, runner=True, confi
             val=TASKS,
             resources=Resources(resources.resources_id, resources.resources_id),
             policy=policy,
+            generation=Generation("a1", 2),
         )
     finally:
         if playing is not None:
@@ -104,6 +106,31 @@ async def test_dimensions_of_rewards_come_along_where_an_algorithm_compares_them
     assert sorted(note.rewards["primary"] for note in notes) == [0.0, 1.0]
 
 
+async def test_dimensions_are_those_of_the_attempt_that_counts():
+    """The first attempt fails with the higher span numbers, the second one succeeds."""
+    config = RolloutConfig(max_attempts=2, retry_condition=["failed"])
+    async with groups(runner=False, config=config) as ours:
+        ours.policy.dimensions = True
+        collecting = asyncio.create_task(
+            ours.run(GroupRequest(uid="u0", index=0, copies=1, validate=False, step=7))
+        )
+        for values, number, status in (((1.0, 1.0), 9, "failed"), ((0.0, 0.25), 3, "succeeded")):
+            claimed = await ours.store.dequeue_rollout(wait_seconds=30)
+            ids = {"rollout_id": claimed.rollout_id, "attempt_id": claimed.attempt.attempt_id}
+            reward = Span.from_attributes(
+                name="agentlightning.annotation",
+                attributes=agl.emitter.reward_attributes(dict(zip("ab", values, strict=True)), "a"),
+                sequence_id=number,
+                **ids,
+            )
+            await ours.store.add_span(call_span(1, [1, 2], [3]).model_copy(update=ids))
+            await ours.store.add_span(reward)
+            await ours.store.update_attempt(*ids.values(), status=status)
+        answer = await collecting
+    (row,) = answer.rows
+    assert RowNotes.model_validate_json(row.notes).rewards == {"a": 0.0, "b": 0.25}
+
+
 async def test_transitions_are_a_row_per_call():
     async with groups(level="transition") as ours:
         answer = await ours.run(request(0))
@@ -123,6 +150,12 @@ async def test_every_call_of_a_step_is_in_one_bin():
             Settle(7, {keys[0]: [0.7, 0.7], keys[1]: [0.0, None]}, {"actor/lr": 1.0})
         )
         parts = await agl.load_parts(ours.store, step=7)
+        rollouts = await ours.store.query_rollouts()
+    # Verl's step 7 makes version 7; which weights sampled stands with each call.
+    assert {(part.run, part.generation, part.version) for part in parts} == {("a1", 2, "7")}
+    calls = [one for part in parts for one in part.trained if one.kind == "call"]
+    assert [one.model_version for one in calls] == ["3", "4"]
+    assert {(r.metadata["run"], r.metadata["generation"]) for r in rollouts} == {("a1", 2)}
     assert settled.metrics["agl/calls/trained"] == 2
     assert settled.metrics["agl/calls/excluded/zero_advantage"] == 1
     assert settled.metrics["agl/calls/excluded/rejected"] == 1

@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from agl.store.base import LightningStore
     from agl.types import LedgerPart
 
-Key = tuple[str, int | None, str]
-"""(algorithm, step, mode)."""
+Key = tuple[str, str, int | None, str]
+"""(run, algorithm, step, mode)."""
 KINDS = (("rollouts", "trained"), ("calls", "trained"), ("rewards", "used"))
 """What is counted, and the name of its good bin."""
 
@@ -70,6 +70,10 @@ class Accounts:
     """Those of the step that was asked for; none when all were."""
     without: int = 0
     """Rollouts that no account knows."""
+    lost: int = 0
+    """Accounts that a run went back behind; they are in no sum."""
+    problems: list[str] = field(default_factory=list[str])
+    """Accounts that cannot be read, or do not balance; they are in no sum."""
 
     @property
     def total(self) -> Sums:
@@ -86,36 +90,69 @@ async def read_accounts(store: "LightningStore", step: int | None = None) -> Acc
     Args:
         store: Where they are.
         step: Only this one, and keep its parts.
-
-    Raises:
-        LedgerError: One does not balance.
     """
-    from agl.commandline import each_rollout
-    from agl.ledger import load_parts
+    from agl.errors import LedgerError
+    from agl.ledger import each_part
 
     accounts = Accounts()
-    async for rollout in each_rollout(store):
-        parts = await load_parts(store, [rollout])
-        accounts.without += not parts
-        for part in parts:
-            if step is not None and part.step != step:
-                continue
+    known: set[str] = set()
+    async for part in each_part(store):
+        known.add(part.rollout_id)
+        if step is not None and part.step != step:
+            continue
+        if part.lost:
+            accounts.lost += 1
+            continue
+        try:
+            _add(accounts, part)
+        except LedgerError as error:
+            accounts.problems.append(f"rollout {part.rollout_id!r}, step {part.step}: {error}")
+        else:
             if step is not None:
                 accounts.parts.append(part)
-            key = (part.algorithm or "", part.step, part.mode or "")
-            accounts.steps.setdefault(key, Sums()).add(part)
+    accounts.without = (await store.statistics()).get("total_rollouts", 0) - len(known)
     return accounts
+
+
+def _add(accounts: Accounts, part: "LedgerPart") -> None:
+    from agl.errors import LedgerError
+
+    if part.problem:
+        raise LedgerError(f"its account cannot be read: {part.problem}")
+    sums = Sums()
+    sums.add(part)  # refuses before anything is counted
+    key = (part.run or "", part.algorithm or "", part.step, part.mode or "")
+    accounts.steps.setdefault(key, Sums()).update(sums)
 
 
 COLUMNS = ["step", "mode", "rollouts", "trained", "calls", "trained", "excluded", "because"]
 
 
+def columns(accounts: Accounts) -> list[str]:
+    """Headers of ``step_rows``; the run is named where there are several."""
+    return ["run", *COLUMNS] if len(_runs(accounts)) > 1 else COLUMNS
+
+
+def _runs(accounts: Accounts) -> list[str]:
+    return list(dict.fromkeys(key[0] for key in accounts.steps))
+
+
 def step_rows(accounts: Accounts, last: int | None = None) -> list[list[object]]:
     """A table row per step, the total below; ``last`` leaves out earlier steps."""
-    steps = sorted(accounts.steps.items(), key=lambda item: (item[0][1] or 0, item[0]))
+    runs = _runs(accounts)
+    several = len(runs) > 1
+
+    def order(item: tuple[Key, Sums]) -> tuple[object, ...]:
+        (run, algorithm, step, mode), _ = item
+        return (runs.index(run), step or 0, algorithm, mode)
+
+    steps = sorted(accounts.steps.items(), key=order)
     shown = steps if last is None else steps[-last:]
-    rows = [_row("" if key[1] is None else key[1], key[2], sums) for key, sums in shown]
-    return [*rows, _row("total", "", accounts.total)]
+    rows = [
+        [*([run] if several else []), *_row("" if step is None else step, mode, sums)]
+        for (run, _, step, mode), sums in shown
+    ]
+    return [*rows, [*([""] if several else []), *_row("total", "", accounts.total)]]
 
 
 def _row(step: object, mode: str, sums: Sums) -> list[object]:
@@ -148,9 +185,17 @@ def listed(reasons: Iterable[str]) -> str:
     )
 
 
-def without_account(accounts: Accounts) -> str:
-    """What to say about rollouts that no account knows."""
-    return (
-        f"{accounts.without} rollouts are in no account: their step did not end, or their "
-        "algorithm keeps no ledger"
-    )
+def remarks(accounts: Accounts) -> list[str]:
+    """What to say about that which is in no sum."""
+    said: list[str] = []
+    if accounts.without:
+        said.append(
+            f"{accounts.without} rollouts are in no account: their step did not end, or their "
+            "algorithm keeps no ledger"
+        )
+    if accounts.lost:
+        said.append(
+            f"{accounts.lost} accounts are in no sum: their run was killed, and went on from a "
+            "checkpoint before them"
+        )
+    return said

@@ -52,14 +52,14 @@ class Summary:
             print(f"store        {store_path}")
 
     def _print_ledger(self, accounts: "Accounts") -> None:
-        from agl.cli._ledger import COLUMNS, step_rows, without_account
+        from agl.cli._ledger import columns, remarks, step_rows
 
         number = len(accounts.steps)
         cut = f"the last {LAST_STEPS} of {number} steps" if number > LAST_STEPS else ""
         print(f"ledger       {cut}".rstrip())
-        print_table(COLUMNS, step_rows(accounts, last=LAST_STEPS))
-        if accounts.without:
-            note(without_account(accounts))
+        print_table(columns(accounts), step_rows(accounts, last=LAST_STEPS))
+        for remark in (*remarks(accounts), *accounts.problems):
+            note(remark)
 
     def most_frequent_failure(self) -> str:
         """The reason that most failed attempts give."""
@@ -82,9 +82,10 @@ def train(path: Path, overrides: Sequence[str], *, dry: bool) -> None:
         PluginError: A component is unknown or does not load; nothing was started or written.
         RunError: The run failed, or no rollout succeeded.
     """
+    from agl.logs import setup_logging
     from agl.runconfig import check_config, load_config
 
-    _log_to_stderr()
+    setup_logging()
     file = load_config(path, overrides)
     run_dir = new_run_dir(file.config)
     checked = check_config(file, run_dir=run_dir, dry=dry)
@@ -123,15 +124,6 @@ def new_run_dir(config: "RunConfig") -> Path:
     return folder
 
 
-def _log_to_stderr() -> None:
-    """Show the log of agl and of every installed plugin."""
-    from agl import plugins
-    from agl.logs import setup_module_logging
-
-    for name in {"agl", *(c.target.partition(":")[0].split(".")[0] for c in plugins.components())}:
-        setup_module_logging("INFO", name=name)
-
-
 def _fit(
     checked: "CheckedConfig",
     components: dict[str, Any],
@@ -144,6 +136,8 @@ def _fit(
     trainer = Trainer(
         algorithm=components.get("algorithm"),
         max_rollouts=checked.file.config.max_rollouts,
+        concurrency=checked.file.config.concurrency,
+        runner=checked.file.config.runner,
         initial_resources=checked.resources,
         tracer=components["tracer"],
         adapter=components.get("adapter"),
@@ -170,7 +164,7 @@ async def _sum_up_and_close(store: "LightningStore") -> Summary:
     summary = Summary()
     try:
         accounts = await read_accounts(store)
-        if accounts.steps:
+        if accounts.steps or accounts.problems:
             summary.accounts = accounts
         for rollout in await store.query_rollouts():
             summary.statuses[rollout.status] += 1

@@ -22,23 +22,35 @@ def command(run: Path | None, url: str | None, step: int | None, as_json: bool) 
 
     RUN is a run's folder or its store file; without it, the newest run under agl-runs.
     """
-    from agl.cli._ledger import COLUMNS, listed, step_rows, without_account
+    from agl.cli._ledger import columns, listed, remarks, step_rows
     from agl.commandline import note, open_store, print_json, print_table
 
     accounts = asyncio.run(_read(open_store(run, url), step))
     if as_json:
         print_json(_as_json(accounts))
+        _fail_on(accounts.problems)
         return
-    print_table(COLUMNS, step_rows(accounts))
+    print_table(columns(accounts), step_rows(accounts))
     if excluded := [row for part in accounts.parts for row in _excluded(part)]:
         click.echo()
-        columns = ["rollout_id", "attempt_id", "kind", "span_id", "reason", "detail"]
-        print_table(columns, excluded)
+        print_table(["rollout_id", "attempt_id", "kind", "span_id", "reason", "detail"], excluded)
     reasons = {reason for counts in accounts.total.excluded.values() for reason in counts}
     if reasons:
         note(listed(reasons))
-    if accounts.without:
-        note(without_account(accounts))
+    for remark in remarks(accounts):
+        note(remark)
+    _fail_on(accounts.problems)
+
+
+def _fail_on(problems: list[str]) -> None:
+    """The sums are shown; what is not in them is an error all the same."""
+    from agl.errors import LedgerError
+
+    if problems:
+        more = f"; and {len(problems) - 3} more" if len(problems) > 3 else ""
+        raise LedgerError(
+            f"{len(problems)} accounts are in no sum: {'; '.join(problems[:3])}{more}"
+        )
 
 
 async def _read(store: "LightningStore", step: int | None) -> "Accounts":
@@ -49,7 +61,7 @@ async def _read(store: "LightningStore", step: int | None) -> "Accounts":
         accounts = await read_accounts(store, step)
     finally:
         await store.close()
-    if step is not None and not accounts.steps:
+    if step is not None and not accounts.steps and not accounts.problems:
         raise ConfigError(f"the store has no account of step {step}. See: agl ledger")
     return accounts
 
@@ -63,10 +75,18 @@ def _excluded(part: "LedgerPart") -> list[list[object]]:
 def _as_json(accounts: "Accounts") -> dict[str, Any]:
     return {
         "steps": [
-            {"algorithm": algorithm or None, "step": step, "mode": mode or None, **sums.as_json()}
-            for (algorithm, step, mode), sums in accounts.steps.items()
+            {
+                "run": run or None,
+                "algorithm": algorithm or None,
+                "step": step,
+                "mode": mode or None,
+                **sums.as_json(),
+            }
+            for (run, algorithm, step, mode), sums in accounts.steps.items()
         ],
         "total": accounts.total.as_json(),
         "rollouts_without_account": accounts.without,
+        "lost_accounts": accounts.lost,
+        "problems": accounts.problems,
         "parts": [part.model_dump(mode="json") for part in accounts.parts],
     }

@@ -10,7 +10,7 @@ import click
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
 @click.pass_context
 def command(ctx: click.Context, check: bool, as_json: bool) -> None:
-    """List the installed components and hook plugins."""
+    """List the installed components and hook plugins; with --check, 1 if one is broken."""
     if ctx.invoked_subcommand is not None:
         return
     from dataclasses import asdict
@@ -20,13 +20,15 @@ def command(ctx: click.Context, check: bool, as_json: bool) -> None:
     from agl.plugins import diagnose
 
     rows = diagnose(check=try_component if check else None)
+    columns = ["kind", "name", "distribution", "version", "state", "cause"]
     if as_json:
         print_json([asdict(row) for row in rows])
-        return
-    columns = ["kind", "name", "distribution", "version", "state", "cause"]
-    print_table(columns, [[getattr(row, column) for column in columns] for row in rows])
+    else:
+        print_table(columns, [[getattr(row, column) for column in columns] for row in rows])
     if not check:
         note("Nothing was imported; agl plugins --check tells ok from broken")
+    elif any(row.state == "broken" for row in rows):
+        ctx.exit(1)
 
 
 @command.command("show")
@@ -85,7 +87,8 @@ def _describe(component: Any, target: Any) -> dict[str, Any]:
 
     from agl.schema import schema_of
 
-    doc = docstring_parser.parse(inspect.getdoc(target) or "")
+    # Not inspect.getdoc: a component's class without a docstring is not what its base class is.
+    doc = docstring_parser.parse(inspect.cleandoc(target.__doc__ or ""))
     text = [part for part in (doc.short_description, doc.long_description) if part]
     schema = schema_of(target) if callable(target) and component.kind != "command" else None
     return {

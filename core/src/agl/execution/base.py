@@ -30,6 +30,11 @@ class ExecutionStrategy(ABC):
     replaces_runners: ClassVar[bool] = False
     """Whether a runner that ends with ``RunnerStuckError`` gets a successor."""
 
+    @property
+    def runs_algorithm(self) -> bool:
+        """Whether the algorithm runs here; False on a machine that has runners only."""
+        return True
+
     def prepare(self) -> None:
         """Check that it could run now (a free port, say), before anything is started.
 
@@ -43,8 +48,12 @@ class ExecutionStrategy(ABC):
     ) -> None:
         """Run to the end: returns when the algorithm has finished and the runners have stopped.
 
+        When all runners have ended in order (``max_rollouts``), an algorithm that works goes on to
+        its own end; one that waits for rollouts that nobody will run sees ``event`` set, and is
+        cancelled after a grace.
+
         Raises:
             AlgorithmError: The algorithm raised; the runners were stopped first.
-            RunnerCrashError: Runners died and could not be replaced.
+            RunnerCrashError: Runners died for good, and the algorithm was not done.
             KeyboardInterrupt: Ctrl+C; everything was stopped first.
         """

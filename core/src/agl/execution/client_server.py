@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import multiprocessing
+import os
 import signal
 import sys
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
@@ -16,29 +17,39 @@ from agl.env import (
     resolve_int_env_var,
     resolve_str_env_var,
 )
-from agl.errors import AglError, AlgorithmError, ConfigError, RunnerCrashError
+from agl.errors import AlgorithmError, ConfigError, RunnerCrashError
 from agl.execution.base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
-from agl.execution.events import ExecutionEvent, MultiprocessingEvent
+from agl.execution.events import ExecutionEvent, MultiprocessingEvent, ThreadingEvent
+from agl.execution.family import start_group
+from agl.execution.reports import Reports
+from agl.execution.sides import call_in_daemon_thread
 from agl.execution.supervisor import (
+    FINISHED,
     REPLACE_ME,
+    STORE_AWAY,
     AllEnded,
     Report,
     RunnerDied,
     Supervisor,
+    Tell,
+    describe_exit,
+    last_message,
     leave,
+    teller,
 )
-from agl.runner import RunnerStuckError, worker_name
+from agl.execution.waits import run_algorithm
+from agl.runner import RunnerStuckError
 from agl.server import LightningStoreServer
 from agl.serving import bind, is_loopback
 from agl.store.base import LightningStore
-from agl.types import AttemptedRollout, Failure
+from agl.store.patience import is_away
 
 logger = logging.getLogger(__name__)
 
 Role = Literal["algorithm", "runner", "both"]
 
 LAST_REPORTS_SECONDS = 2.0
-"""So long a runner machine tries, at its end, to tell the store which attempts were lost."""
+"""So long it is tried, at the end, to tell a store of others which attempts were lost."""
 DEFAULT_PORT = 4747
 
 
@@ -46,8 +57,9 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
     """The algorithm serves the store over HTTP; runners are processes that talk to it.
 
     Runners are forked before anything else starts, so that any agent object works, and a runner
-    that dies is replaced: its running attempts end as ``unresponsive`` with a ``lost`` failure, and
-    run again where the rollout's configuration says so.
+    that dies, or is stopped (SIGSTOP) for some seconds, is replaced: its open attempts end as
+    ``unresponsive`` with a ``lost`` failure, and run again where the rollout's configuration says
+    so. Processes that agents start and leave behind end with the run.
 
     Args:
         role: What this process does: ``both``, or on several machines ``algorithm`` on one and
@@ -56,7 +68,8 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
             127.0.0.1 without it.
         server_port: None reads ``AGL_SERVER_PORT``, and is 4747 without it. 0 takes a free one.
         n_runners: How many runner processes this machine gets.
-        graceful_timeout: Seconds that running rollouts get to finish at the end.
+        graceful_timeout: Seconds that running rollouts get to finish at the end; also an algorithm
+            that waits for rollouts that nobody will run.
         terminate_timeout: Seconds after SIGTERM before SIGKILL.
         main_process: Which side stays in this process. ``runner``, for debugging, needs
             ``n_runners`` 1; the algorithm is then forked.
@@ -109,6 +122,10 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         self.token = resolve_str_env_var(LightningEnvVar.AGL_SERVER_TOKEN, token)
         self._socket: Any = None
 
+    @property
+    def runs_algorithm(self) -> bool:
+        return self.role != "runner"
+
     def prepare(self) -> None:
         """Take the port, so that one in use is refused before anything starts.
 
@@ -151,7 +168,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
     ) -> None:
         context = multiprocessing.get_context("fork")
         stop = MultiprocessingEvent(ctx=context)
-        reports = _Reports()
+        reports = Reports(self._patience(managed))
         supervisor = None
         if self.role == "both":
             supervisor = self._supervise(
@@ -174,7 +191,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         managed: bool,
         stop: ExecutionEvent,
         supervisor: Supervisor | None,
-        reports: "_Reports",
+        reports: "Reports",
     ) -> bool:
         """Run to the end; whether SIGTERM was what ended it."""
         terminated = False
@@ -182,7 +199,10 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
             reports.open()
             if supervisor is not None:
                 supervisor.watch()
-            task = asyncio.ensure_future(algorithm(served, stop))
+            no_runners = ThreadingEvent()
+            task = asyncio.ensure_future(
+                run_algorithm(algorithm, served, stop, no_runners, lambda: self.graceful_timeout)
+            )
 
             def terminate() -> None:
                 nonlocal terminated
@@ -191,7 +211,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
 
             try:
                 with _on_sigterm(terminate):
-                    crash = await self._watch(task, served, reports)
+                    await self._watch(task, served, reports, no_runners)
             finally:
                 stop.set()
                 task.cancel()
@@ -200,13 +220,21 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
                     # The store is still served: runners that finish can report.
                     await asyncio.to_thread(supervisor.end)
                     await reports.handle_rest(served)
-        if crash is not None:
-            raise crash
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if task.cancelled():
+            came_to_its_end = terminated
+        elif (error := task.exception()) is not None:
             raise AlgorithmError(
                 f"the algorithm failed: {type(error).__name__}: {error}"
             ) from error
+        else:
+            came_to_its_end = task.result()
+        if not came_to_its_end:
+            reports.raise_if_given_up()
         return terminated
+
+    def _patience(self, managed: bool) -> float | None:
+        """How long it is tried, at the end, to tell the store which attempts were lost."""
+        return None if managed else LAST_REPORTS_SECONDS
 
     @contextlib.asynccontextmanager
     async def _served(self, store: LightningStore, managed: bool) -> AsyncGenerator[LightningStore]:
@@ -222,24 +250,20 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
             await server.stop()
 
     async def _watch(
-        self, task: "asyncio.Future[None]", store: LightningStore, reports: "_Reports"
-    ) -> RunnerCrashError | None:
-        given_up: RunnerDied | None = None
+        self,
+        task: "asyncio.Future[bool]",
+        store: LightningStore,
+        reports: "Reports",
+        no_runners: ExecutionEvent,
+    ) -> None:
+        """Until the algorithm ends."""
         while not task.done():
             report = await reports.next_or(task)
             if isinstance(report, RunnerDied):
-                await mark_lost(store, report)
-                given_up = report if report.given_up else given_up
+                await reports.handle(report, store)
             elif isinstance(report, AllEnded):
-                if given_up is not None:
-                    return RunnerCrashError(
-                        f"runner {given_up.worker_id} died at once, again and again: "
-                        f"{given_up.message}"
-                    )
-                logger.warning("All runners have ended; the algorithm is stopped.")
-                task.cancel()
-                await asyncio.wait([task])
-        return None
+                reports.note_end(report)
+                no_runners.set()
 
     # --- runners --------------------------------------------------------------------------------
 
@@ -253,8 +277,8 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
     ) -> Supervisor:
         url, token = self._url(), self.token
 
-        def runner_main(worker_id: int, tell: Callable[[str], None]) -> None:
-            _run_runner(
+        def runner_main(worker_id: int, tell: Tell) -> None:
+            _run_as_process(
                 lambda: runner(
                     store if store is not None else LightningStoreClient(url, token=token),
                     worker_id,
@@ -277,16 +301,15 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
     def _execute_runners(self, runner: RunnerBundle, store: LightningStore | None) -> None:
         context = multiprocessing.get_context("fork")
         stop = MultiprocessingEvent(ctx=context)
-        reports = _Reports()
+        reports = Reports(LAST_REPORTS_SECONDS)
         supervisor = self._supervise(context, runner, store, stop, reports.deliver)
         asyncio.run(self._wait_for_runners(supervisor, store, reports))
 
     async def _wait_for_runners(
-        self, supervisor: Supervisor, store: LightningStore | None, reports: "_Reports"
+        self, supervisor: Supervisor, store: LightningStore | None, reports: "Reports"
     ) -> None:
         client = store or LightningStoreClient(self._url(), token=self.token)
         terminated: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        last_death: RunnerDied | None = None
         reports.open()
         supervisor.watch()
         try:
@@ -294,22 +317,14 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
                 while not terminated.done():
                     report = await reports.next_or(terminated)
                     if isinstance(report, RunnerDied):
-                        if report.message.startswith("StoreUnavailableError"):
-                            raise RunnerCrashError(f"runner {report.worker_id}: {report.message}")
-                        await mark_lost(client, report)
-                        last_death = report if report.given_up else last_death
+                        await reports.handle(report, client)
                     elif isinstance(report, AllEnded):
-                        if last_death is not None:
-                            raise RunnerCrashError(
-                                f"runner {last_death.worker_id} died at once, again and again: "
-                                f"{last_death.message}"
-                            )
+                        reports.note_end(report)
+                        reports.raise_if_given_up()
                         return
         finally:
             await asyncio.to_thread(supervisor.end)
-            # The store may have ended first; a client would wait long for it to come back.
-            with contextlib.suppress(AglError, TimeoutError):
-                await asyncio.wait_for(reports.handle_rest(client), LAST_REPORTS_SECONDS)
+            await reports.handle_rest(client)
             if store is None:
                 await client.close()
 
@@ -320,17 +335,21 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
     ) -> None:
         context = multiprocessing.get_context("fork")
         stop = MultiprocessingEvent(ctx=context)
+        no_runners = MultiprocessingEvent(ctx=context)
         ours, theirs = context.Pipe(duplex=False)
         url, token, shared = self._url(), self.token, None if managed else store
+        parent = os.getpid()
 
         def learner_main() -> None:
+            ours.close()
             self._close_socket()
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-            _run_runner(
-                lambda: algorithm(
-                    shared if shared is not None else LightningStoreClient(url, token=token), stop
+            start_group(parent)
+            client = shared if shared is not None else LightningStoreClient(url, token=token)
+            _run_as_process(
+                lambda: run_algorithm(
+                    algorithm, client, stop, no_runners, lambda: self.graceful_timeout
                 ),
-                theirs.send,
+                teller(theirs),
             )
 
         learner = context.Process(target=learner_main, name="agl-algorithm")
@@ -339,20 +358,30 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
 
         async def run_here() -> None:
             async with self._served(store, managed) as served:
-                ended = asyncio.ensure_future(asyncio.to_thread(learner.join))
+                ended = asyncio.ensure_future(call_in_daemon_thread(learner.join))
                 ended.add_done_callback(lambda _: stop.set())
                 try:
                     await runner(served, 0, stop)
+                    no_runners.set()
+                    await asyncio.wait([ended])
+                except Exception as error:
+                    raise RunnerCrashError(
+                        f"the runner failed: {type(error).__name__}: {error}"
+                    ) from error
                 finally:
                     stop.set()
-                    if learner.is_alive():
+                    if not ended.done():
                         learner.terminate()
-                    await ended
+                        await asyncio.wait([ended], timeout=self.terminate_timeout)
+                        learner.kill()
+                        await asyncio.wait([ended])
 
         asyncio.run(run_here())
-        if learner.exitcode not in (0, -signal.SIGTERM):
-            message = ours.recv() if ours.poll() else f"exit code {learner.exitcode}"
-            raise AlgorithmError(f"the algorithm failed: {message}")
+        message = last_message(ours)
+        if message != FINISHED:
+            raise AlgorithmError(
+                f"the algorithm failed: {message or describe_exit(learner.exitcode or 0)}"
+            )
 
     # --- small things ---------------------------------------------------------------------------
 
@@ -370,65 +399,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
             self._socket = None
 
 
-class _Reports:
-    """Reports of the supervisor's reader thread, brought to the running loop."""
-
-    def __init__(self) -> None:
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._queue: asyncio.Queue[Report] = asyncio.Queue()
-
-    def open(self) -> None:
-        self._loop = asyncio.get_running_loop()
-
-    def deliver(self, report: Report) -> None:
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._queue.put_nowait, report)
-
-    async def next_or(self, other: "asyncio.Future[Any]") -> Report | None:
-        """The next report, or None when ``other`` is done first."""
-        getter = asyncio.ensure_future(self._queue.get())
-        await asyncio.wait([getter, other], return_when=asyncio.FIRST_COMPLETED)
-        if getter.done():
-            return getter.result()
-        getter.cancel()
-        return None
-
-    async def handle_rest(self, store: LightningStore) -> None:
-        """Mark what was lost in the last moments."""
-        await asyncio.sleep(0)  # let what ``deliver`` scheduled arrive
-        while not self._queue.empty():
-            report = self._queue.get_nowait()
-            if isinstance(report, RunnerDied):
-                await mark_lost(store, report)
-
-
-async def mark_lost(store: LightningStore, died: RunnerDied) -> None:
-    """Give every unfinished attempt of a dead runner the status ``unresponsive`` and a reason."""
-    name = worker_name(died.worker_id, pid=died.pid)
-    stuck = died.exit_code == REPLACE_ME
-    logger.warning(
-        "Runner %d (%s) %s: %s",
-        died.worker_id,
-        name,
-        "is replaced" if stuck or not died.given_up else "is given up",
-        died.message,
-    )
-    for rollout in await store.query_rollouts(status_in=["preparing", "running"]):
-        if isinstance(rollout, AttemptedRollout) and rollout.attempt.worker_id == name:
-            with contextlib.suppress(ValueError):  # it ended in this very moment
-                await store.update_attempt(
-                    rollout.rollout_id,
-                    rollout.attempt.attempt_id,
-                    status="unresponsive",
-                    error=Failure(
-                        boundary="lost",
-                        type="RunnerDied",
-                        message=f"runner process {name} died: {died.message}",
-                    ),
-                )
-
-
-def _run_runner(main: Callable[[], Coroutine[Any, Any, None]], tell: Callable[[str], None]) -> None:
+def _run_as_process(main: Callable[[], Coroutine[Any, Any, object]], tell: Tell) -> None:
     """Run a bundle as the whole life of a forked process; does not return."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl+C means
 
@@ -439,6 +410,7 @@ def _run_runner(main: Callable[[], Coroutine[Any, Any, None]], tell: Callable[[s
 
     try:
         asyncio.run(run())
+        tell(FINISHED)
     except RunnerStuckError as error:
         tell(str(error))
         leave(REPLACE_ME)
@@ -447,7 +419,7 @@ def _run_runner(main: Callable[[], Coroutine[Any, Any, None]], tell: Callable[[s
     except BaseException as error:
         logger.exception("A process of the run failed")
         tell(f"{type(error).__name__}: {error}")
-        leave(1)
+        leave(STORE_AWAY if is_away(error) else 1)
     leave(0)
 
 

@@ -2,8 +2,12 @@
 
 import multiprocessing
 import threading
+import time
 from multiprocessing.context import BaseContext
 from typing import Protocol
+
+LOOK_SECONDS = 0.05
+"""How often a flag of several processes is looked at by who waits for it."""
 
 
 class ExecutionEvent(Protocol):
@@ -26,35 +30,41 @@ class ExecutionEvent(Protocol):
         ...
 
 
-class ThreadingEvent:
+class ThreadingEvent(threading.Event):
     """A flag within one process."""
 
-    def __init__(self) -> None:
-        self._event = threading.Event()
 
-    def set(self) -> None:
-        """Raise the flag."""
-        self._event.set()
-
-    def clear(self) -> None:
-        """Lower it."""
-        self._event.clear()
-
-    def is_set(self) -> bool:
-        """Whether it is raised."""
-        return self._event.is_set()
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Block until it is raised or ``timeout`` seconds have passed; whether it is."""
-        return self._event.wait(timeout)
-
-
-class MultiprocessingEvent(ThreadingEvent):
+class MultiprocessingEvent:
     """A flag that forked or spawned processes share.
+
+    It is one byte of shared memory without a lock: a process that is killed while it looks at a
+    lock would keep it for ever, and a signal handler would wait for the code that it interrupts.
 
     Args:
         ctx: The multiprocessing context whose processes will share it; None for the default.
     """
 
     def __init__(self, *, ctx: BaseContext | None = None) -> None:
-        self._event = (ctx or multiprocessing.get_context()).Event()  # pyright: ignore[reportIncompatibleVariableOverride, reportAttributeAccessIssue]
+        self._byte = (ctx or multiprocessing.get_context()).RawValue("b", 0)
+
+    def set(self) -> None:
+        """Raise the flag."""
+        self._byte.value = 1
+
+    def clear(self) -> None:
+        """Lower it."""
+        self._byte.value = 0
+
+    def is_set(self) -> bool:
+        """Whether it is raised."""
+        return bool(self._byte.value)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Block until it is raised or ``timeout`` seconds have passed; whether it is."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not self.is_set():
+            left = LOOK_SECONDS if deadline is None else deadline - time.monotonic()
+            if left <= 0:
+                break
+            time.sleep(min(left, LOOK_SECONDS))
+        return self.is_set()

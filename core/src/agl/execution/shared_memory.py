@@ -10,6 +10,7 @@ from agl.errors import AlgorithmError, ConfigError, RunnerCrashError
 from agl.execution.base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
 from agl.execution.events import ExecutionEvent, ThreadingEvent
 from agl.execution.sides import Main, Side, TaskSide, ThreadSide
+from agl.execution.waits import run_algorithm
 from agl.store.base import LightningStore
 
 logger = logging.getLogger(__name__)
@@ -23,7 +24,8 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
         main_thread: Which side runs in the main thread, where breakpoints work best: the first
             runner, or the algorithm.
         join_timeout: Seconds to wait, after cancelling, for threads to end.
-        graceful_delay: Seconds that running rollouts get to finish before they are cancelled.
+        graceful_delay: Seconds that running rollouts get to finish before they are cancelled; also
+            an algorithm that waits for rollouts that nobody will run.
         managed_store: Whether a store that is not thread-safe is guarded by a lock; None reads
             ``AGL_MANAGED_STORE``, and is True without it.
     """
@@ -74,7 +76,19 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
             return TaskSide(main, notify) if here else ThreadSide(main, notify, name=name)
 
         algorithm_here = self.main_thread == "algorithm"
-        learner = side(lambda: algorithm(store, stop), "agl-algorithm", algorithm_here)
+        crash: BaseException | None = None
+        no_runners = ThreadingEvent()
+        learner = side(
+            lambda: run_algorithm(
+                algorithm,
+                store,
+                stop,
+                no_runners,
+                lambda: self.graceful_delay if crash is None else 0.0,
+            ),
+            "agl-algorithm",
+            algorithm_here,
+        )
         runners = [
             side(
                 lambda worker_id=worker_id: runner(store, worker_id, stop),
@@ -85,18 +99,18 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
         ]
         for each in (*runners, learner):
             each.start()
-        crash: BaseException | None = None
         try:
             while learner.is_alive() and crash is None:
                 await changed.wait()
                 changed.clear()
                 crash = next((each.error for each in runners if each.error), None)
-                if crash is None and not any(each.is_alive() for each in runners):
-                    logger.warning("All runners have ended; the algorithm is stopped.")
-                    learner.cancel()
+                if crash is not None or not any(each.is_alive() for each in runners):
+                    no_runners.set()
+        except asyncio.CancelledError:
+            learner.cancel()
+            raise
         finally:
             stop.set()
-            learner.cancel()
             await self._wind_down([learner, *runners], changed)
         if crash is not None:
             raise RunnerCrashError(f"a runner failed: {crash}") from crash

@@ -7,8 +7,20 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
+from agl.errors import AglError
+
 T = TypeVar("T")
-Main = Callable[[], Coroutine[Any, Any, None]]
+Main = Callable[[], Coroutine[Any, Any, object]]
+
+
+class UnaskedCancellationError(AglError, RuntimeError):
+    """A coroutine ended as if it had been cancelled."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "it ended by a CancelledError, though nobody cancelled it: a hook, a tracer or the "
+            "store raised that, or code that it called"
+        )
 
 
 class Side(Protocol):
@@ -16,7 +28,7 @@ class Side(Protocol):
 
     @property
     def error(self) -> BaseException | None:
-        """What it raised; a cancellation does not count."""
+        """What ended it; being cancelled by ``cancel`` does not count."""
         ...
 
     def start(self) -> None:
@@ -43,13 +55,16 @@ class TaskSide:
     def __init__(self, main: Main, on_done: Callable[[], None]) -> None:
         self._main = main
         self._on_done = on_done
-        self._task: asyncio.Task[None] | None = None
+        self._was_stopped = False
+        self._task: asyncio.Task[object] | None = None
 
     @property
     def error(self) -> BaseException | None:
-        """What the coroutine raised; a cancellation does not count."""
-        if self._task is None or not self._task.done() or self._task.cancelled():
+        """What ended the coroutine; being cancelled by ``cancel`` does not count."""
+        if self._task is None or not self._task.done():
             return None
+        if self._task.cancelled():
+            return None if self._was_stopped else UnaskedCancellationError()
         return self._task.exception()
 
     def start(self) -> None:
@@ -63,6 +78,7 @@ class TaskSide:
 
     def cancel(self) -> None:
         """Cancel the task."""
+        self._was_stopped = True
         if self._task is not None:
             self._task.cancel()
 
@@ -79,16 +95,17 @@ class ThreadSide:
     def __init__(self, main: Main, on_done: Callable[[], None], *, name: str) -> None:
         self._error: BaseException | None = None
         self._ended = False
+        self._was_stopped = False
         self._main = main
         self._on_done = on_done
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[object] | None = None
         # A daemon: an agent that never returns must not keep the process alive.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     @property
     def error(self) -> BaseException | None:
-        """What the coroutine raised; a cancellation does not count."""
+        """What ended the coroutine; being cancelled by ``cancel`` does not count."""
         return self._error
 
     def start(self) -> None:
@@ -102,6 +119,7 @@ class ThreadSide:
 
     def cancel(self) -> None:
         """Cancel the coroutine."""
+        self._was_stopped = True
         loop, task = self._loop, self._task
         if loop is not None and task is not None:
             # The loop may close between the two lines, by ending on its own.
@@ -112,7 +130,8 @@ class ThreadSide:
         try:
             asyncio.run(self._start())
         except asyncio.CancelledError:
-            pass
+            if not self._was_stopped:
+                self._error = UnaskedCancellationError()
         except BaseException as error:
             self._error = error
         finally:

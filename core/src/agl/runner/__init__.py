@@ -9,5 +9,5 @@ from agl.runner.litagent import (
     LitAgentRunner as LitAgentRunner,
     Runner as Runner,
     RunnerStuckError as RunnerStuckError,
-    worker_name as worker_name,
 )
+from agl.workers import worker_name as worker_name

@@ -4,33 +4,36 @@ import asyncio
 import contextlib
 import inspect
 import logging
-import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from types import TracebackType
 from typing import Any, Literal
 
 from agl.agent import LitAgent, MissingResourceError
 from agl.errors import (
-    AgentResultError,
     ConfigError,
     InvalidRecordError,
     InvalidTransitionError,
     StoreError,
+    TracerError,
 )
 from agl.hooks import HookCaller
-from agl.runner.call import AgentCall, AgentLoop, AgentThreads, RolloutCancelledError
+from agl.runner.call import AgentCall, RolloutCancelledError
 from agl.runner.claims import Claims
 from agl.runner.gateways import AttemptGateways
 from agl.runner.heartbeat import Running
 from agl.runner.held import HeldSpans
-from agl.runner.result import Outcome, spans_of_result
-from agl.store import rules
+from agl.runner.hosts import AgentHosts
+from agl.runner.result import Outcome, read_result, set_traceback, traceback_of
 from agl.store.base import AttemptEnd, LightningStore, Turn
-from agl.store.packed import unpacked
+from agl.store.packed import is_refusal, unpacked
 from agl.tracer.base import Tracer
 from agl.types import AttemptedRollout, NamedResources, Span
+from agl.utils.text import capped, describe
 
 logger = logging.getLogger(__name__)
+
+LOGGED_TEXT = 2_000
+"""Most characters of an attempt's error in the log; the store has more."""
 
 
 class AttemptRunner:
@@ -43,6 +46,7 @@ class AttemptRunner:
         tracer: Collects the spans.
         hooks: Called at the four moments of an attempt.
         on_stuck: See ``LitAgentRunner``.
+        blocked_seconds: See ``LitAgentRunner``.
     """
 
     def __init__(
@@ -54,6 +58,7 @@ class AttemptRunner:
         tracer: Tracer,
         hooks: HookCaller,
         on_stuck: Literal["continue", "raise"],
+        blocked_seconds: float,
     ) -> None:
         self._agent = agent
         self._store = store
@@ -62,8 +67,8 @@ class AttemptRunner:
         self._on_stuck = on_stuck
         self._context = {"agent": agent, "runner": runner}
         self._running: dict[str, Running] = {}
-        self._agents: AgentLoop | None = None
-        self._threads = AgentThreads()
+        self._blocked_seconds = blocked_seconds
+        self._hosts = self._new_hosts()
         self._gateways = AttemptGateways()
         self.stuck: str | None = None
         """Why the runner shall be replaced, once it must be."""
@@ -75,14 +80,16 @@ class AttemptRunner:
     @contextlib.contextmanager
     def hosting(self) -> Generator[None]:
         """Have threads for agents within the block."""
-        self._threads = AgentThreads()
+        self._hosts = self._new_hosts()
         try:
             yield
         finally:
-            if self._agents is not None:
-                self._agents.stop()
-                self._agents = None
-            self._threads.stop()
+            self._hosts.stop()
+
+    def _new_hosts(self) -> AgentHosts:
+        return AgentHosts(
+            self._blocked_seconds, lambda: [running.call for running in self.running()]
+        )
 
     async def run(
         self, rollout: AttemptedRollout, claims: Claims, *, apart: bool
@@ -98,12 +105,14 @@ class AttemptRunner:
             How it went, and the next rollout, which is to be run at once.
         """
         was_interrupted = False
-        held = HeldSpans(self._store)
+        held = HeldSpans(self._store, lambda: self._gateways.flush(rollout))
         spans: list[Span] = []
         try:
             await self._hooks.call("on_rollout_start", rollout=rollout, **self._context)
             outcome, was_interrupted = await self._trace(rollout, held, apart)
-            await self._gateways.end(rollout)
+            lost = await self._gateways.end(rollout)
+            if lost is not None and outcome.error is None:
+                outcome = Outcome(error=lost, boundary="model")
             spans = self._tracer.get_last_trace()
             outcome = await self._add_result(rollout, outcome, spans, held)
         except asyncio.CancelledError:
@@ -111,10 +120,14 @@ class AttemptRunner:
             outcome = Outcome(
                 error=RolloutCancelledError(f"{_what(rollout)} was cancelled"), boundary="cancelled"
             )
-            await self._gateways.end(rollout)
+            await self._gateways.end(rollout, patient=False)
         # A rollout is not claimed before it can start: its deadline would run.
         more = not was_interrupted and not self._hooks.listens("on_rollout_end")
-        rollout, done = await self._record(rollout, outcome, held.spans, claims, more)
+        done = await self._record(rollout, outcome, held.spans, claims, more)
+        if self._hooks.listens("on_rollout_end"):
+            stored = await self._store.get_rollout_by_id(rollout.rollout_id) or rollout
+            attempt = done.attempt or rollout.attempt
+            rollout = rollout.model_copy(update={**dict(stored), "attempt": attempt})
         numbered = {span.span_id: span for span in unpacked(done.spans)}
         spans = [numbered.get(span.span_id, span) for span in spans]
         await self._hooks.call("on_rollout_end", rollout=rollout, spans=spans, **self._context)
@@ -127,8 +140,8 @@ class AttemptRunner:
     ) -> tuple[Outcome, bool]:
         """Call the agent within the trace context; also whether this task was cancelled."""
         outcome: Outcome | None = None
-        was_interrupted = False
         where: TracebackType | None = None
+        was_interrupted = False
         try:
             async with self._tracer.trace_context(
                 rollout.rollout_id,
@@ -141,21 +154,27 @@ class AttemptRunner:
                 outcome, was_interrupted = await self._call_agent(rollout, apart)
                 await self._hooks.call("on_trace_end", **context)
                 held.hold()
-                if outcome.error is not None:
-                    where = outcome.error.__traceback__
-                    raise outcome.error  # a tracer may want to see it
+                if outcome.shown is not None:
+                    where = traceback_of(outcome.shown)
+                    raise outcome.shown  # a tracer may want to see it
             return outcome, was_interrupted
-        except (KeyboardInterrupt, StoreError):
-            raise
         except BaseException as error:
-            if outcome is None or outcome.error is None:
-                if isinstance(error, asyncio.CancelledError):
-                    raise
-                return Outcome(error=error, boundary="tracer"), was_interrupted
-            outcome.error.__traceback__ = where  # the agent's frames, without ours
-            if error is not outcome.error:
-                logger.error("%s: the tracer failed as well: %r", _what(rollout), error)
-            return outcome, was_interrupted
+            raised = outcome.shown if outcome else None
+            if raised is not None:
+                set_traceback(raised, where)  # the agent's frames, without ours
+            if outcome is not None and error is raised:
+                return outcome, was_interrupted
+            if isinstance(error, KeyboardInterrupt):
+                raise  # Ctrl+C; an agent's own came as its outcome
+            if outcome is not None and raised is not None:
+                logger.error("%s: the tracer failed as well: %s", _what(rollout), describe(error))
+                return outcome, was_interrupted or isinstance(error, asyncio.CancelledError)
+            cause = error.__cause__ if isinstance(error, TracerError) else error
+            if isinstance(cause, InvalidRecordError):
+                return Outcome(error=error, boundary="store"), was_interrupted
+            if isinstance(error, asyncio.CancelledError | StoreError):
+                raise
+            return Outcome(error=error, boundary="tracer"), was_interrupted
 
     async def _call_agent(self, rollout: AttemptedRollout, apart: bool) -> tuple[Outcome, bool]:
         try:
@@ -165,12 +184,17 @@ class AttemptRunner:
         except (MissingResourceError, ConfigError) as error:
             return Outcome(error=error), False
         is_coroutine = inspect.iscoroutinefunction(method)
+        try:
+            agents = self._hosts.loop() if apart and is_coroutine else None
+        except (OSError, RuntimeError) as error:
+            return self._without_loop(rollout, error), False
         call = AgentCall(
             method,
             (rollout.input, resources, rollout),
+            read=lambda result: read_result(result, rollout.attempt),
             timeout=rollout.config.timeout_seconds,
-            agents=self._agent_loop() if apart and is_coroutine else None,
-            threads=self._threads,
+            agents=agents,
+            threads=self._hosts.threads,
             what=_what(rollout),
         )
         attempt_id = rollout.attempt.attempt_id
@@ -186,17 +210,21 @@ class AttemptRunner:
     def _left_behind(self, call: AgentCall, outcome: Outcome) -> None:
         message = f"{outcome.error}; its agent cannot be stopped and is left behind"
         logger.error("%s", message)
-        if self._on_stuck == "raise" and outcome.boundary == "timeout":
+        if self._on_stuck == "raise" and outcome.boundary != "cancelled":
             self.stuck = message
-        if call.agents is not None and call.agents.blocked:
-            for other in list(self._running.values()):
-                if other.call.agents is call.agents:
-                    other.call.stop("lost")
+        if call.agents is not None and call.agents.lost:
+            self._hosts.leave(call.agents)
 
-    def _agent_loop(self) -> AgentLoop:
-        if self._agents is None or self._agents.blocked:
-            self._agents = AgentLoop()
-        return self._agents
+    def _without_loop(self, rollout: AttemptedRollout, cause: Exception) -> Outcome:
+        message = (
+            f"{_what(rollout)} was lost: its runner can start no event loop for agents "
+            f"({type(cause).__name__}: {describe(cause)}). Earlier agents may have left files or "
+            "threads open"
+        )
+        logger.error("%s", message)
+        if self._on_stuck == "raise":
+            self.stuck = message
+        return Outcome(error=RolloutCancelledError(message), boundary="lost")
 
     async def _resources(self, rollout: AttemptedRollout) -> NamedResources:
         store = self._store
@@ -219,10 +247,9 @@ class AttemptRunner:
             return outcome
         trace_id = spans[-1].trace_id if spans else None
         try:
-            new = spans_of_result(outcome.result, rollout.attempt, trace_id)
-            spans.extend(await held.add_many_spans(new))
-        except (AgentResultError, InvalidRecordError) as error:
-            return Outcome(error=error)
+            spans.extend(await held.add_many_spans(outcome.spans(rollout.attempt, trace_id)))
+        except InvalidRecordError as error:  # changed after it was read
+            return Outcome(error=error, boundary="store")
         return outcome
 
     async def _record(
@@ -232,38 +259,64 @@ class AttemptRunner:
         spans: list[Span],
         claims: Claims,
         more: bool,
-    ) -> tuple[AttemptedRollout, Turn]:
-        """Store the last spans and the final status; the rollout as it is then."""
+    ) -> Turn:
+        """Store the last spans and the final status."""
         attempt = rollout.attempt
-        failure = outcome.failure()
-        if failure is not None:
-            logger.warning(
-                "%s: %s (%s): %s: %s",
-                _what(rollout),
-                outcome.status,
-                failure.boundary,
-                failure.type,
-                failure.message,
-            )
         end = AttemptEnd(
             rollout_id=rollout.rollout_id,
             attempt_id=attempt.attempt_id,
             status=outcome.status,
-            error=failure,
+            error=outcome.failure,
         )
+        more = more and self.stuck is None
         try:
-            done = await claims.turn(spans, end, more=more and self.stuck is None)
+            try:
+                done = await claims.turn(spans, end, more=more)
+            except Exception as error:
+                if not is_refusal(error):
+                    raise
+                added, refusal = await self._add_one_by_one(spans)
+                end = self._end_of_refused(end, refusal)
+                done = await claims.turn([], end, more=more)
+                done = done._replace(spans=added)
         except InvalidTransitionError as error:
             # Its deadline passed in the store, say; what stands there stays.
             logger.warning("%s: its result comes too late: %s", _what(rollout), error)
-            added = await self._store.add_many_spans(spans)
+            added, _ = await self._add_one_by_one(spans)
             attempts = await self._store.query_attempts(attempt.rollout_id)
             found = next((a for a in attempts if a.attempt_id == attempt.attempt_id), attempt)
-            return rollout.model_copy(update={"attempt": found}), Turn(added, found, [])
-        attempt = done.attempt or attempt
-        after = rules.rollout_after(rollout, attempt, attempt.end_time or time.time())
-        changes = {"attempt": attempt, "status": after.status, "end_time": after.end_time}
-        return rollout.model_copy(update=changes), done
+            done = Turn(added, found, [])
+        if end.error is not None:
+            logger.warning(
+                "%s: %s (%s): %s: %s",
+                _what(rollout),
+                end.status,
+                end.error.boundary,
+                end.error.type,
+                capped(end.error.message, LOGGED_TEXT),
+            )
+        return done
+
+    async def _add_one_by_one(self, spans: Sequence[Span]) -> tuple[list[Span], Exception | None]:
+        """Store those spans that the store takes; also why it refused the first other one."""
+        added: list[Span] = []
+        refusal: Exception | None = None
+        for span in spans:
+            try:
+                added += await self._store.add_many_spans([span])
+            except Exception as error:
+                if not is_refusal(error):
+                    raise
+                refusal = refusal or error
+        return added, refusal
+
+    @staticmethod
+    def _end_of_refused(end: AttemptEnd, refusal: Exception | None) -> AttemptEnd:
+        """How an attempt ends of which something was refused; its own failure goes first."""
+        if refusal is None or end.status != "succeeded":
+            return end
+        failure = Outcome(error=refusal, boundary="store").failure
+        return end.model_copy(update={"status": "failed", "error": failure})
 
 
 def _what(rollout: AttemptedRollout) -> str:

@@ -4,93 +4,37 @@ import asyncio
 import contextlib
 import contextvars
 import inspect
-import queue
-import threading
+import math
+import time
 from collections.abc import Callable
 from typing import Any, Literal
 
-from agl.errors import AglError, RolloutTimeoutError
-from agl.runner.result import Outcome
-
-CANCEL_SECONDS = 2.0
-"""So long a cancelled coroutine may clean up before it counts as stuck."""
+from agl.errors import AglError, InvalidRecordError, RolloutTimeoutError
+from agl.runner import agents as hosts
+from agl.runner.agents import AgentLoop, AgentThreads, TaskOwner, current_call
+from agl.runner.result import Outcome, ReadResult, set_traceback, traceback_of
 
 _OUR_MODULES = (__name__, "agl.agent", "agl.injection")
-Why = Literal["ended", "timeout", "cancelled", "lost"]
+BLOCKED = (
+    "blocked the event loop that they shared. A coroutine agent must not block; make it a plain "
+    "function, or await"
+)
+DISTURBED = "cancelled tasks of others on the event loop that they shared"
+Why = Literal["ended", "timeout", "cancelled", "lost", "blocked"]
 
 
 class RolloutCancelledError(AglError, RuntimeError):
     """An attempt was stopped before its agent was done."""
 
 
-class AgentLoop:
-    """A thread with an event loop for coroutine agents.
-
-    They do not share the runner's loop, so that one that blocks stops neither the deadlines nor the
-    heartbeats.
-    """
-
-    def __init__(self) -> None:
-        self.blocked = False
-        """An agent blocked it past its deadline; it is left behind."""
-        self._started = threading.Event()
-        self._thread = threading.Thread(target=self._main, name="agl-agents", daemon=True)
-        self._thread.start()
-        self._started.wait()
-
-    def _main(self) -> None:
-        asyncio.run(self._run())
-
-    async def _run(self) -> None:
-        self.loop = asyncio.get_running_loop()
-        self._stop = asyncio.Event()
-        self._started.set()
-        await self._stop.wait()
-
-    def stop(self) -> None:
-        """End the thread; tasks that agents left behind are cancelled."""
-        if not self.blocked:
-            self.loop.call_soon_threadsafe(self._stop.set)
-            self._thread.join(CANCEL_SECONDS)
+class AgentBlockedError(AglError, RuntimeError):
+    """A coroutine agent blocked the event loop that it shares with others."""
 
 
-class AgentThreads:
-    """Daemon threads for plain functions; one that never returns is missed by nobody.
-
-    A thread that is done serves the next call: starting one costs more than a trivial agent.
-    """
-
-    def __init__(self) -> None:
-        self._idle: list[queue.SimpleQueue[Callable[[], object] | None]] = []
-        self._stopped = False
-
-    def submit(self, work: Callable[[], object]) -> None:
-        """Do ``work`` in an idle thread, or in a new one."""
-        try:
-            inbox = self._idle.pop()
-        except IndexError:
-            inbox = queue.SimpleQueue[Callable[[], object] | None]()
-            threading.Thread(
-                target=self._serve, args=(inbox,), name="agl-agent", daemon=True
-            ).start()
-        inbox.put(work)
-
-    def _serve(self, inbox: "queue.SimpleQueue[Callable[[], object] | None]") -> None:
-        while (work := inbox.get()) is not None:
-            work()
-            del work  # what an agent holds is not kept while the thread is idle
-            if self._stopped:
-                return
-            self._idle.append(inbox)
-
-    def stop(self) -> None:
-        """End the threads as soon as they are idle."""
-        self._stopped = True
-        while self._idle:
-            self._idle.pop().put(None)
+_UNREADABLE = Outcome(error=AglError("how the agent ended cannot be told"))
 
 
-class AgentCall:
+class AgentCall(TaskOwner):
     """Calls an agent's method and watches over it.
 
     A coroutine runs on ``agents``' loop, or on the caller's loop without one; a plain function in
@@ -99,6 +43,7 @@ class AgentCall:
     Args:
         method: ``LitAgent.rollout_method(...)``.
         arguments: What it is called with.
+        read: Makes of the result what is stored; see ``read_result``.
         timeout: Seconds until it is stopped; None for no limit.
         agents: Where coroutines run.
         threads: Where plain functions run.
@@ -110,6 +55,7 @@ class AgentCall:
         method: Callable[..., Any],
         arguments: tuple[Any, ...],
         *,
+        read: Callable[[Any], ReadResult],
         timeout: float | None,
         agents: AgentLoop | None,
         threads: AgentThreads,
@@ -120,26 +66,40 @@ class AgentCall:
         self._threads = threads
         self._method = method
         self._arguments = arguments
+        self._read = read
         self._timeout = timeout
         self._what = what
         self._loop = asyncio.get_running_loop()
         self._why: asyncio.Future[Why] = self._loop.create_future()
         self._ended: asyncio.Future[Outcome] = self._loop.create_future()
-        self._task: asyncio.Task[None] | None = None
+        self._where = ""
+        self._was_held_up = False
+        self._ends_at = None if timeout is None else time.monotonic() + timeout
         self.was_interrupted = False
         """The caller itself was cancelled; it should say so once the attempt is recorded."""
 
-    def stop(self, why: Literal["cancelled", "lost"]) -> None:
-        """End the call; from any thread."""
+    @property
+    def timeout(self) -> float | None:
+        """Seconds that it may take in all."""
+        return self._timeout
+
+    @property
+    def seconds_left(self) -> float:
+        """Until its deadline."""
+        return math.inf if self._ends_at is None else self._ends_at - time.monotonic()
+
+    def stop(self, why: Literal["cancelled", "lost", "blocked"], where: str = "") -> None:
+        """End the call; from any thread.
+
+        Args:
+            why: ``blocked`` is for the agent that blocked the loop, ``lost`` for the others on it.
+            where: What is known of the cause, for the message.
+        """
         with contextlib.suppress(RuntimeError):  # the caller's loop has ended, and so has the call
-            self._loop.call_soon_threadsafe(self._decide, why)
+            self._loop.call_soon_threadsafe(self._decide, why, where)
 
     async def run(self) -> Outcome:
-        """Call, and return what came of it.
-
-        Raises:
-            KeyboardInterrupt: The agent raised it.
-        """
+        """Call, and return what came of it."""
         timer = None
         if self._timeout is not None:
             timer = self._loop.call_later(self._timeout, self._decide, "timeout")
@@ -153,69 +113,116 @@ class AgentCall:
             if timer is not None:
                 timer.cancel()
         if why == "ended":
-            outcome = self._ended.result()
-            if isinstance(outcome.error, KeyboardInterrupt):
-                raise outcome.error
-            return outcome
-        stuck = not await self._give_up()
+            return self._ended.result()
+        # The loop of a lost call does not answer, and nobody waits for it.
+        stuck = not await self._give_up(patient=why not in ("lost", "blocked"))
+        if self._was_held_up:
+            why = "lost"
         if why == "timeout":
             error: AglError = RolloutTimeoutError(
                 f"{self._what} ran longer than timeout_seconds={self._timeout:g}"
             )
+            if self._where:
+                error.add_note(f"It blocked the event loop of coroutine agents:\n{self._where}")
         elif why == "cancelled":
             error = RolloutCancelledError(f"{self._what} was cancelled while its agent ran")
+        elif why == "blocked":
+            error = AgentBlockedError(
+                f"{self._what}: its agent blocked the event loop of coroutine agents, and was left "
+                "behind. A coroutine agent must not block; make it a plain function, or await"
+            )
+            error.add_note(f"It was last seen here:\n{self._where}")
         else:
             error = RolloutCancelledError(
-                f"{self._what} was lost: another agent blocked the event loop that they shared. "
-                "A coroutine agent must not block; make it a plain function, or await"
+                f"{self._what} was lost: an agent {self._where or BLOCKED}"
             )
-        return Outcome(error=error, boundary=why, stuck=stuck)
+        boundary = "agent" if why == "blocked" else why
+        return Outcome(error=error, boundary=boundary, stuck=stuck and why != "lost")
 
     def _start(self) -> None:
         context = contextvars.copy_context()
-        if not self.is_coroutine:
-            self._threads.submit(lambda: context.run(self._run_in_thread))
-        elif self.agents is None:
-            self._task = self._loop.create_task(self._run_coroutine())
-        else:
-            self.agents.loop.call_soon_threadsafe(self._start_task, context=context)
+        context.run(current_call.set, self)
+        try:
+            if not self.is_coroutine:
+                self._threads.submit(lambda: context.run(self._run_in_thread))
+            elif self.agents is None:
+                self._watch(self._loop.create_task(self._run_coroutine()))
+            else:
+                self.agents.submit(self._start_task, context=context)
+        except Exception as error:  # closed in this moment; or no more threads
+            where = "closed their event loop" if self.agents else f"could not begin: {error}"
+            self._decide("lost", where)
 
     def _start_task(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._run_coroutine())
+        coroutine = self._run_coroutine()
+        try:
+            assert self.agents is not None
+            self._watch(self.agents.make_task(coroutine))
+        except BaseException as error:
+            coroutine.close()
+            self._report(self._raised(error))
+
+    def _watch(self, task: "asyncio.Task[None]") -> None:
+        self.task = task
+        task.add_done_callback(self._task_done)
+
+    def _task_done(self, task: "asyncio.Task[None]") -> None:
+        # One that was cancelled before its first step could not report, nor one without memory.
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if error is not None:
+            self._report(self._raised(error))
 
     def _run_in_thread(self) -> None:
+        outcome = _UNREADABLE
         try:
             result = self._method(*self._arguments)
             if inspect.isawaitable(result):  # a plain function around a coroutine
                 result = asyncio.run(_awaited(result))
-            outcome = Outcome(result=result)
+            outcome = self._returned(result)
         except BaseException as error:
-            outcome = _raised(error)
-        self._report(outcome)
+            outcome = self._raised(error)
+        finally:
+            self._report(outcome)
 
     async def _run_coroutine(self) -> None:
         try:
-            outcome = Outcome(result=await self._method(*self._arguments))
-        except KeyboardInterrupt as error:
-            self._report(Outcome(error=error))
-            raise
+            outcome = self._returned(await self._method(*self._arguments))
         except BaseException as error:  # SystemExit too: one agent must not end the runner
-            outcome = _raised(error)
+            outcome = self._raised(error)
         self._report(outcome)
+
+    def _returned(self, result: Any) -> Outcome:
+        try:
+            return Outcome(result=self._read(result))
+        except InvalidRecordError as error:
+            return Outcome(error=error, boundary="store")
+
+    def _raised(self, error: BaseException) -> Outcome:
+        if self.was_disturbed and issubclass(type(error), asyncio.CancelledError):
+            lost = RolloutCancelledError(f"{self._what} was lost: an agent {DISTURBED}")
+            return Outcome(error=lost, boundary="lost")
+        # Without our own frames, the traceback begins in the agent.
+        where = traceback_of(error)
+        while where and where.tb_next and where.tb_frame.f_globals.get("__name__") in _OUR_MODULES:
+            where = where.tb_next
+        set_traceback(error, where)
+        return Outcome(error=error)
 
     def _report(self, outcome: Outcome) -> None:
         with contextlib.suppress(RuntimeError):  # given up long ago, and the runner has ended
             self._loop.call_soon_threadsafe(self._finish, outcome)
 
     def _finish(self, outcome: Outcome) -> None:
-        self._ended.set_result(outcome)
-        self._decide("ended")
+        if not self._ended.done():
+            self._ended.set_result(outcome)
+            self._decide("ended")
 
-    def _decide(self, why: Why) -> None:
+    def _decide(self, why: Why, where: str = "") -> None:
         if not self._why.done():
+            self._where = where
             self._why.set_result(why)
 
-    async def _give_up(self) -> bool:
+    async def _give_up(self, *, patient: bool) -> bool:
         """Whether the agent has ended after all."""
         if not self.is_coroutine:
             return self._ended.done()
@@ -223,27 +230,24 @@ class AgentCall:
         if self.agents is None:
             self._cancel(pong)
         else:
-            self.agents.loop.call_soon_threadsafe(self._cancel, pong)
-        if not self._ended.done():
-            await asyncio.wait([self._ended], timeout=CANCEL_SECONDS)
-        if self.agents is not None and not pong.done():
-            self.agents.blocked = True
+            with contextlib.suppress(RuntimeError):
+                self.agents.submit(lambda: self._cancel(pong))
+        if patient and not self._ended.done():
+            await asyncio.wait([self._ended], timeout=hosts.CANCEL_SECONDS)
+        if patient and self.agents is not None and not pong.done():
+            self.agents.lost = BLOCKED
+            culprit, self._where = self.agents.at_work()
+            if culprit not in (self, None):
+                self._was_held_up, self._where = True, BLOCKED
         return self._ended.done()
 
     def _cancel(self, pong: "asyncio.Future[None]") -> None:
         # On the agent's loop; that it runs at all shows that the loop is not blocked.
-        if self._task is not None:
-            self._task.cancel()
+        self.is_given_up = True
+        if self.task is not None:
+            self.task.cancel()
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(lambda: pong.done() or pong.set_result(None))
-
-
-def _raised(error: BaseException) -> Outcome:
-    # Without our own frames, the traceback begins in the agent.
-    where = error.__traceback__
-    while where and where.tb_next and where.tb_frame.f_globals.get("__name__") in _OUR_MODULES:
-        where = where.tb_next
-    return Outcome(error=error.with_traceback(where))
 
 
 async def _awaited(awaitable: Any) -> Any:

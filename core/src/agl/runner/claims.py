@@ -1,14 +1,13 @@
 """What a runner claims: how much, and what becomes of what it will not run."""
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from agl.errors import InvalidTransitionError
 from agl.execution.events import ExecutionEvent
 from agl.store.base import AttemptEnd, LightningStore, Turn
+from agl.store.give_back import give_back
 from agl.types import AttemptedRollout, Span
 
 T = TypeVar("T")
@@ -88,21 +87,15 @@ class Claims:
         try:
             answer = await asyncio.shield(task)
             if self._event.is_set():
-                await self.give_back(claimed_of(answer))
+                await give_back(self._store, claimed_of(answer))
             else:
                 num_claimed = len(claimed_of(answer))
             return answer
         except asyncio.CancelledError:
             await asyncio.wait([task], timeout=ANSWER_SECONDS)
             if task.done() and task.exception() is None:
-                await self.give_back(claimed_of(task.result()))
+                await give_back(self._store, claimed_of(task.result()))
             task.cancel()
             raise
         finally:
             self.left += limit - num_claimed
-
-    async def give_back(self, claimed: Sequence[AttemptedRollout]) -> None:
-        """Put rollouts that will not be run back into the queue."""
-        for rollout in claimed:
-            with contextlib.suppress(InvalidTransitionError):  # it was cancelled in this moment
-                await self._store.update_rollout(rollout.rollout_id, status="requeuing")

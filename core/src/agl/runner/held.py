@@ -1,7 +1,8 @@
 """The store as the tracer of one attempt sees it: its last spans wait for the attempt's end."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
+from agl.semconv import LightningSpanAttributes as Key
 from agl.store.base import LightningStore, LightningStoreCapabilities
 from agl.store.forwarding import ForwardingStore
 from agl.store.packed import check_span
@@ -13,10 +14,15 @@ class HeldSpans(ForwardingStore):
 
     Args:
         store: The store.
+        before: Awaited before spans are stored: what came before them gets its numbers first. False
+            where it cannot say so; then rewards are marked as such.
     """
 
-    def __init__(self, store: LightningStore) -> None:
+    def __init__(
+        self, store: LightningStore, before: Callable[[], Awaitable[bool]] | None = None
+    ) -> None:
         self._store = store
+        self._before = before
         self._holding = False
         self.spans: list[Span] = []
         """Those that are to be stored yet, in their order."""
@@ -27,6 +33,8 @@ class HeldSpans(ForwardingStore):
 
     async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
         if not self._holding:
+            if self._before is not None and not await self._before():
+                spans = [_unordered(span) for span in spans]
             return await self._store.add_many_spans(spans)
         for span in spans:
             check_span(span)  # while it can still be told which boundary it crossed
@@ -46,3 +54,9 @@ class HeldSpans(ForwardingStore):
 
     def otlp_traces_endpoint(self) -> str:
         return self._store.otlp_traces_endpoint()
+
+
+def _unordered(span: Span) -> Span:
+    if not any(name.startswith(f"{Key.REWARD}.") for name in span.attributes):
+        return span
+    return span.model_copy(update={"attributes": {**span.attributes, Key.UNORDERED: True}})

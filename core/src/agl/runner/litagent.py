@@ -5,14 +5,13 @@ import contextlib
 import itertools
 import logging
 import math
-import os
-import socket
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Sequence
-from typing import Any, Generic, Literal, Self, TypeVar
+from typing import Any, Generic, Literal, Self, TypeVar, cast
 
 from agl.agent import LitAgent
+from agl.env import LightningEnvVar, resolve_int_env_var
 from agl.errors import ConfigError, RunnerCrashError
 from agl.execution.events import ExecutionEvent, ThreadingEvent
 from agl.hooks import HookCaller
@@ -20,16 +19,15 @@ from agl.runner.attempt import AttemptRunner
 from agl.runner.claims import Claims
 from agl.runner.heartbeat import Heartbeat, LaunchMode
 from agl.store.base import LightningStore
+from agl.store.give_back import give_back
 from agl.tracer.base import Tracer
 from agl.types import AttemptedRollout, NamedResources, Rollout, RolloutMode, TaskInput
-from agl.workers import ParallelWorkerBase
+from agl.workers import ParallelWorkerBase, worker_name
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-ASYNC_CONCURRENCY = 64
-"""How many rollouts of a coroutine agent run at once, unless told otherwise."""
 CLAIM_SECONDS = 0.5
 """Longest wait in the store for work; so long it may take to notice the stop event."""
 LOOK_SECONDS = 0.1
@@ -40,16 +38,6 @@ _worker_numbers = itertools.count()
 
 class RunnerStuckError(RunnerCrashError):
     """An agent did not return at its deadline, and this runner shall be replaced."""
-
-
-def worker_name(worker_id: int, pid: int | None = None) -> str:
-    """The id of a runner in the store, unique across hosts and processes.
-
-    Args:
-        worker_id: Its number within its process or strategy.
-        pid: Its process; None is this one.
-    """
-    return f"{socket.gethostname()}-{os.getpid() if pid is None else pid}-{worker_id}"
 
 
 class Runner(ParallelWorkerBase, ABC, Generic[T]):
@@ -112,12 +100,13 @@ class Runner(ParallelWorkerBase, ABC, Generic[T]):
 
 
 class LitAgentRunner(Runner[T]):
-    """Runs a ``LitAgent``, many rollouts at once when it is a coroutine.
+    """Runs a ``LitAgent``, one rollout at a time unless asked for more.
 
-    A plain function runs in a thread of its own with the attempt's context, one at a time. In
-    ``iter`` coroutines share a thread with an event loop, apart from the runner's own; in ``step``
-    they run on the caller's. Whatever goes wrong in an attempt (an exception, ``SystemExit``
-    included, a wrong result, a deadline, a tracer) is stored with it, and the run goes on.
+    A plain function runs in a thread of its own with the attempt's context. In ``iter`` coroutines
+    share a thread with an event loop, apart from the runner's own; in ``step`` they run on the
+    caller's. Whatever goes wrong in an attempt (an exception, ``SystemExit`` included, a wrong
+    result, a record that the store refuses, a deadline, a tracer) is stored with it, and the run
+    goes on.
 
     Args:
         tracer: Collects the spans.
@@ -127,13 +116,18 @@ class LitAgentRunner(Runner[T]):
         interval_jitter: Up to so many seconds are added to a heartbeat's pause, or taken off.
         heartbeat_launch_mode: Whether heartbeats come from a thread or from the runner's loop.
         heartbeat_include_gpu: Whether they tell about GPUs; needs ``nvidia-smi``.
-        concurrency: Most rollouts at once; None is 64 for a coroutine agent, else 1.
+        concurrency: Most rollouts at once; None reads ``AGL_CONCURRENCY``, and is 1 without it.
+            With more, agents share a process: one that sets an environment variable or a global
+            client to the address of its LLM sends the calls of the others there, too.
         on_stuck: What follows when an agent does not return at its deadline and cannot be stopped:
             ``continue`` leaves its thread behind and goes on in a fresh one; ``raise`` finishes
             what else runs and raises ``RunnerStuckError``, for a strategy that replaces the
             process.
         grace_seconds: How long running rollouts may go on after the stop event, before they are
             cancelled.
+        blocked_seconds: A coroutine agent that keeps the event loop to itself for so long, while
+            others wait, is given up: its attempt fails, the others on that loop are ``lost``, and
+            further rollouts get a fresh loop. One that holds up no other has ten times as long.
     """
 
     def __init__(
@@ -148,13 +142,16 @@ class LitAgentRunner(Runner[T]):
         concurrency: int | None = None,
         on_stuck: Literal["continue", "raise"] = "continue",
         grace_seconds: float = 5.0,
+        blocked_seconds: float = 60.0,
     ) -> None:
+        concurrency = resolve_int_env_var(LightningEnvVar.AGL_CONCURRENCY, concurrency, 1, least=1)
         for name, value in (("max_rollouts", max_rollouts), ("concurrency", concurrency)):
             if value is not None and value < 1:
                 raise ConfigError(f"LitAgentRunner: {name}={value}; expected at least 1, or None")
         for name, value in (
             ("poll_interval", poll_interval),
             ("heartbeat_interval", heartbeat_interval),
+            ("blocked_seconds", blocked_seconds),
         ):
             if not value > 0:
                 raise ConfigError(f"LitAgentRunner: {name}={value}; expected more than 0 seconds")
@@ -165,9 +162,10 @@ class LitAgentRunner(Runner[T]):
         self.interval_jitter = interval_jitter
         self.heartbeat_launch_mode: LaunchMode = heartbeat_launch_mode
         self.heartbeat_include_gpu = heartbeat_include_gpu
-        self.concurrency = concurrency
+        self.concurrency = cast(int, concurrency)
         self.on_stuck: Literal["continue", "raise"] = on_stuck
         self.grace_seconds = grace_seconds
+        self.blocked_seconds = blocked_seconds
         self._agent: LitAgent[T] | None = None
         self._store: LightningStore | None = None
         self._worker_name: str | None = None
@@ -196,6 +194,7 @@ class LitAgentRunner(Runner[T]):
             tracer=self.tracer,
             hooks=self._hooks,
             on_stuck=self.on_stuck,
+            blocked_seconds=self.blocked_seconds,
         )
         self.tracer.init_worker(worker_id, store)
 
@@ -238,9 +237,8 @@ class LitAgentRunner(Runner[T]):
             RunnerStuckError: An agent hangs, and ``on_stuck`` is ``raise``.
             StoreError: The store failed.
         """
+        self.get_agent()
         event = event or ThreadingEvent()
-        agent = self.get_agent()
-        slots = self.concurrency or (ASYNC_CONCURRENCY if agent.is_async() else 1)
         left = math.inf if self.max_rollouts is None else self.max_rollouts
         claims = Claims(self.get_store(), self.get_worker_id(), event, left)
         wait_seconds = min(self.poll_interval, CLAIM_SECONDS)
@@ -248,7 +246,7 @@ class LitAgentRunner(Runner[T]):
         with self._heartbeat().beating(), self._attempts.hosting():
             try:
                 while self._attempts.stuck is None and not event.is_set():
-                    free = slots - len(tasks)
+                    free = self.concurrency - len(tasks)
                     if free > 0 and claims.left > 0:
                         for rollout in await claims.wait(free, wait_seconds):
                             tasks.add(asyncio.create_task(self._serve(rollout, claims)))
@@ -281,7 +279,8 @@ class LitAgentRunner(Runner[T]):
                 attempt.cancel()
                 await asyncio.wait([attempt])
                 if not attempt.cancelled() and attempt.exception() is None:
-                    await claims.give_back([one for one in (attempt.result()[1],) if one])
+                    following = attempt.result()[1]
+                    await give_back(self.get_store(), [following] if following else [])
                 raise
             _, following = attempt.result()
 

@@ -1,38 +1,68 @@
-"""What an agent call came to: its outcome, the spans in its result, the failure to store."""
+"""What an agent call came to: its outcome, the spans in its result, the failure to store.
 
+Here, and nowhere else in the runner, the code of an agent's error or result may run. It does so
+where the agent ran, and whatever it raises is one more way for the attempt to fail.
+"""
+
+import threading
 import traceback
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from agl.agent import MissingResourceError
 from agl.emitter import reward_attributes
-from agl.errors import AgentResultError
+from agl.errors import AgentResultError, AglError, InvalidRecordError
 from agl.semconv import AGL_ANNOTATION
+from agl.store.packed import storable
 from agl.types import (
     UNASSIGNED,
     Attempt,
+    Attributes,
     Failure,
     Span,
     SpanCoreFields,
 )
+from agl.utils.text import capped, clean, describe, full_name_of, name_of
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
-Boundary = Literal["agent", "timeout", "tracer", "cancelled", "lost", "resources"]
+Boundary = Literal["agent", "timeout", "tracer", "model", "cancelled", "lost", "resources", "store"]
 """The boundaries of ``Failure`` that a runner can tell."""
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """How an attempt went."""
+ReadResult = Attributes | Sequence[Span]
+"""A result without anything of the agent's own classes: the attributes of its reward, or spans."""
 
-    result: Any = None
+
+class AgentFailedError(AglError, RuntimeError):
+    """Stands for an agent's exception that cannot be handled as others are."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Outcome:
+    """How an attempt went. To be made where the agent ran: its error is asked for its text."""
+
+    result: ReadResult = ()
     error: BaseException | None = None
     boundary: Boundary = "agent"
     """Where ``error`` came from."""
     stuck: bool = False
     """The agent did not return when it had to, and may still be running."""
+    failure: Failure | None = field(init=False)
+    """What is stored with the attempt."""
+    shown: BaseException | None = field(init=False)
+    """What is raised for a tracer to see: ``error``, or what stands for it."""
+
+    def __post_init__(self) -> None:
+        error = self.error
+        failure = None if error is None else _failure_of(error, self.boundary)
+        object.__setattr__(self, "failure", failure)
+        if error is not None and failure is not None and not _is_ordinary(error):
+            error = AgentFailedError(f"{failure.type}: {failure.message}")
+        object.__setattr__(self, "shown", error)
 
     @property
     def status(self) -> Literal["succeeded", "failed", "timeout"]:
@@ -41,56 +71,112 @@ class Outcome:
             return "succeeded"
         return "timeout" if self.boundary == "timeout" else "failed"
 
-    def failure(self) -> Failure | None:
-        """What is stored with the attempt."""
-        error = self.error
-        if error is None:
-            return None
-        kind = type(error)
-        builtin = kind.__module__ == "builtins"
-        return Failure(
-            boundary="resources" if isinstance(error, MissingResourceError) else self.boundary,
-            type=kind.__qualname__ if builtin else f"{kind.__module__}.{kind.__qualname__}",
-            message=str(error) or repr(error),
-            traceback="".join(traceback.format_exception(error)),
-        )
+    def spans(self, attempt: Attempt, trace_id: str | None) -> list[Span]:
+        """The spans to store for the result.
+
+        Args:
+            attempt: Whose result it is.
+            trace_id: Of the attempt's trace; None makes a new one for a reward.
+        """
+        if not isinstance(self.result, dict):
+            return list(self.result)
+        return [
+            Span.from_attributes(
+                attributes=self.result,
+                rollout_id=attempt.rollout_id,
+                attempt_id=attempt.attempt_id,
+                name=AGL_ANNOTATION,
+                trace_id=trace_id,
+            )
+        ]
 
 
-def spans_of_result(result: Any, attempt: Attempt, trace_id: str | None) -> list[Span]:
-    """The spans to store for what an agent returned.
+def traceback_of(error: BaseException) -> TracebackType | None:
+    """Where an exception was raised; runs no code of its class."""
+    return BaseException.__dict__["__traceback__"].__get__(error)
+
+
+def set_traceback(error: BaseException, where: TracebackType | None) -> None:
+    """Say where an exception was raised; runs no code of its class, which may forbid it."""
+    BaseException.with_traceback(error, where)
+
+
+def _is_ordinary(error: BaseException) -> bool:
+    # As every context manager made of a generator does with what passes through it.
+    try:
+        error.__traceback__ = traceback_of(error)
+    except BaseException:
+        return False
+    return True
+
+
+def _failure_of(error: BaseException, boundary: Boundary) -> Failure:
+    # Not isinstance(): that may ask the object for its class.
+    is_missing = issubclass(type(error), MissingResourceError)
+    return Failure(
+        boundary="resources" if is_missing else boundary,
+        type=clean(full_name_of(type(error))),
+        message=describe(error),
+        traceback=_traceback(error),
+    )
+
+
+def _traceback(error: BaseException) -> str:
+    try:
+        text = "".join(traceback.format_exception(error))
+    except BaseException as failure:  # it asks the error for its text, too
+        text = "".join(traceback.format_tb(traceback_of(error)))
+        text += f"(the rest cannot be shown: formatting it raised {name_of(type(failure))})"
+    return clean(capped(text))
+
+
+def read_result(result: Any, attempt: Attempt) -> ReadResult:
+    """What an agent returned, without anything of its own classes.
 
     Args:
         result: None, a number, or a list of spans.
         attempt: Whose result it is.
-        trace_id: Of the attempt's trace; None makes a new one.
 
     Returns:
-        A reward span for a number; the spans of a list, made spans of this attempt.
+        The attributes of the reward for a number; the spans of a list, made spans of this attempt.
 
     Raises:
         AgentResultError: It is something else, a number that is not finite, or a span of another
-            rollout.
+            rollout; or it raised something when it was looked at.
+        InvalidRecordError: A span that no store keeps.
     """
-    if result is None:
-        return []
-    if isinstance(result, list):
-        return [_span_of(item, attempt) for item in cast(list[Any], result)]
     try:
-        attributes = reward_attributes(result)
+        return _read(result, attempt)
+    except (AgentResultError, InvalidRecordError):
+        raise
+    except BaseException as error:
+        kind = type(error)
+        if issubclass(kind, KeyboardInterrupt) and _in_main_thread():
+            raise  # Ctrl+C; it comes nowhere else
+        name = name_of(cast(type[Any], type(result)))
+        raise AgentResultError(
+            f"the agent returned a {name} that cannot be read: looking at it raised "
+            f"{full_name_of(kind)}: {describe(error)}"
+        ) from None
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def _read(result: Any, attempt: Attempt) -> ReadResult:
+    if result is None:
+        return ()
+    if isinstance(result, list):
+        return [storable(_span_of(item, attempt)) for item in cast(list[Any], result)]
+    try:
+        return reward_attributes(result)
     except (TypeError, ValueError) as error:
         raise AgentResultError(
             f"the agent returned {_describe(result)}; expected None, a finite number (the final "
-            f"reward), or a list of Span, SpanCoreFields or OpenTelemetry's ReadableSpan: {error}"
+            "reward), or a list of Span, SpanCoreFields or OpenTelemetry's ReadableSpan: "
+            f"{describe(error)}"
         ) from None
-    return [
-        Span.from_attributes(
-            attributes=attributes,
-            rollout_id=attempt.rollout_id,
-            attempt_id=attempt.attempt_id,
-            name=AGL_ANNOTATION,
-            trace_id=trace_id,
-        )
-    ]
 
 
 def _span_of(item: Any, attempt: Attempt) -> Span:
@@ -128,5 +214,9 @@ def _from_readable(span: "ReadableSpan", ids: dict[str, str]) -> Span:
 
 
 def _describe(value: Any) -> str:
-    text = repr(value)
-    return f"{text if len(text) <= 80 else text[:77] + '...'} ({type(value).__name__})"
+    try:
+        text = clean(repr(value))
+    except Exception as error:
+        text = f"something whose repr() raised {name_of(type(error))}"
+    name = name_of(cast(type[Any], type(value)))
+    return f"{text if len(text) <= 80 else text[:77] + '...'} ({name})"

@@ -4,12 +4,14 @@ Implementations hold data and apply ``store/rules.py``; they call no hooks. Any 
 from any thread and any event loop. Records are returned as they were right after the operation.
 """
 
+import functools
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypedDict
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypedDict, TypeVar, cast
 
 from pydantic import ConfigDict
 
+from agl.errors import NotSupportedError
 from agl.store.packed import PackedSpan, unpacked
 from agl.types import (
     Attempt,
@@ -17,6 +19,7 @@ from agl.types import (
     AttemptStatus,
     EnqueueRolloutRequest,
     Failure,
+    LedgerPart,
     NamedResources,
     PaginatedResult,
     ResourcesUpdate,
@@ -53,6 +56,8 @@ class Unset:
 
 
 UNSET: Final = Unset()
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 SortOrder = Literal["asc", "desc"]
 FilterLogic = Literal["and", "or"]
@@ -103,6 +108,20 @@ class Turn(NamedTuple):
     claimed: Sequence[AttemptedRollout]
 
 
+def _optional(method: F) -> F:
+    """Of the contract; a store that lacks the method can be made, and says so when it is called."""
+
+    @functools.wraps(method)
+    async def refuse(self: "LightningStore", *args: Any, **kwargs: Any) -> Any:
+        kind = type(self).__name__
+        raise NotSupportedError(
+            f"{kind} has no {method.__name__}(); write it in {kind}, or use another store"
+        )
+
+    refuse.__isabstractmethod__ = False  # type: ignore[attr-defined]
+    return cast(F, refuse)
+
+
 class LightningStore(ABC):
     """Where algorithm and runners meet.
 
@@ -112,12 +131,16 @@ class LightningStore(ABC):
     Queries take ``limit`` -1 for "all", an ``offset``, a field to sort by and an order, and return
     a ``PaginatedResult``; an unknown sort field, ``limit`` 0 or below -1, or a negative offset is
     an ``InvalidQueryError``.
+
+    A store may leave methods out that nobody calls; each raises a ``NotSupportedError``. One that
+    can be called from any thread says so in ``capabilities``; any other gets one call at a time
+    (see ``LightningStoreThreaded``).
     """
 
     @property
     def capabilities(self) -> LightningStoreCapabilities:
-        """What this store can do."""
-        return {"thread_safe": True, "async_safe": True, "zero_copy": False, "otlp_traces": False}
+        """What this store can do; nothing, until its author says so."""
+        return {"thread_safe": False, "async_safe": False, "zero_copy": False, "otlp_traces": False}
 
     def otlp_traces_endpoint(self) -> str:
         """Address that takes OTLP/HTTP traces for this store.
@@ -129,9 +152,16 @@ class LightningStore(ABC):
             f"{type(self).__name__} has no OTLP endpoint; serve it with LightningStoreServer"
         )
 
-    @abstractmethod
     async def statistics(self) -> LightningStoreStatistics:
-        """Counters."""
+        """Counters; a store that counts nothing gives its name."""
+        return {"name": type(self).__name__}
+
+    async def check_health(self) -> None:
+        """Find out whether the store keeps at present what it is given.
+
+        Raises:
+            StoreUnavailableError: It does not, and why.
+        """
 
     async def close(self) -> None:
         """Finish pending writes; free files and threads. A second call does nothing."""
@@ -145,13 +175,21 @@ class LightningStore(ABC):
         resources_id: str | None = None,
         config: RolloutConfig | None = None,
         metadata: dict[str, Any] | None = None,
+        *,
+        key: str | None = None,
     ) -> Rollout:
-        """Queue one task; see ``enqueue_many_rollouts``."""
+        """Queue one task; see ``enqueue_many_rollouts``, and ``EnqueueRolloutRequest`` for all."""
         request = EnqueueRolloutRequest(
-            input=input, mode=mode, resources_id=resources_id, config=config, metadata=metadata
+            input=input,
+            mode=mode,
+            resources_id=resources_id,
+            config=config,
+            metadata=metadata,
+            key=key,
         )
         return (await self.enqueue_many_rollouts([request]))[0]
 
+    @_optional
     @abstractmethod
     async def enqueue_many_rollouts(
         self, rollouts: Sequence[EnqueueRolloutRequest]
@@ -173,10 +211,11 @@ class LightningStore(ABC):
     ) -> AttemptedRollout | None:
         """Claim one rollout, or None; see ``dequeue_many_rollouts``."""
         claimed = await self.dequeue_many_rollouts(
-            limit=1, worker_id=worker_id, wait_seconds=wait_seconds
+            limit=1, worker_id=worker_id, **_if_given(wait_seconds=wait_seconds)
         )
         return claimed[0] if claimed else None
 
+    @_optional
     @abstractmethod
     async def dequeue_many_rollouts(
         self,
@@ -201,6 +240,7 @@ class LightningStore(ABC):
             What was claimed, possibly nothing. No rollout is ever handed out twice for one attempt.
         """
 
+    @_optional
     @abstractmethod
     async def start_rollout(
         self,
@@ -219,6 +259,7 @@ class LightningStore(ABC):
         is made.
         """
 
+    @_optional
     @abstractmethod
     async def start_attempt(
         self, rollout_id: str, worker_id: str | None = None, *, key: str | None = None
@@ -243,11 +284,13 @@ class LightningStore(ABC):
         added = await self.add_many_spans([span])
         return added[0] if added else None
 
+    @_optional
     @abstractmethod
     async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
         """Store spans, all or none.
 
-        A ``sequence_id`` of ``UNASSIGNED`` becomes the attempt's next number, in the order given. A
+        A ``sequence_id`` of ``UNASSIGNED`` becomes the attempt's next number, in the order given.
+        The first number of an attempt is above all that its rollout's attempts have by then. A
         span whose (rollout, attempt, span id) is stored already is skipped. The first span moves
         its attempt from ``preparing`` to ``running``, and revives an ``unresponsive`` one; each
         counts as a heartbeat. Spans of an ended attempt are kept and change no status.
@@ -276,6 +319,7 @@ class LightningStore(ABC):
         """Reserve the attempt's next span number."""
         return (await self.get_many_span_sequence_ids([(rollout_id, attempt_id)]))[0]
 
+    @_optional
     @abstractmethod
     async def get_many_span_sequence_ids(
         self, rollout_attempt_ids: Sequence[tuple[str, str]]
@@ -286,6 +330,7 @@ class LightningStore(ABC):
             UnknownRecordError: An attempt does not exist.
         """
 
+    @_optional
     @abstractmethod
     async def query_spans(
         self,
@@ -316,6 +361,7 @@ class LightningStore(ABC):
 
     # --- looking at work
 
+    @_optional
     @abstractmethod
     async def query_rollouts(
         self,
@@ -337,10 +383,12 @@ class LightningStore(ABC):
         are 0.3's older names of the two. Default order: as enqueued.
         """
 
+    @_optional
     @abstractmethod
     async def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:
         """The rollout (an ``AttemptedRollout`` once it has an attempt), or None."""
 
+    @_optional
     @abstractmethod
     async def query_attempts(
         self,
@@ -353,10 +401,12 @@ class LightningStore(ABC):
     ) -> PaginatedResult[Attempt]:
         """Attempts of a rollout; empty for an unknown one."""
 
+    @_optional
     @abstractmethod
     async def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
         """The newest attempt, or None."""
 
+    @_optional
     @abstractmethod
     async def wait_for_rollouts(
         self, *, rollout_ids: Sequence[str], timeout: float | None = None
@@ -373,6 +423,7 @@ class LightningStore(ABC):
 
     # --- changing work
 
+    @_optional
     @abstractmethod
     async def update_rollout(
         self,
@@ -391,6 +442,7 @@ class LightningStore(ABC):
             InvalidTransitionError: The status cannot be reached from the present one.
         """
 
+    @_optional
     @abstractmethod
     async def update_attempt(
         self,
@@ -405,7 +457,9 @@ class LightningStore(ABC):
         """Change what is given.
 
         The latest attempt's status moves the rollout; an older attempt's does not. Reporting the
-        final status that an attempt has already is accepted and changes nothing.
+        final status that an attempt has already is accepted and changes nothing. Any
+        ``last_heartbeat_time`` is a sign of life of this moment: what is stored is the store's own
+        time, for the clock of the machine that sends it may be wrong.
 
         Raises:
             UnknownRecordError: No such attempt.
@@ -448,35 +502,77 @@ class LightningStore(ABC):
                 finish.rollout_id,
                 finish.attempt_id,
                 status=finish.status,
-                error=UNSET if finish.error is None else finish.error,
+                **_if_given(error=finish.error),
             )
         claimed: Sequence[AttemptedRollout] = ()
         if limit > 0:
             claimed = await self.dequeue_many_rollouts(
-                limit=limit, worker_id=worker_id, wait_seconds=wait_seconds, key=key
+                limit=limit, worker_id=worker_id, **_if_given(wait_seconds=wait_seconds, key=key)
             )
         return Turn(added, attempt, claimed)
 
+    # --- the ledger
+
+    @_optional
+    @abstractmethod
+    async def add_ledger_parts(self, parts: Sequence[LedgerPart]) -> None:
+        """Keep accounts of rollouts, all or none.
+
+        They are apart from spans: what an agent records cannot stand among them. One of the same
+        rollout, run, algorithm and step takes the place of the one before, so that a write may be
+        repeated; one of an earlier ``generation`` does not, so that a late write of a process that
+        was thought dead changes nothing.
+
+        Raises:
+            UnknownRecordError: A rollout does not exist. Nothing was stored.
+        """
+
+    @_optional
+    @abstractmethod
+    async def query_ledger_parts(
+        self,
+        *,
+        rollout_id_in: Sequence[str] | None = None,
+        run: str | None = None,
+        step: int | None = None,
+        lost: bool | None = None,
+        limit: int = -1,
+        offset: int = 0,
+    ) -> PaginatedResult[LedgerPart]:
+        """Accounts of rollouts; default order: as they were first added.
+
+        Args:
+            rollout_id_in: Only of these; an empty one matches nothing.
+            run: Only of this run.
+            step: Only of this step.
+            lost: Only those that the run went back behind, or only those that count; None for all.
+        """
+
     # --- resources
 
+    @_optional
     @abstractmethod
     async def add_resources(self, resources: NamedResources) -> ResourcesUpdate:
         """Store a new snapshot, which becomes the latest."""
 
+    @_optional
     @abstractmethod
     async def update_resources(
         self, resources_id: str, resources: NamedResources
     ) -> ResourcesUpdate:
         """Replace a snapshot, or make it under this id; it becomes the latest."""
 
+    @_optional
     @abstractmethod
     async def get_resources_by_id(self, resources_id: str) -> ResourcesUpdate | None:
         """The snapshot, or None."""
 
+    @_optional
     @abstractmethod
     async def get_latest_resources(self) -> ResourcesUpdate | None:
         """The snapshot that was added or replaced last, or None."""
 
+    @_optional
     @abstractmethod
     async def query_resources(
         self,
@@ -492,6 +588,7 @@ class LightningStore(ABC):
 
     # --- workers
 
+    @_optional
     @abstractmethod
     async def query_workers(
         self,
@@ -506,10 +603,12 @@ class LightningStore(ABC):
     ) -> PaginatedResult[Worker]:
         """Workers; default order: as first seen."""
 
+    @_optional
     @abstractmethod
     async def get_worker_by_id(self, worker_id: str) -> Worker | None:
         """The worker, or None."""
 
+    @_optional
     @abstractmethod
     async def update_worker(
         self, worker_id: str, heartbeat_stats: dict[str, Any] | Unset = UNSET
@@ -520,6 +619,11 @@ class LightningStore(ABC):
 def given(value: Any) -> bool:
     """Whether an argument was given (is not ``UNSET``)."""
     return not isinstance(value, Unset)
+
+
+def _if_given(**options: Any) -> dict[str, Any]:
+    """Options that a store written for 0.3 does not know; it can do without most of the time."""
+    return {name: value for name, value in options.items() if value}
 
 
 def changes(**values: Any) -> dict[str, Any]:

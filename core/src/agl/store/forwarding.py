@@ -15,7 +15,6 @@ def _forwarded(method: F) -> F:
     async def forward(self: "ForwardingStore", *args: Any, **kwargs: Any) -> Any:
         return await self.call(method.__name__, args, kwargs)
 
-    forward.__isabstractmethod__ = False  # type: ignore[attr-defined]
     return cast(F, forward)
 
 
@@ -34,6 +33,7 @@ class ForwardingStore(LightningStore):
     async def close(self) -> None:
         await self.call("close", (), {})
 
+    check_health = _forwarded(LightningStore.check_health)
     statistics = _forwarded(LightningStore.statistics)
     enqueue_rollout = _forwarded(LightningStore.enqueue_rollout)
     enqueue_many_rollouts = _forwarded(LightningStore.enqueue_many_rollouts)
@@ -55,6 +55,8 @@ class ForwardingStore(LightningStore):
     update_rollout = _forwarded(LightningStore.update_rollout)
     update_attempt = _forwarded(LightningStore.update_attempt)
     turn = _forwarded(LightningStore.turn)
+    add_ledger_parts = _forwarded(LightningStore.add_ledger_parts)
+    query_ledger_parts = _forwarded(LightningStore.query_ledger_parts)
     add_resources = _forwarded(LightningStore.add_resources)
     update_resources = _forwarded(LightningStore.update_resources)
     get_resources_by_id = _forwarded(LightningStore.get_resources_by_id)

@@ -13,12 +13,14 @@ from agl.store.base import (
     AttemptEnd,
     FilterLogic,
     LightningStore,
+    LightningStoreCapabilities,
     LightningStoreStatistics,
     SortOrder,
     Turn,
     Unset,
     changes,
 )
+from agl.store.clock import StoreClock
 from agl.store.queries import make_query
 from agl.store.tables import AnySpan, Effects, Lookups, Tables
 from agl.store.waiting import EndWaiters, QueueWaiters
@@ -29,6 +31,7 @@ from agl.types import (
     AttemptStatus,
     EnqueueRolloutRequest,
     Failure,
+    LedgerPart,
     NamedResources,
     PaginatedResult,
     ResourcesUpdate,
@@ -41,9 +44,11 @@ from agl.types import (
     Worker,
     WorkerStatus,
 )
+from agl.types.records import Record
 
 P = ParamSpec("P")
 T = TypeVar("T")
+R = TypeVar("R", bound=Record)
 
 
 class LocalLightningStore(LightningStore):
@@ -64,7 +69,13 @@ class LocalLightningStore(LightningStore):
         self._end_waiters = EndWaiters()
         self._watchdog = Watchdog(self._scan, scan_interval_seconds)
         self._opened = time.monotonic()
+        self._clock = StoreClock()
         self._closing = False
+
+    @property
+    def capabilities(self) -> LightningStoreCapabilities:
+        """Any thread and any event loop may call."""
+        return {"thread_safe": True, "async_safe": True, "zero_copy": False, "otlp_traces": False}
 
     # --- what a subclass fills in
 
@@ -290,7 +301,7 @@ class LocalLightningStore(LightningStore):
         return await self._read(lambda lookups: lookups.query_attempts(rollout_id, query))
 
     async def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
-        return await self._read(lambda lookups: lookups.latest_attempt(rollout_id))
+        return await self._read(lambda lookups: _handed_out(lookups.latest_attempt(rollout_id)))
 
     async def wait_for_rollouts(
         self, *, rollout_ids: Sequence[str], timeout: float | None = None
@@ -369,6 +380,31 @@ class LocalLightningStore(LightningStore):
             )
         )
 
+    # --- the ledger
+
+    async def add_ledger_parts(self, parts: Sequence[LedgerPart]) -> None:
+        if parts:
+            await self._write(ops.add_ledger_parts, parts)
+
+    async def query_ledger_parts(
+        self,
+        *,
+        rollout_id_in: Sequence[str] | None = None,
+        run: str | None = None,
+        step: int | None = None,
+        lost: bool | None = None,
+        limit: int = -1,
+        offset: int = 0,
+    ) -> PaginatedResult[LedgerPart]:
+        query = make_query(
+            "ledger_parts",
+            exact={"run": run, "step": step, "lost": lost},
+            within={"rollout_id": rollout_id_in},
+            limit=limit,
+            offset=offset,
+        )
+        return await self._read(lambda lookups: lookups.query_ledger_parts(query))
+
     # --- resources
 
     async def add_resources(self, resources: NamedResources) -> ResourcesUpdate:
@@ -432,10 +468,14 @@ class LocalLightningStore(LightningStore):
         return await self._read(lambda lookups: lookups.query_workers(query))
 
     async def get_worker_by_id(self, worker_id: str) -> Worker | None:
-        return await self._read(lambda lookups: lookups.worker(worker_id))
+        return await self._read(lambda lookups: _handed_out(lookups.worker(worker_id)))
 
     async def update_worker(
         self, worker_id: str, heartbeat_stats: dict[str, Any] | Unset = UNSET
     ) -> Worker:
         given = changes(heartbeat_stats=heartbeat_stats)
         return await self._write(ops.update_worker, worker_id, given)
+
+
+def _handed_out(record: R | None) -> R | None:
+    return None if record is None else ops.detached_record(record)

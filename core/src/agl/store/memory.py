@@ -1,10 +1,8 @@
 """The store in this process's memory: dicts under one lock. Nothing survives the process."""
 
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Concatenate, Literal, ParamSpec, TypeVar
 
@@ -18,6 +16,7 @@ from agl.store.queries import Query, run_query
 from agl.store.tables import AnySpan, Effects, Lookups, StoredAttempt, Tables
 from agl.types import (
     Attempt,
+    LedgerPart,
     PaginatedResult,
     ResourcesUpdate,
     Rollout,
@@ -25,9 +24,11 @@ from agl.types import (
     Span,
     Worker,
 )
+from agl.types.records import Record
 
 P = ParamSpec("P")
 T = TypeVar("T")
+R = TypeVar("R", bound=Record)
 
 
 class InMemoryLightningStore(LocalLightningStore):
@@ -72,7 +73,7 @@ class InMemoryLightningStore(LocalLightningStore):
     ) -> T:
         with self._lock:
             effects = self._tables.effects = Effects()
-            result = operation(self._tables, time.time(), *args, **kwargs)
+            result = operation(self._tables, self._clock.now(), *args, **kwargs)
         self._publish(effects)
         return result
 
@@ -93,9 +94,10 @@ class _RolloutEntry:
     latest: _AttemptEntry | None = None
 
     def view(self) -> Rollout:
+        rollout = ops.detached_record(self.rollout)
         if self.latest is None:
-            return self.rollout
-        return ops.attempted(self.rollout, self.latest.stored.attempt)
+            return rollout
+        return ops.attempted(rollout, ops.detached_record(self.latest.stored.attempt))
 
 
 class MemoryTables:
@@ -115,6 +117,7 @@ class MemoryTables:
         self._open_of_worker: dict[str, dict[str, None]] = {}
         """Worker id -> ids of its open attempts, the newest last."""
         self._claim_keys = ClaimKeys()
+        self._ledger: dict[tuple[str, str | None, str | None, int | None], LedgerPart] = {}
         self._resources: dict[str, ResourcesUpdate] = {}
         self._latest_resources_id: str | None = None
         self._workers: dict[str, Worker] = {}
@@ -152,11 +155,9 @@ class MemoryTables:
     def insert_rollout(self, rollout: Rollout, key: str | None = None) -> None:
         if key is not None:
             self._by_key[key] = rollout.rollout_id
-        # The caller goes on using its input; what is stored must not change with it.
-        own = rollout.model_copy(
-            update={"input": deepcopy(rollout.input), "metadata": deepcopy(rollout.metadata)}
+        entry = self._rollouts[rollout.rollout_id] = _RolloutEntry(
+            len(self._rollouts), ops.detached_record(rollout)
         )
-        entry = self._rollouts[rollout.rollout_id] = _RolloutEntry(len(self._rollouts), own)
         self._place(entry)
 
     def move_rollout(self, rollout: Rollout) -> None:
@@ -207,7 +208,7 @@ class MemoryTables:
     def query_attempts(self, rollout_id: str, query: Query) -> PaginatedResult[Attempt]:
         entry = self._rollouts.get(rollout_id)
         attempts = entry.attempts.values() if entry else ()
-        return run_query([one.stored.attempt for one in attempts], query)
+        return _handed_out(run_query([one.stored.attempt for one in attempts], query))
 
     def open_attempt_of(self, worker_id: str) -> Attempt | None:
         opened = self._open_of_worker.get(worker_id)
@@ -223,12 +224,13 @@ class MemoryTables:
         return self._claim_keys.made_by(key)
 
     def insert_attempt(
-        self, attempt: Attempt, deadline: float | None, key: str | None = None
+        self, stored: StoredAttempt, deadline: float | None, key: str | None = None
     ) -> None:
+        attempt = stored.attempt
         if key is not None:
             self._claim_keys.add(key, attempt.rollout_id, attempt.attempt_id)
         entry = self._rollouts[attempt.rollout_id]
-        entry.latest = _AttemptEntry(StoredAttempt(attempt))
+        entry.latest = _AttemptEntry(stored)
         entry.attempts[attempt.attempt_id] = entry.latest
         self._attempts[attempt.attempt_id] = entry.latest
         self._index_attempt(attempt, deadline)
@@ -283,6 +285,17 @@ class MemoryTables:
             chosen = () if one is None else (one,)
         return run_query((span for one in chosen for span in one.spans.values()), query)
 
+    # --- the ledger
+
+    def save_ledger_part(self, part: LedgerPart) -> None:
+        key = (part.rollout_id, part.run, part.algorithm, part.step)
+        old = self._ledger.get(key)
+        if old is None or old.generation <= part.generation:
+            self._ledger[key] = part
+
+    def query_ledger_parts(self, query: Query) -> PaginatedResult[LedgerPart]:
+        return run_query(self._ledger.values(), query)
+
     # --- resources and workers
 
     def has_resources(self, resources_id: str) -> bool:
@@ -292,17 +305,19 @@ class MemoryTables:
         return self._latest_resources_id
 
     def save_resources(self, update: ResourcesUpdate) -> None:
-        self._resources[update.resources_id] = update
+        self._resources[update.resources_id] = update.model_copy(deep=True)
         self._latest_resources_id = update.resources_id
 
     def resources(self, resources_id: str) -> ResourcesUpdate | None:
-        return self._resources.get(resources_id)
+        found = self._resources.get(resources_id)
+        return found and found.model_copy(deep=True)
 
     def latest_resources(self) -> ResourcesUpdate | None:
-        return self._resources.get(self._latest_resources_id or "")
+        return self.resources(self._latest_resources_id or "")
 
     def query_resources(self, query: Query) -> PaginatedResult[ResourcesUpdate]:
-        return run_query(self._resources.values(), query)
+        page = run_query(self._resources.values(), query)
+        return page.model_copy(update={"items": [one.model_copy(deep=True) for one in page]})
 
     def worker(self, worker_id: str) -> Worker | None:
         return self._workers.get(worker_id)
@@ -311,7 +326,11 @@ class MemoryTables:
         self._workers[worker.worker_id] = worker
 
     def query_workers(self, query: Query) -> PaginatedResult[Worker]:
-        return run_query(self._workers.values(), query)
+        return _handed_out(run_query(self._workers.values(), query))
+
+
+def _handed_out(page: PaginatedResult[R]) -> PaginatedResult[R]:
+    return page.model_copy(update={"items": [ops.detached_record(one) for one in page]})
 
 
 def _creation(entry: _RolloutEntry) -> int:

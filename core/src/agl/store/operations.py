@@ -8,12 +8,13 @@ acts on the effects.
 
 from collections.abc import Sequence
 from copy import deepcopy
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
 from agl.errors import UnknownRecordError
 from agl.store import rules
 from agl.store.base import AttemptEnd, Turn
 from agl.store.packed import PackedSpan, check_span
+from agl.store.queries import Query
 from agl.store.tables import AnySpan, StoredAttempt, Tables
 from agl.types import (
     UNASSIGNED,
@@ -21,12 +22,16 @@ from agl.types import (
     AttemptedRollout,
     EnqueueRolloutRequest,
     Failure,
+    LedgerPart,
     NamedResources,
     ResourcesUpdate,
     Rollout,
     RolloutConfig,
     Worker,
 )
+from agl.types.records import Record
+
+R = TypeVar("R", bound=Record)
 
 # --- putting work in, taking it out
 
@@ -88,7 +93,7 @@ def start_rollout(
         latest = tables.latest_attempt(known)
         if latest is None:  # queued under this key
             return start_attempt(tables, now, known, worker_id)
-        return attempted(_rollout(tables, known), latest)
+        return attempted(detached_record(_rollout(tables, known)), detached_record(latest))
     resources_id = _resources_id(tables, request.resources_id)
     rollout = _new_rollout(tables, now, request, resources_id, "preparing")
     tables.insert_rollout(rollout, request.key)
@@ -152,11 +157,11 @@ def _insert_new(
         if span_id in known:
             continue
         known.add(span_id)
-        if number <= UNASSIGNED or number >= next_sequence:
+        if number == UNASSIGNED or number >= next_sequence:
             if not numbers_taken:
                 next_sequence = tables.take_numbers(stored).next_sequence
                 numbers_taken = True
-            if number <= UNASSIGNED:
+            if number == UNASSIGNED:
                 span = _numbered(span, next_sequence)
                 next_sequence += 1
             else:
@@ -196,7 +201,7 @@ def reserve_sequence_ids(tables: Tables, now: float, pairs: Sequence[tuple[str, 
 def update_rollout(tables: Tables, now: float, rollout_id: str, changes: dict[str, Any]) -> Rollout:
     """Change the fields of a rollout."""
     rollout = _rollout(tables, rollout_id)
-    changes = dict(changes)
+    changes = _own(changes)
     status = changes.pop("status", rollout.status)
     if changes.get("resources_id") is not None:
         _resources_id(tables, changes["resources_id"])
@@ -208,9 +213,9 @@ def update_rollout(tables: Tables, now: float, rollout_id: str, changes: dict[st
         _, stored = _attempt(tables, rollout_id, latest.attempt_id)
         _save_deadline(tables, stored, edited.config)
     if status == "requeuing" and rollout.status != "requeuing":
-        return _requeue(tables, now, rollout_id, rules.REQUEUED_BY_HAND)
+        return detached_record(_requeue(tables, now, rollout_id, rules.REQUEUED_BY_HAND))
     _move(tables, edited, moved)
-    return moved
+    return detached_record(moved)
 
 
 def update_attempt(
@@ -222,22 +227,22 @@ def update_attempt(
         attempt_id = latest.attempt_id if latest is not None else attempt_id
     rollout, stored = _attempt(tables, rollout_id, attempt_id)
     old = stored.attempt
-    changes = dict(changes)
+    changes = _own(changes)
     status = changes.pop("status", None)
     if status == old.status and status not in rules.OPEN:
-        return old
+        return detached_record(old)
     current = _is_current(tables, rollout, old)
     attempt = old
-    heartbeat = changes.pop("last_heartbeat_time", None)
-    if heartbeat is not None:
-        attempt = rules.sign_of_life(attempt, float(heartbeat), current=current, span=False)
+    if changes.pop("last_heartbeat_time", None) is not None:
+        # Whatever time it carries, which is that of another machine's clock.
+        attempt = rules.sign_of_life(attempt, now, current=current, span=False)
     if status is not None and status != old.status:
         error: Failure | None = changes.pop("error", None)
         attempt = rules.move_attempt(attempt, status, now, current=current, error=error)
     if changes:
         attempt = Attempt.model_validate({**attempt.__dict__, **changes})
     _save_attempt(tables, now, rollout, stored, attempt, current, stored.next_sequence)
-    return attempt
+    return detached_record(attempt)
 
 
 def expire(tables: Tables, now: float, listening_since: float = 0.0) -> int:
@@ -302,7 +307,18 @@ def turn(
                 changes["error"] = finish.error
             attempt = update_attempt(tables, now, *own, changes)
     claimed = claim(tables, now, limit, worker_id, key) if limit > 0 else []
-    return Turn(added, attempt, claimed)
+    return Turn(added, attempt and detached_record(attempt), claimed)
+
+
+# --- the ledger
+
+
+def add_ledger_parts(tables: Tables, now: float, parts: Sequence[LedgerPart]) -> None:
+    """Keep accounts of rollouts."""
+    for rollout_id in {part.rollout_id for part in parts}:
+        _rollout(tables, rollout_id)
+    for part in parts:
+        tables.save_ledger_part(part)
 
 
 # --- resources and workers
@@ -332,9 +348,9 @@ def update_resources(
 def update_worker(tables: Tables, now: float, worker_id: str, changes: dict[str, Any]) -> Worker:
     """Note a heartbeat."""
     worker = _worker(tables, worker_id)
-    worker = Worker.model_validate({**worker.__dict__, **changes, "last_heartbeat_time": now})
+    worker = Worker.model_validate({**worker.__dict__, **_own(changes), "last_heartbeat_time": now})
     tables.save_worker(worker)
-    return worker
+    return detached_record(worker)
 
 
 # --- steps that operations share
@@ -389,7 +405,7 @@ def _new_rollout(
         resources_id=resources_id,
         status=status,
         config=request.config or RolloutConfig(),
-        metadata=request.metadata,
+        metadata={} if request.metadata is None else request.metadata,
     )
 
 
@@ -397,6 +413,7 @@ def _begin_attempt(
     tables: Tables, now: float, rollout: Rollout, worker_id: str | None, key: str | None
 ) -> AttemptedRollout:
     latest = None if rollout.status == "queuing" else tables.latest_attempt(rollout.rollout_id)
+    next_sequence = 1 if latest is None else _number_after_all(tables, rollout.rollout_id)
     attempt = Attempt(
         rollout_id=rollout.rollout_id,
         attempt_id=tables.new_id("at"),
@@ -406,11 +423,21 @@ def _begin_attempt(
     )
     deadline = rules.deadline(attempt, rollout.config)
     tables.effects.limits = tables.effects.limits or deadline is not None
-    tables.insert_attempt(attempt, deadline, key)
+    tables.insert_attempt(StoredAttempt(attempt, next_sequence), deadline, key)
     moved = rules.move_rollout(rollout, "preparing", now)
     _move(tables, rollout, moved)
-    # An agent may change its input in place; that must not reach the next attempt.
-    return attempted(moved.changed(input=_detached(moved.input)), attempt)
+    return attempted(detached_record(moved), attempt)
+
+
+def _number_after_all(tables: Tables, rollout_id: str) -> int:
+    """Above every span number of the rollout.
+
+    Numbers grow over a rollout's attempts, so that who sorts all its spans finds those of the last
+    attempt last.
+    """
+    attempts = tables.query_attempts(rollout_id, Query())
+    stored = [_attempt(tables, rollout_id, one.attempt_id)[1] for one in attempts]
+    return max(tables.take_numbers(one).next_sequence for one in stored)
 
 
 def _made_by(tables: Tables, key: str | None) -> list[AttemptedRollout]:
@@ -419,19 +446,35 @@ def _made_by(tables: Tables, key: str | None) -> list[AttemptedRollout]:
     for rollout_id, attempt_id in tables.claimed_with(key) if key is not None else ():
         rollout, stored = _attempt(tables, rollout_id, attempt_id)
         if _is_current(tables, rollout, stored.attempt):
-            found.append(attempted(rollout.changed(input=_detached(rollout.input)), stored.attempt))
+            found.append(attempted(detached_record(rollout), stored.attempt))
     return found
 
 
-def _detached(value: Any) -> Any:
+_FREE = ("input", "metadata", "heartbeat_stats")
+"""Fields of records that hold what callers made, which they may change in place."""
+
+
+def detached_record(record: R) -> R:
+    """The record as it is handed out: what its reader changes in it stays the reader's."""
+    fields = record.__dict__
+    changes = {name: detached(fields[name]) for name in _FREE if fields.get(name) is not None}
+    return record.changed(**changes) if changes else record
+
+
+def _own(changes: dict[str, Any]) -> dict[str, Any]:
+    """Changes as they are kept: what the caller does to its values later stays the caller's."""
+    return {name: detached(value) if name in _FREE else value for name, value in changes.items()}
+
+
+def detached(value: Any) -> Any:
     """A deep copy; of JSON's types, which is what nearly all inputs are made of, a fast one."""
     match value:
         case str() | int() | float() | None:
             return value
         case dict():
-            return {key: _detached(item) for key, item in cast(dict[Any, Any], value).items()}
+            return {key: detached(item) for key, item in cast(dict[Any, Any], value).items()}
         case list():
-            return [_detached(item) for item in cast(list[Any], value)]
+            return [detached(item) for item in cast(list[Any], value)]
         case _:
             return deepcopy(value)
 
@@ -461,13 +504,15 @@ def _move(tables: Tables, old: Rollout, new: Rollout) -> None:
 
 
 def _requeue(tables: Tables, now: float, rollout_id: str, failure: Failure) -> Rollout:
-    """Put a rollout back; its current attempt ends, whatever the rollout's config says."""
+    """Put a rollout back unless it has ended; its current attempt ends in any case."""
     rollout = _rollout(tables, rollout_id)
     latest = tables.latest_attempt(rollout_id)
-    if rollout.status in rules.ENDED or latest is None:
+    if latest is None:
         return rollout
-    requeued = rules.move_rollout(rollout, "requeuing", now)
-    _move(tables, rollout, requeued)
+    requeued = rollout
+    if rollout.status not in rules.ENDED:
+        requeued = rules.move_rollout(rollout, "requeuing", now)
+        _move(tables, rollout, requeued)
     if latest.status in rules.OPEN:
         _, stored = _attempt(tables, rollout_id, latest.attempt_id)
         attempt = rules.move_attempt(latest, "failed", now, current=False, error=failure)

@@ -3,12 +3,14 @@
 Also what no store keeps of any span, packed or not.
 """
 
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
-from agl.errors import InvalidRecordError
-from agl.types import Span
+from agl.errors import AglError, InvalidRecordError
+from agl.types import UNASSIGNED, Span
+from agl.utils.text import clean
 
 MAX_SEQUENCE_ID = 1 << 53
 """Larger numbers are not the same everywhere."""
@@ -52,20 +54,24 @@ def check_span(span: Span) -> None:
     """Refuse what JSON or a database could not give back as it was.
 
     Raises:
-        InvalidRecordError: A number that is not finite, an id with a NUL, or too large a
-            ``sequence_id``.
+        InvalidRecordError: A number that is not finite, an id with a NUL, a text with a lone
+            surrogate, or a ``sequence_id`` that is negative or too large.
     """
-    if span.sequence_id > MAX_SEQUENCE_ID:
-        raise _refused(span, "sequence_id", span.sequence_id, f"at most {MAX_SEQUENCE_ID}")
+    if not UNASSIGNED <= span.sequence_id <= MAX_SEQUENCE_ID:
+        expected = f"{UNASSIGNED} for the next number, or 1 to {MAX_SEQUENCE_ID}"
+        raise _refused(span, "sequence_id", span.sequence_id, expected)
     if "\0" in span.span_id or "\0" in span.trace_id or "\0" in (span.parent_id or ""):
         ids = (span.trace_id, span.span_id, span.parent_id)
         raise _refused(span, "trace_id, span_id or parent_id", ids, "hex digits, no NUL")
+    _check_text(span, "name", span.name)
+    _check_text(span, "status", span.status.description)
     for name, time in (("start_time", span.start_time), ("end_time", span.end_time)):
         if time is not None and not math.isfinite(time):
             raise _refused(span, name, time, "a finite number or None")
     _check_attributes(span, "attribute", span.attributes)
     _check_attributes(span, "resource attribute", span.resource.attributes)
     for event in span.events:
+        _check_text(span, f"event {event.name!r}", event.name)
         _check_attributes(span, f"event {event.name!r}, attribute", event.attributes)
         if event.timestamp is not None and not math.isfinite(event.timestamp):
             raise _refused(span, f"event {event.name!r}", event.timestamp, "a finite timestamp")
@@ -73,19 +79,89 @@ def check_span(span: Span) -> None:
         _check_attributes(span, "link attribute", link.attributes or {})
 
 
+def is_refusal(error: BaseException) -> bool:
+    """Whether a store's error is about the record, so that the same call will fail again.
+
+    A store that is not ours may let through what its encoder says.
+    """
+    if isinstance(error, AglError):
+        return isinstance(error, InvalidRecordError)
+    return isinstance(error, ValueError | TypeError | OverflowError)
+
+
+def storable(span: Span) -> Span:
+    """The span as a store takes it; nearly always as it is.
+
+    An attribute that is not finite becomes text, as it does when it comes by OTLP, and a lone
+    surrogate becomes U+FFFD: one such value must not cost the whole span, or those beside it.
+
+    Raises:
+        InvalidRecordError: Something else is wrong with it; see ``check_span``.
+    """
+    try:
+        check_span(span)
+    except InvalidRecordError:
+        span = Span.model_validate(_cleaned(span.model_dump()))
+        check_span(span)
+    return span
+
+
+def _cleaned(value: Any) -> Any:
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, list | tuple):
+        return [_cleaned(item) for item in cast(Sequence[Any], value)]
+    if isinstance(value, dict):
+        fields = cast(dict[str, Any], value)
+        return {
+            clean(key): _finite(_cleaned(item)) if key == "attributes" else _cleaned(item)
+            for key, item in fields.items()
+        }
+    return value
+
+
+def _finite(attributes: dict[str, Any] | None) -> dict[str, Any] | None:
+    found: dict[str, Any] = {}
+    for key, value in (attributes or {}).items():
+        if isinstance(value, list) and not _is_finite(cast(list[Any], value)):
+            # Of two kinds, then: unfolded, as OTLP's are.
+            items = cast(list[Any], value)
+            found |= {f"{key}.{n}": _number(item) for n, item in enumerate(items)}
+        else:
+            found[key] = _number(value)
+    return None if attributes is None else found
+
+
+def _number(value: Any) -> Any:
+    return json.dumps(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _is_finite(value: Any) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, list | tuple):
+        items = cast(Sequence[Any], value)
+        return all(math.isfinite(item) for item in items if isinstance(item, float))
+    return True
+
+
 def _check_attributes(span: Span, what: str, attributes: Mapping[str, Any]) -> None:
     for key, value in attributes.items():
-        if isinstance(value, float):
-            is_finite = math.isfinite(value)
-        elif isinstance(value, list | tuple):
-            items = cast(Sequence[Any], value)
-            is_finite = all(math.isfinite(item) for item in items if isinstance(item, float))
-        else:
-            continue
-        if not is_finite:
-            raise _refused(
-                span, f"{what} {key!r}", cast(Any, value), "finite numbers; write others as text"
-            )
+        if not _is_finite(value):
+            raise _refused(span, f"{what} {key!r}", value, "finite numbers; write others as text")
+        _check_text(span, what, key)
+        _check_text(span, f"{what} {key!r}", value)
+
+
+def _check_text(span: Span, what: str, value: Any) -> None:
+    texts = cast(Sequence[Any], value) if isinstance(value, list | tuple) else (value,)
+    for text in texts:
+        if isinstance(text, str) and not text.isascii():
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                broken = text[error.start : error.end]
+                raise _refused(span, what, broken, "text that UTF-8 can hold") from None
 
 
 def _refused(span: Span, what: str, got: object, expected: str) -> Exception:

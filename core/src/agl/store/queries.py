@@ -7,10 +7,10 @@ that filters elsewhere (in SQL) reads the fields of ``Query`` and must agree wit
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar, get_args
 
 from agl.errors import InvalidQueryError
-from agl.types import PaginatedResult
+from agl.types import PaginatedResult, RolloutStatus, WorkerStatus
 
 T = TypeVar("T")
 
@@ -37,6 +37,7 @@ SORTABLE: Final[dict[str, tuple[str, ...]]] = {
         "start_time",
         "end_time",
     ),
+    "ledger_parts": (),
     "resources": ("resources_id", "create_time", "update_time", "version"),
     "workers": (
         "worker_id",
@@ -86,6 +87,24 @@ class Query:
         return next((one for one in self.filters if one.field == field), None)
 
 
+_STATUSES: Final = {"rollouts": get_args(RolloutStatus), "workers": get_args(WorkerStatus)}
+
+
+def check_statuses(kind: str, statuses: Sequence[str] | None) -> None:
+    """Refuse to look for what no record can have.
+
+    Raises:
+        InvalidQueryError: One is no status of this kind of record.
+    """
+    for status in statuses or ():
+        if status not in _STATUSES[kind]:
+            near = get_close_matches(status, _STATUSES[kind], 1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise InvalidQueryError(
+                f"{kind}: no status {status!r}; expected one of {', '.join(_STATUSES[kind])}.{hint}"
+            )
+
+
 def make_query(
     kind: str,
     *,
@@ -112,7 +131,7 @@ def make_query(
         offset: So many are skipped.
 
     Raises:
-        InvalidQueryError: A sort field or order, limit, offset or logic that there is not.
+        InvalidQueryError: A sort field or order, limit, offset, logic or status that there is not.
     """
     if sort_by is not None and sort_by not in SORTABLE[kind]:
         near = get_close_matches(sort_by, SORTABLE[kind], 1)
@@ -129,6 +148,7 @@ def make_query(
         raise InvalidQueryError(f"{kind}: limit {limit}; expected -1 for all, or 1 to {_MAX_PAGE}")
     if offset < 0 or offset > _MAX_PAGE:
         raise InvalidQueryError(f"{kind}: offset {offset}; expected 0 to {_MAX_PAGE}")
+    check_statuses(kind, (within or {}).get("status"))
     filters = [Filter(field, "exact", v) for field, v in (exact or {}).items() if v is not None]
     filters += [
         Filter(field, "within", tuple(v)) for field, v in (within or {}).items() if v is not None

@@ -1,4 +1,4 @@
--- Version 2. Integers inside; the text ids carry them (store/ids.py), so no text is indexed.
+-- Version 3. Integers inside; the text ids carry them (store/ids.py), so no text is indexed.
 -- JSON stands in TEXT columns; instants are unix seconds.
 
 CREATE TABLE rollout (
@@ -54,6 +54,22 @@ CREATE TABLE span (
     body        TEXT NOT NULL
 ) STRICT;
 CREATE UNIQUE INDEX span_identity ON span (a, span_id);
+
+-- The accounts of rollouts: written by algorithms only, and apart from what agents write.
+CREATE TABLE ledger_part (
+    p          INTEGER PRIMARY KEY,
+    n          INTEGER NOT NULL REFERENCES rollout (n),
+    rollout_id TEXT NOT NULL,
+    run        TEXT,
+    algorithm  TEXT,
+    step       INTEGER,
+    mode       TEXT,
+    generation INTEGER NOT NULL,
+    lost       INTEGER NOT NULL,
+    body       TEXT NOT NULL
+) STRICT;
+CREATE UNIQUE INDEX ledger_part_identity
+    ON ledger_part (n, coalesce(run, ''), coalesce(algorithm, ''), coalesce(step, -1));
 
 CREATE TABLE resources (
     r            INTEGER PRIMARY KEY,

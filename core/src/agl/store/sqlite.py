@@ -6,17 +6,26 @@ import logging
 import os
 import sqlite3
 import threading
-import time
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
-from agl.errors import ConfigError, StoreError, StoreUnavailableError
+from agl.errors import ConfigError, StoreUnavailableError
 from agl.store import operations as ops
 from agl.store.base import AttemptEnd, FilterLogic, LightningStoreStatistics, SortOrder, Turn
+from agl.store.clock import StoreClock
 from agl.store.local import LocalLightningStore
-from agl.store.sqlite_file import MEMORY, OwnerLock, check_header, prepare, unavailable
+from agl.store.patience import patiently
+from agl.store.sqlite_file import (
+    MEMORY,
+    OpenedFile,
+    OwnerLock,
+    check_header,
+    failure_of,
+    prepare,
+    unavailable,
+)
 from agl.store.sqlite_lookups import SQL, SqliteLookups
 from agl.store.sqlite_writer import PAGE_BYTES, Job, SqliteWriter
 from agl.store.tables import AnySpan, Effects, Lookups, Tables
@@ -49,12 +58,17 @@ class SqliteLightningStore(LocalLightningStore):
     tool; its tables are those of ``store/schema.sql``.
 
     Args:
-        path: The file, made when it is not there; ``:memory:`` for none.
+        path: The file, made when it is not there; ``:memory:`` for none. When it is deleted or
+            replaced while the store is open, nothing more is stored.
         durability: ``power``: what was acknowledged survives a power failure too (each commit is
             synced to the disk). ``process``: it survives the end of the process, however that ends,
             and a power failure may cost the newest part; about twice as fast.
         scan_interval_seconds: How often attempts are checked against ``timeout_seconds`` and
             ``unresponsive_seconds``.
+
+    A call that fails because the disk is full, or fails itself, is made again for a minute (a
+    server answers 503 at once, and its clients ask again for about as long); then it raises a
+    ``StoreDiskError``.
 
     Raises:
         StoreUnavailableError: The file cannot be opened as a store; it is left as it was.
@@ -80,12 +94,19 @@ class SqliteLightningStore(LocalLightningStore):
         self.path = os.fspath(path)
         self._pid, self._num_forks = os.getpid(), _num_forks
         synchronous = "FULL" if durability == "power" else "NORMAL"
-        self._parts = _Parts(self.path, synchronous, self._publish)
+        self._parts = _Parts(self.path, synchronous, self._clock, self._publish)
         # Also at the interpreter's exit, so that a forgotten close() loses nothing.
         self._shutdown = weakref.finalize(self, self._parts.shutdown)
-        self._listening_since = time.time()
+        self._listening_since = self._clock.now()
         if self._parts.has_deadlines:
             self._watchdog.start()
+
+    async def check_health(self) -> None:
+        self._check_usable()
+        self._parts.check_file()
+        if self._parts.writer.failing is not None:
+            # The disk may have space again and nobody has noticed: write something small.
+            await self._submit_once(self._parts.writer.probe())
 
     async def close(self) -> None:
         if not self._shutdown.alive:
@@ -104,6 +125,9 @@ class SqliteLightningStore(LocalLightningStore):
         return await self._submit(Job(lambda tables, now: operation(tables, now, *args, **kwargs)))
 
     async def _submit(self, job: Job) -> Any:
+        return await patiently(lambda: self._submit_once(job))
+
+    async def _submit_once(self, job: Job) -> Any:
         self._check_usable()
         future = job.bind_to_running_loop()
         self._parts.writer.submit(job)
@@ -117,9 +141,13 @@ class SqliteLightningStore(LocalLightningStore):
     async def _read(self, lookup: Callable[[Lookups], T]) -> T:
         if self.path == MEMORY:
             return await self._submit(Job(lambda tables, now: lookup(tables)))
-        self._check_usable()
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._parts.readers, self._parts.look_up, lookup)
+
+        async def look_up() -> T:
+            self._check_usable()
+            return await loop.run_in_executor(self._parts.readers, self._parts.look_up, lookup)
+
+        return await patiently(look_up)
 
     async def get_many_span_sequence_ids(
         self, rollout_attempt_ids: Sequence[tuple[str, str]]
@@ -221,15 +249,25 @@ class SqliteLightningStore(LocalLightningStore):
 class _Parts:
     """The connections, threads and lock behind a store; nothing in here holds the store itself."""
 
-    def __init__(self, path: str, synchronous: str, publish: Callable[[Effects], None]) -> None:
+    def __init__(
+        self,
+        path: str,
+        synchronous: str,
+        clock: StoreClock,
+        publish: Callable[[Effects], None],
+    ) -> None:
         self.path = path
         self._local = threading.local()
         self._connections: list[sqlite3.Connection] = []
         self._lock: OwnerLock | None = None
+        self._opened: OpenedFile | None = None
+        # Without links, and from the root: the process may change its folder later.
+        self._file = path if path == MEMORY else os.path.realpath(path)
         self.readers = ThreadPoolExecutor(_NUM_READERS, thread_name_prefix="agl-store-reader")
         self._checkpointer = ThreadPoolExecutor(1, thread_name_prefix="agl-store-checkpoint")
         publish_to_store = weakref.WeakMethod(publish)
         if path != MEMORY:
+            OwnerLock.check_free(path)
             check_header(path)
             self._lock = OwnerLock(path)
         try:
@@ -245,9 +283,13 @@ class _Parts:
             ):
                 connection.execute(f"PRAGMA {pragma}")
             self.has_deadlines = bool(connection.execute(SQL["has_deadlines"]).fetchone()[0])
+            if path != MEMORY:
+                self._opened = OpenedFile(path)
             self.writer = SqliteWriter(
                 path,
                 connection,
+                clock,
+                check_file=self.check_file,
                 publish=lambda effects: _call(publish_to_store, effects),
                 checkpoint=self._checkpoint_soon,
                 stopped=self._release,
@@ -258,8 +300,14 @@ class _Parts:
                 raise unavailable(path, error) from error
             raise
 
+    def check_file(self) -> None:
+        """Look whether the file is still there; see ``OpenedFile``."""
+        if self._opened is not None:
+            self._opened.check()
+
     def look_up(self, lookup: Callable[[Lookups], T]) -> T:
         """Run a lookup on this thread's connection, all of it on one state of the file."""
+        self.check_file()
         lookups: SqliteLookups | None = getattr(self._local, "lookups", None)
         try:
             if lookups is None:
@@ -272,7 +320,7 @@ class _Parts:
             finally:
                 lookups.connection.execute("COMMIT")
         except sqlite3.Error as error:
-            raise StoreError(f"store {self.path!r}: cannot be read: {error}") from error
+            raise failure_of(self.path, error, "it could not be read") from error
 
     def shutdown(self) -> None:
         """Commit what was submitted, then close everything."""
@@ -280,7 +328,7 @@ class _Parts:
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(
-            self.path, timeout=5.0, isolation_level=None, check_same_thread=False
+            self._file, timeout=5.0, isolation_level=None, check_same_thread=False
         )
         self._connections.append(connection)
         connection.execute(f"PRAGMA page_size={PAGE_BYTES}")
@@ -295,11 +343,12 @@ class _Parts:
 
     def _checkpoint(self) -> None:
         try:
-            connection = sqlite3.connect(self.path, timeout=5.0, isolation_level=None)
+            self.check_file()  # connecting would make a new one
+            connection = sqlite3.connect(self._file, timeout=5.0, isolation_level=None)
             with contextlib.closing(connection):
                 row = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
                 self.writer.log_bytes = row[1] * PAGE_BYTES
-        except sqlite3.Error:
+        except (sqlite3.Error, StoreUnavailableError):
             # Nothing is lost: the log stays longer until the next one.
             logger.exception("store %s: checkpoint failed", self.path)
         finally:

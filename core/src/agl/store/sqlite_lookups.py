@@ -11,9 +11,16 @@ from agl.store.ids import number_of
 from agl.store.operations import attempted
 from agl.store.packed import span_of
 from agl.store.queries import Filter, Query, make_page
-from agl.store.sqlite_rows import attempt_of, json_of, resources_of, rollout_of, worker_of
+from agl.store.sqlite_rows import (
+    attempt_of,
+    json_of,
+    ledger_part_of,
+    resources_of,
+    rollout_of,
+    worker_of,
+)
 from agl.store.tables import StoredAttempt
-from agl.types import Attempt, PaginatedResult, ResourcesUpdate, Rollout, Span, Worker
+from agl.types import Attempt, LedgerPart, PaginatedResult, ResourcesUpdate, Rollout, Span, Worker
 
 
 def _statements() -> dict[str, str]:
@@ -97,6 +104,10 @@ class SqliteLookups:
             (condition, parameters),
         )
         return make_page([span_of(row[0], row[1]) for row in rows], query, total=total)
+
+    def query_ledger_parts(self, query: Query) -> PaginatedResult[LedgerPart]:
+        rows, total = self._page("ledger_page", "ledger_part", query, "{}", ("p",))
+        return make_page([ledger_part_of(row) for row in rows], query, total=total)
 
     def resources(self, resources_id: str) -> ResourcesUpdate | None:
         row = self.one("resources", resources_id)

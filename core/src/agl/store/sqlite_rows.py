@@ -6,8 +6,8 @@ from typing import Any
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
-from agl.errors import StoreError
-from agl.types import Attempt, Failure, ResourcesUpdate, Rollout, RolloutConfig, Worker
+from agl.errors import InvalidRecordError
+from agl.types import Attempt, Failure, LedgerPart, ResourcesUpdate, Rollout, RolloutConfig, Worker
 
 
 def rollout_of(row: Sequence[Any]) -> Rollout:
@@ -39,6 +39,23 @@ def attempt_of(rollout_id: str, row: Sequence[Any]) -> Attempt:
         metadata=_loaded(row[7]),
         error=Failure.model_validate_json(row[8]) if row[8] is not None else None,
     )
+
+
+def ledger_part_of(row: Sequence[Any]) -> LedgerPart:
+    """From the columns of ``ledger_page``; one whose body cannot be read says so."""
+    about: dict[str, Any] = {
+        "rollout_id": row[0],
+        "run": row[1],
+        "algorithm": row[2],
+        "step": row[3],
+        "mode": row[4],
+        "generation": row[5],
+        "lost": bool(row[6]),
+    }
+    try:
+        return LedgerPart.model_validate({**from_json(row[7]), **about})
+    except (ValueError, TypeError) as error:  # a newer agl wrote it, or the file was changed
+        return LedgerPart(**about, problem=str(error))
 
 
 def resources_of(row: Sequence[Any]) -> ResourcesUpdate:
@@ -86,12 +103,12 @@ def json_of(value: Any, what: str) -> str:
         what: What it is, for the message.
 
     Raises:
-        StoreError: JSON cannot hold it.
+        InvalidRecordError: JSON cannot hold it.
     """
     try:
         return to_json(value).decode()
     except (PydanticSerializationError, UnicodeError, ValueError) as error:
-        raise StoreError(
+        raise InvalidRecordError(
             f"{what} cannot be stored: {error}. Expected what JSON can hold: null, true, false, "
             "numbers, strings, lists and dicts"
         ) from error

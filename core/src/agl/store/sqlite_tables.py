@@ -7,12 +7,13 @@ from typing import Any, Literal
 from agl.store import rules
 from agl.store.claim_keys import ClaimKeys
 from agl.store.ids import make_id, number_of
+from agl.store.operations import detached_record
 from agl.store.packed import PackedSpan
 from agl.store.sqlite_lookups import SQL, SqliteLookups
 from agl.store.sqlite_numbers import BLOCK, Key, NumberBlocks
 from agl.store.sqlite_rows import attempt_of, config_json, json_of, json_or_none, rollout_of
 from agl.store.tables import AnySpan, Effects, StoredAttempt
-from agl.types import Attempt, ResourcesUpdate, Rollout, Worker
+from agl.types import Attempt, LedgerPart, ResourcesUpdate, Rollout, Worker
 
 _CACHE_SIZE = 20_000
 _QUEUE_HEAD = 64
@@ -94,6 +95,11 @@ class SqliteTables(SqliteLookups):
             return make_id(prefix, self._num_attempts)
         return make_id(prefix, self._num_resources + 1)
 
+    def rewrite_version(self) -> None:
+        """Write what is there already, to see whether it can be written."""
+        (version,) = self._written.execute("PRAGMA user_version").fetchone()
+        self._written.execute(f"PRAGMA user_version={version}")
+
     def flush(self) -> None:
         """Write what was kept back."""
         for name, rows in self._unwritten.items():
@@ -143,7 +149,8 @@ class SqliteTables(SqliteLookups):
             key,
         )
         self.written_bytes += len(text)
-        self._remember(rollout)
+        if rollout.status == "preparing":
+            self._remember(detached_record(rollout))
 
     def move_rollout(self, rollout: Rollout) -> None:
         number = number_of(rollout.rollout_id)
@@ -243,9 +250,10 @@ class SqliteTables(SqliteLookups):
         return self.claim_keys.made_by(key)
 
     def insert_attempt(
-        self, attempt: Attempt, deadline: float | None, key: str | None = None
+        self, stored: StoredAttempt, deadline: float | None, key: str | None = None
     ) -> None:
-        number, stored = number_of(attempt.attempt_id), StoredAttempt(attempt)
+        attempt = stored.attempt
+        number = number_of(attempt.attempt_id)
         self._unwritten["insert_attempt"][number] = (
             number,
             number_of(attempt.rollout_id),
@@ -360,6 +368,25 @@ class SqliteTables(SqliteLookups):
                 )
             self.written_bytes += len(row[-1])
             rows[number, span.span_id] = row
+
+    # --- the ledger
+
+    def save_ledger_part(self, part: LedgerPart) -> None:
+        values = part.model_dump(exclude_defaults=True)
+        body = json_of(values, f"the account of rollout {part.rollout_id!r}")
+        row = (
+            number_of(part.rollout_id),
+            part.rollout_id,
+            part.run,
+            part.algorithm,
+            part.step,
+            part.mode,
+            part.generation,
+            part.lost,
+            body,
+        )
+        self.written_bytes += len(body)
+        self.connection.execute(SQL["save_ledger_part"], row)
 
     # --- resources and workers
 

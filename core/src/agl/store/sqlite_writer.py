@@ -10,13 +10,14 @@ import logging
 import queue
 import sqlite3
 import threading
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future as SyncFuture
 from typing import Any
 
-from agl.errors import AglError, StoreError
+from agl.errors import InvalidRecordError, StoreUnavailableError
 from agl.store import operations as ops
+from agl.store.clock import StoreClock
+from agl.store.sqlite_file import failure_of
 from agl.store.sqlite_tables import SqliteTables
 from agl.store.tables import Effects, Tables
 
@@ -70,6 +71,8 @@ class SqliteWriter:
     Args:
         path: For messages.
         connection: Used by this thread alone from now on.
+        clock: Of the store.
+        check_file: Called before each commit; raises when the file is gone.
         publish: Told the effects after each commit.
         checkpoint: Called when a checkpoint is due; sets ``log_bytes`` and ``checkpointed`` when
             it is done.
@@ -80,6 +83,8 @@ class SqliteWriter:
         self,
         path: str,
         connection: sqlite3.Connection,
+        clock: StoreClock,
+        check_file: Callable[[], None],
         publish: Callable[[Effects], None],
         checkpoint: Callable[[], None],
         stopped: Callable[[], None],
@@ -91,9 +96,15 @@ class SqliteWriter:
         """Rollouts in the queue, as of the last commit."""
         self.log_bytes = 0
         """About the length of the write-ahead log when the last checkpoint began."""
+        self.failing: StoreUnavailableError | None = None
+        """Why the last commit could not be made, while that is so."""
         self.checkpointed = threading.Event()
         """Not set while a checkpoint is under way."""
         self.checkpointed.set()
+        self._clock = clock
+        self._check_file = check_file
+        self._is_stale = False
+        """Whether what the tables know may differ from the file."""
         self._publish = publish
         self._checkpoint = checkpoint
         self._stopped = stopped
@@ -107,10 +118,14 @@ class SqliteWriter:
         """Queue a job; from any thread."""
         self._jobs.put(job)
 
+    def probe(self) -> Job:
+        """A job that writes something, and changes nothing."""
+        return Job(lambda tables, now: self.tables.rewrite_version())
+
     def note_idle(self, worker_id: str) -> None:
         """Remember an empty claim; it is written with the next commit."""
         with self._idle_lock:
-            self._idle[worker_id] = time.time()
+            self._idle[worker_id] = self._clock.now()
 
     @property
     def has_idle(self) -> bool:
@@ -159,6 +174,7 @@ class SqliteWriter:
             else:
                 # One of them failed: run them again, each in a savepoint of its own.
                 outcomes, effects = self._one_by_one(batch, idle)
+        self._note_failure(outcomes)
         self.tables.committed()
         self.num_queued += effects.queued - effects.dequeued
         self._deliver(batch, outcomes)
@@ -169,22 +185,48 @@ class SqliteWriter:
             # Nothing is lost: the log only stays longer.
             logger.exception("store %s: checkpoint failed", self.path)
 
+    def _note_failure(self, outcomes: Sequence[Outcome]) -> None:
+        """Say in the log when the disk begins to fail, and when it works again."""
+        was_failing = self.failing is not None
+        errors = (error for _, error in outcomes if isinstance(error, StoreUnavailableError))
+        self.failing = next(errors, None)
+        if self.failing is not None and not was_failing:
+            logger.error("%s", self.failing)
+        elif was_failing and self.failing is None:
+            logger.warning("store %s: records are stored again", self.path)
+
     def _one_by_one(
         self, batch: list[Job], idle: dict[str, float]
     ) -> tuple[list[Outcome], Effects]:
         try:
             return self._transaction(batch, idle, apart=True)
-        except Exception as error:
+        except Exception:
+            # Not even that could be committed; perhaps some of them alone.
             self._roll_back()
-            return [(None, self._named(error))] * len(batch), Effects()
+            with self._idle_lock:
+                self._idle = idle | self._idle
+        outcomes: list[Outcome] = []
+        effects = Effects()
+        for job in batch:
+            try:
+                (outcome,), done = self._transaction([job], {}, apart=False)
+            except Exception as error:
+                self._roll_back()
+                outcome, done = (None, self._named(error)), Effects()
+            outcomes.append(outcome)
+            effects.add(done)
+        return outcomes, effects
 
     def _transaction(
         self, batch: list[Job], idle: dict[str, float], *, apart: bool
     ) -> tuple[list[Outcome], Effects]:
         execute, tables = self.connection.execute, self.tables
+        self._check_file()
+        if self._is_stale:
+            self._start_over()
         execute("BEGIN IMMEDIATE")
         if idle:
-            ops.found_nothing(tables, time.time(), idle)
+            ops.found_nothing(tables, self._clock.now(), idle)
             if apart:
                 tables.flush()  # not to be undone with the first job
         outcomes: list[Outcome] = []
@@ -197,11 +239,12 @@ class SqliteWriter:
             if apart:
                 execute("SAVEPOINT one")
             try:
-                result = job.operation(tables, time.time())
+                result = job.operation(tables, self._clock.now())
                 if apart:
                     tables.flush()
             except Exception as error:
-                if not apart:
+                # When the disk is full, SQLite undoes the whole transaction, savepoints and all.
+                if not apart or not self.connection.in_transaction:
                     raise
                 execute("ROLLBACK TO one")
                 tables.reload()
@@ -216,20 +259,30 @@ class SqliteWriter:
         return outcomes, effects
 
     def _roll_back(self) -> None:
+        self._is_stale = True
         try:
-            if self.connection.in_transaction:
-                self.connection.execute("ROLLBACK")
-            self.tables.reload()
+            self._start_over()
         except sqlite3.Error:
             # What caused it is reported to whoever waits; the next batch tries afresh.
             logger.exception("store %s: could not roll back", self.path)
 
+    def _start_over(self) -> None:
+        if self.connection.in_transaction:
+            self.connection.execute("ROLLBACK")
+        self.tables.reload()
+        self._is_stale = False
+
     def _named(self, error: Exception) -> Exception:
-        if isinstance(error, sqlite3.Error) and not isinstance(error, AglError):
-            named = StoreError(
-                f"store {self.path!r}: {error}; nothing of this call was stored. "
-                "Check the disk and its free space, then try again"
+        if isinstance(error, sqlite3.DataError):
+            # Longer than SQLITE_LIMIT_LENGTH, say; trying again would not help.
+            refused = InvalidRecordError(
+                f"store {self.path!r}: {error}; nothing of this call was stored. Expected "
+                "records that SQLite can hold: at most 1 GB each"
             )
+            refused.__cause__ = error
+            return refused
+        if isinstance(error, sqlite3.Error):
+            named = failure_of(self.path, error, "nothing of this call was stored")
             named.__cause__ = error
             return named
         return error

@@ -96,6 +96,17 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
 -- name: spans_page
 SELECT s.body, s.sequence_id FROM attempt t JOIN span s ON s.a = t.a;
 
+-- name: ledger_page
+SELECT rollout_id, run, algorithm, step, mode, generation, lost, body FROM ledger_part;
+
+-- name: save_ledger_part
+INSERT INTO ledger_part (n, rollout_id, run, algorithm, step, mode, generation, lost, body)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (n, coalesce(run, ''), coalesce(algorithm, ''), coalesce(step, -1)) DO UPDATE
+SET mode = excluded.mode, generation = excluded.generation, lost = excluded.lost,
+    body = excluded.body
+WHERE excluded.generation >= generation;
+
 -- name: resources
 SELECT resources_id, create_time, update_time, version, body FROM resources WHERE resources_id = ?;
 

@@ -1,20 +1,25 @@
 """A facade that makes any store safe to use from every thread."""
 
 import asyncio
+import math
 import threading
+import time
+from collections.abc import Sequence
 from typing import Any
 
 from agl.errors import StoreUnavailableError
 from agl.store.base import LightningStore, LightningStoreCapabilities
 from agl.store.forwarding import ForwardingStore
 
+_LOOK_AGAIN_SECONDS = 0.05
+
 
 class LightningStoreThreaded(ForwardingStore):
     """Forwards every call to ``store``.
 
-    A store that says it is thread-safe, as those of agl are, is called directly. The calls of any
-    other one all run in one thread of the facade, on one event loop, so that the store never sees
-    two threads; a call that waits there holds up nobody.
+    A store that says it is thread-safe, as those of agl are, is called directly. Any other gets one
+    call at a time, from its beginning to its end, all in one thread of the facade and on one event
+    loop. Only waits, for work or for ends, hold up nobody: the store is then asked at intervals.
 
     Args:
         store: The store.
@@ -25,6 +30,7 @@ class LightningStoreThreaded(ForwardingStore):
         self._guarded = not store.capabilities.get("thread_safe", False)
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._one_at_a_time = asyncio.Lock()
         self._closed = False
 
     @property
@@ -50,13 +56,52 @@ class LightningStoreThreaded(ForwardingStore):
             loop.call_soon_threadsafe(loop.stop)
 
     async def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call a method of the store in the thread where it may be called."""
-        method = getattr(self._store, name)
+        """Call a method of the store as it may be called."""
         if not self._guarded:
-            return await method(*args, **kwargs)
+            return await getattr(self._store, name)(*args, **kwargs)
+        if name == "wait_for_rollouts":
+            return await self._wait(**kwargs)
+        end = time.monotonic() + kwargs.pop("wait_seconds", 0.0)
+        answer = await self._alone(name, args, kwargs)
+        if name == "turn" and kwargs.get("limit", 1) > 0 and not answer.claimed:
+            claim = {key: kwargs[key] for key in ("limit", "worker_id", "key") if key in kwargs}
+            claimed = await self._claim_until(end, "dequeue_many_rollouts", (), claim)
+            return answer._replace(claimed=claimed or [])
+        if name.startswith("dequeue") and kwargs.get("limit", 1) > 0 and not answer:
+            return await self._claim_until(end, name, args, kwargs) or answer
+        return answer
+
+    async def _claim_until(
+        self, end: float, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        claimed = None
+        while not claimed and not self._closed and (left := end - time.monotonic()) > 0:
+            await asyncio.sleep(min(_LOOK_AGAIN_SECONDS, left))
+            claimed = await self._alone(name, args, kwargs)
+        return claimed
+
+    async def _wait(self, *, rollout_ids: Sequence[str], timeout: float | None = None) -> Any:
+        end = math.inf if timeout is None else time.monotonic() + timeout
+        while True:
+            look = {"rollout_ids": rollout_ids, "timeout": 0}
+            ended = await self._alone("wait_for_rollouts", (), look)
+            pending = set(rollout_ids) - {rollout.rollout_id for rollout in ended}
+            left = end - time.monotonic()
+            if not pending or left <= 0 or self._closed:
+                return ended
+            if not await self._alone("query_rollouts", (), {"rollout_id_in": sorted(pending)}):
+                return ended  # nobody knows the others
+            await asyncio.sleep(min(_LOOK_AGAIN_SECONDS, left))
+
+    async def _alone(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a method of the store in its thread, when no other call is under way."""
         home = self._home()
-        pending = asyncio.run_coroutine_threadsafe(method(*args, **kwargs), home)
-        return await asyncio.wrap_future(pending)
+
+        async def call() -> Any:
+            async with self._one_at_a_time:
+                return await getattr(self._store, name)(*args, **kwargs)
+
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call(), home))
 
     def _home(self) -> asyncio.AbstractEventLoop:
         """The loop on which a store that is not thread-safe lives."""

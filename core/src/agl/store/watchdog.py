@@ -5,6 +5,8 @@ import threading
 import weakref
 from collections.abc import Callable
 
+from agl.errors import StoreUnavailableError
+
 logger = logging.getLogger(__name__)
 
 
@@ -47,6 +49,8 @@ class Watchdog:
                 return
             try:
                 scan()
+            except StoreUnavailableError:
+                pass  # the store has said so in its log, and looks again when it is better
             except Exception:
                 # The next scan may succeed; without one, no attempt would ever time out.
                 logger.exception("looking for overdue attempts failed; trying again")

@@ -21,11 +21,18 @@ at least ten times a second, and starts empty.
 import pytest
 
 from agl.testing.store_data_contract import StoreDataContract
+from agl.testing.store_ledger_contract import StoreLedgerContract
 from agl.testing.store_threads_contract import StoreThreadsContract
 from agl.testing.store_turn_contract import StoreTurnContract
 from agl.testing.store_work_contract import StoreWorkContract
 
 
 @pytest.mark.asyncio
-class StoreContract(StoreWorkContract, StoreDataContract, StoreThreadsContract, StoreTurnContract):
+class StoreContract(
+    StoreWorkContract,
+    StoreDataContract,
+    StoreLedgerContract,
+    StoreThreadsContract,
+    StoreTurnContract,
+):
     """Every claim of ``LightningStore``'s docstrings, as a test that takes a ``store`` fixture."""

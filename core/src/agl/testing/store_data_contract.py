@@ -8,7 +8,7 @@ import pytest
 
 from agl.errors import InvalidQueryError, InvalidRecordError, UnknownRecordError
 from agl.store.base import LightningStore
-from agl.testing.store_work_contract import claim, report, span_of, status_of
+from agl.testing.store_work_contract import RETRY_ONCE, claim, report, span_of, status_of
 from agl.types import (
     LLM,
     AttemptedRollout,
@@ -68,6 +68,27 @@ class StoreDataContract:
         assert added is not None
         assert added.sequence_id == 12
 
+    async def test_numbers_grow_over_the_attempts_of_a_rollout(self, store: LightningStore) -> None:
+        first = await store.start_rollout("task", config=RETRY_ONCE)
+        pair = (first.rollout_id, first.attempt.attempt_id)
+        numbers = [await store.get_next_span_sequence_id(*pair) for _ in range(3)]
+        await store.add_span(span_of(first).model_copy(update={"sequence_id": 40}))
+        (unnumbered,) = await store.add_many_spans([span_of(first)])
+        numbers += [unnumbered.sequence_id, await store.get_next_span_sequence_id(*pair)]
+        assert numbers == [1, 2, 3, 41, 42]
+        await report(store, first, "failed")
+        second = await claim(store)
+        assert second.rollout_id == first.rollout_id
+        pair = (second.rollout_id, second.attempt.attempt_id)
+        assert await store.get_next_span_sequence_id(*pair) == 43
+        (unnumbered,) = await store.add_many_spans([span_of(second)])
+        done = await store.turn([span_of(second)], limit=0)
+        assert [unnumbered.sequence_id, done.spans[0].sequence_id] == [44, 45]
+        await store.add_span(span_of(first).model_copy(update={"sequence_id": 50}))  # late
+        third = await store.start_attempt(first.rollout_id)
+        (unnumbered,) = await store.add_many_spans([span_of(third)])
+        assert unnumbered.sequence_id == 51
+
     async def test_numbers_are_reserved_per_attempt(self, store: LightningStore) -> None:
         one, two = [await store.start_rollout(i) for i in range(2)]
         first, second = [(x.rollout_id, x.attempt.attempt_id) for x in (one, two)]
@@ -113,6 +134,15 @@ class StoreDataContract:
         bad = span_of(started, attributes={"score": value})
         with pytest.raises(InvalidRecordError, match=f"{bad.span_id}.*score"):
             await store.add_many_spans([span_of(started), bad])
+        assert len(await store.query_spans(started.rollout_id)) == 0
+
+    async def test_negative_number_is_refused_by_name(self, store: LightningStore) -> None:
+        started = await store.start_rollout("task")
+        bad = span_of(started).model_copy(update={"sequence_id": -1})
+        with pytest.raises(InvalidRecordError, match=f"{bad.span_id}.*sequence_id is -1"):
+            await store.add_many_spans([span_of(started), bad])
+        with pytest.raises(InvalidRecordError, match=f"{bad.span_id}.*sequence_id is -1"):
+            await store.turn([bad], limit=0)
         assert len(await store.query_spans(started.rollout_id)) == 0
 
     async def test_spans_of_several_attempts_in_one_call(self, store: LightningStore) -> None:
@@ -319,6 +349,15 @@ class StoreDataContract:
         with pytest.raises(InvalidQueryError):
             await store.query_workers(**options)
 
+    async def test_status_that_there_is_not_is_refused_by_name(self, store: LightningStore) -> None:
+        bogus: Any = ["succeeded", "bogus"]
+        for option in ("status_in", "status"):
+            with pytest.raises(InvalidQueryError, match="no status 'bogus'; expected one of queu"):
+                await store.query_rollouts(**{option: bogus})
+        bad: Any = ["idel"]
+        with pytest.raises(InvalidQueryError, match="Did you mean 'idle'"):
+            await store.query_workers(status_in=bad)
+
     async def test_unknown_sort_field_names_the_near_one(self, store: LightningStore) -> None:
         with pytest.raises(InvalidQueryError, match="Did you mean 'start_time'"):
             await store.query_rollouts(sort_by="starttime")
@@ -337,6 +376,21 @@ class StoreDataContract:
         assert (update.version, update.create_time) == (1, update.update_time)
         assert await store.get_resources_by_id(update.resources_id) == update
         assert await store.get_resources_by_id("rs-none") is None
+
+    async def test_what_others_do_to_resources_does_not_reach_the_store(
+        self, store: LightningStore
+    ) -> None:
+        model = LLM(endpoint="http://x/v1", model="m", sampling_parameters={"top_p": 0.5})
+        before: NamedResources = {"llm": model.model_copy(deep=True)}
+        update = await store.add_resources({"llm": model})
+        model.sampling_parameters["top_p"] = 2
+        found = await store.get_resources_by_id(update.resources_id)
+        for one in (update, found, await store.get_latest_resources()):
+            assert one is not None
+            mine = one.resources["llm"]
+            assert isinstance(mine, LLM)
+            mine.sampling_parameters["n"] = 2
+        assert [one.resources for one in await store.query_resources()] == [before]
 
     async def test_latest_resources_are_those_touched_last(self, store: LightningStore) -> None:
         assert await store.get_latest_resources() is None

@@ -86,6 +86,84 @@ class StoreWorkContract:
         assert abs(rollout.start_time - time.time()) < 60
         assert await store.get_rollout_by_id(rollout.rollout_id) == rollout
 
+    async def test_rollout_without_metadata_has_empty_ones(self, store: LightningStore) -> None:
+        for rollout in (await store.enqueue_rollout("task"), await store.start_rollout("task")):
+            assert rollout.metadata == {}
+            assert await store.get_rollout_by_id(rollout.rollout_id) == rollout
+
+    async def test_request_may_be_given_field_by_field(self, store: LightningStore) -> None:
+        request = EnqueueRolloutRequest(
+            input=1,
+            mode="val",
+            config=RolloutConfig(max_attempts=2),
+            metadata={"a": 1},
+            key="unique",
+        )
+        fields = {name: getattr(request, name) for name in EnqueueRolloutRequest.model_fields}
+        first = await store.enqueue_rollout(**fields)
+        assert (first.mode, first.metadata, first.config) == ("val", {"a": 1}, request.config)
+        assert await store.enqueue_rollout(2, key="unique") == first
+        assert (await store.query_rollouts()).total == 1
+
+    @pytest.mark.parametrize("queued", [True, False])
+    async def test_what_a_caller_does_to_its_own_does_not_reach_the_store(
+        self, store: LightningStore, queued: bool
+    ) -> None:
+        task: dict[str, Any] = {"messages": ["hi"]}
+        metadata: dict[str, Any] = {"tags": []}
+        make = store.enqueue_rollout if queued else store.start_rollout
+        rollout = await make(task, metadata=metadata)
+        task["messages"].append("by the caller")
+        metadata["tags"].append("by the caller")
+        # Records of open attempts are kept beside the file, and written again with a change.
+        await store.update_rollout(rollout.rollout_id, mode="val")
+        found = await store.get_rollout_by_id(rollout.rollout_id)
+        assert found is not None
+        assert (found.input, found.metadata) == ({"messages": ["hi"]}, {"tags": []})
+        new: dict[str, Any] = {"messages": ["new"]}
+        await store.update_rollout(rollout.rollout_id, input=new)
+        new["messages"].append("by the caller")
+        await store.update_rollout(rollout.rollout_id, mode="train")
+        found = await store.get_rollout_by_id(rollout.rollout_id)
+        assert found is not None
+        assert found.input == {"messages": ["new"]}
+
+    async def test_what_a_reader_does_to_its_own_does_not_reach_the_store(
+        self, store: LightningStore
+    ) -> None:
+        def spoil(rollout: Any) -> None:
+            rollout.input["messages"].append("by a reader")
+            rollout.metadata["by"] = "a reader"
+            if isinstance(rollout, AttemptedRollout):
+                (rollout.attempt.metadata or {})["by"] = "a reader"
+
+        queued = await store.enqueue_rollout({"messages": []}, key="k")
+        spoil(queued)
+        (again,) = await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=0, key="k")])
+        spoil(again)
+        claimed = await claim(store, "w")
+        assert (claimed.input, claimed.metadata) == ({"messages": []}, {})
+        spoil(claimed)
+        attempt = await report(store, claimed, "running", metadata={})
+        (attempt.metadata or {})["by"] = "a reader"
+        spoil(await store.update_rollout(claimed.rollout_id, mode="val"))
+        spoil(await store.get_rollout_by_id(claimed.rollout_id))
+        spoil((await store.query_rollouts())[0])
+        for found in (
+            await store.get_latest_attempt(claimed.rollout_id),
+            (await store.query_attempts(claimed.rollout_id))[0],
+        ):
+            assert found is not None
+            assert found.metadata is not None
+            found.metadata["by"] = "a reader"
+        await report(store, claimed, "succeeded")
+        (ended,) = await store.wait_for_rollouts(rollout_ids=[claimed.rollout_id])
+        spoil(ended)
+        last = await store.get_rollout_by_id(claimed.rollout_id)
+        assert isinstance(last, AttemptedRollout)
+        assert (last.input, last.metadata) == ({"messages": []}, {})
+        assert last.attempt.metadata == {}
+
     async def test_enqueue_many_keeps_the_order(self, store: LightningStore) -> None:
         requests = [EnqueueRolloutRequest(input=i) for i in range(20)]
         rollouts = await store.enqueue_many_rollouts(requests)
@@ -379,10 +457,10 @@ class StoreWorkContract:
         first = await store.start_rollout("task")
         second = await store.start_attempt(first.rollout_id)
         attempt = await store.update_attempt(
-            first.rollout_id, "latest", worker_id="w7", last_heartbeat_time=12.5, metadata={"a": 1}
+            first.rollout_id, "latest", worker_id="w7", metadata={"a": 1}
         )
         assert attempt.attempt_id == second.attempt.attempt_id
-        assert (attempt.worker_id, attempt.last_heartbeat_time) == ("w7", 12.5)
+        assert (attempt.worker_id, attempt.last_heartbeat_time) == ("w7", None)
         assert attempt.metadata == {"a": 1}
         assert attempt.status == "preparing"
 
@@ -554,6 +632,51 @@ class StoreWorkContract:
         started = await store.start_rollout("task")
         await store.update_rollout(started.rollout_id, config=RolloutConfig(timeout_seconds=0.05))
         await until(store, started, "timeout")
+
+    # --- clocks
+
+    @pytest.mark.parametrize("skew", [-3600.0, 3600.0])
+    async def test_heartbeat_counts_when_it_comes_whatever_time_it_carries(
+        self, store: LightningStore, skew: float
+    ) -> None:
+        config = RolloutConfig(unresponsive_seconds=60.0)
+        started = await store.start_rollout("task", config=config)
+        late = await store.start_rollout("late", config=RolloutConfig(timeout_seconds=0.1))
+        attempt = await store.update_attempt(
+            started.rollout_id, "latest", last_heartbeat_time=time.time() + skew
+        )
+        assert attempt.last_heartbeat_time is not None
+        assert abs(attempt.last_heartbeat_time - time.time()) < 60
+        assert await store.get_latest_attempt(started.rollout_id) == attempt
+        await until(store, late, "timeout")  # by then the store has looked at both
+        assert await status_of(store, started) == "preparing"
+
+    async def test_runner_whose_clock_is_ahead_is_missed_in_time(
+        self, store: LightningStore
+    ) -> None:
+        config = RolloutConfig(unresponsive_seconds=0.3)
+        started = await store.start_rollout("task", config=config)
+        await store.update_attempt(
+            started.rollout_id, "latest", last_heartbeat_time=time.time() + 3600
+        )
+        await until(store, started, "unresponsive")
+
+    @pytest.mark.parametrize("jump", [-3600.0, 3600.0])
+    async def test_setting_the_clock_moves_no_deadline(
+        self, store: LightningStore, monkeypatch: pytest.MonkeyPatch, jump: float
+    ) -> None:
+        limits = RolloutConfig(timeout_seconds=600, unresponsive_seconds=600)
+        well = await store.start_rollout("well", config=limits)
+        late = await store.start_rollout("late", config=RolloutConfig(timeout_seconds=0.5))
+        silent = await store.start_rollout("silent", config=RolloutConfig(unresponsive_seconds=0.5))
+        real = time.time
+        monkeypatch.setattr(time, "time", lambda: real() + jump)
+        await until(store, late, "timeout")
+        await until(store, silent, "unresponsive")
+        assert await status_of(store, well) == "preparing"
+        ended = await report(store, well, "succeeded")
+        assert ended.end_time is not None
+        assert ended.start_time <= ended.end_time <= ended.start_time + 60
 
     # --- waiting for the end
 

@@ -1,7 +1,7 @@
 """What every tracer must do, as tests over a fixture ``tracer``.
 
 In a test module: ``from agl.testing.tracer_contract import *``, and a fixture ``tracer`` that
-yields a fresh tracer. The tests are coroutines; set pytest-asyncio's ``asyncio_mode`` to ``auto``.
+yields a fresh tracer. The tests are coroutines and need pytest-asyncio.
 """
 
 import asyncio
@@ -275,3 +275,7 @@ async def test_emitters_work_under_it(tracer: Tracer, memory_store: LightningSto
     assert find_final_reward(spans) == 0.75
     assert get_message_value(spans[0]) == "hello"
     assert spans[2].attributes["agentlightning.operation.output.reward"] == 0.75
+
+
+for _name in __all__:
+    pytest.mark.asyncio(globals()[_name])

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from agl.errors import TracerError
-from agl.types import Attributes, Span, SpanCoreFields, TraceStatus
+from agl.types import Attributes, Span, SpanCoreFields, StatusCode, TraceStatus
 from agl.workers import ParallelWorkerBase
 
 if TYPE_CHECKING:
@@ -28,13 +28,26 @@ class SpanRecordingContext(Protocol):
         """Add an exception event and set the status to ERROR."""
         ...
 
-    def record_status(self, status: TraceStatus) -> None:
-        """Set the outcome."""
+    def record_status(
+        self, status_code: StatusCode | TraceStatus, description: str | None = None
+    ) -> None:
+        """Set the outcome: a code and a description of it, or both as one ``TraceStatus``."""
         ...
 
     def get_recorded_span(self) -> SpanCoreFields:
         """What was recorded; complete once the context has been left."""
         ...
+
+
+def as_status(status_code: StatusCode | TraceStatus, description: str | None = None) -> TraceStatus:
+    """What ``SpanRecordingContext.record_status`` was given, as one value.
+
+    Raises:
+        ValueError: The code is none of UNSET, OK and ERROR.
+    """
+    if isinstance(status_code, TraceStatus):
+        return status_code
+    return TraceStatus(status_code=status_code, description=description)
 
 
 @dataclass(frozen=True)
@@ -94,7 +107,7 @@ class Tracer(ParallelWorkerBase, ABC):
         moment = time.time() if timestamp is None else timestamp
         with self.operation_context(name, attributes, moment, moment) as recording:
             if status is not None:
-                recording.record_status(status)
+                recording.record_status(status.status_code, status.description)
         return recording.get_recorded_span()
 
     def operation_context(
@@ -244,8 +257,10 @@ class _LocalSpan:
         self._attributes["exception.message"] = str(exception)
         self._status = TraceStatus(status_code="ERROR", description=str(exception))
 
-    def record_status(self, status: TraceStatus) -> None:
-        self._status = status
+    def record_status(
+        self, status_code: StatusCode | TraceStatus, description: str | None = None
+    ) -> None:
+        self._status = as_status(status_code, description)
 
     def get_recorded_span(self) -> SpanCoreFields:
         return SpanCoreFields(

@@ -8,6 +8,8 @@ import time
 from opentelemetry.sdk.trace import ReadableSpan
 
 from agl.errors import TracerError
+from agl.semconv import AGL_REWARD
+from agl.store.packed import is_refusal, storable
 from agl.tracer.base import SpanTarget
 from agl.tracer.routing import new_trace_id, untraced_context
 from agl.types import UNASSIGNED, Span, TraceStatus
@@ -18,6 +20,10 @@ BATCH_SIZE = 64
 """Most spans in one write; so many waiting ones are written at once."""
 BATCH_SECONDS = 0.05
 """A span waits at most so long for others before it is written."""
+NUMBER_SECONDS = 5.0
+"""Longest that a thread that emits a reward waits until it has its number."""
+LOOP_SECONDS = 1.0
+"""The same on an event loop, which others may share."""
 EMITTER_SCOPE = "agl"
 """Name of the OpenTelemetry tracer that emitters use."""
 
@@ -25,8 +31,10 @@ EMITTER_SCOPE = "agl"
 class SpanBuffer:
     """Keeps spans in the order of their ends, and writes them in the background.
 
-    Spans of emitters are written as soon as the write before them is done: a reward must have its
-    number before the model call after it gets one, from another process perhaps.
+    Spans of emitters are written as soon as the write before them is done. Who emits a reward waits
+    for that: it must have its number before the model call after it gets one, from another process.
+    Only an agent on the loop that writes cannot wait, and none waits long for a slow store: there a
+    fast model may come first.
 
     Args:
         target: Where to write; None only keeps them.
@@ -43,6 +51,12 @@ class SpanBuffer:
         self._writing: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._error: Exception | None = None
+        self._numbered: dict[str, threading.Event] = {}
+        """Span id -> set when a write of it is over, for those for whose numbers somebody waits."""
+        self._is_late = False
+        """Somebody waited in vain, and no write has ended since."""
+        self._refused: list[Exception] = []
+        """Why the store does not take some spans at all."""
 
     def spans(self) -> list[Span]:
         """All spans so far; those that are stored have their numbers."""
@@ -52,7 +66,31 @@ class SpanBuffer:
     def add(self, span: ReadableSpan) -> None:
         """Take a span that has ended; in any thread."""
         scope = span.instrumentation_scope
-        self._keep(self._convert(span), urgent=scope is not None and scope.name == EMITTER_SCOPE)
+        converted = self._convert(span)
+        urgent = scope is not None and scope.name == EMITTER_SCOPE
+        if urgent and self._target is not None and _is_reward(converted):
+            self._keep_and_wait(converted)
+        else:
+            self._keep(converted, urgent=urgent)
+
+    def _keep_and_wait(self, span: Span) -> None:
+        if threading.get_ident() == self.thread_id or self._error is not None or self._is_late:
+            self._keep(span, urgent=True)
+            return
+        numbered = self._numbered[span.span_id] = threading.Event()
+        longest = LOOP_SECONDS if _is_on_a_loop() else NUMBER_SECONDS
+        try:
+            self._keep(span, urgent=True)
+            if not numbered.wait(longest):
+                self._is_late = True  # who waited once does not wait for each further reward
+                logger.warning(
+                    "a reward is not stored after %g s, so its agent goes on; if a model call of "
+                    "the same attempt is stored before it, credit per call puts the reward after "
+                    "that call",
+                    longest,
+                )
+        finally:
+            del self._numbered[span.span_id]
 
     def add_unended(self, spans: list[ReadableSpan]) -> None:
         """Take spans that are still open when the trace context is left."""
@@ -65,9 +103,8 @@ class SpanBuffer:
 
     def _convert(self, span: ReadableSpan) -> Span:
         target = self._target
-        if target is None:
-            return Span.from_opentelemetry(span, "", "", UNASSIGNED)
-        return Span.from_opentelemetry(span, target.rollout_id, target.attempt_id, UNASSIGNED)
+        ids = ("", "") if target is None else (target.rollout_id, target.attempt_id)
+        return storable(Span.from_opentelemetry(span, *ids, UNASSIGNED))
 
     def _keep(self, span: Span, *, urgent: bool) -> None:
         with self._lock:
@@ -107,20 +144,41 @@ class SpanBuffer:
             if not batch:
                 return
             try:
-                added = await target.store.add_many_spans(batch)
+                await self._store(batch)
             except Exception as error:
                 with self._lock:
                     self._pending[:0] = batch
                 self._error = error
                 return
-            with self._lock:
-                self._spans.update((span.span_id, span) for span in added)
+            finally:
+                self._is_late = False
+                for span in batch:
+                    if (numbered := self._numbered.get(span.span_id)) is not None:
+                        numbered.set()
+
+    async def _store(self, batch: list[Span]) -> None:
+        """Store a batch; of one that is refused, those spans that are not."""
+        assert self._target is not None
+        try:
+            added = await self._target.store.add_many_spans(batch)
+        except Exception as error:
+            if not is_refusal(error):
+                raise
+            if len(batch) == 1:
+                self._refused.append(error)
+            else:
+                for span in batch:
+                    await self._store([span])
+            return
+        with self._lock:
+            self._spans.update((span.span_id, span) for span in added)
 
     async def finish(self) -> None:
         """Write what is left.
 
         Raises:
-            TracerError: The store does not take it.
+            TracerError: The store does not take it. Where it refused a record, that refusal is the
+                cause, and all other spans are stored.
         """
         if self._target is None:
             return
@@ -141,3 +199,21 @@ class SpanBuffer:
                     f"{type(self._error).__name__}: {self._error}"
                 ) from self._error
             writing = None
+        if self._refused:
+            raise TracerError(
+                f"rollout {self._target.rollout_id!r}, attempt {self._target.attempt_id!r}: the "
+                f"store refused {len(self._refused)} of {len(self._spans)} spans; the others are "
+                f"stored. {self._refused[0]}"
+            ) from self._refused[0]
+
+
+def _is_on_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _is_reward(span: Span) -> bool:
+    return any(name.startswith(AGL_REWARD) for name in span.attributes)

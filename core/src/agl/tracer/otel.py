@@ -11,10 +11,10 @@ from opentelemetry.sdk.trace import Span as SdkSpan
 from opentelemetry.trace import Status, StatusCode
 
 from agl.errors import TracerError
-from agl.tracer.base import SpanRecordingContext, Tracer, active_tracer
+from agl.tracer.base import SpanRecordingContext, Tracer, active_tracer, as_status
 from agl.tracer.buffer import EMITTER_SCOPE, SpanBuffer
 from agl.tracer.routing import get_router, use_sink
-from agl.types import Attributes, Span, SpanCoreFields, TraceStatus
+from agl.types import Attributes, Span, SpanCoreFields, StatusCode as Code, TraceStatus
 from agl.types.spans import seconds
 
 if TYPE_CHECKING:
@@ -22,11 +22,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+SCOPE = "agentlightning"
+"""Instrumentation scope of the spans that are made with the tracer itself."""
+
 _last: ContextVar["tuple[OtelTracer, SpanBuffer] | None"] = ContextVar("agl_last", default=None)
 """The trace context that this task left last, and whose it was."""
 
 
-class OtelTracer(Tracer):
+class OtelTracer(Tracer, trace_api.Tracer):
     """Collects the spans that agents and instrumented libraries make with OpenTelemetry.
 
     It uses the process's global ``TracerProvider``: the one that is set already, or else one of its
@@ -39,6 +42,9 @@ class OtelTracer(Tracer):
     Spans are written in the background, numbered by the store in the order of their ends; those
     made by emitters are written at once. Leaving a trace context writes the rest, spans that are
     still open included: these get status ERROR and the time of leaving as their end.
+
+    It is a tracer of OpenTelemetry as well: ``start_as_current_span`` and ``start_span`` do as
+    there.
     """
 
     def __init__(self) -> None:
@@ -93,6 +99,16 @@ class OtelTracer(Tracer):
                         raise
                     # What the body raised is the cause that matters, and goes on.
                     logger.error("%s", error)
+
+    def start_span(self, *args: Any, **kwargs: Any) -> trace_api.Span:
+        """As OpenTelemetry's ``Tracer.start_span``."""
+        return trace_api.get_tracer(SCOPE).start_span(*args, **kwargs)
+
+    def start_as_current_span(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, *args: Any, **kwargs: Any
+    ) -> contextlib.AbstractContextManager[trace_api.Span]:
+        """As OpenTelemetry's ``Tracer.start_as_current_span``."""
+        return trace_api.get_tracer(SCOPE).start_as_current_span(*args, **kwargs)
 
     def get_last_trace(self) -> list[Span]:
         """See ``Tracer.get_last_trace``; spans that are stored have their numbers."""
@@ -164,7 +180,10 @@ class _OtelRecording:
         self._span.record_exception(exception)
         self._span.set_status(Status(StatusCode.ERROR, str(exception) or type(exception).__name__))
 
-    def record_status(self, status: TraceStatus) -> None:
+    def record_status(
+        self, status_code: Code | TraceStatus, description: str | None = None
+    ) -> None:
+        status = as_status(status_code, description)
         # The SDK takes a description only with ERROR.
         description = status.description if status.status_code == "ERROR" else None
         self._span.set_status(Status(StatusCode[status.status_code], description))

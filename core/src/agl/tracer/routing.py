@@ -231,8 +231,9 @@ def new_trace_id() -> int:
 
 
 _router = SpanRouter()
-# A forked runner must not think that its parent's trace contexts are open in it.
-os.register_at_fork(after_in_child=_router._reset)  # pyright: ignore[reportPrivateUsage]
+# A forked runner must not think that its parent's trace contexts are open in it; Windows has none.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_router._reset)  # pyright: ignore[reportPrivateUsage]
 
 
 def get_router() -> SpanRouter:

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from agl.types.credit import Advantage as Advantage, Credit as Credit, StepCredit as StepCredit
 from agl.types.learning import (
+    Choice as Choice,
     ModelCall as ModelCall,
     RowBreak as RowBreak,
+    TrainedModel as TrainedModel,
     TrainingRow as TrainingRow,
     Triplet as Triplet,
 )

@@ -4,8 +4,9 @@ Adapters make them out of spans; algorithms train on rows and account for each c
 these types and not in each other.
 """
 
+import json
 from collections.abc import Collection
-from typing import Any
+from typing import Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, SkipValidation, computed_field
 
@@ -19,6 +20,20 @@ class Triplet(BaseModel):
     response: Any
     reward: float | None = None
     metadata: dict[str, Any] = Field(default_factory=dict)
+
+
+class Choice(BaseModel):
+    """One of several answers to one request (``n`` above 1)."""
+
+    model_config = ConfigDict(frozen=True, protected_namespaces=())
+
+    response: dict[str, Any] | None = None
+    """As an OpenAI assistant message."""
+    token_ids: SkipValidation[list[int] | None] = None
+    logprobs: SkipValidation[list[float] | None] = None
+    finish_reason: str | None = None
+    model_version: str | None = None
+    """None where it is that of the call."""
 
 
 class ModelCall(BaseModel):
@@ -43,24 +58,89 @@ class ModelCall(BaseModel):
     response_logprobs: SkipValidation[list[float] | None] = None
     """One natural log-probability per response token."""
     model: str | None = None
+    """The one that answered, as its server calls it."""
+    requested_model: str | None = None
+    """The one that was asked for, as the gateway calls it."""
     model_version: str | None = None
     agent_name: str | None = None
     response_id: str | None = None
     finish_reason: str | None = None
     start_time: float | None = None
     end_time: float | None = None
+    choices: list[Choice] = Field(default_factory=list[Choice])
+    """All answers, where there are several. What the call itself has of an answer is then that of
+    the one which was used, and nothing where that is not known."""
+    choice: int | None = None
+    """Which of ``choices`` was used, from 0."""
+    unchosen: str = ""
+    """Why that is not known, where there are several."""
     error: str | None = None
+    error_kind: Literal["infrastructure", "request"] | None = None
+    """Whose fault ``error`` was: of servers or the network (5xx, 429, a timeout, a lost
+    connection), or of the request or its sender. None where nobody said."""
+
+    @property
+    def is_truncated(self) -> bool:
+        """Whether the answer was cut off at the limit of tokens."""
+        return self.finish_reason == "length"
+
+    @property
+    def has_broken_tool_call(self) -> bool:
+        """Whether the answer calls a tool with arguments that are no JSON."""
+        calls: Any = (self.response or {}).get("tool_calls") or []
+        return not isinstance(calls, list) or any(map(_is_broken, cast(list[Any], calls)))
+
+    def part(self, number: int) -> "ModelCall":
+        """The call with one of its choices as its only answer, under an id of its own."""
+        choice = self.choices[number]
+        return self.model_copy(
+            update={
+                "call_id": f"{self.call_id}#{number}",
+                "response": choice.response,
+                "response_token_ids": choice.token_ids,
+                "response_logprobs": choice.logprobs,
+                "finish_reason": choice.finish_reason,
+                "model_version": choice.model_version or self.model_version,
+                "choices": [],
+                "choice": number,
+                "unchosen": "",
+            }
+        )
+
+    def parts(self) -> list["ModelCall"]:
+        """What has a bin of its own in a ledger: each choice; the call where it has but one."""
+        return [self.part(number) for number in range(len(self.choices))] or [self]
+
+
+class TrainedModel(BaseModel):
+    """Which model an algorithm trains: rows are made of its calls only."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    """What agents and the gateway call it."""
+    vocabulary_size: int | None = None
+    """Token ids are below it; None where it is not known, and is not checked."""
+
+    def made(self, call: ModelCall) -> bool:
+        """Whether it answered this call; no where the call does not say who did."""
+        name = call.requested_model or call.model
+        # Some clients write the provider before the name.
+        return name is not None and (name == self.name or name.endswith(f"/{self.name}"))
 
 
 class RowBreak(BaseModel):
-    """Why a call did not continue the row before it."""
+    """Why a call did not continue a row of its agent: the one most of whose tokens it shares."""
 
     model_config = ConfigDict(frozen=True)
+
+    call_id: str = ""
+    """The last call of that row."""
 
     position: int
     """First index at which the prompt differs from the tokens so far."""
     expected: list[int]
-    """Up to 8 tokens of the row from ``position``."""
+    """Up to 8 tokens of that row from ``position``."""
     got: list[int]
     """Up to 8 tokens of the prompt from ``position``."""
 
@@ -85,8 +165,12 @@ class TrainingRow(BaseModel):
     """One per call."""
     model_versions: list[str | None] = Field(default_factory=list[str | None])
     """One per call."""
+    finish_reasons: list[str | None] = Field(default_factory=list[str | None])
+    """Why the answer ended, one per call: ``length`` where the limit of tokens cut it off."""
+    broken_tool_calls: list[bool] = Field(default_factory=list[bool])
+    """Whether the answer calls a tool with arguments that are no JSON, one per call."""
     row_break: RowBreak | None = None
-    """Why this row began, when an earlier row of the same agent exists."""
+    """Why this row began, when an earlier row of the same agent begins with the same tokens."""
 
     @computed_field
     @property
@@ -118,11 +202,27 @@ class TrainingRow(BaseModel):
                 logprobs[start:end] = [0.0] * (end - start)
         kept = sorted(numbers)
         return self.model_copy(
-            update={
-                "logprobs": logprobs,
-                "call_ids": [self.call_ids[number] for number in kept],
-                "call_ranges": [self.call_ranges[number] for number in kept],
-                "credits": [self.credits[number] for number in kept],
-                "model_versions": [self.model_versions[number] for number in kept],
-            }
+            update={"logprobs": logprobs, **items_of_calls(self, kept, ("call_ranges", *PER_CALL))}
         )
+
+
+PER_CALL = ("call_ids", "credits", "model_versions", "finish_reasons", "broken_tool_calls")
+"""Fields of a row that have one item per call, besides the ranges of tokens."""
+
+
+def items_of_calls(row: TrainingRow, kept: list[int], names: tuple[str, ...]) -> dict[str, Any]:
+    """Of each of these fields of a row, the items of some of its calls."""
+    # Rows made by hand may leave out what they do not know.
+    return {
+        name: [items[number] for number in kept]
+        for name in names
+        if (items := cast(list[Any], getattr(row, name)))
+    }
+
+
+def _is_broken(tool_call: Any) -> bool:
+    try:
+        json.loads(tool_call["function"]["arguments"] or "{}")
+    except (ValueError, TypeError, KeyError, RecursionError):  # that of many brackets
+        return True
+    return False

@@ -52,6 +52,8 @@ class Trained(LedgerItem):
 
     row: int | None = None
     """In which row of its rollout, from 0."""
+    model_version: str | None = None
+    """Of the weights that sampled it."""
     credit: Credit | None = None
     advantage: Advantage | None = None
 
@@ -67,6 +69,17 @@ class LedgerPart(BaseModel):
     mode: str | None = None
     """Of the rollout."""
     algorithm: str | None = None
+    run: str | None = None
+    """Id of the run; None outside of runs that have one."""
+    generation: int = 0
+    """Which start of the run wrote it, from 1; 0 where starts are not counted."""
+    version: str | None = None
+    """Of the weights that came out of the step."""
+    lost: bool = False
+    """Whether the run went back behind it: it was killed and went on from an earlier checkpoint.
+    What is lost counts in no sum."""
+    problem: str = ""
+    """Why its items cannot be read; they are missing then."""
     items: list[LedgerItem] = Field(default_factory=list[LedgerItem])
     """Everything that was announced."""
     trained: list[Trained] = Field(default_factory=list[Trained])
@@ -131,13 +144,17 @@ class Ledger:
             number: Which row of its rollout it is, from 0.
         """
         given = [None] * len(row.call_ids) if advantages is None else list(advantages)
-        for call_id, credit, advantage in zip(row.call_ids, row.credits, given, strict=True):
+        versions = row.model_versions or [None] * len(row.call_ids)
+        for call_id, credit, advantage, version in zip(
+            row.call_ids, row.credits, given, versions, strict=True
+        ):
             self.trained.append(
                 Trained(
                     rollout_id=row.rollout_id,
                     attempt_id=row.attempt_id,
                     call_id=call_id,
                     row=number,
+                    model_version=version,
                     credit=credit,
                     advantage=advantage,
                 )
@@ -269,7 +286,7 @@ class Ledger:
     # --- as the store keeps it
 
     def parts(self, **about: Any) -> list[LedgerPart]:
-        """The account of each rollout; ``about`` are ``step``, ``mode`` and ``algorithm``."""
+        """The account of each rollout; ``about`` are other fields of ``LedgerPart``."""
         parts = {
             rollout_id: LedgerPart(rollout_id=rollout_id, **about)
             for rollout_id in self.rollout_ids

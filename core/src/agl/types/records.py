@@ -56,9 +56,21 @@ class RolloutConfig(Record):
 class Failure(Record):
     """Why an attempt did not succeed: which boundary failed, and how."""
 
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
     boundary: Literal[
-        "agent", "timeout", "tracer", "model", "evaluator", "cancelled", "lost", "resources", "hook"
+        "agent",
+        "timeout",
+        "tracer",
+        "model",
+        "evaluator",
+        "cancelled",
+        "lost",
+        "resources",
+        "hook",
+        "store",
     ]
+    """``store``: what the attempt wrote is something that the store does not keep."""
     type: str
     """Qualified name of the exception, or a short code where there was none."""
     message: str
@@ -115,6 +127,8 @@ class AttemptedRollout(Rollout):
 
 class EnqueueRolloutRequest(Record):
     """What is needed to queue one rollout."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     input: TaskInput
     mode: RolloutMode | None = None

@@ -3,6 +3,8 @@
 import base64
 import hashlib
 import hmac
+import logging
+from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -13,10 +15,13 @@ if TYPE_CHECKING:
     from agl.types.records import AttemptedRollout
 
 
+logger = logging.getLogger(__name__)
+
+
 class Resource(BaseModel):
     """Base of versioned resources; ``resource_type`` tells the kinds apart on the wire."""
 
-    model_config = ConfigDict(frozen=True, protected_namespaces=())
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
     resource_type: Any
 
@@ -37,7 +42,11 @@ class LLM(Resource):
 
 
 class ProxyLLM(LLM):
-    """A model behind the gateway; each attempt has an address of its own."""
+    """A model behind the gateway; each attempt has an address of its own.
+
+    Reading ``endpoint`` is warned about, once in a process: calls to that address are recorded for
+    no rollout.
+    """
 
     resource_type: Literal["proxy_llm"] = "proxy_llm"  # pyright: ignore[reportIncompatibleVariableOverride]
     attempt_secret: str | None = None
@@ -54,18 +63,24 @@ class ProxyLLM(LLM):
         Raises:
             ConfigError: Only one of the two ids was given.
         """
+        bare: str = self.__dict__["endpoint"]
         if rollout_id is None and attempt_id is None:
-            return self.endpoint
+            return bare
         if not rollout_id or not attempt_id:
             raise ConfigError(
                 f"ProxyLLM.get_base_url needs both ids or neither; got rollout_id={rollout_id!r}, "
                 f"attempt_id={attempt_id!r}"
             )
-        endpoint = self.endpoint.rstrip("/")
+        endpoint = bare.rstrip("/")
         suffix = "/v1" if endpoint.endswith("/v1") else ""
         if self.attempt_secret is not None:
             suffix = f"/token/{attempt_token(self.attempt_secret, rollout_id, attempt_id)}{suffix}"
         return f"{endpoint.removesuffix('/v1')}/rollout/{rollout_id}/attempt/{attempt_id}{suffix}"
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "endpoint":
+            _warn_of_bare_address()
+        return super().__getattribute__(name)
 
     def with_attempted_rollout(self, rollout: "AttemptedRollout") -> LLM:
         """The same model as a plain ``LLM`` whose address (and key) belongs to one attempt."""
@@ -82,6 +97,15 @@ class ProxyLLM(LLM):
             api_key=key,
             sampling_parameters=self.sampling_parameters,
         )
+
+
+@cache
+def _warn_of_bare_address() -> None:
+    logger.warning(
+        "ProxyLLM.endpoint was read: calls to that address are recorded for no rollout. In an "
+        "agent, use llm.get_base_url(rollout.rollout_id, rollout.attempt.attempt_id); where calls "
+        "shall belong to none, llm.get_base_url()"
+    )
 
 
 def attempt_token(secret: str, rollout_id: str, attempt_id: str) -> str:

@@ -124,7 +124,8 @@ class Span(_SpanPart):
     rollout_id: str
     attempt_id: str
     sequence_id: int
-    """Order within the attempt, from 1; ``UNASSIGNED`` asks the store for the next one."""
+    """Order within the rollout: a first attempt's numbers begin at 1, a later attempt's above those
+    that the attempts before it have by then. ``UNASSIGNED`` asks the store for the next one."""
     trace_id: str
     """32 hex digits."""
     span_id: str

@@ -1,23 +1,27 @@
-"""Span attributes: nested data in and out of dotted keys, tags, and links between spans."""
+"""0.3's helpers for span attributes, tags, links between spans, and OpenTelemetry's tracer."""
 
 import json
 import logging
-import math
+import traceback
 from collections.abc import Iterable, Mapping, Sequence
-from enum import Enum
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict
-from pydantic_core import to_jsonable_python
 
+from agl.errors import TracerError
 from agl.semconv import LightningSpanAttributes
 from agl.types import Attributes, AttributeValue, SpanLike
+from agl.utils.attributes import attributes_under, from_attributes, to_attribute_value
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.trace import Tracer
 
 logger = logging.getLogger(__name__)
 
 SpanT = TypeVar("SpanT")
 
-_INT64 = 2**63
+PRIMITIVES = (str, bool, int, float)
 
 
 class LinkMatch(BaseModel):
@@ -34,167 +38,242 @@ class LinkMatch(BaseModel):
 
 
 def flatten_attributes(
-    nested: Mapping[str, Any], *, prefix: str = "", strict: bool = False
-) -> Attributes:
-    """Turn nested mappings and lists into dotted keys with values that a span can hold.
+    nested_data: Mapping[str, Any] | list[Any], *, expand_leaf_lists: bool = False
+) -> dict[str, Any]:
+    """Turn nested mappings and lists into dotted keys; the values stay as they are.
 
-    A list of one primitive type stays a list; any other list gets indexed keys. So
-    ``{"a": {"b": 1}, "c": [1, "x"]}`` becomes ``{"a.b": 1, "c.0": 1, "c.1": "x"}``. An empty
-    mapping leaves nothing.
+    A list of one primitive type is a value, unless it is the root or ``expand_leaf_lists``; any
+    other list gets indexed keys. So ``{"a": {"b": 1, "c": [2, 3]}}`` becomes
+    ``{"a.b": 1, "a.c": [2, 3]}``. Empty mappings and lists leave nothing.
 
     Args:
-        nested: What to flatten.
-        prefix: Put before every key, with a dot.
-        strict: Refuse what a span cannot hold (None, objects, non-finite numbers) instead of
-            storing its JSON or text.
+        nested_data: What to flatten.
+        expand_leaf_lists: Whether lists of one primitive type get indexed keys, too.
+
+    Returns:
+        Dotted keys with whatever values there were, None and objects included; for what a span can
+        hold see ``sanitize_attributes``.
 
     Raises:
-        ValueError: ``strict``, and there is such a value; or two values get one key.
+        ValueError: A key is no string, or two values get one key.
     """
-    flat: Attributes = {}
-    for key, value in nested.items():
-        _flatten(f"{prefix}.{key}" if prefix else str(key), value, flat, strict)
+    flat: dict[str, Any] = {}
+    pairs = nested_data.items() if isinstance(nested_data, Mapping) else _numbered(nested_data)
+    for key, value in pairs:
+        _flatten((key,), value, flat, expand_leaf_lists)
     return flat
 
 
-def _flatten(key: str, value: Any, flat: Attributes, strict: bool) -> None:
+def _flatten(path: tuple[Any, ...], value: Any, flat: dict[str, Any], expand: bool) -> None:
+    if not isinstance(path[-1], str):
+        raise ValueError(
+            f"attribute keys are strings; got {path[-1]!r} ({type(path[-1]).__name__}) under "
+            f"{'.'.join(path[:-1])!r}"
+        )
     if isinstance(value, Mapping):
-        for sub_key, sub_value in cast(Mapping[Any, Any], value).items():
-            _flatten(f"{key}.{sub_key}", sub_value, flat, strict)
-        return
-    if isinstance(value, list | tuple):
-        items = cast(Sequence[Any], value)
-        if len(set(map(type, items))) <= 1 and all(map(_is_plain, items)):
-            _put(key, list(items), flat)
-            return
-        if any(isinstance(item, str | bool | int | float) for item in items):
-            logger.debug("attribute %r: a list of mixed types is stored under indexed keys", key)
-        for index, item in enumerate(items):
-            _flatten(f"{key}.{index}", item, flat, strict)
-        return
-    _put(key, sanitize_attribute_value(value, key=key, strict=strict), flat)
-
-
-def _put(key: str, value: AttributeValue, flat: Attributes) -> None:
-    if key in flat:
-        raise ValueError(
-            f"attribute {key!r} is given twice, once nested and once with dots in its name; "
-            "rename one of them"
-        )
-    flat[key] = value
-
-
-def sanitize_attribute_value(
-    value: Any, *, key: str = "value", strict: bool = False
-) -> AttributeValue:
-    """One value as a span can hold it: itself when it is a finite primitive, else JSON or text.
-
-    Args:
-        value: Any object; pydantic models and dataclasses become JSON.
-        key: Its name in the message.
-        strict: Refuse instead of converting.
-
-    Raises:
-        ValueError: ``strict``, and the value is no finite primitive.
-    """
-    if _is_plain(value):
-        return value
-    number = _as_number(value)
-    if number is not None and _is_plain(number):
-        return number
-    if strict:
-        raise ValueError(
-            f"attribute {key!r}: got {value!r} ({type(value).__name__}); expected a string, a "
-            "bool, a finite number of at most 64 bits, or lists and dicts of those. Convert it "
-            "first, or record it with emit_object"
-        )
-    if isinstance(value, int | float) or number is not None:
-        return str(value)
-    return to_json_text(value)
-
-
-def to_json_text(value: Any, *, strict: bool = False) -> str:
-    """JSON of any object; what JSON cannot hold is written as ``str`` does, or refused.
-
-    Raises:
-        ValueError: ``strict``, and some part cannot be written as JSON.
-    """
-    try:
-        plain = to_jsonable_python(value, fallback=None if strict else str)
-    except Exception as error:
-        if strict:
+        pairs: Iterable[tuple[Any, Any]] = cast(Mapping[Any, Any], value).items()
+    elif isinstance(value, list) and (expand or not _is_leaf(cast(list[Any], value))):
+        pairs = _numbered(cast(list[Any], value))
+    else:
+        key = ".".join(path)
+        if key in flat:
             raise ValueError(
-                f"a {type(value).__name__} cannot be written as JSON: {error}. "
-                "Convert it to dicts, lists, strings and numbers first"
-            ) from error
-        plain = str(value)
-    return json.dumps(plain, ensure_ascii=False)
+                f"attribute {key!r} is given twice, once nested and once with dots in its name; "
+                "rename one of them"
+            )
+        flat[key] = value
+        return
+    for key, item in pairs:
+        _flatten((*path, key), item, flat, expand)
 
 
-def _is_plain(value: Any) -> bool:
-    # Exact types: subclasses (enum members, numpy's float64) are not what a wire format expects.
-    kind = cast(type[Any], type(value))
-    if kind is float:
-        return math.isfinite(value)
-    return kind is str or kind is bool or (kind is int and -_INT64 <= value < _INT64)
+def _numbered(items: list[Any]) -> Iterable[tuple[str, Any]]:
+    return ((str(index), item) for index, item in enumerate(items))
 
 
-def _as_number(value: Any) -> bool | int | float | str | None:
-    """The primitive inside an enum member, a numpy scalar or another subclass of a primitive."""
-    if isinstance(value, Enum):
-        return _as_number(value.value)
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, str):
-        return str(value)
-    if isinstance(value, int):
-        return int(value)
-    if isinstance(value, float):
-        return float(value)
-    if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
-        return value.item()
-    return None
+def _is_leaf(items: list[Any]) -> bool:
+    kinds = {cast(type[Any], type(item)) for item in items}
+    return len(kinds) == 1 and kinds <= set(PRIMITIVES)
 
 
-def unflatten_attributes(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """The inverse of ``flatten_attributes``; keys ``0..n-1`` become a list.
+def unflatten_attributes(flat_data: Mapping[str, Any]) -> dict[str, Any] | list[Any]:
+    """The inverse of ``flatten_attributes``; keys ``0..n-1`` become a list, at the root as well.
 
     Raises:
         ValueError: A key is both a value and the prefix of another.
     """
-    root: dict[str, Any] = {}
-    for key, value in flat.items():
-        *parents, last = key.split(".")
-        node: Any = root
-        for part in parents:
-            node = node.setdefault(part, _Node())
-            if not isinstance(node, _Node):
-                raise ValueError(f"attribute {key!r}: one of its prefixes is an attribute itself")
-        if last in node:
-            raise ValueError(f"attribute {key!r} is also the prefix of another attribute")
-        node[last] = value
-    return {key: _lists(value) for key, value in root.items()}
-
-
-class _Node(dict[str, Any]):
-    """A mapping made here, told apart from a mapping that is a value."""
-
-
-def _lists(value: Any) -> Any:
-    if not isinstance(value, _Node):
-        return value
-    if value and set(value) == {str(index) for index in range(len(value))}:
-        return [_lists(value[str(index)]) for index in range(len(value))]
-    return {key: _lists(item) for key, item in value.items()}
+    root = from_attributes({f"root.{key}": value for key, value in flat_data.items()})
+    return root.get("root", {})
 
 
 def filter_attributes(attributes: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    """The attributes under ``prefix``, without it; one named exactly ``prefix`` has the key ''."""
+    """The attributes named ``prefix`` or beginning with ``prefix`` and a dot, keys unchanged."""
     return {
-        key[len(prefix) + 1 :]: value
+        key: value
         for key, value in attributes.items()
         if key == prefix or key.startswith(f"{prefix}.")
     }
+
+
+def filter_and_unflatten_attributes(
+    attributes: Mapping[str, Any], prefix: str
+) -> dict[str, Any] | list[Any]:
+    """The attributes under ``prefix``, without it and nested again.
+
+    Raises:
+        ValueError: One is named exactly ``prefix``, or a key is both a value and the prefix of
+            another.
+    """
+    found = attributes_under(attributes, prefix)
+    if "" in found:
+        raise ValueError(
+            f"attribute {prefix!r} is a value, so nothing can be nested under it; take it out "
+            "first, or use filter_attributes"
+        )
+    return unflatten_attributes(found)
+
+
+# --- values
+
+
+def sanitize_attribute_value(object: Any, force: bool = True) -> AttributeValue:
+    """One value as a span can hold it.
+
+    Primitives stay; a list whose items are of one primitive type, or bools and numbers mixed, stays
+    a list of the widest of its types; all else becomes JSON. What a span cannot hold although it is
+    a number (NaN, infinities, more than 64 bits) becomes text.
+
+    Args:
+        object: Any value.
+        force: Whether what JSON cannot hold is written as its parts or its text, instead of
+            refused.
+
+    Raises:
+        ValueError: Not ``force``, and JSON cannot hold it.
+    """
+    kind = cast(type[Any], type(object))
+    if list in kind.__mro__:
+        try:
+            return sanitize_list_attribute_sanity(object)
+        except ValueError as error:
+            logger.debug("%s It is stored as JSON", error)
+    if force or not set(PRIMITIVES).isdisjoint(kind.__mro__):
+        return to_attribute_value(object)
+    try:
+        return json.dumps(object, ensure_ascii=False)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"a {full_qualified_name(kind)} cannot be written as JSON: {error}. Convert it "
+            "first, or pass force=True"
+        ) from error
+
+
+def sanitize_attributes(attributes: Mapping[str, Any], force: bool = True) -> Attributes:
+    """Each value as a span can hold it; see ``sanitize_attribute_value``.
+
+    Raises:
+        ValueError: Not ``force``, and JSON cannot hold one of them.
+    """
+    return {key: sanitize_attribute_value(value, force) for key, value in attributes.items()}
+
+
+def sanitize_list_attribute_sanity(maybe_list: list[Any]) -> AttributeValue:
+    """A list as a span can hold it: of one primitive type, bools and numbers made the widest.
+
+    Raises:
+        ValueError: It has items of several types otherwise, or of no primitive one.
+    """
+    kinds = {cast(type[Any], type(item)) for item in maybe_list}
+    if len(kinds) > 1 and kinds <= {bool, int, float}:
+        widest = float if float in kinds else int
+        return [widest(item) for item in maybe_list]
+    if len(kinds) > 1 or not kinds <= set(PRIMITIVES):
+        names = ", ".join(sorted(map(full_qualified_name, kinds)))
+        raise ValueError(f"a list on a span has items of one primitive type; got {names}.")
+    return maybe_list
+
+
+def check_attributes_sanity(attributes: Mapping[Any, Any]) -> None:
+    """Refuse attributes that OpenTelemetry would drop.
+
+    Raises:
+        ValueError: A key is no string, or a value neither a primitive nor a list of one type.
+    """
+    for key, value in attributes.items():
+        if not isinstance(key, str):
+            raise ValueError(f"attribute keys are strings; got {key!r} ({type(key).__name__})")
+        if isinstance(value, list):
+            try:
+                sanitize_list_attribute_sanity(cast(list[Any], value))
+            except ValueError as error:
+                raise ValueError(f"attribute {key!r}: {error}") from None
+        elif not isinstance(value, PRIMITIVES):
+            raise ValueError(
+                f"attribute {key!r}: got {value!r} ({type(value).__name__}); expected a string, a "
+                "bool, a number, or a list of those. See sanitize_attributes"
+            )
+
+
+def full_qualified_name(obj: type) -> str:
+    """Module and name of a class; of a built-in one its name alone."""
+    return (
+        obj.__qualname__ if obj.__module__ == "builtins" else f"{obj.__module__}.{obj.__qualname__}"
+    )
+
+
+def format_exception_attributes(exception: BaseException) -> Attributes:
+    """OpenTelemetry's attributes of an exception, with its traceback; ``escaped`` is true."""
+    return {
+        "exception.type": full_qualified_name(type(exception)),
+        "exception.message": str(exception),
+        "exception.escaped": True,
+        "exception.stacktrace": "".join(traceback.format_exception(exception)),
+    }
+
+
+# --- OpenTelemetry's own objects
+
+
+def get_tracer_provider(inspect: bool = True) -> "TracerProvider":
+    """The process's OpenTelemetry provider, which carries spans to their rollouts.
+
+    Args:
+        inspect: Whether to log, at DEBUG, which one it is.
+
+    Raises:
+        TracerError: There is none yet: no tracer of agl was started in this process.
+    """
+    from opentelemetry import trace
+    from opentelemetry.sdk.trace import TracerProvider
+
+    provider = trace.get_tracer_provider()
+    if not isinstance(provider, TracerProvider):
+        raise TracerError(
+            "OpenTelemetry is not set up in this process. Call this from an agent that a runner "
+            "runs, or within tracer.lifespan()"
+        )
+    if inspect:
+        logger.debug(
+            "OpenTelemetry's provider is %r, of %r", provider, provider.resource.attributes
+        )
+    return provider
+
+
+def get_tracer(use_active_span_processor: bool = True) -> "Tracer":
+    """OpenTelemetry's tracer of the name ``agentlightning``.
+
+    Args:
+        use_active_span_processor: Whether its spans go where all others go; otherwise nowhere.
+
+    Raises:
+        TracerError: See ``get_tracer_provider``.
+    """
+    provider = get_tracer_provider(inspect=False)
+    if not use_active_span_processor:
+        from opentelemetry.sdk.trace import TracerProvider
+
+        provider = TracerProvider(resource=provider.resource, shutdown_on_exit=False)
+    return provider.get_tracer("agentlightning")
 
 
 # --- tags
@@ -209,7 +288,7 @@ def make_tag_attributes(tags: Sequence[str]) -> Attributes:
 
 def extract_tags_from_attributes(attributes: Mapping[str, Any]) -> list[str]:
     """The tags in these attributes, in order."""
-    found = filter_attributes(attributes, LightningSpanAttributes.TAG)
+    found = attributes_under(attributes, LightningSpanAttributes.TAG)
     return [str(found[key]) for key in _indices(found)]
 
 
@@ -227,7 +306,7 @@ def make_link_attributes(links: Mapping[str, str | bool | int | float]) -> Attri
     attributes: Attributes = {}
     for index, (key, value) in enumerate(links.items()):
         attributes[f"{prefix}.{index}.key_match"] = key
-        attributes[f"{prefix}.{index}.value_match"] = sanitize_attribute_value(
+        attributes[f"{prefix}.{index}.value_match"] = to_attribute_value(
             value, key=f"{prefix}.{index}.value_match", strict=True
         )
     return attributes
@@ -239,7 +318,7 @@ def extract_links_from_attributes(attributes: Mapping[str, Any]) -> list[LinkMat
     Raises:
         ValueError: A link lacks its key or its value.
     """
-    found = filter_attributes(attributes, LightningSpanAttributes.LINK)
+    found = attributes_under(attributes, LightningSpanAttributes.LINK)
     links: list[LinkMatch] = []
     for index in _indices(key.partition(".")[0] for key in found):
         key, value = found.get(f"{index}.key_match"), found.get(f"{index}.value_match")

@@ -5,7 +5,6 @@ while rows are built; the store keeps the agent's spans as they are.
 """
 
 import hashlib
-import json
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -14,7 +13,8 @@ from agl.emitter import reward_attributes
 from agl.errors import ConfigError
 from agl.semconv import AGL_ANNOTATION, AGL_OPERATION, LightningSpanAttributes
 from agl.types import Span
-from agl.utils.otel import filter_attributes, unflatten_attributes
+from agl.utils.attributes import attributes_under, from_attributes
+from agl.utils.text import parse_json
 from agl_adapters.matching import compile_match
 
 AIR_RULE = "agentlightning.air.rule"
@@ -135,12 +135,12 @@ def _first(span: Span, keys: Sequence[str], prefix: str) -> Any:
     """What stands under the first of these keys, JSON decoded, or nested under ``prefix``."""
     value = next((span.attributes[key] for key in keys if key in span.attributes), None)
     if value is None:
-        nested = unflatten_attributes({"": None, **filter_attributes(span.attributes, prefix)})
+        nested = from_attributes({"": None, **attributes_under(span.attributes, prefix)})
         whole = nested.pop("", None)
         return whole if whole is not None else nested or None
     if isinstance(value, str):
         try:
-            return json.loads(value)
+            return parse_json(value)
         except ValueError:
             return value
     return value

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
+from agl.emitter import newest_attempt
 from agl.types import Attempt, ExclusionReason, Span
 
 AttemptKey = tuple[str, str]
@@ -38,12 +39,11 @@ def unused_attempts(
 
 
 def _last_begun(groups: Mapping[AttemptKey, Sequence[Span]]) -> dict[str, str]:
-    """The attempt of each rollout whose first span is the latest."""
-    begun: defaultdict[str, list[tuple[float, str]]] = defaultdict(list)
+    """The attempt of each rollout that began last."""
+    of_rollout: defaultdict[str, dict[str, Sequence[Span]]] = defaultdict(dict)
     for (rollout_id, attempt_id), spans in groups.items():
-        start = min((span.start_time or 0.0 for span in spans), default=0.0)
-        begun[rollout_id].append((start, attempt_id))
-    return {rollout_id: max(attempts)[1] for rollout_id, attempts in begun.items()}
+        of_rollout[rollout_id][attempt_id] = spans
+    return {rollout_id: newest_attempt(attempts) for rollout_id, attempts in of_rollout.items()}
 
 
 def _last_succeeded(attempts: Sequence[Attempt]) -> dict[str, str]:

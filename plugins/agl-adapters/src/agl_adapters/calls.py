@@ -3,14 +3,15 @@
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from agl.emitter import is_reward_span, reward_problem
 from agl.errors import AdapterError
-from agl.semconv import AGL_LEDGER
-from agl.types import ExclusionReason, ModelCall, Span
+from agl.types import Choice, ExclusionReason, ModelCall, Span
+from agl_adapters.choices import decided
 from agl_adapters.sources import read_call
-from agl_adapters.sources.fields import MessageError, looks_like_call, make_call
+from agl_adapters.sources.fields import OF_ANSWER, MessageError, looks_like_call, make_call
 from agl_adapters.sources.gateway import is_gateway_span
 from agl_adapters.tree import Node, agent_of, build_tree, repair, walk
 
@@ -20,11 +21,15 @@ FILLED = (
     "response",
     "agent_name",
     "model",
+    "requested_model",
     "model_version",
     "finish_reason",
     "response_id",
 )
 """What the kept record of a call takes from the others where it has nothing itself."""
+
+
+CHOICE_PARTS = tuple(Choice.model_fields)
 
 
 @dataclass(frozen=True)
@@ -37,24 +42,31 @@ class Recorded:
     """Why the span could not be read; ``call`` then has nothing but ids and times."""
     code: ExclusionReason = "malformed"
     """The same as a code; only read where ``malformed`` is set."""
+    rewards: frozenset[str] = frozenset()
+    """The ids of the spans above it that hold a reward."""
 
     @property
     def is_gateways(self) -> bool:
         """Whether the gateway wrote it."""
         return self.node.span is not None and is_gateway_span(self.node.span)
 
+    def parts(self) -> "list[Recorded]":
+        """What has a bin of its own in a ledger; see ``ModelCall.parts``."""
+        return [replace(self, call=part) for part in self.call.parts()]
+
     @property
     def quality(self) -> tuple[bool, ...]:
         """What the record has that counts; the highest of several is kept."""
-        call = self.call
-        has_ids = bool(call.prompt_token_ids and call.response_token_ids)
+        call, choices = self.call, self.call.choices
+        response_ids = call.response_token_ids or any(choice.token_ids for choice in choices)
+        has_ids = bool(call.prompt_token_ids and response_ids)
         return (
             # A gateway's, read or not, only gives way to one with more tokens: its reason counts.
             self.malformed is None or self.is_gateways,
             has_ids,
-            bool(call.response_logprobs),
+            bool(call.response_logprobs) or any(choice.logprobs for choice in choices),
             self.is_gateways,
-            call.response is not None,
+            call.response is not None or bool(choices),
         )
 
 
@@ -79,17 +91,20 @@ def by_attempt(spans: Iterable[Span]) -> dict[tuple[str, str], list[Span]]:
     """Spans by (rollout id, attempt id), each once."""
     groups: defaultdict[tuple[str, str], dict[str, Span]] = defaultdict(dict)
     for span in spans:
-        # The ledger's own spans are no part of what the agent did.
-        if span.name != AGL_LEDGER:
-            groups[span.rollout_id, span.attempt_id].setdefault(span.span_id, span)
+        groups[span.rollout_id, span.attempt_id].setdefault(span.span_id, span)
     return {key: list(group.values()) for key, group in groups.items()}
 
 
-def recorded_calls(spans: Sequence[Span]) -> list[Recorded]:
-    """The calls of one attempt, each once, in order; unreadable ones are marked and kept."""
+def recorded_calls(spans: Sequence[Span], attempt: Sequence[Span] | None = None) -> list[Recorded]:
+    """The calls of one attempt, each once, in order; unreadable ones are marked and kept.
+
+    Args:
+        spans: Those that may be calls.
+        attempt: All of the attempt, which say what became of an answer; None takes ``spans``.
+    """
     if not spans:
         return []
-    return _merged_calls(_found(_mended(spans)))
+    return _merged_calls(_found(_mended(spans)), spans if attempt is None else attempt)
 
 
 def recorded_and_unrecognised(spans: Sequence[Span]) -> list[Recorded]:
@@ -114,7 +129,7 @@ def recorded_and_unrecognised(spans: Sequence[Span]) -> list[Recorded]:
         )
         call = make_call(node.span, agent_name=agent_of(node))
         unknown.append(Recorded(call, node, why, "unrecognised_span"))
-    return sorted([*_merged_calls(found), *unknown], key=_position)
+    return sorted([*_merged_calls(found, spans), *unknown], key=_position)
 
 
 def _mended(spans: Sequence[Span]) -> Node:
@@ -124,11 +139,38 @@ def _mended(spans: Sequence[Span]) -> Node:
 
 
 def _found(root: Node) -> list[Recorded]:
-    return [recorded for node in walk(root) if (recorded := record_of(node)) is not None]
+    found = [recorded for node in walk(root) if (recorded := record_of(node)) is not None]
+    above = rewards_above(root)
+    return [replace(r, rewards=above.get(id(r.node), r.rewards)) for r in found] if above else found
 
 
-def _merged_calls(found: Sequence[Recorded]) -> list[Recorded]:
-    return sorted((merged(group) for group in same_calls(found)), key=_position)
+def rewards_above(root: Node) -> dict[int, frozenset[str]]:
+    """The ids (of ``id``) of nodes below spans that hold a reward -> the ids of those spans.
+
+    A reward that cannot be read is one as well: whoever tried to find it was no agent.
+    """
+    above: dict[int, frozenset[str]] = {}
+    for node in walk(root):
+        rewards = above.get(id(node), frozenset[str]())
+        span = node.span if node.children else None
+        if span is not None and (is_reward_span(span) or reward_problem(span)):
+            rewards |= {span.span_id}
+        if rewards:
+            above.update((id(child), rewards) for child in node.children)
+    return above
+
+
+def _merged_calls(found: Sequence[Recorded], spans: Sequence[Span]) -> list[Recorded]:
+    records = sorted((merged(group) for group in same_calls(found)), key=_position)
+    return with_choices(records, spans)
+
+
+def with_choices(records: Sequence[Recorded], spans: Sequence[Span]) -> list[Recorded]:
+    """The records in order, those of several answers with the answer that was used."""
+    if not any(record.call.choices for record in records):
+        return list(records)
+    calls = decided([record.call for record in records], spans)
+    return [replace(record, call=call) for record, call in zip(records, calls, strict=True)]
 
 
 def record_of(node: Node) -> Recorded | None:
@@ -218,8 +260,11 @@ def merged(group: Sequence[Recorded]) -> Recorded:
     if len(group) == 1:
         return best
     update: dict[str, Any] = {}
+    choices = merged_choices(best, group)
+    if choices:
+        update = {"choices": choices, **dict.fromkeys(OF_ANSWER)}
     for name in FILLED:
-        if not getattr(best.call, name):
+        if name not in update and not getattr(best.call, name):
             values = (getattr(recorded.call, name) for recorded in group)
             value = next((value for value in values if value), None)
             if value is not None:
@@ -229,7 +274,35 @@ def merged(group: Sequence[Recorded]) -> Recorded:
     own = best.node.span.attributes.get("gen_ai.agent.name") if best.node.span else None
     if inside and not own:
         update["agent_name"] = inside[0]
-    return Recorded(best.call.model_copy(update=update), best.node, best.malformed, best.code)
+    return replace(
+        best,
+        call=best.call.model_copy(update=update),
+        rewards=best.rewards.union(*(recorded.rewards for recorded in group)),
+    )
+
+
+def merged_choices(best: Recorded, group: Sequence[Recorded]) -> list[Choice]:
+    """The answers to a call, each with what any record has of it; empty where there is but one."""
+    listed = [record.call.choices for record in (best, *group) if record.call.choices]
+    if not listed:
+        return []
+    choices = [
+        Choice(**{name: _first(getattr(choice, name) for choice in same) for name in CHOICE_PARTS})
+        for same in zip(*(each for each in listed if len(each) == len(listed[0])), strict=True)
+    ]
+    if not best.call.choices:
+        # It knows of one answer only, which is the first, and perhaps its tokens.
+        own = best.call
+        known = {
+            "token_ids": choices[0].token_ids or own.response_token_ids,
+            "logprobs": choices[0].logprobs or own.response_logprobs,
+        }
+        choices[0] = choices[0].model_copy(update=known)
+    return choices
+
+
+def _first(values: Iterable[Any]) -> Any:
+    return next((value for value in values if value), None)
 
 
 def _position(recorded: Recorded) -> tuple[float, float, str]:

@@ -8,11 +8,12 @@ from pydantic import Field
 
 from agl.adapter import CreditRule
 from agl.errors import AdapterError
-from agl.types import Credit, ExclusionReason, ModelCall, TrainingRow
+from agl.types import Credit, ExclusionReason, ModelCall, TrainedModel, TrainingRow
+from agl.types.learning import PER_CALL, items_of_calls
 from agl_adapters.calls import Recorded
 from agl_adapters.matching import selects
 from agl_adapters.messages import conversation
-from agl_adapters.rows import TraceToRows
+from agl_adapters.rows import TraceToRows, Truncated
 
 
 class ChatRow(TrainingRow):
@@ -31,17 +32,14 @@ class ChatRow(TrainingRow):
     def only(self, numbers: Collection[int]) -> "ChatRow":
         """The row with these of its calls (from 0); the others' answers count as given."""
         kept = sorted(numbers)
-        of_calls = ("answers", "call_ids", "credits", "model_versions")
-        return self.model_copy(
-            update={name: [getattr(self, name)[number] for number in kept] for name in of_calls}
-        )
+        return self.model_copy(update=items_of_calls(self, kept, ("answers", *PER_CALL)))
 
 
 class TraceToChats(TraceToRows):
     """Makes rows of messages, with credit per call, and an account of every call and reward.
 
-    Consecutive calls of one agent share a row as long as each prompt begins with the messages of
-    the prompt and the answer before it, so that a conversation is trained, and paid for, once.
+    A call continues the longest row of its agent with whose messages, answers included, its prompt
+    begins, so that a conversation is trained, and paid for, once.
     Calls without token ids are taken; one that has no answer or messages that cannot be read is
     excluded.
 
@@ -49,6 +47,10 @@ class TraceToChats(TraceToRows):
         agent_match: Regular expression, searched in agents' names; None takes every call. A call
             whose agent is unknown matches nothing.
         credit: The credit rule: its name, a dict of ``type`` and options, or a rule.
+        truncated: What becomes of an answer that was cut off at the limit of tokens (its reason to
+            finish is ``length``). ``train`` trains it as any other. ``mask`` excludes the call and
+            trains the others; a conversation that goes on behind it has its answer as a given one.
+            With ``exclude`` no call of an attempt with such an answer is trained.
 
     Raises:
         ConfigError: A wrong regular expression.
@@ -59,10 +61,13 @@ class TraceToChats(TraceToRows):
         self,
         agent_match: str | None = None,
         credit: str | dict[str, Any] | CreditRule = "final",
+        truncated: Truncated = "train",
     ) -> None:
-        super().__init__(agent_match, credit)
+        super().__init__(agent_match, credit, truncated=truncated)
 
-    def _problem(self, record: Recorded) -> tuple[ExclusionReason, str] | None:
+    def _problem(
+        self, record: Recorded, model: TrainedModel | None
+    ) -> tuple[ExclusionReason, str] | None:
         call = record.call
         if not selects(self.agent_match, call.agent_name):
             return "agent_not_selected", f"its agent is {call.agent_name!r}"
@@ -70,6 +75,8 @@ class TraceToChats(TraceToRows):
             return record.code, record.malformed
         if call.error is not None:
             return "model_error", call.error
+        if call.unchosen:
+            return "unknown_choice", call.unchosen
         if call.response is None:
             return "malformed", "no answer was recorded"
         if call.finish_reason == "content_filter":
@@ -83,16 +90,24 @@ class TraceToChats(TraceToRows):
         return None
 
     def _take(
-        self, call: ModelCall, credit: Credit, previous: TrainingRow | None
+        self, call: ModelCall, credit: Credit, rows: Sequence[TrainingRow]
     ) -> TrainingRow | None:
         chat = conversation(call)
         messages, tools = chat["messages"], chat["tools"] or []
-        if isinstance(previous, ChatRow) and _continues(messages[:-1], previous.messages):
+        begun = [
+            row
+            for row in rows
+            if isinstance(row, ChatRow) and _continues(messages[:-1], row.messages)
+        ]
+        if begun:
+            previous = max(begun, key=lambda row: len(row.messages))
             previous.messages, previous.tools = messages, tools
             previous.answers.append(len(messages) - 1)
             previous.call_ids.append(call.call_id)
             previous.credits.append(credit)
             previous.model_versions.append(call.model_version)
+            previous.finish_reasons.append(call.finish_reason)
+            previous.broken_tool_calls.append(call.has_broken_tool_call)
             return None
         return ChatRow(
             rollout_id=call.rollout_id,
@@ -104,6 +119,8 @@ class TraceToChats(TraceToRows):
             call_ranges=[],
             credits=[credit],
             model_versions=[call.model_version],
+            finish_reasons=[call.finish_reason],
+            broken_tool_calls=[call.has_broken_tool_call],
             messages=messages,
             tools=tools,
             answers=[len(messages) - 1],

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from agl.emitter import get_rewards_from_span, is_reward_span
 from agl.errors import ConfigError
-from agl.ledger import load_parts
+from agl.ledger import each_part, load_parts
 from agl.store.base import LightningStore
 from agl.types import (
     EXCLUSION_REASONS,
@@ -174,7 +174,7 @@ async def explain(store: LightningStore, rollout_id: str, step: int | None = Non
     if rollout is None:
         raise ConfigError(f"the store has no rollout {rollout_id!r}. See: agl rollouts")
     spans = list(await store.query_spans(rollout_id))
-    parts = await load_parts(store, [rollout], step=step)
+    parts = [one for one in await load_parts(store, [rollout], step=step) if not one.problem]
     if step is not None and not parts:
         raise ConfigError(f"rollout {rollout_id!r} has no account of step {step}")
     calls = _calls(spans)
@@ -255,9 +255,10 @@ def _line(
 
 def _calls(spans: Sequence[Span]) -> dict[str, ModelCall]:
     return {
-        record.call.call_id: record.call
+        part.call_id: part
         for own in by_attempt(spans).values()
         for record in recorded_and_unrecognised(own)
+        for part in record.call.parts()
     }
 
 
@@ -277,14 +278,16 @@ async def _siblings(
     from agl.commandline import each_rollout
 
     found: dict[str, float | None] = {}
-    async for other in each_rollout(store):
-        if other.rollout_id == rollout.rollout_id or not _is_sibling(other, rollout):
-            continue
-        for sibling in await load_parts(store, [other], step=part.step):
-            items = (*sibling.trained, *sibling.excluded)
-            given = [i.credit.reward for i in items if i.credit and i.credit.reward is not None]
-            found[other.rollout_id] = sum(given) / len(given) if given else None
-    return found
+    async for sibling in each_part(store, run=part.run, step=part.step, lost=False):
+        items = (*sibling.trained, *sibling.excluded)
+        given = [i.credit.reward for i in items if i.credit and i.credit.reward is not None]
+        found[sibling.rollout_id] = sum(given) / len(given) if given else None
+    found.pop(rollout.rollout_id, None)
+    return {
+        other.rollout_id: found[other.rollout_id]
+        async for other in each_rollout(store)
+        if other.rollout_id in found and _is_sibling(other, rollout)
+    }
 
 
 def _is_sibling(one: Rollout, other: Rollout) -> bool:
@@ -298,7 +301,10 @@ def _began(row: TrainingRow) -> str:
     if row.row_break is None:
         return ""
     at = row.row_break
-    return f"at token {at.position} the prompt went on with {at.got}, not with {at.expected}"
+    return (
+        f"at token {at.position} of the row of call {at.call_id} the prompt went on with {at.got}, "
+        f"not with {at.expected}"
+    )
 
 
 # --- as text

@@ -21,7 +21,8 @@ class ChatMessages(TypedDict):
     """OpenAI tool definitions, or None."""
     metadata: dict[str, Any]
     """``rollout_id``, ``attempt_id``, ``span_id``, ``sequence_id``, ``response_id``,
-    ``agent_name``, ``model``, ``finish_reason``, ``error``."""
+    ``agent_name``, ``model``, ``finish_reason``, ``error``; and ``choice`` where the call had
+    several answers: which of them was used, None where that is not known."""
 
 
 class TraceToMessages(TraceAdapter[list[ChatMessages]]):
@@ -29,7 +30,8 @@ class TraceToMessages(TraceAdapter[list[ChatMessages]]):
 
     Tool calls are in the assistant's message; where a tracer recorded them only as spans below the
     call (``tool.*``, AgentOps), they are taken from there. A call that two instruments recorded is
-    one entry; one that failed has no answer, and says so in its metadata.
+    one entry; one that failed has no answer, and says so in its metadata. Nor has one with several
+    answers (``n`` above 1) of which nobody says which was used; else it has the one that was.
     """
 
     def adapt(self, source: Sequence[Span], /) -> list[ChatMessages]:
@@ -77,6 +79,7 @@ def conversation(call: ModelCall, tool_spans: Sequence[Span] = ()) -> ChatMessag
             "model": call.model,
             "finish_reason": call.finish_reason,
             "error": call.error,
+            **({"choice": call.choice} if call.choices else {}),
         },
     }
 

@@ -1,12 +1,14 @@
 """From the spans of a rollout to training rows, with an account of every call and reward."""
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args
 
 from agl.adapter import CreditRule, TraceAdapter
 from agl.errors import AdapterError, ConfigError
+from agl.semconv import LightningSpanAttributes
 from agl.types import (
     Attempt,
     Credit,
@@ -16,16 +18,21 @@ from agl.types import (
     ModelCall,
     RowBreak,
     Span,
+    TrainedModel,
     TrainingRow,
 )
 from agl_adapters.air import AutoRewards
 from agl_adapters.attempts import unused_attempts
 from agl_adapters.calls import Recorded, by_attempt, recorded_and_unrecognised
-from agl_adapters.credit.rewards import rewards_of
+from agl_adapters.credit.rewards import calls_before, places, rewards_of
 from agl_adapters.matching import compile_match, selects
 from agl_adapters.sources.fields import is_structured
 from agl_adapters.tree import ordered
 
+Truncated = Literal["train", "mask", "exclude"]
+LEAST_LOGPROB, MOST_LOGPROB = -1e4, 0.1
+"""Bounds of log-probabilities: vLLM writes -9999 for minus infinity, and where numbers have 16 bits
+one of nearly 0 may be rounded to above 0."""
 BREAK_TOKENS = 8
 """How many tokens of each side a ``RowBreak`` shows."""
 
@@ -47,14 +54,22 @@ class RowSet:
 class TraceToRows(TraceAdapter[RowSet]):
     """Makes rows of token ids, loss mask, log-probabilities and credit per call.
 
-    Consecutive calls of one agent share a row as long as each prompt begins with the exact token
-    ids of the prompt and the answer before it; a new row says in ``row_break`` where its prompt
-    went another way. Calls of different attempts are never mixed: one attempt of a rollout is used.
+    A call continues the longest row of its agent with whose exact token ids its prompt begins, so
+    that agents that take turns, named or not, keep their rows apart. Where there is none, a row
+    begins, and says in ``row_break`` where its prompt left the row most like it. Calls of different
+    attempts are never mixed: one attempt of a rollout is used. Calls below the span of a reward are
+    a judge's: they are not trained, and no reward is given to them. A span around all calls of the
+    trained model is the agent's own, unless its output is the reward (AgentOps' operations).
 
     Args:
         agent_match: Regular expression, searched in agents' names; None takes every call. A call
             whose agent is unknown matches nothing.
         credit: The credit rule: its name, a dict of ``type`` and options, or a rule.
+        truncated: What becomes of an answer that was cut off at the limit of tokens (its reason to
+            finish is ``length``). ``train`` trains it as any other. ``mask`` excludes the call and
+            trains the others: a row that goes on behind it has its tokens as given ones. With
+            ``exclude`` no call of an attempt with such an answer is trained, so that none is
+            blamed for an end that it did not choose.
         max_length: Calls whose prompt and answer are longer together, in tokens, are excluded.
         air: Automatic intermediate rewards: a dict of the options of ``AutoRewards``
             (``on_tool_success``, ``on_tool_failure``, ``on_code_execution``, ``custom``,
@@ -72,12 +87,18 @@ class TraceToRows(TraceAdapter[RowSet]):
         credit: str | dict[str, Any] | CreditRule = "final",
         max_length: int | None = None,
         air: dict[str, Any] | AutoRewards | None = None,
+        truncated: Truncated = "train",
     ) -> None:
         if max_length is not None and max_length < 2:
             raise ConfigError(f"TraceToRows max_length={max_length}: expected 2 or more")
         self.agent_match = (
             None if agent_match is None else compile_match(agent_match, "TraceToRows agent_match")
         )
+        if truncated not in get_args(Truncated):
+            raise ConfigError(
+                f"{type(self).__name__} truncated={truncated!r}: expected train, mask or exclude"
+            )
+        self.truncated: Truncated = truncated
         self.max_length = max_length
         self.credit = _credit_rule(credit)
         self.credit_name = _name_of_rule(credit)
@@ -89,13 +110,21 @@ class TraceToRows(TraceAdapter[RowSet]):
                 "'stepwise', or leave air out"
             )
 
-    def adapt(self, source: Sequence[Span], /, attempts: Sequence[Attempt] | None = None) -> RowSet:
+    def adapt(
+        self,
+        source: Sequence[Span],
+        /,
+        attempts: Sequence[Attempt] | None = None,
+        model: TrainedModel | None = None,
+    ) -> RowSet:
         """Rows of one rollout, or of several.
 
         Args:
             source: Spans in any order; empty gives no rows.
             attempts: The rollouts' attempts: then the last that succeeded is used, and a rollout
                 without spans is accounted for too. Otherwise it is the attempt that began last.
+            model: The one that is trained: calls of others are excluded and get no rewards, and
+                so are answers with token ids beyond its vocabulary. None takes all.
 
         Raises:
             AdapterError: The credit rule did not give one credit per call.
@@ -111,11 +140,12 @@ class TraceToRows(TraceAdapter[RowSet]):
             records = recorded_and_unrecognised(spans)
             has_calls[key[0]] = has_calls.get(key[0], False) or bool(records)
             for record in records:
-                result.ledger.add_call(record.call)
+                for part in record.call.parts():
+                    result.ledger.add_call(part)
             if key in unused:
                 _leave_out(records, spans, *unused[key], result.ledger)
             else:
-                self._adapt_attempt(records, ordered(spans), result)
+                self._adapt_attempt(records, ordered(spans), model, result)
         used = {key[0] for key in groups.keys() - unused.keys()}
         for rollout_id in (rollout_id for rollout_id, some in has_calls.items() if not some):
             reason, detail = (
@@ -129,9 +159,21 @@ class TraceToRows(TraceAdapter[RowSet]):
         return result
 
     def _adapt_attempt(
-        self, records: Sequence[Recorded], spans: Sequence[Span], result: RowSet
+        self,
+        records: Sequence[Recorded],
+        spans: Sequence[Span],
+        model: TrainedModel | None,
+        result: RowSet,
     ) -> None:
-        calls = [record.call for record in records]
+        own: list[Recorded] = []
+        agents = _rewards_of_agent(records, spans, model)
+        for record in records:
+            another = _of_another(record, model, agents)
+            if another is None:
+                own.append(record)
+            else:
+                _exclude_all(record.call, *another, None, result.ledger)
+        calls = [record.call for record in own]
         if self.air is not None:
             spans = ordered([*spans, *self.air.rewards(spans)])
         credits = self.credit.assign(calls, spans)
@@ -143,41 +185,78 @@ class TraceToRows(TraceAdapter[RowSet]):
         _account_for_rewards(calls, credits, spans, self.credit_name, result.ledger)
         # A rule may give one and the same credit to many calls.
         named = {id(c): c.model_copy(update={"rule": self.credit_name}) for c in credits}
-        latest: dict[str | None, TrainingRow] = {}
-        for record, given in zip(records, credits, strict=True):
+        cut = self._cut_off(calls) if self.truncated == "exclude" else None
+        made: list[TrainingRow] = []
+        rows: defaultdict[str | None, list[TrainingRow]] = defaultdict(list)
+        for record, given in zip(own, credits, strict=True):
             call, credit = record.call, named[id(given)]
-            problem = self._problem(record)
+            problem = self._problem(record, model)
             if problem is None and credit.reward is None:
                 problem = (credit.reason, credit.because or "no reward reached this call")
+            if problem is None and cut is not None:
+                problem = ("truncated", f"the answer of call {cut} of its attempt was cut off")
             if problem is not None:
-                result.ledger.exclude(_exclusion(call, *problem, credit))
+                _exclude_all(call, *problem, credit, result.ledger)
                 continue
-            row = self._take(call, credit, latest.get(call.agent_name))
+            if call.choices:
+                call = _used(call, result.ledger)
+            row = self._take(call, credit, rows[call.agent_name])
             if row is not None:
-                result.rows.append(row)
-                latest[call.agent_name] = row
+                made.append(row)
+                rows[call.agent_name].append(row)
+        for row in made:
+            kept = self._without_cut_off(row, result.ledger)
+            if kept is not None:
+                result.rows.append(kept)
+
+    def _cut_off(self, calls: Sequence[ModelCall]) -> str | None:
+        """The id of the first call whose answer was cut off, of those that may be trained."""
+        may = (call for call in calls if selects(self.agent_match, call.agent_name))
+        return next((call.call_id for call in may if call.is_truncated), None)
+
+    def _without_cut_off(self, row: TrainingRow, ledger: Ledger) -> TrainingRow | None:
+        """The row as it is trained: with ``mask`` answers that were cut off count as given."""
+        if self.truncated != "mask":
+            return row
+        cut = {n for n, reason in enumerate(row.finish_reasons) if reason == "length"}
+        kept = [n for n in range(len(row.call_ids)) if n not in cut]
+        if cut:
+            detail = "its answer was cut off at the limit of tokens"
+            ledger.exclude_row(row.only(cut), "truncated", detail)
+        return row.only(kept) if kept else None
 
     def _take(
-        self, call: ModelCall, credit: Credit, previous: TrainingRow | None
+        self, call: ModelCall, credit: Credit, rows: Sequence[TrainingRow]
     ) -> TrainingRow | None:
-        """A row that begins with the call, or None: ``previous`` has become longer by it."""
-        row_break = previous and find_break(previous.token_ids, _prompt(call))
-        if previous is not None and row_break is None:
-            extend(previous, call, credit)
+        """A row that begins with the call, or None: one of its agent's has become longer by it."""
+        continued = longest_begun(rows, _prompt(call))
+        if continued is not None:
+            extend(continued, call, credit)
             return None
-        return new_row(call, credit, row_break)
+        return new_row(call, credit, find_break(rows, _prompt(call)))
 
-    def _problem(self, record: Recorded) -> tuple[ExclusionReason, str] | None:
+    def _problem(
+        self, record: Recorded, model: TrainedModel | None
+    ) -> tuple[ExclusionReason, str] | None:
         call = record.call
+        if call.error is not None and call.error_kind == "infrastructure":
+            return "infrastructure", call.error
         if not selects(self.agent_match, call.agent_name):
             return "agent_not_selected", f"its agent is {call.agent_name!r}"
         if record.malformed is not None:
             return record.code, record.malformed
         if call.error is not None:
             return "model_error", call.error
+        if call.unchosen:
+            return "unknown_choice", call.unchosen
         prompt, response = call.prompt_token_ids, call.response_token_ids
+        if prompt and response == []:
+            return "empty_answer", f"the answer has no tokens; it ended with {call.finish_reason!r}"
         if not prompt or not response:
             return _no_token_ids(record)
+        size = model.vocabulary_size if model else None
+        if size is not None and (highest := max(max(prompt), max(response))) >= size:
+            return "malformed", f"token id {highest} is beyond the vocabulary of {size}"
         logprobs = call.response_logprobs
         if not logprobs:
             return "no_logprobs", "the answer has no log-probabilities"
@@ -186,9 +265,11 @@ class TraceToRows(TraceAdapter[RowSet]):
                 "malformed",
                 f"{len(response)} answer tokens with {len(logprobs)} log-probabilities",
             )
-        # One that is not finite makes the sum so.
-        if not math.isfinite(sum(logprobs)):
-            return "malformed", "a log-probability is not finite"
+        # One that is no number makes the sum so.
+        least, most = min(logprobs), max(logprobs)
+        if math.isnan(sum(logprobs)) or least < LEAST_LOGPROB or most > MOST_LOGPROB:
+            bounds = f"{LEAST_LOGPROB:g} to {MOST_LOGPROB:g}"
+            return "malformed", f"log-probabilities from {least:g} to {most:g} are not in {bounds}"
         length = len(prompt) + len(response)
         if self.max_length is not None and length > self.max_length:
             return "over_length", f"{length} tokens, max_length is {self.max_length}"
@@ -209,34 +290,73 @@ def new_row(call: ModelCall, credit: Credit, row_break: RowBreak | None) -> Trai
         call_ranges=[(len(prompt), len(prompt) + len(sampled))],
         credits=[credit],
         model_versions=[call.model_version],
+        finish_reasons=[call.finish_reason],
+        broken_tool_calls=[call.has_broken_tool_call],
         row_break=row_break,
     )
 
 
 def extend(row: TrainingRow, call: ModelCall, credit: Credit) -> None:
     """Append what a call adds to a row that its prompt continues."""
-    given = _prompt(call)[len(row.token_ids) :]
-    added = new_row(call.model_copy(update={"prompt_token_ids": given}), credit, None)
-    offset = len(row.token_ids)
-    row.token_ids += added.token_ids
-    row.logprobs += added.logprobs
-    row.call_ids += added.call_ids
-    row.call_ranges += [(start + offset, end + offset) for start, end in added.call_ranges]
-    row.credits += added.credits
-    row.model_versions += added.model_versions
+    given, sampled = _prompt(call)[len(row.token_ids) :], call.response_token_ids or []
+    start = len(row.token_ids) + len(given)
+    row.token_ids.extend(given + sampled)
+    row.logprobs.extend([0.0] * len(given) + (call.response_logprobs or []))
+    row.call_ids.append(call.call_id)
+    row.call_ranges.append((start, start + len(sampled)))
+    row.credits.append(credit)
+    row.model_versions.append(call.model_version)
+    row.finish_reasons.append(call.finish_reason)
+    row.broken_tool_calls.append(call.has_broken_tool_call)
 
 
-def find_break(tokens: Sequence[int], prompt: Sequence[int]) -> RowBreak | None:
-    """Where ``prompt`` stops beginning with all of ``tokens``; None when it does to the end."""
-    if len(prompt) >= len(tokens) and prompt[: len(tokens)] == tokens:
+def longest_begun(rows: Sequence[TrainingRow], prompt: Sequence[int]) -> TrainingRow | None:
+    """The longest row with all of whose tokens ``prompt`` begins; the latest of several."""
+    best: TrainingRow | None = None
+    for row in rows:
+        tokens = row.token_ids
+        end = len(tokens)
+        if end > len(prompt) or (best is not None and end < len(best.token_ids)):
+            continue
+        # The last token tells most rows apart, without copying either side.
+        if tokens[-1] == prompt[end - 1] and tokens == prompt[:end]:
+            best = row
+    return best
+
+
+def find_break(rows: Sequence[TrainingRow], prompt: Sequence[int]) -> RowBreak | None:
+    """Where ``prompt`` leaves the row with which it has most tokens in common, if any."""
+    if not rows:
         return None
-    pairs = zip(tokens, prompt, strict=False)
-    shorter = min(len(tokens), len(prompt))
-    position = next((i for i, (one, other) in enumerate(pairs) if one != other), shorter)
+    shared = [common_length(row.token_ids, prompt) for row in rows]
+    position = max(shared)
+    if position == 0:
+        return None
+    row = next(
+        r for r, count in zip(reversed(rows), reversed(shared), strict=True) if count == position
+    )
     end = position + BREAK_TOKENS
     return RowBreak(
-        position=position, expected=list(tokens[position:end]), got=list(prompt[position:end])
+        call_id=row.call_ids[-1],
+        position=position,
+        expected=list(row.token_ids[position:end]),
+        got=list(prompt[position:end]),
     )
+
+
+def common_length(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many tokens two sequences have in common from their beginning."""
+    if not one or not other or one[0] != other[0]:
+        return 0
+    # By halves, as comparing slices is a hundred times quicker than comparing tokens one by one.
+    same, differs = 0, min(len(one), len(other)) + 1
+    while differs - same > 1:
+        middle = (same + differs) // 2
+        if one[same:middle] == other[same:middle]:
+            same = middle
+        else:
+            differs = middle
+    return same
 
 
 def _account_for_rewards(
@@ -247,19 +367,22 @@ def _account_for_rewards(
     ledger: Ledger,
 ) -> None:
     used = {span_id for credit in credits for span_id in credit.sources}
-    begin = min((call.start_time for call in calls if call.start_time is not None), default=None)
-    rewards = [reward.span for reward in rewards_of(spans)]
-    last_used = max((n for n, span in enumerate(rewards) if span.span_id in used), default=-1)
-    for number, span in enumerate(rewards):
+    rewards, order = rewards_of(spans), places(spans)
+    last_used = max((n for n, one in enumerate(rewards) if one.span.span_id in used), default=-1)
+    for number, reward in enumerate(rewards):
+        span = reward.span
         ledger.add_reward(span.rollout_id, span.attempt_id, span.span_id)
         if span.span_id in used:
             ledger.use_reward(span.rollout_id, span.attempt_id, span.span_id)
             continue
-        if not calls:
+        if reward.problem is not None:
+            why = ("malformed", reward.problem)
+        elif not calls:
             why = ("no_calls", "the attempt has no recorded call that it could reach")
-        elif begin is not None and span.start_time is not None and span.start_time < begin:
-            seconds = begin - span.start_time
-            why = ("reward_before_call", f"it came {seconds:.3f} s before the first call began")
+        elif any(credit.reason == "unordered_reward" for credit in credits):
+            why = ("unordered_reward", "it is not known which calls came before it")
+        elif not calls_before(span, calls, order):
+            why = ("reward_before_call", "it came before the answer to the first call")
         elif number < last_used:
             why = ("superseded_reward", f"the rule {rule!r} took a later reward of the attempt")
         else:
@@ -277,11 +400,45 @@ def _leave_out(
     for record in records:
         error = record.call.error
         why = f"{detail}; the call itself failed: {error}" if error else detail
-        ledger.exclude(_exclusion(record.call, reason, why))
+        _exclude_all(record.call, reason, why, None, ledger)
     for reward in rewards_of(spans):
         span = reward.span
         ledger.add_reward(span.rollout_id, span.attempt_id, span.span_id)
         ledger.exclude(_exclusion_of_reward(span, reason, detail))
+
+
+def _rewards_of_agent(
+    records: Sequence[Recorded], spans: Sequence[Span], model: TrainedModel | None
+) -> frozenset[str]:
+    """The ids of reward spans around all calls of the trained model: the agent's, and no judge's.
+
+    An agent may set the reward on the span of its whole work. A span whose output is the reward is
+    that of a function which finds it (AgentOps' operations), whatever else there is.
+    """
+    prefix = f"{LightningSpanAttributes.REWARD.value}."
+    around = [r.rewards for r in records if model is None or model.made(r.call)]
+    return frozenset(
+        span.span_id
+        for span in (spans if any(around) else ())
+        if all(span.span_id in rewards for rewards in around)
+        and any(key.startswith(prefix) for key in span.attributes)
+    )
+
+
+def _of_another(
+    record: Recorded, model: TrainedModel | None, agents: frozenset[str]
+) -> tuple[ExclusionReason, str] | None:
+    """Why a call is none of the trained model's own work."""
+    call = record.call
+    if record.rewards - agents:
+        return "judge", "it stands below the span of a reward"
+    if model is None or model.made(call):
+        return None
+    name = call.requested_model or call.model
+    if name is None and (record.malformed is not None or call.error is not None):
+        return None  # whose call it was cannot be read; what is wrong with it can
+    who = "no model is recorded" if name is None else f"its model is {name!r}"
+    return "other_model", f"{who}; {model.name!r} is trained"
 
 
 def _no_token_ids(record: Recorded) -> tuple[ExclusionReason, str]:
@@ -333,6 +490,43 @@ def _exclusion(
         detail=detail,
         credit=credit,
     )
+
+
+def _exclude_all(
+    call: ModelCall,
+    reason: ExclusionReason,
+    detail: str,
+    credit: Credit | None,
+    ledger: Ledger,
+) -> None:
+    """Exclude a call; of one with several answers all, those that were not used as such."""
+    for part in call.parts():
+        if reason in _OF_ANSWERS and call.choice not in (None, part.choice):
+            ledger.exclude(_unused_choice(part, call))
+        else:
+            ledger.exclude(_exclusion(part, reason, detail, credit))
+
+
+_OF_ANSWERS: frozenset[ExclusionReason] = frozenset(
+    (
+        *("no_token_ids", "no_logprobs", "malformed", "over_length", "no_reward", "empty_answer"),
+        "truncated",
+    )
+)
+"""Reasons that are those of one answer, and not of the call."""
+
+
+def _used(call: ModelCall, ledger: Ledger) -> ModelCall:
+    """The answer of several that was used, as a call; the others are excluded."""
+    for part in call.parts():
+        if part.choice != call.choice:
+            ledger.exclude(_unused_choice(part, call))
+    return call.part(call.choice or 0)
+
+
+def _unused_choice(part: ModelCall, call: ModelCall) -> Exclusion:
+    used = f"answer {call.choice} of {len(call.choices)}, from 0, was used"
+    return _exclusion(part, "unused_choice", used)
 
 
 def _exclusion_of_reward(span: Span, reason: ExclusionReason, detail: str) -> Exclusion:

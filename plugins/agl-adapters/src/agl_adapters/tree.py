@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agl.errors import AdapterError
-from agl.semconv import AGL_LEDGER, AGL_VIRTUAL, ModelCallAttributes as Key
+from agl.semconv import AGL_VIRTUAL, ModelCallAttributes as Key
 from agl.types import Span
 
 VIRTUAL_ROOT = "virtual-root"
@@ -47,12 +47,12 @@ class Node:
 
 
 def ordered(spans: Sequence[Span]) -> list[Span]:
-    """By number within the attempt, then by time; spans without a number come last."""
-    return sorted(spans, key=lambda span: (span.sequence_id or math.inf, span.start_time or 0.0))
+    """By number; spans without one come last, in the order given."""
+    return sorted(spans, key=lambda span: span.sequence_id or math.inf)
 
 
 def build_tree(spans: Sequence[Span]) -> Node:
-    """Link spans by their parent ids; the ledger's own spans, which no agent wrote, are left out.
+    """Link spans by their parent ids.
 
     A parent that is referred to and missing becomes a node without a span, as wide as its children;
     several roots get a common one. Siblings stand in the order of their start.
@@ -60,7 +60,6 @@ def build_tree(spans: Sequence[Span]) -> Node:
     Raises:
         AdapterError: There are no spans.
     """
-    spans = [span for span in spans if span.name != AGL_LEDGER]
     if not spans:
         raise AdapterError("expected the spans of a rollout, got none")
     nodes: dict[tuple[str, str, str], Node] = {}

@@ -5,14 +5,15 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from agl.adapter import TraceToTripletBase
-from agl.emitter import get_reward_value, is_reward_span
+from agl.emitter import get_reward_value
 from agl.errors import AdapterError, ConfigError
 from agl.types import UNASSIGNED, Span, Triplet
-from agl.utils.otel import filter_attributes, unflatten_attributes
-from agl_adapters.calls import Recorded, merged, record_of, same_calls
+from agl.utils.attributes import attributes_under, from_attributes
+from agl_adapters.calls import Recorded, merged, record_of, rewards_above, same_calls, with_choices
+from agl_adapters.credit.rewards import places
 from agl_adapters.matching import compile_match, selects
 from agl_adapters.sources.fields import make_call
-from agl_adapters.tree import Node, agent_of, build_tree, repair, walk
+from agl_adapters.tree import Node, agent_of, build_tree, ordered, repair, walk
 
 RewardMatch = Literal["first_occurrence", "first_sibling"]
 ANY_AGENT = "*"
@@ -34,8 +35,9 @@ class TracerTraceToTriplet(TraceToTripletBase):
     ``prompt`` has ``token_ids``, ``raw_content`` (messages) and ``image_urls``; ``response`` has
     ``token_ids``, ``raw_content`` and, where known, ``logprobs``; ``metadata`` has ``request``,
     ``response``, ``response_id`` and ``agent_name``. Token ids are empty where none were recorded.
-    A call that failed has no response, and no triplet. One that several spans recorded has one
-    triplet, made of the record that has token ids.
+    A call that failed has no response, and no triplet; nor has one with several answers (``n``
+    above 1) of which nobody says which was used: else the triplet has the one that was. One that
+    several spans recorded has one triplet, made of the record that has token ids.
 
     Args:
         repair_hierarchy: Hang detached spans under the span in whose time they happened.
@@ -44,9 +46,9 @@ class TracerTraceToTriplet(TraceToTripletBase):
         agent_match: Regular expression, searched in agents' names; only calls within a matching
             agent are taken. None takes all, under the name ``*`` outside of any named agent.
         exclude_llm_call_in_reward: Leave out calls below a span that holds a reward (a judge).
-        reward_match: ``first_occurrence``: a reward goes to the call that started last of those
-            that ended before it and have none yet. ``first_sibling``: the same among the children
-            of one span.
+        reward_match: ``first_occurrence``: a reward goes to the last call before it, by number,
+            that has none yet. ``first_sibling``: the same among the children of one span. Spans
+            without numbers count in the order given.
 
     Raises:
         ConfigError: A wrong regular expression, or an unknown ``reward_match``.
@@ -88,26 +90,36 @@ class TracerTraceToTriplet(TraceToTripletBase):
 
     def turns(self, source: Sequence[Any], /) -> list[Turn]:
         """The calls that become triplets, with their rewards; see ``adapt``."""
-        root = build_tree([as_span(span) for span in source])
+        spans = [as_span(span) for span in source]
+        root = build_tree(spans)
         if self.repair_hierarchy:
             repair(root)
         records = [record for node in walk(root) if (record := self._record(node))]
+        judged = rewards_above(root) if self.exclude_llm_call_in_reward else {}
         turns = [
             Turn(merged(group), next((r.node for r in group if not r.is_gateways), group[0].node))
             for group in same_calls(records)
-            if not any(self._is_in_reward(record.node) for record in group)
+            if not any(id(record.node) in judged for record in group)
         ]
+        # By number, as it is later calls that say which of several answers was used.
+        in_order = sorted(turns, key=lambda turn: turn.record.call.sequence_id)
+        settled = with_choices([turn.record for turn in in_order], spans)
+        for turn, record in zip(in_order, settled, strict=True):
+            turn.record = record
         turns = [
             turn
             for turn in turns
             if turn.record.call.error is None
+            and not turn.record.call.unchosen
             and selects(self.agent_match, turn.record.call.agent_name)
         ]
+        order = places(ordered(spans))
         if self.reward_match == "first_occurrence":
-            give_rewards(walk(root), turns)
+            give_rewards(walk(root), turns, order)
         else:
             for parent in walk(root):
-                give_rewards(parent.children, [t for t in turns if t.place.parent is parent])
+                siblings = [turn for turn in turns if turn.place.parent is parent]
+                give_rewards(parent.children, siblings, order)
         return turns
 
     def _record(self, node: Node) -> Recorded | None:
@@ -120,37 +132,32 @@ class TracerTraceToTriplet(TraceToTripletBase):
             raise AdapterError(record.malformed)
         return record
 
-    def _is_in_reward(self, node: Node) -> bool:
-        return self.exclude_llm_call_in_reward and any(
-            above.span is not None and is_reward_span(above.span) for above in node.ancestors()
-        )
-
 
 def as_span(span: Any) -> Span:
     """A span of the store as it is, one of the OpenTelemetry SDK without rollout and number."""
     return span if isinstance(span, Span) else Span.from_opentelemetry(span, "", "", UNASSIGNED)
 
 
-def give_rewards(nodes: Iterable[Node], turns: Sequence[Turn]) -> None:
-    """Each reward among ``nodes`` to the last started turn that ended before and has none."""
+def give_rewards(nodes: Iterable[Node], turns: Sequence[Turn], order: Mapping[str, int]) -> None:
+    """Each reward among ``nodes`` to the last turn before it that has none.
+
+    Args:
+        nodes: Those whose rewards are given.
+        turns: Those that may get one.
+        order: Span id -> its place in the order of numbers.
+    """
     with_reward = [
-        (node.start_time, value)
+        (order[node.span.span_id], value)
         for node in nodes
-        if node.span is not None
-        and node.start_time is not None
-        and (value := get_reward_value(node.span)) is not None
+        if node.span is not None and (value := get_reward_value(node.span)) is not None
     ]
-    for time, value in sorted(with_reward, key=lambda pair: pair[0]):
+    places = {id(turn): order[turn.place.span.span_id] for turn in turns if turn.place.span}
+    for place, value in sorted(with_reward):
         open_turns = [
-            turn
-            for turn in turns
-            if turn.reward is None
-            and turn.place.start_time is not None
-            and turn.place.end_time is not None
-            and turn.place.end_time <= time
+            turn for turn in turns if turn.reward is None and places.get(id(turn), place) < place
         ]
         if open_turns:
-            max(open_turns, key=lambda turn: turn.place.start_time or 0.0).reward = value
+            max(open_turns, key=lambda turn: places[id(turn)]).reward = value
 
 
 def triplet_of(turn: Turn) -> Triplet:
@@ -172,8 +179,8 @@ def triplet_of(turn: Turn) -> Triplet:
         response=response,
         reward=turn.reward,
         metadata={
-            "request": unflatten_attributes(filter_attributes(attributes, "gen_ai.request")),
-            "response": unflatten_attributes(filter_attributes(attributes, "gen_ai.response")),
+            "request": from_attributes(attributes_under(attributes, "gen_ai.request")),
+            "response": from_attributes(attributes_under(attributes, "gen_ai.response")),
             "response_id": call.response_id,
             "agent_name": call.agent_name or ANY_AGENT,
         },

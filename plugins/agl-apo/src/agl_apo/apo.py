@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from agl.errors import ConfigError
+from agl.checks import check_numbers
 from agl.types import Dataset
 from agl_apo.optimizer import PromptOptimizer
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from agl_apo.race import Sizes
     from agl_apo.session import Session
 
-logger = logging.getLogger("agl_apo")
+logger = logging.getLogger("agl.apo")
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -80,9 +80,9 @@ class APO(PromptOptimizer):
 
         super().__post_init__()
         sizes = ("gradient_batch_size", "val_batch_size", "beam_width")
-        for name in (*sizes, "branch_factor", "beam_rounds"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"APO: {name} must be at least 1; got {getattr(self, name)}")
+        names = (*sizes, "branch_factor", "beam_rounds")
+        check_numbers("APO", whole=True, least=1, **{name: getattr(self, name) for name in names})
+        check_numbers("APO", least=0, diversity_temperature=self.diversity_temperature)
         self.critique_templates = [
             read_template(text, "critique") for text in _as_list(self.critique_template)
         ]
@@ -117,6 +117,7 @@ class APO(PromptOptimizer):
         if self.run_initial_validation:
             count = min(self.val_batch_size, self.setup.rule.pairs(len(session.held_out)))
             await session.evaluator.extend([session.seed], "held_out", range(count))
+            await session.require_success("held_out")
         async with self.models:
             await self._search(session)
         self.result = await session.finish()
@@ -132,10 +133,12 @@ class APO(PromptOptimizer):
                 logger.info("max_evaluations allows no further round; %d were made", number - 1)
                 break
             await evaluator.extend(beam, "search", range(self.gradient_batch_size))
-            session.require_success()
+            await session.require_success()
             new = await proposer.propose(number, beam, candidates)
             candidates = [*candidates, *new]
-            beam = await race(evaluator, candidates, beam, self._sizes())
+            alive = [one for one in candidates if not evaluator.is_broken(one, "search")]
+            beam = await race(evaluator, alive, beam, self._sizes())
+            await session.require_success()
             await session.note_round(number, beam, candidates)
 
     def _sizes(self) -> "Sizes":

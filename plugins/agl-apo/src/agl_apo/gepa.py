@@ -18,15 +18,16 @@ from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from agl.checks import check_numbers
 from agl.errors import AlgorithmError, ConfigError
 from agl.types import Dataset
-from agl_apo.evaluate import Candidate, Score
+from agl_apo.evaluate import Candidate, Failed, Score, most_frequent
 from agl_apo.optimizer import PromptOptimizer
 
 if TYPE_CHECKING:
     from agl_apo.session import Session
 
-logger = logging.getLogger("agl_apo")
+logger = logging.getLogger("agl.apo")
 
 T = TypeVar("T")
 
@@ -66,11 +67,9 @@ class GEPA(PromptOptimizer):
         from agl_apo.models import Models
 
         super().__post_init__()
-        if self.reflection_minibatch_size < 1:
-            raise ConfigError(
-                "GEPA: reflection_minibatch_size must be at least 1; "
-                f"got {self.reflection_minibatch_size}"
-            )
+        size = self.reflection_minibatch_size
+        check_numbers("GEPA", whole=True, least=1, reflection_minibatch_size=size)
+        check_numbers("GEPA", least=0, temperature=self.temperature)
         if self.max_evaluations is None:
             raise ConfigError("GEPA: max_evaluations must be a number; GEPA ends only by it")
         self.models = Models(
@@ -185,11 +184,11 @@ class Bridge:
             )
         if capture_traces:
             self._parent = admitted
-        scores = self._await(self._run(admitted, batch))
+        outcomes = self._await(self._run(admitted, batch))
         return EvaluationBatch(
-            outputs=[score.rollout_id for score in scores],
-            scores=[score.reward for score in scores],
-            trajectories=scores if capture_traces else None,
+            outputs=[one.rollout_id for one in outcomes],
+            scores=self._rewards(admitted, outcomes),
+            trajectories=outcomes if capture_traces else None,
         )
 
     def make_reflective_dataset(
@@ -207,8 +206,9 @@ class Bridge:
                     "Generated Outputs": "\n".join(
                         f"{message['role']}: {message['content']}" for message in one["messages"]
                     ),
-                    "Feedback": f"reward {one['reward']}"
-                    + (f"; it failed: {one['failure']}" if one["failure"] else ""),
+                    "Feedback": f"it failed: {one['failure']}"
+                    if one["failure"]
+                    else f"reward {one['reward']}",
                 }
                 for one in experiments
             ]
@@ -240,19 +240,39 @@ class Bridge:
             )
         return self._admitted[digest]
 
-    async def _run(self, candidate: Candidate, tasks: Sequence[int]) -> list[Score]:
+    async def _run(self, candidate: Candidate, tasks: Sequence[int]) -> list[Score | Failed]:
         evaluator, num_tasks = self.session.evaluator, len(self.session.evaluator.tasks["search"])
         positions: list[int] = []
         for task in tasks:
             positions.append(self._times[candidate.candidate_id, task] * num_tasks + task)
             self._times[candidate.candidate_id, task] += 1
         await evaluator.extend([candidate], "search", positions)
-        self.session.require_success()
-        known = evaluator.scores[candidate.candidate_id, "search"]
-        scores = [known[position] for position in positions]
+        await self.session.require_success()
+        known = evaluator.outcomes[candidate.candidate_id, "search"]
+        outcomes = [known[position] for position in positions]
         if len(tasks) == num_tasks:
-            await self._note(candidate, sum(score.reward for score in scores) / num_tasks)
-        return scores
+            await self._note(candidate, sum(self._rewards(candidate, outcomes)) / num_tasks)
+        return outcomes
+
+    def _rewards(self, candidate: Candidate, outcomes: Sequence[Score | Failed]) -> list[float]:
+        """GEPA wants a number of each: one that failed gets the mean of the others.
+
+        So it moves no mean. A candidate that cannot be judged gets zeros, and is not taken up.
+        """
+        rewards = [one.reward for one in outcomes if isinstance(one, Score)]
+        if self.session.evaluator.is_broken(candidate, "search") or not rewards:
+            failed = self.session.evaluator.failed(candidate, "search")
+            logger.warning(
+                "candidate %s cannot be judged: %d of its %d evaluations failed, most often with "
+                "%r; it is not taken up",
+                candidate.candidate_id,
+                len(failed),
+                self.session.evaluator.count(candidate, "search"),
+                most_frequent(failed),
+            )
+            return [0.0] * len(outcomes)
+        mean = sum(rewards) / len(rewards)
+        return [one.reward if isinstance(one, Score) else mean for one in outcomes]
 
     async def _note(self, candidate: Candidate, mean: float) -> None:
         """GEPA has taken a candidate up, and run it on all tasks."""

@@ -17,7 +17,7 @@ from agl_apo.templates import BrokenTemplateError, placeholders
 if TYPE_CHECKING:
     from agl.algorithm import Algorithm
 
-logger = logging.getLogger("agl_apo")
+logger = logging.getLogger("agl.apo")
 
 
 async def open_session(
@@ -73,10 +73,12 @@ async def open_session(
         seed=setup.seed,
         limits=setup.limits,
         is_budget_spent=algorithm.is_budget_spent,
+        gateway=proxy,
         shuffled=shuffled,
     )
     session = Session(setup, journal, evaluator, templates, others, seed, seed)
     await session.publish(seed)
+    await session.renew()
     return session
 
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from agl.algorithm import Algorithm
-from agl.errors import AdapterError, AlgorithmError, ConfigError
-from agl_apo.evaluate import Candidate, Score
+from agl.errors import AlgorithmError, ConfigError
+from agl_apo.evaluate import Candidate, Failed, Score
 from agl_apo.models import bare, fill
 from agl_apo.templates import placeholders
 
@@ -112,13 +112,14 @@ class Proposer:
 
         return bare(await session.ask("edit", name, edit))
 
-    def _sample(self, parent: Candidate, seed: str) -> list[Score]:
-        """Some of the parent's evaluations, about half of them from its worst."""
-        rng = random.Random(seed)
-        scores = self.session.evaluator.known(parent, "search")
+    def _sample(self, parent: Candidate, seed: str) -> list[Score | Failed]:
+        """Some of the parent's evaluations, half of them from its worst, failed ones first."""
+        rng, evaluator = random.Random(seed), self.session.evaluator
+        scores = [*evaluator.known(parent, "search"), *evaluator.failed(parent, "search")]
         rng.shuffle(scores)
         size = min(self.options.gradient_batch_size, len(scores))
-        worst = sorted(scores, key=lambda score: score.reward)[: (size + 1) // 2]
+        ranked = sorted(scores, key=lambda one: one.reward if isinstance(one, Score) else -1.0)
+        worst = ranked[: (size + 1) // 2]
         rest = [score for score in scores if score not in worst]
         return [*worst, *rest[: size - len(worst)]]
 
@@ -137,24 +138,26 @@ class Experiments:
         self.session = session
         self.agents = agents
 
-    async def show(self, score: Score, target: str) -> dict[str, Any]:
-        """One evaluation: ``task``, ``reward``, ``failure`` and ``messages``."""
+    async def show(self, score: Score | Failed, target: str) -> dict[str, Any]:
+        """One evaluation: ``task``, ``reward`` or ``failure``, and ``messages``."""
         low, high = self.session.setup.limits.reward_range
         task = self.session.evaluator.tasks["search"][score.task]
         return {
             "task": task if isinstance(task, str) else json.dumps(task, ensure_ascii=False),
-            "reward": round(low + score.reward * (high - low), 3),
-            "failure": score.failure,
+            "reward": round(low + score.reward * (high - low), 3)
+            if isinstance(score, Score)
+            else None,
+            "failure": score.why if isinstance(score, Failed) else None,
             "messages": await self._messages(score, self.agents.get(target)),
         }
 
-    async def _messages(self, score: Score, agent: str | None) -> list[dict[str, str]]:
+    async def _messages(self, score: Score | Failed, agent: str | None) -> list[dict[str, str]]:
         """The longest conversation that the agent had: later calls repeat the earlier ones."""
         spans = await self.algorithm.get_store().query_spans(score.rollout_id, "latest")
         adapter = self.algorithm.get_adapter()
         try:
             adapted: Any = adapter.adapt(list(spans))
-        except AdapterError as error:
+        except Exception as error:  # anybody may write spans
             return [{"role": "note", "content": f"The conversation cannot be read: {error}"}]
         if not isinstance(adapted, list):
             raise ConfigError(
@@ -184,8 +187,6 @@ def _name(number: int, parent: int, branch: int) -> str:
 def _content(message: Mapping[str, Any]) -> str:
     content = message.get("content")
     text = content if isinstance(content, str) else json.dumps(content) if content else ""
-    calls = "".join(
-        f"\n{call['function']['name']}({call['function']['arguments']})"
-        for call in message.get("tool_calls") or ()
-    )
+    functions = [call.get("function") or {} for call in message.get("tool_calls") or ()]
+    calls = "".join(f"\n{one.get('name')}({one.get('arguments')})" for one in functions)
     return (text + calls).strip()

@@ -8,10 +8,12 @@ uncertainty, and the next beam is the leader and the highest values besides:
     value        m + (sum of (reward - task) + k (parents - m)) / (n + k)
     uncertainty  sqrt(1 / (8 (n + 1)))
 
-with n the evaluations of the candidate, m the mean of all rewards so far, ``task`` the mean reward
-of that task over all candidates (drawn to m by k pseudo-evaluations), and ``parents`` the mean of
-those that were edited this round. So a prompt is compared with others on the same tasks, one that
-was lucky three times is drawn back to where its parents are, and no candidate is lost for good.
+with n the evaluations of the candidate that did not fail, m the mean of all rewards so far,
+``task`` the mean reward of that task over all candidates (drawn to m by k pseudo-evaluations), and
+``parents`` the mean of those that were edited this round. So a prompt is compared with others on
+the same tasks, one that was lucky three times is drawn back to where its parents are, and no
+candidate is lost for good, but for those of which too many evaluations failed
+(``agl_apo.evaluate``).
 
 Source: upper confidence bounds, P. Auer, N. Cesa-Bianchi and P. Fischer, "Finite-time analysis of
 the multiarmed bandit problem" (2002). Where we differ: the task's mean is taken off (a control
@@ -19,14 +21,19 @@ variate), and the uncertainty has no logarithm of the time, since a race is shor
 finds is only a leader; whether it is better is for ``agl_apo.decision`` to say.
 """
 
+import logging
 import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from agl_apo.evaluate import most_frequent
+
 if TYPE_CHECKING:
     from agl_apo.evaluate import Candidate, Evaluator
+
+logger = logging.getLogger("agl.apo")
 
 PSEUDO = 8.0
 """k: evaluations that a candidate must bring before its own rewards outweigh its parents'."""
@@ -58,18 +65,20 @@ async def race(
 
     Args:
         evaluator: Runs them.
-        candidates: All of the run, in order of age; of equal ones the older wins.
+        candidates: All of the run that can be judged, by age; of equal ones the older wins.
         parents: Those that this round's candidates were made of.
         sizes: How much to run.
     """
     await evaluator.extend(candidates, "search", range(sizes.step))
+    candidates = _working(evaluator, candidates)
     begun = evaluator.total
     while evaluator.total - begun < sizes.share:
         value, doubt = values(evaluator, candidates, parents), doubts(evaluator, candidates)
         chosen = sorted(candidates, key=lambda one: -(value[one] + doubt[one]))[: sizes.width]
-        for length in sorted({_count(evaluator, one) for one in chosen}):
-            alike = [one for one in chosen if _count(evaluator, one) == length]
+        for length in sorted({evaluator.count(one, "search") for one in chosen}):
+            alike = [one for one in chosen if evaluator.count(one, "search") == length]
             await evaluator.extend(alike, "search", range(length, length + sizes.step))
+        candidates = _working(evaluator, candidates)
     value, doubt = values(evaluator, candidates, parents), doubts(evaluator, candidates)
     leader = max(candidates, key=lambda one: value[one] - doubt[one])
     others = sorted((one for one in candidates if one is not leader), key=lambda one: -value[one])
@@ -78,7 +87,7 @@ async def race(
 
 def doubts(evaluator: "Evaluator", candidates: Sequence["Candidate"]) -> dict["Candidate", float]:
     """The uncertainty of each value; see the module's docstring."""
-    return {one: math.sqrt(0.125 / (1 + _count(evaluator, one))) for one in candidates}
+    return {one: math.sqrt(0.125 / (1 + len(evaluator.known(one, "search")))) for one in candidates}
 
 
 def values(
@@ -113,5 +122,19 @@ def mean_reward(evaluator: "Evaluator", candidates: Sequence["Candidate"]) -> fl
     return math.fsum(means) / len(means)
 
 
-def _count(evaluator: "Evaluator", candidate: "Candidate") -> int:
-    return len(evaluator.known(candidate, "search"))
+def _working(evaluator: "Evaluator", candidates: Sequence["Candidate"]) -> list["Candidate"]:
+    """Those that can be judged; says which cannot."""
+    working: list[Candidate] = []
+    for one in candidates:
+        if not evaluator.is_broken(one, "search"):
+            working.append(one)
+            continue
+        failed = evaluator.failed(one, "search")
+        logger.warning(
+            "candidate %s is out of the race: %d of its %d evaluations failed, most often with %r",
+            one.candidate_id,
+            len(failed),
+            evaluator.count(one, "search"),
+            most_frequent(failed),
+        )
+    return working

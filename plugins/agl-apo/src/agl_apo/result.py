@@ -8,7 +8,7 @@ from typing import Any
 
 from agl_apo.decision import Decision
 
-logger = logging.getLogger("agl_apo")
+logger = logging.getLogger("agl.apo")
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,9 @@ class Result:
     evaluations_held_out: int
     """For the decision."""
     failed_evaluations: int
-    """They counted as the lowest reward."""
+    """Left out, because they failed as often as they were run."""
+    evaluations_again: int
+    """Run again because they had failed; not among ``evaluations``."""
     model_calls: int
     tokens: int
     """Of those calls, as the endpoint counts them."""
@@ -60,6 +62,12 @@ def write_files(run_dir: Path, result: Result) -> None:
 
 def say(result: Result) -> None:
     """Log the outcome."""
+    if result.failed_evaluations:
+        logger.warning(
+            "%d evaluations failed as often as they were run, and were left out; see: agl rollouts "
+            "--status failed",
+            result.failed_evaluations,
+        )
     decision = result.decision
     if decision is None:
         logger.info(
@@ -69,7 +77,8 @@ def say(result: Result) -> None:
         return
     logger.info(
         "candidate %s %s: mean reward %.3f instead of %.3f on %d held-out tasks; gain %+.3f, "
-        "%.0f %% interval %+.3f to %+.3f (%s); %d evaluations, %d of them for the decision",
+        "%.0f %% interval %+.3f to %+.3f (%s); %d pairs, %d of them left out; %d evaluations, %d "
+        "of them for the decision",
         decision.challenger,
         "accepted" if decision.accepted else "not accepted, the seed stays",
         decision.challenger_mean,
@@ -80,14 +89,10 @@ def say(result: Result) -> None:
         decision.lower,
         decision.upper,
         decision.reason,
+        decision.pairs,
+        decision.left_out,
         result.evaluations,
         result.evaluations_held_out,
     )
-    if result.failed_evaluations:
-        logger.warning(
-            "%d evaluations failed and counted as the lowest reward; see: agl rollouts --status "
-            "failed",
-            result.failed_evaluations,
-        )
     if result.copies:
         logger.warning("the best prompt copies from the train tasks %s", list(result.copies))

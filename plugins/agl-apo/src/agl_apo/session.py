@@ -1,22 +1,26 @@
 """What APO and GEPA share while they run: candidates, their record in the store, the end."""
 
 import logging
+import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agl.errors import AlgorithmError, ConfigError
+from agl.errors import ConfigError
 from agl.types import NamedResources, PromptTemplate
 from agl_apo.copying import copied_tasks
 from agl_apo.decision import Decision, Rule, decide
-from agl_apo.evaluate import Candidate, Evaluator, Limits, check_range
-from agl_apo.journal import Journal
+from agl_apo.evaluate import Candidate, Evaluator, Failed, Limits, Split
+from agl_apo.journal import SEED, Journal
 from agl_apo.result import Result, say, write_files
 from agl_apo.templates import BrokenTemplateError, check_edit, placeholders
 
-logger = logging.getLogger("agl_apo")
+CANDIDATE_ID = rf"{SEED}|[rg][0-9.]+"
+"""Of what ``Session.publish`` is given: APO's have round, place and branch, GEPA's a number."""
+
+logger = logging.getLogger("agl.apo")
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,7 @@ class Setup:
         Raises:
             ConfigError: An option is out of range.
         """
-        check_range(self.limits.reward_range)
+        self.limits.check()
         self.rule.check(10**6)
 
 
@@ -58,6 +62,8 @@ class Session:
     """Best in the search so far."""
     tokens: int = 0
     model_calls: int = 0
+    started_in: Path = field(default_factory=Path.cwd)
+    """An agent may change the folder of the process."""
 
     @property
     def left(self) -> float:
@@ -83,6 +89,18 @@ class Session:
             await store.update_resources(resources_id, resources)
         self.evaluator.resources_ids[candidate.candidate_id] = resources_id
         return resources_id
+
+    async def renew(self) -> None:
+        """Give snapshots of a run that was killed the resources of now, a gateway's new address.
+
+        What was queued then is claimed at once, long before its candidate comes up again.
+        """
+        store, prefix = self.journal.store, self.journal.key("").replace("/", "-")
+        for stored in await store.query_resources(resources_id_contains=prefix):
+            name = stored.resources_id.removeprefix(prefix)
+            resources = {**stored.resources, **self.others}
+            if re.fullmatch(CANDIDATE_ID, name) and resources != stored.resources:
+                await store.update_resources(stored.resources_id, resources)
 
     def as_resources(self, candidate: Candidate) -> NamedResources:
         """The snapshot of a candidate."""
@@ -214,24 +232,18 @@ class Session:
         }
         return tuple(sorted(found))
 
-    def require_success(self) -> None:
-        """Stop when the seed cannot be run at all.
+    async def require_success(self, split: Split = "search") -> None:
+        """Stop when the seed cannot be judged; the next run tries what failed again.
 
         Raises:
-            AlgorithmError: All of its evaluations failed; says why, and about placeholders.
+            AlgorithmError: Too many of its evaluations failed; says why, and about placeholders.
         """
-        scores = self.evaluator.known(self.seed, "search")
-        failures = [score.failure for score in scores if score.failure is not None]
-        if not failures or len(failures) < len(scores):
-            return
-        why = max(set(failures), key=failures.count)
-        raise AlgorithmError(
-            f"{self.setup.algorithm}: all {len(failures)} evaluations of the first prompt failed, "
-            f"most often with {why!r}.{self._missing(scores[0].task)}"
-        )
+        failed = self.evaluator.failed(self.seed, split)
+        hint = self._missing(failed[0].task, split) if failed else ""
+        await self.evaluator.require_success(self.seed, split, hint)
 
-    def _missing(self, number: int) -> str:
-        task = self.evaluator.tasks["search"][number]
+    def _missing(self, number: int, split: Split) -> str:
+        task = self.evaluator.tasks[split][number]
         has = sorted(map(str, task)) if isinstance(task, Mapping) else None
         for name, template in self.templates.items():
             lacking = sorted(placeholders(template) - set(has or ()))
@@ -258,7 +270,7 @@ class Session:
         best = self.leader if accepted else self.seed
         run_dir = Path(
             self.setup.run_dir
-            or Path("agl-runs") / time.strftime(f"{self.setup.algorithm}-%Y%m%d-%H%M%S")
+            or self.started_in / "agl-runs" / time.strftime(f"{self.setup.algorithm}-%Y%m%d-%H%M%S")
         )
         store = self.journal.store
         resources_id = self.journal.key("best").replace("/", "-")
@@ -271,10 +283,11 @@ class Session:
             evaluations=self.evaluator.total,
             evaluations_held_out=self.evaluator.spent["held_out"],
             failed_evaluations=sum(
-                score.failure is not None
-                for scores in self.evaluator.scores.values()
-                for score in scores.values()
+                isinstance(one, Failed)
+                for outcomes in self.evaluator.outcomes.values()
+                for one in outcomes.values()
             ),
+            evaluations_again=self.evaluator.again,
             model_calls=self.model_calls,
             tokens=self.tokens,
             copies=best.copies,

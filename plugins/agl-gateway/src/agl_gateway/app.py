@@ -4,6 +4,7 @@ import asyncio
 import hmac
 import logging
 import re
+import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -16,7 +17,7 @@ from agl_gateway.dialect import Dialect, Exchange, dumps
 from agl_gateway.dialects.completions import Completions
 from agl_gateway.dialects.messages import CountTokens, Messages
 from agl_gateway.dialects.responses import Responses
-from agl_gateway.errors import ClientGoneError, RefusedError
+from agl_gateway.errors import ClientGoneError, ErrorKind, RefusedError
 from agl_gateway.forward import relay
 from agl_gateway.recorder import Recorder
 from agl_gateway.records import CallRecord, Origin
@@ -88,6 +89,7 @@ class GatewayApp:
         api_key: Opens every address; None lets everybody in.
         attempt_secret: Makes the tokens of attempts; None where there are none.
         max_body_bytes: Larger requests are refused.
+        serving_since: ``time.monotonic()`` since when no call has been lost.
     """
 
     def __init__(
@@ -99,6 +101,7 @@ class GatewayApp:
         api_key: str | None,
         attempt_secret: str | None,
         max_body_bytes: int,
+        serving_since: float,
     ) -> None:
         self.backends = backends
         self.guards: list[Guard] = []
@@ -110,10 +113,12 @@ class GatewayApp:
         self._api_key = (api_key or "").encode()
         self._attempt_secret = attempt_secret
         self._max_body_bytes = max_body_bytes
+        self.serving_since = serving_since
         self._attempts = Attempts(get_store)
         self._handlers: dict[str, tuple[str, Callable[[_Request], Awaitable[None]]]] = {
             "models": ("GET", self._list_models),
             "end": ("POST", self._end_attempt),
+            "flush": ("POST", self._flush),
         }
         self.recorder: Recorder
         """Exists while the application is being served."""
@@ -220,13 +225,28 @@ class GatewayApp:
         await request.reply.whole(200, dumps({"object": "list", "data": data}))
 
     async def _end_attempt(self, request: _Request) -> None:
-        """Answer when every call of this attempt is stored; it can make no more."""
+        """Answer when every call of this attempt is stored; it can make no more.
+
+        The answer says since when calls are known here, so that the runner notices when another
+        gateway was killed during the attempt, and how many the store has refused.
+        """
         origin = request.origin
         if not origin.rollout_id:
             raise RefusedError(
                 400, "which attempt? POST /rollout/ROLLOUT_ID/attempt/ATTEMPT_ID/end"
             )
         await self._attempts.end(origin.rollout_id, origin.attempt_id)
+        await self.recorder.flush()
+        lost = self.recorder.take_lost(origin.attempt_id)
+        said = {
+            "serving_seconds": time.monotonic() - self.serving_since,
+            # Kept: who did not get this answer asks again.
+            "lost_calls": self._attempts.add_lost(origin.rollout_id, origin.attempt_id, lost),
+        }
+        await request.reply.whole(200, dumps(said))
+
+    async def _flush(self, request: _Request) -> None:
+        """Answer when every call that has been answered is stored."""
         await self.recorder.flush()
         await request.reply.whole(200, b"{}")
 
@@ -240,9 +260,9 @@ class GatewayApp:
         record.operation = dialect.operation
         call: Call | None = None
 
-        def end(error: str | None) -> None:
+        def end(error: str | None, kind: ErrorKind = "infrastructure", /) -> None:
             # Called before the last byte goes out: who has an answer and then flushes, finds it.
-            if record.end(error):
+            if record.end(error, kind):
                 if call is not None:
                     for guard in self.guards:
                         guard.after(call)
@@ -257,6 +277,7 @@ class GatewayApp:
             async with interruptible:
                 if attempt is not None:
                     attempt.calls.add(interruptible)
+                await self.recorder.room()
                 call = await self._guarded(
                     Call(dialect, origin, record, exchange, request.scope["headers"])
                 )
@@ -276,14 +297,15 @@ class GatewayApp:
                     answer.close()
         except RefusedError as refused:
             record.status_code = refused.status
-            end(refused.message)
+            end(refused.message, refused.kind)
             if reply.is_started:
                 assert call is not None
                 await reply.end(call.exchange.broken(refused.status, refused.message))
             else:
                 await _refuse(reply, refused, dialect)
         except ClientGoneError as gone:
-            end(str(gone))
+            # Who waits for an answer and gives up has lost it; who leaves a stream has seen enough.
+            end(str(gone), "request" if record.first_token_time else "infrastructure")
         except asyncio.CancelledError:
             end("the gateway stopped before the answer was complete")
             raise

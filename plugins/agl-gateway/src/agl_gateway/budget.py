@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypedDict
 
 from agl.errors import ConfigError
-from agl_gateway.errors import NO_RETRY, RefusedError
+from agl_gateway.errors import NO_RETRY, ErrorKind, RefusedError
 
 logger = logging.getLogger("agl.gateway")
 
@@ -77,11 +77,11 @@ class Budgets:
         """
         if self._run_limits and (limit := _reached(self.run, self._run_limits)):
             self._end_run(limit)
-            raise _refused(f"the run has spent its budget: {limit}")
+            raise _refused(f"the run has spent its budget: {limit}", "infrastructure")
         if self._attempt_limits and attempt_id:
             spending = self._attempt(attempt_id)
             if limit := _reached(spending, self._attempt_limits):
-                raise _refused(f"attempt {attempt_id!r} has spent its budget: {limit}")
+                raise _refused(f"attempt {attempt_id!r} has spent its budget: {limit}", "request")
             spending.calls += 1
         self.run.calls += 1
 
@@ -124,8 +124,8 @@ def _reached(spending: Spending, limits: Budget) -> str | None:
     return None
 
 
-def _refused(message: str) -> RefusedError:
-    return RefusedError(429, message, "budget_spent", headers=NO_RETRY)
+def _refused(message: str, kind: ErrorKind) -> RefusedError:
+    return RefusedError(429, message, "budget_spent", headers=NO_RETRY, kind=kind)
 
 
 def _checked(limits: Budget | None, name: str) -> Budget:

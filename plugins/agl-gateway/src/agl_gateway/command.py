@@ -149,7 +149,7 @@ async def _serve(options: dict[str, Any], store_url: str | None) -> None:
 def _greeting(proxy: "LLMProxy", store_url: str | None) -> str:
     recorded = f"recorded in {store_url}" if store_url else "not recorded: there is no --store"
     names = proxy.model_names
-    address = proxy.as_resource(model=names[0]).endpoint
+    address = proxy.as_resource(model=names[0]).get_base_url()
     return f"agl gateway: {address} serves {', '.join(names)}; calls of attempts are {recorded}"
 
 

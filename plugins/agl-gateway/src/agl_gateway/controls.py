@@ -1,18 +1,23 @@
 """What every model call passes: forced parameters, the gate, and the budgets."""
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from agl.errors import StoreUnavailableError
 from agl.store.base import LightningStore
 from agl_gateway.backends import Backends
 from agl_gateway.budget import Budgets, Price
+from agl_gateway.dialect import Exchange
 from agl_gateway.errors import RefusedError
 from agl_gateway.forced import Modes, force
 from agl_gateway.gate import Gate
 
 if TYPE_CHECKING:
     from agl_gateway.app import Call
+
+logger = logging.getLogger("agl.gateway")
 
 
 class Controls:
@@ -37,6 +42,10 @@ class Controls:
         self._budgets = budgets
         self._modes = Modes(get_store)
         self._prices: dict[str, Price | None] = {}
+        self.overridden: Counter[tuple[str, str]] = Counter()
+        """Model and parameter -> calls that asked for another value than the forced one."""
+        self.num_unattributed = 0
+        """Calls to an address of no rollout."""
 
     async def before(self, call: "Call") -> None:
         """May wait, or refuse.
@@ -46,18 +55,38 @@ class Controls:
                 the rollout is.
         """
         model = call.exchange.model
+        self.num_unattributed += not call.origin.rollout_id
         backend = self._backends().of(model)[0]  # replicas agree
         self._prices[model] = backend.price
         if backend.forced:
             rollout_id = call.origin.rollout_id
-            force(call.exchange, backend.forced, await self._mode(rollout_id))
+            mode = await self._mode(rollout_id)
+            asked = force(call.exchange, backend.forced, mode)
             call.record.request = call.exchange.request
+            if asked:
+                call.record.overridden = list(asked)
+                self._tell(model, asked, call.exchange)
         await self.gate.enter(model)
         try:
             self._budgets.admit(call.origin.attempt_id)
         except RefusedError:
             self.gate.leave(model)
             raise
+
+    def _tell(self, model: str, asked: Mapping[str, Any], exchange: Exchange) -> None:
+        for name, wish in asked.items():
+            self.overridden[model, name] += 1
+            if self.overridden[model, name] == 1:
+                given = bytes(exchange.fields.get(name, b"the server's default")).decode()
+                logger.warning(
+                    "agents ask model %r for %s=%r and get %s, as its forced_parameters say: an "
+                    "algorithm must know how the answers that it learns from were drawn. This is "
+                    "told once; the calls are counted, and their spans name the parameter",
+                    model,
+                    name,
+                    wish,
+                    given,
+                )
 
     async def _mode(self, rollout_id: str) -> str | None:
         try:

@@ -2,8 +2,16 @@
 
 import json
 from collections.abc import Mapping
+from typing import Literal
 
 import msgspec
+
+ErrorKind = Literal["infrastructure", "request"]
+"""Whose fault the failure of a call is: of servers or the network, or of the request or its
+sender. An algorithm must not take the first for a bad answer of the model."""
+
+OURS = (401, 403, 408, 429)
+"""Of a backend below 500 that say nothing about the request: the key is the gateway's."""
 
 NO_RETRY: Mapping[str, str] = {"x-should-retry": "false"}
 """Of an answer that will be the same again; the official clients try many statuses again."""
@@ -18,6 +26,7 @@ class RefusedError(Exception):
         code: OpenAI's code for it, where it has one.
         backend_body: What the backend said, when it was the backend that refused.
         headers: Of the answer, beside its content type.
+        kind: Whose fault it is; None goes by the status.
     """
 
     def __init__(
@@ -28,6 +37,7 @@ class RefusedError(Exception):
         *,
         backend_body: bytes = b"",
         headers: Mapping[str, str] | None = None,
+        kind: ErrorKind | None = None,
     ) -> None:
         super().__init__(message)
         self.backend_body = backend_body
@@ -35,12 +45,18 @@ class RefusedError(Exception):
         self.status = status
         self.message = message
         self.code = code
+        self.kind: ErrorKind = kind or ("infrastructure" if status >= 500 else "request")
 
     def body(self) -> bytes:
         """The JSON body: the backend's own, or one in the shape of OpenAI's."""
         if is_json_object(self.backend_body):
             return self.backend_body
         return error_body(self.status, self.message, self.code)
+
+
+def kind_of_status(status: int) -> ErrorKind:
+    """Whose fault it is that a backend answers with this status."""
+    return "infrastructure" if status >= 500 or status in OURS else "request"
 
 
 class ClientGoneError(Exception):

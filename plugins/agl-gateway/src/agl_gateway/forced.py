@@ -4,6 +4,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any, get_args
 
+import msgspec
 from msgspec import Raw
 
 from agl.errors import ConfigError
@@ -21,15 +22,41 @@ ForcedParameters = Mapping[str, Mapping[str, Any]]
 """Mode, or ``all``, -> field of the request -> its value."""
 
 
-def force(exchange: Exchange, parameters: ForcedParameters, mode: str | None) -> None:
-    """Set the fields of a call that are forced in this mode; the record has them too."""
+NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "top_k": (0, -1),
+    "repetition_penalty": (1,),
+    "length_penalty": (1,),
+    "typical_p": (1,),
+    "best_of": (1,),
+}
+"""Values by which an agent asks for nothing; of the others: null, 0, false and what is empty."""
+
+
+def force(exchange: Exchange, parameters: ForcedParameters, mode: str | None) -> dict[str, Any]:
+    """Set the fields of a call that are forced in this mode; the record has them too.
+
+    Returns:
+        What the agent had asked for instead, by field.
+    """
+    fields = exchange.fields
     values = {**parameters.get(ALL, {}), **parameters.get(mode or ALL, {})}
-    if "max_tokens" in values:
+    if "max_tokens" in values and "max_completion_tokens" in fields:
         # Two names of one limit; servers refuse both at once.
-        exchange.fields.pop("max_completion_tokens", None)
+        fields["max_tokens"] = fields.pop("max_completion_tokens")
+    asked: dict[str, Any] = {}
     for name, value in values.items():
-        exchange.fields[name] = Raw(dumps(value))
-    exchange.request = dumps(exchange.fields)
+        if name in fields:
+            wish = msgspec.json.decode(fields.pop(name))
+            if wish is not None and wish != value and (value is not None or _changes(name, wish)):
+                asked[name] = wish
+        if value is not None:
+            fields[name] = Raw(dumps(value))
+    exchange.request = dumps(fields)
+    return asked
+
+
+def _changes(name: str, wish: Any) -> bool:
+    return wish not in NEUTRAL[name] if name in NEUTRAL else bool(wish)
 
 
 class Modes:

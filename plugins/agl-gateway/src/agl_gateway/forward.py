@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
 from agl_gateway.answers import assemble
 from agl_gateway.dialect import Exchange
-from agl_gateway.errors import RefusedError, shorten
+from agl_gateway.errors import ErrorKind, RefusedError, kind_of_status, shorten
 from agl_gateway.records import CallRecord
 from agl_gateway.upstream import Answer, BrokenOffError
 from agl_gateway.wire import JSON, Headers, Reply
@@ -16,8 +17,13 @@ PASSED_HEADERS = ("retry-after", "x-request-id")
 _DONE = re.compile(rb"(?:^|\n)data: ?\[DONE\]")
 _DONE_LENGTH = 14
 
-End = Callable[[str | None], None]
-"""The call is over, with this error if there was one."""
+
+class End(Protocol):
+    """Called when a call is over."""
+
+    def __call__(self, error: str | None, kind: ErrorKind = "infrastructure", /) -> None:
+        """With this error if there was one, and whose fault it was."""
+        ...
 
 
 async def relay(
@@ -47,7 +53,7 @@ async def relay(
         raise RefusedError(502, f"the backend broke off its answer: {error}") from None
     if answer.status != 200:
         message = f"the backend answered {answer.status}: {shorten(body)}"
-        end(message)
+        end(message, kind_of_status(answer.status))
         refused = RefusedError(answer.status, message, backend_body=body)
         await reply.whole(answer.status, error_body(refused), _headers(answer.headers))
         return

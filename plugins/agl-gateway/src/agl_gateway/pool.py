@@ -6,9 +6,10 @@ For backends on plain ``http://``; TLS, proxies and redirects are left to aiohtt
 import asyncio
 import contextlib
 import functools
+import select
 import time
 from collections.abc import AsyncIterator, Mapping
-from typing import cast
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import httptools
@@ -67,7 +68,7 @@ class Pool:
         oldest = time.monotonic() - IDLE_SECONDS
         while idle:
             connection = idle.pop()
-            if connection.idle_since > oldest and connection.is_open:
+            if connection.idle_since > oldest and connection.is_quiet:
                 return connection
             connection.abort()
         return None
@@ -117,6 +118,15 @@ class Connection(asyncio.Protocol):
     def is_open(self) -> bool:
         """Whether it can carry a call, as far as is known."""
         return not self._transport.is_closing()
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether it is open, and nothing has come that the event loop has not read yet.
+
+        What comes unasked must not be taken for the next answer, and a connection that the server
+        has closed can be read, too.
+        """
+        return self.is_open and not _can_be_read(self._transport.get_extra_info("socket"))
 
     async def send(self, request: bytes) -> "Connection":
         """Send a request, and return when the answer's status and headers are there."""
@@ -235,6 +245,14 @@ class Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         self._is_complete = self._has_headers
         self._stays_open = self._is_complete and self._parser.should_keep_alive()
+
+
+def _can_be_read(sock: Any) -> bool:
+    if not hasattr(select, "poll"):  # Windows
+        return False
+    poll = select.poll()
+    poll.register(sock.fileno(), select.POLLIN)
+    return bool(poll.poll(0))
 
 
 @functools.lru_cache(1024)

@@ -5,6 +5,8 @@ import hashlib
 import logging
 import secrets
 import socket
+import time
+import weakref
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -16,6 +18,7 @@ from agl.types import LLM, ProxyLLM
 from agl_gateway.backends import Backends
 from agl_gateway.budget import Budget, Budgets
 from agl_gateway.dialect import EXTENSIONS
+from agl_gateway.models import Models
 
 if TYPE_CHECKING:
     from agl.store.base import LightningStore
@@ -52,13 +55,16 @@ class LLMProxy(Gateway):
     address of each attempt, which opens that attempt only; the proxy's own key opens every address.
 
     Records are written in the background, in batches, a tenth of a second later at most, so an
-    answer never waits for the store. Before a runner reports the final status of an attempt it asks
-    the proxy to end it: calls in flight are broken off, and everything is stored. Who makes
-    attempts by hand calls ``await llm_proxy.flush()`` before reading spans. The store takes spans
-    of ended attempts too; what is lost are the last moments of a proxy that is killed.
+    answer never waits for the store; where it falls 48 MiB behind, new calls wait. Before a runner
+    reports the final status of an attempt it asks the proxy to end it: calls in flight are broken
+    off, and everything is stored. Who makes attempts by hand calls ``await llm_proxy.flush()``
+    before reading spans. The store takes spans of ended attempts too; what is lost are the last
+    moments of a proxy that is killed, and so the attempts that ran then fail: the runner finds no
+    proxy, or one that has not served for as long.
 
     Args:
-        port: Where to listen; None or 0 takes a free port at ``start``.
+        port: Where to listen; None or 0 takes a free port, at the first ``as_resource`` or at
+            ``start``.
         model_list: Models and their backends in LiteLLM's form: ``model_name``, and
             ``litellm_params`` with ``model`` (a prefix ``hosted_vllm/`` or ``openai/`` is
             dropped), ``api_base`` and optionally ``api_key``. Entries of one name are replicas; an
@@ -144,6 +150,7 @@ class LLMProxy(Gateway):
             )
         self.host = host or "127.0.0.1"
         self.port = port or 0
+        self._kept_port: socket.socket | None = None
         self.num_retries = num_retries
         self.callbacks = tuple(callbacks)
         self.max_body_bytes = max_body_bytes
@@ -163,7 +170,9 @@ class LLMProxy(Gateway):
         self._controls: Controls | None = None
         self._app: GatewayApp | None = None
         self._server: ServerThread | None = None
-        self._backends = Backends([])
+        self._serving_since: float | None = None
+        """``time.monotonic()`` since when no call was lost, stops in between included."""
+        self._models = Models(self._replay.add_models if self._replay else lambda given: given)
         self.update_model_list(model_list or [])
 
     def get_store(self) -> "LightningStore | None":
@@ -173,18 +182,38 @@ class LLMProxy(Gateway):
         self._store = store
 
     def update_model_list(self, model_list: list[ModelConfig]) -> None:
-        """Replace the served models; holds for the next request, and for the next try of a call.
+        """Replace the user's list of served models; what ``add_model`` added stays.
 
-        Requests in flight keep their backend, and end in peace.
+        Holds for the next request, and for the next try of a call. Requests in flight keep their
+        backend, and end in peace.
 
         Raises:
-            ConfigError: The list is wrong; the old one stays.
+            ConfigError: The list is wrong, or names an added model; the old one stays.
         """
-        if self._replay is not None:
-            model_list = self._replay.add_models(model_list)
-        self._backends = Backends(model_list, self._backends)
-        if self._app is not None:
-            self._app.backends = self._backends
+        self._models.replace(model_list)
+        self._show_models()
+
+    def add_model(self, entry: ModelConfig) -> None:
+        """Serve one model more, beside the user's list; holds for the next request.
+
+        Raises:
+            ConfigError: The entry is wrong, or a model of this name is served already.
+        """
+        self._models.add(entry)
+        self._show_models()
+
+    def remove_model(self, model_name: str) -> None:
+        """Serve an added model no more; calls in flight end in peace. Without one, do nothing."""
+        self._models.remove(model_name)
+        self._show_models()
+
+    def check_free(self, model_name: str) -> None:
+        """Refuse a name that ``add_model`` would refuse.
+
+        Raises:
+            ConfigError: A model of this name is served already.
+        """
+        self._models.check_free(model_name)
 
     async def start(self) -> None:
         """Serve; returns when requests are taken. While it runs this does nothing.
@@ -208,8 +237,10 @@ class LLMProxy(Gateway):
             self.api_key,
             self._attempt_secret,
             self.max_body_bytes,
+            self._serving_since or time.monotonic(),
         )
         sock = bind(self.host, self.port)
+        self._let_go_of_port()
         try:
             controls = self._control(app)
         except ConfigError:
@@ -218,14 +249,20 @@ class LLMProxy(Gateway):
         server = ServerThread(app, sock=sock)
         self.port = await asyncio.to_thread(server.start)
         self._app, self._server, self._controls = app, server, controls
+        self._serving_since = app.serving_since
         logger.info("LLM proxy on %s", self._url())
 
     async def stop(self) -> None:
         """Let calls in flight finish for a few seconds, write what is pending, and end."""
         server, self._server = self._server, None
+        app, self._app = self._app, None
         if server is not None:
             await asyncio.to_thread(server.stop)
-        self._app = None
+        if overridden := self.overridden:
+            counts = ", ".join(f"{name} of {m!r} {n}x" for (m, name), n in overridden.items())
+            logger.info("agents asked in vain for parameters that are forced: %s", counts)
+        if app is not None and app.recorder.num_pending:
+            self._serving_since = None
 
     async def restart(self) -> None:
         """Stop if running, then start on the same port."""
@@ -271,6 +308,18 @@ class LLMProxy(Gateway):
     def spent_budget(self) -> str | None:
         return self._budgets.spent
 
+    @property
+    def overridden(self) -> dict[tuple[str, str], int]:
+        """Model and parameter -> calls in which an agent asked for another than the forced value.
+
+        Since the last start.
+        """
+        return {} if self._controls is None else dict(self._controls.overridden)
+
+    @property
+    def num_unattributed(self) -> int:
+        return 0 if self._controls is None else self._controls.num_unattributed
+
     async def replay_stopped(self) -> str:
         """Return when a replay has stopped because a request differs; what the difference is."""
         if self._replay is None:
@@ -295,17 +344,18 @@ class LLMProxy(Gateway):
         Args:
             rollout_id: With ``attempt_id``: bind the address to one attempt.
             attempt_id: See ``rollout_id``.
-            model: Which served model; None takes the only one.
+            model: Which served model; None takes the only one of the model list, and where that is
+                empty the only added one.
             sampling_parameters: Stored in the resource for the agent to use.
 
         Raises:
-            ConfigError: No port yet, an unknown model, several models and none named, or one id.
+            ConfigError: An unknown model, several models and none named, or one id.
         """
         if not self.port:
-            raise ConfigError("LLMProxy has no port before it runs; await start() first")
+            self._keep_port()
         names = self._backends.names
-        if model is None and len(names) == 1:
-            model = names[0]
+        if model is None:
+            model = self._models.default()
         if model is None or model not in names:
             asked = "no model was named" if model is None else f"model {model!r} is not served"
             raise ConfigError(
@@ -321,6 +371,14 @@ class LLMProxy(Gateway):
         if rollout_id is None and attempt_id is None:
             return resource
         return resource.of_attempt(rollout_id, attempt_id)
+
+    @property
+    def _backends(self) -> Backends:
+        return self._models.backends
+
+    def _show_models(self) -> None:
+        if self._app is not None:
+            self._app.backends = self._models.backends
 
     def _present_store(self) -> "LightningStore":
         assert self._store is not None  # start() has seen to that
@@ -360,6 +418,17 @@ class LLMProxy(Gateway):
         assert self._app is not None
         future = asyncio.run_coroutine_threadsafe(work, self._app.recorder.loop)
         return await asyncio.wrap_future(future)
+
+    def _keep_port(self) -> None:
+        """Choose the port now, and let nobody else have it before ``start``."""
+        sock = self._kept_port = bind(self.host, 0, listen=False)
+        self.port = sock.getsockname()[1]
+        weakref.finalize(self, sock.close)
+
+    def _let_go_of_port(self) -> None:
+        if self._kept_port is not None:
+            self._kept_port.close()
+            self._kept_port = None
 
     def _url(self) -> str:
         host = _own_address() if self.host in ("0.0.0.0", "::", "") else self.host

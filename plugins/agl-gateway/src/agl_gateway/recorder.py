@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from agl.errors import StoreError, StoreUnavailableError
@@ -14,6 +15,8 @@ logger = logging.getLogger("agl.gateway")
 GATHER_SECONDS = 0.1
 """So long records gather, unless somebody waits for them."""
 MAX_BATCH = 256
+MAX_PENDING_BYTES = 48 * 2**20
+"""Of what was said in calls that the store does not have yet; then further calls wait for it."""
 PACKED_AT_ONCE = 8
 """Then calls get their turn: about a millisecond of work."""
 RETRY_SECONDS = (0.1, 0.5, 1.0, 2.0, 5.0)
@@ -40,6 +43,10 @@ class Recorder:
         self._is_gathering = False
         self._taken = 0
         self._settled = 0
+        self._lost: Counter[str] = Counter()
+        self._pending_bytes = 0
+        self._room = asyncio.Event()
+        self._room.set()
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._task = asyncio.create_task(self._run(), name="agl-gateway-recorder")
 
@@ -52,9 +59,29 @@ class Recorder:
         """Write this record soon."""
         self._pending.append(record)
         self._taken += 1
+        self._count(record.size)
         if not self._is_gathering:
             self._is_gathering = True
             self.loop.call_later(GATHER_SECONDS, self._wake.set)
+
+    async def room(self) -> None:
+        """Return when the store is not too far behind.
+
+        Calls come no faster than their records are stored: memory would end before that.
+        """
+        if not self._room.is_set():
+            await self._room.wait()
+
+    def _count(self, size: int) -> None:
+        self._pending_bytes += size
+        if self._pending_bytes > MAX_PENDING_BYTES:
+            self._room.clear()
+        else:
+            self._room.set()
+
+    def take_lost(self, attempt_id: str) -> int:
+        """How many records of an attempt will never be stored; forgotten by asking."""
+        return self._lost.pop(attempt_id, 0)
 
     async def flush(self) -> None:
         """Return when every record added so far is stored (or was refused by the store)."""
@@ -87,10 +114,12 @@ class Recorder:
             while self._pending:
                 batch = self._pending[:MAX_BATCH]
                 del self._pending[:MAX_BATCH]
+                size = sum(record.size for record in batch)
                 try:
                     await self._write(await _pack(batch))
                 finally:
                     self._settle(len(batch))
+                    self._count(-size)
 
     async def _write(self, spans: Sequence[PackedSpan]) -> None:
         failures = 0
@@ -109,9 +138,11 @@ class Recorder:
                         await self._write([span])
                 else:
                     _log_refused(spans[0], error)
+                    self._lost[spans[0].attempt_id] += 1
                 return
             except Exception:
                 logger.exception("%d model calls could not be recorded", len(spans))
+                self._lost.update(span.attempt_id for span in spans)
                 return
             else:
                 return

@@ -14,6 +14,7 @@ from agl.semconv import MODEL_CALL_SPAN, ModelCallAttributes as Key
 from agl.store.packed import PackedSpan
 from agl_gateway.answers import assemble
 from agl_gateway.dialect import dumps
+from agl_gateway.errors import ErrorKind
 
 SAMPLING = (
     "temperature",
@@ -52,14 +53,17 @@ class CallRecord:
     """
 
     __slots__ = (
+        "_size",
         "_started",
         "answer",
         "chunks",
         "end_time",
         "error",
+        "error_kind",
         "first_token_time",
         "operation",
         "origin",
+        "overridden",
         "provider",
         "request",
         "start_time",
@@ -82,18 +86,36 @@ class CallRecord:
         """Of a stream: what came of it."""
         self.status_code: int | None = None
         """What the agent got."""
+        self._size: int | None = None
         self.error: str | None = None
+        self.error_kind: ErrorKind | None = None
+        self.overridden: list[str] | None = None
+        """Parameters for which the agent asked in vain."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of what was said, once the call has ended."""
+        if self._size is None:
+            answer = self.chunks or (self.answer or b"",)
+            self._size = len(self.request) + sum(map(len, answer))
+        return self._size
 
     def now(self) -> float:
         """The time, on a clock that began with this call and that nobody sets meanwhile."""
         return self.start_time + time.perf_counter() - self._started
 
-    def end(self, error: str | None) -> bool:
-        """The call is over; False when it was already."""
+    def end(self, error: str | None, kind: ErrorKind = "infrastructure") -> bool:
+        """The call is over; False when it was already.
+
+        Args:
+            error: Why there is no whole answer, if there is none.
+            kind: Whose fault that is.
+        """
         if self.end_time is not None:
             return False
         self.end_time = self.now()
-        self.error = error
+        if error is not None:
+            self.error, self.error_kind = error, kind
         return True
 
     def usage(self) -> tuple[int, int]:
@@ -182,14 +204,17 @@ class CallRecord:
             attributes[Key.TIME_TO_FIRST_TOKEN.value] = self.first_token_time - self.start_time
         if answer is not None:
             attributes |= _answer_attributes(answer)
+        attributes[Key.OVERRIDDEN.value] = self.overridden
         attributes[Key.ERROR.value] = self.error
+        attributes[Key.ERROR_KIND.value] = self.error_kind
         return {key: value for key, value in attributes.items() if value is not None}
 
     def _answer(self) -> "_Answer | None":
         if self.chunks is not None:
             stream = assemble(self.chunks)
             self.chunks = None
-            self.error = self.error or stream.problem()
+            if self.error is None and (problem := stream.problem()) is not None:
+                self.error, self.error_kind = problem, "infrastructure"
             completion = stream.completion()
             self.answer = None if completion is None else dumps(completion)
         if self.answer is None:
@@ -285,8 +310,7 @@ def _answer_attributes(answer: _Answer) -> dict[str, Any]:
     choices = answer.choices
     if not choices:
         return attributes
-    # The plain keys are those of the first choice, since a call trains on one sequence; with n > 1
-    # the others have keys of their own.
+    # The plain keys are those of the first choice; with n > 1 the others have keys of their own.
     first = choices[0]
     usage = answer.usage or _Usage()
     cached, reasoned = usage.prompt_tokens_details, usage.completion_tokens_details
@@ -301,15 +325,16 @@ def _answer_attributes(answer: _Answer) -> dict[str, Any]:
         Key.CACHED_INPUT_TOKENS.value: cached and cached.cached_tokens,
         Key.REASONING_TOKENS.value: reasoned and reasoned.reasoning_tokens,
         Key.PROMPT_TOKEN_IDS.value: prompt_ids or None,
-        Key.RESPONSE_TOKEN_IDS.value: first.token_ids or None,
+        Key.RESPONSE_TOKEN_IDS.value: first.token_ids,
         Key.RESPONSE_LOGPROBS.value: (first.logprobs and first.logprobs.values()) or None,
         Key.MODEL_VERSION.value: _version(first, answer),
     }
     for index, choice in enumerate(choices[1:], 1):
         prefix = f"{Key.CHOICE.value}.{index}"
-        attributes[f"{prefix}.token_ids"] = choice.token_ids or None
+        attributes[f"{prefix}.token_ids"] = choice.token_ids
         logprobs = choice.logprobs and choice.logprobs.values()
         attributes[f"{prefix}.logprobs"] = logprobs or None
+        attributes[f"{prefix}.model_version"] = _version(choice, answer)
     return attributes
 
 

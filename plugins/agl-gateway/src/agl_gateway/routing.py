@@ -1,5 +1,6 @@
 """What happens when a replica gives no answer: others are tried, and then all of them again."""
 
+import asyncio
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from email.utils import parsedate_to_datetime
@@ -103,6 +104,14 @@ def deadline_of(headers: Iterable[tuple[bytes, bytes]], start_time: float) -> fl
             except ValueError:  # "None": for ever
                 return None
     return None
+
+
+async def rest(seconds: float) -> None:
+    """Wait for at least so long; the event loop's own timers may be early by what it was busy."""
+    until, left = time.monotonic() + seconds, seconds
+    while left > 0:
+        await asyncio.sleep(left)
+        left = until - time.monotonic()
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:

@@ -1,6 +1,5 @@
 """The gateway's own side of a call: a pool of connections to the backends."""
 
-import asyncio
 import functools
 import io
 from collections.abc import AsyncIterator, Mapping
@@ -14,7 +13,7 @@ from agl_gateway.backends import Backend
 from agl_gateway.dialect import Exchange
 from agl_gateway.errors import RefusedError
 from agl_gateway.pool import Connection, Pool
-from agl_gateway.routing import Tries, retry_after
+from agl_gateway.routing import Tries, rest, retry_after
 
 CONNECT_SECONDS = 10.0
 CHAT = "chat/completions"
@@ -174,7 +173,7 @@ class Upstream:
                 if wait is None:
                     return answer
                 answer.close()
-            await asyncio.sleep(wait)
+            await rest(wait)
 
     async def _ask_provider(self, backend: Backend, exchange: Exchange, path: str) -> Answer:
         try:

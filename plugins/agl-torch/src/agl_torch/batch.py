@@ -1,6 +1,7 @@
 """From training rows to tensors: padded forward passes that give log-probabilities per token."""
 
-from collections.abc import Iterator, Sequence
+import contextlib
+from collections.abc import Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -9,6 +10,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from agl.types import TrainingRow
+
+
+ENTROPY_TOKENS = 1024
+"""So many tokens at once where the entropy carries no gradient."""
 
 
 class TokenScores(NamedTuple):
@@ -24,20 +29,33 @@ def sampled_positions(row: "TrainingRow") -> list[int]:
 
 
 def score_rows(
-    model: Any, rows: Sequence["TrainingRow"], temperature: float = 1.0, pad_token_id: int = 0
+    model: Any,
+    rows: Sequence["TrainingRow"],
+    temperature: float = 1.0,
+    pad_token_id: int = 0,
+    *,
+    entropy_gradient: bool = True,
 ) -> TokenScores:
     """Run the model over rows, padded on the right, and score the tokens it sampled.
+
+    Logits are made for the sampled tokens alone: with a large vocabulary they are what fills the
+    memory, and most tokens of an agent's rows were given to it.
 
     Args:
         model: A causal model of ``transformers``.
         rows: At least one; each with a given token before its first sampled one.
         temperature: At which the tokens were sampled.
         pad_token_id: Any valid id; padding changes no score.
+        entropy_gradient: Whether the entropy carries one; without it, it costs no memory.
 
     Returns:
-        Log-probability of each sampled token and entropy of the distribution that it was drawn
-        from, in order; both carry the gradient.
+        Log-probability of each sampled token, with gradient, and entropy of the distribution that
+        it was drawn from, in order.
+
+    Raises:
+        ValueError: A token id is not in the model's vocabulary.
     """
+    _check_ids(rows, model.get_input_embeddings().weight.shape[0])
     width = max(len(row.token_ids) for row in rows)
     device = model.device
     input_D_T = torch.tensor(
@@ -51,14 +69,56 @@ def score_rows(
     where = [(d, t) for d, row in enumerate(rows) for t in sampled_positions(row)]
     row_N = torch.tensor([d for d, _ in where], device=device)
     position_N = torch.tensor([t for _, t in where], device=device)
-    logits_D_T_V = model(input_ids=input_D_T, attention_mask=mask_D_T, use_cache=False).logits
     # The logits at t - 1 are those that token t was drawn from.
-    logits_N_V = logits_D_T_V[row_N, position_N - 1].float() / temperature
+    with _head_sees_only(model, row_N, position_N - 1):
+        output = model(input_ids=input_D_T, attention_mask=mask_D_T, use_cache=False)
+    logits_N_V = output.logits[0].float()
+    if temperature != 1.0:
+        logits_N_V = logits_N_V / temperature
     logprobs_N_V = torch.log_softmax(logits_N_V, dim=-1)
+    del output, logits_N_V
     target_N = input_D_T[row_N, position_N]
     logprobs_N = logprobs_N_V.gather(1, target_N[:, None])[:, 0]
-    entropy_N = -(logprobs_N_V.exp() * logprobs_N_V).sum(-1)
-    return TokenScores(logprobs_N, entropy_N)
+    if entropy_gradient:
+        return TokenScores(logprobs_N, _entropy(logprobs_N_V))
+    with torch.no_grad():
+        parts = [_entropy(part) for part in logprobs_N_V.split(ENTROPY_TOKENS)]
+    return TokenScores(logprobs_N, torch.cat(parts))
+
+
+def _entropy(logprobs_N_V: "Tensor") -> "Tensor":
+    return -(logprobs_N_V.exp() * logprobs_N_V).sum(-1)
+
+
+@contextlib.contextmanager
+def _head_sees_only(model: Any, row_N: "Tensor", position_N: "Tensor") -> Generator[None]:
+    """A block in which the output layer gets the hidden states at these N places, as ``(1, N, H)``.
+
+    ``logits_to_keep`` of transformers takes the same places of every row, and rows sampled at
+    different ones. What a model does to its logits after this layer (a soft cap, a scale) it does
+    all the same.
+    """
+
+    def gathered(layer: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        hidden_D_T_H, *others = arguments
+        return (hidden_D_T_H[row_N, position_N][None], *others)
+
+    hook = model.get_output_embeddings().register_forward_pre_hook(gathered)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def _check_ids(rows: Sequence["TrainingRow"], vocabulary: int) -> None:
+    """On a GPU an id beyond the vocabulary ends the process; such rows are excluded before."""
+    for row in rows:
+        if not 0 <= min(row.token_ids) <= max(row.token_ids) < vocabulary:
+            raise ValueError(
+                f"rollout {row.rollout_id!r}: its row has token ids from {min(row.token_ids)} to "
+                f"{max(row.token_ids)}, and the model's vocabulary has {vocabulary}; was it "
+                "sampled from another model?"
+            )
 
 
 def chunks_by_tokens(

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
+from agl_torch.models import computing_in
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -99,9 +101,11 @@ class Sampler:
         model: A causal model of ``transformers``, in evaluation mode while it is used here.
         tokenizer: Its tokenizer.
         seed: Of the draws of requests without a seed.
+        dtype: In which the model computes; None is that of its weights.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, seed: int = 0) -> None:
+    def __init__(self, model: Any, tokenizer: Any, seed: int = 0, dtype: str | None = None) -> None:
+        self._dtype = dtype
         self.model = model
         self.tokenizer = tokenizer
         self.random = random.Random(seed)
@@ -132,14 +136,15 @@ class Sampler:
         cache = DynamicCache(config=self.model.config)
         rows = list(range(len(requests)))
         while rows:
-            output = self.model(
-                input_ids=input_B_T,
-                attention_mask=mask_B_T,
-                position_ids=position_B_T,
-                past_key_values=cache,
-                use_cache=True,
-                logits_to_keep=1,
-            )
+            with computing_in(self._dtype or "float32", device):
+                output = self.model(
+                    input_ids=input_B_T,
+                    attention_mask=mask_B_T,
+                    position_ids=position_B_T,
+                    past_key_values=cache,
+                    use_cache=True,
+                    logits_to_keep=1,
+                )
             logprobs_B_V, draw_B_V = sampling_distribution(
                 output.logits[:, -1], temperature_B, top_p_B
             )

@@ -6,8 +6,12 @@ is in ``loss``; here is the loop around it.
 
 Metrics, one JSON object per line of ``metrics.jsonl``; training steps have:
 
-- ``step``; ``reward/mean``, ``reward/std`` over rollouts with a reward (failed ones have none)
-- ``rollouts/succeeded``, ``rollouts/failed``; ``rows``: token sequences that were trained
+- ``step``; ``generation``: in which start of the run, from 1
+- ``reward/mean``, ``reward/std`` over rollouts with a reward (failed ones have none)
+- ``rollouts/succeeded``, ``rollouts/failed``; ``rollouts/infrastructure``: those that succeeded
+  although servers or the network failed a model call; ``rows``: token sequences that were trained
+- ``calls/truncated``, ``calls/broken_tool_call``: of those in rows, answers that the limit of
+  tokens cut off, and answers that call a tool with arguments that are no JSON
 - ``calls/total``, ``calls/trained``, ``calls/excluded/<reason>``: total is the sum of the others
 - ``loss/total``, ``loss/policy``, ``entropy``, ``kl``, ``clip_fraction``, ``grad_norm``,
   ``gradient_steps``: see ``loss`` and ``learner``
@@ -17,8 +21,8 @@ Metrics, one JSON object per line of ``metrics.jsonl``; training steps have:
   that sampled were behind the ones that were then changed
 - ``time/step``, ``time/rollouts``, ``time/update``: seconds
 
-Evaluations have ``step``, and ``reward``, ``rollouts``, ``calls`` and ``time/rollouts`` of theirs
-under ``val/``.
+Evaluations have ``step``, ``generation``, and ``reward``, ``rollouts``, ``calls`` and
+``time/rollouts`` of theirs under ``val/``.
 """
 
 import asyncio
@@ -27,14 +31,18 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agl.algorithm import Algorithm
+from agl.algorithm import Algorithm, InfrastructureFailures, check_infrastructure_failures
+from agl.checks import absolute, check_name, check_numbers
+from agl.config import check_credit
 from agl.errors import AlgorithmError, ConfigError
+from agl.generations import cancel_dead_starts
 from agl.ledger import save_ledger
 from agl.types import Dataset, RolloutConfig
 
 if TYPE_CHECKING:
     from agl.collect import Collected
     from agl.report import Report
+    from agl.store.base import LightningStore
     from agl_torch.session import Session
 
 logger = logging.getLogger("agl.torch")
@@ -68,6 +76,9 @@ class GRPO(Algorithm):
         weight_decay: Of AdamW.
         clip_low: Ratios of probabilities count down to ``1 - clip_low``.
         clip_high: Ratios count up to ``1 + clip_high``.
+        ratio_cap: Ratios of tokens with negative advantage, which neither of the two holds, count
+            up to this (truncated importance weights, arXiv:1802.01561); with None only a
+            ratio above e^20 is cut, to e^20, so that it stays a number.
         normalise_std: Divide advantages by the standard deviation of the group's rewards.
         credit: The credit rule, which says which call gets how much of which reward: its name, or
             a dict of ``type`` and options. None leaves it to the adapter, whose default is
@@ -85,19 +96,29 @@ class GRPO(Algorithm):
         eval_temperature: Of evaluations; 0 takes the most probable token.
         eval_copies: How often each validation task runs.
         target_reward: End when the mean rewards of three steps in a row have reached it.
-        max_idle_steps: Fail after so many steps in a row in which nothing could be trained; end
+        max_idle_steps: Fail after so many steps in a row in which nothing could be trained, and
+            after the last step if none trained anything and that one had nothing to train; end
             well when the rewards of every group have become equal after something was learned.
         run_dir: Folder for ``metrics.jsonl``, ``summary.json`` and ``checkpoints``; None makes one
             under ``agl-runs`` named after the time.
         checkpoint_every: Save after so many steps; after the last step in any case.
-        resume_from: A checkpoint, or a run's folder (then its newest): weights, optimiser, random
-            states and step come from there.
+        resume_from: A checkpoint, or a run's folder (then the newest that is whole and that its
+            last start made or went on from): weights, optimiser, random states, step and the
+            rewards so far come from there. A run that ended before its first checkpoint begins at
+            step 0 again. Rollouts that the run left behind are cancelled. In the folder of the same
+            run, what came after the checkpoint counts no more: its metrics go, and its accounts are
+            marked as lost. A folder that a live process uses is refused. With another ``run_dir``
+            it is a run of its own.
         resource_name: Name of the resource that the agent gets.
         rollout_timeout_seconds: Limit of one attempt; None has no limit.
         unresponsive_seconds: A rollout whose runner is silent for longer is tried once more, by
             whichever runner is there; None waits for the limit above.
+        infrastructure_failures: What becomes of a rollout that succeeded although servers or the
+            network failed a model call of it: ``exclude`` it, ``drop_group`` (all rollouts of its
+            task), or ``keep`` it.
         device: For example ``cuda:0``; None takes a GPU if there is one.
-        dtype: In which a model is loaded from a folder or name.
+        dtype: In which the model computes, ``float32`` or ``bfloat16``. Weights and optimiser are
+            float32 in any case: steps of 1e-6 get lost in 16 bits.
         torch_threads: Threads of one torch operation; None leaves it to torch. For a tiny model 1
             is fastest.
         max_batch_size: Answers sampled at once.
@@ -122,6 +143,7 @@ class GRPO(Algorithm):
         weight_decay: float = 0.0,
         clip_low: float = 0.2,
         clip_high: float = 0.28,
+        ratio_cap: float | None = 3.0,
         normalise_std: bool = True,
         credit: str | dict[str, Any] | None = None,
         entropy_bonus: float = 0.0,
@@ -142,58 +164,83 @@ class GRPO(Algorithm):
         resource_name: str = "main_llm",
         rollout_timeout_seconds: float | None = 300.0,
         unresponsive_seconds: float | None = 60.0,
+        infrastructure_failures: InfrastructureFailures = "exclude",
         device: str | None = None,
         dtype: str = "float32",
         torch_threads: int | None = None,
         max_batch_size: int = 64,
         show_progress: bool = True,
     ) -> None:
-        at_least = {
-            "steps": (steps, 1),
-            "groups_per_step": (groups_per_step, 1),
-            "group_size": (group_size, 2),
-            "epochs": (epochs, 1),
-            "minibatch_rows": (minibatch_rows, 1),
-            "microbatch_tokens": (microbatch_tokens, 1),
-            "learning_rate": (learning_rate, 0),
-            "clip_low": (clip_low, 0),
-            "clip_high": (clip_high, 0),
-            "kl_coefficient": (kl_coefficient, 0),
-            "max_tokens": (max_tokens, 1),
-            "eval_every": (eval_every, 1),
-            "eval_temperature": (eval_temperature, 0),
-            "eval_copies": (eval_copies, 1),
-            "max_idle_steps": (max_idle_steps, 1),
-            "checkpoint_every": (checkpoint_every, 1),
-            "torch_threads": (torch_threads, 1),
-            "max_batch_size": (max_batch_size, 1),
-        }
-        for name, (value, least) in at_least.items():
-            if value is not None and value < least:
-                raise ConfigError(f"GRPO: {name} must be at least {least}; got {value!r}")
-        above_0 = {
-            "temperature": temperature,
-            "max_grad_norm": max_grad_norm,
-            "rollout_timeout_seconds": rollout_timeout_seconds,
-            "unresponsive_seconds": unresponsive_seconds,
-        }
-        for name, value in above_0.items():
-            if value is not None and value <= 0:
-                raise ConfigError(f"GRPO: {name} must be above 0; got {value!r}")
+        check_numbers(
+            "GRPO",
+            whole=True,
+            least=1,
+            steps=steps,
+            groups_per_step=groups_per_step,
+            epochs=epochs,
+            eval_copies=eval_copies,
+            max_idle_steps=max_idle_steps,
+            max_batch_size=max_batch_size,
+        )
+        check_numbers("GRPO", whole=True, least=2, group_size=group_size)
+        check_numbers(
+            "GRPO",
+            whole=True,
+            optional=True,
+            least=1,
+            minibatch_rows=minibatch_rows,
+            microbatch_tokens=microbatch_tokens,
+            max_tokens=max_tokens,
+            eval_every=eval_every,
+            checkpoint_every=checkpoint_every,
+            torch_threads=torch_threads,
+        )
+        check_numbers("GRPO", whole=True, optional=True, least=2, max_model_tokens=max_model_tokens)
+        check_numbers("GRPO", whole=True, seed=seed)
+        check_numbers(
+            "GRPO",
+            least=0,
+            learning_rate=learning_rate,
+            weight_decay=weight_decay,
+            clip_high=clip_high,
+            entropy_bonus=entropy_bonus,
+            kl_coefficient=kl_coefficient,
+            eval_temperature=eval_temperature,
+        )
+        check_numbers("GRPO", least=0, below=1, clip_low=clip_low)
+        check_numbers("GRPO", optional=True, least=1, ratio_cap=ratio_cap)
+        check_numbers("GRPO", optional=True, target_reward=target_reward)
+        check_numbers("GRPO", above=0, temperature=temperature, max_grad_norm=max_grad_norm)
+        check_numbers(
+            "GRPO",
+            above=0,
+            optional=True,
+            rollout_timeout_seconds=rollout_timeout_seconds,
+            unresponsive_seconds=unresponsive_seconds,
+        )
+        check_name("GRPO", resource_name=resource_name)
+        check_credit("GRPO", credit)
+        check_infrastructure_failures(infrastructure_failures, "GRPO")
+        self.infrastructure_failures: InfrastructureFailures = infrastructure_failures
+        if dtype not in ("float32", "bfloat16"):
+            raise ConfigError(
+                f"GRPO: dtype is {dtype!r}; expected 'float32' or 'bfloat16' (float16 would need "
+                "its losses scaled)"
+            )
         self.model, self.tokenizer = model, tokenizer
         self.steps, self.groups_per_step, self.group_size = steps, groups_per_step, group_size
         self.epochs, self.minibatch_rows = epochs, minibatch_rows
         self.microbatch_tokens = microbatch_tokens
         self.learning_rate, self.weight_decay = learning_rate, weight_decay
-        self.clip_low, self.clip_high = clip_low, clip_high
+        self.clip_low, self.clip_high, self.ratio_cap = clip_low, clip_high, ratio_cap
         self.normalise_std, self.entropy_bonus = normalise_std, entropy_bonus
         self.kl_coefficient, self.max_grad_norm = kl_coefficient, max_grad_norm
         self.temperature, self.max_tokens = temperature, max_tokens
         self.max_model_tokens, self.seed = max_model_tokens, seed
         self.eval_every, self.eval_temperature = eval_every, eval_temperature
         self.eval_copies, self.target_reward = eval_copies, target_reward
-        self.max_idle_steps, self.run_dir = max_idle_steps, run_dir
-        self.checkpoint_every, self.resume_from = checkpoint_every, resume_from
+        self.max_idle_steps, self.run_dir = max_idle_steps, absolute(run_dir)
+        self.checkpoint_every, self.resume_from = checkpoint_every, absolute(resume_from)
         self.resource_name = resource_name
         self.rollout_config = RolloutConfig(
             timeout_seconds=rollout_timeout_seconds,
@@ -209,6 +256,16 @@ class GRPO(Algorithm):
         """What ``summary.json`` holds, once ``run`` has ended."""
         self._session: Session | None = None
 
+    async def clear_leftovers(self, store: "LightningStore") -> None:
+        """Cancel what a killed part of the run left in the store, before runners claim it."""
+        if self.resume_from is None and self.run_dir is None:
+            return  # a folder of its own, which is made now
+        from agl_torch.origin import find_origin
+
+        # It refuses what run() would refuse, so that nothing is cancelled for a start that fails.
+        origin = find_origin(self)
+        await cancel_dead_starts(store, origin.folder, origin.home)
+
     async def run(
         self,
         train_dataset: Dataset[Any] | None = None,
@@ -218,8 +275,8 @@ class GRPO(Algorithm):
 
         Raises:
             ConfigError: No tasks, no gateway, or a model that cannot be loaded.
-            AlgorithmError: For ``max_idle_steps`` steps nothing could be trained; the message says
-                why.
+            AlgorithmError: For ``max_idle_steps`` steps, or in a shorter run, nothing could be
+                trained; the message says why.
             LedgerError: A model call stands in no bin or in several.
         """
         if train_dataset is None or len(train_dataset) == 0:
@@ -232,6 +289,7 @@ class GRPO(Algorithm):
             try:
                 done = session.steps_done
                 with Report("grpo", session.folder, self.steps, done, self.show_progress) as report:
+                    report.go_back(done, session.is_evaluated(done), session.branch)
                     await self._train(session, report, train_dataset, val_dataset)
             finally:
                 self._session = None
@@ -244,7 +302,8 @@ class GRPO(Algorithm):
         val_dataset: Dataset[Any] | None,
     ) -> None:
         start = time.perf_counter()
-        await self._evaluate_on(val_dataset, session.steps_done, session, report)
+        if not session.is_evaluated(session.steps_done):
+            await self._evaluate_on(val_dataset, session.steps_done, session, report)
         checkpoint: Path | None = None
         for step in range(session.steps_done + 1, self.steps + 1):
             tasks = [train_dataset[index] for index in session.tasks.take(self.groups_per_step)]
@@ -257,7 +316,7 @@ class GRPO(Algorithm):
             if last:
                 break
         self.summary = {
-            "steps": session.steps_done + len(session.rewards),
+            "steps": len(session.rewards),
             "seconds": time.perf_counter() - start,
             "rewards": session.rewards,
             "val_rewards": session.val_rewards,
@@ -286,7 +345,7 @@ class GRPO(Algorithm):
             self.eval_copies,
             "val",
             session.val_resources_id,
-            {"algorithm": "grpo", "version": session.server.version},
+            session.metadata(session.last_step),
         )
         for one in collected.ended:
             for row in one.rows:
@@ -295,9 +354,16 @@ class GRPO(Algorithm):
         return collected
 
     async def _keep(self, collected: "Collected", session: "Session", step: int) -> None:
-        rollouts = [one.rollout for one in collected.ended]
-        store = self.get_store()
-        await save_ledger(store, collected.ledger, rollouts, step=step, algorithm="grpo")
+        await save_ledger(
+            self.get_store(),
+            collected.ledger,
+            [one.rollout for one in collected.ended],
+            step=step,
+            algorithm="grpo",
+            run=session.generation.run,
+            generation=session.generation.number,
+            version=session.server.version,
+        )
         session.totals.add(collected)
 
     async def _evaluate_on(
@@ -310,7 +376,8 @@ class GRPO(Algorithm):
         collected = await self.evaluate(dataset)
         session.val_rewards.append((step, collected.mean_reward))
         metrics = {f"val/{name}": value for name, value in collected_metrics(collected).items()}
-        report.evaluation(step, {"step": step, **metrics})
+        start = session.generation.number
+        report.evaluation(step, {"step": step, "generation": start, **metrics})
 
     async def _step(self, step: int, tasks: list[Any], session: "Session") -> dict[str, Any]:
         from agl.accounts import collected_metrics, version_lag, weigh
@@ -322,25 +389,27 @@ class GRPO(Algorithm):
             self.group_size,
             "train",
             session.train_resources_id,
-            {"algorithm": "grpo", "step": step, "version": session.server.version},
+            session.metadata(step),
         )
         samples = [
             Sample(one.row, [advantage.value for advantage in one.advantages])
             for one in weigh(collected, self.normalise_std)
         ]
-        await self._keep(collected, session, step)
-        session.last_step = step
-        session.rewards.append(collected.mean_reward)
         learned: dict[str, float] = {}
         update_start = time.perf_counter()
         if samples:
             lag = version_lag([sample.row for sample in samples], session.server.version)
             learned = {**await asyncio.to_thread(session.update, samples), "version_lag": lag}
             self._check_gap(step, learned, session)
+        # Not before: rows of an update that failed must not be in the store as trained.
+        await self._keep(collected, session, step)
+        session.last_step = step
+        session.rewards.append(collected.mean_reward)
         end = time.perf_counter()
         self._check_idle(step, collected, bool(samples), session)
         return {
             "step": step,
+            "generation": session.generation.number,
             "version": session.server.version,
             **collected_metrics(collected),
             "rows": len(samples),
@@ -377,7 +446,9 @@ class GRPO(Algorithm):
         if has_learned and is_solved(collected):
             return
         why = why_nothing(collected)
-        if session.idle_steps >= self.max_idle_steps:
+        # Few rollouts may have equal rewards by chance; without any row something is wrong.
+        in_vain = not has_learned and "zero_advantage" not in collected.ledger.reasons()
+        if session.idle_steps >= self.max_idle_steps or (step == self.steps and in_vain):
             raise AlgorithmError(
                 f"GRPO: nothing could be trained in {session.idle_steps} steps in a row, up to "
                 f"step {step}. The last one: {why}"

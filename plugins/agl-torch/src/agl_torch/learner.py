@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from agl.errors import ConfigError
 from agl_torch.batch import chunks_by_tokens, score_rows
 from agl_torch.loss import policy_loss, row_weights
+from agl_torch.models import computing_in
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,6 +35,8 @@ class LearnerOptions:
     max_grad_norm: float
     weight_decay: float
     temperature: float
+    ratio_cap: float | None = 3.0
+    dtype: str = "float32"
 
 
 @dataclass
@@ -51,8 +55,9 @@ class Learner:
     """A model, its optimiser, and the frozen start if a divergence from it is penalised.
 
     Args:
-        model: Changed in place. Kept in evaluation mode, so that log-probabilities are those of
-            sampling: dropout, where a model has any, stays off.
+        model: Changed in place; its weights are float32, as small steps get lost in 16 bits. Kept
+            in evaluation mode, so that log-probabilities are those of sampling: dropout, where a
+            model has any, stays off.
         options: See ``LearnerOptions``.
         pad_token_id: Fills up short rows.
         seed: Of the order of minibatches.
@@ -67,6 +72,13 @@ class Learner:
         seed: int = 0,
         reference: Any = None,
     ) -> None:
+        narrow = {str(p.dtype) for p in model.parameters() if p.dtype != torch.float32}
+        if narrow:
+            raise ConfigError(
+                f"GRPO: weights in {', '.join(sorted(narrow))} cannot be trained: small steps get "
+                "lost in them. Give the model in float32 (model.float()); dtype='bfloat16' then "
+                "computes in 16 bits"
+            )
         self.model = model
         self.options = options
         self.random = random.Random(seed)
@@ -142,6 +154,7 @@ class Learner:
                 weights_N / share,
                 clip_low=self.options.clip_low,
                 clip_high=self.options.clip_high,
+                ratio_cap=self.options.ratio_cap,
                 entropy_N=scores.entropy_N,
                 entropy_bonus=self.options.entropy_bonus,
                 reference_logprobs_N=torch.cat(reference) if reference else None,
@@ -164,7 +177,14 @@ class Learner:
         return {**sums, "grad_norm": norm.item()}
 
     def _score(self, model: Any, rows: "list[TrainingRow]") -> Any:
-        return score_rows(model, rows, self.options.temperature, self._pad_token_id)
+        with computing_in(self.options.dtype, model.device):
+            return score_rows(
+                model,
+                rows,
+                self.options.temperature,
+                self._pad_token_id,
+                entropy_gradient=bool(self.options.entropy_bonus),
+            )
 
     def _chunks(self, samples: Sequence[Sample]) -> list[list[Sample]]:
         by_row = {id(sample.row): sample for sample in samples}

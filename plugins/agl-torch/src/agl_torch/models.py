@@ -1,6 +1,8 @@
 """From what a user gives as model and tokenizer to objects that are ready to train."""
 
+import contextlib
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +49,15 @@ def load_model(source: ModelSource, device: str | None, dtype: str) -> Any:
     except (RuntimeError, AssertionError) as error:
         raise ConfigError(f"GRPO: device {chosen!r} cannot be used: {error}") from error
     return model.requires_grad_(True).eval()
+
+
+def computing_in(dtype: str, device: Any) -> AbstractContextManager[Any]:
+    """A block in which a model with float32 weights computes in ``dtype``; they stay float32."""
+    import torch
+
+    if dtype == "float32":
+        return contextlib.nullcontext()
+    return torch.autocast(torch.device(device).type, dtype=getattr(torch, dtype))
 
 
 def load_tokenizer(source: ModelSource, model_source: ModelSource) -> Any:

@@ -32,6 +32,7 @@ class InferenceServer:
         window_seconds: How long a request waits for companions.
         max_batch_size: Sequences sampled at once.
         seed: Of draws for requests without a seed.
+        dtype: In which the model computes; None is that of its weights.
 
     Raises:
         ConfigError: The tokenizer has no chat template, or the port is in use (at ``start``).
@@ -49,6 +50,7 @@ class InferenceServer:
         window_seconds: float = 0.002,
         max_batch_size: int = 64,
         seed: int = 0,
+        dtype: str | None = None,
     ) -> None:
         if not getattr(tokenizer, "chat_template", None):
             raise ConfigError(
@@ -58,7 +60,7 @@ class InferenceServer:
         self.model = model.eval()
         self.model_name = model_name
         self.weights = Weights()
-        self.sampler = Sampler(model, tokenizer, seed)
+        self.sampler = Sampler(model, tokenizer, seed, dtype)
         app = ChatApp(
             self.sampler,
             self.weights,

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,11 +12,14 @@ import torch
 
 from agl.accounts import Totals
 from agl.collect import Collector
-from agl.errors import ConfigError
+from agl.gateway import WHOLE_SOFTMAX, model_served
+from agl.generations import Generation, begin_generation, hold_run, keep_branch
 from agl.tasks import TaskOrder
-from agl_torch.checkpoint import Progress, find_checkpoint, restore, save_checkpoint, save_model
+from agl.types import TrainedModel
+from agl_torch.checkpoint import Progress, restore, save_checkpoint, save_model
 from agl_torch.learner import Learner, LearnerOptions, Sample
 from agl_torch.models import load_model, load_tokenizer
+from agl_torch.origin import MODEL_NAME, Origin, find_origin
 from agl_torch.server import InferenceServer
 
 if TYPE_CHECKING:
@@ -25,9 +27,6 @@ if TYPE_CHECKING:
     from agl_torch.grpo import GRPO
 
 logger = logging.getLogger("agl.torch")
-
-MODEL_NAME = "policy"
-"""What the gateway calls the model that is trained."""
 
 
 @dataclass
@@ -47,8 +46,11 @@ class Session:
     last_step: int
     """The one that was done last."""
     totals: Totals
+    generation: Generation
+    branch: list[tuple[int, int]]
+    """Of the checkpoint that this start goes on from; see ``agl.generations``."""
     rewards: list[float | None] = field(default_factory=list[float | None])
-    """Mean per step of this run."""
+    """Mean per step, those before a checkpoint too."""
     val_rewards: list[tuple[int, float | None]] = field(
         default_factory=list[tuple[int, float | None]]
     )
@@ -62,13 +64,34 @@ class Session:
         with self.server.updating():
             return self.learner.update(samples)
 
+    def is_evaluated(self, step: int) -> bool:
+        """Whether the model was evaluated after this step."""
+        return any(done == step for done, _ in self.val_rewards)
+
+    def metadata(self, step: int) -> dict[str, Any]:
+        """Of a rollout of this step."""
+        return {
+            "algorithm": "grpo",
+            **self.generation.metadata,
+            "step": step,
+            "version": self.server.version,
+        }
+
     def save(self, step: int) -> Path:
         """Write a checkpoint."""
         return save_checkpoint(
             self.folder / "checkpoints" / f"step-{step:06d}",
             self.learner,
             self.tokenizer,
-            Progress(step, self.server.version, dict(self.totals.counts), self.tasks.state()),
+            Progress(
+                step=step,
+                version=self.server.version,
+                totals=dict(self.totals.counts),
+                tasks=self.tasks.state(),
+                rewards=self.rewards,
+                val_rewards=self.val_rewards,
+                branch=[*self.branch, (self.generation.number, step)],
+            ),
             self.server.sampler.random,
         )
 
@@ -78,24 +101,27 @@ async def open_session(options: "GRPO", num_tasks: int) -> AsyncGenerator[Sessio
     """Load or resume, serve the model, open the gateway, publish resources; in the end stop all.
 
     Raises:
-        ConfigError: There is no gateway, or model, tokenizer, checkpoint or folder are not usable.
+        ConfigError: There is no gateway, or model, tokenizer, checkpoint or folder are not usable,
+            or another process uses the folder.
     """
-    gateway = options.get_llm_proxy()
-    if gateway is None:
-        raise ConfigError(
-            "GRPO needs a gateway that records model calls. Run: pip install agl-gateway, or pass "
-            "Trainer(llm_proxy=...)"
-        )
+    origin = find_origin(options)
+    with hold_run(origin.folder):
+        async with _load(options, origin, num_tasks) as session:
+            yield session
+
+
+@contextlib.asynccontextmanager
+async def _load(options: "GRPO", origin: Origin, num_tasks: int) -> AsyncGenerator[Session]:
+    folder, checkpoint, gateway = origin.folder, origin.checkpoint, options.get_llm_proxy()
+    assert gateway is not None  # find_origin has seen it
     if options.torch_threads is not None:
         torch.set_num_threads(options.torch_threads)
     torch.manual_seed(options.seed)
-    checkpoint = find_checkpoint(options.resume_from) if options.resume_from else None
-    folder = _folder(options, checkpoint)
-    model = load_model(checkpoint or options.model, options.device, options.dtype)
+    model = load_model(checkpoint or options.model, options.device, "float32")
     tokenizer = load_tokenizer(checkpoint or options.tokenizer, checkpoint or options.model)
     reference = None
     if options.kl_coefficient and checkpoint is not None:
-        reference = load_model(folder / "reference", options.device, options.dtype)
+        reference = load_model(origin.reference(), options.device, "float32")
     learner = Learner(
         model, _learner_options(options), tokenizer.pad_token_id or 0, options.seed, reference
     )
@@ -106,6 +132,7 @@ async def open_session(options: "GRPO", num_tasks: int) -> AsyncGenerator[Sessio
         max_model_tokens=options.max_model_tokens,
         max_batch_size=options.max_batch_size,
         seed=options.seed,
+        dtype=options.dtype,
     )
     tasks = TaskOrder(num_tasks, options.seed)
     progress = Progress(step=0, version=0, totals={}, tasks=tasks.state())
@@ -113,54 +140,65 @@ async def open_session(options: "GRPO", num_tasks: int) -> AsyncGenerator[Sessio
         progress = restore(checkpoint, learner, server.sampler.random)
         tasks.restore(progress.tasks)
         server.weights.version = progress.version
-        if progress.step >= options.steps:
-            raise ConfigError(
-                f"GRPO: the checkpoint {str(checkpoint)!r} is at step {progress.step}, and steps "
-                f"is {options.steps}; nothing is left to do. Give more steps"
-            )
-    elif learner.reference is not None:
+    if learner.reference is not None and (
+        checkpoint is None or not (folder / "reference").exists()
+    ):
         save_model(learner.reference, folder / "reference")
+    generation, branch = await _begin(options, origin, progress)
     server.start()
     try:
-        await _open_gateway(options, gateway, server)
-        yield Session(
-            learner=learner,
-            server=server,
-            collector=Collector(
-                options.get_store(),
-                gateway,
-                options.get_adapter(),
-                options.rollout_config,
-            ),
-            tokenizer=tokenizer,
-            tasks=tasks,
-            val_resources_id=await _publish(options, gateway, options.eval_temperature),
-            train_resources_id=await _publish(options, gateway, options.temperature),
-            folder=folder,
-            steps_done=progress.step,
-            last_step=progress.step,
-            totals=Totals(progress.totals),
-        )
+        async with model_served(gateway, _entry(options, server), options.get_store()):
+            yield Session(
+                learner=learner,
+                server=server,
+                collector=Collector(
+                    options.get_store(),
+                    gateway,
+                    options.get_adapter(),
+                    options.rollout_config,
+                    infrastructure_failures=options.infrastructure_failures,
+                    model=TrainedModel(
+                        name=MODEL_NAME,
+                        vocabulary_size=model.get_input_embeddings().weight.shape[0],
+                    ),
+                ),
+                tokenizer=tokenizer,
+                tasks=tasks,
+                val_resources_id=await _publish(options, gateway, options.eval_temperature),
+                train_resources_id=await _publish(options, gateway, options.temperature),
+                folder=folder,
+                steps_done=progress.step,
+                last_step=progress.step,
+                totals=Totals(progress.totals),
+                generation=generation,
+                branch=branch,
+                rewards=list(progress.rewards),
+                val_rewards=list(progress.val_rewards),
+            )
     finally:
-        if gateway.is_running():
-            await gateway.stop()
         await asyncio.to_thread(server.stop)
 
 
-async def _open_gateway(options: "GRPO", gateway: "Gateway", server: InferenceServer) -> None:
-    gateway.set_store(options.get_store())
-    entry: ModelConfig = {
+async def _begin(
+    options: "GRPO", origin: Origin, progress: Progress
+) -> tuple[Generation, list[tuple[int, int]]]:
+    """Count this start; what earlier ones in the folder did after the checkpoint is lost."""
+    branch = list(progress.branch) if origin.is_same_run else []
+    generation = begin_generation(origin.folder, branch=branch)
+    await keep_branch(options.get_store(), generation.run, branch)
+    return generation, branch
+
+
+def _entry(options: "GRPO", server: InferenceServer) -> "ModelConfig":
+    return {
         "model_name": MODEL_NAME,
         "litellm_params": {"model": f"hosted_vllm/{MODEL_NAME}", "api_base": server.url},
-        # The loss takes the policy at this temperature, whatever the agent asks for.
+        # The loss takes the whole softmax at this temperature, whatever the agent asks for.
         "forced_parameters": {
-            "train": {"temperature": options.temperature},
-            "val": {"temperature": options.eval_temperature},
+            "train": {**WHOLE_SOFTMAX, "temperature": options.temperature},
+            "val": {**WHOLE_SOFTMAX, "temperature": options.eval_temperature},
         },
     }
-    gateway.update_model_list([entry])
-    if not gateway.is_running():
-        await gateway.start()
 
 
 async def _publish(options: "GRPO", gateway: "Gateway", temperature: float) -> str:
@@ -170,21 +208,6 @@ async def _publish(options: "GRPO", gateway: "Gateway", temperature: float) -> s
     llm = gateway.as_resource(model=MODEL_NAME, sampling_parameters=sampling)
     resources = {**(options.get_initial_resources() or {}), options.resource_name: llm}
     return (await options.get_store().add_resources(resources)).resources_id
-
-
-def _folder(options: "GRPO", checkpoint: Path | None) -> Path:
-    if options.run_dir is not None:
-        folder = Path(options.run_dir)
-    elif checkpoint is not None and checkpoint.parent.name == "checkpoints":
-        folder = checkpoint.parent.parent
-    else:
-        folder = Path("agl-runs") / time.strftime("grpo-%Y%m%d-%H%M%S")
-    if checkpoint is None and (folder / "metrics.jsonl").exists():
-        raise ConfigError(
-            f"GRPO: {str(folder)!r} holds another run already. Give another run_dir, or continue "
-            f"that run with resume_from={str(folder)!r}"
-        )
-    return folder
 
 
 def _learner_options(options: "GRPO") -> LearnerOptions:
@@ -200,4 +223,6 @@ def _learner_options(options: "GRPO") -> LearnerOptions:
         max_grad_norm=options.max_grad_norm,
         weight_decay=options.weight_decay,
         temperature=options.temperature,
+        ratio_cap=options.ratio_cap,
+        dtype=options.dtype,
     )

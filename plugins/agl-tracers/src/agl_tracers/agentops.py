@@ -14,12 +14,13 @@ from agl_tracers.instrumentation import PYDANTIC_AI, Instrumentation, stop_agent
 from agl_tracers.instrumented import InstrumentedTracer
 
 # AgentOps' own instrumentors, by library. Its import hook is not used: it instruments a library
-# while that is half imported, and several of the instrumentors fail then.
+# while that is half imported, and several of the instrumentors fail then. The one of LangGraph is
+# not used either: its `Pregel.invoke` and `stream` fail without a span around them, and its nodes
+# where they are no plain functions of the state, as those of `create_agent`.
 INSTRUMENTORS = {
     "openai": "providers.openai:OpenaiInstrumentor",
     "openai_agents": "agentic.openai_agents:OpenAIAgentsInstrumentor",
     "anthropic": "providers.anthropic:AnthropicInstrumentor",
-    "langgraph": "agentic.langgraph:LanggraphInstrumentor",
     "smolagents": "agentic.smolagents:SmolagentsInstrumentor",
 }
 
@@ -37,7 +38,7 @@ class AgentOpsTracer(InstrumentedTracer):
     Its wrappers cannot all be taken off again: they stay until the process ends.
 
     Args:
-        libraries: Which to instrument (``openai``, ``openai_agents``, ``anthropic``, ``langgraph``,
+        libraries: Which to instrument (``openai``, ``openai_agents``, ``anthropic``,
             ``smolagents``, ``pydantic_ai``); by default all.
 
     Raises:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from typing import Any
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("agl.tracers")
 
 MODULES = {"langchain": "langchain_core", "openai_agents": "agents"}
 """Module whose import begins an instrumentation, where it does not have the library's name."""

@@ -16,7 +16,7 @@ from agl_tracers.instrumentation import Instrumentation
 from agl_tracers.instrumented import InstrumentedTracer
 from agl_tracers.weave_streams import add_chunk, add_event, last_message
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("agl.tracers")
 
 # Weave's own patchers, by library. Its import hook is not used: it is silent where one fails.
 PATCHERS = {

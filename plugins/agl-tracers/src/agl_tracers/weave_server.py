@@ -12,7 +12,7 @@ from opentelemetry import trace
 from opentelemetry.trace import Span, Status, StatusCode
 
 from agl.semconv import LightningSpanAttributes as Key
-from agl.utils.otel import flatten_attributes, to_json_text
+from agl.utils.attributes import to_attributes, to_json_text
 
 SUMMARY = "weave.summary"
 MISSING: Any = object()
@@ -92,7 +92,7 @@ class LocalServer:
         """Span attributes of JSON data."""
         value = self._spare(value)
         try:
-            return flatten_attributes({prefix: value} if prefix else value)
+            return to_attributes({prefix: value} if prefix else value)
         except ValueError:  # the data's own keys have dots in them, and two become one
             return {prefix or "weave.attributes": to_json_text(value)}
 

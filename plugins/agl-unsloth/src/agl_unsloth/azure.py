@@ -75,7 +75,9 @@ class AzureSFT(PaidTraining):
         keep_deployment: Leave the newest one at the end; it costs by the hour until it is deleted.
         keep_files: Leave training files at Azure.
         data_filter_ratio: This part of the conversations is trained, the best; above 0, up to 1.
-        min_reward: Conversations below are not trained; None for no threshold.
+            Where the answers of a conversation have rewards of their own, those of one reward count
+            as one, and the other answers have the weight 0.
+        min_reward: Answers below are not trained; None for no threshold.
         epochs: Passes over the examples.
         learning_rate_multiplier: Of Azure's own; None leaves it to Azure.
         batch_size: None leaves it to Azure.

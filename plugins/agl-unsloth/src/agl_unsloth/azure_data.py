@@ -30,10 +30,11 @@ def example_of_chat(row: Conversation) -> dict[str, Any]:
     """A row as a line of a training file.
 
     Answers that are not the row's own (an example in the prompt, an answer of a call that is not
-    trained) get ``weight`` 0, which trains nothing on them.
+    trained) get ``weight`` 0, which trains nothing on them. What follows the last of its own is
+    left out: it would change nothing, and be paid for.
     """
     messages: list[dict[str, Any]] = []
-    for position, message in enumerate(row.messages):
+    for position, message in enumerate(row.messages[: row.answers[-1] + 1]):
         kept = {name: message[name] for name in _FIELDS if message.get(name) not in (None, [])}
         if message["role"] == "assistant" and position not in row.answers:
             kept["weight"] = 0

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from agl.checks import check_numbers
 from agl.errors import ConfigError
 from agl_unsloth.local import LocalFineTuning
 from agl_unsloth.options import TrainingOptions
@@ -48,8 +49,7 @@ class DPO(LocalFineTuning):
                 f"dpo: rollouts_per_task must be at least 2; got {self.rollouts_per_task!r}: one "
                 "rollout has no sibling to be compared with"
             )
-        if self.beta <= 0:
-            raise ConfigError(f"dpo: beta must be above 0; got {self.beta!r}")
+        check_numbers(self.name, above=0, beta=self.beta)
         self.check_least(min_gap=0)
 
     def training_options(self, number: int) -> TrainingOptions:

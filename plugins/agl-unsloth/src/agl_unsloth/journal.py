@@ -3,12 +3,12 @@
 import contextlib
 import json
 import os
-import weakref
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from agl.errors import ConfigError
+from agl.generations import hold_run
 
 Entry = dict[str, Any]
 
@@ -31,12 +31,17 @@ class Journal:
         self.path = folder / "journal.jsonl"
         self.entries: list[Entry] = []
         self._file: Any = None
+        self._held = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self.path.open("a+b")
-        self._lock()
-        _open.add(self)
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(hold_run(self.path.parent))
+            self._file = stack.enter_context(self.path.open("a+b"))
+            self._read()
+            self._held = stack.pop_all()
+        return self
+
+    def _read(self) -> None:
         self._file.seek(0)
         whole = 0
         for number, line in enumerate(self._file, 1):
@@ -45,7 +50,6 @@ class Journal:
             try:
                 entry = json.loads(line)
             except ValueError:
-                self._file.close()
                 raise ConfigError(
                     f"{self.path}: line {number} is no JSON; this is no journal of a run, or it "
                     "was changed. Give another run_dir"
@@ -53,7 +57,6 @@ class Journal:
             self.entries.append(entry)
             whole += len(line)
         self._file.truncate(whole)
-        return self
 
     def __exit__(
         self,
@@ -61,30 +64,7 @@ class Journal:
         error: BaseException | None,
         where: TracebackType | None,
     ) -> None:
-        _open.discard(self)
-        # Also where a process that was forked a moment ago has not closed its copy yet.
-        self._flock("LOCK_UN")
-        self.close()
-
-    def close(self) -> None:
-        """Let go of the file."""
-        self._file.close()
-
-    def _lock(self) -> None:
-        try:
-            self._flock("LOCK_EX", "LOCK_NB")
-        except OSError:
-            self._file.close()
-            raise ConfigError(
-                f"{str(self.path.parent)!r} is in use by another run. Wait for its end, or "
-                "give another run_dir"
-            ) from None
-
-    def _flock(self, *operations: str) -> None:
-        with contextlib.suppress(ImportError):  # Windows has no fcntl; there nothing guards
-            import fcntl
-
-            fcntl.flock(self._file, sum(getattr(fcntl, name) for name in operations))
+        self._held.close()
 
     def append(self, event: str, **values: Any) -> Entry:
         """Add an entry; it is on the disk when this returns."""
@@ -103,20 +83,6 @@ class Journal:
         """All entries of this event with these values, in order."""
         wanted = {"event": event, **values}.items()
         return [entry for entry in self.entries if wanted <= _hashable(entry).items()]
-
-
-_open: "weakref.WeakSet[Journal]" = weakref.WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    # A runner that was forked later and outlives a killed run must not keep its folder locked.
-    for journal in list(_open):
-        journal.close()
-    _open.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _hashable(entry: Entry) -> dict[str, Any]:

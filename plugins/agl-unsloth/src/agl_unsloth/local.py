@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from agl.errors import AlgorithmError, ConfigError
+from agl.types import TrainedModel
 from agl_unsloth.card import write_card
 from agl_unsloth.children import child, tail
 from agl_unsloth.engines import choose_engine
-from agl_unsloth.loop import FineTuning, Served
+from agl_unsloth.loop import MODEL_NAME, FineTuning, Served
 from agl_unsloth.memory import check_memory, find_machine
 from agl_unsloth.models import check_folder, size_of
 from agl_unsloth.options import Engine, Method, Order, TrainingOptions
@@ -158,6 +159,11 @@ class LocalFineTuning(FineTuning):
         self._server_options = options
         await self._choose_engine()
         return Version(0, self.model)
+
+    def trained_model(self) -> TrainedModel:
+        """The model that is served, with its vocabulary where its folder is here."""
+        size = size_of(Path(self.model)) if Path(self.model).is_dir() else None
+        return TrainedModel(name=MODEL_NAME, vocabulary_size=size and size.vocabulary)
 
     def _check_model(self) -> None:
         folder = Path(self.model)

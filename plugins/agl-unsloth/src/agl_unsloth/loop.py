@@ -10,6 +10,8 @@ and started again with the same ``run_dir`` goes on behind it:
   ``iterations/NNNN/examples.jsonl``
 - a training that had not ended is begun again, from the version before
 - an evaluation that had ended is not repeated
+- the ledger of an iteration is kept in the store when its training has ended; until then it lies in
+  ``iterations/NNNN/ledger.jsonl``
 
 Metrics, one JSON object per line of ``metrics.jsonl``: per iteration ``step``, ``version``,
 ``examples``, those of ``agl.accounts.collected_metrics``, what the training says under ``train/``,
@@ -20,18 +22,23 @@ import contextlib
 import logging
 import time
 from abc import abstractmethod
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from agl.algorithm import Algorithm
+from agl.algorithm import Algorithm, InfrastructureFailures, check_infrastructure_failures
+from agl.checks import absolute, check_name, check_numbers
+from agl.config import check_credit
 from agl.errors import AlgorithmError, ConfigError
-from agl.ledger import save_ledger
-from agl.types import Dataset
+from agl.gateway import model_served
+from agl.ledger import ledger_parts, save_ledger
+from agl.types import Dataset, LedgerPart, TrainedModel
 from agl_unsloth.session import Session, open_session
 from agl_unsloth.versions import Version, write_lines
+
+LEDGER = "ledger.jsonl"
 
 if TYPE_CHECKING:
     from agl.collect import Collected
@@ -75,6 +82,9 @@ class FineTuning(Algorithm):
         credit: The credit rule, which says which call gets how much of which reward: its name, or
             a dict of ``type`` and options. None leaves it to the adapter, whose default is
             ``final``.
+        infrastructure_failures: What becomes of a rollout that succeeded although servers or the
+            network failed a model call of it: ``exclude`` it, ``drop_group`` (all rollouts of its
+            task), or ``keep`` it.
         show_progress: A bar on standard error, or log lines where that is no terminal.
     """
 
@@ -96,9 +106,11 @@ class FineTuning(Algorithm):
     resource_name: str = "main_llm"
     rollout_timeout_seconds: float | None = 300.0
     credit: str | dict[str, Any] | None = None
+    infrastructure_failures: InfrastructureFailures = "exclude"
     show_progress: bool = True
 
     def __post_init__(self) -> None:
+        self.run_dir = absolute(self.run_dir)
         self.check_least(
             iterations=1,
             tasks_per_iteration=1,
@@ -109,6 +121,12 @@ class FineTuning(Algorithm):
             eval_temperature=0,
             eval_copies=1,
         )
+        timeout = self.rollout_timeout_seconds
+        check_numbers(self.name, above=0, optional=True, rollout_timeout_seconds=timeout)
+        check_numbers(self.name, whole=True, seed=self.seed)
+        check_name(self.name, resource_name=self.resource_name)
+        check_infrastructure_failures(self.infrastructure_failures, self.name)
+        check_credit(self.name, self.credit)
         if self.credit is not None:
             self.adapter_options = {"credit": self.credit}
         self.summary: dict[str, Any] | None = None
@@ -130,6 +148,10 @@ class FineTuning(Algorithm):
         Raises:
             ConfigError: An option, a model or a machine that will not do.
         """
+
+    def trained_model(self) -> TrainedModel:
+        """Whose calls are learned from; called once ``prepare`` is done."""
+        return TrainedModel(name=MODEL_NAME)
 
     @abstractmethod
     def serve(self, version: Version) -> AbstractAsyncContextManager[Served]:
@@ -159,6 +181,13 @@ class FineTuning(Algorithm):
             number: Of the version that comes.
         """
 
+    def forced_sampling(self) -> Mapping[str, Any]:
+        """Parameters of sampling, besides the temperature, that agents get whatever they ask for.
+
+        None here: imitating answers does not hang on how they were drawn.
+        """
+        return {}
+
     async def clean_up(self) -> None:
         """Let go of what ``prepare`` and the others hold; called at the end, whatever happened."""
 
@@ -186,26 +215,24 @@ class FineTuning(Algorithm):
         with open_session(self) as session:
             self._session = session
             try:
+                session.gateway.check_free(MODEL_NAME)
                 version = await self.prepare()
+                session.collector.model = self.trained_model()
                 session.begin(self.identity())
                 trained = session.journal.last("trained")
                 if trained is not None:
                     version = Version(trained["version"], trained["ref"], trained["metrics"])
                     logger.info("%s goes on after version %d", session.folder, version.number)
+                    await self._keep_trained(version)  # the kill may have come before that
                 while version.number < self.iterations and not self.is_budget_spent():
                     version = await self._iterate(version, train_dataset, val_dataset)
                 await self._evaluate_alone(version, val_dataset)
                 self._sum_up(version, time.perf_counter() - start)
             finally:
-                await self._close(session)
-
-    async def _close(self, session: Session) -> None:
-        try:
-            await self.clean_up()
-        finally:
-            if session.gateway.is_running():
-                await session.gateway.stop()
-            self._session = None
+                try:
+                    await self.clean_up()
+                finally:
+                    self._session = None
 
     async def _iterate(
         self, version: Version, train: Dataset[Any], val: Dataset[Any] | None
@@ -226,6 +253,7 @@ class FineTuning(Algorithm):
         session.journal.append(
             "trained", version=number, ref=following.ref, metrics=following.metrics
         )
+        await self._keep_trained(following)
         end = time.perf_counter()
         learned = {f"train/{name}": value for name, value in following.metrics.items()}
         session.report.step(
@@ -251,19 +279,16 @@ class FineTuning(Algorithm):
                 "model_name": MODEL_NAME,
                 "litellm_params": served.litellm_params,
                 "forced_parameters": {
-                    "train": {"temperature": self.temperature},
-                    "val": {"temperature": self.eval_temperature},
+                    "train": {**self.forced_sampling(), "temperature": self.temperature},
+                    "val": {**self.forced_sampling(), "temperature": self.eval_temperature},
                 },
             }
-            session.gateway.set_store(self.get_store())
-            session.gateway.update_model_list([entry])
-            if not session.gateway.is_running():
-                await session.gateway.start()
-            temperatures = {"train": self.temperature, "val": self.eval_temperature}
-            yield {
-                mode: await self._publish(version, mode, temperature)
-                for mode, temperature in temperatures.items()
-            }
+            async with model_served(session.gateway, entry, self.get_store()):
+                temperatures = {"train": self.temperature, "val": self.eval_temperature}
+                yield {
+                    mode: await self._publish(version, mode, temperature)
+                    for mode, temperature in temperatures.items()
+                }
 
     async def _publish(self, version: Version, mode: str, temperature: float) -> str:
         session = self.session
@@ -297,7 +322,7 @@ class FineTuning(Algorithm):
             examples = self.select(collected, number)
         except AlgorithmError as error:
             # Started again, the iteration shall draw new rollouts: these are accounted for.
-            await self._keep(collected, number)
+            await self._keep(collected, number, version)
             session.journal.append(
                 "given up", key=f"train-{version.number}", totals=dict(session.totals.counts)
             )
@@ -305,9 +330,18 @@ class FineTuning(Algorithm):
                 raise
             logger.warning("the budget is spent: %s", error)
             return None
-        await self._keep(collected, number)
+        parts = ledger_parts(
+            collected.ledger,
+            [one.rollout for one in collected.ended],
+            **self._step_of_run(number),
+        )
+        session.totals.add(collected)
         file = Path("iterations") / f"{number:04d}" / "examples.jsonl"
         write_lines(session.folder / file, examples)
+        write_lines(
+            (session.folder / file).with_name(LEDGER),
+            [part.model_dump(mode="json", exclude_defaults=True) for part in parts],
+        )
         session.rewards.append(collected.mean_reward)
         return session.journal.append(
             "collected",
@@ -331,6 +365,7 @@ class FineTuning(Algorithm):
         metadata = {
             "algorithm": self.name,
             "run": session.run_id,
+            "generation": session.generation,
             "version": version.number,
             "step": version.number + (mode == "train"),
         }
@@ -351,12 +386,34 @@ class FineTuning(Algorithm):
             collected = joined(collected, last)
         return collected
 
-    async def _keep(self, collected: "Collected", step: int) -> None:
+    def _step_of_run(self, step: int) -> dict[str, Any]:
+        session = self.session
+        return {
+            "step": step,
+            "algorithm": self.name,
+            "run": session.run_id,
+            "generation": session.generation,
+        }
+
+    async def _keep(self, collected: "Collected", step: int, version: Version) -> None:
+        """Keep the ledger of what trained nothing."""
         rollouts = [one.rollout for one in collected.ended]
+        about = self._step_of_run(step)
         await save_ledger(
-            self.get_store(), collected.ledger, rollouts, step=step, algorithm=self.name
+            self.get_store(), collected.ledger, rollouts, version=version.number, **about
         )
         self.session.totals.add(collected)
+
+    async def _keep_trained(self, version: Version) -> None:
+        """Keep the ledger of the iteration that made a version; again, it changes nothing."""
+        path = self.session.folder / "iterations" / f"{version.number:04d}" / LEDGER
+        made = {"version": str(version.number)}
+        await self.get_store().add_ledger_parts(
+            [
+                LedgerPart.model_validate_json(line).model_copy(update=made)
+                for line in path.read_text("utf-8").splitlines()
+            ]
+        )
 
     async def _evaluate_alone(self, version: Version, dataset: Dataset[Any] | None) -> None:
         if self._has_evaluation(version, dataset):
@@ -380,7 +437,7 @@ class FineTuning(Algorithm):
         for one in collected.ended:
             for row in one.rows:
                 collected.ledger.exclude_row(row, "not_trained_mode", "its rollout is a validation")
-        await self._keep(collected, version.number)
+        await self._keep(collected, version.number, version)
         reward = collected.mean_reward
         if reward is None:
             logger.warning(
@@ -411,15 +468,20 @@ class FineTuning(Algorithm):
     # --- for constructors
 
     def check_least(self, **limits: float) -> None:
-        """Refuse options below their least value.
+        """Refuse options that are no numbers of their type, or below their least value.
 
         Raises:
             ConfigError: It names the first of them.
         """
+        types: dict[str, Any] = {field.name: field.type for field in fields(self)}
         for name, least in limits.items():
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise ConfigError(f"{self.name}: {name} must be at least {least}; got {value!r}")
+            check_numbers(
+                self.name,
+                whole=types[name] in (int, int | None),
+                optional=types[name] in (int | None, float | None),
+                least=least,
+                **{name: getattr(self, name)},
+            )
 
     def check_part(self, name: str) -> None:
         """Refuse an option that is no part of a whole.
@@ -427,9 +489,7 @@ class FineTuning(Algorithm):
         Raises:
             ConfigError: It is not above 0 and at most 1.
         """
-        value = getattr(self, name)
-        if not 0 < value <= 1:
-            raise ConfigError(f"{self.name}: {name} must be above 0 and at most 1; got {value!r}")
+        check_numbers(self.name, above=0, most=1, **{name: getattr(self, name)})
 
 
 def joined(one: "Collected", other: "Collected") -> "Collected":

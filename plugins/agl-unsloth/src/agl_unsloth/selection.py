@@ -1,18 +1,39 @@
-"""Which rows of an iteration are trained: the best, with a reason for each of the others."""
+"""Which calls of an iteration are trained: the best, with a reason for each of the others."""
 
 import random
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from agl.accounts import usable_rows, why_nothing
 from agl.errors import AlgorithmError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from agl.collect import Collected
     from agl.types import TrainingRow
 
 IGNORED = -100
 """Label of a token that is not trained; what the loss of transformers leaves out."""
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """The calls of a row that have one reward."""
+
+    row: "TrainingRow"
+    number: int
+    """Of the row, in its rollout."""
+    calls: list[int]
+    """Positions in the row."""
+    reward: float
+
+    def only(self) -> "TrainingRow":
+        """The row with these calls."""
+        return self.row.only(self.calls)
 
 
 def select_best(
@@ -24,68 +45,90 @@ def select_best(
     seed: str,
     make: Callable[[Any], dict[str, Any]] | None = None,
 ) -> list[dict[str, Any]]:
-    """The best rows, shuffled, as examples; every call goes into one bin of the ledger.
+    """The best calls, in examples of one row each, shuffled; every call goes into one bin.
 
-    Rows that are too long or below ``min_reward`` go first. Of the others ``keep_fraction`` stay,
-    best reward first, and chance decides between equal ones.
+    Credit is given to calls, so it is calls that are chosen. Those of a row with the same reward
+    stay together: where all of a rollout have one reward, rows are chosen. Parts below
+    ``min_reward`` go first, then those that end beyond ``max_length``. Of the others
+    ``keep_fraction`` stay, best reward first, and chance decides between equal ones. What the other
+    calls of a row sampled is context, and not trained.
 
     Args:
         collected: Of one iteration.
-        keep_fraction: Above 0, up to 1; one row stays in any case.
+        keep_fraction: Above 0, up to 1; rounded down, and one part stays in any case.
         min_reward: None for no threshold.
-        max_length: Of a row, in tokens; None for no limit.
+        max_length: Of a row up to its last trained token; None for no limit.
         seed: Of the shuffles.
-        make: The example of a row; None takes ``example_of``.
+        make: The example of a row that has only its trained calls; None takes ``example_of``.
 
     Returns:
         One example per row; empty when nothing can be trained.
     """
     chance = random.Random(seed)
     ledger = collected.ledger
-    rows: list[tuple[int, TrainingRow]] = []
+    parts: list[Part] = []
     for _, numbered in usable_rows(collected):
         for number, row in numbered:
-            length, reward = len(row.token_ids), row.reward or 0.0
-            if max_length is not None and length > max_length:
-                ledger.exclude_row(
-                    row, "over_length", f"{length} tokens, the limit is {max_length}"
-                )
-            elif min_reward is not None and reward < min_reward:
-                ledger.exclude_row(
-                    row,
-                    "below_threshold",
-                    f"its reward is {reward:g}, min_reward is {min_reward:g}",
-                )
-            else:
-                rows.append((number, row))
-    chance.shuffle(rows)
-    rows.sort(key=lambda numbered: numbered[1].reward or 0.0, reverse=True)
-    count = max(1, int(len(rows) * keep_fraction))
-    for _, row in rows[count:]:
+            for part in _parts(row, number):
+                length = 0 if max_length is None else row.call_ranges[part.calls[-1]][1]
+                if min_reward is not None and part.reward < min_reward:
+                    ledger.exclude_row(
+                        part.only(),
+                        "below_threshold",
+                        f"its reward is {part.reward:g}, min_reward is {min_reward:g}",
+                    )
+                elif max_length is not None and length > max_length:
+                    ledger.exclude_row(
+                        part.only(), "over_length", f"{length} tokens, the limit is {max_length}"
+                    )
+                else:
+                    parts.append(part)
+    chance.shuffle(parts)
+    parts.sort(key=lambda part: part.reward, reverse=True)
+    # As it is written: 0.29 of 100 is 29, though 0.29 * 100 is a little less.
+    count = max(1, int(Fraction(str(keep_fraction)) * len(parts)))
+    for part in parts[count:]:
         ledger.exclude_row(
-            row,
+            part.only(),
             "not_selected",
-            f"{count} of {len(rows)} rows are kept, and none is better than those",
+            f"{count} of {len(parts)} are kept, and none is better than those",
         )
-    kept = rows[:count]
-    for number, row in kept:
+    kept: defaultdict[tuple[str, int], list[Part]] = defaultdict(list)
+    for part in parts[:count]:
+        kept[part.row.rollout_id, part.number].append(part)
+    rows: list[TrainingRow] = []
+    for (_, number), of_row in kept.items():
+        row = of_row[0].row.only({call for part in of_row for call in part.calls})
         ledger.train(row, number=number)
-    chance.shuffle(kept)
-    return [(make or example_of)(row) for _, row in kept]
+        rows.append(row)
+    chance.shuffle(rows)
+    return [(make or example_of)(row) for row in rows]
+
+
+def _parts(row: "TrainingRow", number: int) -> list[Part]:
+    """The calls of a row by their reward, in order."""
+    calls: defaultdict[float, list[int]] = defaultdict(list)
+    for call, credit in enumerate(row.credits):
+        calls[credit.reward or 0.0].append(call)
+    return [Part(row, number, of_reward, reward) for reward, of_reward in calls.items()]
 
 
 def example_of(row: "TrainingRow") -> dict[str, Any]:
-    """A row for a trainer: ``input_ids`` as recorded, and ``labels`` that train what was sampled.
+    """A row for a trainer: ``input_ids`` as recorded, and ``labels`` that train its calls.
+
+    What follows the last of them is left out: it would change nothing.
 
     Example:
-        Tokens ``[5, 6, 7, 8]`` of which the model sampled the last two: labels
-        ``[-100, -100, 7, 8]``.
+        Tokens ``[5, 6, 7, 8, 9]`` of which a call sampled the third and the fourth: ``input_ids``
+        ``[5, 6, 7, 8]``, labels ``[-100, -100, 7, 8]``.
     """
-    mask = row.loss_mask
-    labels = [token if on else IGNORED for token, on in zip(row.token_ids, mask, strict=True)]
+    end = row.call_ranges[-1][1]
+    labels = [
+        token if on else IGNORED for token, on in zip(row.token_ids, row.loss_mask, strict=True)
+    ]
     return {
-        "input_ids": row.token_ids,
-        "labels": labels,
+        "input_ids": row.token_ids[:end],
+        "labels": labels[:end],
         "reward": row.reward,
         "rollout_id": row.rollout_id,
     }
@@ -112,7 +155,7 @@ def nothing_selected(
     return AlgorithmError(message)
 
 
-def _describe(rewards: Sequence[float]) -> str:
+def _describe(rewards: "Sequence[float]") -> str:
     if not rewards:
         return "no rollout has a reward"
     ranked = sorted(rewards, reverse=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agl.errors import ConfigError
+from agl.generations import begin_generation, read_generation
 from agl.types import RolloutConfig
 from agl_unsloth.journal import Journal
 
@@ -29,6 +30,8 @@ class Session:
 
     folder: Path
     run_id: str
+    generation: int
+    """Which start of the run this is, from 1."""
     journal: Journal
     report: "Report"
     gateway: "Gateway"
@@ -46,6 +49,7 @@ class Session:
         """Bind the folder to this run; not before everything was found to be right."""
         if self.journal.last("begun") is None:
             self.journal.append("begun", run_id=self.run_id, identity=identity)
+        begin_generation(self.folder, self.run_id)
 
 
 @contextlib.contextmanager
@@ -65,28 +69,35 @@ def open_session(loop: "FineTuning") -> Generator[Session]:
             f"{name} needs a gateway that records model calls. Run: pip install agl-gateway, or "
             "pass Trainer(llm_proxy=...)"
         )
-    folder = Path(loop.run_dir or Path("agl-runs") / time.strftime(f"{name}-%Y%m%d-%H%M%S"))
+    # Absolute: an agent may change the folder of the process, and what is written down must be
+    # found from elsewhere, too.
+    named = Path(loop.run_dir or Path("agl-runs") / time.strftime(f"{name}-%Y%m%d-%H%M%S"))
+    folder = named.resolve()
     retry = RolloutConfig(
         timeout_seconds=loop.rollout_timeout_seconds,
         unresponsive_seconds=SILENCE_SECONDS,
         max_attempts=2,
         retry_condition=["unresponsive"],
     )
-    # Absolute: what is written down must be found from elsewhere, too.
-    with Journal(folder.resolve()) as journal:
-        run_id = _find_run(loop, journal)
+    with Journal(folder) as journal:
+        run_id, before = _find_run(loop, journal), read_generation(folder)
         collections = journal.all("collected")
         totals = [entry["totals"] for entry in journal.entries if "totals" in entry]
-        with Report(
-            name, folder.resolve(), loop.iterations, len(collections), loop.show_progress
-        ) as report:
+        with Report(name, folder, loop.iterations, len(collections), loop.show_progress) as report:
             yield Session(
                 folder=report.folder,
                 run_id=run_id,
+                generation=before.number + 1 if before else 1,
                 journal=journal,
                 report=report,
                 gateway=gateway,
-                collector=Collector(loop.get_store(), gateway, loop.get_adapter(), retry),
+                collector=Collector(
+                    loop.get_store(),
+                    gateway,
+                    loop.get_adapter(),
+                    retry,
+                    infrastructure_failures=loop.infrastructure_failures,
+                ),
                 totals=Totals(totals[-1] if totals else None),
                 rewards=[entry["reward"] for entry in collections],
                 val_rewards=[

@@ -12,15 +12,16 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class SFT(LocalFineTuning):
-    """Supervised fine-tuning on the rollouts with the best rewards (rejection sampling).
+    """Supervised fine-tuning on the calls with the best rewards (rejection sampling).
 
-    Each iteration serves the newest version of the model, runs the tasks, keeps the best rows and
-    trains on the tokens that the model sampled in them, as they were recorded. The weights of
-    every version are whole folders that vLLM or ``transformers`` load.
+    Each iteration serves the newest version of the model, runs the tasks, keeps the best calls and
+    trains on the tokens that the model sampled in them, as they were recorded. Calls of a row with
+    the same reward stay together, so that it is rows which are kept unless ``credit`` gives each
+    call its own. The weights of every version are whole folders that vLLM or ``transformers`` load.
 
     Args:
-        keep_fraction: Which part of the rows is trained, best rewards first.
-        min_reward: Rows below it are not trained; None for no threshold.
+        keep_fraction: Which part of them is trained, best rewards first; rounded down.
+        min_reward: Calls below it are not trained; None for no threshold.
     """
 
     name = "sft"

@@ -20,13 +20,14 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agl.errors import AlgorithmError, ConfigError
+from agl.gateway import WHOLE_SOFTMAX
 from agl_unsloth.loop import Served
 from agl_unsloth.paid import Bill, PaidTraining
 from agl_unsloth.selection import nothing_selected, select_best
@@ -62,8 +63,9 @@ class Tinker(PaidTraining):
         batch_size: Rows per gradient step; None takes all of them at once.
         grad_clip_norm: Longer gradients are shortened; 0 shortens none.
         normalise_std: Divide advantages by the standard deviation of the group's rewards.
-        data_filter_ratio: With ``cross_entropy``: this part of the rows is trained, the best.
-        min_reward: With ``cross_entropy``: rows below are not trained; None for no threshold.
+        data_filter_ratio: With ``cross_entropy``: this part of the rows is trained, the best; of
+            rows whose calls have different rewards, the calls of one reward count as a row.
+        min_reward: With ``cross_entropy``: calls below are not trained; None for no threshold.
         keep_versions: So many versions keep their weights at Tinker; older ones are deleted.
         tokenizer: With a chat template: a folder, a name on the hub, or an object; None takes the
             model's from the hub.
@@ -157,6 +159,10 @@ class Tinker(PaidTraining):
     def serve(self, version: Version) -> AbstractAsyncContextManager[Served]:
         """The bridge in front of a version."""
         return self._serving(version)
+
+    def forced_sampling(self) -> Mapping[str, Any]:
+        """The whole softmax, where the loss takes recorded log-probabilities for the model's."""
+        return {} if self.loss == "cross_entropy" else WHOLE_SOFTMAX
 
     @contextlib.asynccontextmanager
     async def _serving(self, version: Version) -> AsyncGenerator[Served]:

@@ -23,6 +23,8 @@ Loss = Literal["importance_sampling", "ppo", "cross_entropy"]
 def example_of_row(row: "TrainingRow", per_call: Sequence[float]) -> dict[str, Any]:
     """A row as JSON: its tokens, and what each of them counts.
 
+    What follows the last call is left out: it would change nothing, and be paid for.
+
     Args:
         row: As recorded.
         per_call: The advantage, or weight, of each of its calls.
@@ -33,10 +35,11 @@ def example_of_row(row: "TrainingRow", per_call: Sequence[float]) -> dict[str, A
     weights = [0.0] * len(row.token_ids)
     for (start, end), value in zip(row.call_ranges, per_call, strict=True):
         weights[start:end] = [value] * (end - start)
+    last = row.call_ranges[-1][1]
     return {
-        "token_ids": row.token_ids,
-        "logprobs": row.logprobs,
-        "weights": weights,
+        "token_ids": row.token_ids[:last],
+        "logprobs": row.logprobs[:last],
+        "weights": weights[:last],
         "reward": row.reward,
         "rollout_id": row.rollout_id,
     }

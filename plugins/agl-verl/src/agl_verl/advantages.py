@@ -36,19 +36,21 @@ Where we differ from verl, which has the same formulas over rows:
 2. Time goes on from row to row: the last token of a row has the value of the next row's first
    token as its next value, and rewards are discounted across rows.
 3. A rollout without siblings has advantage 0 where siblings are what it is compared with; verl
-   takes its plain reward. Equal rewards give exactly 0.
+   takes its plain reward. Equal rewards give exactly 0, and so does one that is equal to what it is
+   compared with, after whitening too; ``agl.advantages`` says what equal means.
 4. Where agl noted credits, rewards and groups of calls take the place of those of rollouts: each
    call is compared with the calls of siblings of the same ``group``; where it has a ``step``, the
    comparison of that comes to it, ``weight`` times. A rollout has weight 1 in each comparison.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
-from agl.advantages import EQUAL, moments
+from agl.advantages import Moments, distance, moments
 from agl.errors import AlgorithmError
 
 if TYPE_CHECKING:
@@ -58,6 +60,9 @@ if TYPE_CHECKING:
 
 EPSILON = 1e-6
 """Added to deviations, as in verl."""
+EQUAL = 1e-6
+"""Rewards that differ by no more than this part of the largest of their group are equal. Coarser
+than ``agl.advantages.EQUAL``: verl's tensors keep seven digits of a reward."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +121,7 @@ def whiten(values_NT: "Tensor", mask_NT: "Tensor") -> "Tensor":
     values = values_NT.double()
     mean = (weights_NT * values).sum()
     free = 1.0 - (weights_NT**2).sum()
-    if free <= EQUAL:
+    if free <= 1e-8:
         return torch.zeros_like(values_NT)
     variance = (weights_NT * (values - mean) ** 2).sum() / free
     white = (values - mean) / (variance + 1e-8).sqrt() * mask_NT
@@ -127,11 +132,9 @@ def grpo(inputs: Inputs) -> "Tensor":
     """Distance from the mean of siblings, in their standard deviations unless told not to."""
 
     def compare(group: list[list[Entry]]) -> list[list[float]]:
-        mean, std = _mean_std(group)
-        if std <= EQUAL:
-            return [[0.0] * len(entries) for entries in group]
-        scale = std + EPSILON if inputs.normalise_std else 1.0
-        return [[(entry.reward - mean) / scale for entry in entries] for entries in group]
+        of_group = _moments(group)
+        scale = of_group.std + EPSILON if inputs.normalise_std else 1.0
+        return [[of_group.distance(entry.reward) / scale for entry in each] for each in group]
 
     return _compared(inputs, compare)
 
@@ -145,9 +148,9 @@ def _against_others(group: list[list[Entry]]) -> list[list[float]]:
     if len(group) < 2:
         return [[0.0] * len(entries) for entries in group]
     means = [sum(entry.reward for entry in entries) / len(entries) for entries in group]
-    total, others = sum(means), len(group) - 1
+    total, others, tolerance = sum(means), len(group) - 1, _moments(group).tolerance
     return [
-        [entry.reward - (total - mean) / others for entry in entries]
+        [distance(entry.reward, (total - mean) / others, tolerance) for entry in entries]
         for entries, mean in zip(group, means, strict=True)
     ]
 
@@ -161,7 +164,8 @@ def opo(inputs: Inputs) -> "Tensor":
         flat = [entry for entries in group for entry in entries]
         tokens = sum(entry.end - entry.start for entry in flat)
         baseline = sum((e.end - e.start) * e.reward for e in flat) / max(tokens, 1)
-        return [[entry.reward - baseline for entry in entries] for entries in group]
+        tolerance = _moments(group).tolerance
+        return [[distance(entry.reward, baseline, tolerance) for entry in each] for each in group]
 
     return _compared(inputs, compare)
 
@@ -175,14 +179,17 @@ def gpg(inputs: Inputs) -> "Tensor":
 
 def reinforce_plus_plus_baseline(inputs: Inputs) -> "Tensor":
     """Distance from the mean of siblings, whitened over the batch."""
-    return whiten(_compared(inputs, _against_mean), inputs.rollouts.mask_NT)
+    return _whiten_distances(_compared(inputs, _against_mean), inputs.rollouts.mask_NT)
+
+
+def _whiten_distances(values_NT: "Tensor", mask_NT: "Tensor") -> "Tensor":
+    """``whiten``; what has no distance keeps none, whatever the mean of the batch is."""
+    return whiten(values_NT, mask_NT) * (values_NT != 0)
 
 
 def _against_mean(group: list[list[Entry]]) -> list[list[float]]:
-    mean, std = _mean_std(group)
-    if std <= EQUAL:
-        return [[0.0] * len(entries) for entries in group]
-    return [[entry.reward - mean for entry in entries] for entries in group]
+    of_group = _moments(group)
+    return [[of_group.distance(entry.reward) for entry in entries] for entries in group]
 
 
 def grpo_passk(inputs: Inputs) -> "Tensor":
@@ -191,12 +198,12 @@ def grpo_passk(inputs: Inputs) -> "Tensor":
 
     def compare(group: list[list[Entry]]) -> list[list[float]]:
         values = [[0.0] * len(entries) for entries in group]
-        _, std = _mean_std(group)
-        if std > EQUAL:
+        _, std, tolerance = _moments(group)
+        if std > 0:
             rewards = [entries[0].reward for entries in group]
             best, second = sorted(range(len(rewards)), key=lambda i: -rewards[i])[:2]
             scale = std + EPSILON if inputs.normalise_std else 1.0
-            values[best][0] = (rewards[best] - rewards[second]) / scale
+            values[best][0] = distance(rewards[best], rewards[second], tolerance) / scale
         return values
 
     return _compared(inputs, compare, whole=True)
@@ -210,7 +217,9 @@ def gdpo(inputs: Inputs) -> "Tensor":
         raise AlgorithmError("estimator 'gdpo': set algorithm.gdpo_reward_keys, the names of the "
                              "reward's dimensions")  # fmt: skip
     weights = list(inputs.reward_weights or [1.0] * len(keys))
-    total_NT = torch.zeros_like(inputs.penalties_NT)
+    # With double precision, so that what is left of terms that cancel each other is rounding.
+    zeros_NT = torch.zeros_like(inputs.penalties_NT, dtype=torch.double)
+    total_NT, size_NT = zeros_NT.clone(), zeros_NT.clone()
     for key, weight in zip(keys, weights, strict=True):
         rewards: list[float] = []
         for name, found in zip(inputs.rollouts.names, inputs.rollouts.rewards, strict=True):
@@ -222,19 +231,26 @@ def gdpo(inputs: Inputs) -> "Tensor":
             rewards.append(found[key])
         of_key = Inputs(
             inputs.rollouts,
-            torch.tensor(rewards),
-            torch.zeros_like(inputs.penalties_NT),
+            torch.tensor(rewards, dtype=torch.double),
+            zeros_NT,
             normalise_std=inputs.normalise_std,
         )
-        total_NT += weight * _whole_grpo(of_key)
-    return whiten(total_NT, inputs.rollouts.mask_NT)
+        term_NT = weight * _whole_grpo(of_key)
+        total_NT += term_NT
+        size_NT += term_NT.abs()
+    for members in inputs.rollouts.by_task().values():
+        total_GT = total_NT[members]
+        is_equal_GT = total_GT.abs() <= EQUAL * size_NT[members].amax()
+        total_NT[members] = torch.where(is_equal_GT, 0.0, total_GT)
+    white_NT = _whiten_distances(total_NT, inputs.rollouts.mask_NT)
+    return white_NT.to(inputs.penalties_NT.dtype)
 
 
 def _whole_grpo(inputs: Inputs) -> "Tensor":
     def compare(group: list[list[Entry]]) -> list[list[float]]:
-        mean, std = _mean_std(group)
-        scale = std + EPSILON if inputs.normalise_std else 1.0
-        return [[0.0 if std <= EQUAL else (e[0].reward - mean) / scale] for e in group]
+        of_group = _moments(group)
+        scale = of_group.std + EPSILON if inputs.normalise_std else 1.0
+        return [[of_group.distance(entries[0].reward) / scale] for entries in group]
 
     return _compared(inputs, compare, whole=True)
 
@@ -281,7 +297,13 @@ def optimal_token_baseline(inputs: Inputs) -> "tuple[Tensor, Tensor]":
         returns_GT, path_GT = returns_NT[members], path_NT[members]
         baseline_T = (returns_GT * path_GT).sum(0) / (path_GT.sum(0) + 1e-8)
         compared_T = mask_NT[members].sum(0) >= 2
-        advantages_NT[members] = returns_GT - torch.where(compared_T, baseline_T, 0.0)
+        distance_GT = returns_GT - torch.where(compared_T, baseline_T, 0.0)
+        # The 1e-8 above, and rounding, must leave nothing of returns that are all equal.
+        shown_GT = returns_GT * mask_NT[members]
+        low_T = torch.where(mask_NT[members] > 0, shown_GT, torch.inf).amin(0)
+        high_T = torch.where(mask_NT[members] > 0, shown_GT, -torch.inf).amax(0)
+        equal_T = compared_T & (high_T - low_T <= EQUAL * shown_GT.abs().amax(0))
+        advantages_NT[members] = torch.where(equal_T, 0.0, distance_GT)
     return advantages_NT * mask_NT, returns_NT
 
 
@@ -338,11 +360,16 @@ def _groups(inputs: Inputs, whole: bool) -> list[list[Entry]]:
     return list(groups.values())
 
 
-def _mean_std(group: list[list[Entry]]) -> tuple[float, float]:
-    """Over rollouts, each with weight 1; the deviation is unbiased, and 0 for a single one."""
-    mean, std = moments([[entry.reward for entry in entries] for entries in group])
+def _moments(group: list[list[Entry]]) -> Moments:
+    """Over rollouts, each with weight 1; the deviation is unbiased.
+
+    A single one has nothing to be compared with: everything is equal there.
+    """
+    found = moments([[entry.reward for entry in entries] for entries in group], EQUAL)
     number = len(group)
-    return (mean, std * (number / (number - 1)) ** 0.5) if number > 1 else (mean, 0.0)
+    if number < 2:
+        return found._replace(std=0.0, tolerance=math.inf)
+    return found._replace(std=found.std * (number / (number - 1)) ** 0.5)
 
 
 def _whole_rollouts(name: str, inputs: Inputs) -> None:

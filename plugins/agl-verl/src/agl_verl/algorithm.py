@@ -8,13 +8,19 @@ verl's process, and from there to verl's rollout servers.
 import logging
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from agl.algorithm import Algorithm
+from agl.algorithm import Algorithm, InfrastructureFailures, check_infrastructure_failures
+from agl.checks import absolute, check_name, check_numbers
+from agl.config import check_credit
 from agl.errors import ConfigError
+from agl.generations import cancel_dead_starts, hold_run
 from agl.types import AttemptStatus, Dataset, RolloutConfig
 from agl_verl.configuration import check, compose, read, with_algorithm
 from agl_verl.options import Options
+
+if TYPE_CHECKING:
+    from agl.store.base import LightningStore
 
 logger = logging.getLogger("agl.verl")
 
@@ -52,10 +58,16 @@ class VERL(Algorithm):
             group. In both cases failed rollouts are no zeros: they are in no mean.
         max_failed_groups: So many groups in a row without anything to train end the run; None
             takes two steps' worth.
+        infrastructure_failures: What becomes of a rollout that succeeded although servers or the
+            network failed a model call of it: ``exclude`` it, ``drop_group`` (all rollouts of its
+            task), or ``keep`` it.
         run_dir: Folder for ``metrics.jsonl``, ``summary.json`` and, unless
             ``trainer.default_local_dir`` says otherwise, ``checkpoints``; None makes one under
             ``agl-runs`` named after the time. With a folder that has checkpoints, and verl's
-            ``trainer.resume_mode`` at its default, training goes on from the newest.
+            ``trainer.resume_mode`` at its default, training goes on from the newest. In a folder
+            that a run was in, what that one did after the checkpoint (or, where verl takes none,
+            all of it) counts no more: its metrics go, its accounts are marked as lost, and rollouts
+            that it left behind are cancelled.
 
     Raises:
         ConfigError: A key is unknown or would have no effect, or a value is wrong.
@@ -80,6 +92,7 @@ class VERL(Algorithm):
         retry_on: list[str] | None = None,
         failed_rollouts: str = "keep",
         max_failed_groups: int | None = None,
+        infrastructure_failures: InfrastructureFailures = "exclude",
         run_dir: str | None = None,
     ) -> None:
         self.config = read(config)
@@ -89,15 +102,20 @@ class VERL(Algorithm):
             raise ConfigError(
                 f"VERL: failed_rollouts is {failed_rollouts!r}; expected 'keep' or 'drop'"
             )
-        for name, value in {
-            "rollout_timeout_seconds": rollout_timeout_seconds,
-            "unresponsive_seconds": unresponsive_seconds,
-            "group_timeout_seconds": group_timeout_seconds,
-            "max_attempts": max_attempts,
-            "max_failed_groups": max_failed_groups,
-        }.items():
-            if value is not None and value <= 0:
-                raise ConfigError(f"VERL: {name} must be above 0; got {value!r}")
+        check_numbers(
+            "VERL",
+            above=0,
+            optional=True,
+            rollout_timeout_seconds=rollout_timeout_seconds,
+            unresponsive_seconds=unresponsive_seconds,
+            group_timeout_seconds=group_timeout_seconds,
+        )
+        check_numbers("VERL", whole=True, above=0, max_attempts=max_attempts)
+        check_numbers(
+            "VERL", whole=True, above=0, optional=True, max_failed_groups=max_failed_groups
+        )
+        check_name("VERL", resource_name=resource_name)
+        check_credit("VERL", credit)
         retry: list[AttemptStatus] = list(retry_on or ["unresponsive"])  # pyright: ignore
         ends = ("failed", "timeout", "unresponsive")
         for status in retry:
@@ -106,6 +124,8 @@ class VERL(Algorithm):
                     f"VERL: retry_on has {status!r}; an attempt that did not succeed ends as one "
                     f"of {', '.join(ends)}"
                 )
+        check_infrastructure_failures(infrastructure_failures, "VERL")
+        self.infrastructure_failures: InfrastructureFailures = infrastructure_failures
         self.rollout_config = RolloutConfig(
             timeout_seconds=rollout_timeout_seconds,
             unresponsive_seconds=unresponsive_seconds,
@@ -116,11 +136,18 @@ class VERL(Algorithm):
         self.failed_rollouts = failed_rollouts
         self.options = Options(max_failed_groups, trainer_cls, daemon_cls)
         self.resource_name = resource_name
-        self.run_dir = run_dir
+        self.run_dir = absolute(run_dir)
         if credit is not None:
             self.adapter_options = {"credit": credit}
         self.summary: dict[str, Any] | None = None
         """What ``summary.json`` holds, once ``run`` has ended."""
+
+    async def clear_leftovers(self, store: "LightningStore") -> None:
+        """Cancel what a killed part of the run left in the store, before runners claim it."""
+        path = (self.config.get("trainer") or {}).get("resume_from_path")
+        homes = [Path(path).parent.parent] if isinstance(path, str) else []
+        if self.run_dir is not None:
+            await cancel_dead_starts(store, self.run_dir, *homes)
 
     async def run(
         self,
@@ -130,7 +157,8 @@ class VERL(Algorithm):
         """Train to the end.
 
         Raises:
-            ConfigError: No tasks, no gateway, or verl or the cluster cannot do it.
+            ConfigError: No tasks, no gateway, a folder that another process uses, or verl or the
+                cluster cannot do it.
             AlgorithmError: verl failed, or nothing to train on came any more.
             LedgerError: A model call stands in no bin or in several.
         """
@@ -142,18 +170,21 @@ class VERL(Algorithm):
                 "VERL needs a gateway that records model calls. Run: pip install agl-gateway, or "
                 "pass Trainer(llm_proxy=...)"
             )
+        from agl_verl.backend import MODEL_NAME
         from agl_verl.launch import launch
         from agl_verl.preflight import check_environment
         from agl_verl.run import Run, verl_config
 
+        gateway.check_free(MODEL_NAME)
         check_environment()
         folder = self._folder()
         config = verl_config(compose(self.config), folder, train_dataset, val_dataset)
-        run = Run(self, gateway, config, folder, train_dataset, val_dataset)
-        try:
-            await launch(config, self.options, run.answer)
-        finally:
-            self.summary = await run.end()
+        with hold_run(folder):
+            run = Run(self, gateway, config, folder, train_dataset, val_dataset)
+            try:
+                await launch(config, self.options, run.answer)
+            finally:
+                self.summary = await run.end()
 
     def _folder(self) -> Path:
         """Absolute: verl's processes have other working folders."""

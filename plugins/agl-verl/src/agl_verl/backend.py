@@ -40,6 +40,11 @@ class Serving:
     max_model_tokens: int
     """Prompt and answer together."""
     max_answer_tokens: int
+    end_token_ids: frozenset[int] = frozenset()
+    """Tokens that end an answer, beside the tokenizer's own: a generation configuration may name
+    several, of which one ends a tool call, say."""
+    vocabulary_size: int | None = None
+    """None where the model's configuration does not say."""
     defaults: dict[str, Any] = field(default_factory=dict[str, Any])
     """Sampling parameters of requests that do not say otherwise."""
     template_options: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -66,7 +71,7 @@ class TokenBackend(ModelApp[VerlRequest]):
     def __init__(self, serving: Serving, api_key: str | None = None) -> None:
         super().__init__(MODEL_NAME, api_key)
         self._serving = serving
-        self._eos = _eos_ids(serving.tokenizer)
+        self._eos = end_tokens(serving.tokenizer) | serving.end_token_ids
         # Answers repeat tokens, and decoding one takes longer than all else here.
         self._text_of = lru_cache(TEXTS)(lambda token: serving.tokenizer.decode([token]))
 
@@ -213,6 +218,10 @@ def _as_text(arguments: Any) -> str:
     return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
 
 
-def _eos_ids(tokenizer: Any) -> set[int]:
-    found: Any = getattr(tokenizer, "eos_token_id", None)
-    return set(found) if isinstance(found, list | tuple) else {found} - {None}
+def end_tokens(*sources: Any) -> frozenset[int]:
+    """What tokenizers, generation configurations and model configurations have as end tokens."""
+    ids: set[int] = set()
+    for source in sources:
+        found: Any = getattr(source, "eos_token_id", None)
+        ids.update(found if isinstance(found, list | tuple) else {found} - {None})
+    return frozenset(ids)

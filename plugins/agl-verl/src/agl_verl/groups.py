@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from agl.accounts import Totals, usable_rows, why_nothing
 from agl.emitter import find_reward_spans, get_rewards_from_span
+from agl.generations import Generation
 from agl.ledger import save_ledger
 from agl.types import Advantage, Exclusion, Ledger, Rollout, TrainingRow
 from agl_verl.making import Level, Limits, fit, split, to_row
@@ -72,6 +73,8 @@ class Groups:
     val: "Dataset[Any]"
     resources: Resources
     policy: Policy
+    generation: Generation | None = None
+    """Which start of the run this is."""
     totals: Totals = field(default_factory=Totals)
     _held: dict[str, _Held] = field(default_factory=dict[str, _Held])
     """By uid."""
@@ -120,7 +123,8 @@ class Groups:
             held.open.discard(key)
             _train(held.rows[key], advantages, int(key.rsplit("_", 1)[1]), held.collected.ledger)
         for held in touched.values():
-            await self._close(held, "unused_group", "verl left this row of its group out")
+            reason = "verl left this row of its group out"
+            await self._close(held, "unused_group", reason, settle.step)
             self._held.pop(held.request.uid, None)
         return Settled(self._record.take([h.collected for h in touched.values()], settle.step))
 
@@ -170,8 +174,14 @@ class Groups:
             request.copies,
             "val" if request.validate else "train",
             self.resources.val if request.validate else self.resources.train,
-            {"algorithm": NAME, "step": request.step, "uid": request.uid},
-            key=f"{NAME}/{request.uid}",
+            {
+                "algorithm": NAME,
+                **(self.generation.metadata if self.generation else {}),
+                "step": request.step,
+                "uid": request.uid,
+            },
+            # verl asks again, after a kill, for groups that the killed part had queued.
+            key=f"{NAME}/{self.generation.number if self.generation else 0}/{request.uid}",
         )
 
     async def _missing(self, request: GroupRequest) -> str:
@@ -190,13 +200,20 @@ class Groups:
         return f"{states or 'none was queued'}; {len(workers)} runners, {busy} of them busy"
 
     async def _dimensions(self, collected: "Collected") -> dict[str, dict[str, float]]:
-        """Rollout -> name -> value, of its final reward; nothing where nobody asks."""
+        """Rollout -> name -> value, of the final reward of the attempt that counts.
+
+        That is its last successful one. Nothing where nobody asks.
+        """
         found: dict[str, dict[str, float]] = {}
         if self.policy.dimensions:
             for one in collected.ended:
-                rewards = find_reward_spans(await self.store.query_spans(one.rollout.rollout_id))
+                rollout_id = one.rollout.rollout_id
+                attempts = await self.store.query_attempts(rollout_id)
+                used = [each.attempt_id for each in attempts if each.status == "succeeded"]
+                spans = await self.store.query_spans(rollout_id, used[-1]) if used else []
+                rewards = find_reward_spans(list(spans))
                 last = get_rewards_from_span(rewards[-1]) if rewards else []
-                found[one.rollout.rollout_id] = {part.name: part.value for part in last}
+                found[rollout_id] = {part.name: part.value for part in last}
         return found
 
     def _rows(self, held: _Held, dimensions: dict[str, dict[str, float]]) -> list[Row]:
@@ -228,15 +245,27 @@ class Groups:
         dropped = "" if rows else why_nothing(collected)
         return GroupAnswer(rows, collected.num_failed, dropped)
 
-    async def _close(self, held: _Held, reason: Any, detail: str) -> None:
+    async def _close(
+        self, held: _Held, reason: Any, detail: str, trained_in: int | None = None
+    ) -> None:
         for key in held.open:
             held.collected.ledger.exclude_row(held.rows[key], reason, detail)
         held.open = set()
-        await self._save(held.collected, held.request.step)
+        await self._save(held.collected, held.request.step, trained_in)
 
-    async def _save(self, collected: "Collected", step: int) -> None:
+    async def _save(self, collected: "Collected", step: int, trained_in: int | None = None) -> None:
         rollouts: Sequence[Rollout] = [one.rollout for one in collected.ended]
-        await save_ledger(self.store, collected.ledger, rollouts, step=step, algorithm=NAME)
+        await save_ledger(
+            self.store,
+            collected.ledger,
+            rollouts,
+            # Not that in which it was asked for: a checkpoint has what was trained up to its step.
+            step=step if trained_in is None else trained_in,
+            algorithm=NAME,
+            run=self.generation.run if self.generation else None,
+            generation=self.generation.number if self.generation else 0,
+            version=trained_in,  # a step of verl makes the version of its number
+        )
         self.totals.add(collected)
 
 

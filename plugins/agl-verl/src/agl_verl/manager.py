@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from agl.errors import AlgorithmError, ConfigError
 from agl.serving import ServerThread
 from agl_verl.affinity import Conversations
-from agl_verl.backend import MODEL_NAME, Serving, TokenBackend
+from agl_verl.backend import MODEL_NAME, Serving, TokenBackend, end_tokens
 from agl_verl.messages import Backend, GroupAnswer, GroupRequest, Settle, Validated
 from agl_verl.options import Options
 from agl_verl.preflight import num_servers
@@ -60,7 +60,9 @@ class AglManager:
         self._thread = threading.Thread(target=self._loop.run_forever, name="agl-verl", daemon=True)
         self._thread.start()
         host, api_key = _where_to_serve()
-        backend = TokenBackend(self.serving(llm_client), api_key)
+        serving = self.serving(llm_client)
+        self._vocabulary_size = serving.vocabulary_size
+        backend = TokenBackend(serving, api_key)
         self._server = ServerThread(backend, host)
         self._api_key = api_key
 
@@ -73,8 +75,11 @@ class AglManager:
         reward_loop_worker_handles: Any = None,
         link: Any = None,
         options: Options | None = None,
+        step: int = 0,
     ) -> "AglManager":
         """Make one and announce it to the algorithm. verl's part of the arguments is by name.
+
+        ``step`` is that of the checkpoint which verl has loaded.
 
         Raises:
             ConfigError: Not called by agl's task runner.
@@ -85,7 +90,7 @@ class AglManager:
                 "agl.Trainer(algorithm=agl.VERL(config)), not with verl's own command line"
             )
         manager = cls(config, llm_client, link, options or Options())
-        manager.start()
+        manager.start(step)
         return manager
 
     def serving(self, llm_client: Any) -> Serving:
@@ -111,6 +116,8 @@ class AglManager:
                 self.rollout.max_model_len or get_max_position_embeddings(model.hf_config)
             ),
             max_answer_tokens=int(self.rollout.response_length),
+            end_token_ids=end_tokens(getattr(model, "generation_config", None), model.hf_config),
+            vocabulary_size=getattr(model.hf_config.get_text_config(), "vocab_size", None),
             defaults={
                 "temperature": float(self.rollout.temperature),
                 "top_p": float(self.rollout.top_p),
@@ -123,10 +130,12 @@ class AglManager:
             tool_parser=ToolParser.get_tool_parser(tool_format, tokenizer) if tool_format else None,
         )
 
-    def start(self) -> None:
-        """Serve the model, and tell the algorithm where."""
+    def start(self, step: int = 0) -> None:
+        """Serve the model, and tell the algorithm where, and after which step."""
         self._server.start()
-        backend = Backend(f"{self._server.url}/v1", MODEL_NAME, self._api_key)
+        backend = Backend(
+            f"{self._server.url}/v1", MODEL_NAME, self._api_key, self._vocabulary_size, step
+        )
         self._wait(self._ask(backend), None)
 
     def generate_sequences(self, batch: Any) -> None:

@@ -18,6 +18,10 @@ class Backend:
     """What the backend calls the model."""
     api_key: str | None = None
     """What the gateway must send; None on loopback."""
+    vocabulary_size: int | None = None
+    """Of the model; None where its configuration does not say."""
+    step: int = 0
+    """Of the checkpoint that verl goes on from; 0 where it begins."""
 
 
 @dataclass(frozen=True)

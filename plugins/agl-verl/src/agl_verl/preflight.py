@@ -159,6 +159,36 @@ def check_tasks(config: Any, num_train: int) -> None:
         )
 
 
+def check_micro_batches(config: Any) -> None:
+    """Refuse micro-batches that do not divide a mini-batch: verl would fail after the rollouts.
+
+    Only FSDP, whose ranks are GPUs over ``ulysses_sequence_parallel_size``, is looked at.
+
+    Raises:
+        ConfigError: Rows remain; the message has both sizes.
+    """
+    model, rollout = config.actor_rollout_ref, config.actor_rollout_ref.rollout
+    actor = model.actor
+    if not str(actor.strategy).startswith("fsdp"):
+        return
+    gpus = int(config.trainer.nnodes) * int(config.trainer.n_gpus_per_node)
+    ranks = max(1, gpus // int(actor.ulysses_sequence_parallel_size))
+    rows = int(actor.ppo_mini_batch_size) * int(rollout.n) // ranks
+    for path, section, prefix in (
+        ("actor.ppo", actor, ""),
+        ("rollout.log_prob", rollout, "log_prob_"),
+    ):
+        size = section[f"{path.split('.')[1]}_micro_batch_size_per_gpu"]
+        if size is None or section[f"{prefix}use_dynamic_bsz"] or rows % int(size) == 0:
+            continue
+        raise ConfigError(
+            f"VERL config: actor_rollout_ref.{path}_micro_batch_size_per_gpu is {size}, which does "
+            f"not divide the {rows} rows of a mini-batch on each rank (actor.ppo_mini_batch_size "
+            "x rollout.n / ranks); verl would fail after the first rollouts. Choose a divisor, or "
+            f"set {path.split('.')[0]}.{prefix}use_dynamic_bsz: true"
+        )
+
+
 def check_environment() -> None:
     """Look at what is installed.
 

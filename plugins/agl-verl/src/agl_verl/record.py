@@ -2,7 +2,8 @@
 
 - ``agl/reward/mean``, ``agl/reward/std``: over rollouts, each once, whatever number of rows it has
   (``critic/score/*`` of verl is over rows)
-- ``agl/rollouts/succeeded``, ``agl/rollouts/failed``; ``agl/groups/trained``,
+- ``agl/rollouts/succeeded``, ``agl/rollouts/failed``; ``agl/rollouts/infrastructure``: those that
+  succeeded although servers or the network failed a model call; ``agl/groups/trained``,
   ``agl/groups/dropped``: groups that were not given to verl since its last step
 - ``agl/calls/total``, ``agl/calls/trained``, ``agl/calls/excluded/<reason>`` of the step's groups
 - ``agl/rows/of_an_earlier_run``: rows that verl restored from a checkpoint, of which the ledger of
@@ -74,6 +75,7 @@ def group_metrics(groups: "list[Collected]", step: int) -> dict[str, float]:
     metrics = {
         "agl/rollouts/succeeded": float(len(ended) - failed),
         "agl/rollouts/failed": float(failed),
+        "agl/rollouts/infrastructure": float(sum(group.num_infrastructure for group in groups)),
         "agl/groups/trained": float(len(groups)),
         "agl/calls/total": float(sum(len(group.ledger.calls) for group in groups)),
         "agl/calls/trained": float(sum(len(group.ledger.trained) for group in groups)),

@@ -1,14 +1,19 @@
 """One run of ``VERL`` in the algorithm's process: answers verl, publishes the model, notes."""
 
+import contextlib
 import json
 import logging
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from agl.accounts import Totals
 from agl.collect import Collector
 from agl.errors import AlgorithmError, ConfigError
-from agl.types import Dataset
+from agl.gateway import WHOLE_SOFTMAX, model_served
+from agl.generations import Generation, begin_generation, branch_to, keep_branch, read_generation
+from agl.report import Report
+from agl.types import Dataset, TrainedModel
 from agl_verl.groups import Groups, Policy, Resources
 from agl_verl.making import Limits
 from agl_verl.messages import (
@@ -20,7 +25,7 @@ from agl_verl.messages import (
     Settled,
     Validated,
 )
-from agl_verl.preflight import check_tasks, num_servers, prepare_ray
+from agl_verl.preflight import check_micro_batches, check_tasks, num_servers, prepare_ray
 
 if TYPE_CHECKING:
     from agl.gateway import Gateway, ModelConfig
@@ -70,6 +75,7 @@ def verl_config(
         if str(config.trainer.default_local_dir).startswith("checkpoints/"):
             config.trainer.default_local_dir = str(folder / "checkpoints")
     check_tasks(config, len(train))
+    check_micro_batches(config)
     num_servers(config)  # refuses half a server
     prepare_ray(config)
     try:
@@ -105,6 +111,8 @@ class Run:
         val: Dataset[Any] | None,
     ) -> None:
         self._options, self._gateway, self._config = options, gateway, config
+        self._serving = contextlib.AsyncExitStack()
+        """Ends what the gateway serves for verl."""
         self._folder = folder
         self._train = train
         self._val: Dataset[Any] = val if val is not None else []
@@ -113,7 +121,8 @@ class Run:
         self._rewards: list[float | None] = []
         self._val_rewards: list[tuple[int, float | None]] = []
         self._last_step = 0
-        folder.mkdir(parents=True, exist_ok=True)
+        self._generation: Generation | None = None
+        self._report = Report("verl", folder, 0, 0, show_progress=False)
 
     async def answer(self, message: Message) -> Answer:
         """Answer a question of verl."""
@@ -136,9 +145,12 @@ class Run:
         return settled
 
     async def end(self) -> dict[str, Any]:
-        """Account for the rest, and write the summary."""
-        if self._groups is not None:
-            await self._groups.end()
+        """Account for the rest, write the summary, and leave the gateway as it was."""
+        try:
+            if self._groups is not None:
+                await self._groups.end()
+        finally:
+            await self._serving.aclose()
         summary: dict[str, Any] = {
             "algorithm": self._options.algorithm,
             "steps": self._last_step,
@@ -149,7 +161,7 @@ class Run:
             "checkpoints": str(self._config.trainer.default_local_dir),
             "run_dir": str(self._folder),
         }
-        (self._folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+        self._report.summary(summary)
         return summary
 
     async def _open(self, backend: Backend) -> Groups:
@@ -170,10 +182,8 @@ class Run:
             "forced_parameters": {"train": train, "val": val},
         }
         gateway = self._gateway
-        gateway.set_store(options.get_store())
-        gateway.update_model_list([entry])
-        if not gateway.is_running():
-            await gateway.start()
+        await self._serving.aclose()  # there is something where verl began once more
+        await self._serving.enter_async_context(model_served(gateway, entry, options.get_store()))
         resources = Resources(
             train=await self._publish(backend.model, train["temperature"]),
             val=await self._publish(backend.model, val["temperature"]),
@@ -184,15 +194,50 @@ class Run:
             options.get_adapter(),
             options.rollout_config,
             PATIENCE_SECONDS,
+            infrastructure_failures=options.infrastructure_failures,
+            model=TrainedModel(name=backend.model, vocabulary_size=backend.vocabulary_size),
         )
+        generation = await self._begin(backend.step)
         return Groups(
             store=options.get_store(),
+            generation=generation,
+            totals=await Totals.counting(options.get_store(), generation.run),
             collector=collector,
             train=self._train,
             val=self._val,
             resources=resources,
             policy=self._policy(),
         )
+
+    async def _begin(self, step: int) -> Generation:
+        """Count this start; what earlier ones in the folder did after the checkpoint is lost."""
+        branch = branch_to(read_generation(self._folder), step) if self._is_own() else []
+        generation = self._generation = begin_generation(self._folder, branch=branch)
+        await keep_branch(self._options.get_store(), generation.run, branch)
+        # Where verl begins anew nothing stays, not even a validation at step 0.
+        self._report.go_back(step or -1, True, branch)
+        self._last_step = step
+        self._rewards.clear()
+        self._val_rewards.clear()
+        path = self._report.metrics_path
+        for line in path.read_text("utf-8").splitlines() if path.exists() else ():
+            self._count(json.loads(line))
+        return generation
+
+    def _is_own(self) -> bool:
+        """Whether the checkpoint that verl takes is of the run in this folder."""
+        trainer = self._config.trainer
+        return trainer.resume_mode != "resume_path" or (
+            Path(trainer.resume_from_path).resolve().parent
+            == Path(trainer.default_local_dir).resolve()
+        )
+
+    def _count(self, line: dict[str, Any]) -> None:
+        """Take a line of the metrics into the summary."""
+        if "agl/calls/total" in line:
+            self._rewards.append(line.get("agl/reward/mean"))
+        if "val-agl/rollouts/succeeded" in line:
+            self._val_rewards.append((line["step"], line.get("val-agl/reward/mean")))
 
     def _policy(self) -> Policy:
         options, data = self._options, self._config.data
@@ -223,7 +268,6 @@ class Run:
     def _step(self, settle: Settle, settled: Settled) -> None:
         reward = settled.metrics.get("agl/reward/mean")
         self._last_step = settle.step
-        self._rewards.append(reward)
         self._write({"step": settle.step, **settle.metrics, **settled.metrics})
         logger.info(
             "step %d: reward %s, %d calls trained",
@@ -234,14 +278,14 @@ class Run:
 
     def _validation(self, validated: Validated, settled: Settled) -> None:
         reward = settled.metrics.get("val-agl/reward/mean")
-        self._val_rewards.append((validated.step, reward))
         self._write({"step": validated.step, **validated.metrics, **settled.metrics})
         shown = "none" if reward is None else f"{reward:.3f}"
         logger.info("after step %d: held-out reward %s", validated.step, shown)
 
     def _write(self, line: dict[str, Any]) -> None:
-        with (self._folder / "metrics.jsonl").open("a") as file:
-            file.write(json.dumps(line) + "\n")
+        assert self._generation is not None
+        self._report.write({**line, "generation": self._generation.number})
+        self._count(line)
 
 
 def _compares_dimensions(algorithm: Any) -> bool:
@@ -251,9 +295,10 @@ def _compares_dimensions(algorithm: Any) -> bool:
 
 
 def _sampling(section: Any) -> dict[str, Any]:
-    """Forced sampling parameters: those that verl's section names."""
+    """Forced sampling parameters: those that verl's section names, and no others."""
     top_k = int(section.top_k)
     return {
+        **WHOLE_SOFTMAX,
         "temperature": float(section.temperature),
         "top_p": float(section.top_p),
         **({"top_k": top_k} if top_k > 0 else {}),

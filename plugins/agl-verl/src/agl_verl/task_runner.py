@@ -55,6 +55,7 @@ class AglTaskRunner:
                 reward_loop_worker_handles=trainer.get_reward_handles(),
                 link=link,
                 options=options,
+                step=int(trainer.global_steps),
             )
             trainer.fit(manager)
             succeeded = True

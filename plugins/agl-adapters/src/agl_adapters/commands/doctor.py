@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def command(
     file: Path, overrides: tuple[str, ...], task: int, tokenizer: str | None, as_json: bool
 ) -> None:
-    """Run one rollout of FILE and say what could be learned from it.
+    """Run one rollout of FILE, then a few at once, and say what could be learned from it.
 
     Per model call: its grade (A: token-exact, can train weights; B: text with a known chat
     template, can be fine-tuned on; C: text only, for prompt optimisation and preference pairs), its
@@ -42,7 +42,7 @@ def command(
     # What the log would say of this rollout, the findings say.
     setup_module_logging("CRITICAL", name="agl")
     logging.getLogger("agl").propagate = False
-    note("running one rollout ...")
+    note("running one rollout, then a few at once ...")
     diagnosis = diagnose(try_once(loaded, task), tokenizer)
     if as_json:
         print_json(asdict(diagnosis))
@@ -86,6 +86,8 @@ def _show(diagnosis: "Diagnosis") -> None:
         click.echo(f"{finding.level:<10} {finding.code}: {finding.message}")
         if finding.fix:
             click.echo(f"{'':<10} -> {finding.fix}")
+    if diagnosis.at_once:
+        click.echo(f"{'at once':<10} {diagnosis.at_once}")
     grades = [call.grade for call in diagnosis.calls]
     uses = "; ".join(
         f"{grades.count(letter)} {letter} ({use})"

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from agl.adapter import CreditRule
 from agl.errors import ConfigError
 from agl.types import Credit, ModelCall, Span
-from agl_adapters.credit.rewards import returns_to_go, rewards_by_call
+from agl_adapters.credit.rewards import returns_to_go, rewards_by_call, unordered, unreadable
 
 
 class Discounted(CreditRule):
@@ -25,9 +25,15 @@ class Discounted(CreditRule):
 
     def assign(self, calls: Sequence[ModelCall], spans: Sequence[Span]) -> list[Credit]:
         """The return from each call on."""
+        if (unsure := unordered(spans)) is not None:
+            return [unsure] * len(calls)
         by_call, _ = rewards_by_call(calls, spans)
         credits: list[Credit] = []
         for number, (value, sources) in enumerate(returns_to_go(by_call, self.gamma)):
+            malformed = unreadable(reward for given in by_call[number:] for reward in given)
+            if malformed is not None:
+                credits.append(malformed)
+                continue
             if not sources:
                 because = "no reward comes with this call or after it"
                 credits.append(Credit(reward=None, because=because))

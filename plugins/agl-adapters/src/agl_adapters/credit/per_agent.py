@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from agl.adapter import CreditRule
 from agl.types import Credit, ModelCall, Span
 from agl_adapters.credit.final import final_credit
-from agl_adapters.credit.rewards import Reward, rewards_of
+from agl_adapters.credit.rewards import Reward, rewards_of, unreadable
 from agl_adapters.tree import agent_name, agent_of, build_tree, walk
 
 
@@ -33,7 +33,8 @@ class PerAgent(CreditRule):
                 for agent in named:
                     own[agent] = _credit(agent, reward.dimensions[str(agent)], reward)
             elif around in agents and around is not None:
-                own[around] = _credit(around, reward.value, reward)
+                malformed = unreadable([reward])
+                own[around] = malformed or _credit(around, reward.value, reward)
             else:
                 shared.append(reward)
         team = final_credit(shared)

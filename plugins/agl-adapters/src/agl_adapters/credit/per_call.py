@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from agl.adapter import CreditRule
 from agl.types import Credit, ModelCall, Span
-from agl_adapters.credit.rewards import Reward, rewards_by_call
+from agl_adapters.credit.rewards import Reward, rewards_by_call, unordered, unreadable
 
 
 class PerCall(CreditRule):
@@ -16,11 +16,15 @@ class PerCall(CreditRule):
 
     def assign(self, calls: Sequence[ModelCall], spans: Sequence[Span]) -> list[Credit]:
         """The sum of each call's own rewards."""
+        if (unsure := unordered(spans)) is not None:
+            return [unsure] * len(calls)
         by_call, of_none = rewards_by_call(calls, spans)
         return [_credit(call, given, of_none) for call, given in zip(calls, by_call, strict=True)]
 
 
 def _credit(call: ModelCall, given: Sequence[Reward], of_none: Sequence[Reward]) -> Credit:
+    if (malformed := unreadable(given)) is not None:
+        return malformed
     if not given:
         before = "; a reward came before any call" if of_none else ""
         because = f"no reward links to this call or follows it before the next{before}"

@@ -1,18 +1,14 @@
 """The rewards of an attempt, and the call that each of them is about."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from agl.emitter import get_rewards_from_span
-from agl.errors import AdapterError
-from agl.semconv import ModelCallAttributes
-from agl.types import ModelCall, Span
+from agl.emitter import get_rewards_from_span, reward_problem
+from agl.semconv import LightningSpanAttributes as Key, ModelCallAttributes
+from agl.types import Credit, ModelCall, Span
 from agl.utils.otel import extract_links_from_attributes, query_linked_spans
 from agl_adapters.air import AIR_RULE
 from agl_adapters.sources.gateway import is_gateway_span
-
-CLOSING_SECONDS = 0.05
-"""A gateway may close a call's span so much later than the agent has read the answer."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +17,9 @@ class Reward:
 
     span: Span
     dimensions: dict[str, float]
-    """Name -> value; the first is the primary one."""
+    """Name -> value; the first is the primary one; empty where there is a ``problem``."""
+    problem: str | None = None
+    """Why it cannot be read, or told what it is about."""
 
     @property
     def value(self) -> float:
@@ -35,32 +33,63 @@ class Reward:
 
 
 def rewards_of(spans: Sequence[Span]) -> list[Reward]:
-    """The rewards among spans, in the same order."""
+    """The rewards among spans, in the same order, those that cannot be read with the reason."""
     rewards: list[Reward] = []
     for span in spans:
         if is_gateway_span(span):
             continue  # most spans are, with many attributes to look through and no reward
         dimensions = {reward.name: reward.value for reward in get_rewards_from_span(span)}
-        if dimensions:
+        problem = None if dimensions else reward_problem(span)
+        if problem is not None:
+            rewards.append(Reward(span, {}, problem))
+        elif dimensions:
             rewards.append(Reward(span, dimensions))
     return rewards
 
 
-def call_of(reward: Reward, calls: Sequence[ModelCall], spans: Sequence[Span]) -> int | None:
+def unreadable(rewards: Iterable[Reward]) -> Credit | None:
+    """The credit of a call to which these rewards would go, where one cannot be read; else None."""
+    for reward in rewards:
+        if reward.problem is not None:
+            because = f"its reward (span {reward.span.span_id}) cannot be read: {reward.problem}"
+            return Credit(reward=None, reason="malformed", because=because)
+    return None
+
+
+def unordered(spans: Sequence[Span]) -> Credit | None:
+    """The credit of each call where it is not known which one a reward followed; else None."""
+    for reward in rewards_of(spans):
+        span = reward.span
+        if reward.problem is None and span.attributes.get(Key.UNORDERED) and not _links(span):
+            because = f"it is not known which call the reward of span {span.span_id} followed"
+            return Credit(reward=None, reason="unordered_reward", because=because)
+    return None
+
+
+def _links(span: Span) -> bool:
+    return bool(extract_links_from_attributes(span.attributes))
+
+
+def call_of(
+    reward: Reward,
+    calls: Sequence[ModelCall],
+    spans: Sequence[Span],
+    order: Mapping[str, int],
+) -> int | None:
     """Position of the call that a reward is about; None when it is about none.
 
-    That is the call which its links point to, and without links the last one that began before it
-    and had ended by then. Only where times are missing, numbers decide: spans of an agent are
-    numbered when they are sent, at the end.
+    That is the call which its links point to, and without links the last one before it by number. A
+    call has its number when its answer is stored, which is before what the agent ends after it.
+    Clocks are not asked: gateway and agent may be on machines whose clocks differ.
 
-    Raises:
-        AdapterError: A link has no key or no value.
+    Args:
+        reward: One that can be read.
+        calls: Of the attempt, in order of their numbers.
+        spans: Of the attempt, in the same order.
+        order: Their ``places``.
     """
     span = reward.span
-    try:
-        links = extract_links_from_attributes(span.attributes)
-    except ValueError as error:
-        raise AdapterError(f"the reward span {span.span_id!r}: {error}") from error
+    links = extract_links_from_attributes(span.attributes)
     if links:
         linked = query_linked_spans(spans, links)
         ids = {found.span_id for found in linked}
@@ -71,16 +100,19 @@ def call_of(reward: Reward, calls: Sequence[ModelCall], spans: Sequence[Span]) -
             if call.call_id in ids or (call.response_id and call.response_id in response_ids)
         ]
         return matching[-1] if matching else None
-    if span.start_time is None or any(call.start_time is None for call in calls):
-        numbered = [n for n, call in enumerate(calls) if 0 < call.sequence_id < span.sequence_id]
-        return numbered[-1] if numbered else None
-    before = [
-        (call.start_time or 0.0, number)
-        for number, call in enumerate(calls)
-        if (call.start_time or 0.0) < span.start_time
-        and (call.end_time or 0.0) <= span.start_time + CLOSING_SECONDS
-    ]
-    return max(before)[1] if before else None
+    before = calls_before(span, calls, order)
+    return before[-1] if before else None
+
+
+def places(spans: Sequence[Span]) -> dict[str, int]:
+    """Span id -> its place among the spans of an attempt, which are in order of their numbers."""
+    return {span.span_id: place for place, span in enumerate(spans)}
+
+
+def calls_before(span: Span, calls: Sequence[ModelCall], order: Mapping[str, int]) -> list[int]:
+    """The positions of the calls before a span, by their numbers; ``order`` is that of places."""
+    place = order[span.span_id]
+    return [n for n, call in enumerate(calls) if order.get(call.call_id, place) < place]
 
 
 def rewards_by_call(
@@ -89,8 +121,13 @@ def rewards_by_call(
     """Per call the rewards that are about it, and those that are about none."""
     by_call: list[list[Reward]] = [[] for _ in calls]
     of_none: list[Reward] = []
+    order = places(spans)
     for reward in rewards_of(spans):
-        number = call_of(reward, calls, spans)
+        # Of one whose links are broken, too, it is safest to say that it is of the call before.
+        if reward.problem is None:
+            number = call_of(reward, calls, spans, order)
+        else:
+            number = next(reversed(calls_before(reward.span, calls, order)), None)
         (of_none if number is None else by_call[number]).append(reward)
     return by_call, of_none
 
@@ -105,6 +142,7 @@ def returns_to_go(
     total, sources = 0.0, list[str]()
     result: list[tuple[float, list[str]]] = []
     for given in reversed(rewards):
+        given = [reward for reward in given if reward.problem is None]
         total = sum(reward.value for reward in given) + gamma * total
         sources = [*(reward.span.span_id for reward in given), *sources]
         result.append((total, sources))

@@ -11,7 +11,13 @@ from agl.errors import ConfigError
 from agl.types import Credit, ModelCall, Span, StepCredit
 from agl_adapters.credit.discounted import checked_gamma
 from agl_adapters.credit.final import final_credit
-from agl_adapters.credit.rewards import returns_to_go, rewards_by_call, rewards_of
+from agl_adapters.credit.rewards import (
+    returns_to_go,
+    rewards_by_call,
+    rewards_of,
+    unordered,
+    unreadable,
+)
 
 
 class Stepwise(CreditRule):
@@ -53,12 +59,18 @@ class Stepwise(CreditRule):
         whole = final_credit(rewards_of(spans))
         if whole.reward is None:
             return [whole] * len(calls)
+        if (unsure := unordered(spans)) is not None:
+            return [unsure] * len(calls)
         by_call, _ = rewards_by_call(calls, spans)
         returns = returns_to_go(by_call, self.gamma)
         credits: list[Credit] = []
         seen: Counter[str | None] = Counter()
-        for call, (value, sources) in zip(calls, returns, strict=True):
+        for number, (call, (value, sources)) in enumerate(zip(calls, returns, strict=True)):
             seen[call.agent_name] += 1
+            malformed = unreadable(reward for given in by_call[number:] for reward in given)
+            if malformed is not None:
+                credits.append(malformed)
+                continue
             step = StepCredit(
                 group=self._group(call, seen[call.agent_name]), reward=value, weight=self.weight
             )

@@ -19,6 +19,9 @@ from agl.types import (
 )
 from agl_adapters.calls import Recorded, by_attempt, recorded_and_unrecognised
 from agl_adapters.doctor.fixes import (
+    BROKEN_TOOL_CALL,
+    CALLS_MIX,
+    CUT_OFF,
     FAILURE_FIXES,
     FIXES,
     NO_AGENT_NAMES,
@@ -30,7 +33,7 @@ from agl_adapters.doctor.trial import Trial
 from agl_adapters.rows import RowSet, TraceToRows
 
 Level = Literal["error", "warning", "note"]
-TOKENS_ONLY = ("no_token_ids", "no_logprobs", "structured_output")
+TOKENS_ONLY = ("no_token_ids", "no_logprobs", "structured_output", "empty_answer")
 """Reasons that keep a call from training weights, and from nothing else."""
 
 
@@ -58,6 +61,8 @@ class Diagnosis:
     rewards: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     calls: list[Graded] = field(default_factory=list[Graded])
     findings: list[Finding] = field(default_factory=list[Finding])
+    at_once: str = ""
+    """What was seen of several rollouts at once."""
 
 
 def diagnose(trial: Trial, tokenizer: str | None = None) -> Diagnosis:
@@ -97,18 +102,40 @@ def diagnose(trial: Trial, tokenizer: str | None = None) -> Diagnosis:
     # Without rows, credit still tells which call a reward would reach.
     account = rows if rows is not None else TraceToRows().adapt(own, attempts=trial.attempts)
     records = [
-        record for spans in by_attempt(own).values() for record in recorded_and_unrecognised(spans)
+        part
+        for spans in by_attempt(own).values()
+        for record in recorded_and_unrecognised(spans)
+        for part in record.parts()
     ]
     template = _template(records, tokenizer, trial.options)
     result.calls = [_graded(record, template, account, rows is not None) for record in records]
     if attempt.status == "succeeded":
         # Else its failure is the one reason for all that is missing.
-        result.findings += _of_calls(result)
+        result.findings += _of_calls(result, trial.num_unattributed)
+        result.findings += _of_answers(result.calls)
         result.findings += _of_rewards(result, account)
         result.findings += _of_rows(account)
         result.findings += _of_adapter(trial, rows, result.calls)
     result.trainable = _is_trainable(result, account, attempt)
+    _look_at_mixing(trial, result)
     return result
+
+
+def _look_at_mixing(trial: Trial, result: Diagnosis) -> None:
+    if trial.num_together < 2 or not result.calls:
+        return
+    if not trial.num_silent:
+        result.at_once = f"{trial.num_together} rollouts, and each has its own calls"
+        return
+    result.at_once = f"{trial.num_together} rollouts, and their calls mix"
+    message = (
+        f"{trial.num_silent} of {trial.num_together} rollouts that ran at once have no recorded "
+        "call, and others have theirs: the agent makes the address of its LLM global (a global "
+        "client, or an environment variable)"
+    )
+    level: Level = "error" if trial.shares_process else "warning"
+    result.findings.append(Finding(level, "calls_mix", message, CALLS_MIX))
+    result.trainable = result.trainable and not trial.shares_process
 
 
 def _is_trainable(result: Diagnosis, account: RowSet, attempt: Attempt) -> bool:
@@ -152,7 +179,9 @@ def _graded(
         agent_name=call.agent_name,
         model=call.model,
         prompt_tokens=len(call.prompt_token_ids) if call.prompt_token_ids else None,
-        response_tokens=len(call.response_token_ids) if call.response_token_ids else None,
+        response_tokens=(None if call.response_token_ids is None else len(call.response_token_ids)),
+        truncated=call.is_truncated,
+        broken_tool_call=call.has_broken_tool_call,
         grade=letter,
         because=because,
         row=row,
@@ -213,7 +242,13 @@ def _failure(attempt: Attempt, error: Failure) -> Finding:
     )
 
 
-def _of_calls(result: Diagnosis) -> list[Finding]:
+def _of_calls(result: Diagnosis, num_unattributed: int) -> list[Finding]:
+    if not result.calls and num_unattributed:
+        message = (
+            f"no model call was recorded: {num_unattributed} came to the gateway at an address "
+            "that is no rollout's"
+        )
+        return [Finding("error", "no_calls", message, FIXES["no_calls"])]
     if not result.calls:
         return [Finding("error", "no_calls", "no model call was recorded", FIXES["no_calls"])]
     grouped: defaultdict[ExclusionReason, list[Graded]] = defaultdict(list)
@@ -236,6 +271,23 @@ def _of_calls(result: Diagnosis) -> list[Finding]:
     return findings
 
 
+def _of_answers(calls: Sequence[Graded]) -> list[Finding]:
+    """What is trained, and is seldom what was meant."""
+    trained = [call for call in calls if call.excluded is None]
+    cut = [call for call in trained if call.truncated]
+    broken = [call for call in trained if call.broken_tool_call]
+    findings: list[Finding] = []
+    if cut:
+        message = f"{len(cut)} of {len(calls)} answers were cut off at the limit of tokens"
+        findings.append(Finding("warning", "truncated", message, CUT_OFF))
+    if broken:
+        message = (
+            f"{len(broken)} of {len(calls)} answers call a tool with arguments that are no JSON"
+        )
+        findings.append(Finding("warning", "broken_tool_call", message, BROKEN_TOOL_CALL))
+    return findings
+
+
 def _fix(reason: ExclusionReason, calls: Sequence[Graded]) -> str:
     if reason == "no_token_ids" and not any(call.through_gateway for call in calls):
         return PAST_THE_GATEWAY
@@ -254,6 +306,18 @@ def _some_left(result: Diagnosis) -> bool:
 
 
 def _of_rewards(result: Diagnosis, account: RowSet) -> list[Finding]:
+    malformed = [
+        Finding(
+            "error",
+            "malformed",
+            f"the reward of span {one.call_id} cannot be read: {one.detail}",
+            "Give a finite number: agl.emit_reward(value), or the agent's result",
+        )
+        for one in account.ledger.exclusions
+        if one.kind == "reward" and one.reason == "malformed"
+    ]
+    if malformed:
+        return malformed
     # AIR's rewards are no spans, but they reach calls.
     if not result.rewards and all(call.reward is None for call in result.calls):
         return [Finding("error", "no_reward", "the agent gave no reward", FIXES["no_reward"])]
@@ -278,8 +342,8 @@ def _of_rows(account: RowSet) -> list[Finding]:
         Finding(
             "note",
             "row_break",
-            f"row {number} begins anew: its prompt differs from what was said before at token "
-            f"{row.row_break.position}",
+            f"row {number} begins anew: its prompt leaves the row of call {row.row_break.call_id} "
+            f"at token {row.row_break.position}",
             "Nothing is lost; rows grow longer where the agent only appends to its messages, and "
             "the chat template keeps earlier answers as they were sampled",
         )

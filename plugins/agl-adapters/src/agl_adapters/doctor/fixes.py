@@ -14,12 +14,24 @@ FIXES: dict[ExclusionReason, str] = {
     "by OpenTelemetry's conventions: gen_ai.input.messages and gen_ai.output.messages",
     "model_error": "Look at the error of the call: agl spans shows its span; the backend's log "
     "says more",
+    "infrastructure": "Look at the error of the failed call: agl spans shows its span. More "
+    "num_retries in the gateway, or fewer rollouts at once, may help",
     "malformed": "Look at the span of the call; the message says what cannot be",
     "malformed_message": "Give every message a 'role' (system, user, assistant, tool) and a "
     "'content'",
     "over_length": "Raise the adapter's max_length, or shorten what the agent sends",
     "agent_not_selected": "Match one of the names that the agents have (NAMES) with the adapter's "
     "agent_match, or leave it out",
+    "other_model": "Intended for a judge or a helper; else let the agent ask for the model of its "
+    "LLM resource (model=llm.model)",
+    "judge": "Intended for a judge; else call the model outside of the span that holds the reward",
+    "unused_choice": "Nothing to do: of several answers the one that was used earns the reward",
+    "unknown_choice": "Ask for one answer at a time; or go on with the chosen one, or name it: "
+    "agl.emit_choice(response.id, index)",
+    "empty_answer": "Look at the request (a stop text that comes first, max_tokens); or the model "
+    "ends at once",
+    "truncated": "Raise max_tokens, or ask for shorter answers; 'truncated: train' of the adapter "
+    "'rows' trains them all the same",
     "failed_attempt": "Make the attempt succeed; see its error",
     "superseded_attempt": "Nothing to do: the attempt that succeeded counts",
     "no_reward": "Return a number from the agent, or call agl.emit_reward(value); under the "
@@ -42,6 +54,8 @@ FIXES: dict[ExclusionReason, str] = {
     "reward_before_call": "Emit the reward after the call that it is about, or link it to the call",
     "superseded_reward": "Intended, if it only reports progress; else choose a credit rule that "
     "uses intermediate rewards: credit: per_call, or discounted",
+    "unordered_reward": "The gateway did not answer in time while the agent ran: see the log. Link "
+    "rewards to their calls: emit_reward(value, attributes=make_link_attributes(...))",
     "unused_reward": "Name an agent that made calls, or link the reward to a call; or choose "
     "another credit rule",
 }
@@ -49,6 +63,18 @@ FIXES: dict[ExclusionReason, str] = {
 PAST_THE_GATEWAY = (
     "The calls were recorded by a tracer and went past the gateway. Give the agent's client the "
     "address of its LLM resource: OpenAI(base_url=llm.endpoint)"
+)
+CALLS_MIX = (
+    "Make the client in the agent, with base_url=llm.endpoint; or keep to one rollout at a time in "
+    "a process: concurrency 1, and strategy 'cs' for several runners"
+)
+CUT_OFF = (
+    "They are trained as any other. Raise max_tokens; or set the adapter's truncated to 'mask' "
+    "(such answers are not trained) or 'exclude' (nor is anything else of their attempts)"
+)
+BROKEN_TOOL_CALL = (
+    "Such answers are trained, with what reward the agent gives. Raise max_tokens where they were "
+    "cut off; else look at the server's parser of tool calls"
 )
 TOO_LONG = "Shorten what the agent sends, or give the model's server a longer limit"
 NO_AGENT_NAMES = (
@@ -65,6 +91,8 @@ FAILURE_FIXES: dict[str, str] = {
     "model": "The model could not be called; look at the gateway's backend",
     "evaluator": "The reward could not be computed; fix the evaluation",
     "cancelled": "It was stopped from outside; run the doctor again",
+    "store": "The store refused something that the attempt wrote; the message says what. Write "
+    "less into one span",
     "lost": "Another rollout blocked the event loop; await what takes long",
     "resources": "Publish the resource that the agent asks for: 'resources:' in the configuration, "
     "or an algorithm that serves a model",

@@ -36,6 +36,10 @@ class Graded:
     model: str | None
     prompt_tokens: int | None
     response_tokens: int | None
+    truncated: bool
+    """Whether the answer was cut off at the limit of tokens."""
+    broken_tool_call: bool
+    """Whether the answer calls a tool with arguments that are no JSON."""
     grade: Grade
     because: str
     """What it lacks for a better grade; empty for A."""
@@ -86,6 +90,8 @@ def grade(record: Recorded, template: "Template | str") -> tuple[Grade, str]:
 
 def _lacks(call: ModelCall) -> str | None:
     """What is missing for training weights."""
+    if call.prompt_token_ids and call.response_token_ids == []:
+        return "the answer has no tokens"
     if not call.prompt_token_ids or not call.response_token_ids:
         which = [
             name

@@ -1,7 +1,8 @@
-"""One rollout of a configuration, for real: agent, tracer, gateway, and what the algorithm serves.
+"""A few rollouts of a configuration, for real: agent, tracer, gateway, and the algorithm's model.
 
 The algorithm starts as it always does, so a model that it serves is served and its resources are
-published; the first rollout that it queues is run, and then everything is stopped. Only the store
+published; the first rollout that it queues is run alone, the next few at once, and then everything
+is stopped. Only the store
 (in memory) and the strategy (one runner, in this process) are not those of the file, and what the
 algorithm writes goes to a folder that is removed.
 """
@@ -11,20 +12,29 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from agl.adapter import TraceAdapter
 from agl.algorithm import Algorithm
 from agl.baseline import Baseline
 from agl.config import ComponentPlan
-from agl.errors import AglError, ConfigError
+from agl.env import LightningEnvVar, resolve_int_env_var
+from agl.errors import AglError, ConfigError, MixedCallsError
+from agl.execution.events import ExecutionEvent, ThreadingEvent
 from agl.execution.shared_memory import SharedMemoryExecutionStrategy
+from agl.mixing import Ran, beside, ran
 from agl.runconfig import CheckedConfig, ConfigFile, check_config
+from agl.runner import LitAgentRunner
 from agl.schema import schema_of
 from agl.store.base import LightningStore
 from agl.store.memory import InMemoryLightningStore
 from agl.trainer import Trainer
 from agl.types import Attempt, Rollout, Span
+
+AT_ONCE = 4
+"""So many rollouts are run at once, where the algorithm queues so many."""
+QUIET_SECONDS = 1.0
+"""No more rollouts come when none was queued for so long."""
 
 
 @dataclass
@@ -38,6 +48,14 @@ class Trial:
     rollout: Rollout | None = None
     attempts: list[Attempt] = field(default_factory=list[Attempt])
     spans: list[Span] = field(default_factory=list[Span])
+    num_unattributed: int = 0
+    """Calls that came to an address of the gateway which is no rollout's."""
+    num_together: int = 0
+    """How many rollouts succeeded that ran at once."""
+    num_silent: int = 0
+    """How many of them had no call, while others beside them, and the first one, had some."""
+    shares_process: bool = False
+    """Whether a run of this configuration runs several rollouts at once in a process."""
     error: str | None = None
     """Why algorithm or runner stopped before the rollout had ended."""
 
@@ -69,7 +87,31 @@ def _one_task(checked: CheckedConfig, task: int) -> list[Any] | None:
     if task >= len(checked.train):
         where = checked.file.where("train")
         raise ConfigError(f"{where}: has {len(checked.train)} tasks; there is no task {task}")
-    return [checked.train[task]]
+    return [checked.train[task]] * (1 + AT_ONCE)
+
+
+class _Few(LitAgentRunner[Any]):
+    """Runs one rollout, then a few at once, then ends."""
+
+    async def iter(self, *, event: ExecutionEvent | None = None) -> None:
+        event, end = event or ThreadingEvent(), ThreadingEvent()
+        self.max_rollouts = self.concurrency = 1
+        await super().iter(event=event)
+        self.max_rollouts = self.concurrency = AT_ONCE
+        watching = asyncio.create_task(self._end_when_quiet(event, end))
+        try:
+            await super().iter(event=end)
+        finally:
+            watching.cancel()
+
+    async def _end_when_quiet(self, event: ExecutionEvent, end: ExecutionEvent) -> None:
+        open_statuses = ["queuing", "requeuing", "preparing", "running"]
+        quiet, pause = 0.0, 0.1
+        while quiet < QUIET_SECONDS and not event.is_set():
+            await asyncio.sleep(pause)
+            waiting = await self.get_store().query_rollouts(status_in=cast(Any, open_statuses))
+            quiet = 0.0 if waiting else quiet + pause
+        end.set()
 
 
 def _run(
@@ -83,7 +125,7 @@ def _run(
     built = {key: plans[key].build() for key in ("tracer", "gateway", "adapter") if key in plans}
     trainer = Trainer(
         algorithm=algorithm,
-        max_rollouts=1,
+        runner=_Few,
         initial_resources=checked.resources,
         tracer=built["tracer"],
         adapter=built.get("adapter"),
@@ -92,17 +134,31 @@ def _run(
         llm_proxy=built.get("gateway"),
         hooks=checked.hooks,
     )
-    trial = Trial(name, plan.options if plan else {})
+    trial = Trial(name, plan.options if plan else {}, shares_process=_shares_process(checked))
     try:
         trainer.fit(checked.agent, train, val_dataset=val)
     except AglError as error:
-        trial.error = str(error)
+        if not isinstance(error.__cause__, MixedCallsError):  # that is seen below
+            trial.error = str(error)
+    if trainer.llm_proxy is not None:
+        trial.num_unattributed = trainer.llm_proxy.num_unattributed
     asyncio.run(_read(store, trial))
     try:
         trial.adapter = algorithm.get_adapter()
     except AglError as error:
         trial.error = trial.error or str(error)
     return trial
+
+
+def _shares_process(checked: CheckedConfig) -> bool:
+    config = checked.file.config
+    given = config.runner.get("concurrency") if isinstance(config.runner, dict) else None
+    concurrency = config.concurrency or given
+    if (resolve_int_env_var(LightningEnvVar.AGL_CONCURRENCY, concurrency, 1) or 1) > 1:
+        return True
+    strategy = checked.components["strategy"]
+    is_threads = strategy.target is SharedMemoryExecutionStrategy
+    return is_threads and strategy.options.get("n_runners", 1) > 1
 
 
 def _writing_to(folder: Path, plan: ComponentPlan[Any]) -> ComponentPlan[Any]:
@@ -124,4 +180,20 @@ async def _read(store: LightningStore, trial: Trial) -> None:
         trial.rollout = tried[0]
         trial.attempts = list(await store.query_attempts(tried[0].rollout_id))
         trial.spans = list(await store.query_spans(tried[0].rollout_id))
+        alone, *together = [await _ran(store, rollout) for rollout in tried]
+        succeeded = [one for one in together if one is not None]
+        trial.num_together = sum(
+            any(a is not b and a.begin < b.end and b.begin < a.end for b in succeeded)
+            for a in succeeded
+        )
+        if alone is not None and alone.calls:
+            trial.num_silent = len({one.rollout_id for one, _ in beside(succeeded)})
     await store.close()
+
+
+async def _ran(store: LightningStore, rollout: Rollout) -> Ran | None:
+    attempt = await store.get_latest_attempt(rollout.rollout_id)
+    if attempt is None or attempt.status != "succeeded":
+        return None
+    spans = await store.query_spans(rollout.rollout_id, attempt.attempt_id)
+    return ran(rollout.rollout_id, rollout.input, attempt, spans)

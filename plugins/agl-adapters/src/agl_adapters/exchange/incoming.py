@@ -165,7 +165,7 @@ class Importer:
                 input=one.input,
                 mode=one.mode,
                 resources_id=one.resources_id or unnamed,
-                metadata={**one.metadata, IMPORTED: {"id": one.id, "from": path.name}},
+                metadata={**one.metadata, IMPORTED: _origin(one, path)},
             )
             rollout_id, attempt_id = started.rollout_id, started.attempt.attempt_id
         else:
@@ -196,6 +196,12 @@ class Importer:
         spans = list(_reward_spans(rewards, rollout_id, attempt.attempt_id))
         added = await self.store.add_many_spans(spans)
         self.done.rewards += len(added)  # after the wait, since others add to it meanwhile
+
+
+def _origin(one: RecordedRollout, path: Path) -> dict[str, Any]:
+    """Where it comes from, and when it was; the store's own times are those of the import."""
+    begun = {} if one.start_time is None else {"start_time": one.start_time}
+    return {"id": one.id, "from": path.name, **begun}
 
 
 def calls_of(one: RecordedRollout) -> Iterator[RecordedCall]:

@@ -69,7 +69,9 @@ async def read_rollout(
     for key, own in groups.items():
         records = recorded_and_unrecognised(own)
         if key in unused:
-            read.exclusions.extend((record.call.call_id, unused[key][0]) for record in records)
+            read.exclusions.extend(
+                (part.call_id, unused[key][0]) for record in records for part in record.call.parts()
+            )
         else:
             read.used_spans = ordered(own)
             _read_used(read, records, credit, agent_match)
@@ -87,6 +89,9 @@ def _read_used(
     for record, one in zip(records, given, strict=True):
         call = record.call
         reason = _why_not(record, agent_match)
+        if reason is None and call.choices:
+            others = (part for part in call.parts() if part.choice != call.choice)
+            read.exclusions.extend((part.call_id, "unused_choice") for part in others)
         if reason is None:
             try:
                 chat = conversation(call, tools.get(call.call_id, ()))
@@ -95,7 +100,7 @@ def _read_used(
             else:
                 read.said.append(Said(call, chat, one.reward, read.rollout))
         if reason is not None:
-            read.exclusions.append((call.call_id, reason))
+            read.exclusions.extend((part.call_id, reason) for part in call.parts())
 
 
 def _why_not(record: Recorded, agent_match: re.Pattern[str] | None) -> ExclusionReason | None:
@@ -106,6 +111,8 @@ def _why_not(record: Recorded, agent_match: re.Pattern[str] | None) -> Exclusion
         return record.code
     if call.error is not None:
         return "model_error"
+    if call.unchosen:
+        return "unknown_choice"
     if call.response is None:
         return "malformed"
     return None if call.messages else "malformed_message"

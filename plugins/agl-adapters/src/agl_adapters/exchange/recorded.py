@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast
+from typing import Annotated, Any, Literal, TypeVar, cast
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
 
 from agl.errors import ConfigError
 from agl.schema import validate
@@ -31,6 +31,21 @@ OTHER_NAMES: dict[Kind, dict[str, str]] = {
 
 
 STRICT = ConfigDict(extra="forbid")
+
+
+def unix_seconds(instant: float) -> float:
+    """An instant in seconds, recorded in these or in milli-, micro- or nanoseconds.
+
+    Its size tells: read as seconds, the other ones would be in the year 5138 or later.
+    """
+    for unit in (1e9, 1e6, 1e3):
+        if abs(instant) >= 1e8 * unit:
+            return instant / unit
+    return instant
+
+
+Instant = Annotated[float, AfterValidator(unix_seconds)]
+"""Unix seconds, in whatever unit they were recorded."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +66,8 @@ class RecordedCall:
     response_token_ids: list[int] | None = None
     response_logprobs: list[float] | None = None
     error: str | None = None
-    start_time: float | None = None
-    end_time: float | None = None
+    start_time: Instant | None = None
+    end_time: Instant | None = None
 
 
 @dataclass(frozen=True)
@@ -77,7 +92,7 @@ class RecordedRollout:
     mode: RolloutMode | None = None
     resources_id: str | None = None
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
-    start_time: float | None = None
+    start_time: Instant | None = None
 
 
 @dataclass(frozen=True)

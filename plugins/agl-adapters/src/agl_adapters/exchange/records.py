@@ -119,7 +119,12 @@ def _rows(read: Read, options: Options, account: Account) -> Made:
                 "reward": row.reward,
                 "rewards": [credit.reward for credit in row.credits],
                 "agent_name": row.agent_name,
-                "provenance": _origin(row.rollout_id, row.attempt_id, *row.call_ids),
+                "provenance": _origin(
+                    row.rollout_id,
+                    row.attempt_id,
+                    # Of a choice, the span of its call.
+                    *(call_id.partition("#")[0] for call_id in row.call_ids),
+                ),
             },
             len(row.call_ids),
         )

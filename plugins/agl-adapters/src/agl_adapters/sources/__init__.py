@@ -22,7 +22,7 @@ def read_call(span: Span) -> ModelCall | None:
             call = source.read(span)
         except AdapterError:
             raise
-        except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
             raise AdapterError(
                 f"span {span.span_id!r} ({span.name!r}) of rollout {span.rollout_id!r}, attempt "
                 f"{span.attempt_id!r} is a model call that cannot be read: "

@@ -6,14 +6,6 @@ from typing import Any
 
 from agl_adapters.sources.fields import checked_role, text
 
-STOP_REASONS = {
-    "end_turn": "stop",
-    "stop_sequence": "stop",
-    "tool_use": "tool_calls",
-    "max_tokens": "length",
-}
-"""Anthropic's words for OpenAI's."""
-
 
 def responses_request(request: Mapping[str, Any]) -> dict[str, Any]:
     """``messages`` and ``tools`` of a request to the Responses API."""
@@ -95,12 +87,11 @@ def anthropic_request(request: Mapping[str, Any]) -> dict[str, Any]:
 
 def anthropic_answer(answer: Mapping[str, Any]) -> dict[str, Any]:
     """What a call has of an answer of Anthropic's Messages."""
-    reason = text(answer.get("stop_reason"))
     return {
         "response": next(iter(block_messages("assistant", answer.get("content"))), None),
         "model": text(answer.get("model")),
         "response_id": text(answer.get("id")),
-        "finish_reason": None if reason is None else STOP_REASONS.get(reason, reason),
+        "finish_reason": text(answer.get("stop_reason")),
     }
 
 

@@ -8,13 +8,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from agl.semconv import ModelCallAttributes as Key
-from agl.types import ModelCall, Span
-from agl.utils.otel import filter_attributes, unflatten_attributes
+from agl.types import Choice, ModelCall, Span
+from agl.utils.attributes import attributes_under, from_attributes
+from agl.utils.text import parse_json
 from agl_adapters.sources.fields import (
     CALLS,
     checked_role,
     make_call,
     response_fields,
+    text,
     token_fields,
 )
 
@@ -38,12 +40,25 @@ def call_fields(attributes: Mapping[str, Any]) -> dict[str, Any]:
     fields = response_fields(attributes)
     if completions:
         fields["finish_reason"] = completions[0].get("finish_reason") or fields["finish_reason"]
+    found = token_fields(attributes)
+    answers = [_message({"role": "assistant", **completion}) for completion in completions]
+    if not all(completion.get("finish_reason") for completion in completions):
+        answers = answers[:1]  # what follows are further parts of the one answer
     return {
         **fields,
-        **token_fields(attributes),
+        **found,
         "messages": [_message(item) for item in _indexed(attributes, "gen_ai.prompt")],
         "tools": tools(attributes, "gen_ai.request.functions"),
-        "response": _message({"role": "assistant", **completions[0]}) if completions else None,
+        "response": answers[0] if answers else None,
+        "choices": [
+            Choice(
+                response=answer,
+                token_ids=None if number else found["response_token_ids"],
+                logprobs=None if number else found["response_logprobs"],
+                finish_reason=text(completions[number].get("finish_reason")),
+            )
+            for number, answer in enumerate(answers)
+        ],
     }
 
 
@@ -53,9 +68,10 @@ def tools(attributes: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]:
 
 
 def _indexed(attributes: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]:
-    found = filter_attributes(attributes, prefix)
-    items = unflatten_attributes({key: value for key, value in found.items() if key})
-    return [items[index] for index in sorted(items, key=int)]
+    found = attributes_under(attributes, prefix)
+    items = from_attributes({key: value for key, value in found.items() if key})
+    # Azure's answers have more than messages here: ``gen_ai.prompt.prompt_filter_results``.
+    return [items[index] for index in sorted(filter(str.isdecimal, items), key=int)]
 
 
 def _message(item: Mapping[str, Any]) -> dict[str, Any]:
@@ -77,7 +93,7 @@ def _content(value: Any) -> Any:
     # Content of several parts is written as the JSON text of the list.
     if isinstance(value, str) and value.startswith("[{"):
         try:
-            parts = json.loads(value)
+            parts = parse_json(value)
         except ValueError:
             return value
         if all(isinstance(part, dict) and part.get("type") in CONTENT_TYPES for part in parts):
@@ -101,7 +117,7 @@ def _tool_call(call: Mapping[str, Any]) -> dict[str, Any]:
 def _tool(item: Mapping[str, Any]) -> dict[str, Any]:
     function = dict(item)
     if isinstance(function.get("parameters"), str):
-        function["parameters"] = json.loads(function["parameters"])
+        function["parameters"] = parse_json(function["parameters"])
     return {"type": "function", "function": function}
 
 

@@ -1,14 +1,9 @@
 """Spans of agl-gateway: OpenTelemetry's GenAI keys, with token ids and log-probabilities."""
 
-from agl.semconv import MODEL_CALL_SPAN, ModelCallAttributes as Key
+from agl.gateway import is_gateway_span as is_gateway_span
 from agl.types import ModelCall, Span
 from agl_adapters.sources import parts
 from agl_adapters.sources.fields import make_call, response_fields, token_fields
-
-
-def is_gateway_span(span: Span) -> bool:
-    """Whether a gateway wrote this span; each of those is one call."""
-    return span.name == MODEL_CALL_SPAN and Key.OPERATION in span.attributes
 
 
 def read(span: Span) -> ModelCall | None:

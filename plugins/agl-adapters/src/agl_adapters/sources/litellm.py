@@ -26,7 +26,10 @@ def read(span: Span) -> ModelCall | None:
     if span.name == REQUEST:
         fields = flat.call_fields(span.attributes)
         if Key.INPUT_MESSAGES in span.attributes or Key.OUTPUT_MESSAGES in span.attributes:
-            fields.update(parts.message_fields(span.attributes))
+            messages = parts.message_fields(span.attributes)
+            # Answers are listed in both forms, their reasons to finish often in one of them.
+            messages["choices"] = messages["choices"] or fields["choices"]
+            fields.update(messages)
             fields["tools"] = fields["tools"] or flat.tools(span.attributes, FUNCTIONS)
             _add_tool_calls(fields["response"], span.attributes)
         return make_call(span, **fields)
@@ -70,4 +73,9 @@ def _raw_fields(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _literal(value: Any) -> Any:
-    return ast.literal_eval(value) if isinstance(value, str) and value else value
+    if not isinstance(value, str) or not value:
+        return value
+    try:
+        return ast.literal_eval(value)
+    except (SyntaxError, MemoryError) as error:  # the latter for one that is nested too deeply
+        raise ValueError(f"expected a Python literal, got {value[:80]!r}") from error

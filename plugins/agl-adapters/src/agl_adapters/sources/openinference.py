@@ -3,12 +3,12 @@
 The client's whole answer stands as JSON under ``output.value``; token ids are taken from there.
 """
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from agl.types import ModelCall, Span
-from agl.utils.otel import filter_attributes, unflatten_attributes
+from agl.utils.attributes import attributes_under, from_attributes
+from agl.utils.text import parse_json
 from agl_adapters.sources.fields import (
     checked_role,
     completion_fields,
@@ -48,7 +48,7 @@ def _answer(attributes: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(value, str) or not value.startswith("{"):
         return {}
     try:
-        output = json.loads(value)
+        output = parse_json(value)
     except ValueError:
         return {}  # cut off by a limit on the length of attributes
     if output.get("choices"):
@@ -57,7 +57,7 @@ def _answer(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _listed(attributes: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]:
-    items = unflatten_attributes(filter_attributes(attributes, prefix))
+    items = from_attributes(attributes_under(attributes, prefix))
     return [items[index] for index in sorted(items, key=int)]
 
 
@@ -96,4 +96,4 @@ def _tool_call(call: Mapping[str, Any]) -> dict[str, Any]:
 
 def _tool(item: Mapping[str, Any]) -> dict[str, Any]:
     schema = item["tool"]["json_schema"]
-    return json.loads(schema) if isinstance(schema, str) else schema
+    return parse_json(schema) if isinstance(schema, str) else schema

@@ -3,13 +3,13 @@
 Answers are read in the forms of chat completions, of the Responses API and of Anthropic's Messages.
 """
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from agl.semconv import LightningSpanAttributes
 from agl.types import ModelCall, Span
-from agl.utils.otel import filter_attributes, unflatten_attributes
+from agl.utils.attributes import attributes_under, from_attributes
+from agl.utils.text import parse_json
 from agl_adapters.sources.dialects import (
     anthropic_answer,
     anthropic_request,
@@ -45,8 +45,9 @@ def chat_completion(span: Span) -> ModelCall:
     output = _nested(span.attributes, OUTPUT)
     request = _nested(span.attributes, INPUT)
     first = output["choices"][0]
-    if isinstance(first.get("logprobs"), str):
-        first["logprobs"] = json.loads(first["logprobs"])
+    for choice in output["choices"]:
+        if isinstance(choice.get("logprobs"), str):
+            choice["logprobs"] = parse_json(choice["logprobs"])
     message = first.get("message") or {}
     fields = completion_fields(output)
     for name in ("prompt_token_ids", "response_token_ids"):
@@ -76,4 +77,4 @@ def failed_call(span: Span) -> ModelCall | None:
 
 
 def _nested(attributes: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    return unflatten_attributes(filter_attributes(attributes, prefix))
+    return from_attributes(attributes_under(attributes, prefix))

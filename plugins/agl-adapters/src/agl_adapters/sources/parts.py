@@ -10,9 +10,11 @@ from typing import Any
 
 from agl.semconv import ModelCallAttributes as Key
 from agl.types import ModelCall, Span
+from agl.utils.text import parse_json
 from agl_adapters.sources.fields import (
     CALLS,
     checked_role,
+    listed_choices,
     make_call,
     response_fields,
     token_fields,
@@ -46,16 +48,14 @@ def message_fields(attributes: Mapping[str, Any]) -> dict[str, Any]:
         messages.extend(chat_messages({"role": "system", "parts": instructions}))
     for message in _loaded(attributes, Key.INPUT_MESSAGES):
         messages.extend(chat_messages(message))
-    answers = [
-        chat
-        for message in _loaded(attributes, Key.OUTPUT_MESSAGES)
-        if message
-        for chat in chat_messages(message)
-    ]
+    said = _loaded(attributes, Key.OUTPUT_MESSAGES)
+    of_each = [chat_messages(message) if message else [] for message in said]
+    answers = [chat for chats in of_each for chat in chats]
     return {
         "messages": messages,
         "tools": [chat_tool(tool) for tool in _loaded(attributes, Key.TOOL_DEFINITIONS)],
         "response": answers[0] if answers else None,
+        "choices": listed_choices(attributes, [next(iter(chats), None) for chats in of_each]),
     }
 
 
@@ -139,7 +139,7 @@ def _as_text(value: Any) -> str:
 def _loaded(attributes: Mapping[str, Any], key: str) -> list[Any]:
     value = attributes.get(key)
     if isinstance(value, str):
-        value = json.loads(value) if value else None
+        value = parse_json(value) if value else None
     if value is None:
         return []
     if not isinstance(value, list):

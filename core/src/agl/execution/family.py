@@ -1,0 +1,110 @@
+"""The processes that descend from one of ours: finding them, and ending them."""
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Collection
+
+import psutil
+
+PARENT_LOOK_SECONDS = 0.5
+"""How often a process looks whether its parent still lives."""
+KILL_SECONDS = 5.0
+"""So long it is tried to kill processes that make new ones."""
+MARK = "AGL_RUNNER_MARK"
+"""Environment variable of runners, and so of the programs that their agents start."""
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def adopt_orphans() -> None:
+    """Become the parent of descendants whose own parent ends, so that none gets out of reach.
+
+    Linux only; elsewhere a process that left both its parent and its process group is not found.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def bury_orphans(own: Collection[int]) -> None:
+    """Wait for adopted processes that have ended, so that they do not stay as zombies.
+
+    Args:
+        own: Ids of the children whose end somebody else waits for.
+    """
+    if sys.platform != "linux":
+        return
+    with contextlib.suppress(ChildProcessError):
+        flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        while (ended := os.waitid(os.P_ALL, 0, flags)) and ended.si_pid not in own:
+            os.waitpid(ended.si_pid, 0)
+
+
+def end_family(root: psutil.Process, *, itself: bool = False) -> None:
+    """Kill every descendant of ``root``, and the descendants that they make meanwhile.
+
+    Args:
+        root: Whose.
+        itself: Whether it is killed, too.
+    """
+    deadline = time.monotonic() + KILL_SECONDS
+    while time.monotonic() < deadline:
+        family: list[psutil.Process] = [root] if itself else []
+        with contextlib.suppress(psutil.NoSuchProcess):
+            family += root.children(recursive=True)
+        living = [one for one in family if status_of(one) not in (None, psutil.STATUS_ZOMBIE)]
+        if not living:
+            return
+        for process in reversed(living):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        time.sleep(0.01)
+
+
+def end_marked(mark: str) -> None:
+    """Kill the programs that were started with ``mark`` in their environment, wherever they are."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):  # it has ended, or belongs to somebody else
+            if process.environ().get(MARK) == mark:
+                process.kill()
+
+
+def status_of(process: psutil.Process) -> str | None:
+    """What the process does, as psutil names it; None when it is gone."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.status()
+    return None
+
+
+def start_group(parent: int, mark: str | None = None) -> None:
+    """Lead a process group of its own, which ends when the process ``parent`` does.
+
+    Args:
+        parent: The parent of this process; it may have died by now.
+        mark: By which ``end_marked`` finds programs that this process and its children start.
+    """
+    os.setpgid(0, 0)
+    if mark is not None:
+        os.environ[MARK] = mark
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(PARENT_LOOK_SECONDS)
+        end_family(psutil.Process())
+        end_group(0)
+
+    threading.Thread(target=watch, name="agl-parent", daemon=True).start()
+
+
+def end_group(leader: int) -> None:
+    """Kill what is left of a process group.
+
+    Args:
+        leader: The child that leads it, and that nobody has waited for yet: until then no other
+            process gets its number. 0 is the group of this process.
+    """
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, signal.SIGKILL)

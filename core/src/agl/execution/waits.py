@@ -1,0 +1,196 @@
+"""An algorithm whose runners have ended: it works on, unless it waits for what nobody will run."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agl.execution.base import AlgorithmBundle
+from agl.execution.events import ExecutionEvent
+from agl.store.base import LightningStore, LightningStoreCapabilities
+from agl.store.forwarding import ForwardingStore
+from agl.store.rules import ENDED
+from agl.types import PaginatedResult, Rollout
+
+logger = logging.getLogger(__name__)
+
+LOOK_SECONDS = 0.25
+"""How often it is looked whether an algorithm waits in vain."""
+AT_ONCE = 0.1
+"""A wait that follows another within this part of its length goes on with it: between the two there
+was no time to work."""
+WARN_SECONDS = 10.0
+"""Who asks for the same rollouts in vain, at first and after so long, is warned of."""
+WARN_AGAIN_SECONDS = 600.0
+NAMED = 3
+"""Most rollouts that a warning names."""
+
+
+async def run_algorithm(
+    algorithm: AlgorithmBundle,
+    store: LightningStore,
+    stop: ExecutionEvent,
+    no_runners: ExecutionEvent,
+    grace_seconds: Callable[[], float],
+) -> bool:
+    """Run the algorithm to its own end, or until it has waited in vain for too long.
+
+    It waits in vain while a ``wait_for_rollouts`` of its is open and ``no_runners`` is set.
+    ``stop`` is then set for it, and after the grace it is cancelled. One that only asks now and
+    then whether rollouts have ended (``get_rollout_by_id``, a wait with ``timeout=0``) goes on: it
+    may train in between, which nobody can tell from a pause. A warning names what it asks for.
+
+    Args:
+        algorithm: What to run.
+        store: Where it works.
+        stop: Says that the run ends.
+        no_runners: Set when no rollout will be run any more.
+        grace_seconds: How long it may wait in vain; asked again each time.
+
+    Returns:
+        Whether it came to its own end.
+    """
+    watched = _WatchedStore(store, no_runners)
+    task = asyncio.ensure_future(algorithm(watched, stop))
+    try:
+        while not task.done():
+            await asyncio.wait([task], timeout=LOOK_SECONDS)
+            wait = watched.wait_in_vain()
+            if wait is None or task.done():
+                continue
+            seconds, grace = time.monotonic() - wait.began, grace_seconds()
+            if wait.is_endless or seconds >= grace / 2:
+                stop.set()
+            if seconds >= grace:
+                logger.warning(
+                    "All runners have ended; the algorithm waits for rollouts that nobody will "
+                    "run (%s), and is stopped.",
+                    _names(wait.rollout_ids),
+                )
+                return False
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+        if not task.cancelled():
+            task.result()
+    return True
+
+
+@dataclass(eq=False)
+class _Wait:
+    """A wait for rollouts, and those right before it for the same."""
+
+    rollout_ids: frozenset[str]
+    is_endless: bool
+    """It has no timeout, so the algorithm does nothing else until it is cancelled."""
+    began: float
+    last_began: float
+    ended: float | None = None
+
+    def continues(self, former: "_Wait") -> bool:
+        """Whether the algorithm did nothing else in between."""
+        if former.ended is None or former.rollout_ids != self.rollout_ids:
+            return False
+        pause, length = self.began - former.ended, former.ended - former.last_began
+        return pause < AT_ONCE * length
+
+
+class _WatchedStore(ForwardingStore):
+    """The algorithm's store, which notes what it waits and asks for in vain."""
+
+    def __init__(self, store: LightningStore, no_runners: ExecutionEvent) -> None:
+        self._store = store
+        self._no_runners = no_runners
+        self._open_waits: list[_Wait] = []
+        self._last_wait: _Wait | None = None
+        self._none_since: float | None = None
+        self._asked: set[str] = set()
+        self._warn_at = 0.0
+
+    def __getattr__(self, name: str) -> Any:  # what a store has beyond the contract
+        return getattr(self.__dict__["_store"], name)
+
+    def __reduce__(self) -> Any:
+        return _itself, (self._store,)
+
+    @property
+    def target(self) -> LightningStore:
+        return self._store
+
+    @property
+    def capabilities(self) -> LightningStoreCapabilities:
+        return self._store.capabilities
+
+    def otlp_traces_endpoint(self) -> str:
+        return self._store.otlp_traces_endpoint()
+
+    def wait_in_vain(self) -> _Wait | None:
+        """The open wait that has lasted longest; None when none is open, or runners are left."""
+        if not self._no_runners.is_set():
+            return None
+        now = time.monotonic()
+        self._none_since = now if self._none_since is None else self._none_since
+        for wait in list(self._open_waits):
+            wait.began = max(wait.began, self._none_since)
+        return min(self._open_waits, key=lambda wait: wait.began, default=None)
+
+    async def wait_for_rollouts(
+        self, *, rollout_ids: Sequence[str], timeout: float | None = None
+    ) -> list[Rollout]:
+        now, wanted = time.monotonic(), list(rollout_ids)
+        wait = _Wait(frozenset(wanted), timeout is None, now, now)
+        if self._last_wait is not None and wait.continues(self._last_wait):
+            wait.began = self._last_wait.began
+        self._open_waits.append(wait)
+        try:
+            ended = await self._store.wait_for_rollouts(rollout_ids=wanted, timeout=timeout)
+        finally:
+            self._open_waits.remove(wait)
+            wait.ended, self._last_wait = time.monotonic(), wait
+        self._note_asked(wait.rollout_ids - {rollout.rollout_id for rollout in ended})
+        return ended
+
+    async def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:
+        found = await self._store.get_rollout_by_id(rollout_id)
+        self._note_asked(_unended([found] if found is not None else []))
+        return found
+
+    async def query_rollouts(self, **query: Any) -> PaginatedResult[Rollout]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        found = await self._store.query_rollouts(**query)
+        # A list of all rollouts is a report, not a question.
+        selected = ("status_in", "status", "rollout_id_in", "rollout_ids")
+        if any(query.get(name) is not None for name in selected):
+            self._note_asked(_unended(found))
+        return found
+
+    def _note_asked(self, unended: set[str] | frozenset[str]) -> None:
+        """Warn of an algorithm that asks for ever; whether it does, only people can tell."""
+        if not unended or not self._no_runners.is_set():
+            return
+        now = time.monotonic()
+        if not self._asked & unended:
+            self._asked, self._warn_at = set(unended), now + WARN_SECONDS
+        elif now >= self._warn_at:
+            self._warn_at = now + WARN_AGAIN_SECONDS
+            logger.warning(
+                "All runners have ended, and the algorithm asks again for rollouts that nobody "
+                "will run (%s). It is not stopped, for it may be at work in between; if it only "
+                "waits, end the run with Ctrl+C, and have the algorithm use wait_for_rollouts.",
+                _names(unended),
+            )
+
+
+def _unended(rollouts: Iterable[Rollout]) -> set[str]:
+    return {rollout.rollout_id for rollout in rollouts if rollout.status not in ENDED}
+
+
+def _names(rollout_ids: Iterable[str]) -> str:
+    names = sorted(rollout_ids)
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more
+
+
+def _itself(store: LightningStore) -> LightningStore:
+    return store

@@ -1,0 +1,195 @@
+"""Whether model calls of one rollout were recorded in another that ran beside it.
+
+A call is recorded where its address says. An agent that makes this address global (an environment
+variable, a default client) sends there what all rollouts of its process call at that time: some
+end without a call, and others have theirs. Neither is odd by itself; agents may make no call, or
+many. What an agent that keeps nothing global cannot have is a call with the words of another
+rollout's task and none of its own, while that other one, beside it in its process, has no call.
+"""
+
+import asyncio
+import json
+import logging
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, cast
+
+from agl.errors import MixedCallsError
+from agl.semconv import MODEL_CALL_SPAN, ModelCallAttributes as Key
+from agl.types import Attempt, Span
+from agl.workers import process_of
+
+logger = logging.getLogger(__name__)
+
+_WORD = re.compile(r"\w+")
+MAX_TASK_CHARACTERS = 2_000
+"""So much is read of each text of a task; a document in it has words enough by then."""
+MAX_CALL_CHARACTERS = 8_000
+"""So much is kept of a call's request from its begin, and as much from its end."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A recorded model call."""
+
+    begin: float
+    end: float
+    request: str
+    """Begin and end of its messages, as recorded."""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A rollout that succeeded, and the model calls that were recorded in it."""
+
+    rollout_id: str
+    words: frozenset[str]
+    """Of its task."""
+    process: str
+    begin: float
+    end: float
+    calls: tuple[Call, ...]
+
+    @cached_property
+    def twins(self) -> list[Call]:
+        """Calls that asked the same as another at the same time."""
+        found: list[Call] = []
+        latest: dict[str, Call] = {}
+        for call in sorted(self.calls, key=lambda call: call.begin):
+            before = latest.get(call.request)
+            if before is not None and call.begin < before.end:
+                found += [before, call]
+            if before is None or before.end < call.end:
+                latest[call.request] = call
+        return found
+
+
+def ran(rollout_id: str, task: Any, attempt: Attempt, spans: Sequence[Span]) -> Ran | None:
+    """What there is to know of a rollout; None without a runner's name or an end.
+
+    Args:
+        rollout_id: Its id.
+        task: Its input.
+        attempt: The one that counts.
+        spans: Of this attempt.
+    """
+    if attempt.worker_id is None or attempt.end_time is None:
+        return None
+    calls = [
+        Call(
+            span.start_time or 0.0,
+            span.end_time or 0.0,
+            _ends(str(span.attributes.get(Key.INPUT_MESSAGES, ""))),
+        )
+        for span in spans
+        if span.name == MODEL_CALL_SPAN
+    ]
+    return Ran(
+        rollout_id,
+        _words(task),
+        process_of(attempt.worker_id),
+        attempt.start_time,
+        attempt.end_time,
+        tuple(calls),
+    )
+
+
+class MixingCheck:
+    """Looks whether calls mixed, at one step after the other."""
+
+    def __init__(self) -> None:
+        self._has_warned = False
+
+    async def look(self, rollouts: Iterable[Ran | None]) -> None:
+        """Look at the rollouts of a step; warn, once, where calls may have mixed.
+
+        Raises:
+            MixedCallsError: They did.
+        """
+        pairs = beside([one for one in rollouts if one is not None])
+        if not pairs:
+            return
+        # In a thread: it reads long texts, and this loop may serve the store.
+        found = await asyncio.to_thread(find_mixed, pairs)
+        if found is not None:
+            silent, other = found
+            raise MixedCallsError(
+                f"calls of several rollouts mixed: rollout {silent.rollout_id!r} succeeded without "
+                f"a recorded model call, and {other.rollout_id!r}, which has {len(other.calls)}, "
+                "ran beside it and has a call of its task. The agent makes the address of its LLM "
+                "global: a global client, or an environment variable. Make the client in the agent "
+                "(base_url=llm.endpoint), or run one rollout at a time in a process "
+                "(concurrency=1, and strategy 'cs' for several runners). See: agl doctor"
+            )
+        if not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "%d rollouts succeeded without a recorded model call, while others beside them in "
+                "their process had some. If the agent always calls its model, calls mix: a global "
+                "client or environment variable holds the address of one rollout. See: agl doctor",
+                len({one.rollout_id for one, _ in pairs}),
+            )
+
+
+def beside(rollouts: Sequence[Ran]) -> list[tuple[Ran, Ran]]:
+    """Each rollout without a call, with each one with calls that ran beside it in its process."""
+    with_calls = [other for other in rollouts if other.calls]
+    return [
+        (one, other)
+        for one in rollouts
+        if not one.calls
+        for other in with_calls
+        if other.process == one.process and one.begin < other.end and other.begin < one.end
+    ]
+
+
+def find_mixed(pairs: Sequence[tuple[Ran, Ran]]) -> tuple[Ran, Ran] | None:
+    """The first of ``beside`` of which there is evidence, where that holds for most; else None.
+
+    Each call is read once.
+    """
+    known = frozenset[str]().union(*(each.words for pair in pairs for each in pair))
+    others = {other.rollout_id: other for _, other in pairs}
+    said = {
+        rollout_id: [(call.begin, known.intersection(_split(call.request))) for call in other.calls]
+        for rollout_id, other in others.items()
+    }
+    taken = [pair for pair in pairs if _has_call_of(*pair, said[pair[1].rollout_id])]
+    silent, found = ({one.rollout_id for one, _ in each} for each in (pairs, taken))
+    # An agent that may make no call could meet its words elsewhere by chance, but not often.
+    return taken[0] if 2 * len(found) > len(silent) else None
+
+
+def _has_call_of(one: Ran, other: Ran, said: Sequence[tuple[float, frozenset[str]]]) -> bool:
+    """Whether ``other`` has a call of ``one``; ``said``: begins and words of its calls."""
+    if one.words == other.words:
+        # Of the same task: then the same was asked twice at a time.
+        return any(one.begin <= call.begin <= one.end for call in other.twins)
+    own, its = one.words - other.words, other.words - one.words
+    return bool(own and its) and any(
+        one.begin <= begin <= one.end and its.isdisjoint(words) and 2 * len(own & words) >= len(own)
+        for begin, words in said
+    )
+
+
+def _ends(request: str) -> str:
+    if len(request) <= 2 * MAX_CALL_CHARACTERS:
+        return request
+    return f"{request[:MAX_CALL_CHARACTERS]} {request[-MAX_CALL_CHARACTERS:]}"
+
+
+def _split(text: str) -> list[str]:
+    return _WORD.findall(text.lower())
+
+
+def _words(task: Any) -> frozenset[str]:
+    if isinstance(task, dict):
+        values = list(cast("dict[str, Any]", task).values())
+    elif isinstance(task, list | tuple):
+        values = list(cast("Sequence[Any]", task))
+    else:
+        text = task if isinstance(task, str) else json.dumps(task, default=str)
+        return frozenset(_split(text[:MAX_TASK_CHARACTERS]))
+    return frozenset[str]().union(*map(_words, values))

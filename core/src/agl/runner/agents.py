@@ -1,0 +1,245 @@
+"""Where agents run: an event loop in a thread for coroutines, and threads for plain functions."""
+
+import asyncio
+import contextlib
+import logging
+import queue
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Coroutine
+from contextvars import ContextVar
+from typing import Any
+
+from agl.errors import AglError
+from agl.utils.text import describe
+
+logger = logging.getLogger(__name__)
+
+CANCEL_SECONDS = 2.0
+"""So long a cancelled coroutine may clean up before it counts as stuck."""
+LOOK_SECONDS = 0.1
+"""How often the runner asks the agents' loop for a sign of life."""
+
+current_call: ContextVar[object | None] = ContextVar("agl_call", default=None)
+"""The call of an agent in whose context code runs."""
+
+
+NOT_FOR_AGENTS = {
+    "stop": "stop its event loop",
+    "shutdown_default_executor": "shut down the threads of its event loop",
+    "shutdown_asyncgens": "close the generators of its event loop",
+    "set_task_factory": "change how its event loop makes tasks",
+}
+"""Methods of a loop -> what they do to all agents on it."""
+
+
+class SharedLoopError(AglError, RuntimeError):
+    """An agent tried to stop or break the event loop that it shares with others."""
+
+    def __init__(self, doing: str) -> None:
+        super().__init__(
+            f"an agent may not {doing}: other rollouts run on it, too. Return, or cancel your own "
+            "tasks; for an event loop of its own, make the agent a plain function with asyncio.run"
+        )
+
+
+class TaskOwner:
+    """A call of an agent, as the tasks know it that its code made."""
+
+    task: asyncio.Task[None] | None = None
+    """The one that the runner made for it."""
+    is_given_up = False
+    """The runner has cancelled its task."""
+    was_disturbed = False
+    """Another agent, or nobody knows who, has cancelled a task of it."""
+
+
+class AgentTask(asyncio.Task[Any]):
+    """A task on the agents' loop: agents do not cancel each other unnoticed."""
+
+    def __init__(self, coroutine: Any, **options: Any) -> None:
+        self.owner: object | None = current_call.get()
+        super().__init__(coroutine, **options)
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        """See ``asyncio.Task.cancel``.
+
+        Raises:
+            SharedLoopError: It is the task of an agent, and another one cancels it.
+        """
+        by, owner = current_call.get(), self.owner
+        if isinstance(owner, TaskOwner) and by is not owner and not owner.is_given_up:
+            is_agent = self is owner.task
+            if is_agent and by is not None:
+                raise SharedLoopError("cancel the tasks of others on its event loop")
+            # Tasks within may well be cancelled by a library, or from a thread.
+            owner.was_disturbed = owner.was_disturbed or is_agent or by is not None
+        return super().cancel(msg)
+
+
+class AgentLoop:
+    """A thread with an event loop for coroutine agents.
+
+    They do not share the runner's loop, so that one that blocks stops neither the deadlines nor the
+    heartbeats. An agent that tries to stop the loop, or to break it for others, gets an error;
+    ``SystemExit`` and ``KeyboardInterrupt`` in a task of an agent end that task and not the loop.
+
+    Raises:
+        OSError: There is no file descriptor left for a loop.
+        RuntimeError: There can be no further thread.
+    """
+
+    def __init__(self) -> None:
+        self.lost: str | None = None
+        """Why nothing more is run on it, once that is so."""
+        self._ending = False
+        self._pinged = False
+        self._looked_at = time.monotonic()
+        self._silent = 0.0
+        self._started = threading.Event()
+        self._failure: Exception | None = None
+        self._thread = threading.Thread(target=self._main, name="agl-agents", daemon=True)
+        self._thread.start()
+        self._started.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    def _main(self) -> None:
+        runner = asyncio.Runner()
+        try:
+            self.loop = loop = runner.get_loop()
+            asyncio.set_event_loop(loop)
+            loop.set_task_factory(_make_task)
+            for name, doing in NOT_FOR_AGENTS.items():
+                setattr(loop, name, _unless_agent(getattr(loop, name), doing))
+        except Exception as error:
+            self._failure = error
+            return
+        finally:
+            self._started.set()
+        # What an agent left behind, or broke, must not reach this thread's end as an exception.
+        with contextlib.suppress(Exception), runner:
+            while not self._ending:
+                try:
+                    loop.run_forever()
+                except (KeyboardInterrupt, SystemExit) as error:
+                    # A task of an agent raised it and has ended; the others go on.
+                    logger.warning("a task that an agent left behind raised %r", type(error))
+                except BaseException as error:
+                    self.lost = f"broke their event loop: {type(error).__name__}: {describe(error)}"
+                    return
+
+    def make_task(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run a coroutine; on the loop only. Agents may have replaced the loop's own way."""
+        return AgentTask(coroutine, loop=self.loop)
+
+    def is_sound(self) -> bool:
+        """Whether one more agent may begin: those before left what they share as it was."""
+        executor = getattr(self.loop, "_default_executor", None)
+        return (
+            self.loop.get_task_factory() is _make_task
+            and not getattr(self.loop, "_executor_shutdown_called", False)
+            and not getattr(executor, "_shutdown", False)
+        )
+
+    def submit(self, start: Callable[[], object], **options: Any) -> None:
+        """Have ``start`` called on the loop.
+
+        Raises:
+            RuntimeError: The loop is closed.
+        """
+        self.loop.call_soon_threadsafe(start, **options)
+
+    def silence(self) -> float:
+        """For how many seconds the loop has not answered; to be asked every ``LOOK_SECONDS``.
+
+        Time in which nobody asked does not count: the whole process may have stood still.
+        """
+        now = time.monotonic()
+        passed, self._looked_at = min(now - self._looked_at, 2 * LOOK_SECONDS), now
+        if not self._thread.is_alive() or self.loop.is_closed():
+            self.lost = self.lost or "closed their event loop"
+        elif not self._pinged:
+            self._silent = 0.0
+            self._pinged = True
+            with contextlib.suppress(RuntimeError):  # closed in this moment: seen next time
+                self.loop.call_soon_threadsafe(self._pong)
+        else:
+            self._silent += passed
+        return self._silent
+
+    def _pong(self) -> None:
+        self._pinged = False
+
+    def at_work(self) -> tuple[object | None, str]:
+        """The call whose code runs at this moment, if one can be told, and where it is."""
+        task = asyncio.current_task(self.loop)
+        frame = sys._current_frames().get(self._thread.ident or 0)  # pyright: ignore[reportPrivateUsage]
+        lines = traceback.format_stack(frame) if frame else []
+        # From the agent's own code on: not how its loop came to call it.
+        own = [n for n, line in enumerate(lines) if asyncio.events.__file__ in line]
+        where = "".join(lines[own[-1] + 1 :] if own else lines)
+        return getattr(task, "owner", None), where
+
+    def stop(self, *, wait: bool = True) -> None:
+        """End the thread; tasks that agents left behind are cancelled."""
+        self._ending = True
+        with contextlib.suppress(RuntimeError):  # it is closed
+            self.loop.call_soon_threadsafe(type(self.loop).stop, self.loop)
+        if wait and self.lost is None:
+            self._thread.join(CANCEL_SECONDS)
+
+
+def _make_task(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> AgentTask:
+    return AgentTask(coroutine, loop=loop, **options)
+
+
+def _unless_agent(method: Callable[..., Any], doing: str) -> Callable[..., Any]:
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        if current_call.get() is not None:
+            raise SharedLoopError(doing)
+        return method(*args, **kwargs)
+
+    return guarded
+
+
+class AgentThreads:
+    """Daemon threads for plain functions; one that never returns is missed by nobody.
+
+    A thread that is done serves the next call: starting one costs more than a trivial agent.
+    """
+
+    def __init__(self) -> None:
+        self._idle: list[queue.SimpleQueue[Callable[[], object] | None]] = []
+        self._stopped = False
+        self._lock = threading.Lock()
+
+    def submit(self, work: Callable[[], object]) -> None:
+        """Do ``work`` in an idle thread, or in a new one."""
+        with self._lock:
+            inbox = self._idle.pop() if self._idle else None
+        if inbox is None:
+            inbox = queue.SimpleQueue[Callable[[], object] | None]()
+            threading.Thread(
+                target=self._serve, args=(inbox,), name="agl-agent", daemon=True
+            ).start()
+        inbox.put(work)
+
+    def _serve(self, inbox: "queue.SimpleQueue[Callable[[], object] | None]") -> None:
+        while (work := inbox.get()) is not None:
+            work()
+            del work  # what an agent holds is not kept while the thread is idle
+            with self._lock:
+                if self._stopped:
+                    return
+                self._idle.append(inbox)
+
+    def stop(self) -> None:
+        """End the threads as soon as they are idle."""
+        with self._lock:
+            self._stopped = True
+            idle, self._idle = self._idle, []
+        for inbox in idle:
+            inbox.put(None)

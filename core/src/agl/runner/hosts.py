@@ -1,0 +1,99 @@
+"""Which loop an attempt's agent runs on, and what becomes of those on a loop that is lost."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from agl.runner.agents import CANCEL_SECONDS, LOOK_SECONDS, AgentLoop, AgentThreads
+from agl.runner.call import BLOCKED, AgentCall
+
+PATIENCE_WHEN_ALONE = 10
+"""A coroutine that shares its loop with no other may block it for so many times as long."""
+
+
+class AgentHosts:
+    """Threads and the present event loop for the agents of one runner.
+
+    A loop that an agent closed, broke or has blocked for too long is left behind: the calls on it
+    end with that reason, and the next ones get a fresh loop. Those on a loop that still works, but
+    of which an agent changed what they share, go on.
+
+    Args:
+        blocked_seconds: See ``LitAgentRunner``.
+        calls: Gives the calls that run at present.
+    """
+
+    def __init__(self, blocked_seconds: float, calls: Callable[[], Sequence[AgentCall]]) -> None:
+        self.threads = AgentThreads()
+        self._blocked_seconds = blocked_seconds
+        self._calls = calls
+        self._loops: list[AgentLoop] = []
+        """The last one is for the next coroutine."""
+        self._watching: asyncio.Task[None] | None = None
+
+    def loop(self) -> AgentLoop:
+        """The loop for the next coroutine."""
+        if not self._loops or self._loops[-1].lost or not self._loops[-1].is_sound():
+            self._loops.append(AgentLoop())
+            self._end_unused()
+        if self._watching is None:
+            self._watching = asyncio.create_task(self._watch())
+        return self._loops[-1]
+
+    def _end_unused(self) -> None:
+        for loop in self._loops[:-1]:
+            if loop.lost:
+                self.leave(loop)
+            if loop.lost or not self._calls_on(loop):
+                loop.stop(wait=False)
+                self._loops.remove(loop)
+
+    def leave(self, loop: AgentLoop) -> None:
+        """End the calls on a loop that is lost."""
+        for call in self._calls_on(loop):
+            call.stop("lost", loop.lost or BLOCKED)
+
+    def stop(self) -> None:
+        """End the threads as soon as they are idle."""
+        if self._watching is not None:
+            self._watching.cancel()
+        for loop in self._loops:
+            loop.stop()
+        self.threads.stop()
+
+    def _calls_on(self, loop: AgentLoop) -> list[AgentCall]:
+        return [call for call in self._calls() if call.agents is loop]
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            for loop in self._loops:
+                silence = 0.0 if loop.lost else loop.silence()
+                if loop.lost:  # its own thread may have found that out, too
+                    self.leave(loop)
+                elif silence > 0:
+                    self._end_blocked(loop, silence)
+            self._end_unused()
+
+    def _end_blocked(self, loop: AgentLoop, silence: float) -> None:
+        calls = self._calls_on(loop)
+        # That their deadlines pass is not the fault of those that cannot even be cancelled.
+        due = [
+            call
+            for call in calls
+            if call.timeout is not None
+            and call.seconds_left < 3 * LOOK_SECONDS
+            and silence >= min(CANCEL_SECONDS, call.timeout / 2)
+        ]
+        is_over = silence >= self._blocked_seconds
+        if not due and not is_over:
+            return
+        culprit, where = loop.at_work()
+        if is_over and all(call is culprit for call in calls):
+            is_over = silence >= PATIENCE_WHEN_ALONE * self._blocked_seconds
+        if is_over:
+            loop.lost = BLOCKED
+        for call in calls if is_over else due:
+            if call is not culprit:
+                call.stop("lost", BLOCKED)
+            elif is_over:
+                call.stop("blocked", where)

@@ -1,0 +1,42 @@
+"""How long a call waits for a store whose disk is full or fails."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from typing import TypeVar
+
+from agl.errors import StoreDiskError, StoreUnavailableError
+
+T = TypeVar("T")
+
+PATIENCE_SECONDS: ContextVar[float] = ContextVar("agl_store_patience_seconds", default=60.0)
+"""About as long as a client over HTTP asks again. A server sets 0 for what it answers: it says at
+once how things are, and its clients decide how long they wait."""
+
+_LONGEST_PAUSE = 1.0
+
+
+def is_away(error: BaseException) -> bool:
+    """Whether it says that the store is gone; one with a full disk may take the next record."""
+    return isinstance(error, StoreUnavailableError) and not isinstance(error, StoreDiskError)
+
+
+async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
+    """Ask until the disk works again, or the patience of this context ends.
+
+    Raises:
+        StoreDiskError: The last answer.
+    """
+    end: float | None = None
+    pause = 0.1
+    while True:
+        try:
+            return await ask()
+        except StoreDiskError:
+            now = time.monotonic()
+            end = now + PATIENCE_SECONDS.get() if end is None else end
+            if now >= end:
+                raise
+        await asyncio.sleep(min(pause, end - now))
+        pause = min(2 * pause, _LONGEST_PAUSE)

@@ -1,0 +1,185 @@
+"""Span attributes as agl writes and reads them: nested data in and out of dotted keys.
+
+``agl.utils.otel`` has 0.3's functions for the same, which leave more to their caller.
+"""
+
+import json
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import Any, cast
+
+from pydantic_core import to_jsonable_python
+
+from agl.types import Attributes, AttributeValue
+
+logger = logging.getLogger(__name__)
+
+_INT64 = 2**63
+DEEPEST_KEY = 200
+"""Levels of nested data, at most, that a key stands for."""
+
+
+def to_attributes(
+    nested: Mapping[str, Any], *, prefix: str = "", strict: bool = False
+) -> Attributes:
+    """Turn nested mappings and lists into dotted keys with values that a span can hold.
+
+    A list of one primitive type stays a list; any other list gets indexed keys. So
+    ``{"a": {"b": 1}, "c": [1, "x"]}`` becomes ``{"a.b": 1, "c.0": 1, "c.1": "x"}``. An empty
+    mapping leaves nothing.
+
+    Args:
+        nested: What to flatten.
+        prefix: Put before every key, with a dot.
+        strict: Refuse what a span cannot hold (None, objects, non-finite numbers) instead of
+            storing its JSON or text.
+
+    Raises:
+        ValueError: ``strict``, and there is such a value; or two values get one key.
+    """
+    flat: Attributes = {}
+    for key, value in nested.items():
+        _flatten(f"{prefix}.{key}" if prefix else str(key), value, flat, strict)
+    return flat
+
+
+def _flatten(key: str, value: Any, flat: Attributes, strict: bool) -> None:
+    if isinstance(value, Mapping):
+        for sub_key, sub_value in cast(Mapping[Any, Any], value).items():
+            _flatten(f"{key}.{sub_key}", sub_value, flat, strict)
+        return
+    if isinstance(value, list | tuple):
+        items = cast(Sequence[Any], value)
+        if len(set(map(type, items))) <= 1 and all(map(_is_plain, items)):
+            _put(key, list(items), flat)
+            return
+        if any(isinstance(item, str | bool | int | float) for item in items):
+            logger.debug("attribute %r: a list of mixed types is stored under indexed keys", key)
+        for index, item in enumerate(items):
+            _flatten(f"{key}.{index}", item, flat, strict)
+        return
+    _put(key, to_attribute_value(value, key=key, strict=strict), flat)
+
+
+def _put(key: str, value: AttributeValue, flat: Attributes) -> None:
+    if key in flat:
+        raise ValueError(
+            f"attribute {key!r} is given twice, once nested and once with dots in its name; "
+            "rename one of them"
+        )
+    flat[key] = value
+
+
+def to_attribute_value(value: Any, *, key: str = "value", strict: bool = False) -> AttributeValue:
+    """One value as a span can hold it: itself when it is a finite primitive, else JSON or text.
+
+    Args:
+        value: Any object; pydantic models and dataclasses become JSON.
+        key: Its name in the message.
+        strict: Refuse instead of converting.
+
+    Raises:
+        ValueError: ``strict``, and the value is no finite primitive.
+    """
+    if _is_plain(value):
+        return value
+    number = _as_number(value)
+    if number is not None and _is_plain(number):
+        return number
+    if strict:
+        raise ValueError(
+            f"attribute {key!r}: got {value!r} ({type(value).__name__}); expected a string, a "
+            "bool, a finite number of at most 64 bits, or lists and dicts of those. Convert it "
+            "first, or record it with emit_object"
+        )
+    if isinstance(value, int | float) or number is not None:
+        return str(value)
+    return to_json_text(value)
+
+
+def to_json_text(value: Any, *, strict: bool = False) -> str:
+    """JSON of any object; what JSON cannot hold is written as ``str`` does, or refused.
+
+    Raises:
+        ValueError: ``strict``, and some part cannot be written as JSON.
+    """
+    try:
+        plain = to_jsonable_python(value, fallback=None if strict else str)
+    except Exception as error:
+        if strict:
+            raise ValueError(
+                f"a {type(value).__name__} cannot be written as JSON: {error}. "
+                "Convert it to dicts, lists, strings and numbers first"
+            ) from error
+        plain = str(value)
+    return json.dumps(plain, ensure_ascii=False)
+
+
+def _is_plain(value: Any) -> bool:
+    # Exact types: subclasses (enum members, numpy's float64) are not what a wire format expects.
+    kind = cast(type[Any], type(value))
+    if kind is float:
+        return math.isfinite(value)
+    return kind is str or kind is bool or (kind is int and -_INT64 <= value < _INT64)
+
+
+def _as_number(value: Any) -> bool | int | float | str | None:
+    """The primitive inside an enum member, a numpy scalar or another subclass of a primitive."""
+    if isinstance(value, Enum):
+        return _as_number(value.value)
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value)
+    if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
+        return value.item()
+    return None
+
+
+def from_attributes(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """The inverse of ``to_attributes``; keys ``0..n-1`` become a list.
+
+    Raises:
+        ValueError: A key is both a value and the prefix of another, or of too many names.
+    """
+    root: dict[str, Any] = {}
+    for key, value in flat.items():
+        *parents, last = key.split(".")
+        if len(parents) > DEEPEST_KEY:
+            raise ValueError(f"attribute {key[:80]!r}...: more than {DEEPEST_KEY} names in its key")
+        node: Any = root
+        for part in parents:
+            node = node.setdefault(part, _Node())
+            if not isinstance(node, _Node):
+                raise ValueError(f"attribute {key!r}: one of its prefixes is an attribute itself")
+        if last in node:
+            raise ValueError(f"attribute {key!r} is also the prefix of another attribute")
+        node[last] = value
+    return {key: _lists(value) for key, value in root.items()}
+
+
+class _Node(dict[str, Any]):
+    """A mapping made here, told apart from a mapping that is a value."""
+
+
+def _lists(value: Any) -> Any:
+    if not isinstance(value, _Node):
+        return value
+    if value and set(value) == {str(index) for index in range(len(value))}:
+        return [_lists(value[str(index)]) for index in range(len(value))]
+    return {key: _lists(item) for key, item in value.items()}
+
+
+def attributes_under(attributes: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """The attributes under ``prefix``, without it; one named exactly ``prefix`` has the key ''."""
+    return {
+        key[len(prefix) + 1 :]: value
+        for key, value in attributes.items()
+        if key == prefix or key.startswith(f"{prefix}.")
+    }

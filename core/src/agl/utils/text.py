@@ -1,0 +1,98 @@
+"""Text from agents and their exceptions: made fit to be stored and logged, and read as JSON."""
+
+import json
+from collections.abc import Iterable
+from typing import Any, cast
+
+LONGEST_TEXT = 65_536
+"""Characters of an error's message, and of its traceback, that are kept."""
+DEEPEST_JSON = 200
+"""Lists and objects within each other, at most, in JSON that is read."""
+_NAME, _MODULE = (type.__dict__[name] for name in ("__qualname__", "__module__"))
+"""A metaclass may hide these: what looks at a class of an agent's must not run its code."""
+
+
+def clean(text: str) -> str:
+    """The text with U+FFFD in place of each lone surrogate, which UTF-8 cannot hold.
+
+    A model that breaks off within an emoji of a tool call leaves one: ``json.loads`` lets it pass.
+    """
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def capped(text: str, limit: int = LONGEST_TEXT) -> str:
+    """At most about ``limit`` characters: where there are more, the beginning and the end."""
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    left_out = len(text) - 2 * half
+    return f"{text[:half]}\n... ({left_out} characters left out) ...\n{text[-half:]}"
+
+
+def parse_json(text: Any) -> Any:
+    """The value of JSON that somebody else wrote: an agent, or the model itself.
+
+    ``json.loads`` raises RecursionError for many opening brackets, and gives values at which others
+    fail that walk through them.
+
+    Raises:
+        ValueError: It is no text, no JSON, or more than ``DEEPEST_JSON`` levels deep.
+    """
+    if not isinstance(text, str):
+        raise ValueError(f"expected JSON text, got {type(text).__name__}")
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError(f"JSON is nested deeper than {DEEPEST_JSON} levels") from None
+    # Counted first, as looking into every value takes longer than reading it.
+    if text.count("[") + text.count("{") > DEEPEST_JSON and _is_deeper(value, DEEPEST_JSON):
+        raise ValueError(f"JSON is nested deeper than {DEEPEST_JSON} levels")
+    return value
+
+
+def _is_deeper(value: Any, limit: int) -> bool:
+    """Whether lists and dicts lie more than ``limit`` deep in each other."""
+    level: list[Any] = [value] if isinstance(value, list | dict) else []
+    for _ in range(limit):
+        level = [
+            item
+            for node in level
+            for item in cast(Iterable[Any], node.values() if isinstance(node, dict) else node)
+            if isinstance(item, list | dict)
+        ]
+        if not level:
+            return False
+    return True
+
+
+def name_of(kind: type[Any]) -> str:
+    """The name of a class within its module, whatever its metaclass does."""
+    return "".join(_NAME.__get__(kind))
+
+
+def full_name_of(kind: type[Any]) -> str:
+    """The name of a class with that of its module, unless that is ``builtins``."""
+    module = _MODULE.__get__(kind)
+    known = type(module) is str and module != "builtins"
+    return f"{module}.{name_of(kind)}" if known else name_of(kind)
+
+
+def describe(error: BaseException) -> str:
+    """What an exception says, whatever its ``str`` and ``repr`` do."""
+    for describing in (str, repr):
+        try:
+            # Joined: a subclass of str is code of the agent's, too.
+            text = "".join(describing(error))
+        except BaseException as failure:
+            if describing is repr:
+                return f"(its text cannot be made: repr() raised {name_of(type(failure))})"
+        else:
+            if text:
+                return clean(capped(text))
+    return ""

@@ -1,0 +1,283 @@
+"""What agents do to the loop, the threads and the records of a runner."""
+
+import asyncio
+import signal
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+import pytest
+
+import agl
+from agl.runner.agents import AgentThreads
+
+Store = agl.InMemoryLightningStore
+
+
+async def test_agent_cancelled_before_its_first_step_is_not_stuck(
+    run_all: Any, memory_store: Store
+) -> None:
+    begun = threading.Event()
+
+    @agl.rollout
+    async def agent(task: str) -> float:
+        if task == "block":
+            begun.set()
+            time.sleep(1.0)  # noqa: ASYNC251 (that is the case)
+        return 1.0
+
+    await memory_store.enqueue_rollout("block")
+    limit = agl.RolloutConfig(timeout_seconds=0.4)
+    await memory_store.enqueue_rollout("waits", config=limit)
+    # Were it stuck, the runner would have to be replaced: RunnerStuckError.
+    block, waits = await run_all(
+        agent, memory_store, num_rollouts=2, concurrency=2, on_stuck="raise"
+    )
+    assert begun.is_set()
+    assert block.status == "succeeded"
+    assert waits.attempt.error.boundary in ("lost", "timeout")
+
+
+async def test_hook_is_told_the_status_that_the_store_has(
+    run_all: Any, memory_store: Store
+) -> None:
+    told: list[str] = []
+
+    class Told(agl.Hook):
+        async def on_rollout_end(self, *, rollout: agl.Rollout) -> None:
+            told.append(rollout.status)
+
+    @agl.rollout
+    async def agent(task: str, rollout: agl.Rollout) -> float:
+        await memory_store.update_rollout(rollout.rollout_id, status="cancelled")
+        return 1.0
+
+    (rollout,) = await run_all(agent, memory_store, ["x"], hooks=[Told()])
+    assert told == [rollout.status] == ["cancelled"]
+
+
+async def test_attribute_that_is_not_finite_costs_no_other_span(
+    run_all: Any, memory_store: Store
+) -> None:
+    from opentelemetry import trace
+
+    @agl.rollout
+    async def agent(task: str) -> float:
+        for number in range(30):
+            with trace.get_tracer("library").start_as_current_span(f"call {number}"):
+                pass
+        with trace.get_tracer("library").start_as_current_span("metric") as span:
+            span.set_attribute("score", float("nan"))
+            span.set_attribute("scores", [1.0, float("-inf")])
+        return 1.0
+
+    (rollout,) = await run_all(agent, memory_store, ["x"])
+    spans = await memory_store.query_spans(rollout.rollout_id)
+    assert len(spans) == 32
+    assert spans[30].attributes == {"score": "NaN", "scores.0": 1.0, "scores.1": "-Infinity"}
+    assert agl.find_final_reward(spans) == 1.0
+
+
+async def test_spans_too_many_for_one_request_are_stored_one_by_one(run_all: Any) -> None:
+    class Small(Store):
+        async def turn(self, spans: Any = (), **options: Any) -> Any:
+            if len(spans) > 2:
+                raise agl.errors.InvalidRecordError("too much at once")
+            return await super().turn(spans, **options)
+
+    @agl.rollout
+    async def agent(task: str) -> Any:
+        return [agl.Span.from_attributes(name=f"{n}", attributes={}) for n in range(5)]
+
+    store = Small()
+    (rollout,) = await run_all(agent, store, ["x"])
+    assert (rollout.status, rollout.attempt.error) == ("succeeded", None)
+    spans = await store.query_spans(rollout.rollout_id)
+    assert [span.name for span in spans] == ["0", "1", "2", "3", "4"]
+    await store.close()
+
+
+async def test_thread_that_is_busy_when_all_stop_ends_with_its_work() -> None:
+    threads, working, go_on = AgentThreads(), threading.Event(), threading.Event()
+    found: list[threading.Thread] = []
+
+    def work() -> None:
+        found.append(threading.current_thread())
+        working.set()
+        go_on.wait(30)
+
+    threads.submit(work)
+    await asyncio.to_thread(working.wait, 30)
+    threads.stop()
+    go_on.set()
+    await asyncio.to_thread(found[0].join, 30)
+    assert not found[0].is_alive()
+
+
+async def threads_shut_down() -> None:
+    await asyncio.to_thread(int)
+    asyncio.get_running_loop()._default_executor.shutdown()  # type: ignore[attr-defined]
+
+
+async def default_executor_shut_down() -> None:
+    loop = asyncio.get_running_loop()
+    await type(loop).shutdown_default_executor(loop)  # as nobody can refuse it
+
+
+async def tasks_refused() -> None:
+    def refuse(*args: Any, **options: Any) -> Any:
+        raise RuntimeError("no tasks")
+
+    loop = asyncio.get_running_loop()
+    type(loop).set_task_factory(loop, refuse)
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+@pytest.mark.parametrize("poison", [threads_shut_down, default_executor_shut_down, tasks_refused])
+async def test_agent_begins_on_a_loop_that_those_before_left_whole(
+    run_all: Any, memory_store: Store, poison: Any, concurrency: int
+) -> None:
+    others_run, others_may_end = threading.Semaphore(0), threading.Event()
+
+    @agl.rollout
+    async def agent(task: str) -> float:
+        if task == "waits":
+            others_run.release()
+            while not others_may_end.is_set():  # noqa: ASYNC110 (of other threads)
+                await asyncio.sleep(0.005)
+        elif task == "poison":
+            for _ in range(concurrency - 1):
+                others_run.acquire()
+            await poison()
+        else:
+            await asyncio.create_task(asyncio.to_thread(int))
+            others_may_end.set()
+        return 1.0
+
+    tasks = ["waits"] * (concurrency - 1) + ["poison", "healthy", "healthy"]
+    rollouts = await run_all(agent, memory_store, tasks, concurrency=concurrency)
+    assert [rollout.status for rollout in rollouts] == ["succeeded"] * len(tasks)
+    assert [rollout.attempt.sequence_id for rollout in rollouts] == [1] * len(tasks)
+
+
+async def test_agent_whose_task_another_cancels_is_lost(run_all: Any, memory_store: Store) -> None:
+    inner = list[asyncio.Task[None]]()
+
+    @agl.rollout
+    async def agent(task: str) -> float:
+        if task == "cancelled":
+            inner.append(asyncio.create_task(asyncio.sleep(25)))
+            await inner[0]
+        while not inner:  # noqa: ASYNC110 (of another rollout)
+            await asyncio.sleep(0.005)
+        inner[0].cancel()
+        return 1.0
+
+    cancelled, cancels = await run_all(agent, memory_store, ["cancelled", "cancels"], concurrency=2)
+    assert cancels.status == "succeeded"
+    assert cancelled.attempt.error.boundary == "lost"
+    assert "an agent cancelled tasks of others" in cancelled.attempt.error.message
+
+
+async def test_thread_that_cannot_be_started_costs_one_attempt(
+    run_all: Any, memory_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts = AgentThreads.submit
+
+    def submit(self: AgentThreads, work: Any) -> None:
+        monkeypatch.setattr(AgentThreads, "submit", starts)
+        raise RuntimeError("can't start new thread")  # as threading says it
+
+    monkeypatch.setattr(AgentThreads, "submit", submit)
+
+    @agl.rollout
+    def agent(task: str) -> float:
+        return 1.0
+
+    first, second = await run_all(agent, memory_store, ["first", "second"])
+    assert first.attempt.error.boundary == "lost"
+    assert "can't start new thread" in first.attempt.error.message
+    assert second.status == "succeeded"
+
+
+async def test_ctrl_c_while_a_result_is_read_ends_the_step(memory_store: Store) -> None:
+    class Interrupted(float):
+        def __float__(self) -> float:
+            signal.raise_signal(signal.SIGINT)
+            return 1.0
+
+    @agl.rollout
+    async def agent(task: str) -> float:
+        return Interrupted()
+
+    runner = agl.LitAgentRunner(agl.OtelTracer())
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with runner.run_context(agent=agent, store=memory_store), pytest.raises(KeyboardInterrupt):
+            await runner.step("task")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    (rollout,) = await memory_store.query_rollouts()
+    assert rollout.status == "failed"
+
+
+LEAK = """
+import asyncio, os, resource, time
+import agl
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (128, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+leaked = []
+
+@agl.rollout
+async def agent(task):
+    if task == "leak":
+        try:
+            while True:
+                leaked.append(os.dup(0))
+        except OSError:
+            asyncio.get_running_loop()._selector.close()  # its loop must be replaced
+            await asyncio.sleep(30)
+    return 1.0
+
+class Free(agl.Hook):
+    async def on_rollout_end(self, *, rollout):
+        if rollout.input == "suffers":
+            while leaked:
+                os.close(leaked.pop())
+
+async def main():
+    store = agl.InMemoryLightningStore()
+    for task in ("leak", "suffers", "works"):
+        await store.enqueue_rollout(task)
+    runner = agl.LitAgentRunner(agl.OtelTracer(), max_rollouts=3, on_stuck=ON_STUCK)
+    with runner.run_context(agent=agent, store=store, hooks=[Free()], worker_id=0):
+        try:
+            await runner.iter()
+        except agl.errors.AglError as error:
+            print("STUCK", type(error).__name__)
+    for rollout in await store.query_rollouts():
+        error = rollout.attempt.error if isinstance(rollout, agl.AttemptedRollout) else None
+        print(rollout.input, rollout.status, error and (error.boundary, "event loop for" in
+              error.message, "Too many open files" in error.message))
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("on_stuck", ["continue", "raise"])
+def test_runner_without_file_descriptors_fails_the_attempt_and_does_not_hang(on_stuck: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LEAK.replace("ON_STUCK", repr(on_stuck))],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    lines = done.stdout.splitlines()
+    assert "suffers failed ('lost', True, True)" in lines, done.stderr
+    if on_stuck == "continue":
+        assert "works succeeded None" in lines
+    else:  # a process of its own is replaced
+        assert "STUCK RunnerStuckError" in lines
+        assert "works queuing None" in lines

@@ -1,0 +1,123 @@
+"""Claims that will not be run: all of them go back, whatever became of one."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import agl
+from agl import wire
+from agl.errors import StoreError
+from agl.routes import StoreRoutes
+from agl.store import operations as ops
+from agl.store.give_back import give_back
+
+
+async def two_claimed(store: agl.LightningStore) -> Sequence[agl.AttemptedRollout]:
+    """Two claims; the rollout of the first was cancelled in this moment."""
+    for task in (1, 2):
+        await store.enqueue_rollout(task)
+    claimed = await store.dequeue_many_rollouts(limit=2, worker_id="w")
+    await store.update_rollout(claimed[0].rollout_id, status="cancelled")
+    return claimed
+
+
+async def check_given_back(store: agl.LightningStore) -> None:
+    cancelled, other = sorted(await store.query_rollouts(), key=lambda rollout: rollout.input)
+    assert (cancelled.status, other.status) == ("cancelled", "requeuing")
+    for rollout in (cancelled, other):
+        (attempt,) = await store.query_attempts(rollout.rollout_id)
+        assert (attempt.status, attempt.error and attempt.error.boundary) == ("failed", "cancelled")
+    worker = await store.get_worker_by_id("w")
+    assert worker is not None
+    assert worker.status == "idle"
+
+
+async def test_one_that_was_cancelled_keeps_no_other(memory_store: agl.LightningStore) -> None:
+    await give_back(memory_store, await two_claimed(memory_store))
+    await check_given_back(memory_store)
+
+
+async def test_one_that_the_store_refuses_keeps_no_other() -> None:
+    class Refuses(agl.InMemoryLightningStore):
+        async def update_rollout(self, rollout_id: str, *args: Any, **kwargs: Any) -> agl.Rollout:
+            if rollout_id == claimed[0].rollout_id:
+                raise StoreError("disk full")
+            return await super().update_rollout(rollout_id, *args, **kwargs)
+
+    store = Refuses()
+    for task in (1, 2):
+        await store.enqueue_rollout(task)
+    claimed = await store.dequeue_many_rollouts(limit=2)
+    await give_back(store, claimed)
+    assert [rollout.status for rollout in await store.query_rollouts()] == [
+        "preparing",
+        "requeuing",
+    ]
+
+
+async def test_what_somebody_else_runs_by_now_is_left_alone(
+    memory_store: agl.LightningStore,
+) -> None:
+    await memory_store.enqueue_rollout(1)
+    (first,) = await memory_store.dequeue_many_rollouts(worker_id="slow")
+    await memory_store.update_rollout(first.rollout_id, status="requeuing")
+    (second,) = await memory_store.dequeue_many_rollouts(worker_id="other")
+    await give_back(memory_store, [first])
+    rollout = await memory_store.get_rollout_by_id(first.rollout_id)
+    assert isinstance(rollout, agl.AttemptedRollout)
+    assert (rollout.status, rollout.attempt.attempt_id) == ("preparing", second.attempt.attempt_id)
+
+
+async def test_server_gives_back_all_that_a_client_left() -> None:
+    class Cancels(agl.InMemoryLightningStore):
+        async def dequeue_many_rollouts(self, **options: Any) -> Sequence[agl.AttemptedRollout]:
+            claimed = await super().dequeue_many_rollouts(**options)
+            await self.update_rollout(claimed[0].rollout_id, status="cancelled")
+            return claimed
+
+    class Gone:
+        async def receive(self) -> dict[str, str]:
+            return {"type": "http.disconnect"}
+
+    store = Cancels()
+    for task in (1, 2):
+        await store.enqueue_rollout(task)
+    body = wire.DequeueBody(limit=2, worker_id="w", wait_seconds=5)
+    routes: Any = StoreRoutes(store)
+    assert await routes._hold_claim(Gone(), body) == (None, "gone")
+    await check_given_back(store)
+
+
+async def test_client_gives_back_all_that_it_claimed() -> None:
+    store = agl.InMemoryLightningStore()
+    server = agl.LightningStoreServer(store, port=0)
+    await server.start()
+    client: Any = agl.LightningStoreClient(server.endpoint)
+    for task in (1, 2):
+        await store.enqueue_rollout(task)
+    # The claim was carried out under this key, and its answer lost.
+    body = {"limit": 2, "worker_id": "w", "key": "lost"}
+    await client._transport.post("/queues/rollouts/dequeue", body, key="lost")
+    claimed = (await store.query_rollouts()).items
+    await store.update_rollout(claimed[0].rollout_id, status="cancelled")
+    await client._abandon("lost")
+    await check_given_back(store)
+    await client.close()
+    await server.close()
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+async def test_store_takes_back_a_claim_whose_rollout_was_cancelled(
+    kind: str, tmp_path: Path
+) -> None:
+    store: Any = (
+        agl.InMemoryLightningStore()
+        if kind == "memory"
+        else agl.SqliteLightningStore(tmp_path / "agl.db")
+    )
+    claimed = await two_claimed(store)
+    await store._write(ops.return_claims, claimed)
+    await check_given_back(store)
+    await store.close()

@@ -1,0 +1,120 @@
+"""The parts of the strategies: the flag between processes, and what a dead runner leaves."""
+
+import multiprocessing
+import os
+import signal
+import time
+from typing import Any
+
+import agl
+from agl.execution.reports import mark_lost
+from agl.execution.supervisor import RunnerDied
+from agl.runner import worker_name
+
+FORK: Any = multiprocessing.get_context("fork")
+
+
+def test_flag_is_seen_by_other_processes_and_waited_for() -> None:
+    flag, answer = agl.MultiprocessingEvent(ctx=FORK), agl.MultiprocessingEvent(ctx=FORK)
+
+    def child() -> None:
+        if flag.wait(30):
+            answer.set()
+
+    process = FORK.Process(target=child)
+    process.start()
+    assert not flag.wait(0.01)
+    flag.set()
+    assert answer.wait(30)
+    process.join()
+    flag.clear()
+    assert not flag.is_set()
+
+
+def test_process_killed_while_it_looks_at_the_flag_keeps_nobody_from_setting_it() -> None:
+    # One that holds a lock when it is killed holds it for ever; so it stops while it looks.
+    for _ in range(20):
+        flag = agl.MultiprocessingEvent(ctx=FORK)
+        began = agl.MultiprocessingEvent(ctx=FORK)
+
+        def look() -> None:
+            began.set()  # noqa: B023
+            while not flag.is_set():  # noqa: B023
+                pass
+
+        looks = FORK.Process(target=look)
+        looks.start()
+        assert began.wait(30)
+        looks.kill()
+        looks.join()
+        sets = FORK.Process(target=flag.set)
+        sets.start()
+        sets.join(30)
+        assert sets.exitcode == 0
+
+
+def test_signal_handler_may_set_the_flag_that_its_process_looks_at() -> None:
+    for _ in range(20):
+        flag = agl.MultiprocessingEvent(ctx=FORK)
+        began = agl.MultiprocessingEvent(ctx=FORK)
+
+        def look() -> None:
+            signal.signal(signal.SIGTERM, lambda number, frame: flag.set())  # noqa: B023
+            began.set()  # noqa: B023
+            while not flag.is_set():  # noqa: B023
+                pass
+
+        process = FORK.Process(target=look)
+        process.start()
+        assert began.wait(30)
+        process.terminate()
+        process.join(30)
+        exit_code = process.exitcode
+        process.kill()
+        process.join()
+        assert exit_code == 0
+
+
+def test_waiting_for_the_flag_costs_next_to_nothing() -> None:
+    flag = agl.MultiprocessingEvent(ctx=FORK)
+    began = time.process_time()
+    assert not flag.wait(0.5)
+    assert time.process_time() - began < 0.1
+
+
+async def test_every_open_attempt_of_a_dead_runner_ends(memory_store: agl.LightningStore) -> None:
+    store, name = memory_store, worker_name(0, pid=1)
+    cancelled = await store.start_rollout("cancelled by the algorithm", worker_id=name)
+    await store.update_rollout(cancelled.rollout_id, status="cancelled")
+    restarted = await store.start_rollout("restarted elsewhere", worker_id=name)
+    await store.start_attempt(restarted.rollout_id, "other")
+    running = await store.start_rollout("running", worker_id=name)
+    done = await store.start_rollout("done", worker_id=name)
+    await store.update_attempt(done.rollout_id, done.attempt.attempt_id, status="succeeded")
+    bystander = await store.start_rollout("of another runner", worker_id=worker_name(1, pid=1))
+    await mark_lost(store, RunnerDied(0, 1, -9, "ended by SIGKILL", given_up=False))
+    for rollout in (cancelled, restarted, running):
+        attempt = (await store.query_attempts(rollout.rollout_id))[0]
+        assert attempt.status == "unresponsive"
+        assert attempt.error is not None
+        assert (attempt.error.boundary, attempt.error.type) == ("lost", "RunnerDied")
+        assert "ended by SIGKILL" in attempt.error.message
+    statuses = {rollout.input: rollout.status for rollout in await store.query_rollouts()}
+    assert statuses == {
+        "cancelled by the algorithm": "cancelled",
+        "restarted elsewhere": "preparing",
+        "running": "failed",
+        "done": "succeeded",
+        "of another runner": "preparing",
+    }
+    worker = await store.get_worker_by_id(name)
+    assert worker is not None
+    assert (worker.status, worker.current_attempt_id) == ("unknown", None)
+    assert (await store.query_attempts(bystander.rollout_id))[0].status == "preparing"
+
+
+async def test_runner_that_the_store_does_not_know_left_nothing(
+    memory_store: agl.LightningStore,
+) -> None:
+    await mark_lost(memory_store, RunnerDied(0, os.getpid(), 1, "no device", given_up=True))
+    assert not await memory_store.query_workers()

@@ -1,0 +1,101 @@
+"""Equal rewards have no advantage, in any estimator that compares siblings; no verl."""
+
+import itertools
+import random
+
+import pytest
+import torch
+
+from agl.types import Credit, Ledger, TrainingRow
+from agl_verl.advantages import ESTIMATORS, Inputs
+from agl_verl.groups import _train
+from agl_verl.rows import CallNote, RowNotes
+from agl_verl.trajectories import trajectories
+
+LENGTHS = [3, 5, 7, 2, 9, 11, 4, 6]
+COMPARING = [
+    *("grpo", "rloo", "opo", "gpg", "grpo_passk", "reinforce_plus_plus_baseline", "gdpo"),
+    "optimal_token_baseline",
+]
+
+
+def inputs_of(groups: list[list[float]]) -> Inputs:
+    """Tasks with the rewards of their rollouts, of different lengths."""
+    rewards = [reward for group in groups for reward in group]
+    lengths = [LENGTHS[n % len(LENGTHS)] for group in groups for n in range(len(group))]
+    mask = torch.zeros(len(rewards), max(lengths))
+    for number, length in enumerate(lengths):
+        mask[number, :length] = 1
+    notes = [
+        RowNotes(
+            calls=[CallNote(start=0, end=length, credit=Credit(reward=reward))],
+            rewards={"a": reward, "b": 2 * reward},
+        ).model_dump_json()
+        for reward, length in zip(rewards, lengths, strict=True)
+    ]
+    keys = [f"u{task}_{n}_0" for task, group in enumerate(groups) for n in range(len(group))]
+    found = trajectories(keys, [False] * len(rewards), mask, notes)
+    return Inputs(
+        found,
+        torch.tensor(rewards),
+        torch.zeros_like(mask),
+        reward_keys=("a", "b"),
+        old_logprobs_NT=torch.full_like(mask, -0.5),
+        sum_pi_squared_NT=torch.full_like(mask, 0.4),
+    )
+
+
+def estimate(name: str, groups: list[list[float]]) -> list[list[float]]:
+    """Per task, the advantages of its rollouts; of their first token."""
+    result = ESTIMATORS[name](inputs_of(groups))
+    first = (result[0] if isinstance(result, tuple) else result)[:, 0].tolist()
+    numbers = iter(first)
+    return [[next(numbers) for _ in group] for group in groups]
+
+
+@pytest.mark.parametrize("name", COMPARING)
+@pytest.mark.parametrize("reward", [0.1, 0.3, 0.6, 0.7, 1 / 3, -0.1])
+def test_equal_rewards_give_exactly_zero(name: str, reward: float) -> None:
+    for number in range(2, 9):
+        equal, other = estimate(name, [[reward] * number, [0.0, 1.0, 0.4]])
+        assert equal == [0.0] * number
+        assert any(other)
+
+
+@pytest.mark.parametrize("name", ["grpo", "rloo", "gpg", "reinforce_plus_plus_baseline", "gdpo"])
+def test_the_middle_of_three_has_none_whatever_rounding_does(name: str) -> None:
+    for rewards in ([0.0, 0.5, 1.0], [0.1, 0.2, 0.3], [0.2, 0.4, 0.6]):
+        for given in itertools.permutations(rewards):
+            (found,) = estimate(name, [list(given)])
+            assert [value == 0 for value in found] == [one == rewards[1] for one in given]
+
+
+def test_dimensions_that_outweigh_each_other_give_exactly_zero() -> None:
+    rng = random.Random(0)
+    for _ in range(50):
+        equal = [rng.random() for _ in range(4)]
+        inputs = inputs_of([equal, [0.0, 1.0, 0.4]])
+        for found, a in zip(inputs.rollouts.rewards, equal, strict=False):
+            found.update(a=a, b=1 - a)
+        result = ESTIMATORS["gdpo"](inputs)
+        assert not result[:4].any()
+        assert result[4:].any()
+        assert result.dtype == torch.float32
+
+
+def test_calls_of_an_equal_group_are_not_booked_as_trained() -> None:
+    (equal,) = estimate("rloo", [[0.1] * 3])
+    row = TrainingRow(
+        rollout_id="r",
+        attempt_id="a",
+        token_ids=[1, 2],
+        logprobs=[0, -1.0],
+        call_ids=["c"],
+        call_ranges=[(1, 2)],
+        credits=[Credit(reward=0.1)],
+        model_versions=["0"],
+    )
+    ledger = Ledger()
+    _train(row, [equal[0]], 0, ledger)
+    assert not ledger.trained
+    assert [one.reason for one in ledger.exclusions] == ["zero_advantage"]

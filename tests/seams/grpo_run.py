@@ -1,0 +1,84 @@
+"""A tiny GRPO run in a process of its own, which may kill itself: ``grpo_run.py FOLDER OPTIONS``.
+
+OPTIONS is JSON: options of GRPO, and ``kill_at``: which call of the agent, counted over this
+process, is its last; ``wait_at``: which writes FOLDER/waiting, and waits for FOLDER/go;
+``elsewhere``: the folder that the agent changes to.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import agl
+
+if __package__:
+    from .table_model import WORDS, build_model, build_tokenizer
+else:  # as a script
+    from table_model import WORDS, build_model, build_tokenizer
+
+TASKS = ["one", "two", "three"]
+
+
+def train(folder: Path, store: agl.LightningStore, options: dict) -> None:
+    """A run of at most five steps of two groups of two."""
+    kill_at, wait_at, calls = options.pop("kill_at", 0), options.pop("wait_at", 0), 0
+    elsewhere = options.pop("elsewhere", None)
+    import aiohttp
+
+    @agl.rollout
+    async def agent(task: str, llm: agl.LLM) -> float:
+        nonlocal calls
+        calls += 1
+        if calls == kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if elsewhere is not None:
+            os.chdir(elsewhere)
+        if calls == wait_at:
+            (folder / "waiting").touch()
+            while not (folder / "go").exists():  # noqa: ASYNC110  # another process makes it
+                await asyncio.sleep(0.05)
+        with (folder / "endpoints.txt").open("a") as file:
+            file.write(f"{llm.endpoint}\n")
+        body = {
+            "model": llm.model,
+            "messages": [{"role": "user", "content": task}],
+            **llm.sampling_parameters,
+        }
+        async with (
+            aiohttp.ClientSession(raise_for_status=True) as session,
+            session.post(f"{llm.endpoint}/chat/completions", json=body) as response,
+        ):
+            answer = await response.json()
+        word = answer["choices"][0]["message"]["content"]
+        return float(WORDS.index(word)) if word in WORDS else 0.0
+
+    algorithm = agl.GRPO(
+        **{
+            "model": build_model,
+            "tokenizer": build_tokenizer,
+            "steps": 5,
+            "groups_per_step": 2,
+            "group_size": 2,
+            "max_tokens": 1,
+            "learning_rate": 1e-3,
+            "device": "cpu",
+            "torch_threads": 1,
+            "show_progress": False,
+            "run_dir": str(folder / "run"),
+            **options,
+        }
+    )
+    trainer = agl.Trainer(algorithm=algorithm, store=store, strategy="shm", n_runners=1)
+    trainer.fit(agent, TASKS, val_dataset=["four"])
+
+
+if __name__ == "__main__":
+    home = Path(sys.argv[1])
+    train(
+        home,
+        agl.SqliteLightningStore(home / "store.db", durability="process"),
+        json.loads(sys.argv[2]),
+    )

@@ -1,0 +1,414 @@
+"""Forty rollouts of which one is poisonous; run as a script it prints what came of them.
+
+    python poison.py POISON STRATEGY STORE FOLDER
+
+The others begin before the poison works, and end after it: each says with a file in FOLDER that it
+runs, and the poisonous one waits for all of them.
+"""
+
+import asyncio
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import agl
+from agl.emitter import reward_attributes
+from agl.errors import StoreError
+
+NUM = 40
+PATIENCE_SECONDS = 60.0
+BROKEN_OFF = json.loads('"half an emoji: \\ud83d"')
+"""As a model writes tool arguments that end within a character."""
+
+
+class Mute(Exception):
+    """An exception that has no text."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("str fails")
+
+    __repr__ = __str__
+
+
+@dataclass(frozen=True)
+class Frozen(Exception):
+    """An exception of which nothing can be set."""
+
+    code: int = 3
+
+
+class Fixed(Exception):
+    """An exception that is not told where it was raised."""
+
+    def with_traceback(self, tb: Any) -> Any:
+        raise RuntimeError("with_traceback fails")
+
+
+class Nameless(type):
+    """Of a class that does not say its name."""
+
+    def __getattribute__(cls, name: str) -> Any:
+        if name in ("__qualname__", "__name__", "__module__"):
+            raise RuntimeError("no name")
+        return type.__getattribute__(cls, name)
+
+
+class Unnamed(Exception, metaclass=Nameless):
+    """An exception whose class has no name."""
+
+
+class Exiting:
+    """A result that ends the process of whoever shows it."""
+
+    def __repr__(self) -> str:
+        sys.exit(4)
+
+
+class Interrupting(float):
+    """A number that is no number."""
+
+    def __float__(self) -> float:
+        raise KeyboardInterrupt
+
+
+class ExitingList(list[Any]):
+    """A list that nobody can read."""
+
+    def __iter__(self) -> Any:
+        sys.exit(9)
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+def _attribute(value: Any) -> None:
+    from opentelemetry import trace
+
+    with trace.get_tracer("a library").start_as_current_span("its span") as span:
+        span.set_attribute("value", value)
+
+
+def _span_name() -> None:
+    from opentelemetry import trace
+
+    with trace.get_tracer("a library").start_as_current_span(BROKEN_OFF):
+        pass
+
+
+def _span(name: str, attributes: Any, **fields: Any) -> list[agl.Span]:
+    return [agl.Span.from_attributes(name=name, attributes=attributes, **fields)]
+
+
+def _reward(value: Any) -> list[agl.Span]:
+    attributes = {k: value if v == 0.25 else v for k, v in reward_attributes(0.25).items()}
+    return _span("agl.annotation", attributes)
+
+
+async def _stop_loop() -> None:
+    asyncio.get_running_loop().stop()
+    await asyncio.sleep(30)
+
+
+async def _stop_loop_from_thread() -> None:
+    # Without the agent's context, so that nobody can tell whose doing it is.
+    loop = asyncio.get_running_loop()
+    await asyncio.to_thread(lambda: threading.Thread(target=_stop, args=(loop,)).start())
+    await asyncio.sleep(0.1)
+
+
+def _stop(loop: asyncio.AbstractEventLoop) -> None:
+    loop.call_soon_threadsafe(loop.stop)
+
+
+async def _close_loop() -> None:
+    asyncio.get_running_loop().close()
+
+
+async def _break_loop() -> None:
+    asyncio.get_running_loop()._selector.close()  # type: ignore[attr-defined]
+    await asyncio.sleep(30)
+
+
+def _no_tasks(*args: Any, **options: Any) -> Any:
+    raise RuntimeError("no tasks")
+
+
+def _cancel_all() -> None:
+    for task in asyncio.all_tasks():
+        if task is not asyncio.current_task():
+            task.cancel()
+
+
+async def _cancel_all_from_thread() -> None:
+    # Without the agent's context, so that nobody can tell whose doing it is.
+    loop, tasks = asyncio.get_running_loop(), asyncio.all_tasks()
+
+    def cancel() -> None:
+        for task in tasks:
+            loop.call_soon_threadsafe(task.cancel)
+
+    thread = threading.Thread(target=cancel)
+    thread.start()
+    await asyncio.sleep(30)
+
+
+async def _shut_threads_down() -> None:
+    await asyncio.to_thread(int)
+    asyncio.get_running_loop()._default_executor.shutdown()  # type: ignore[attr-defined]
+
+
+async def _exit_in_task() -> None:
+    async def leave() -> None:
+        sys.exit(3)
+
+    await asyncio.create_task(leave())
+
+
+async def _block_in_task() -> None:
+    async def block() -> None:
+        time.sleep(PATIENCE_SECONDS)  # noqa: ASYNC251 (that is the poison)
+
+    await asyncio.create_task(block())
+
+
+@dataclass(frozen=True)
+class Poison:
+    """What a rollout does, and what shall come of it."""
+
+    does: Callable[[], Any]
+    boundary: str | None
+    """Of its failure; None where it shall succeed all the same."""
+    says: str = ""
+    """In the failure's type or message."""
+    plain: bool = False
+    """The agent is a plain function."""
+    takes_others: bool = False
+    """The others share something that it destroys; they get further attempts."""
+    timeout_seconds: float | None = None
+    blocked_seconds: float = 60.0
+    reward: float | None = 1.0
+    """Of the poisonous rollout, where it succeeds."""
+
+
+POISONS: dict[str, Poison] = {
+    # texts that UTF-8 cannot hold
+    "surrogate in an error": Poison(
+        lambda: _raise(ValueError(BROKEN_OFF)), "agent", "half an emoji: \ufffd"
+    ),
+    "surrogate in a message": Poison(lambda: agl.emit_message(BROKEN_OFF), None),
+    "surrogate in an object": Poison(lambda: agl.emit_object({"text": BROKEN_OFF}), None),
+    "surrogate in an attribute": Poison(lambda: _attribute(BROKEN_OFF), None),
+    "surrogate in a span's name": Poison(_span_name, None),
+    "surrogate in a result": Poison(
+        lambda: _span(BROKEN_OFF, {BROKEN_OFF: BROKEN_OFF}), None, reward=None
+    ),
+    # numbers that JSON does not know
+    "attribute that is not a number": Poison(lambda: _attribute(float("nan")), None),
+    "infinite attributes": Poison(lambda: _attribute([1.0, float("inf")]), None),
+    "result that is not a number": Poison(lambda: float("nan"), "agent", "finite number"),
+    # sizes and texts
+    "span over the limit": Poison(
+        lambda: _attribute("x" * 70_000_000), "store", "413 BodyTooLarge"
+    ),
+    "span that no store keeps": Poison(
+        lambda: _span("a", {}, span_id="a\0b"), "store", "InvalidRecordError"
+    ),
+    "error without a text": Poison(lambda: _raise(Mute()), "agent", "repr() raised RuntimeError"),
+    "error of 80 MB": Poison(
+        lambda: _raise(ValueError("x" * 80_000_000)), "agent", "characters left out"
+    ),
+    "error in one long word": Poison(
+        lambda: _raise(ValueError("x" * 60_000)), "agent", "xxxxxxxxxx", plain=True
+    ),
+    "error that is frozen": Poison(lambda: _raise(Frozen()), "agent", "Frozen(code=3)"),
+    "error that is not told where": Poison(lambda: _raise(Fixed("no")), "agent", "Fixed: no"),
+    "error without a name": Poison(lambda: _raise(Unnamed("no")), "agent", "Unnamed: no"),
+    # results that break who looks at them
+    "result that exits": Poison(Exiting, "agent", "SystemExit: 4", plain=True),
+    "number that interrupts": Poison(Interrupting, "agent", "KeyboardInterrupt"),
+    "number that interrupts in a function": Poison(
+        Interrupting, "agent", "KeyboardInterrupt", plain=True
+    ),
+    "list that exits": Poison(lambda: ExitingList([1]), "agent", "SystemExit: 9"),
+    # what ends a process elsewhere
+    "KeyboardInterrupt": Poison(lambda: _raise(KeyboardInterrupt()), "agent", "KeyboardInterrupt"),
+    "KeyboardInterrupt in a function": Poison(
+        lambda: _raise(KeyboardInterrupt()), "agent", "KeyboardInterrupt", plain=True
+    ),
+    "SystemExit": Poison(lambda: sys.exit(5), "agent", "SystemExit"),
+    "SystemExit in a function": Poison(lambda: sys.exit(5), "agent", "SystemExit", plain=True),
+    "SystemExit in a task": Poison(_exit_in_task, "agent", "SystemExit"),
+    "store error of its own": Poison(
+        lambda: _raise(StoreError("of another store")), "agent", "of another store"
+    ),
+    # the event loop that coroutines share
+    "loop stopped": Poison(_stop_loop, "agent", "may not stop its event loop"),
+    "loop stopped from a thread": Poison(_stop_loop_from_thread, None),
+    "loop closed": Poison(_close_loop, "agent", "Cannot close a running event loop"),
+    "loop without threads": Poison(
+        lambda: asyncio.get_running_loop().shutdown_default_executor(),
+        "agent",
+        "may not shut down the threads",
+    ),
+    "loop whose threads are shut down": Poison(_shut_threads_down, None),
+    "loop that makes no tasks": Poison(
+        lambda: asyncio.get_running_loop().set_task_factory(_no_tasks),
+        "agent",
+        "may not change how its event loop makes tasks",
+    ),
+    "loop's tasks cancelled": Poison(_cancel_all, "agent", "may not cancel the tasks of others"),
+    "loop's tasks cancelled from a thread": Poison(
+        _cancel_all_from_thread, "lost", "an agent cancelled tasks of others", takes_others=True
+    ),
+    "loop broken": Poison(_break_loop, "lost", "broke their event loop", takes_others=True),
+    "loop blocked": Poison(
+        lambda: time.sleep(PATIENCE_SECONDS),
+        "agent",
+        "blocked the event loop",
+        takes_others=True,
+        blocked_seconds=3.0,
+    ),
+    "loop blocked in a task": Poison(
+        _block_in_task,
+        "agent",
+        "blocked the event loop",
+        takes_others=True,
+        blocked_seconds=3.0,
+    ),
+    "loop blocked until the deadline": Poison(
+        lambda: time.sleep(PATIENCE_SECONDS),
+        "timeout",
+        "timeout_seconds=4",
+        takes_others=True,
+        timeout_seconds=4.0,
+    ),
+    # its process
+    "exit": Poison(lambda: os._exit(0), "lost", "died", takes_others=True),
+    # what an algorithm reads
+    "reward that is a text": Poison(lambda: _reward("much"), None, reward=None),
+    "reward that is not a number": Poison(lambda: _reward("NaN"), None, reward=None),
+    "reward that is a list": Poison(lambda: _reward([1.0, 2.0]), None, reward=None),
+    "reward that is infinite": Poison(lambda: _reward(float("inf")), None, reward=None),
+    "reward of 1e308": Poison(lambda: _reward(1e308), None, reward=None),
+    "reward with half a link": Poison(
+        lambda: _span(
+            "agl.annotation", {**reward_attributes(0.25), "agentlightning.link.0.key_match": "a"}
+        ),
+        None,
+        reward=None,
+    ),
+}
+"""Name -> poison. Nothing of the others may be lost, whatever it is."""
+ONLY_PROCESSES = {"exit", "span over the limit"}
+"""Under ``shm`` the one would end the test, and there is no limit to the other."""
+
+
+def agent_of(name: str, folder: Path) -> agl.LitAgent[Any]:
+    """An agent of which task 0 is poisonous."""
+    poison = POISONS[name]
+
+    def is_awaited(task: int) -> bool:
+        (folder / f"runs-{task}").touch()
+        struck = (folder / "struck").exists()
+        if task or struck:
+            return not struck
+        return sum(path.name.startswith("runs-") for path in folder.iterdir()) < NUM
+
+    def strike(task: int) -> Any:
+        if task:
+            return None
+        (folder / "struck").touch()
+        return poison.does()
+
+    if poison.plain:
+
+        @agl.rollout
+        def plain(task: int) -> Any:
+            while is_awaited(task):
+                time.sleep(0.02)
+            result = strike(task)
+            time.sleep(0.3)
+            return 1.0 if result is None else result
+
+        return plain
+
+    @agl.rollout
+    async def coroutine(task: int) -> Any:
+        agl.emit_message("begins")
+        while is_awaited(task):  # noqa: ASYNC110 (files of other processes)
+            await asyncio.sleep(0.02)
+        result = strike(task)
+        if asyncio.iscoroutine(result):
+            result = await result
+        await asyncio.sleep(0.3)
+        return 1.0 if not isinstance(result, list | float) else result
+
+    return coroutine
+
+
+def run(name: str, strategy: str, store: str, folder: Path) -> list[dict[str, Any]]:
+    """What came of each of the forty rollouts, the poisonous one first."""
+    poison, found = POISONS[name], list[dict[str, Any]]()
+
+    @agl.algo
+    async def algorithm(store: agl.LightningStore) -> None:
+        again = agl.RolloutConfig(
+            max_attempts=3 if poison.takes_others else 1,
+            retry_condition=["failed", "unresponsive", "timeout"],
+            timeout_seconds=poison.timeout_seconds,
+        )
+        once = agl.RolloutConfig(timeout_seconds=poison.timeout_seconds)
+        rollouts = await store.enqueue_many_rollouts(
+            [
+                agl.EnqueueRolloutRequest(input=task, config=again if task else once)
+                for task in range(NUM)
+            ]
+        )
+        await store.wait_for_rollouts(
+            rollout_ids=[rollout.rollout_id for rollout in rollouts], timeout=PATIENCE_SECONDS
+        )
+        for rollout in rollouts:
+            ended = await store.get_rollout_by_id(rollout.rollout_id)
+            attempts = await store.query_attempts(rollout.rollout_id)
+            spans = await store.query_spans(rollout.rollout_id, "latest")
+            error = attempts[-1].error if attempts else None
+            found.append(
+                {
+                    "status": ended.status if ended else None,
+                    "boundary": error and error.boundary,
+                    "reason": error and f"{error.type}: {error.message}",
+                    "first_boundary": attempts and attempts[0].error and attempts[0].error.boundary,
+                    "reward": agl.find_final_reward(spans),
+                    "num_spans": len(spans),
+                }
+            )
+
+    stores = {
+        "memory": agl.InMemoryLightningStore,
+        "sqlite": lambda: agl.SqliteLightningStore(folder / "store.db"),
+    }
+    one_process = strategy == "shm"
+    options = {"graceful_timeout": 1.0, "terminate_timeout": 1.0, "server_port": 0}
+    agl.Trainer(
+        algorithm=algorithm,
+        strategy={"type": "shm", "graceful_delay": 0.5}
+        if one_process
+        else {"type": "cs", **options},
+        n_runners=1 if one_process else 2,
+        concurrency=NUM if one_process else NUM // 2,
+        runner={"blocked_seconds": poison.blocked_seconds},
+        store=stores[store](),
+    ).fit(agent_of(name, folder))
+    return found
+
+
+if __name__ == "__main__":
+    agl.setup_logging("WARNING")
+    print("FOUND", json.dumps(run(*sys.argv[1:4], Path(sys.argv[4]))))

@@ -1,0 +1,80 @@
+"""A model whose answers a person can foresee: any one word, and then the end.
+
+It is a Llama whose layers add nothing, so that the next token depends on the last one alone. It
+needs no time to train. The tokenizer alone needs no torch.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+WORDS = [
+    "<pad>",
+    "<user>",
+    "<agent>",
+    "<end>",
+    *["red", "green", "blue", "one", "two", "three", "four", "five", "and"],
+]
+TEMPLATE = (
+    "{% for m in messages %}"
+    "{{ '<user> ' if m['role'] == 'user' else '<agent> ' }}{{ m['content'] }} <end> "
+    "{% endfor %}"
+    "{% if add_generation_prompt %}<agent> {% endif %}"
+)
+MANY_WORDS = [*WORDS, *(f"word{number}" for number in range(1000))]
+"""Of so many, two answers are hardly ever the same."""
+
+
+def build_tokenizer(words: Sequence[str] = WORDS) -> Any:
+    """One token for each word, and a chat template that glues none."""
+    backend = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, unk_token="<pad>"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, pad_token="<pad>", eos_token="<end>", chat_template=TEMPLATE
+    )
+
+
+def build_model(words: Sequence[str] = WORDS) -> Any:
+    """After ``<agent>`` each word is equally likely, and after a word the end is nearly certain."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    size, end = len(words), words.index("<end>")
+    width = -(-size // 16) * 16
+    config = LlamaConfig(
+        vocab_size=size,
+        hidden_size=width,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        tie_word_embeddings=False,
+        pad_token_id=0,
+        bos_token_id=None,
+        eos_token_id=end,
+    )
+    model = LlamaForCausalLM(config).eval()
+    likes = torch.full((size, size), -9.0)  # [next, current]
+    likes[4:, words.index("<agent>")] = 0.0
+    likes[:, 4:] = -20.0
+    likes[end, 4:] = 9.0
+    with torch.no_grad():
+        for name, weights in model.named_parameters():
+            if "layers" in name and "norm" not in name:
+                weights.zero_()
+        model.model.embed_tokens.weight.copy_(torch.eye(size, width))
+        model.lm_head.weight.zero_()
+        # The last norm makes the embedding of a word as long as the root of the width.
+        model.lm_head.weight[:, :size].copy_(likes / width**0.5)
+    return model
+
+
+def save_model(folder: Path, words: Sequence[str] = WORDS) -> Path:
+    """Model and tokenizer as a folder."""
+    build_model(words).save_pretrained(folder)
+    build_tokenizer(words).save_pretrained(folder)
+    return folder

@@ -1,0 +1,105 @@
+"""Answers are drawn from the distribution that an algorithm takes their log-probabilities for."""
+
+import logging
+
+import aiohttp
+import pytest
+
+import agl
+from agl.gateway import WHOLE_SOFTMAX
+from agl.semconv import ModelCallAttributes as Key
+from agl.testing.echo_llm import EchoLLM
+
+pytest.importorskip("agl_gateway")
+
+WISHES = {
+    "top_p": 0.6,
+    "top_k": 3,
+    "min_p": 0.1,
+    "frequency_penalty": 0.5,
+    "presence_penalty": 0.5,
+    "repetition_penalty": 1.2,
+    "logit_bias": {"4": 100},
+    "min_tokens": 2,
+}
+NOTHING = {
+    "top_p": 1,
+    "top_k": -1,
+    "min_p": 0,
+    "frequency_penalty": 0.0,
+    "presence_penalty": None,
+    "repetition_penalty": 1.0,
+    "logit_bias": {},
+    "ignore_eos": False,
+}
+
+
+@pytest.fixture
+async def call():
+    """Ask a model with forced parameters; what its server gets, and the span."""
+    store = agl.InMemoryLightningStore()
+    with EchoLLM() as llm:
+        entry = {
+            "model_name": "policy",
+            "litellm_params": {"model": "hosted_vllm/policy", "api_base": llm.url},
+            "forced_parameters": {
+                "train": {**WHOLE_SOFTMAX, "temperature": 1.0},
+                "val": {**WHOLE_SOFTMAX, "temperature": 0.0},
+            },
+        }
+        proxy = agl.LLMProxy(model_list=[entry], store=store)
+        await proxy.start()
+
+        async def ask(mode="train", **fields):
+            rollout = await store.start_rollout(input="task", mode=mode)
+            url = proxy.as_resource(rollout.rollout_id, rollout.attempt.attempt_id).endpoint
+            messages = [{"role": "user", "content": "hello"}]
+            body = {"model": "policy", "messages": messages, **fields}
+            async with (
+                aiohttp.ClientSession(raise_for_status=True) as session,
+                session.post(f"{url}/chat/completions", json=body),
+            ):
+                pass
+            await proxy.flush()
+            (span,) = await store.query_spans(rollout.rollout_id)
+            return llm.requests[-1], span
+
+        ask.proxy = proxy
+        yield ask
+        await proxy.stop()
+    await store.close()
+
+
+@pytest.mark.parametrize(("mode", "temperature"), [("train", 1.0), ("val", 0.0)])
+async def test_the_server_is_asked_for_the_whole_softmax_and_the_span_names_the_wishes(
+    call, mode, temperature, caplog
+):
+    with caplog.at_level(logging.WARNING, "agl.gateway"):
+        got, span = await call(mode, **WISHES)
+        await call(mode, **WISHES)
+    assert (got["temperature"], got["top_p"]) == (temperature, 1.0)
+    assert set(got) & set(WISHES) == {"top_p"}
+    assert sorted(span.attributes[Key.OVERRIDDEN]) == sorted(WISHES)
+    assert span.attributes["gen_ai.request.top_p"] == 1.0
+    told = [r.getMessage() for r in caplog.records if "forced_parameters" in r.getMessage()]
+    assert len(told) == len(WISHES)
+    assert any("top_p=0.6 and get 1.0" in message for message in told)
+    assert any("top_k=3 and get the server's default" in message for message in told)
+    assert call.proxy.overridden == {("policy", name): 2 for name in WISHES}
+
+
+async def test_who_asks_for_nothing_else_is_told_nothing(call, caplog):
+    with caplog.at_level(logging.WARNING, "agl.gateway"):
+        got, span = await call(**NOTHING, temperature=1)
+    assert set(got) & set(NOTHING) == {"top_p"}
+    assert Key.OVERRIDDEN not in span.attributes
+    assert (call.proxy.overridden, caplog.messages) == ({}, [])
+
+
+def test_tinker_forces_it_where_its_loss_needs_it():
+    from agl_unsloth import SFT, Tinker
+
+    assert Tinker("m").forced_sampling() == WHOLE_SOFTMAX
+    assert Tinker("m", loss="ppo").forced_sampling() == WHOLE_SOFTMAX
+    assert Tinker("m", loss="cross_entropy").forced_sampling() == {}
+    assert SFT("m").forced_sampling() == {}

@@ -1,0 +1,287 @@
+"""A gateway that may have lost model calls fails the attempt whose calls they were."""
+
+import asyncio
+import contextlib
+import re
+import socket
+import subprocess
+import sys
+
+import aiohttp
+import pytest
+
+import agl
+from agl.errors import StoreError
+from agl.execution.events import ThreadingEvent
+from agl.server import LightningStoreServer
+from agl.serving import ServerThread, bind
+from agl.testing.echo_llm import EchoLLM
+from agl.types import RolloutConfig
+
+pytest.importorskip("agl_gateway")
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr("agl.runner.gateways.RETRY_SECONDS", (0.05, 0.1))
+
+
+async def post(llm):
+    body = {"model": llm.model, "messages": [{"role": "user", "content": "hello"}]}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{llm.endpoint}/chat/completions", json=body) as response,
+    ):
+        await response.read()
+        return response.status
+
+
+class Gateways:
+    """``agl gateway`` as a process, one after the other on one port."""
+
+    def __init__(self, llm, store_url):
+        with bind("127.0.0.1", 0, listen=False) as sock:
+            self.port = sock.getsockname()[1]
+        self._arguments = ["--model", f"echo={llm.url}", "--store", store_url]
+        self.process = None
+
+    def start(self):
+        command = [sys.executable, "-c", "from agl.cli import main; main()", "gateway"]
+        self.process = subprocess.Popen(
+            [*command, "--port", str(self.port), *self._arguments],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        seen = []
+        for line in self.process.stderr:
+            seen.append(line)
+            if re.search(r"agl gateway: http://\S+/v1 serves", line):
+                return
+        pytest.fail(f"it did not start: {seen}")
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+        self.process.stderr.close()
+
+    @property
+    def resource(self):
+        return agl.ProxyLLM(endpoint=f"http://127.0.0.1:{self.port}/v1", model="echo")
+
+
+@pytest.fixture
+async def store():
+    store = agl.InMemoryLightningStore()
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+async def gateways(store):
+    server = LightningStoreServer(store, host="127.0.0.1", port=0)
+    await server.start()
+    with EchoLLM() as llm:
+        gateways = Gateways(llm, server.endpoint)
+        gateways.start()
+        yield gateways
+        gateways.kill()
+    await server.stop()
+
+
+async def run(agent, store, resource, config=None):
+    """The rollout as it ended, whatever number of attempts it took."""
+    resources = await store.add_resources({"llm": resource})
+    rollout = await store.enqueue_rollout(
+        "task", resources_id=resources.resources_id, config=config or RolloutConfig()
+    )
+    runner, event = agl.LitAgentRunner(agl.OtelTracer()), ThreadingEvent()
+    with runner.run_context(agent=agent, store=store):
+        running = asyncio.create_task(runner.iter(event=event))
+        (ended,) = await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
+        event.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+    return ended
+
+
+@pytest.mark.timeout(60)
+async def test_an_attempt_whose_gateway_was_killed_fails(gateways, store):
+    @agl.rollout
+    async def agent(task: str, llm: agl.LLM) -> float:
+        for _ in range(3):
+            assert await post(llm) == 200
+        gateways.kill()  # within the tenth of a second in which records gather
+        return 1.0
+
+    ended = await run(agent, store, gateways.resource)
+    gateways.start()
+    assert (ended.status, ended.attempt.error.boundary) == ("failed", "model")
+    assert "cannot say that it has recorded all model calls" in ended.attempt.error.message
+    assert agl.find_final_reward(await store.query_spans(ended.rollout_id)) is None
+
+
+@pytest.mark.timeout(60)
+async def test_a_gateway_that_took_the_place_of_a_killed_one_fails_only_what_began_before_it(
+    gateways, store
+):
+    attempts = []
+
+    @agl.rollout
+    async def agent(task: str, llm: agl.LLM, rollout: agl.Rollout) -> float:
+        attempts.append(rollout.attempt.attempt_id)
+        assert await post(llm) == 200
+        if len(attempts) == 1:
+            gateways.kill()
+            gateways.start()
+            assert await post(llm) == 200
+        return 1.0
+
+    config = RolloutConfig(max_attempts=2, retry_condition=["failed"])
+    ended = await run(agent, store, gateways.resource, config)
+    first, second = await store.query_attempts(ended.rollout_id)
+    assert (first.status, first.error.boundary) == ("failed", "model")
+    assert re.search(
+        r"it has served for \d+\.\d s, and the attempt began \d+\.\d s ago", first.error.message
+    )
+    assert (second.status, ended.status) == ("succeeded", "succeeded")
+
+
+async def test_a_restart_in_good_order_loses_nothing_and_the_attempt_succeeds(store):
+    with EchoLLM() as llm:
+        model = {"model": "hosted_vllm/echo", "api_base": llm.url}
+        proxy = agl.LLMProxy(
+            model_list=[{"model_name": "echo", "litellm_params": model}], store=store
+        )
+        await proxy.start()
+
+        @agl.rollout
+        async def agent(task: str, llm: agl.LLM) -> float:
+            assert await post(llm) == 200
+            await proxy.restart()
+            assert await post(llm) == 200
+            return 1.0
+
+        ended = await run(agent, store, proxy.as_resource())
+        await proxy.stop()
+    calls = await store.query_spans(ended.rollout_id, name="openai.chat.completion")
+    assert (ended.status, len(list(calls))) == ("succeeded", 2)
+
+
+@pytest.fixture
+def names(monkeypatch):
+    """Host name -> how each lookup ends, the last way for good: an error, or None for this host."""
+    names, look_up = {}, socket.getaddrinfo
+
+    def resolve(host, *args, **options):
+        if host in names:
+            how = names[host].pop(0) if len(names[host]) > 1 else names[host][0]
+            if how is not None:
+                raise socket.gaierror(how, "as the test says")
+            host = "127.0.0.1"
+        return look_up(host, *args, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    return names
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("how", [socket.EAI_NONAME, socket.EAI_AGAIN])
+async def test_an_attempt_whose_gateway_went_with_its_name_fails(gateways, store, names, how):
+    names["gateway"] = [None]
+
+    @agl.rollout
+    async def agent(task: str, llm: agl.LLM) -> float:
+        assert await post(llm) == 200
+        gateways.kill()
+        names["gateway"] = [how]
+        return 1.0
+
+    resource = agl.ProxyLLM(endpoint=f"http://gateway:{gateways.port}/v1", model="echo")
+    ended = await run(agent, store, resource)
+    names.clear()
+    gateways.start()
+    assert (ended.status, ended.attempt.error.boundary) == ("failed", "model")
+
+
+@pytest.mark.timeout(60)
+async def test_a_lookup_that_fails_for_a_moment_is_repeated(gateways, store, names):
+    names["gateway"], addresses = [None], []
+
+    @agl.rollout
+    async def agent(task: str, llm: agl.LLM) -> float:
+        addresses.append(llm)
+        assert await post(llm) == 200
+        names["gateway"] = [socket.EAI_AGAIN, None]
+        return 1.0
+
+    resource = agl.ProxyLLM(endpoint=f"http://gateway:{gateways.port}/v1", model="echo")
+    ended = await run(agent, store, resource)
+    assert ended.status == "succeeded"
+    assert await post(addresses[0]) == 410  # its end was told
+
+
+async def test_a_gateway_without_a_host_had_no_calls(store, names):
+    names["gateway"] = [socket.EAI_NONAME]
+
+    @agl.rollout
+    async def agent(task: str, llm: agl.LLM) -> float:
+        return 1.0
+
+    resource = agl.ProxyLLM(endpoint="http://gateway/v1", model="echo")
+    assert (await run(agent, store, resource)).status == "succeeded"
+
+
+@pytest.mark.parametrize("times", [1, 2], ids=["heard", "answer lost once"])
+async def test_calls_that_the_store_refuses_fail_the_attempt(times):
+    class Full(agl.InMemoryLightningStore):
+        async def turn(self, spans=(), *, finish=None, **options):
+            if spans and finish is None and spans[0].name == "openai.chat.completion":
+                raise StoreError("no room for this span")
+            return await super().turn(spans, finish=finish, **options)
+
+    store = Full()
+    with EchoLLM() as llm:
+        model = {"model": "hosted_vllm/echo", "api_base": llm.url}
+        proxy = agl.LLMProxy(
+            model_list=[{"model_name": "echo", "litellm_params": model}], store=store
+        )
+        await proxy.start()
+
+        @agl.rollout
+        async def agent(task: str, llm: agl.LLM) -> float:
+            for _ in range(2):
+                assert await post(llm) == 200
+            async with aiohttp.ClientSession() as session:
+                for _ in range(times - 1):
+                    await session.post(f"{llm.endpoint.removesuffix('/v1')}/end")
+            return 1.0
+
+        ended = await run(agent, store, proxy.as_resource())
+        await proxy.stop()
+    await store.close()
+    assert (ended.status, ended.attempt.error.boundary) == ("failed", "model")
+    assert "2 of them could not be stored" in ended.attempt.error.message
+
+
+@pytest.mark.parametrize("status", [200, 404, 405])
+async def test_a_gateway_that_knows_no_end_of_attempts_is_trusted_as_in_0_3(store, status):
+    async def old(scope, receive, send):
+        if scope["type"] == "lifespan":
+            for phase in ("startup", "shutdown"):
+                await receive()
+                await send({"type": f"lifespan.{phase}.complete"})
+            return
+        await send({"type": "http.response.start", "status": status, "headers": []})
+        await send({"type": "http.response.body", "body": b"{}"})
+
+    server = ServerThread(old)
+    server.start()
+
+    @agl.rollout
+    async def agent(task: str, llm: agl.LLM) -> float:
+        return 1.0
+
+    resource = agl.ProxyLLM(endpoint=f"{server.url}/v1", model="echo")
+    ended = await run(agent, store, resource)
+    server.stop()
+    assert ended.status == "succeeded"

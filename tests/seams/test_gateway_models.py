@@ -1,0 +1,226 @@
+"""The gateway's list is its user's: algorithms add their model to it, and take it out again."""
+
+import asyncio
+import contextlib
+from types import SimpleNamespace
+
+import aiohttp
+import pytest
+
+import agl
+from agl.errors import ConfigError
+from agl.gateway import WHOLE_SOFTMAX, model_served
+from agl.testing.echo_llm import EchoLLM
+
+pytest.importorskip("agl_adapters")
+pytest.importorskip("agl_gateway")
+
+from agl_unsloth import FineTuning, Served, Version
+from agl_unsloth.selection import select_best
+
+
+def entry(name, url):
+    return {"model_name": name, "litellm_params": {"model": f"hosted_vllm/{name}", "api_base": url}}
+
+
+async def ask(endpoint, model):
+    """Status of a call."""
+    body = {"model": model, "messages": [{"role": "user", "content": "well?"}]}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{endpoint}/chat/completions", json=body) as response,
+    ):
+        await response.read()
+        return response.status
+
+
+@pytest.fixture
+def judge():
+    with EchoLLM() as server:
+        yield server
+
+
+@pytest.fixture
+async def store():
+    store = agl.InMemoryLightningStore()
+    yield store
+    await store.close()
+
+
+class Loop(FineTuning):
+    """Trains nothing, from what ``url`` says."""
+
+    name = "loop"
+
+    def __init__(self, url, *, fails=False, **options):
+        super().__init__(show_progress=False, iterations=1, rollouts_per_task=2, **options)
+        self.url, self.fails, self.prepared = url, fails, False
+
+    async def prepare(self):
+        self.prepared = True
+        return Version(0, "start")
+
+    @contextlib.asynccontextmanager
+    async def serve(self, version):
+        yield Served({"model": "hosted_vllm/policy", "api_base": self.url})
+
+    def select(self, collected, iteration):
+        return select_best(collected, keep_fraction=1.0, min_reward=None, max_length=None, seed="")
+
+    async def train(self, examples, version, number):
+        if self.fails:
+            raise OSError("the disk is full")
+        return Version(number, "trained")
+
+
+def judged_agent(statuses):
+    @agl.rollout
+    async def agent(task: str, llm: agl.LLM) -> float:
+        assert await ask(llm.endpoint, llm.model) == 200
+        statuses.append(await ask(llm.endpoint, "judge"))
+        return 1.0
+
+    return agent
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_the_judge_of_a_running_gateway_answers_before_during_and_after(
+    judge, store, tmp_path, fails
+):
+    proxy = agl.LLMProxy(model_list=[entry("judge", judge.url)], store=store)
+    await proxy.start()
+    bare = proxy.as_resource(model="judge").endpoint
+    statuses = [await ask(bare, "judge")]
+    algorithm = Loop(judge.url, fails=fails, run_dir=str(tmp_path / "run"))
+    algorithm.set_store(store)
+    algorithm.set_adapter(agl.TraceToRows())
+    algorithm.set_llm_proxy(proxy)
+    runner = agl.LitAgentRunner(agl.OtelTracer())
+    with runner.run_context(agent=judged_agent(statuses), store=store):
+        running = asyncio.create_task(runner.iter())
+        with pytest.raises(OSError, match="disk") if fails else contextlib.nullcontext():
+            await algorithm.run(["one", "two"])
+        running.cancel()
+        await asyncio.wait([running])
+    assert proxy.is_running()
+    statuses.append(await ask(bare, "judge"))
+    assert statuses == [200] * 6
+    assert proxy.model_names == ["judge"]
+    assert await ask(bare, "policy") == 404
+    await proxy.stop()
+
+
+def test_a_trainer_stops_only_the_gateway_that_it_started(judge, tmp_path):
+    store, statuses = agl.InMemoryLightningStore(), []
+    users = agl.LLMProxy(model_list=[entry("judge", judge.url)], store=store)
+    asyncio.run(users.start())
+    own = agl.LLMProxy(model_list=[entry("judge", judge.url)])
+    for number, proxy in enumerate((users, own)):
+        algorithm = Loop(judge.url, run_dir=str(tmp_path / f"run-{number}"))
+        agl.Trainer(
+            algorithm=algorithm, store=store, strategy="shm", n_runners=1, llm_proxy=proxy
+        ).fit(judged_agent(statuses), ["one"])
+    assert statuses == [200] * 4
+    assert (users.is_running(), own.is_running()) == (True, False)
+    asyncio.run(users.stop())
+
+
+async def test_a_name_that_the_user_serves_is_refused_before_anything_is_prepared(
+    judge, store, tmp_path
+):
+    proxy = agl.LLMProxy(model_list=[entry("policy", judge.url)], store=store)
+    algorithm = Loop(judge.url, run_dir=str(tmp_path / "run"))
+    algorithm.set_store(store)
+    algorithm.set_adapter(agl.TraceToRows())
+    algorithm.set_llm_proxy(proxy)
+    with pytest.raises(ConfigError, match=r"'policy' stands in model_list.*another model_name"):
+        await algorithm.run(["one"])
+    assert not algorithm.prepared
+    assert proxy.model_names == ["policy"]
+
+
+async def test_grpo_refuses_the_users_name_before_it_loads_a_model(judge, store, tmp_path):
+    pytest.importorskip("torch")
+
+    def build():
+        pytest.fail("the model was built")
+
+    algorithm = agl.GRPO(build, run_dir=str(tmp_path / "run"))
+    algorithm.set_store(store)
+    algorithm.set_llm_proxy(agl.LLMProxy(model_list=[entry("policy", judge.url)]))
+    with pytest.raises(ConfigError, match="'policy' stands in model_list"):
+        await algorithm.run(["one"])
+
+
+async def test_verl_adds_its_model_and_takes_it_out_again(judge, store, tmp_path):
+    from agl_verl import VERL
+    from agl_verl.messages import Backend
+    from agl_verl.run import Run
+
+    proxy = agl.LLMProxy(model_list=[entry("judge", judge.url)])
+    algorithm = VERL({})
+    algorithm.set_store(store)
+    algorithm.set_adapter(agl.TraceToRows())
+    sampling = SimpleNamespace(temperature=1.0, top_p=0.9, top_k=20)
+    config = SimpleNamespace(
+        actor_rollout_ref=SimpleNamespace(
+            rollout=SimpleNamespace(**vars(sampling), val_kwargs=sampling)
+        ),
+        data=SimpleNamespace(max_prompt_length=8, max_response_length=8),
+        algorithm={},
+        trainer=SimpleNamespace(default_local_dir=tmp_path, resume_mode="auto"),
+    )
+    run = Run(algorithm, proxy, config, tmp_path, ["one"], None)
+    for _ in range(2):  # verl may say it again, after it has begun once more
+        await run.answer(Backend(judge.url, "policy"))
+    endpoint = proxy.as_resource(model="policy").endpoint
+    forced = proxy._backends.of("policy")[0].forced["train"]
+    assert forced == {**WHOLE_SOFTMAX, "temperature": 1.0, "top_p": 0.9, "top_k": 20}
+    assert [await ask(endpoint, name) for name in ("policy", "judge")] == [200, 200]
+    await run.end()
+    assert proxy.model_names == ["judge"]
+    assert not proxy.is_running()
+
+
+async def test_verl_refuses_the_users_name_before_it_looks_for_verl(judge, store):
+    from agl_verl import VERL
+
+    algorithm = VERL({})
+    algorithm.set_store(store)
+    algorithm.set_llm_proxy(agl.LLMProxy(model_list=[entry("policy", judge.url)]))
+    with pytest.raises(ConfigError, match="'policy' stands in model_list"):
+        await algorithm.run(["one"])
+
+
+async def test_a_model_of_another_algorithm_stays_where_the_name_was_taken_meanwhile(
+    judge, store, tmp_path
+):
+    pytest.importorskip("torch")
+    from .table_model import build_model, build_tokenizer
+
+    proxy = agl.LLMProxy()
+
+    def build():  # while it loads, another algorithm comes first
+        proxy.add_model(entry("policy", judge.url))
+        return build_model()
+
+    algorithm = agl.GRPO(build, build_tokenizer(), run_dir=str(tmp_path / "run"), device="cpu")
+    algorithm.set_store(store)
+    algorithm.set_adapter(agl.TraceToRows())
+    algorithm.set_llm_proxy(proxy)
+    with pytest.raises(ConfigError, match="another algorithm serves its model 'policy'"):
+        await algorithm.run(["one"])
+    assert proxy.model_names == ["policy"]
+
+
+async def test_a_gateway_is_left_as_it_was_found(judge, store):
+    users, own = agl.LLMProxy(store=store), agl.LLMProxy()
+    await users.start()
+    try:
+        for proxy in (users, own):
+            async with model_served(proxy, entry("policy", judge.url), store):
+                assert (proxy.is_running(), proxy.model_names) == (True, ["policy"])
+        assert (users.is_running(), own.is_running()) == (True, False)
+        assert users.model_names == own.model_names == []
+    finally:
+        await users.stop()

@@ -1,0 +1,102 @@
+"""What the ledger says after faults: agents that write its spans, updates that fail, kills."""
+
+import asyncio
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+import agl
+from agl.cli import main
+from agl.types import LedgerItem, LedgerPart, Trained
+
+STEP = 1
+OLD_SPAN_ID = hashlib.sha256(b"ledger grpo 1").hexdigest()[:16]
+"""Under which an account was kept among the spans once."""
+
+
+def forged(rollout: agl.AttemptedRollout) -> str:
+    call = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
+    return LedgerPart(
+        rollout_id=rollout.rollout_id,
+        step=STEP,
+        algorithm="grpo",
+        items=[LedgerItem(**call, call_id="c"), LedgerItem(kind="rollout", **call)],
+        trained=[Trained(**call, call_id="c")],
+    ).model_dump_json()
+
+
+def evil_span(kind: str, rollout: agl.AttemptedRollout) -> agl.Span:
+    attributes = {
+        "suppress": {},
+        "no part": {},
+        "no json": {"agentlightning.ledger.part": "{"},
+        "forge": {"agentlightning.ledger.part": forged(rollout)},
+    }[kind]
+    return agl.Span.from_attributes(
+        name="harmless" if kind == "suppress" else "agentlightning.ledger",
+        attributes=attributes,
+        rollout_id=rollout.rollout_id,
+        attempt_id=rollout.attempt.attempt_id,
+        span_id=OLD_SPAN_ID,
+    )
+
+
+@pytest.mark.parametrize("kind", ["suppress", "no part", "no json", "forge"])
+def test_what_an_agent_records_neither_forges_nor_suppresses_an_account(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def run() -> list[str]:
+        store = agl.SqliteLightningStore(tmp_path / "store.db")
+        rollouts = [await store.start_rollout(name, mode="train") for name in ("good", "evil")]
+        await store.add_span(evil_span(kind, rollouts[1]))
+        ledger = agl.Ledger()
+        for rollout in rollouts:
+            await store.update_attempt(rollout.rollout_id, "latest", status="succeeded")
+            ledger.add_rollout(rollout.rollout_id)
+            ledger.exclude(
+                agl.Exclusion(kind="rollout", rollout_id=rollout.rollout_id, reason="no_calls")
+            )
+        ended = list(await store.query_rollouts())
+        await agl.save_ledger(store, ledger, ended, step=STEP, algorithm="grpo")
+        await store.close()
+        return [rollout.rollout_id for rollout in rollouts]
+
+    ids = asyncio.run(run())
+    with pytest.raises(SystemExit) as ended:
+        main(["ledger", str(tmp_path), "--step", str(STEP), "--json"])
+    assert ended.value.code == 0
+    said = json.loads(capsys.readouterr().out)
+    (step,) = said["steps"]
+    assert step["rollouts"] == {"total": 2, "trained": 0, "excluded": {"no_calls": 2}}
+    assert step["calls"]["total"] == 0
+    assert [part["rollout_id"] for part in said["parts"]] == ids
+
+
+def test_rows_of_an_update_that_failed_are_not_in_the_ledger_as_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    from agl_torch.learner import Learner
+
+    from .grpo_run import train
+
+    update = Learner.update
+    updates: list[int] = []
+
+    def second_one_fails(self, samples):
+        updates.append(len(samples))
+        if len(updates) == 2:
+            raise FloatingPointError("the gradient is not finite")
+        return update(self, samples)
+
+    monkeypatch.setattr(Learner, "update", second_one_fails)
+    store = agl.InMemoryLightningStore()
+    with pytest.raises(agl.errors.AlgorithmError, match="not finite"):
+        train(tmp_path, store, {"steps": 3})
+    parts = asyncio.run(agl.load_parts(store))
+    assert len(updates) == 2
+    trained = [part for part in parts if any(one.kind == "call" for one in part.trained)]
+    assert {(part.step, part.version, part.generation) for part in trained} == {(1, "1", 1)}
+    assert {part.step for part in parts if part.mode == "train"} == {1}

@@ -1,0 +1,228 @@
+"""Calls never land in another rollout, or somebody says so."""
+
+import asyncio
+import contextlib
+import os
+import threading
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+
+import agl
+from agl.collect import Collector
+from agl.errors import AlgorithmError, ConfigError, MixedCallsError
+from agl.testing.echo_llm import EchoLLM
+from agl.types import resources
+
+openai = pytest.importorskip("openai")
+pytest.importorskip("agl_gateway")
+TASKS = [{"question": f"how far is {town}"} for town in ("Rome", "Oslo", "Bonn", "Lima")]
+
+
+async def ask(llm: agl.LLM, endpoint: str, text: str) -> None:
+    messages = [{"role": "user", "content": text}]
+    async with openai.AsyncOpenAI(base_url=endpoint, api_key="x", max_retries=0) as client:
+        await client.chat.completions.create(model=llm.model, messages=messages)
+
+
+@agl.rollout
+async def by_environment(task: dict[str, str], llm: agl.LLM) -> float:
+    """Has the address of its LLM in a variable of the process."""
+    os.environ["TEST_BASE_URL"] = llm.endpoint
+    await asyncio.sleep(0.1)
+    for _ in range(2):
+        await ask(llm, os.environ["TEST_BASE_URL"], task["question"])
+    return 1.0
+
+
+@agl.rollout
+def by_environment_in_threads(task: dict[str, str], llm: agl.LLM) -> float:
+    """The same as a plain function."""
+    os.environ["TEST_BASE_URL"] = llm.endpoint
+    threading.Event().wait(0.1)
+    for _ in range(2):
+        asyncio.run(ask(llm, os.environ["TEST_BASE_URL"], task["question"]))
+    return 1.0
+
+
+@agl.rollout
+async def by_itself(task: dict[str, str], llm: agl.LLM) -> float:
+    """Keeps nothing global; it makes no call for one of the tasks, and several for others."""
+    if "Oslo" in task["question"]:
+        await asyncio.sleep(0.2)
+        return 0.0
+    await asyncio.gather(*(ask(llm, llm.endpoint, f"{task['question']} {n}") for n in range(3)))
+    return 1.0
+
+
+class Reads(agl.LitAgent[dict[str, str]]):
+    """Gets the gateway's own address, which is no rollout's, and calls its model there or not."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__()
+        self.address = address
+
+    async def rollout_async(self, task: Any, resources: Any, rollout: Any) -> float:
+        llm: agl.ProxyLLM = resources["llm"]
+        ids = rollout.rollout_id, rollout.attempt.attempt_id
+        url = llm.endpoint if self.address == "endpoint" else llm.get_base_url(*ids)
+        await ask(llm, url, task["question"])
+        return 1.0
+
+
+@contextlib.asynccontextmanager
+async def gateway_of(store: agl.LightningStore) -> AsyncGenerator[agl.LLMProxy]:
+    with EchoLLM(latency_seconds=0.05) as server:
+        entry = {"model_name": "m", "litellm_params": {"model": "openai/m", "api_base": server.url}}
+        gateway = agl.LLMProxy(model_list=[entry], store=store)
+        await gateway.start()
+        try:
+            yield gateway
+        finally:
+            await gateway.stop()
+
+
+@contextlib.asynccontextmanager
+async def running(
+    agent: agl.LitAgent[Any], store: agl.LightningStore, runners: int = 1, **options: Any
+) -> AsyncGenerator[None]:
+    """Some runners in this process."""
+    event = agl.ThreadingEvent()
+    async with contextlib.AsyncExitStack() as stack:
+        tasks: list[asyncio.Task[None]] = []
+        for _ in range(runners):
+            runner = agl.LitAgentRunner(agl.OtelTracer(), **options)
+            stack.enter_context(runner.run_context(agent=agent, store=store))
+            tasks.append(asyncio.create_task(runner.iter(event=event)))
+        try:
+            yield
+        finally:
+            event.set()
+            await asyncio.gather(*tasks)
+
+
+async def collect(agent: agl.LitAgent[Any], tasks: list[Any], copies: int, **options: Any) -> Any:
+    """A step of an algorithm; with ``runners``, several in this process."""
+    store = agl.InMemoryLightningStore()
+    async with gateway_of(store) as gateway, running(agent, store, **options):
+        resources = await store.add_resources({"llm": gateway.as_resource(model="m")})
+        collector = Collector(store, gateway, agl.TraceToRows(), agl.RolloutConfig())
+        return await collector.collect(tasks, copies, "train", resources.resources_id, {})
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+async def test_step_of_mixed_calls_is_an_error_that_names_the_cause(copies: int) -> None:
+    with pytest.raises(MixedCallsError, match="a global client, or an environment variable"):
+        await collect(by_environment, TASKS, copies, concurrency=8)
+
+
+async def test_baseline_of_mixed_calls_is_an_error() -> None:
+    store = agl.InMemoryLightningStore()
+    async with gateway_of(store) as gateway:
+        trainer = agl.Trainer(
+            algorithm=agl.Baseline(max_queue_length=4),
+            tracer=agl.OtelTracer(),
+            initial_resources={"llm": gateway.as_resource(model="m")},
+            store=store,
+            strategy="shm",
+            concurrency=4,
+        )
+        with pytest.raises(AlgorithmError, match="MixedCallsError: calls of several"):
+            await asyncio.to_thread(trainer.fit, by_environment, TASKS)
+
+
+async def test_evaluations_of_mixed_calls_are_run_again_once_the_agent_is_mended() -> None:
+    pytest.importorskip("agl_apo")
+    from agl_apo.evaluate import Candidate, Evaluator, Limits
+    from agl_apo.journal import Journal
+
+    store, candidate = agl.InMemoryLightningStore(), Candidate("first", {})
+    async with gateway_of(store) as gateway:
+        resources = await store.add_resources({"llm": gateway.as_resource(model="m")})
+
+        def evaluator() -> Evaluator:
+            return Evaluator(
+                Journal(store, "run", "apo"),
+                {"search": TASKS, "held_out": []},
+                seed=0,
+                limits=Limits(),
+                gateway=gateway,
+                resources_ids={"first": resources.resources_id},
+            )
+
+        async with running(by_environment, store, concurrency=4):
+            with pytest.raises(MixedCallsError, match="calls of several rollouts mixed"):
+                await evaluator().extend([candidate], "search", range(4))
+        again = evaluator()
+        async with running(by_environment, store):
+            await again.extend([candidate], "search", range(4))
+    assert [score.reward for score in again.known(candidate, "search")] == [1.0] * 4
+    assert len(await store.query_rollouts()) == 8
+
+
+async def test_calls_of_one_task_mix_as_well() -> None:
+    with pytest.raises(MixedCallsError, match="calls of several rollouts mixed"):
+        await collect(by_environment, TASKS[:1], 4, concurrency=4)
+
+
+async def test_runners_that_are_threads_mix_as_well() -> None:
+    with pytest.raises(MixedCallsError, match="calls of several rollouts mixed"):
+        await collect(by_environment_in_threads, TASKS, 1, runners=4)
+
+
+async def test_agent_with_a_global_address_is_right_one_at_a_time() -> None:
+    collected = await collect(by_environment, TASKS, 1)
+    assert [len(one.ran.calls) for one in collected.ended] == [2, 2, 2, 2]
+
+
+async def test_agent_that_makes_no_call_or_many_raises_no_alarm(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    collected = await collect(by_itself, TASKS, 2, concurrency=8)
+    calls = [len(one.ran.calls) for one in collected.ended]
+    assert sorted(calls) == [0, 0, 3, 3, 3, 3, 3, 3]
+    assert "If the agent always calls its model, calls mix" in caplog.text
+
+
+@pytest.mark.parametrize(("address", "warnings"), [("of the attempt", 0), ("endpoint", 1)])
+async def test_agent_that_calls_for_no_rollout_is_warned_and_no_other(
+    address: str, warnings: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    resources._warn_of_bare_address.cache_clear()
+    await collect(Reads(address), TASKS, 1)
+    assert sum("ProxyLLM.endpoint was read" in message for message in caplog.messages) == warnings
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"runner": {"concurency": 2}}, r"runner.concurency: unknown key. Did you mean"),
+        ({"runner": {"concurrency": "many"}}, "runner.concurrency: expected"),
+        ({"runner": {"concurrency": 0}}, "concurrency=0; expected at least 1"),
+        ({"concurrency": 0}, "Trainer: concurrency must be at least 1; got 0"),
+        ({"concurrency": 2, "runner": {"concurrency": 3}}, "say it in one place"),
+        ({"runner": 7}, "expected a Runner"),
+    ],
+)
+def test_runner_is_checked_before_anything_starts(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        agl.Trainer(strategy="shm", **options)
+
+
+def test_runner_gets_its_options() -> None:
+    most = now = 0
+
+    @agl.rollout
+    async def agent(task: int) -> None:
+        nonlocal most, now
+        now += 1
+        most = max(most, now)
+        await asyncio.sleep(0.2)
+        now -= 1
+
+    for options in ({"concurrency": 3}, {"runner": {"concurrency": 3, "poll_interval": 0.1}}):
+        most = 0
+        algorithm = agl.Baseline(max_queue_length=10, span_verbosity="none")
+        agl.Trainer(algorithm=algorithm, strategy="shm", **options).fit(agent, list(range(9)))
+        assert most == 3

@@ -1,0 +1,81 @@
+"""Only what the trained model did is trained: other models and judges have bins of their own."""
+
+import logging
+
+import pytest
+
+import agl
+from agl.testing.echo_llm import EchoLLM
+from agl.types import Attempt, Span, TrainedModel
+
+from .collecting import collect, rows_of, settled
+
+openai = pytest.importorskip("openai")
+pytest.importorskip("agl_gateway")
+agl_adapters = pytest.importorskip("agl_adapters")
+TraceToChats, TraceToRows = agl_adapters.TraceToChats, agl_adapters.TraceToRows
+POLICY = TrainedModel(name="policy")
+
+
+def two_models(llm: EchoLLM) -> agl.LLMProxy:
+    entry = {"litellm_params": {"model": "hosted_vllm/any", "api_base": llm.url}}
+    return agl.LLMProxy(
+        model_list=[{"model_name": "policy", **entry}, {"model_name": "judge", **entry}]
+    )
+
+
+async def ask(llm: agl.LLM, model: str, text: str) -> str:
+    async with openai.AsyncOpenAI(base_url=llm.endpoint, api_key="x") as client:
+        messages = [{"role": "user", "content": text}]
+        answer = await client.chat.completions.create(model=model, messages=messages)
+        return answer.choices[0].message.content or ""
+
+
+@agl.rollout
+async def judged(task: str, llm: agl.LLM) -> None:
+    said = await ask(llm, llm.model, "what is two and two")
+    verdict = await ask(llm, "judge", f"is it right: {said}")
+    agl.emit_reward(float("four" in said) + float("yes" in verdict))
+
+
+def answers(request: dict) -> str:
+    return "yes indeed" if "right" in request["messages"][0]["content"] else "it is four"
+
+
+@pytest.mark.parametrize("credit", ["final", "per_call", "discounted", "stepwise"])
+async def test_the_judges_call_is_in_a_bin_of_its_own_and_gets_no_reward(credit: str) -> None:
+    with EchoLLM(answers) as llm:
+        collected = await collect(
+            judged, two_models(llm), model=POLICY, adapter=TraceToRows(credit=credit)
+        )
+    # The reward came after the judge's call, and is about the policy's.
+    (row,) = rows_of(settled(collected))
+    assert row.reward == 2.0
+    assert collected.ledger.reasons() == {"other_model": 1}
+    (excluded,) = collected.ledger.exclusions
+    assert excluded.detail == "its model is 'judge'; 'policy' is trained"
+    assert collected.ledger.summary()["rewards"] == {"total": 1, "used": 1, "excluded": {}}
+
+
+async def test_conversations_are_rows_of_the_trained_model_only_too() -> None:
+    with EchoLLM(answers) as llm:
+        collected = await collect(judged, two_models(llm), model=POLICY, adapter=TraceToChats())
+    (row,) = rows_of(settled(collected))
+    assert row.messages[-1]["content"] == "it is four"
+    assert collected.ledger.reasons() == {"other_model": 1}
+
+
+class Old(agl.TraceAdapter[object]):
+    """An adapter of before there was ``model``."""
+
+    def adapt(self, source: list[Span], /, attempts: list[Attempt]) -> object:
+        return TraceToRows().adapt(source, attempts=attempts)
+
+
+async def test_an_adapter_that_knows_no_models_works_and_says_what_that_means(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING, "agl.collect"), EchoLLM(answers) as llm:
+        collected = await collect(judged, two_models(llm), model=POLICY, adapter=Old())
+    assert sum(len(row.call_ids) for row in rows_of(collected)) == 2
+    assert "the adapter Old does not take model=" in caplog.text

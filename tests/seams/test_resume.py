@@ -1,0 +1,434 @@
+"""GRPO is killed with SIGKILL and goes on: books, metrics and queue are those of one run."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import agl
+from agl.cli._ledger import Accounts, read_accounts
+from agl.generations import (
+    begin_generation,
+    branch_to,
+    cancel_leftovers,
+    hold_run,
+    keep_branch,
+    read_generation,
+)
+from agl.report import Report
+from agl.types import LedgerPart
+
+torch = pytest.importorskip("torch")
+save_file = pytest.importorskip("safetensors.torch").save_file
+
+SCRIPT = Path(__file__).with_name("grpo_run.py")
+CALLS_PER_STEP = 4
+"""And one for each evaluation: before the first step, and after every second one."""
+
+
+def run(folder: Path, **options: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(SCRIPT), str(folder), json.dumps(options)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+def finished(folder: Path, **options: object) -> dict:
+    done = run(folder, **options)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads((folder / "run/summary.json").read_text())
+
+
+async def look(folder: Path) -> tuple[Accounts, list[agl.Rollout]]:
+    store = agl.SqliteLightningStore(folder / "store.db")
+    try:
+        return await read_accounts(store), list(await store.query_rollouts())
+    finally:
+        await store.close()
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Killed in step 4, after a checkpoint and an evaluation at step 2, and then resumed."""
+    folder = tmp_path_factory.mktemp("killed")
+    # Evaluations after 0 and 2: 2 calls. The second call of step 4.
+    kill_at = 3 * CALLS_PER_STEP + 2 + 2
+    options = {"checkpoint_every": 2, "eval_every": 2}
+    first = run(folder, kill_at=kill_at, **options)
+    assert first.returncode == -signal.SIGKILL, first.stderr[-3000:]
+    finished(folder, resume_from=str(folder / "run"), **options)
+    return folder
+
+
+async def test_the_ledger_after_kill_and_resume_is_the_summary(killed: Path) -> None:
+    accounts, _ = await look(killed)
+    summary = json.loads((killed / "run/summary.json").read_text())
+    total = accounts.total.as_json()
+    assert total["rollouts"]["total"] == summary["rollouts"] == 5 * CALLS_PER_STEP + 4
+    assert total["calls"]["total"] == summary["calls"]
+    assert total["calls"]["trained"] == summary["calls_trained"]
+    assert total["calls"]["excluded"] == summary["calls_excluded"]
+    assert accounts.lost == CALLS_PER_STEP  # step 3, which was done twice
+
+
+def test_no_step_stands_twice_in_the_metrics(killed: Path) -> None:
+    lines = [json.loads(line) for line in (killed / "run/metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if "reward/mean" in line] == [1, 2, 3, 4, 5]
+    assert [line["step"] for line in lines if "val/reward/mean" in line] == [0, 2, 4, 5]
+
+
+def test_the_summary_covers_the_whole_run(killed: Path) -> None:
+    summary = json.loads((killed / "run/summary.json").read_text())
+    assert (summary["steps"], len(summary["rewards"])) == (5, 5)
+    assert [step for step, _ in summary["val_rewards"]] == [0, 2, 4, 5]
+
+
+async def test_what_the_killed_part_left_is_cancelled_and_never_claimed(killed: Path) -> None:
+    _, rollouts = await look(killed)
+    ended = Counter((r.metadata["generation"], r.status) for r in rollouts if r.metadata)
+    assert ended[2, "succeeded"] == 3 * CALLS_PER_STEP + 2
+    # Of the four of step 4 one may have ended before the kill; the rest is cancelled.
+    assert ended[1, "cancelled"] in (3, 4)
+    assert ended[1, "succeeded"] + ended[1, "cancelled"] == 4 * CALLS_PER_STEP + 2
+    assert ended.total() == len(rollouts)
+    # No agent of the second part met the address of the first.
+    endpoints = (killed / "endpoints.txt").read_text().splitlines()
+    before, after = endpoints[: 3 * CALLS_PER_STEP + 3], endpoints[3 * CALLS_PER_STEP + 3 :]
+    assert len(after) == 3 * CALLS_PER_STEP + 2
+    assert {url.split("/rollout/")[0] for url in before}.isdisjoint(
+        url.split("/rollout/")[0] for url in after
+    )
+
+
+async def test_an_account_says_which_weights_came_out_and_which_sampled(killed: Path) -> None:
+    store = agl.SqliteLightningStore(killed / "store.db")
+    parts = [part for part in await agl.load_parts(store) if part.mode == "train"]
+    await store.close()
+    run = read_generation(killed / "run")
+    assert {part.run for part in parts} == {run.run}
+    assert {(part.step, part.generation) for part in parts} == {
+        (1, 1), (2, 1), (3, 2), (4, 2), (5, 2)
+    }  # fmt: skip
+    for part in parts:
+        for one in part.trained:
+            if one.kind == "call":
+                assert int(part.version) == int(one.model_version) + 1
+
+
+def test_a_run_that_goes_on_elsewhere_finds_the_start_it_is_compared_with(tmp_path: Path) -> None:
+    first = finished(tmp_path, steps=1, kl_coefficient=0.1)
+    other = str(tmp_path / "other")
+    done = run(
+        tmp_path, steps=2, kl_coefficient=0.1, resume_from=str(tmp_path / "run"), run_dir=other
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    second = json.loads((tmp_path / "other/summary.json").read_text())
+    assert second["rewards"][:1] == first["rewards"]
+    assert (tmp_path / "other/reference").is_dir()  # and that can be resumed in its turn
+    assert read_generation(other) != read_generation(tmp_path / "run")
+
+
+def test_a_second_start_in_the_folder_of_a_live_run_is_refused_and_harms_nothing(
+    tmp_path: Path,
+) -> None:
+    first_home, second_home = tmp_path / "first", tmp_path / "second"
+    first_home.mkdir()
+    second_home.mkdir()
+    options = {"checkpoint_every": 1, "wait_at": 2 * CALLS_PER_STEP + 3}
+    with subprocess.Popen(
+        [sys.executable, str(SCRIPT), str(first_home), json.dumps(options)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as first:
+        try:
+            while not (first_home / "waiting").exists():
+                assert first.poll() is None, first.stdout.read()[-3000:]
+                time.sleep(0.05)
+            there = str(first_home / "run")
+            second = run(second_home, steps=9, resume_from=there, run_dir=there)
+        finally:
+            (first_home / "go").touch()
+        output = first.communicate(timeout=100)[0]
+    assert first.returncode == 0, output[-3000:]
+    assert second.returncode != 0
+    assert f"is in use by process {first.pid}" in second.stderr
+    assert read_generation(there).number == 1
+    lines = [json.loads(line) for line in Path(there, "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if "reward/mean" in line] == [1, 2, 3, 4, 5]
+
+
+def test_a_run_that_went_back_on_purpose_goes_on_from_there(tmp_path: Path) -> None:
+    finished(tmp_path, steps=4, checkpoint_every=2)
+    folder = tmp_path / "run"
+    second = folder / "checkpoints/step-000002"
+    # Its evaluation, step 3, and the second call of step 4.
+    back = run(tmp_path, steps=8, kill_at=1 + CALLS_PER_STEP + 2, resume_from=str(second))
+    assert back.returncode == -signal.SIGKILL, back.stderr[-3000:]
+    assert (folder / "checkpoints/step-000004").is_dir()  # of the way that was given up
+
+    finished(tmp_path, steps=6, resume_from=str(folder))
+    state = json.loads((folder / "checkpoints/step-000006/grpo_state.json").read_text())
+    assert state["progress"]["branch"] == [[1, 2], [3, 6]]
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [(line["step"], line["generation"]) for line in lines if "reward/mean" in line] == [
+        (1, 1), (2, 1), (3, 3), (4, 3), (5, 3), (6, 3)
+    ]  # fmt: skip
+
+
+# --- a run that was killed in its first steps, before it had a checkpoint
+
+FIRST = {"steps": 3, "checkpoint_every": 3}
+
+
+@pytest.fixture(params=[2, CALLS_PER_STEP + 3], ids=["in step 1", "in step 2"])
+def killed_early(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """After the evaluation, and in the other case after a whole step; rollouts are left open."""
+    first = run(tmp_path, kill_at=request.param, **FIRST)
+    assert first.returncode == -signal.SIGKILL, first.stderr[-3000:]
+    return tmp_path
+
+
+async def check_that_it_began_anew(folder: Path, home: str) -> None:
+    accounts, rollouts = await look(folder)
+    lines = [
+        json.loads(line) for line in (folder / home / "metrics.jsonl").read_text().splitlines()
+    ]
+    assert [line["step"] for line in lines if "reward/mean" in line] == [1, 2, 3]
+    summary = json.loads((folder / home / "summary.json").read_text())
+    assert summary["steps"] == 3
+    assert {r.status for r in rollouts} <= {"succeeded", "cancelled"}
+    claimed_and_done = len((folder / "endpoints.txt").read_text().splitlines())
+    of_the_dead = claimed_and_done - (3 * CALLS_PER_STEP + 2)
+    # The runners of the second part answered for none but its own.
+    first = rollouts[0].metadata
+    dead = [
+        r for r in rollouts if (r.metadata["run"], r.metadata["generation"]) == (first["run"], 1)
+    ]
+    assert sum(r.status == "succeeded" for r in dead) in (of_the_dead, of_the_dead - 1)
+    assert any(r.status == "cancelled" for r in dead)
+    run_id = read_generation(folder / home).run
+    total = sum(
+        sums.counts["calls"] for (of_run, *_), sums in accounts.steps.items() if of_run == run_id
+    )
+    assert total == summary["calls"] == 3 * CALLS_PER_STEP + 2
+
+
+async def test_a_run_without_a_checkpoint_begins_again_as_the_same_run(killed_early: Path) -> None:
+    finished(killed_early, resume_from=str(killed_early / "run"), **FIRST)
+    assert read_generation(killed_early / "run").number == 2
+    await check_that_it_began_anew(killed_early, "run")
+
+
+async def test_a_run_without_a_checkpoint_can_begin_again_elsewhere(killed_early: Path) -> None:
+    done = run(
+        killed_early,
+        resume_from=str(killed_early / "run"),
+        run_dir=str(killed_early / "other"),
+        **FIRST,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    await check_that_it_began_anew(killed_early, "other")
+
+
+async def test_what_a_run_left_is_cancelled_when_another_goes_on_from_its_checkpoint(
+    tmp_path: Path,
+) -> None:
+    first = run(tmp_path, kill_at=2 * CALLS_PER_STEP + 3, checkpoint_every=1)
+    assert first.returncode == -signal.SIGKILL, first.stderr[-3000:]
+    other = str(tmp_path / "other")
+    done = run(tmp_path, steps=3, resume_from=str(tmp_path / "run"), run_dir=other)
+    assert done.returncode == 0, done.stderr[-3000:]
+    _, rollouts = await look(tmp_path)
+    dead = read_generation(tmp_path / "run").run
+    assert {r.status for r in rollouts if r.metadata["run"] != dead} == {"succeeded"}
+    ended = Counter(r.status for r in rollouts if r.metadata["run"] == dead)
+    assert set(ended) == {"succeeded", "cancelled"}
+    # Of step 3 of the dead run none was run by runners of the other one.
+    assert ended["succeeded"] <= 2 * CALLS_PER_STEP + 2
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"resume_from": "run", "steps": 1}, "is at step 1, and steps is 1"),
+        ({"resume_from": "run/checkpoints/step-000009"}, "no checkpoint to resume from"),
+        ({"run_dir": "run"}, "holds another run already"),
+    ],
+)
+async def test_nothing_is_cancelled_for_a_start_that_is_refused(
+    tmp_path: Path, memory_store: agl.LightningStore, options: dict, why: str
+) -> None:
+    folder = tmp_path / "run"
+    for name in ("grpo_state.json", "config.json"):
+        path = folder / "checkpoints/step-000001" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"progress": {"step": 1, "branch": [[1, 1]]}}))
+    for name in ("grpo_optimizer", "model"):
+        save_file({"a": torch.zeros(1)}, path.parent / f"{name}.safetensors")
+    (folder / "metrics.jsonl").write_text('{"step": 1}\n')
+    metadata = begin_generation(folder).metadata
+    await memory_store.enqueue_rollout("task", metadata=metadata)
+    paths = ("resume_from", "run_dir")
+    options = {key: str(tmp_path / v) if key in paths else v for key, v in options.items()}
+    algorithm = agl.GRPO("a model", **options)
+    algorithm.set_llm_proxy(agl.LLMProxy())
+    with pytest.raises(agl.errors.ConfigError, match=why):
+        await algorithm.clear_leftovers(memory_store)
+    assert [r.status for r in await memory_store.query_rollouts()] == ["queuing"]
+    good = agl.GRPO("a model", steps=2, resume_from=str(folder))
+    good.set_llm_proxy(agl.LLMProxy())
+    await good.clear_leftovers(memory_store)
+    assert [r.status for r in await memory_store.query_rollouts()] == ["cancelled"]
+
+
+# --- the parts, by themselves
+
+
+def test_a_start_leads_to_what_it_makes_and_to_what_it_went_on_from(tmp_path: Path) -> None:
+    """Start 1 did steps to 4; 2 went back to its step 2, and 3 on from step 6 of start 2."""
+    for branch in ((), [(1, 2)], [(1, 2), (2, 6)]):
+        begin_generation(tmp_path, branch=branch)
+    newest = read_generation(tmp_path)
+    on_the_way = [[(1, 1)], [(1, 2)], [(1, 2), (2, 5)], [(1, 2), (2, 6), (3, 9)]]
+    beside = [[(1, 4)], [(1, 2), (2, 8)]]
+    assert all(newest.leads_to(branch) for branch in on_the_way)
+    assert not any(newest.leads_to(branch) for branch in beside)
+
+
+def test_metrics_beside_the_way_to_a_checkpoint_are_dropped(tmp_path: Path) -> None:
+    """Start 2 went back to step 1 and did step 2; now it goes on from step 3 of start 1 again."""
+    report = Report("grpo", tmp_path, 5, 3, show_progress=False)
+    for step, generation in ((1, 1), (2, 2)):
+        report.step(step, {"step": step, "generation": generation})
+    report.go_back(3, evaluated=True, branch=[(1, 3)])
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["generation"] for line in lines] == [1]
+
+
+async def test_nothing_of_a_live_run_is_cancelled(
+    memory_store: agl.LightningStore, tmp_path: Path
+) -> None:
+    generation = begin_generation(tmp_path)
+    rollout = await memory_store.enqueue_rollout("task", metadata=generation.metadata)
+    algorithm = agl.GRPO(model="none", resume_from=str(tmp_path))
+    algorithm.set_llm_proxy(agl.LLMProxy())
+    with hold_run(tmp_path), pytest.raises(agl.errors.ConfigError, match="in use by process"):
+        await algorithm.clear_leftovers(memory_store)
+    assert (await memory_store.get_rollout_by_id(rollout.rollout_id)).status == "queuing"
+    await algorithm.clear_leftovers(memory_store)  # it is dead
+    assert (await memory_store.get_rollout_by_id(rollout.rollout_id)).status == "cancelled"
+
+
+def test_a_run_is_held_by_one_and_given_back_by_the_dead(tmp_path: Path) -> None:
+    program = (
+        "import os, sys; from agl.generations import hold_run\n"
+        "with hold_run(sys.argv[1]):\n"
+        "    reading, writing = os.pipe()\n"
+        "    if os.fork() == 0:\n"
+        "        os.write(writing, b'x'); sys.stdin.read(); os._exit(0)\n"
+        "    os.read(reading, 1)\n"
+        "    print('held', flush=True); os.kill(os.getpid(), 9)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdout.readline() == b"held\n"
+        process.wait()
+        assert (tmp_path / "run.lock").read_text() == str(process.pid)
+        with hold_run(tmp_path):  # although a process that it forked lives on
+            with (
+                pytest.raises(agl.errors.ConfigError, match=f"process {os.getpid()}"),
+                hold_run(tmp_path),
+            ):
+                pass
+            assert (tmp_path / "run.lock").exists()
+    assert not (tmp_path / "run.lock").exists()
+
+
+async def test_only_what_lies_on_the_branch_counts(memory_store: agl.LightningStore) -> None:
+    """Start 1 did steps 1 to 3; 2 went on from its step 2; 3 from step 1 of start 1."""
+    rollout = await memory_store.enqueue_rollout("task")
+    written = [(1, 1), (2, 1), (3, 1), (3, 2), (4, 2), (2, 3)]
+    for step, generation in written:
+        await memory_store.add_ledger_parts(
+            [
+                LedgerPart(
+                    rollout_id=rollout.rollout_id,
+                    step=step,
+                    generation=generation,
+                    run=run_id,
+                    algorithm=f"of start {generation}",
+                )
+                for run_id in ("a", "b")
+            ]
+        )
+
+    async def counting(run_id: str) -> list[tuple[int | None, int]]:
+        parts = await memory_store.query_ledger_parts(run=run_id, lost=False)
+        return [(part.step, part.generation) for part in parts]
+
+    assert await keep_branch(memory_store, "a", [(1, 2)]) == 4
+    assert await counting("a") == [(1, 1), (2, 1)]
+    assert await keep_branch(memory_store, "a", [(1, 2), (2, 4)]) == 2
+    assert await counting("a") == [(1, 1), (2, 1), (3, 2), (4, 2)]
+    await keep_branch(memory_store, "a", [(1, 1), (3, 2)])
+    assert await counting("a") == [(1, 1), (2, 3)]
+    assert await counting("b") == written
+
+
+async def test_only_open_rollouts_of_the_run_are_cancelled(
+    memory_store: agl.LightningStore,
+) -> None:
+    metadata = [{"run": "a", "generation": 1}, {"run": "b"}, None, {"run": "a"}, {"run": "a"}]
+    for number, one in enumerate(metadata):
+        await memory_store.enqueue_rollout(number, metadata=one)
+    done = await memory_store.dequeue_rollout()
+    await memory_store.update_attempt(done.rollout_id, "latest", status="succeeded")
+    assert await cancel_leftovers(memory_store, "a") == 2
+    assert [rollout.status for rollout in await memory_store.query_rollouts()] == [
+        "succeeded", "queuing", "queuing", "cancelled", "cancelled"
+    ]  # fmt: skip
+
+
+def test_a_folder_keeps_the_id_of_its_run_and_counts_its_starts(tmp_path: Path) -> None:
+    assert read_generation(tmp_path) is None
+    first, second = begin_generation(tmp_path), begin_generation(tmp_path)
+    assert (first.number, second.number) == (1, 2)
+    assert first.run == second.run
+    assert read_generation(tmp_path) == second
+    (tmp_path / "run.json").write_text('{"run": 1')
+    with pytest.raises(agl.errors.ConfigError, match=r"run\.json.*cannot be read"):
+        begin_generation(tmp_path)
+
+
+def test_a_part_of_a_folder_of_another_store_is_no_obstacle(tmp_path: Path) -> None:
+    async def look() -> int:
+        return await keep_branch(agl.InMemoryLightningStore(), "a", [(1, 2)])
+
+    assert asyncio.run(look()) == 0
+
+
+def test_the_way_to_a_checkpoint_of_which_only_the_step_is_known(tmp_path: Path) -> None:
+    """As it is with verl's: start 2 went on from step 4 of start 1, and made steps to 8."""
+    begin_generation(tmp_path)
+    first = read_generation(tmp_path)
+    assert branch_to(first, 4) == [(1, 4)]
+    begin_generation(tmp_path, branch=[(1, 4)])
+    second = read_generation(tmp_path)
+    assert branch_to(second, 8) == [(1, 4), (2, 8)]
+    assert branch_to(second, 4) == [(1, 4)]  # it died before a checkpoint of its own
+    assert branch_to(second, 2) == [(1, 2)]
+    assert branch_to(second, 0) == branch_to(None, 3) == []

@@ -1,0 +1,113 @@
+"""Rewards find their calls by the numbers that the store gives, on whichever clocks they came."""
+
+import asyncio
+import logging
+import time
+
+import pytest
+
+import agl
+from agl.testing.echo_llm import EchoLLM
+
+from .collecting import collect, rows_of, settled
+
+openai = pytest.importorskip("openai")
+pytest.importorskip("agl_gateway")
+agl_adapters = pytest.importorskip("agl_adapters")
+
+
+@agl.rollout
+async def rewarding(task: str, llm: agl.LLM) -> None:
+    """Three calls, each with a reward right after its answer."""
+    async with openai.AsyncOpenAI(base_url=llm.endpoint, api_key="x") as client:
+        for number in range(3):
+            await client.chat.completions.create(
+                model=llm.model, messages=[{"role": "user", "content": f"turn {number}"}]
+            )
+            agl.emit_reward(number + 1.0)
+
+
+@agl.rollout
+def rewarding_in_a_thread(task: str, llm: agl.LLM) -> None:
+    with openai.OpenAI(base_url=llm.endpoint, api_key="x") as client:
+        for number in range(3):
+            client.chat.completions.create(
+                model=llm.model, messages=[{"role": "user", "content": f"turn {number}"}]
+            )
+            agl.emit_reward(number + 1.0)
+
+
+@pytest.mark.parametrize("agent", [rewarding, rewarding_in_a_thread])
+@pytest.mark.parametrize("skew", [0.0, -5.0, 5.0])
+async def test_each_reward_goes_to_the_call_that_it_follows(
+    agent: object, skew: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agl_gateway = pytest.importorskip("agl_gateway.records")
+
+    class Clock:
+        """The gateway's machine."""
+
+        perf_counter = staticmethod(time.perf_counter)
+
+        @staticmethod
+        def time() -> float:
+            return time.time() + skew
+
+    monkeypatch.setattr(agl_gateway, "time", Clock)
+    with EchoLLM() as llm:  # the answer to the next call is there at once
+        entry = {"litellm_params": {"model": "hosted_vllm/policy", "api_base": llm.url}}
+        gateway = agl.LLMProxy(model_list=[{"model_name": "policy", **entry}])
+        adapter = agl_adapters.TraceToRows(credit="per_call")
+        collected = settled(await collect(agent, gateway, adapter=adapter))
+    given = {
+        call_id: credit.reward
+        for row in rows_of(collected)
+        for call_id, credit in zip(row.call_ids, row.credits, strict=True)
+    }
+    assert list(given.values()) == [1.0, 2.0, 3.0]
+    assert collected.ledger.summary()["rewards"] == {"total": 3, "used": 3, "excluded": {}}
+
+
+async def test_where_the_order_is_not_known_no_call_gets_the_reward(monkeypatch) -> None:
+    app, errors = pytest.importorskip("agl_gateway.app"), pytest.importorskip("agl_gateway.errors")
+
+    async def refuse(self, request):
+        raise errors.RefusedError(500, "out of order")
+
+    monkeypatch.setattr(app.GatewayApp, "_flush", refuse)
+    with EchoLLM() as llm:
+        entry = {"litellm_params": {"model": "hosted_vllm/policy", "api_base": llm.url}}
+        gateway = agl.LLMProxy(model_list=[{"model_name": "policy", **entry}])
+        adapter = agl_adapters.TraceToRows(credit="per_call")
+        collected = settled(await collect(rewarding, gateway, adapter=adapter))
+    assert collected.ledger.reasons() == {"unordered_reward": 3}
+    assert collected.ledger.reasons("reward") == {"unordered_reward": 3}
+
+
+async def test_nobody_waits_for_each_reward_of_a_slow_store(monkeypatch, caplog) -> None:
+    monkeypatch.setattr("agl.tracer.buffer.LOOP_SECONDS", 0.01)
+    stalled, ended = asyncio.Event(), asyncio.Event()
+
+    class Slow(agl.InMemoryLightningStore):
+        async def add_many_spans(self, spans):
+            await stalled.wait()
+            return await super().add_many_spans(spans)
+
+    @agl.rollout
+    async def three_rewards(task: str) -> None:
+        for _ in range(3):
+            agl.emit_reward(1.0)
+        loop.call_soon_threadsafe(ended.set)
+
+    store, loop = Slow(), asyncio.get_running_loop()
+    runner = agl.LitAgentRunner(agl.OtelTracer(), max_rollouts=1)
+    await store.enqueue_rollout("task")
+    with runner.run_context(agent=three_rewards, store=store), caplog.at_level(logging.WARNING):
+        running = asyncio.create_task(runner.iter())
+        await ended.wait()
+        stalled.set()
+        await running
+    (rollout,) = await store.query_rollouts()
+    spans = await store.query_spans(rollout.rollout_id)
+    assert [agl.get_reward_value(span) for span in spans] == [1.0] * 3
+    assert [record.message[:22] for record in caplog.records] == ["a reward is not stored"]

@@ -1,0 +1,86 @@
+"""Span numbers from tracer, store and OTLP, as a reader of all attempts sees them."""
+
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import pytest
+
+import agl
+from agl import otlp
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def client(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> AsyncGenerator[agl.LightningStoreClient]:
+    store = (
+        agl.InMemoryLightningStore()
+        if request.param == "memory"
+        else agl.SqliteLightningStore(tmp_path / "agl.db")
+    )
+    server = agl.LightningStoreServer(store, port=0)
+    await server.start()
+    client = agl.LightningStoreClient(server.endpoint)
+    yield client
+    await client.close()
+    await server.close()
+
+
+async def test_last_reward_of_all_attempts_is_that_of_the_last_attempt(
+    client: agl.LightningStoreClient,
+) -> None:
+    tries = 0
+
+    @agl.rollout
+    async def agent(task: str) -> None:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            for number in range(5):
+                agl.emit_message(f"thought {number}")
+            agl.emit_reward(0.1)
+            raise ConnectionError("not yet")
+        agl.emit_reward(0.9)
+
+    config = agl.RolloutConfig(max_attempts=2, retry_condition=["failed"])
+    rollout = await client.enqueue_rollout("task", config=config)
+    runner = agl.LitAgentRunner(agl.OtelTracer(), max_rollouts=2)
+    with runner.run_context(agent=agent, store=client):
+        await runner.iter()
+    spans = await client.query_spans(rollout.rollout_id)
+    assert agl.find_final_reward(spans) == 0.9
+    numbers = [span.sequence_id for span in spans]
+    assert numbers == list(range(1, len(spans) + 1))
+
+
+async def test_numbers_grow_by_every_door(client: agl.LightningStoreClient) -> None:
+    """As 0.3's client asks, in one request, in a turn, and by OTLP: one attempt after the other."""
+    rollout = await client.enqueue_rollout("task")
+    numbers: list[int] = []
+    for _ in range(3):
+        attempt = (await client.start_attempt(rollout.rollout_id)).attempt
+        ids = {"rollout_id": attempt.rollout_id, "attempt_id": attempt.attempt_id}
+
+        def span(number: int = 0, ids: dict[str, str] = ids) -> agl.Span:
+            return agl.Span.from_attributes(attributes={}, sequence_id=number, **ids)
+
+        number = await client.get_next_span_sequence_id(**ids)
+        await client.add_span(span(number))
+        await client.add_many_spans([span(), span()])
+        await client.turn([span()], limit=0)
+        await post_otlp(client, otlp.request_of([span()]))
+        found = await client.query_spans(rollout.rollout_id, attempt.attempt_id)
+        assert len(found) == 5
+        numbers += [one.sequence_id for one in found]
+    assert numbers == list(range(1, 16))
+
+
+async def post_otlp(client: agl.LightningStoreClient, body: bytes) -> None:
+    import aiohttp
+
+    headers = {"Content-Type": "application/x-protobuf"}
+    async with (
+        aiohttp.ClientSession() as http,
+        http.post(client.otlp_traces_endpoint(), data=body, headers=headers) as response,
+    ):
+        assert response.status == 200

@@ -1,0 +1,168 @@
+"""Runners, algorithms and stores on a disk that fills up, fails, and works again."""
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import sqlite3
+import sys
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+import agl
+
+# What a run of these tests waits for at most; it takes a few seconds where nothing else runs.
+PATIENCE = 60.0
+
+
+@contextlib.asynccontextmanager
+async def served(file: Path) -> AsyncGenerator[tuple[asyncio.subprocess.Process, str]]:
+    """``agl store`` in a process of its own, and its address."""
+    process = await asyncio.create_subprocess_exec(
+        *(Path(sys.executable).with_name("agl"), "store", "--port", "0", "--path", str(file)),
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert process.stderr is not None
+    lines: list[str] = []
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while not (found := re.search(r"agl store: (http://\S+)", "".join(lines))):
+                line = (await process.stderr.readline()).decode()
+                assert line, "".join(lines)
+                lines.append(line)
+        draining = asyncio.create_task(process.stderr.read())
+        yield process, found[1]
+        process.send_signal(signal.SIGTERM)
+        await draining
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+async def health(url: str) -> tuple[int, dict[str, Any], Any]:
+    async with aiohttp.ClientSession() as http, http.get(f"{url}/v1/agl/health") as response:
+        return response.status, await response.json(), response.headers
+
+
+@agl.rollout
+async def agent(task: int) -> float:
+    agl.emit_message("x" * 20_000)
+    return float(task)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs limits that another process can set")
+async def test_run_goes_on_after_the_disk_of_its_store_failed(tmp_path: Path) -> None:
+    """A write beyond the limit of a process is an I/O error to SQLite, as of a broken disk."""
+    import resource
+
+    file = tmp_path / "agl.db"
+    async with served(file) as (process, url):
+        client = agl.LightningStoreClient(url)
+        rollouts = await client.enqueue_many_rollouts(
+            [agl.EnqueueRolloutRequest(input=n) for n in range(10)]
+        )
+        size = os.stat(f"{file}-wal").st_size
+        _, hard = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (size, hard))
+
+        runner = agl.LitAgentRunner(agl.OtelTracer(), max_rollouts=10)
+
+        async def run() -> None:
+            with runner.run_context(agent=agent, store=client):
+                await runner.iter()
+
+        running = asyncio.create_task(run())
+        async with asyncio.timeout(PATIENCE):
+            while (await health(url))[0] == 200:
+                assert not running.done()
+                await asyncio.sleep(0.05)
+        status, answer, headers = await health(url)
+        assert (status, answer["status"], answer["error_type"]) == (
+            503,
+            "failing",
+            "StoreDiskError",
+        )
+        assert "disk I/O error" in answer["detail"]
+        assert headers["Retry-After"] == "1"
+        impatient = agl.LightningStoreClient(url, retry_delays=())
+        with pytest.raises(agl.errors.StoreDiskError, match="disk I/O error"):
+            await impatient.enqueue_rollout("x" * 1_000_000)
+        assert not running.done()
+
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (hard, hard))
+        async with asyncio.timeout(PATIENCE):
+            await running
+        ids = [rollout.rollout_id for rollout in rollouts]
+        ended = await client.wait_for_rollouts(rollout_ids=ids, timeout=0)
+        assert [rollout.status for rollout in ended] == ["succeeded"] * 10
+        for rollout in ended:
+            spans = await client.query_spans(rollout.rollout_id)
+            assert agl.find_final_reward(spans) == rollout.input
+            assert len(await client.query_attempts(rollout.rollout_id)) == 1
+        assert (await health(url))[0] == 200
+        await client.close()
+        await impatient.close()
+
+
+@pytest.mark.parametrize("strategy", ["shm", "cs"])
+def test_fit_goes_on_after_the_disk_was_full(tmp_path: Path, strategy: str) -> None:
+    store = agl.SqliteLightningStore(tmp_path / "agl.db")
+    statuses: list[str] = []
+
+    @agl.algo
+    async def algorithm(store: agl.LightningStore) -> None:
+        rollouts = await store.enqueue_many_rollouts(
+            [agl.EnqueueRolloutRequest(input=n) for n in range(20)]
+        )
+        await store.wait_for_rollouts(rollout_ids=[rollouts[0].rollout_id], timeout=PATIENCE)
+        connection = fill()
+        # This call and the runner's wait for space.
+        waiting = asyncio.create_task(store.enqueue_rollout(20, metadata={"big": "x" * 1_000_000}))
+        async with asyncio.timeout(PATIENCE):
+            while well():  # noqa: ASYNC110 (the writer's thread says so)
+                await asyncio.sleep(0.01)
+        assert not waiting.done()
+        connection.execute("PRAGMA max_page_count=1000000")
+        rollouts = [*rollouts, await waiting]
+        ended = await store.wait_for_rollouts(
+            rollout_ids=[rollout.rollout_id for rollout in rollouts], timeout=PATIENCE
+        )
+        statuses.extend(rollout.status for rollout in ended)
+
+    def fill() -> sqlite3.Connection:
+        connection = store._parts.writer.connection
+        pages = connection.execute("PRAGMA page_count").fetchone()[0]
+        connection.execute(f"PRAGMA max_page_count={pages}")
+        return connection
+
+    def well() -> bool:
+        return store._parts.writer.failing is None
+
+    options = {"type": "cs", "server_port": 0} if strategy == "cs" else "shm"
+    agl.Trainer(algorithm=algorithm, store=store, strategy=options, n_runners=1).fit(agent)
+    assert statuses == ["succeeded"] * 21
+
+
+async def test_run_on_a_store_whose_file_is_gone_ends_and_says_why(tmp_path: Path) -> None:
+    file = tmp_path / "agl.db"
+    async with served(file) as (_, url):
+        client = agl.LightningStoreClient(url, retry_delays=(0.1, 0.1))
+        await client.enqueue_rollout(1)
+        os.unlink(file)
+        status, answer, _ = await health(url)
+        assert (status, answer["error_type"]) == (503, "StoreUnavailableError")
+        assert "was deleted while the store was open" in answer["detail"]
+        runner = agl.LitAgentRunner(agl.OtelTracer(), max_rollouts=1)
+        with (
+            runner.run_context(agent=agent, store=client),
+            pytest.raises(agl.errors.StoreUnavailableError, match="was deleted"),
+        ):
+            await runner.iter()
+        await client.close()
+    assert not file.exists()

@@ -1,0 +1,404 @@
+"""SFT, DPO, Azure and Tinker against everything that an agent may do: each call in its bin.
+
+One iteration each, on all cases of ``scripted`` at once. SFT and DPO serve with ``agl serve`` and
+train with TRL in child processes; Azure and Tinker are spoken to through their SDKs, on servers of
+this machine.
+
+The rollouts of a case have the rewards 1, 0 and 0. SFT trains what has at least 0.5, DPO one pair
+per prompt, Azure everything, and Tinker by the advantage, of which every reward has one.
+"""
+
+import asyncio
+import gc
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+import agl
+from agl.plugins import load
+from agl.utils.otel import make_link_attributes
+
+from .scripted import (
+    COPIES,
+    REWARDS,
+    Conversation,
+    Script,
+    accounts,
+    agent_of,
+    judge,
+    judge_entry,
+)
+
+pytest.importorskip("agl_unsloth")
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
+
+ALL_TRAINED = {
+    "plain": {"trained": 3},
+    "judged_by_another_model": {"trained": 3, "other_model": 3},
+    "second_choice": {"trained": 6, "unused_choice": 3},
+    "first_attempt_fails": {"trained": 3, "superseded_attempt": 3},
+    "two_agents": {"trained": 3, "agent_not_selected": 3},
+    "swallowed_503": {"trained": 2, "other_model": 3, "infrastructure": 1},
+    "truncated": {"trained": 3, "truncated": 3},
+}
+TABLE: dict[str, dict[str, dict[str, int]]] = {
+    "sft": {
+        "plain": {"trained": 1, "below_threshold": 2},
+        "judged_by_another_model": {"trained": 1, "below_threshold": 2, "other_model": 3},
+        "second_choice": {"trained": 2, "below_threshold": 4, "unused_choice": 3},
+        "first_attempt_fails": {"trained": 1, "below_threshold": 2, "superseded_attempt": 3},
+        "two_agents": {"trained": 1, "below_threshold": 2, "agent_not_selected": 3},
+        "swallowed_503": {
+            "trained": 1,
+            "below_threshold": 1,
+            "other_model": 3,
+            "infrastructure": 1,
+        },
+        "truncated": {"trained": 1, "below_threshold": 2, "truncated": 3},
+    },
+    "dpo": {
+        # The answer with 1 and one with 0; the other one with 0 finds nobody.
+        "plain": {"trained": 2, "not_paired": 1},
+        "judged_by_another_model": {"trained": 2, "not_paired": 1, "other_model": 3},
+        # The second calls follow different answers, and so answer different prompts.
+        "second_choice": {"trained": 2, "not_paired": 4, "unused_choice": 3},
+        "first_attempt_fails": {"trained": 2, "not_paired": 1, "superseded_attempt": 3},
+        "two_agents": {"trained": 2, "not_paired": 1, "agent_not_selected": 3},
+        "swallowed_503": {"trained": 2, "other_model": 3, "infrastructure": 1},
+        # The first answers are cut off, and the second ones answer different prompts.
+        "truncated": {"not_paired": 3, "truncated": 3},
+    },
+    "azure-sft": ALL_TRAINED,
+    "tinker": ALL_TRAINED,
+}
+PER_CALL: dict[str, dict[str, int]] = {
+    # Rewards [1, 1/4], [0, 1/4] and [0, 1/4]: one call of six has half a point.
+    "sft": {"trained": 1, "below_threshold": 5},
+    # The first calls differ in their own reward; the second ones answer different prompts.
+    "dpo": {"trained": 2, "not_paired": 4},
+    "azure-sft": {"trained": 6},
+    # The mean of each step's rewards is theirs alone: 7/24, which none of the six equals.
+    "tinker": {"trained": 6},
+}
+NAMES = list(TABLE)
+SLOW = {"sft", "dpo"}
+"""A server and a training in child processes each time."""
+ADAPTERS = {"azure-sft": "chats"}
+
+
+def _param(name: str, *values: str) -> Any:
+    marks = [pytest.mark.slow] if name in SLOW else []
+    return pytest.param(name, *values, marks=marks)
+
+
+CASES = [_param(name, case) for name in NAMES for case in TABLE[name]]
+ALGORITHMS = [_param(name) for name in NAMES]
+
+
+class OwnWords(Script):
+    """Each rollout goes on with words of its own, so that no two ask the same after their first.
+
+    Args:
+        folder: Where the order of the rollouts is kept, for a run that is killed.
+        dies_in: It kills its process before the first call of so manieth rollout.
+    """
+
+    def __init__(self, folder: Path | None = None, dies_in: int | None = None) -> None:
+        super().__init__()
+        self.file = None if folder is None else folder / "copies.json"
+        if self.file is not None and self.file.exists():
+            self._copies = json.loads(self.file.read_text())
+            dies_in = None
+        self.dies_in = dies_in
+
+    def copy(self, case: str, rollout_id: str) -> int:
+        copy = super().copy(case, rollout_id)
+        if self.file is not None:
+            self.file.write_text(json.dumps(self._copies))
+        if copy == self.dies_in:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return copy
+
+    async def play(self, task: dict[str, Any], llm: agl.LLM, rollout: Any) -> float | None:
+        """One attempt; the rollout that met the gateway of the killed run gives its place back."""
+        try:
+            return await super().play(task, llm, rollout)
+        except aiohttp.ClientConnectorError:
+            self._copies[task["case"]].remove(rollout.rollout_id)
+            raise
+
+    async def credit_per_call(self, talk: Conversation, copy: int, rollout: Any) -> bool:
+        """Says which call each reward is for: a model without a delay is quicker than the order.
+
+        What an agent emits has its number when it is stored, and a call may be answered by then.
+        """
+        for value in (REWARDS[copy], 0.25):
+            answer = await talk.say()
+            link = make_link_attributes({"gen_ai.response.id": answer["id"]})
+            agl.emit_reward(value, attributes=link)
+        return True
+
+    def converse(self, llm: agl.LLM, task: dict[str, Any], copy: int) -> Conversation:
+        talk = super().converse(llm, task, copy)
+        talk.next_words = ("one", "two", "three")[copy]
+        return talk
+
+
+def fit(
+    name: str,
+    options: dict[str, Any],
+    cases: list[str],
+    script: Script,
+    store: agl.LightningStore,
+    **adapter: Any,
+) -> agl.Algorithm:
+    """One run of one iteration."""
+    algorithm = load("agl.algorithms", name)(**options)
+    with judge() as server:
+        agl.Trainer(
+            algorithm=algorithm,
+            store=store,
+            strategy="shm",
+            n_runners=1,
+            runner=agl.LitAgentRunner(agl.OtelTracer(), concurrency=1),
+            adapter={
+                "type": ADAPTERS.get(name, "rows"),
+                "agent_match": "writer",
+                "truncated": "mask",
+                **adapter,
+            },
+            llm_proxy=agl.LLMProxy(model_list=[judge_entry(server)]),
+        ).fit(agent_of(script), [{"case": case, "words": "one two"} for case in cases])
+    return algorithm
+
+
+@pytest.fixture(scope="module")
+def services() -> Iterator[dict[str, Any]]:
+    """Options per algorithm; what serves them starts when it is first asked for."""
+    found = Services()
+    yield found
+    for server in found.servers:
+        server.stop()
+    with warnings.catch_warnings():
+        # The SDK of Tinker leaves a connection of each of its clients to the garbage collector.
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
+
+
+class Services(dict[str, dict[str, Any]]):
+    """Algorithm -> the options that lead it to its service."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.servers: list[Any] = []
+
+    def __missing__(self, name: str) -> dict[str, Any]:
+        self[name] = getattr(self, name.replace("-", "_"))()
+        return self[name]
+
+    def sft(self) -> dict[str, Any]:
+        pytest.importorskip("trl")
+        pytest.importorskip("agl_torch")
+        return {"min_reward": 0.5, "keep_fraction": 1.0, **LOCAL}
+
+    def dpo(self) -> dict[str, Any]:
+        pytest.importorskip("trl")
+        pytest.importorskip("agl_torch")
+        return {"pairing": "best", **LOCAL}
+
+    def azure_sft(self) -> dict[str, Any]:
+        pytest.importorskip("azure.mgmt.cognitiveservices")
+        from ..plugins.unsloth_remote.azure_server import Azure  # noqa: TID252
+
+        azure = Azure(guesses=tuple(f"word{number}" for number in range(1000)))
+        azure.min_examples = 1
+        azure.server.start()
+        self.servers.append(azure.server)
+        return {
+            "endpoint": azure.url,
+            "base_deployment": "base",
+            "base_model": "gpt-base-2026-01-01",
+            "subscription_id": "sub-1",
+            "resource_group": "group-1",
+            "account_name": "acme",
+            "api_key": azure.key,
+            "management_url": azure.url,
+            "token": azure.token,
+            "poll_seconds": 0.02,
+            "data_filter_ratio": 1.0,
+            "rollouts_per_task": COPIES,
+        }
+
+    def tinker(self) -> dict[str, Any]:
+        pytest.importorskip("tinker")
+        pytest.importorskip("transformers")
+        from ..plugins.unsloth_remote import tinker_server  # noqa: TID252
+        from .table_model import WORDS
+
+        end, agent = WORDS.index("<end>"), WORDS.index("<agent>")
+
+        def make_table() -> tinker_server.Table:
+            """After ``<agent>`` a word, and then the end."""
+            table = tinker_server.Table(len(WORDS))
+            table.weights[agent, :4] = table.weights[4:] = -20.0
+            table.weights[4:, end] = 9.0
+            return table
+
+        tinker = tinker_server.Tinker(len(WORDS), end)
+        tinker.make_table = make_table
+        tinker.server.start()
+        self.servers.append(tinker.server)
+        return {
+            "base_model": "tiny/table",
+            "api_key": tinker.key,
+            "base_url": tinker.server.url,
+            "rollouts_per_task": COPIES,
+        }
+
+
+LOCAL = {
+    "engine": "trl",
+    "server": "torch",
+    "server_arguments": ["--threads", "1"],
+    "torch_threads": 1,
+    "lora_rank": 0,
+    "rollouts_per_task": COPIES,
+}
+
+
+def complete(name: str, given: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The options with what is no JSON, and what belongs to one run."""
+    shared = {"iterations": 1, "run_dir": str(folder / "run"), "show_progress": False}
+    options = {**given, **shared}
+    if name in ("sft", "dpo"):
+        from .table_model import MANY_WORDS, save_model
+
+        if not (folder / "model").exists():
+            save_model(folder / "model", MANY_WORDS)
+        options["model"] = str(folder / "model")
+    elif name == "tinker":
+        from .table_model import build_tokenizer
+
+        options["tokenizer"] = build_tokenizer()
+    else:
+        options["credential"] = Login(options.pop("token"))
+    return options
+
+
+class Login:
+    """A credential like those of azure-identity."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    def get_token(self, *scopes: str, **options: object) -> Any:
+        from azure.core.credentials import AccessToken
+
+        return AccessToken(self._token, int(time.time()) + 3600)
+
+
+RUNS: dict[str, tuple[dict[str, dict[str, int]], list[dict[str, Any]]]] = {}
+"""Algorithm -> accounts and examples of its run on all cases."""
+
+
+def run_of(
+    name: str, services: Services, folder: Path
+) -> tuple[dict[str, dict[str, int]], list[dict[str, Any]]]:
+    """The one run of an algorithm on all cases."""
+    if name not in RUNS:
+        import agl_unsloth.session as session
+
+        options = complete(name, services[name], folder)
+        store, whole = agl.InMemoryLightningStore(), session.RolloutConfig
+        # Fine-tuning runs only lost attempts again; here those that failed, too.
+        again = ["unresponsive", "failed"]
+        session.RolloutConfig = lambda **given: whole(**{**given, "retry_condition": again})
+        try:
+            fit(name, options, list(TABLE[name]), OwnWords(), store)
+        finally:
+            session.RolloutConfig = whole
+        lines = (folder / "run/iterations/0001/examples.jsonl").read_text().splitlines()
+        RUNS[name] = asyncio.run(accounts(store)), [json.loads(line) for line in lines]
+    return RUNS[name]
+
+
+@pytest.mark.parametrize(("name", "case"), CASES)
+def test_each_call_is_in_the_bin_that_a_person_names(name, case, services, tmp_path) -> None:
+    assert run_of(name, services, tmp_path)[0][case] == TABLE[name][case]
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_what_is_sent_to_training_are_the_calls_that_the_ledger_names(
+    name, services, tmp_path
+) -> None:
+    found, examples = run_of(name, services, tmp_path)
+    trained = sum(bins.get("trained", 0) for bins in found.values())
+    if name == "azure-sft":
+        answers = [m for e in examples for m in e["messages"] if m["role"] == "assistant"]
+        assert sum(answer.get("weight") != 0 for answer in answers) == trained
+        return
+    # Each answer is a word and the end.
+    if name == "dpo":
+        sides = [pair[side] for pair in examples for side in ("chosen_ids", "rejected_ids")]
+        assert [len(side) for side in sides] == [2] * trained
+    elif name == "sft":
+        assert sum(label != -100 for e in examples for label in e["labels"]) == 2 * trained
+    else:
+        assert sum(weight != 0 for e in examples for weight in e["weights"]) == 2 * trained
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_credit_per_call_chooses_calls(name, services, tmp_path, monkeypatch) -> None:
+    options = complete(name, services[name], tmp_path)
+    if name == "azure-sft":
+        monkeypatch.setattr("agl_unsloth.azure.MIN_EXAMPLES", 1)
+    store = agl.InMemoryLightningStore()
+    fit(name, options, ["credit_per_call"], OwnWords(), store, credit="per_call")
+    assert asyncio.run(accounts(store)) == {"credit_per_call": PER_CALL[name]}
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_killed_run_has_the_accounts_of_a_whole_one(name, services, tmp_path) -> None:
+    """Killed in the third of three rollouts, and started again."""
+    given = json.dumps({"name": name, "folder": str(tmp_path), "options": services[name]})
+    command = [sys.executable, "-m", "tests.seams.test_table_finetuning", given]
+    root = Path(__file__).parents[2]
+    codes = [subprocess.run(command, cwd=root, timeout=280).returncode for _ in range(2)]
+    assert codes == [-signal.SIGKILL, 0]
+    found = json.loads((tmp_path / "accounts.json").read_text())
+    assert found == {"plain": TABLE[name]["plain"]}
+
+
+def main(name: str, folder: Path, given: dict[str, Any]) -> None:
+    """A run, begun or continued; the first is killed."""
+    import agl_unsloth.session
+
+    agl_unsloth.session.SILENCE_SECONDS = 1.0
+    options = complete(name, given, folder)
+    if name == "azure-sft":
+        import agl_unsloth.azure
+
+        agl_unsloth.azure.MIN_EXAMPLES = 1
+    store = agl.SqliteLightningStore(folder / "store.db")
+    fit(name, options, ["plain"], OwnWords(folder, dies_in=2), store)
+    (folder / "accounts.json").write_text(json.dumps(asyncio.run(accounts(store))))
+    asyncio.run(store.close())
+
+
+if __name__ == "__main__":
+    given = json.loads(sys.argv[1])
+    main(given["name"], Path(given["folder"]), given["options"])

@@ -1,0 +1,67 @@
+"""GRPO against everything that an agent may do: each call is in the bin that a person names."""
+
+import asyncio
+
+import pytest
+
+import agl
+
+from .scripted import CASES, COPIES, TABLE, Script, accounts, agent_of, judge, judge_entry
+
+pytest.importorskip("torch")
+
+from .table_model import build_model, build_tokenizer
+
+
+def train(folder, cases, *, adapter, **options):
+    script, store = Script(), agl.InMemoryLightningStore()
+    algorithm = agl.GRPO(
+        model=build_model,
+        tokenizer=build_tokenizer(),
+        steps=1,
+        groups_per_step=len(cases),
+        group_size=COPIES,
+        learning_rate=1e-3,
+        run_dir=str(folder / "run"),
+        device="cpu",
+        torch_threads=1,
+        show_progress=False,
+        **options,
+    )
+    algorithm.rollout_config = algorithm.rollout_config.model_copy(
+        update={"retry_condition": ["unresponsive", "failed"]}
+    )
+    with judge() as server:
+        agl.Trainer(
+            algorithm=algorithm,
+            store=store,
+            strategy="shm",
+            n_runners=1,
+            adapter={"type": "rows", **adapter},
+            llm_proxy=agl.LLMProxy(model_list=[judge_entry(server)]),
+        ).fit(agent_of(script), [{"case": case, "words": "one two"} for case in cases])
+    return script, store, algorithm
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """All cases in one step, each a task of its own."""
+    adapter = {"agent_match": "writer", "truncated": "mask"}
+    return train(tmp_path_factory.mktemp("table"), list(TABLE), adapter=adapter)
+
+
+@pytest.mark.parametrize("case", CASES)
+async def test_each_call_is_in_the_bin_that_a_person_names(run, case):
+    _, store, _ = run
+    assert (await accounts(store))[case] == TABLE[case]
+
+
+def test_the_judge_of_the_user_answers_while_the_policy_is_trained(run):
+    script, _, _ = run
+    assert script.judged == {200: 2 * COPIES - 1, 503: 1}
+
+
+def test_credit_per_call_trains_what_its_own_reward_sets_apart(tmp_path):
+    _, store, _ = train(tmp_path, ["credit_per_call"], adapter={"credit": "per_call"})
+    # Rollouts have [1, 1/4], [0, 1/4] and [0, 1/4]; their mean is 7/24, which no reward equals.
+    assert asyncio.run(accounts(store)) == {"credit_per_call": {"trained": 6}}

@@ -1,0 +1,324 @@
+"""APO and GEPA against everything that an agent may do: what counted, what did not, and why.
+
+The agent talks to its model through the gateway, which also serves a judge of the user's. Its
+reward is 1 with a prompt that says welcome, and 0 without; the first edit says so. What a case does
+besides must not change that, unless the table says so.
+
+The sums by hand. APO searches with 7 evaluations: the first prompt on 2 tasks for the critique, the
+edited one on 1, and 4 more in the race. GEPA searches with 8: the first prompt on both tasks, both
+prompts on a minibatch of 2, the new one on both tasks. The decision makes 9 pairs, one per held-out
+task, and looks after 4, 8 and 9: eight perfect pairs are enough, so it ends with 8 pairs, which are
+16 evaluations.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import agl
+from agl.emitter import reward_attributes
+from agl.semconv import AGL_ANNOTATION
+from agl.testing.echo_llm import EchoLLM, RawReply
+
+from .scripted import UNAVAILABLE, Conversation, judge, judge_entry
+
+pytest.importorskip("agl_apo")
+
+APO, GEPA = "apo", "gepa"
+SEARCH = {APO: 7, GEPA: 8}
+
+TABLE: dict[str, dict[str, Any]] = {
+    "plain": {"decided": 16},
+    # The judge answers all the while, and its words are not the agent's.
+    "judged_by_another_model": {"decided": 16, "judged": {200: "each"}},
+    # Both choices are shown to nobody but the agent, which goes on with the second.
+    "second_choice": {"decided": 16},
+    # Every first try fails, after a reward outside of reward_range that must not be read.
+    "first_try_fails": {"decided": 16, "again": "each"},
+    # The last reward counts; those of the calls before it do not.
+    "credit_per_call": {"decided": 16},
+    "two_agents": {"decided": 16},
+    # On one held-out task the judge is out of order for both prompts, three times each. Its pair is
+    # left out, and one more is needed.
+    "swallowed_503": {"decided": 18, "left_out": 1, "failed": 2, "again": 4},
+    "truncated": {"decided": 16},
+    # On one held-out task every reward is of no use, for both prompts, three times each.
+    **{
+        name: {"decided": 18, "left_out": 1, "failed": 2, "again": 4}
+        for name in ("reward_is_text", "reward_is_nan", "reward_is_infinite", "reward_out_of_range")
+    },
+}
+"""Case -> what differs from a run without failures.
+
+``decided``: evaluations of the decision; ``left_out``: pairs of it; ``failed``: evaluations that no
+mean has; ``again``: how many ran again.
+"""
+
+
+USELESS: dict[str, Any] = {
+    "reward_is_text": "NaN",
+    "reward_is_nan": float("nan"),
+    "reward_is_infinite": float("inf"),
+    "reward_out_of_range": 5.0,
+}
+
+
+def reward_spans(value: Any) -> list[agl.Span]:
+    """A reward of any value, as only spans written by hand can have it."""
+    attributes = {key: value if key.endswith(".value") else given for key, given in WHOLE.items()}
+    return [agl.Span.from_attributes(name=AGL_ANNOTATION, attributes=attributes)]
+
+
+WHOLE = reward_attributes(1.0)
+
+
+class Agent:
+    """Plays one case, and remembers what it saw."""
+
+    def __init__(self, case: str) -> None:
+        self.case = case
+        self.tries: Counter[tuple[Any, ...]] = Counter()
+        self.judged: Counter[int] = Counter()
+        self.second: set[str] = set()
+
+    def lit(self) -> agl.LitAgent[Any]:
+        """It, for a trainer."""
+
+        @agl.rollout
+        async def greeter(
+            task: dict[str, Any],
+            prompt_template: agl.PromptTemplate,
+            llm: agl.LLM,
+            rollout: agl.Rollout,
+        ) -> Any:
+            place = (rollout.metadata or {})["prompts"]
+            evaluation = (place["candidate"], place["split"], place["position"])
+            self.tries[evaluation] += 1
+            words = prompt_template.format(**task)
+            talk = Conversation(llm, {"words": words})
+            if self.case not in USELESS:
+                await getattr(self, self.case)(talk, evaluation)
+            else:
+                await talk.say()
+                if evaluation[1:] == ("held_out", 5):
+                    return reward_spans(USELESS[self.case])
+            return float("welcome" in words)
+
+        return greeter
+
+    async def plain(self, talk: Conversation, evaluation: tuple[Any, ...]) -> None:
+        await talk.say()
+
+    async def judged_by_another_model(
+        self, talk: Conversation, evaluation: tuple[Any, ...]
+    ) -> None:
+        await talk.say()
+        self.judged[await talk.judge("the judge says so")] += 1
+
+    async def second_choice(self, talk: Conversation, evaluation: tuple[Any, ...]) -> None:
+        _, answer = await talk.ask(n=2)
+        talk.go_on(answer["choices"][1]["message"])
+        await talk.say()
+
+    async def first_try_fails(self, talk: Conversation, evaluation: tuple[Any, ...]) -> None:
+        await talk.say()
+        if self.tries[evaluation] == 1:
+            agl.emit_reward(5.0)
+            raise RuntimeError("the first try always fails")
+
+    async def credit_per_call(self, talk: Conversation, evaluation: tuple[Any, ...]) -> None:
+        await talk.say()
+        agl.emit_reward(0.25)
+        await talk.say()
+        agl.emit_reward(0.75)
+
+    async def two_agents(self, talk: Conversation, evaluation: tuple[Any, ...]) -> None:
+        await talk.say()
+        words = [{"role": "user", "content": "the critic asks"}]
+        await talk.ask(agent="critic", messages=words)
+
+    async def swallowed_503(self, talk: Conversation, evaluation: tuple[Any, ...]) -> None:
+        await talk.say()
+        down = evaluation[1:] == ("held_out", 5)
+        self.judged[await talk.judge(UNAVAILABLE if down else "the judge says so")] += 1
+
+    async def truncated(self, talk: Conversation, evaluation: tuple[Any, ...]) -> None:
+        _, answer = await talk.ask(max_tokens=1)
+        assert answer["choices"][0]["finish_reason"] == "length"
+
+
+def make(name: str, url: str, folder: Path) -> Any:
+    """The smallest algorithm that decides."""
+    shared: dict[str, Any] = {
+        "base_url": url,
+        "api_key": "none",
+        "agents": {"prompt_template": "writer"},
+        "max_repeats": 1,
+        "unresponsive_seconds": 2.0,
+        "run_dir": str(folder / "best"),
+    }
+    if name == GEPA:
+        return agl.config.build_component(
+            {
+                "type": "gepa",
+                "reflection_model": "critic",
+                "reflection_minibatch_size": 2,
+                "max_evaluations": 27,
+                **shared,
+            },
+            group="agl.algorithms",
+            expected_type=agl.Algorithm,
+            where="algorithm",
+        )
+    return agl.APO(
+        gradient_model="critic",
+        apply_edit_model="editor",
+        beam_width=1,
+        branch_factor=1,
+        beam_rounds=1,
+        gradient_batch_size=2,
+        val_batch_size=4,
+        run_initial_validation=False,
+        **shared,
+    )
+
+
+def speak(body: dict[str, Any]) -> str | RawReply:
+    """What the policy says: the last message, unless that is cut off."""
+    said = str(body["messages"][-1]["content"])
+    if body.get("max_tokens") != 1:
+        return said
+    choice = {"index": 0, "message": {"role": "assistant", "content": said.split()[0]}}
+    return RawReply(200, json.dumps({"choices": [{**choice, "finish_reason": "length"}]}).encode())
+
+
+def answer(body: dict[str, Any]) -> str:
+    """What critic and editor say; GEPA takes the text in the fences."""
+    return "```\n{guest}, welcome.\n```"
+
+
+def fit(name: str, agent: agl.LitAgent[Any], store: Any, folder: Path) -> tuple[Any, list[str]]:
+    """One run; the algorithm, and what its models were shown."""
+    with judge() as server, EchoLLM(speak) as policy, EchoLLM(answer) as critic:
+        gateway = agl.LLMProxy(
+            model_list=[
+                judge_entry(server),
+                {
+                    "model_name": "policy",
+                    "litellm_params": {"model": "hosted_vllm/policy", "api_base": policy.url},
+                },
+            ]
+        )
+        algorithm = make(name, critic.url, folder)
+        agl.Trainer(
+            algorithm=algorithm,
+            store=store,
+            strategy="shm",
+            n_runners=1,
+            llm_proxy=gateway,
+            initial_resources={
+                "prompt_template": agl.PromptTemplate(template="{guest}."),
+                "llm": gateway.as_resource(model="policy"),
+            },
+        ).fit(
+            agent,
+            [{"guest": name} for name in ("Ada", "Alan")],
+            val_dataset=[{"guest": f"Guest {number}"} for number in range(9)],
+        )
+        shown = [str(body["messages"]) for body in critic.requests]
+    return algorithm, shown
+
+
+@pytest.mark.parametrize("case", TABLE)
+@pytest.mark.parametrize("name", [APO, GEPA])
+def test_what_counts_is_what_a_person_counts(name: str, case: str, tmp_path: Path) -> None:
+    if name == GEPA:
+        pytest.importorskip("gepa")
+    agent, wanted = Agent(case), TABLE[case]
+    algorithm, shown = fit(name, agent.lit(), agl.InMemoryLightningStore(), tmp_path)
+    result, decision = algorithm.result, algorithm.result.decision
+    evaluations = SEARCH[name] + wanted["decided"]
+    again = {"each": evaluations}.get(wanted.get("again"), wanted.get("again", 0))
+    assert {
+        "evaluations": result.evaluations,
+        "decided": result.evaluations_held_out,
+        "again": result.evaluations_again,
+        "failed": result.failed_evaluations,
+        "left_out": decision.left_out,
+        "runs of the agent": agent.tries.total(),
+    } == {
+        "evaluations": evaluations,
+        "decided": wanted["decided"],
+        "again": again,
+        "failed": wanted.get("failed", 0),
+        "left_out": wanted.get("left_out", 0),
+        "runs of the agent": evaluations + again,
+    }
+    # Every mean is of rewards that the agent gave for good: no failure is a 0, and no 5 a 1.
+    assert (decision.seed_mean, decision.challenger_mean) == (0.0, 1.0)
+    assert (decision.tasks, result.accepted) == (8, True)
+    # The models that criticise see what the agent "writer" said to its model, and nothing else.
+    assert any("Ada" in text for text in shown)
+    assert not any("the judge says so" in text or "the critic asks" in text for text in shown)
+    if "judged" in wanted:
+        assert agent.judged == {200: evaluations}
+
+
+@pytest.mark.parametrize("name", [APO, GEPA])
+def test_killed_run_pays_for_nothing_twice(name: str, tmp_path: Path) -> None:
+    """Killed in the fifth evaluation of the decision, and started again."""
+    if name == GEPA:
+        pytest.importorskip("gepa")
+    command = [sys.executable, "-m", "tests.seams.test_table_prompts", name, str(tmp_path)]
+    root = Path(__file__).parents[2]
+    codes = [subprocess.run(command, cwd=root, timeout=60).returncode for _ in range(2)]
+    assert codes == [-signal.SIGKILL, 0]
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert result["evaluations"] == SEARCH[name] + 16
+    assert result["failed_evaluations"] == 0
+    assert result["decision"]["accepted"]
+    # Each evaluation has one result, and none that had one ran again.
+    assert asyncio.run(results(tmp_path / "store.db")) == {1: SEARCH[name] + 16}
+
+
+async def results(file: Path) -> dict[int, int]:
+    """Number of successful attempts -> how many evaluations have so many."""
+    store, found = agl.SqliteLightningStore(file), Counter[tuple[Any, ...]]()
+    for rollout in await store.query_rollouts():
+        place = (rollout.metadata or {})["prompts"]
+        if place["kind"] == "evaluation":
+            attempts = await store.query_attempts(rollout.rollout_id)
+            evaluation = (place["candidate"], place["split"], place["position"])
+            found[evaluation] += sum(attempt.status == "succeeded" for attempt in attempts)
+    await store.close()
+    return dict(Counter(found.values()))
+
+
+def main(name: str, folder: Path) -> None:
+    """A run, begun or continued; the first is killed."""
+    plain = Agent("plain").plain
+
+    class Mortal(Agent):
+        async def plain(self, talk: Conversation, evaluation: tuple[Any, ...]) -> None:
+            await plain(talk, evaluation)
+            with (folder / "runs").open("a") as file:
+                file.write("x")
+            if len((folder / "runs").read_text()) == SEARCH[name] + 5:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    store = agl.SqliteLightningStore(folder / "store.db")
+    algorithm, _ = fit(name, Mortal("plain").lit(), store, folder)
+    asyncio.run(store.close())
+    (folder / "result.json").write_text(json.dumps(algorithm.result.as_json()))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))

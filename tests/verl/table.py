@@ -1,0 +1,94 @@
+"""Train the agent of tests/seams/scripted.py with the real verl; what test_table.py starts.
+
+    python table.py FOLDER CASES [OPTIONS]
+
+A task for each case, all of them in each step, and a store that stays. OPTIONS is JSON: those of
+``main``.
+"""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "seams"))
+
+from scripted import COPIES, Script, agent_of, judge, judge_entry
+from table_model import save_model
+
+import agl
+from agl_verl.testing import cpu_config, use_cpu
+
+
+class Killing(Script):
+    """Ends the trainer with SIGKILL in the second rollout of a step; the first is done by then."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__()
+        self._trainer, self._step = os.getpid(), step
+
+    async def play(self, task: dict, llm: agl.LLM, rollout: Any) -> float | None:
+        if rollout.metadata["step"] == self._step and self.copy(task["case"], rollout.rollout_id):
+            os.kill(self._trainer, signal.SIGKILL)
+        return await super().play(task, llm, rollout)
+
+
+def main(
+    folder: Path,
+    cases: list[str],
+    adapter: dict[str, Any],
+    steps: int = 1,
+    save_freq: int = -1,
+    kill_in: int | None = None,
+) -> None:
+    """To the end.
+
+    Args:
+        folder: Of the run.
+        cases: Of the table.
+        adapter: Its options.
+        steps: In all.
+        save_freq: Steps from checkpoint to checkpoint.
+        kill_in: In which step it dies.
+    """
+    use_cpu()
+    config = cpu_config(
+        save_model(folder / "model"),
+        prompts_per_step=len(cases),
+        rollouts_per_prompt=COPIES,
+        max_prompt_length=64,
+        max_response_length=8,
+        # verl wants a whole number of micro-batches in a step.
+        actor_rollout_ref={
+            "actor": {"ppo_micro_batch_size_per_gpu": COPIES},
+            "rollout": {"log_prob_micro_batch_size_per_gpu": COPIES},
+        },
+        trainer={
+            "total_training_steps": steps,
+            "total_epochs": 1000,
+            "save_freq": save_freq,
+            "resume_mode": "auto",
+        },
+    )
+    del config["algorithm"]["adv_estimator"]  # VERL(algorithm=...) says it
+    script = Script() if kill_in is None else Killing(kill_in)
+    with judge() as server:
+        agl.Trainer(
+            algorithm=agl.VERL(
+                config,
+                algorithm="grpo",
+                run_dir=str(folder),
+                retry_on=["unresponsive", "failed"],
+            ),
+            adapter={"type": "rows", **adapter},
+            store=agl.SqliteLightningStore(str(folder / "store.db")),
+            strategy={"type": "cs", "server_port": 0},
+            n_runners=1,
+            llm_proxy=agl.LLMProxy(model_list=[judge_entry(server)]),
+        ).fit(agent_of(script), [{"case": case, "words": "one two"} for case in cases])
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2].split(","), **json.loads(sys.argv[3]))
