@@ -383,17 +383,23 @@ def test_killed_run_has_the_accounts_of_a_whole_one(name, services, tmp_path) ->
     assert found == {"plain": TABLE[name]["plain"]}
 
 
+async def end_lost_attempts(store: agl.LightningStore) -> None:
+    """What the watchdog says of a killed runner after a minute, said at once."""
+    for rollout in await store.query_rollouts(status_in=["preparing", "running"]):
+        attempt = await store.get_latest_attempt(rollout.rollout_id)
+        assert attempt is not None
+        await store.update_attempt(rollout.rollout_id, attempt.attempt_id, status="unresponsive")
+
+
 def main(name: str, folder: Path, given: dict[str, Any]) -> None:
     """A run, begun or continued; the first is killed."""
-    import agl_unsloth.session
-
-    agl_unsloth.session.SILENCE_SECONDS = 1.0
     options = complete(name, given, folder)
     if name == "azure-sft":
         import agl_unsloth.azure
 
         agl_unsloth.azure.MIN_EXAMPLES = 1
     store = agl.SqliteLightningStore(folder / "store.db")
+    asyncio.run(end_lost_attempts(store))
     fit(name, options, ["plain"], OwnWords(folder, dies_in=2), store)
     (folder / "accounts.json").write_text(json.dumps(asyncio.run(accounts(store))))
     asyncio.run(store.close())
