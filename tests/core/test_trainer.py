@@ -115,6 +115,19 @@ def test_baseline_keeps_rewards_and_counts_failures() -> None:
     assert sorted(baseline.rewards.values(), key=str) == [1.0, 3.0, None]
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n_epochs": 1.5}, "n_epochs must be a whole number; got 1.5"),
+        ({"max_queue_length": 0}, "max_queue_length must be at least 1; got 0"),
+        ({"span_verbosity": "all"}, "span_verbosity is 'all'; expected keys, key_values, none"),
+    ],
+)
+def test_baseline_refuses_senseless_options(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=f"Baseline: {message}"):
+        agl.Baseline(**options)
+
+
 def test_hooks_see_the_whole_life_of_a_rollout() -> None:
     calls: list[str] = []
 

@@ -199,7 +199,7 @@ async def test_agent_that_calls_for_no_rollout_is_warned_and_no_other(
     [
         ({"runner": {"concurency": 2}}, r"runner.concurency: unknown key. Did you mean"),
         ({"runner": {"concurrency": "many"}}, "runner.concurrency: expected"),
-        ({"runner": {"concurrency": 0}}, "concurrency=0; expected at least 1"),
+        ({"runner": {"concurrency": 0}}, "concurrency must be at least 1; got 0"),
         ({"concurrency": 0}, "Trainer: concurrency must be at least 1; got 0"),
         ({"concurrency": 2, "runner": {"concurrency": 3}}, "say it in one place"),
         ({"runner": 7}, "expected a Runner"),

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
 
+from agl.checks import check_choice
 from agl.errors import ConfigError, UnusedDatasetError
 from agl.types import Dataset, NamedResources
 
@@ -27,11 +28,7 @@ def check_infrastructure_failures(value: str, name: str) -> None:
     Raises:
         ConfigError: It names the algorithm ``name``, and what there is.
     """
-    known = get_args(InfrastructureFailures)
-    if value not in known:
-        raise ConfigError(
-            f"{name}: infrastructure_failures is {value!r}; expected {', '.join(known)}"
-        )
+    check_choice(name, get_args(InfrastructureFailures), infrastructure_failures=value)
 
 
 class Algorithm(ABC):

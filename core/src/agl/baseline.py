@@ -2,13 +2,14 @@
 
 import asyncio
 import logging
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from agl.algorithm import (
     FastAlgorithm,
     InfrastructureFailures,
     check_infrastructure_failures,
 )
+from agl.checks import check_choice, check_numbers
 from agl.collect import infrastructure_failure
 from agl.emitter import find_final_reward
 from agl.errors import AdapterError, AglError
@@ -16,6 +17,8 @@ from agl.mixing import MixingCheck, Ran, ran
 from agl.types import AttemptedRollout, Dataset, Rollout, RolloutMode, Span
 
 logger = logging.getLogger(__name__)
+
+Verbosity = Literal["keys", "key_values", "none"]
 
 MAX_LOOKED_AT = 128
 """So many rollouts of an epoch are looked at for mixed calls; their requests are kept for it."""
@@ -42,10 +45,13 @@ class Baseline(FastAlgorithm):
         *,
         n_epochs: int = 1,
         max_queue_length: int = 4,
-        span_verbosity: Literal["keys", "key_values", "none"] = "keys",
+        span_verbosity: Verbosity = "keys",
         infrastructure_failures: InfrastructureFailures = "exclude",
     ) -> None:
         check_infrastructure_failures(infrastructure_failures, "Baseline")
+        check_numbers("Baseline", whole=True, least=0, n_epochs=n_epochs)
+        check_numbers("Baseline", whole=True, least=1, max_queue_length=max_queue_length)
+        check_choice("Baseline", get_args(Verbosity), span_verbosity=span_verbosity)
         self.n_epochs = n_epochs
         self.max_queue_length = max_queue_length
         self.span_verbosity = span_verbosity

@@ -3,6 +3,7 @@
 import math
 import numbers
 import os
+from collections.abc import Sequence
 from typing import Any
 
 from agl.errors import ConfigError
@@ -67,6 +68,17 @@ def check_name(owner: str, /, **values: object) -> None:
     for name, value in values.items():
         if not isinstance(value, str) or not value.strip():
             raise ConfigError(f"{owner}: {name} must be a name; got {value!r}")
+
+
+def check_choice(owner: str, known: Sequence[str], /, **values: object) -> None:
+    """Refuse what is none of the known values.
+
+    Raises:
+        ConfigError: It names the first of them, and what there is.
+    """
+    for name, value in values.items():
+        if value not in known:
+            raise ConfigError(f"{owner}: {name} is {value!r}; expected {', '.join(known)}")
 
 
 def absolute(folder: str | None) -> str | None:

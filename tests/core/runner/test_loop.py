@@ -234,11 +234,13 @@ async def test_store_that_cannot_wait_is_not_asked_all_the_time(memory_store: St
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_rollouts": 0}, "max_rollouts=0"),
-        ({"concurrency": 0}, "concurrency=0"),
-        ({"poll_interval": 0}, "poll_interval=0"),
-        ({"heartbeat_interval": -1}, "heartbeat_interval=-1"),
-        ({"blocked_seconds": 0}, "blocked_seconds=0"),
+        ({"max_rollouts": 0}, "max_rollouts must be at least 1; got 0"),
+        ({"concurrency": 0}, "concurrency must be at least 1; got 0"),
+        ({"poll_interval": 0}, "poll_interval must be above 0; got 0"),
+        ({"heartbeat_interval": -1}, "heartbeat_interval must be above 0; got -1"),
+        ({"blocked_seconds": 0}, "blocked_seconds must be above 0; got 0"),
+        ({"grace_seconds": float("nan")}, "grace_seconds must be a finite number; got nan"),
+        ({"interval_jitter": "half"}, "interval_jitter must be a number; got 'half'"),
     ],
 )
 def test_senseless_options_are_refused(options: dict[str, Any], message: str) -> None:

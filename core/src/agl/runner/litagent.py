@@ -11,6 +11,7 @@ from collections.abc import Generator, Sequence
 from typing import Any, Generic, Literal, Self, TypeVar, cast
 
 from agl.agent import LitAgent
+from agl.checks import check_numbers
 from agl.env import LightningEnvVar, resolve_int_env_var
 from agl.errors import ConfigError, RunnerCrashError
 from agl.execution.events import ExecutionEvent, ThreadingEvent
@@ -145,16 +146,23 @@ class LitAgentRunner(Runner[T]):
         blocked_seconds: float = 60.0,
     ) -> None:
         concurrency = resolve_int_env_var(LightningEnvVar.AGL_CONCURRENCY, concurrency, 1, least=1)
-        for name, value in (("max_rollouts", max_rollouts), ("concurrency", concurrency)):
-            if value is not None and value < 1:
-                raise ConfigError(f"LitAgentRunner: {name}={value}; expected at least 1, or None")
-        for name, value in (
-            ("poll_interval", poll_interval),
-            ("heartbeat_interval", heartbeat_interval),
-            ("blocked_seconds", blocked_seconds),
-        ):
-            if not value > 0:
-                raise ConfigError(f"LitAgentRunner: {name}={value}; expected more than 0 seconds")
+        check_numbers("LitAgentRunner", whole=True, least=1, concurrency=concurrency)
+        check_numbers(
+            "LitAgentRunner", whole=True, optional=True, least=1, max_rollouts=max_rollouts
+        )
+        check_numbers(
+            "LitAgentRunner",
+            above=0,
+            poll_interval=poll_interval,
+            heartbeat_interval=heartbeat_interval,
+            blocked_seconds=blocked_seconds,
+        )
+        check_numbers(
+            "LitAgentRunner",
+            least=0,
+            interval_jitter=interval_jitter,
+            grace_seconds=grace_seconds,
+        )
         self.tracer = tracer
         self.max_rollouts = max_rollouts
         self.poll_interval = poll_interval
