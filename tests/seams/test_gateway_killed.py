@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 import agl
-from agl.errors import StoreError
+from agl.errors import StoreError, StoreUnavailableError
 from agl.execution.events import ThreadingEvent
 from agl.server import LightningStoreServer
 from agl.serving import ServerThread, bind
@@ -167,6 +167,41 @@ async def test_a_restart_in_good_order_loses_nothing_and_the_attempt_succeeds(st
     assert (ended.status, len(list(calls))) == ("succeeded", 2)
 
 
+async def test_a_restart_while_the_store_is_away_loses_calls_and_the_attempt_fails(monkeypatch):
+    monkeypatch.setattr("agl_gateway.recorder.DRAIN_SECONDS", 0.01)
+
+    class Away(agl.InMemoryLightningStore):
+        for_calls = True
+
+        async def turn(self, spans=(), **options):
+            if self.for_calls and spans and spans[0].name == "openai.chat.completion":
+                raise StoreUnavailableError("connection refused")
+            return await super().turn(spans, **options)
+
+    store = Away()
+    with EchoLLM() as llm:
+        model = {"model": "hosted_vllm/echo", "api_base": llm.url}
+        proxy = agl.LLMProxy(
+            model_list=[{"model_name": "echo", "litellm_params": model}], store=store
+        )
+        await proxy.start()
+
+        @agl.rollout
+        async def agent(task: str, llm: agl.LLM) -> float:
+            assert await post(llm) == 200
+            await proxy.restart()
+            store.for_calls = False
+            return 1.0
+
+        ended = await run(agent, store, proxy.as_resource())
+        again = await run(agl.rollout(lambda task, llm: 1.0), store, proxy.as_resource())
+        await proxy.stop()
+    await store.close()
+    assert (ended.status, ended.attempt.error.boundary) == ("failed", "model")
+    assert "what was there before it may have been killed" in ended.attempt.error.message
+    assert again.status == "succeeded"
+
+
 @pytest.fixture
 def names(monkeypatch):
     """Host name -> how each lookup ends, the last way for good: an error, or None for this host."""
@@ -231,8 +266,10 @@ async def test_a_gateway_without_a_host_had_no_calls(store, names):
     assert (await run(agent, store, resource)).status == "succeeded"
 
 
-@pytest.mark.parametrize("times", [1, 2], ids=["heard", "answer lost once"])
-async def test_calls_that_the_store_refuses_fail_the_attempt(times):
+@pytest.mark.parametrize(
+    "meanwhile", ["", "answer lost", "restart", "answer lost, restart", "restart, restart"]
+)
+async def test_calls_that_the_store_refuses_fail_the_attempt(meanwhile):
     class Full(agl.InMemoryLightningStore):
         async def turn(self, spans=(), *, finish=None, **options):
             if spans and finish is None and spans[0].name == "openai.chat.completion":
@@ -251,9 +288,12 @@ async def test_calls_that_the_store_refuses_fail_the_attempt(times):
         async def agent(task: str, llm: agl.LLM) -> float:
             for _ in range(2):
                 assert await post(llm) == 200
-            async with aiohttp.ClientSession() as session:
-                for _ in range(times - 1):
-                    await session.post(f"{llm.endpoint.removesuffix('/v1')}/end")
+            for what in filter(None, meanwhile.split(", ")):
+                if what == "restart":
+                    await proxy.restart()
+                else:
+                    async with aiohttp.ClientSession() as session:
+                        await session.post(f"{llm.endpoint.removesuffix('/v1')}/end")
             return 1.0
 
         ended = await run(agent, store, proxy.as_resource())

@@ -11,7 +11,7 @@ import pytest
 import agl
 from agl.accounts import collected_metrics, usable_rows, weigh
 from agl.collect import Collector
-from agl.errors import ConfigError
+from agl.errors import ConfigError, StoreUnavailableError
 from agl.testing.echo_llm import EchoLLM, RawReply
 from agl.types import RolloutConfig
 
@@ -165,6 +165,37 @@ async def test_a_rollout_with_a_failed_call_is_excluded_and_its_siblings_are_wei
     assert collected.ledger.reasons() == {"infrastructure": 2}
     assert collected.ledger.reasons("rollout") == {"infrastructure": 1}
     assert collected_metrics(collected)["rollouts/infrastructure"] == 1
+
+
+@pytest.mark.parametrize("is_asked_again", [False, True])
+async def test_a_call_whose_attempt_the_gateway_cannot_look_up_is_such_a_failure(is_asked_again):
+    class Away(agl.InMemoryLightningStore):
+        for_rollout = None
+
+        async def query_attempts(self, rollout_id):
+            if rollout_id == self.for_rollout:
+                raise StoreUnavailableError("connection refused")
+            return await super().query_attempts(rollout_id)
+
+    line, begun = Line(), []
+    line.store = Away()
+
+    @agl.rollout
+    async def agent(task: str, llm: agl.LLM, rollout: agl.Rollout) -> float:
+        begun.append(rollout.rollout_id)
+        if len(begun) == 3:
+            line.store.for_rollout = rollout.rollout_id
+            assert await post(llm, "question") == 503
+            line.store.for_rollout = None
+            if not is_asked_again:
+                return 0.0
+        assert await post(llm, "question") == 200
+        return 2.0 - len(begun)
+
+    collected = await line.collect(agent)
+    assert collected.num_infrastructure == int(not is_asked_again)
+    assert sorted(collected.rewards) == ([-1.0, 0.0, 1.0] if is_asked_again else [0.0, 1.0])
+    assert collected.ledger.reasons() == {"infrastructure": 1}  # the failed call itself
 
 
 async def test_drop_group_trains_nothing_of_that_task_and_everything_of_others():

@@ -5,13 +5,15 @@ import hmac
 import logging
 import re
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from agl.errors import StoreUnavailableError
 from agl.store.base import LightningStore
 from agl.types.resources import attempt_token
-from agl_gateway.attempts import Attempts
+from agl_gateway.attempts import Attempts, OpenAttempt
 from agl_gateway.backends import Backend, Backends
 from agl_gateway.dialect import Dialect, Exchange, dumps
 from agl_gateway.dialects.completions import Completions
@@ -89,7 +91,8 @@ class GatewayApp:
         api_key: Opens every address; None lets everybody in.
         attempt_secret: Makes the tokens of attempts; None where there are none.
         max_body_bytes: Larger requests are refused.
-        serving_since: ``time.monotonic()`` since when no call has been lost.
+        serving_since: ``time.monotonic()`` since when every lost call is in ``lost``.
+        lost: Attempt id -> how many of its calls will never be stored.
     """
 
     def __init__(
@@ -102,6 +105,7 @@ class GatewayApp:
         attempt_secret: str | None,
         max_body_bytes: int,
         serving_since: float,
+        lost: Counter[str],
     ) -> None:
         self.backends = backends
         self.guards: list[Guard] = []
@@ -114,6 +118,7 @@ class GatewayApp:
         self._attempt_secret = attempt_secret
         self._max_body_bytes = max_body_bytes
         self.serving_since = serving_since
+        self._lost = lost
         self._attempts = Attempts(get_store)
         self._handlers: dict[str, tuple[str, Callable[[_Request], Awaitable[None]]]] = {
             "models": ("GET", self._list_models),
@@ -131,7 +136,7 @@ class GatewayApp:
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
-        self.recorder = Recorder(self._get_store)
+        self.recorder = Recorder(self._get_store, self._lost)
         async with self.upstream:
             await send({"type": "lifespan.startup.complete"})
             await receive()
@@ -237,11 +242,9 @@ class GatewayApp:
             )
         await self._attempts.end(origin.rollout_id, origin.attempt_id)
         await self.recorder.flush()
-        lost = self.recorder.take_lost(origin.attempt_id)
         said = {
             "serving_seconds": time.monotonic() - self.serving_since,
-            # Kept: who did not get this answer asks again.
-            "lost_calls": self._attempts.add_lost(origin.rollout_id, origin.attempt_id, lost),
+            "lost_calls": self._lost[origin.attempt_id],
         }
         await request.reply.whole(200, dumps(said))
 
@@ -253,9 +256,8 @@ class GatewayApp:
     async def _call(self, dialect: Dialect, request: _Request) -> None:
         origin, reply = request.origin, request.reply
         interruptible = Interruptible(request.receive)
-        attempt = None
-        if origin.rollout_id:
-            attempt = await self._attempts.take(origin.rollout_id, origin.attempt_id)
+        attempt: OpenAttempt | None = None
+        store_away: StoreUnavailableError | None = None
         record = CallRecord(origin)
         record.operation = dialect.operation
         call: Call | None = None
@@ -270,8 +272,20 @@ class GatewayApp:
                     self.recorder.add(record)
 
         try:
+            if origin.rollout_id:
+                try:
+                    attempt = await self._attempts.take(origin.rollout_id, origin.attempt_id)
+                except StoreUnavailableError as error:
+                    store_away = error
             exchange = dialect.read(await read_body(request.receive, self._max_body_bytes))
             record.request = exchange.request
+            if store_away is not None:
+                # Only now: with what was asked in its record, a later answer makes good for it.
+                raise RefusedError(
+                    503,
+                    f"attempt {origin.attempt_id!r} cannot be looked up now: {store_away}",
+                    headers={"retry-after": "1"},
+                )
             # Refuses an unknown model before anything else.
             record.provider = self._choose(exchange.model, origin).provider
             async with interruptible:
@@ -296,6 +310,8 @@ class GatewayApp:
                 finally:
                     answer.close()
         except RefusedError as refused:
+            if origin.rollout_id and attempt is None and store_away is None:
+                raise  # there is no such attempt, or it has ended
             record.status_code = refused.status
             end(refused.message, refused.kind)
             if reply.is_started:

@@ -38,14 +38,14 @@ class Attempts:
     def __init__(self, get_store: Callable[[], LightningStore]) -> None:
         self._get_store = get_store
         self._open: OrderedDict[tuple[str, str], OpenAttempt] = OrderedDict()
-        self._ended: OrderedDict[tuple[str, str], int] = OrderedDict()
-        """How many calls of each were lost."""
+        self._ended: OrderedDict[tuple[str, str], None] = OrderedDict()
 
     async def take(self, rollout_id: str, attempt_id: str) -> OpenAttempt:
         """The attempt, if it may call.
 
         Raises:
             RefusedError: It is unknown or has ended.
+            StoreUnavailableError: Nobody can say now.
         """
         key = (rollout_id, attempt_id)
         found = self._open.get(key)
@@ -55,14 +55,10 @@ class Attempts:
             raise _ended(rollout_id, attempt_id, "its agent has finished")
         try:
             status = await self._status(rollout_id, attempt_id)
-        except StoreUnavailableError as error:
+        except StoreUnavailableError:
             if found is not None:
                 return found
-            raise RefusedError(
-                503,
-                f"attempt {attempt_id!r} cannot be looked up now: {error}",
-                headers={"retry-after": "1"},
-            ) from None
+            raise
         if status is None:
             raise RefusedError(
                 404,
@@ -90,24 +86,13 @@ class Attempts:
                 call.interrupt(_ended(rollout_id, attempt_id, "its agent has finished"))
             await asyncio.wait(tasks)
 
-    def add_lost(self, rollout_id: str, attempt_id: str, count: int) -> int:
-        """Note that so many calls of an attempt that has ended will never be stored.
-
-        Returns:
-            How many these are in all, as long as the attempt is remembered.
-        """
-        key = (rollout_id, attempt_id)
-        self._note_end(key)
-        self._ended[key] += count
-        return self._ended[key]
-
     async def _status(self, rollout_id: str, attempt_id: str) -> str | None:
         attempts = await self._get_store().query_attempts(rollout_id)
         return next((one.status for one in attempts if one.attempt_id == attempt_id), None)
 
     def _note_end(self, key: tuple[str, str]) -> None:
         self._open.pop(key, None)
-        self._ended.setdefault(key, 0)
+        self._ended[key] = None
         if len(self._ended) > MAX_ENDED:
             self._ended.popitem(last=False)
 

@@ -7,6 +7,7 @@ import secrets
 import socket
 import time
 import weakref
+from collections import Counter
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -171,7 +172,9 @@ class LLMProxy(Gateway):
         self._app: GatewayApp | None = None
         self._server: ServerThread | None = None
         self._serving_since: float | None = None
-        """``time.monotonic()`` since when no call was lost, stops in between included."""
+        """``time.monotonic()`` since when every lost call is known, stops in between included."""
+        self._lost: Counter[str] = Counter()
+        """Attempt id -> how many of its calls will never be stored, whichever start had them."""
         self._models = Models(self._replay.add_models if self._replay else lambda given: given)
         self.update_model_list(model_list or [])
 
@@ -238,6 +241,7 @@ class LLMProxy(Gateway):
             self._attempt_secret,
             self.max_body_bytes,
             self._serving_since or time.monotonic(),
+            self._lost,
         )
         sock = bind(self.host, self.port)
         self._let_go_of_port()

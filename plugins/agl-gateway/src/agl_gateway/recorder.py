@@ -33,9 +33,10 @@ class Recorder:
 
     Args:
         get_store: The store of this moment.
+        lost: Attempt id -> how many of its records will never be stored; counted here.
     """
 
-    def __init__(self, get_store: Callable[[], LightningStore]) -> None:
+    def __init__(self, get_store: Callable[[], LightningStore], lost: Counter[str]) -> None:
         self.loop = asyncio.get_running_loop()
         self._get_store = get_store
         self._pending: list[CallRecord] = []
@@ -43,7 +44,7 @@ class Recorder:
         self._is_gathering = False
         self._taken = 0
         self._settled = 0
-        self._lost: Counter[str] = Counter()
+        self._lost = lost
         self._pending_bytes = 0
         self._room = asyncio.Event()
         self._room.set()
@@ -79,10 +80,6 @@ class Recorder:
         else:
             self._room.set()
 
-    def take_lost(self, attempt_id: str) -> int:
-        """How many records of an attempt will never be stored; forgotten by asking."""
-        return self._lost.pop(attempt_id, 0)
-
     async def flush(self) -> None:
         """Return when every record added so far is stored (or was refused by the store)."""
         if self._settled < self._taken:
@@ -92,7 +89,7 @@ class Recorder:
             await future
 
     async def close(self) -> None:
-        """Write what is pending and end."""
+        """Write what is pending and end; what could not be written stays pending."""
         try:
             async with asyncio.timeout(DRAIN_SECONDS):
                 await self.flush()
@@ -115,11 +112,9 @@ class Recorder:
                 batch = self._pending[:MAX_BATCH]
                 del self._pending[:MAX_BATCH]
                 size = sum(record.size for record in batch)
-                try:
-                    await self._write(await _pack(batch))
-                finally:
-                    self._settle(len(batch))
-                    self._count(-size)
+                await self._write(await _pack(batch))
+                self._settle(len(batch))
+                self._count(-size)
 
     async def _write(self, spans: Sequence[PackedSpan]) -> None:
         failures = 0
