@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 
 import agl
-from agl.bench.load import LoadProgram
+from agl.bench.load import LoadProgram, Tally
 from agl.bench.measure import report_of
 from agl.bench.payloads import (
     REWARD,
@@ -151,8 +151,11 @@ async def test_single_keeps_a_number_in_flight(url: str, store: Forgetful) -> No
 
 async def test_run_that_is_cut_short_says_how_far_it_came(url: str) -> None:
     slow = replace(TINY, max_sleep=0.2)
-    tally = await LoadProgram(slow, url, 1000, max_seconds=0.7).run()
-    assert 0 < tally.finished < 1000
+    tally, seconds = Tally(), 0.7
+    while tally.finished == 0:  # on a busy machine so little time is too little
+        tally = await LoadProgram(slow, url, 1000, max_seconds=seconds).run()
+        seconds *= 3
+    assert tally.finished < 1000
     assert report_of(slow, tally)["share_of_perfect"] is None
 
 

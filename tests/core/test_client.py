@@ -462,9 +462,9 @@ async def test_a_client_works_on_both_sides_of_a_fork(client):
 
 
 async def test_many_waits_do_not_block_each_other(client):
-    waits = [asyncio.create_task(client.dequeue_rollout(wait_seconds=5)) for _ in range(150)]
+    waits = [asyncio.create_task(client.dequeue_rollout(wait_seconds=60)) for _ in range(150)]
     await asyncio.sleep(0.5)
-    await asyncio.wait_for(client.enqueue_many_rollouts([]), 2)
+    await asyncio.wait_for(client.enqueue_many_rollouts([]), 30)
     for index in range(150):
         await client.enqueue_rollout(index)
     claimed = await asyncio.gather(*waits)

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 import agl
-from agl.errors import RunnerCrashError, StoreDiskError, StoreUnavailableError
+from agl.errors import AlgorithmError, RunnerCrashError, StoreDiskError, StoreUnavailableError
 from agl.execution import waits
 from agl.execution.events import ThreadingEvent
 from agl.execution.reports import Reports
@@ -499,7 +499,9 @@ def test_algorithm_that_works_goes_on_when_the_last_runner_ends(
         async def algorithm(store):
             rollouts = [await store.enqueue_rollout(task) for task in range(3)]
             ended = await store.wait_for_rollouts(rollout_ids=[r.rollout_id for r in rollouts])
-            await asyncio.sleep(1.5)  # a training step
+            while not store._no_runners.is_set():
+                await asyncio.sleep(0.02)
+            await asyncio.sleep(1.0)  # a training step: longer than the grace
             print("RESULT", len(ended), flush=True)
 
         @agl.rollout
@@ -550,7 +552,9 @@ WORKS = """
                 await store.enqueue_rollout(task)
             while not all((HERE / f"end-{worker}").exists() for worker in (0, 1)):
                 await asyncio.sleep(0.05)
-            await asyncio.sleep(2.0)  # a training step
+            while not store._no_runners.is_set():
+                await asyncio.sleep(0.02)
+            await asyncio.sleep(1.0)  # a training step: longer than the grace
             print("RESULT own end", flush=True)
 """
 WAITS = "algorithm = algorithm_of(range(12))"
@@ -657,11 +661,25 @@ def test_algorithm_that_works_goes_on_in_threads(main_thread: str) -> None:
         await store.wait_for_rollouts(rollout_ids=ids[:3])
         # It looks once, and then works on with what there is.
         reached.append(len(await store.wait_for_rollouts(rollout_ids=ids, timeout=0)))
-        await asyncio.sleep(2.0)
+        while not store._no_runners.is_set():  # noqa: ASYNC110 (another thread sets it)
+            await asyncio.sleep(0.02)
+        await asyncio.sleep(1.0)  # longer than the grace
         reached.append(len(await store.query_rollouts()))
 
-    fit_in_threads(algorithm, main_thread, graceful_delay=1.0)
+    fit_in_threads(algorithm, main_thread)
     assert reached == [3, 4]
+
+
+@pytest.mark.parametrize("strategy", ["shm", "cs"])
+def test_algorithm_that_ends_as_if_cancelled_has_failed(strategy: str) -> None:
+    @agl.algo
+    async def algorithm(store: agl.LightningStore) -> None:
+        raise asyncio.CancelledError
+
+    port = {"server_port": 0} if strategy == "cs" else {}
+    trainer = agl.Trainer(algorithm=algorithm, strategy={"type": strategy, **port})
+    with pytest.raises(AlgorithmError, match="nobody cancelled it"):
+        trainer.fit(one)
 
 
 @pytest.mark.parametrize("main_thread", ["algorithm", "runner"])

@@ -202,7 +202,9 @@ async def test_agent_that_calls_for_no_rollout_is_warned_and_no_other(
         ({"runner": {"concurrency": 0}}, "concurrency must be at least 1; got 0"),
         ({"concurrency": 0}, "Trainer: concurrency must be at least 1; got 0"),
         ({"concurrency": 2, "runner": {"concurrency": 3}}, "say it in one place"),
+        ({"max_rollouts": 2, "runner": {"max_rollouts": 3}}, "max_rollouts is 2.*in one place"),
         ({"runner": 7}, "expected a Runner"),
+        ({"runner": "mine"}, "runner: 'mine' is no path; write 'module:attribute'"),
     ],
 )
 def test_runner_is_checked_before_anything_starts(options: dict[str, Any], message: str) -> None:

@@ -137,7 +137,7 @@ def build_component(
 def plan_component(
     spec: Given[T] | None,
     *,
-    group: str,
+    group: str | None,
     expected_type: type[T],
     default: Given[T] | None = None,
     optional_defaults: Mapping[str, Any] | None = None,
@@ -145,7 +145,7 @@ def plan_component(
 ) -> ComponentPlan[T] | None:
     """Find, load and check what ``build_component`` would build, and build nothing.
 
-    Arguments and errors are those of ``build_component``.
+    Arguments and errors are those of ``build_component``; without a group there are no names.
     """
     options: dict[str, Any] = {}
     if isinstance(spec, Mapping):
@@ -159,8 +159,9 @@ def plan_component(
     elif spec is None:
         spec = cast("Given[T] | None", default)
     if spec is None:
-        names = ", ".join(sorted({c.name for c in plugins.components(group)})) or "none"
-        raise located(where, ConfigError(f"'type' is missing; installed: {names}"))
+        names = sorted({c.name for c in plugins.components(group)}) if group else []
+        installed = ", ".join(names) or "none"
+        raise located(where, ConfigError(f"'type' is missing; installed: {installed}"))
     target, component = _find(spec, group, where)
     label = str(component) if component else _name_of(target)
     if isinstance(target, expected_type):
@@ -234,9 +235,11 @@ def located(where: str, error: AglError) -> AglError:
     return type(error)(f"{where}: {error}") if where else error
 
 
-def _find(spec: object, group: str, where: str) -> tuple[Any, plugins.Component | None]:
+def _find(spec: object, group: str | None, where: str) -> tuple[Any, plugins.Component | None]:
     if not isinstance(spec, str):
         return spec, None
+    if group is None:
+        return import_attribute(spec, where), None
     registered = any(c.name == spec for c in plugins.components(group))
     if not registered and (":" in spec or "." in spec):
         return import_attribute(spec, where), None

@@ -248,7 +248,7 @@ def _check_runner(file: ConfigFile) -> None:
     chosen = {} if config.concurrency is None else {"concurrency": config.concurrency}
     plan: ComponentPlan[Any] | None = plan_component(
         cast(Any, config.runner),
-        group="agl.runners",
+        group=None,
         expected_type=Runner,
         default=LitAgentRunner,
         optional_defaults={"tracer": DummyTracer(), **chosen},

@@ -323,7 +323,7 @@ class Trainer:
         }
         plan = plan_component(
             spec,
-            group="agl.runners",
+            group=None,
             expected_type=Runner,
             default=LitAgentRunner,
             optional_defaults={
@@ -332,12 +332,14 @@ class Trainer:
             where="runner",
         )
         assert plan is not None
-        chosen = getattr(plan.target, "concurrency", plan.options.get("concurrency"))
-        if concurrency is not None and chosen != concurrency:
-            raise ConfigError(
-                f"Trainer: concurrency is {concurrency}, and the runner given says "
-                f"{chosen or 'nothing of it'}; say it in one place"
-            )
+        for name in ("concurrency", "max_rollouts"):
+            wanted = defaults[name]
+            chosen = getattr(plan.target, name, plan.options.get(name))
+            if wanted is not None and chosen != wanted:
+                raise ConfigError(
+                    f"Trainer: {name} is {wanted}, and the runner given says "
+                    f"{chosen or 'nothing of it'}; say it in one place"
+                )
         if inspect.isclass(plan.target):
             plan.build()  # refuses senseless values here and not in every runner
         return plan

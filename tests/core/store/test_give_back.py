@@ -9,8 +9,11 @@ import pytest
 import agl
 from agl import wire
 from agl.errors import StoreError
+from agl.execution.events import ThreadingEvent
 from agl.routes import StoreRoutes
+from agl.runner.claims import Claims
 from agl.store import operations as ops
+from agl.store.base import AttemptEnd
 from agl.store.give_back import give_back
 
 
@@ -121,3 +124,32 @@ async def test_store_takes_back_a_claim_whose_rollout_was_cancelled(
     await store._write(ops.return_claims, claimed)
     await check_given_back(store)
     await store.close()
+
+
+class SetMeanwhile(ThreadingEvent):
+    """Another thread sets it between the first look at it and the second."""
+
+    looks = 0
+
+    def is_set(self) -> bool:
+        self.looks += 1
+        return self.looks > 1
+
+
+async def test_claims_are_run_or_go_back_whenever_the_runner_is_stopped(
+    memory_store: agl.LightningStore,
+) -> None:
+    await memory_store.enqueue_rollout(1)
+    claimed = await Claims(memory_store, "w", SetMeanwhile(), 9).wait(1, 0.0)
+    assert [one.input for one in claimed] == [1]
+
+    await memory_store.enqueue_rollout(2)
+    event = SetMeanwhile()
+    event.looks = -1  # `turn` looks before it asks, too
+    end = AttemptEnd(
+        rollout_id=claimed[0].rollout_id,
+        attempt_id=claimed[0].attempt.attempt_id,
+        status="succeeded",
+    )
+    turn = await Claims(memory_store, "w", event, 9).turn([], end, more=True)
+    assert [one.input for one in turn.claimed] == [2]

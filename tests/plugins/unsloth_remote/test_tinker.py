@@ -1,6 +1,7 @@
 """``tinker`` over the real line and Tinker's real SDK, against a local service that learns."""
 
 import copy
+import itertools
 import json
 import logging
 import sys
@@ -60,6 +61,26 @@ async def test_reward_rises_and_every_call_is_accounted_for(service, tinker, run
     assert sorted(path[-4:] for path in service.saved) == ["v005", "v005", "v006", "v006"]
     assert summary["model"] in service.saved
     assert service.finished == ["success"]
+
+
+async def test_ids_beyond_the_vocabulary_are_never_sent(service, tinker, run):
+    drawn, numbers = service.draw, itertools.count()
+
+    def draw(*given):
+        tokens, logprobs, stop = drawn(*given)
+        if next(numbers) % 4 == 0:
+            tokens[-1] = service.size
+        return tokens, logprobs, stop
+
+    service.draw = draw
+    algorithm = await run(tinker(iterations=1))
+    summary = algorithm.summary
+    assert summary["calls"] == 24
+    assert summary["calls_excluded"]["malformed"] == 6
+    examples = Path(algorithm.run_dir) / "iterations/0001/examples.jsonl"
+    sent = [json.loads(line) for line in examples.read_text().splitlines()]
+    assert sent
+    assert all(max(one["token_ids"]) < service.size for one in sent)
 
 
 async def test_the_best_rows_are_imitated_with_cross_entropy(service, tinker, run):

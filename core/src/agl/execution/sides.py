@@ -18,8 +18,8 @@ class UnaskedCancellationError(AglError, RuntimeError):
 
     def __init__(self) -> None:
         super().__init__(
-            "it ended by a CancelledError, though nobody cancelled it: a hook, a tracer or the "
-            "store raised that, or code that it called"
+            "it ended by a CancelledError, though nobody cancelled it: it raised that itself, or a "
+            "hook, a tracer, the store or other code that it called did"
         )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from agl.execution.base import AlgorithmBundle
 from agl.execution.events import ExecutionEvent
+from agl.execution.sides import UnaskedCancellationError
 from agl.store.base import LightningStore, LightningStoreCapabilities
 from agl.store.forwarding import ForwardingStore
 from agl.store.rules import ENDED
@@ -19,8 +20,8 @@ logger = logging.getLogger(__name__)
 LOOK_SECONDS = 0.25
 """How often it is looked whether an algorithm waits in vain."""
 AT_ONCE = 0.1
-"""A wait that follows another within this part of its length goes on with it: between the two there
-was no time to work."""
+"""A wait that begins less than this part of the former one's length after it counts as the same:
+in between there was no time to work."""
 WARN_SECONDS = 10.0
 """Who asks for the same rollouts in vain, at first and after so long, is warned of."""
 WARN_AGAIN_SECONDS = 600.0
@@ -51,6 +52,9 @@ async def run_algorithm(
 
     Returns:
         Whether it came to its own end.
+
+    Raises:
+        UnaskedCancellationError: It ended by a ``CancelledError`` that nobody asked for.
     """
     watched = _WatchedStore(store, no_runners)
     task = asyncio.ensure_future(algorithm(watched, stop))
@@ -75,6 +79,8 @@ async def run_algorithm(
         await asyncio.wait([task])
         if not task.cancelled():
             task.result()
+    if task.cancelled():
+        raise UnaskedCancellationError
     return True
 
 

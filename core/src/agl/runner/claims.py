@@ -46,7 +46,7 @@ class Claims:
         """
         limit = int(min(free, self.left, self._size))
         began = time.monotonic()
-        claimed = await self._take(
+        _, claimed = await self._take(
             limit,
             self._store.dequeue_many_rollouts(
                 limit=limit, worker_id=self._worker_id, wait_seconds=wait_seconds
@@ -59,7 +59,7 @@ class Claims:
             waited = time.monotonic() - began
             if waited < wait_seconds / 2:
                 await asyncio.sleep(wait_seconds - waited)
-        return claimed if not self._event.is_set() else []
+        return claimed
 
     async def turn(self, spans: Sequence[Span], finish: AttemptEnd, *, more: bool) -> Turn:
         """End an attempt, and claim a rollout for its slot if it shall have ``more``.
@@ -71,26 +71,29 @@ class Claims:
         turn = self._store.turn(
             spans, finish=finish, limit=limit, worker_id=self._worker_id, wait_seconds=0.0
         )
-        done = await self._take(limit, turn, lambda done: done.claimed)
-        return done._replace(claimed=[]) if self._event.is_set() else done
+        done, claimed = await self._take(limit, turn, lambda done: done.claimed)
+        return done._replace(claimed=claimed)
 
     async def _take(
         self,
         limit: int,
         claim: Coroutine[Any, Any, T],
         claimed_of: Callable[[T], Sequence[AttemptedRollout]],
-    ) -> T:
-        """What the claim brings; given back when the runner is cancelled or shall stop."""
+    ) -> tuple[T, Sequence[AttemptedRollout]]:
+        """The answer, and what of it is to be run: nothing, and all given back, once it shall stop.
+
+        It is given back as well when the runner is cancelled.
+        """
         self.left -= limit
-        num_claimed = 0
+        to_run: Sequence[AttemptedRollout] = []
         task = asyncio.ensure_future(claim)
         try:
             answer = await asyncio.shield(task)
             if self._event.is_set():
                 await give_back(self._store, claimed_of(answer))
             else:
-                num_claimed = len(claimed_of(answer))
-            return answer
+                to_run = claimed_of(answer)
+            return answer, to_run
         except asyncio.CancelledError:
             await asyncio.wait([task], timeout=ANSWER_SECONDS)
             if task.done() and task.exception() is None:
@@ -98,4 +101,4 @@ class Claims:
             task.cancel()
             raise
         finally:
-            self.left += limit - num_claimed
+            self.left += limit - len(to_run)

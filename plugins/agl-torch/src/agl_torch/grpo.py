@@ -96,9 +96,9 @@ class GRPO(Algorithm):
         eval_temperature: Of evaluations; 0 takes the most probable token.
         eval_copies: How often each validation task runs.
         target_reward: End when the mean rewards of three steps in a row have reached it.
-        max_idle_steps: Fail after so many steps in a row in which nothing could be trained, and
-            after the last step if none trained anything and that one had nothing to train; end
-            well when the rewards of every group have become equal after something was learned.
+        max_idle_steps: Fail after so many steps in a row in which nothing could be trained, and at
+            the end of a run that trained nothing; end well when the rewards of every group have
+            become equal after something was learned.
         run_dir: Folder for ``metrics.jsonl``, ``summary.json`` and ``checkpoints``; None makes one
             under ``agl-runs`` named after the time.
         checkpoint_every: Save after so many steps; after the last step in any case.

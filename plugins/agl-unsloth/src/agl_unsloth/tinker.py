@@ -36,6 +36,7 @@ from agl_unsloth.versions import Version
 
 if TYPE_CHECKING:
     from agl.collect import Collected
+    from agl.types import TrainedModel
     from agl_unsloth.tinker_service import Saved, TinkerService
 
 logger = logging.getLogger("agl.unsloth.tinker")
@@ -156,6 +157,12 @@ class Tinker(PaidTraining):
             self._limit = min(self.max_model_tokens, self._limit or self.max_model_tokens)
         return Version(0, self.base_model)
 
+    def trained_model(self) -> "TrainedModel":
+        """The model behind the bridge, with its vocabulary once the tokenizer is there."""
+        tokenizer = self._loaded_tokenizer
+        size = None if tokenizer is None else len(tokenizer)
+        return super().trained_model().model_copy(update={"vocabulary_size": size})
+
     def serve(self, version: Version) -> AbstractAsyncContextManager[Served]:
         """The bridge in front of a version."""
         return self._serving(version)
@@ -172,6 +179,7 @@ class Tinker(PaidTraining):
         sampler = await self._tinker.sampler(self.base_model, version.metrics.get("sampler"))
         if self._loaded_tokenizer is None:
             self._loaded_tokenizer = await asyncio.to_thread(_load_tokenizer, self, sampler)
+            self.session.collector.model = self.trained_model()
         server = ServerThread(Bridge(sampler, self._loaded_tokenizer, version.number, self._limit))
         server.start()
         try:
