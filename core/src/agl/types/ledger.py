@@ -116,7 +116,8 @@ class Ledger:
 
     def add_rollout(self, rollout_id: str) -> None:
         """Announce a rollout; announcing it again changes nothing."""
-        self._add(LedgerItem(kind="rollout", rollout_id=rollout_id))
+        if ("rollout", (rollout_id, "", "")) not in self.items:
+            self._add(LedgerItem(kind="rollout", rollout_id=rollout_id))
 
     def add_reward(self, rollout_id: str, attempt_id: str, span_id: str) -> None:
         """Announce a reward, and its rollout; announcing it again changes nothing."""

@@ -4,6 +4,8 @@ import json
 from collections.abc import Iterable
 from typing import Any, cast
 
+from pydantic_core import from_json
+
 LONGEST_TEXT = 65_536
 """Characters of an error's message, and of its traceback, that are kept."""
 DEEPEST_JSON = 200
@@ -42,10 +44,16 @@ def parse_json(text: Any) -> Any:
     fail that walk through them.
 
     Raises:
-        ValueError: It is no text, no JSON, or more than ``DEEPEST_JSON`` levels deep.
+        ValueError: It is no text, no JSON, or more than ``DEEPEST_JSON`` levels deep, where an
+            empty list may lie one deeper.
     """
     if not isinstance(text, str):
         raise ValueError(f"expected JSON text, got {type(text).__name__}")
+    try:
+        # Several times as quick. It refuses what is deeper, but lone surrogates, too.
+        return from_json(text, cache_strings="keys")
+    except (ValueError, TypeError):
+        pass
     try:
         value = json.loads(text)
     except RecursionError:

@@ -151,8 +151,10 @@ def rewards_above(root: Node) -> dict[int, frozenset[str]]:
     """
     above: dict[int, frozenset[str]] = {}
     for node in walk(root):
+        if not node.children:
+            continue
         rewards = above.get(id(node), frozenset[str]())
-        span = node.span if node.children else None
+        span = node.span
         if span is not None and (is_reward_span(span) or reward_problem(span)):
             rewards |= {span.span_id}
         if rewards:
@@ -256,9 +258,9 @@ def _meet(one: ModelCall, other: ModelCall) -> bool:
 
 def merged(group: Sequence[Recorded]) -> Recorded:
     """The best record of a call, completed by the others."""
-    best = max(group, key=lambda recorded: recorded.quality)
     if len(group) == 1:
-        return best
+        return group[0]
+    best = max(group, key=lambda recorded: recorded.quality)
     update: dict[str, Any] = {}
     choices = merged_choices(best, group)
     if choices:

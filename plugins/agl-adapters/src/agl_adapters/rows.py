@@ -1,6 +1,5 @@
 """From the spans of a rollout to training rows, with an account of every call and reward."""
 
-import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -265,11 +264,10 @@ class TraceToRows(TraceAdapter[RowSet]):
                 "malformed",
                 f"{len(response)} answer tokens with {len(logprobs)} log-probabilities",
             )
-        # One that is no number makes the sum so.
-        least, most = min(logprobs), max(logprobs)
-        if math.isnan(sum(logprobs)) or least < LEAST_LOGPROB or most > MOST_LOGPROB:
+        if [each for each in logprobs if not LEAST_LOGPROB <= each <= MOST_LOGPROB]:
+            found = f"{min(logprobs):g} to {max(logprobs):g}"
             bounds = f"{LEAST_LOGPROB:g} to {MOST_LOGPROB:g}"
-            return "malformed", f"log-probabilities from {least:g} to {most:g} are not in {bounds}"
+            return "malformed", f"log-probabilities from {found} are not in {bounds}"
         length = len(prompt) + len(response)
         if self.max_length is not None and length > self.max_length:
             return "over_length", f"{length} tokens, max_length is {self.max_length}"
@@ -279,13 +277,15 @@ class TraceToRows(TraceAdapter[RowSet]):
 def new_row(call: ModelCall, credit: Credit, row_break: RowBreak | None) -> TrainingRow:
     """A row of one call."""
     prompt, sampled = _prompt(call), call.response_token_ids or []
+    logprobs = [0.0] * len(prompt)
+    logprobs.extend(call.response_logprobs or [])
     # Without validation, which looks at every token: they were checked when the call was read.
     return TrainingRow.model_construct(
         rollout_id=call.rollout_id,
         attempt_id=call.attempt_id,
         agent_name=call.agent_name,
         token_ids=prompt + sampled,
-        logprobs=[0.0] * len(prompt) + (call.response_logprobs or []),
+        logprobs=logprobs,
         call_ids=[call.call_id],
         call_ranges=[(len(prompt), len(prompt) + len(sampled))],
         credits=[credit],
@@ -326,14 +326,15 @@ def longest_begun(rows: Sequence[TrainingRow], prompt: Sequence[int]) -> Trainin
 
 def find_break(rows: Sequence[TrainingRow], prompt: Sequence[int]) -> RowBreak | None:
     """Where ``prompt`` leaves the row with which it has most tokens in common, if any."""
-    if not rows:
+    alike = [row for row in rows if row.token_ids[:1] == prompt[:1]]
+    if not alike:
         return None
-    shared = [common_length(row.token_ids, prompt) for row in rows]
+    shared = [common_length(row.token_ids, prompt) for row in alike]
     position = max(shared)
     if position == 0:
         return None
     row = next(
-        r for r, count in zip(reversed(rows), reversed(shared), strict=True) if count == position
+        r for r, count in zip(reversed(alike), reversed(shared), strict=True) if count == position
     )
     end = position + BREAK_TOKENS
     return RowBreak(

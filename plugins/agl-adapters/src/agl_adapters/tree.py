@@ -116,19 +116,25 @@ def repair(root: Node) -> None:
         top = top.children[0]
     if not top.children:
         return
-    candidates = [node for node in walk(top) if node is not top and _width(node) > 0]
+    candidates = [
+        (node.start_time or 0.0, node.end_time or 0.0, node)
+        for node in walk(top)
+        if node is not top and _width(node) > 0
+    ]
     for child in list(top.children):
         if len(top.children) == 1:
             return
-        home = min(
-            (
-                node
-                for node in candidates
-                if 0 < _slack(node, child) < math.inf and not node.is_within(child)
-            ),
-            key=lambda node: _slack(node, child),
-            default=None,
-        )
+        if child.start_time is None or child.end_time is None:
+            continue
+        around = [
+            node
+            for start, end, node in candidates
+            if start <= child.start_time
+            and end >= child.end_time
+            and _width(node) > _width(child)
+            and not node.is_within(child)
+        ]
+        home = min(around, key=_width, default=None)
         if home is not None:
             top.children.remove(child)
             home.add(child)
@@ -174,14 +180,3 @@ def _width(node: Node) -> float:
     if node.start_time is None or node.end_time is None:
         return 0.0
     return node.end_time - node.start_time
-
-
-def _slack(outer: Node, inner: Node) -> float:
-    """How much longer ``outer`` is, where it encloses ``inner``; else infinite."""
-    if outer.start_time is None or outer.end_time is None:
-        return math.inf
-    if inner.start_time is None or inner.end_time is None:
-        return math.inf
-    if outer.start_time > inner.start_time or outer.end_time < inner.end_time:
-        return math.inf
-    return _width(outer) - _width(inner)

@@ -1,5 +1,6 @@
 """What the readers share: the parts of a call that every way of writing has in its own place."""
 
+import math
 from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -95,18 +96,17 @@ def make_call(span: Span, **fields: Any) -> ModelCall:
     Raises:
         MessageError: Calls of tools in a message are none.
     """
-    answers = [fields.get("response"), *(choice.response for choice in fields.get("choices", ()))]
+    choices: Sequence[Choice] = fields.pop("choices", ())
+    answers = [fields.get("response"), *[choice.response for choice in choices]]
     for message in (*fields.get("messages", ()), *filter(None, answers)):
         check_tool_calls(message)
     fields["finish_reason"] = _finish(fields.get("finish_reason"))
-    if len(fields.get("choices", ())) > 1:
+    if len(choices) > 1:
         fields |= dict.fromkeys(OF_ANSWER)
         fields["choices"] = [
             choice.model_copy(update={"finish_reason": _finish(choice.finish_reason)})
-            for choice in fields["choices"]
+            for choice in choices
         ]
-    else:
-        fields.pop("choices", None)
     attributes = span.attributes
     error = attributes.get(Key.ERROR)
     if error is None and span.status.status_code == "ERROR":
@@ -246,7 +246,7 @@ def token_ids(value: Any) -> list[int] | None:
 
 
 def _numbers(values: Any) -> list[float]:
-    array("d", values)  # raises where one is no number
+    math.hypot(*values)  # raises where one is no number, and is the quickest that does
     return values if isinstance(values, list) else list(values)
 
 
