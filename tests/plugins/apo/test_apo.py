@@ -77,8 +77,9 @@ def test_validation_tasks_that_are_train_tasks_have_no_part_in_the_decision(
 ) -> None:
     tasks = world.make_tasks(1, 40, "train")
     algorithm = agl.APO(**{**options, "beam_rounds": 1})
-    store = fit(algorithm, worker, train=tasks[:25], val=tasks[20:])
-    assert "5 of 20 tasks of val_dataset are in train_dataset too" in caplog.text
+    store = fit(algorithm, worker, train=tasks[:25], val=[*tasks[20:], tasks[30], tasks[31]])
+    assert "7 of 22 tasks of val_dataset have no part in the decision: 5 are in" in caplog.text
+    assert "and 2 are copies of others" in caplog.text
     rollouts = asyncio.run(store.query_rollouts())
     held_out = [r.input for r in rollouts if r.metadata["prompts"].get("split") == "held_out"]
     assert held_out

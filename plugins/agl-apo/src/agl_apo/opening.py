@@ -95,14 +95,18 @@ def _datasets(
                 f"{name}: there is no {what}. It searches with train_dataset and decides with "
                 "val_dataset; give both to fit()"
             )
+    # A copy is no further witness: the decision takes tasks for drawn independently.
+    different = {_digest(task): task for task in val}
     seen = {_digest(task) for task in train}
-    held_out = [task for task in val if _digest(task) not in seen]
+    held_out = [task for digest, task in different.items() if digest not in seen]
     if len(held_out) < len(val):
         logger.warning(
-            "%d of %d tasks of val_dataset are in train_dataset too; they are not held out, and "
-            "have no part in the decision",
+            "%d of %d tasks of val_dataset have no part in the decision: %d are in train_dataset "
+            "too, and so not held out, and %d are copies of others",
             len(val) - len(held_out),
             len(val),
+            len(different) - len(held_out),
+            len(val) - len(different),
         )
     return train, held_out
 
