@@ -61,3 +61,13 @@ def test_rounds_and_verdict_of_a_prompt_run_are_shown_by_setup_logging(
     shown = " ".join(capsys.readouterr().err.split())
     assert "round 1: candidate" in shown
     assert "accepted: mean reward" in shown
+
+
+def test_no_highlighter_searches_what_is_logged(capsys: pytest.CaptureFixture[str]) -> None:
+    """Rich's own takes a time that grows with the square of a word's length."""
+    logger = agl.setup_module_logging("INFO", name="agl.test_highlighter")
+    try:
+        logger.info("%s 1 None 'quoted' http://127.0.0.1", "x=" * 10)
+        assert [type(one.highlighter).__name__ for one in logger.handlers] == ["NullHighlighter"]
+    finally:
+        logger.handlers.clear()

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agl.commandline import note, print_table
+from agl.commandline import each_rollout, note, print_table
 from agl.errors import RunError
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ async def _sum_up_and_close(store: "LightningStore") -> Summary:
         accounts = await read_accounts(store)
         if accounts.steps or accounts.problems:
             summary.accounts = accounts
-        for rollout in await store.query_rollouts():
+        async for rollout in each_rollout(store):
             summary.statuses[rollout.status] += 1
             if rollout.status == "succeeded":
                 reward = find_final_reward(await store.query_spans(rollout.rollout_id, "latest"))
