@@ -17,10 +17,10 @@ TraceToChats, TraceToRows = agl_adapters.TraceToChats, agl_adapters.TraceToRows
 POLICY = TrainedModel(name="policy")
 
 
-def two_models(llm: EchoLLM) -> agl.LLMProxy:
+def two_models(llm: EchoLLM, judge: str = "judge") -> agl.LLMProxy:
     entry = {"litellm_params": {"model": "hosted_vllm/any", "api_base": llm.url}}
     return agl.LLMProxy(
-        model_list=[{"model_name": "policy", **entry}, {"model_name": "judge", **entry}]
+        model_list=[{"model_name": "policy", **entry}, {"model_name": judge, **entry}]
     )
 
 
@@ -55,6 +55,23 @@ async def test_the_judges_call_is_in_a_bin_of_its_own_and_gets_no_reward(credit:
     (excluded,) = collected.ledger.exclusions
     assert excluded.detail == "its model is 'judge'; 'policy' is trained"
     assert collected.ledger.summary()["rewards"] == {"total": 1, "used": 1, "excluded": {}}
+
+
+async def test_a_judge_whose_name_ends_like_the_trained_models_is_another_model() -> None:
+    @agl.rollout
+    async def agent(task: str, llm: agl.LLM) -> float:
+        said = await ask(llm, llm.model, "what is two and two")
+        return float("yes" in await ask(llm, "acme/policy", f"is it right: {said}"))
+
+    with EchoLLM(answers) as llm:
+        collected = await collect(agent, two_models(llm, "acme/policy"), model=POLICY)
+    (row,) = rows_of(settled(collected))
+    assert len(row.call_ids) == 1
+    (excluded,) = collected.ledger.exclusions
+    assert (excluded.reason, excluded.detail) == (
+        "other_model",
+        "its model is 'acme/policy'; 'policy' is trained",
+    )
 
 
 async def test_conversations_are_rows_of_the_trained_model_only_too() -> None:

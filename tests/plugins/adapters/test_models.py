@@ -4,6 +4,7 @@ import pytest
 
 from agl.types import TrainedModel
 from agl_adapters import TraceToRows
+from agl_adapters.calls import model_calls
 
 POLICY, ECHO = TrainedModel(name="policy"), TrainedModel(name="echo")
 OWN_REWARD = {"agentlightning.reward.0.name": "primary", "agentlightning.reward.0.value": 1.0}
@@ -67,11 +68,40 @@ def test_a_call_that_names_no_model_is_not_the_trained_ones(trace) -> None:
 
 @pytest.mark.parametrize("given", ["echo", "hosted_vllm/echo"])
 def test_a_provider_before_the_name_is_no_other_model(trace, given: str) -> None:
-    span = trace.gateway([1], [2])
+    tokens = {"prompt_token_ids": [1], "response_token_ids": [2]}
+    trace.flat(extra={"gen_ai.request.model": given, "gen_ai.response.model": "/m/17", **tokens})
     trace.reward(1.0)
-    named = {**span.attributes, "gen_ai.request.model": given, "gen_ai.response.model": "/m/17"}
-    trace.spans[0] = span.model_copy(update={"attributes": named})
-    assert len(TraceToRows().adapt(trace.spans, model=TrainedModel(name="echo")).rows) == 1
+    (call,) = model_calls(trace.spans)
+    assert ECHO.made(call)
+    assert not POLICY.made(call)
+
+
+def test_what_a_gateway_served_is_the_trained_model_by_its_whole_name_only(trace) -> None:
+    trace.gateway([1], [2], response_id="r1")
+    judge = trace.gateway([1], [3], response_id="r2")
+    named = {**judge.attributes, "gen_ai.request.model": "acme/echo"}
+    trace.spans[-1] = judge.model_copy(update={"attributes": named})
+    trace.reward(1.0)
+    result = TraceToRows().adapt(trace.spans, model=ECHO)
+    assert [row.token_ids for row in result.rows] == [[1, 2]]
+    assert result.ledger.reasons() == {"other_model": 1}
+    assert result.ledger.exclusions[0].detail == "its model is 'acme/echo'; 'echo' is trained"
+
+
+@pytest.mark.parametrize(("served", "is_trained"), [("echo", True), ("acme/echo", False)])
+def test_the_gateways_name_counts_where_the_client_recorded_the_call_too(
+    trace, served: str, is_trained: bool
+) -> None:
+    # The client's record is kept, as it alone has the tokens.
+    span = trace.gateway(response_id="r1")
+    trace.spans[0] = span.model_copy(
+        update={"attributes": {**span.attributes, "gen_ai.request.model": served}}
+    )
+    tokens = {"prompt_token_ids": [1], "response_token_ids": [2]}
+    trace.flat("r1", extra={"gen_ai.request.model": "acme/echo", **tokens})
+    (call,) = model_calls(trace.spans)
+    assert call.response_token_ids == [2]
+    assert ECHO.made(call) is is_trained
 
 
 def test_token_ids_beyond_the_vocabulary_are_malformed(trace) -> None:

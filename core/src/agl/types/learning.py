@@ -60,7 +60,9 @@ class ModelCall(BaseModel):
     model: str | None = None
     """The one that answered, as its server calls it."""
     requested_model: str | None = None
-    """The one that was asked for, as the gateway calls it."""
+    """The one that was asked for, as whoever asked calls it."""
+    served_model: str | None = None
+    """The same, where a gateway recorded it: exactly the name that it serves."""
     model_version: str | None = None
     agent_name: str | None = None
     response_id: str | None = None
@@ -124,6 +126,8 @@ class TrainedModel(BaseModel):
 
     def made(self, call: ModelCall) -> bool:
         """Whether it answered this call; no where the call does not say who did."""
+        if call.served_model is not None:
+            return call.served_model == self.name
         name = call.requested_model or call.model
         # Some clients write the provider before the name.
         return name is not None and (name == self.name or name.endswith(f"/{self.name}"))

@@ -22,6 +22,7 @@ FILLED = (
     "agent_name",
     "model",
     "requested_model",
+    "served_model",
     "model_version",
     "finish_reason",
     "response_id",

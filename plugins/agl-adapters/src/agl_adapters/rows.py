@@ -435,7 +435,7 @@ def _of_another(
         return "judge", "it stands below the span of a reward"
     if model is None or model.made(call):
         return None
-    name = call.requested_model or call.model
+    name = call.served_model or call.requested_model or call.model
     if name is None and (record.malformed is not None or call.error is not None):
         return None  # whose call it was cannot be read; what is wrong with it can
     who = "no model is recorded" if name is None else f"its model is {name!r}"

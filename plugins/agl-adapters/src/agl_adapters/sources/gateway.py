@@ -10,9 +10,11 @@ def read(span: Span) -> ModelCall | None:
     """The call, or None when another wrote the span."""
     if not is_gateway_span(span):
         return None
+    response = response_fields(span.attributes)
     return make_call(
         span,
+        served_model=response["requested_model"],
         **parts.message_fields(span.attributes),
-        **response_fields(span.attributes),
+        **response,
         **token_fields(span.attributes),
     )
