@@ -16,6 +16,10 @@ class StreamedAnswer:
 
     head: dict[str, Any] = field(default_factory=dict[str, Any])
     choices: dict[int, dict[str, Any]] = field(default_factory=dict[int, dict[str, Any]])
+    tool_calls: dict[int, dict[int, dict[str, Any]]] = field(
+        default_factory=dict[int, dict[int, dict[str, Any]]]
+    )
+    """Of each choice, by the numbers that the backend gives them, whatever those are."""
     error: str | None = None
     """What the stream said had gone wrong."""
     is_done: bool = False
@@ -46,16 +50,23 @@ class StreamedAnswer:
                 if key == "usage":
                     self.head[key] = value
         for part in chunk.get("choices") or ():
-            index = part.get("index", 0)
+            index = _number(part.get("index"), 0)
             choice = self.choices.setdefault(index, {"index": index})
-            _merge_choice(choice, part)
+            _merge_choice(choice, part, self.tool_calls.setdefault(index, {}))
 
     def completion(self) -> dict[str, Any] | None:
         """What has come so far, or None when nothing has."""
         if not self.head and not self.choices:
             return None
-        choices = [self.choices[index] for index in sorted(self.choices)]
+        choices = [self._choice(index) for index in sorted(self.choices)]
         return {**self.head, "choices": choices}
+
+    def _choice(self, index: int) -> dict[str, Any]:
+        choice, calls = self.choices[index], self.tool_calls[index]
+        if not calls:
+            return choice
+        ordered = [calls[number] for number in sorted(calls)]
+        return {**choice, "message": {**choice["message"], "tool_calls": ordered}}
 
 
 def assemble(chunks: Sequence[bytes]) -> StreamedAnswer:
@@ -76,11 +87,18 @@ def assemble(chunks: Sequence[bytes]) -> StreamedAnswer:
     return answer
 
 
-def _merge_choice(choice: dict[str, Any], part: Mapping[str, Any]) -> None:
+def _number(index: Any, otherwise: int) -> int:
+    """What a backend gives as an index, where it is one."""
+    return index if type(index) is int and index >= 0 else otherwise
+
+
+def _merge_choice(
+    choice: dict[str, Any], part: Mapping[str, Any], calls: dict[int, dict[str, Any]]
+) -> None:
     if "text" in part:  # of completions
         choice["text"] = choice.get("text", "") + (part["text"] or "")
     else:
-        _merge_delta(choice.setdefault("message", {}), part.get("delta") or {})
+        _merge_delta(choice.setdefault("message", {}), part.get("delta") or {}, calls)
     for key in ("token_ids", "prompt_token_ids"):
         if part.get(key):
             choice.setdefault(key, []).extend(part[key])
@@ -92,27 +110,40 @@ def _merge_choice(choice: dict[str, Any], part: Mapping[str, Any]) -> None:
             choice[key] = part[key]
 
 
-def _merge_delta(message: dict[str, Any], delta: Mapping[str, Any]) -> None:
+def _merge_delta(
+    message: dict[str, Any], delta: Mapping[str, Any], calls: dict[int, dict[str, Any]]
+) -> None:
     for key, value in delta.items():
         if value is None:
             continue
         if key == "tool_calls":
             for call in value:
-                _merge_tool_call(message.setdefault("tool_calls", []), call)
+                _merge_tool_call(calls, call)
         elif isinstance(value, str) and key != "role":
             message[key] = message.get(key, "") + value
         else:
             message[key] = value
 
 
-def _merge_tool_call(calls: list[dict[str, Any]], part: Mapping[str, Any]) -> None:
-    index = part.get("index", len(calls))
-    while len(calls) <= index:
-        calls.append({"type": "function", "function": {"name": "", "arguments": ""}})
-    call = calls[index]
+def _merge_tool_call(calls: dict[int, dict[str, Any]], part: Mapping[str, Any]) -> None:
+    call = calls.setdefault(
+        _number(part.get("index"), _unnumbered(calls, part)),
+        {"type": "function", "function": {"name": "", "arguments": ""}},
+    )
     for key in ("id", "type"):
         if part.get(key):
             call[key] = part[key]
     function = part.get("function") or {}
     call["function"]["name"] += function.get("name") or ""
     call["function"]["arguments"] += function.get("arguments") or ""
+
+
+def _unnumbered(calls: dict[int, dict[str, Any]], part: Mapping[str, Any]) -> int:
+    """To which call a part without a number belongs: the last one, unless it begins another."""
+    if not calls:
+        return 0
+    last = next(reversed(calls))
+    call_id, name = part.get("id"), (part.get("function") or {}).get("name")
+    if not (call_id != calls[last].get("id") if call_id else name):
+        return last
+    return last + 1 if last + 1 not in calls else max(calls) + 1
