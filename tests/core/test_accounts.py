@@ -131,10 +131,17 @@ def test_what_was_compared_with_nothing_or_not_equal_is_not_solved():
         assert not is_solved(batch)
 
 
-def test_answers_that_were_cut_off_are_counted_in_rows_and_outside_of_them():
-    cut = make_row("a", 5, 1.0).model_copy(update={"finish_reasons": ["length"]})
-    batch = collected(ended("a", 0, cut), ended("b", 0, make_row("b", 6, 0.0)))
-    masked = {"rollout_id": "b", "attempt_id": "at-b", "call_id": "masked"}
-    batch.ledger.add_call(ModelCall(**masked, sequence_id=9))
-    batch.ledger.exclude(Exclusion(**masked, reason="truncated"))
+def test_answers_that_were_cut_off_are_counted_once_whatever_became_of_them():
+    batch = collected(ended("a", 0, make_row("a", 5, 1.0)), ended("b", 0, make_row("b", 6, 0.0)))
+    reasons = ("truncated", "over_length", "judge", "other_model", "failed_attempt")
+    for number, reason in enumerate(reasons):
+        call = {"rollout_id": "b", "attempt_id": "at-b", "call_id": f"call-{number}"}
+        batch.ledger.add_call(ModelCall(**call, sequence_id=9, finish_reason="length"))
+        batch.ledger.exclude(Exclusion(**call, reason=reason))
+    for number in range(2):  # the first answer above was cut off, and these are of its attempt
+        call = {"rollout_id": "b", "attempt_id": "at-b", "call_id": f"sibling-{number}"}
+        batch.ledger.add_call(ModelCall(**call, sequence_id=9, finish_reason="stop"))
+        batch.ledger.exclude(Exclusion(**call, reason="truncated"))
     assert collected_metrics(batch)["calls/truncated"] == 2
+    again = Collected(batch.ended, Ledger.of_parts(batch.ledger.parts()), 0.0)
+    assert collected_metrics(again)["calls/truncated"] == 2

@@ -1,18 +1,26 @@
 """How calls of one rollout are found in another; with real runners: tests/seams."""
 
+import contextlib
 from collections import Counter
 
 import pytest
 
 import agl
 from agl import mixing
-from agl.mixing import Call, Ran, beside, find_mixed, ran
+from agl.errors import MixedCallsError
+from agl.mixing import Call, MixingCheck, Ran, beside, find_mixed, ran
 from agl.semconv import MODEL_CALL_SPAN, ModelCallAttributes as Key
 
 
-def rollout(number: int, *calls: Call, words: str | None = None, process: str = "host-1") -> Ran:
+def rollout(
+    number: int,
+    *calls: Call,
+    words: str | None = None,
+    process: str = "host-1",
+    begin: float = 0.0,
+) -> Ran:
     found = frozenset((words or f"town{number} far").split())
-    return Ran(f"ro-{number}", found, process, 0.0, 100.0, calls)
+    return Ran(f"ro-{number}", found, process, begin, begin + 100.0, calls)
 
 
 def asks(text: str, begin: float = 1.0) -> Call:
@@ -89,3 +97,57 @@ def test_long_request_is_kept_at_its_ends() -> None:
     ((request, process),) = [(call.request, found.process) for call in found.calls]
     assert len(request) == 2 * mixing.MAX_CALL_CHARACTERS + 1
     assert (request[:5], request[-3:], process) == ("begin", "end", "host-7")
+
+
+MIXED = [rollout(2, asks("how far is town1")), rollout(1)]
+
+
+@pytest.mark.parametrize("order", [MIXED, MIXED[::-1]])
+async def test_requests_at_once_are_looked_at_together_when_the_last_of_them_ends(
+    order: list[Ran],
+) -> None:
+    check = MixingCheck()
+    with check.request():
+        with check.request():
+            pass
+        await check.look(order[:1])
+    with pytest.raises(MixedCallsError, match="'ro-1' succeeded without"):
+        await check.look(order[1:])
+    await check.look(order[1:])  # what was said is said
+
+
+async def test_rollouts_of_broken_off_requests_are_waited_for_by_nobody() -> None:
+    check = MixingCheck()
+    with contextlib.suppress(TimeoutError), check.request():
+        await check.look(MIXED[:1])
+        raise TimeoutError
+    with pytest.raises(MixedCallsError):
+        await check.look(MIXED[1:])
+
+
+async def test_rollouts_of_requests_at_once_that_ran_one_after_the_other_do_not_mix() -> None:
+    check = MixingCheck()
+    with check.request():
+        await check.look(MIXED[:1])
+    await check.look([rollout(1, begin=100.0)])
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "most"),
+    [("MAX_KEPT", 10, 10), ("MAX_KEPT_CHARACTERS", 1_000, 40)],
+)
+async def test_what_is_kept_is_bounded_where_a_request_is_always_open(
+    monkeypatch: pytest.MonkeyPatch, limit: str, value: int, most: int
+) -> None:
+    monkeypatch.setattr(mixing, limit, value)
+    check = MixingCheck()
+    kept: list[int] = []
+    silent = [rollout(number) for number in range(200, 240)]
+    with check.request():
+        for number in range(100):
+            await check.look([rollout(number, asks(f"how far is it to town{number}"))])
+            kept.append(len(check._kept))
+        assert 0 < max(kept) < most
+        calls = (asks(f"how far is it to town{number}") for number in range(200, 240))
+        with pytest.raises(MixedCallsError):
+            await check.look([rollout(1, *calls), *silent])

@@ -71,9 +71,23 @@ class Reads(agl.LitAgent[dict[str, str]]):
         return 1.0
 
 
+class AnswersTogether(EchoLLM):
+    """Answers no call before so many have come."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.barrier = asyncio.Barrier(number)
+
+    async def _answer(self, scope: Any, request: dict[str, Any], send: Any, make: Any) -> None:
+        await self.barrier.wait()
+        await super()._answer(scope, request, send, make)
+
+
 @contextlib.asynccontextmanager
-async def gateway_of(store: agl.LightningStore) -> AsyncGenerator[agl.LLMProxy]:
-    with EchoLLM(latency_seconds=0.05) as server:
+async def gateway_of(
+    store: agl.LightningStore, server: EchoLLM | None = None
+) -> AsyncGenerator[agl.LLMProxy]:
+    with server or EchoLLM(latency_seconds=0.05) as server:
         entry = {"model_name": "m", "litellm_params": {"model": "openai/m", "api_base": server.url}}
         gateway = agl.LLMProxy(model_list=[entry], store=store)
         await gateway.start()
@@ -115,6 +129,67 @@ async def collect(agent: agl.LitAgent[Any], tasks: list[Any], copies: int, **opt
 async def test_step_of_mixed_calls_is_an_error_that_names_the_cause(copies: int) -> None:
     with pytest.raises(MixedCallsError, match="a global client, or an environment variable"):
         await collect(by_environment, TASKS, copies, concurrency=8)
+
+
+class Together(agl.LitAgent[dict[str, str]]):
+    """Has the address of its LLM in a variable; several begin, call and end together."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.barrier = asyncio.Barrier(number)
+
+    async def rollout_async(self, task: Any, resources: Any, rollout: Any) -> float:
+        ids = rollout.rollout_id, rollout.attempt.attempt_id
+        os.environ["TEST_BASE_URL"] = resources["llm"].get_base_url(*ids)
+        await self.barrier.wait()
+        await ask(resources["llm"], os.environ["TEST_BASE_URL"], task["question"])
+        await self.barrier.wait()
+        return 1.0
+
+
+async def test_requests_for_one_task_each_of_mixed_calls_are_an_error() -> None:
+    store = agl.InMemoryLightningStore()
+    async with gateway_of(store) as gateway, running(Together(4), store, concurrency=8):
+        resources = await store.add_resources({"llm": gateway.as_resource(model="m")})
+        collector = Collector(store, gateway, agl.TraceToRows(), agl.RolloutConfig())
+        for _ in range(2):  # each step is looked at for itself
+            requests = (
+                collector.collect([task], 1, "train", resources.resources_id, {}) for task in TASKS
+            )
+            answers = await asyncio.gather(*requests, return_exceptions=True)
+            (error,) = [each for each in answers if isinstance(each, BaseException)]
+            assert isinstance(error, MixedCallsError)
+
+
+@pytest.mark.parametrize(("tasks", "copies"), [(4, 1), (1, 4)])
+async def test_verls_groups_of_mixed_calls_are_an_error_and_accounted_for(
+    tasks: int, copies: int
+) -> None:
+    groups = pytest.importorskip("agl_verl.groups")
+    from agl_verl.making import Limits
+    from agl_verl.messages import GroupRequest
+
+    store, server = agl.InMemoryLightningStore(), AnswersTogether(4)
+    async with gateway_of(store, server) as gateway, running(Together(4), store, concurrency=8):
+        snapshot = await store.add_resources({"llm": gateway.as_resource(model="m")})
+        ours = groups.Groups(
+            store=store,
+            collector=Collector(store, gateway, agl.TraceToRows(), agl.RolloutConfig()),
+            train=TASKS,
+            val=[],
+            resources=groups.Resources(snapshot.resources_id, snapshot.resources_id),
+            policy=groups.Policy("trajectory", Limits(prompt=99, response=99), True, None),
+        )
+        answers = await asyncio.gather(
+            *(ours.run(GroupRequest(f"u{n}", n, copies, False, 1)) for n in range(tasks)),
+            return_exceptions=True,
+        )
+        (error,) = [each for each in answers if isinstance(each, BaseException)]
+        assert isinstance(error, MixedCallsError)
+        await ours.end()
+        account = await agl.load_ledger(store)
+    account.check()
+    assert len(account.rollout_ids) == 4
 
 
 async def test_baseline_of_mixed_calls_is_an_error() -> None:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from agl.store.base import LightningStore
 
 _EXCLUDED = "excluded/"
+_OF_OTHERS = {"agent_not_selected", "other_model", "judge", "failed_attempt", "superseded_attempt"}
+"""Calls that are no question of training."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,12 +174,17 @@ def collected_metrics(collected: "Collected") -> dict[str, float | None]:
         "rollouts/infrastructure": collected.num_infrastructure,
         "calls/total": ledger["calls"],
         "calls/trained": ledger["trained"],
-        "calls/truncated": sum(row.finish_reasons.count("length") for row in rows)
-        + ledger["excluded"].get("truncated", 0),
+        "calls/truncated": _num_truncated(collected.ledger),
         "calls/broken_tool_call": sum(sum(row.broken_tool_calls) for row in rows),
         **{f"calls/excluded/{reason}": count for reason, count in ledger["excluded"].items()},
         "time/rollouts": collected.seconds,
     }
+
+
+def _num_truncated(ledger: Ledger) -> int:
+    """Answers that were cut off, whatever became of them; not those of other models and agents."""
+    others = {e.key for e in ledger.exclusions if e.kind == "call" and e.reason in _OF_OTHERS}
+    return sum(item.truncated and item.key not in others for item in ledger.items.values())
 
 
 def is_solved(collected: "Collected") -> bool:

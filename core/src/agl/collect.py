@@ -193,10 +193,12 @@ class Collector:
         resources_id: str,
         metadata: dict[str, Any],
         key: str | None = None,
+        look_for_mixed: bool = True,
     ) -> Collected:
         """Run each task ``copies`` times and wait for all of them.
 
-        Cancelled, or when the store fails, it cancels what has not ended.
+        Cancelled, or when the store fails, it cancels what has not ended. It may be called several
+        times at once.
 
         Args:
             tasks: Inputs of the rollouts.
@@ -206,11 +208,29 @@ class Collector:
             metadata: Of every rollout; ``group``, the position of its task, comes to it.
             key: A unique name of this request. Asked for again under it, after a kill for example,
                 rollouts that are in the store are not run a second time.
+            look_for_mixed: Whether mixed calls are an error; they need not be where the rollouts
+                are only accounted for.
 
         Raises:
             ConfigError: The adapter does not give training rows.
             MixedCallsError: Calls of rollouts that ran side by side were recorded in each other.
+                Of several requests at once, the one that ends last says so of all.
         """
+        with self._mixing.request():
+            collected = await self._collect(tasks, copies, mode, resources_id, metadata, key)
+        if look_for_mixed:
+            await self._mixing.look(one.ran for one in collected.ended)
+        return collected
+
+    async def _collect(
+        self,
+        tasks: Sequence[Any],
+        copies: int,
+        mode: RolloutMode,
+        resources_id: str,
+        metadata: dict[str, Any],
+        key: str | None,
+    ) -> Collected:
         start = time.perf_counter()
         if self.model is not None and not self._knows_models:
             logger.warning(
@@ -244,7 +264,6 @@ class Collector:
             await self._gateway.flush()
         ledger = Ledger()
         read = await asyncio.gather(*(self._read(rollout, ledger) for rollout in ended))
-        await self._mixing.look(one.ran for one in read)
         if self._infrastructure_failures == "drop_group":
             _drop_groups(read)
         return Collected(list(read), ledger, time.perf_counter() - start)

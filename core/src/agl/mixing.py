@@ -8,10 +8,11 @@ rollout's task and none of its own, while that other one, beside it in its proce
 """
 
 import asyncio
+import contextlib
 import json
 import logging
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
@@ -28,6 +29,10 @@ MAX_TASK_CHARACTERS = 2_000
 """So much is read of each text of a task; a document in it has words enough by then."""
 MAX_CALL_CHARACTERS = 8_000
 """So much is kept of a call's request from its begin, and as much from its end."""
+MAX_KEPT = 500
+"""So many rollouts, and those that came with the last of them, wait for others at most."""
+MAX_KEPT_CHARACTERS = 32_000_000
+"""They wait no longer where their tasks and requests are longer than this together."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,11 @@ class Ran:
     begin: float
     end: float
     calls: tuple[Call, ...]
+
+    @property
+    def num_characters(self) -> int:
+        """Length of what is kept of its task and calls."""
+        return sum(map(len, self.words)) + sum(len(call.request) for call in self.calls)
 
     @cached_property
     def twins(self) -> list[Call]:
@@ -97,18 +107,45 @@ def ran(rollout_id: str, task: Any, attempt: Attempt, spans: Sequence[Span]) -> 
 
 
 class MixingCheck:
-    """Looks whether calls mixed, at one step after the other."""
+    """Looks whether calls mixed, at one step after the other.
+
+    A step may consist of several requests that run side by side, one per task for example. Then
+    their rollouts are looked at together.
+    """
 
     def __init__(self) -> None:
         self._has_warned = False
+        self._num_open = 0
+        self._kept: list[Ran] = []
+        """Rollouts that wait for those that may have run beside them."""
+
+    @contextlib.contextmanager
+    def request(self) -> Generator[None]:
+        """Around all of a request for rollouts but the look at them."""
+        self._num_open += 1
+        try:
+            yield
+        finally:
+            self._num_open -= 1
 
     async def look(self, rollouts: Iterable[Ran | None]) -> None:
         """Look at the rollouts of a step; warn, once, where calls may have mixed.
 
+        While other requests are open the rollouts wait for theirs. They don't where there are many
+        by now, since there may always be a request that is open.
+
         Raises:
             MixedCallsError: They did.
         """
-        pairs = beside([one for one in rollouts if one is not None])
+        self._kept += [one for one in rollouts if one is not None]
+        if (
+            self._num_open
+            and len(self._kept) < MAX_KEPT
+            and sum(one.num_characters for one in self._kept) < MAX_KEPT_CHARACTERS
+        ):
+            return
+        kept, self._kept = self._kept, []
+        pairs = beside(kept)
         if not pairs:
             return
         # In a thread: it reads long texts, and this loop may serve the store.

@@ -51,6 +51,17 @@ async def slow(task, llm: agl.LLM) -> float:
     return 1.0
 
 @agl.rollout
+async def asks_another_model(task, llm: agl.LLM) -> float:
+    await ask(llm.model_copy(update={"model": "helper"}))
+    return 1.0
+
+@agl.rollout
+async def asks_both(task, llm: agl.LLM) -> float:
+    await ask(llm.model_copy(update={"model": "helper"}))
+    await ask(llm)
+    return 1.0
+
+@agl.rollout
 async def no_reward(task, llm: agl.LLM) -> None:
     await ask(llm)
 
@@ -82,7 +93,7 @@ async def early_reward(task, llm: agl.LLM) -> float:
 @agl.rollout
 async def past_the_gateway(task, llm: agl.LLM) -> float:
     agl.emit_annotation({
-        "gen_ai.operation.name": "chat", "gen_ai.request.model": "m",
+        "gen_ai.operation.name": "chat", "gen_ai.request.model": "echo",
         "gen_ai.input.messages": '[{"role": "user", "content": "hi"}]',
         "gen_ai.output.messages": '[{"role": "assistant", "content": "yes"}]',
     })
@@ -120,6 +131,15 @@ class Serves(agl.Algorithm):
             for task in train_dataset:
                 rollout = await store.enqueue_rollout(task, mode="train")
                 await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
+
+class ServesTwo(Serves):
+    def get_llm_proxy(self):
+        gateway = super().get_llm_proxy()
+        update = gateway.update_model_list
+        gateway.update_model_list = lambda entries: update(
+            [*entries, {**entries[0], "model_name": "helper"}]
+        )
+        return gateway
 
 class QueuesAll(Serves):
     async def run(self, train_dataset=None, val_dataset=None):
@@ -311,6 +331,17 @@ def test_with_a_chat_template_text_has_grade_b(doctor: Doctor, tmp_path: Path) -
             "x-agl-agent",
         ),
         (
+            [
+                "agent=doctor_agents:asks_another_model",
+                "algorithm.type=doctor_agents:ServesTwo",
+                "resources={judge: {type: llm, endpoint: 'http://127.0.0.1:9/v1', model: helper}}",
+            ],
+            "other_model",
+            "error",
+            "1 of 1 calls are excluded as other_model",
+            "model=llm.model",
+        ),
+        (
             ["adapter={max_length: 5}"],
             "over_length",
             "error",
@@ -363,6 +394,14 @@ def test_triplets_without_token_ids_are_a_warning(doctor: Doctor) -> None:
         "gateway={type: proxy, callbacks: []}", "algorithm.type=doctor_agents:Triplets"
     )
     assert (code, codes(diagnosis)) == (0, {"no_token_ids": "warning"})
+
+
+def test_calls_of_a_helper_beside_those_of_the_model_are_a_note(doctor: Doctor) -> None:
+    code, diagnosis = doctor(
+        "agent=doctor_agents:asks_both", "algorithm.type=doctor_agents:ServesTwo"
+    )
+    assert (code, codes(diagnosis)) == (0, {"other_model": "note"})
+    assert [call["excluded"] for call in diagnosis["calls"]] == ["other_model", None]
 
 
 def test_validation_tasks_are_given_to_an_algorithm_that_insists(doctor: Doctor) -> None:

@@ -4,8 +4,11 @@ import json
 
 import pytest
 
+from agl.accounts import collected_metrics
+from agl.collect import Collected, Ended
 from agl.errors import ConfigError
 from agl.semconv import ModelCallAttributes as Key
+from agl.types import Rollout
 from agl_adapters import TraceToChats, TraceToRows
 from agl_adapters.sources import read_call
 
@@ -70,6 +73,18 @@ def test_exclude_trains_nothing_of_an_attempt_with_a_truncated_answer(trace) -> 
         result = settled(adapter, trace)
         assert (result.rows, result.ledger.reasons()) == ([], {"truncated": 3})
         assert trace.spans[1].span_id in result.ledger.exclusions[0].detail
+
+
+@pytest.mark.parametrize("truncated", ["train", "mask", "exclude"])
+@pytest.mark.parametrize("adapter", [TraceToRows, TraceToChats])
+def test_one_answer_that_was_cut_off_counts_as_one_under_each_option(
+    trace, adapter, truncated
+) -> None:
+    cut_in_the_middle(trace)
+    result = settled(adapter(truncated=truncated), trace)
+    rollout = Rollout(rollout_id="ro-1", input=None, start_time=0.0, status="succeeded")
+    collected = Collected([Ended(rollout, 0, 1.0, result.rows)], result.ledger, 0.0)
+    assert collected_metrics(collected)["calls/truncated"] == 1
 
 
 def test_the_answers_of_other_agents_may_be_cut_off(trace) -> None:

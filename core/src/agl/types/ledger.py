@@ -29,6 +29,8 @@ class LedgerItem(BaseModel):
     """"" for a rollout."""
     call_id: str = ""
     """Id of the call's span, or of the reward's; "" for a rollout."""
+    truncated: bool = False
+    """Of a call that is announced: whether its answer was cut off at the limit of tokens."""
 
     @property
     def key(self) -> CallKey:
@@ -110,7 +112,12 @@ class Ledger:
     def add_call(self, call: "ModelCall") -> None:
         """Announce a call, and its rollout; announcing it again changes nothing."""
         self._add(
-            LedgerItem(rollout_id=call.rollout_id, attempt_id=call.attempt_id, call_id=call.call_id)
+            LedgerItem(
+                rollout_id=call.rollout_id,
+                attempt_id=call.attempt_id,
+                call_id=call.call_id,
+                truncated=call.is_truncated,
+            )
         )
         self.add_rollout(call.rollout_id)
 

@@ -10,8 +10,8 @@ Metrics, one JSON object per line of ``metrics.jsonl``; training steps have:
 - ``reward/mean``, ``reward/std`` over rollouts with a reward (failed ones have none)
 - ``rollouts/succeeded``, ``rollouts/failed``; ``rollouts/infrastructure``: those that succeeded
   although servers or the network failed a model call; ``rows``: token sequences that were trained
-- ``calls/truncated``, ``calls/broken_tool_call``: of those in rows, answers that the limit of
-  tokens cut off, and answers that call a tool with arguments that are no JSON
+- ``calls/truncated``: answers of the model that the limit of tokens cut off, whatever became of
+  them; ``calls/broken_tool_call``: those in rows that call a tool with arguments that are no JSON
 - ``calls/total``, ``calls/trained``, ``calls/excluded/<reason>``: total is the sum of the others
 - ``loss/total``, ``loss/policy``, ``entropy``, ``kl``, ``clip_fraction``, ``grad_norm``,
   ``gradient_steps``: see ``loss`` and ``learner``

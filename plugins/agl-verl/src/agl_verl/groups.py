@@ -135,7 +135,8 @@ class Groups:
     async def end(self) -> None:
         """Account for everything that verl never trained, and for what was broken off."""
         for request in list(self._asked.values()):
-            collected = await self._ask(request)  # cancelled; what there is, is there
+            # Cancelled; what there is, is there. An error would keep the rest out of the account.
+            collected = await self._ask(request, look_for_mixed=False)
             held = _Held(request, collected, {}, set())
             self._rows(held, {})
             held.open = set(held.rows)
@@ -167,7 +168,7 @@ class Groups:
             )
             return await self._ask(request)
 
-    async def _ask(self, request: GroupRequest) -> "Collected":
+    async def _ask(self, request: GroupRequest, look_for_mixed: bool = True) -> "Collected":
         tasks = self.val if request.validate else self.train
         return await self.collector.collect(
             [tasks[request.index]],
@@ -182,6 +183,7 @@ class Groups:
             },
             # verl asks again, after a kill, for groups that the killed part had queued.
             key=f"{NAME}/{self.generation.number if self.generation else 0}/{request.uid}",
+            look_for_mixed=look_for_mixed,
         )
 
     async def _missing(self, request: GroupRequest) -> str:

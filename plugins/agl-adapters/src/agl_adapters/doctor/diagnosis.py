@@ -35,6 +35,8 @@ from agl_adapters.rows import RowSet, TraceToRows
 Level = Literal["error", "warning", "note"]
 TOKENS_ONLY = ("no_token_ids", "no_logprobs", "structured_output", "empty_answer")
 """Reasons that keep a call from training weights, and from nothing else."""
+OF_OTHERS = ("agent_not_selected", "other_model", "judge")
+"""Reasons that are meant, where other calls are left."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +151,7 @@ def _rows(trial: Trial) -> RowSet | None:
     """What the algorithm would get, where that is rows."""
     if not isinstance(trial.adapter, TraceToRows):
         return None
-    return trial.adapter.adapt(trial.spans, attempts=trial.attempts)
+    return trial.adapter.adapt(trial.spans, attempts=trial.attempts, model=trial.model)
 
 
 def _template(
@@ -261,7 +263,7 @@ def _of_calls(result: Diagnosis, num_unattributed: int) -> list[Finding]:
         details = sorted({call.detail for call in calls if call.detail})
         findings.append(
             Finding(
-                "note" if reason == "agent_not_selected" and _some_left(result) else "error",
+                "note" if reason in OF_OTHERS and _some_left(result) else "error",
                 reason,
                 f"{len(calls)} of {len(result.calls)} calls are excluded as {reason} "
                 f"({EXCLUSION_REASONS[reason]})" + (f": {details[0]}" if details else ""),

@@ -23,7 +23,7 @@ FIXES: dict[ExclusionReason, str] = {
     "agent_not_selected": "Match one of the names that the agents have (NAMES) with the adapter's "
     "agent_match, or leave it out",
     "other_model": "Intended for a judge or a helper; else let the agent ask for the model of its "
-    "LLM resource (model=llm.model)",
+    "LLM resource at its address (model=llm.model, base_url=llm.endpoint)",
     "judge": "Intended for a judge; else call the model outside of the span that holds the reward",
     "unused_choice": "Nothing to do: of several answers the one that was used earns the reward",
     "unknown_choice": "Ask for one answer at a time; or go on with the chosen one, or name it: "

@@ -29,7 +29,7 @@ from agl.schema import schema_of
 from agl.store.base import LightningStore
 from agl.store.memory import InMemoryLightningStore
 from agl.trainer import Trainer
-from agl.types import Attempt, Rollout, Span
+from agl.types import LLM, Attempt, NamedResources, Rollout, Span, TrainedModel
 
 AT_ONCE = 4
 """So many rollouts are run at once, where the algorithm queues so many."""
@@ -45,6 +45,8 @@ class Trial:
     options: dict[str, Any]
     """Of the algorithm, as configured."""
     adapter: TraceAdapter[Any] | None = None
+    model: TrainedModel | None = None
+    """The one that the algorithm trains, where it publishes one."""
     rollout: Rollout | None = None
     attempts: list[Attempt] = field(default_factory=list[Attempt])
     spans: list[Span] = field(default_factory=list[Span])
@@ -142,7 +144,7 @@ def _run(
             trial.error = str(error)
     if trainer.llm_proxy is not None:
         trial.num_unattributed = trainer.llm_proxy.num_unattributed
-    asyncio.run(_read(store, trial))
+    asyncio.run(_read(store, trial, checked.resources or {}))
     try:
         trial.adapter = algorithm.get_adapter()
     except AglError as error:
@@ -170,7 +172,7 @@ def _writing_to(folder: Path, plan: ComponentPlan[Any]) -> ComponentPlan[Any]:
     return replace(plan, options={**plan.options, "run_dir": str(folder / "algorithm")})
 
 
-async def _read(store: LightningStore, trial: Trial) -> None:
+async def _read(store: LightningStore, trial: Trial, given: NamedResources) -> None:
     tried: Sequence[Rollout] = [
         rollout
         for rollout in await store.query_rollouts()
@@ -180,6 +182,9 @@ async def _read(store: LightningStore, trial: Trial) -> None:
         trial.rollout = tried[0]
         trial.attempts = list(await store.query_attempts(tried[0].rollout_id))
         trial.spans = list(await store.query_spans(tried[0].rollout_id))
+        if tried[0].resources_id is not None:
+            snapshot = await store.get_resources_by_id(tried[0].resources_id)
+            trial.model = _trained(snapshot.resources if snapshot else {}, given)
         alone, *together = [await _ran(store, rollout) for rollout in tried]
         succeeded = [one for one in together if one is not None]
         trial.num_together = sum(
@@ -189,6 +194,16 @@ async def _read(store: LightningStore, trial: Trial) -> None:
         if alone is not None and alone.calls:
             trial.num_silent = len({one.rollout_id for one, _ in beside(succeeded)})
     await store.close()
+
+
+def _trained(resources: NamedResources, given: NamedResources) -> TrainedModel | None:
+    """The model of the LLM that the rollout got from the algorithm, and not from the file."""
+    names = {
+        resource.model
+        for name, resource in resources.items()
+        if isinstance(resource, LLM) and resource != given.get(name)
+    }
+    return TrainedModel(name=names.pop()) if len(names) == 1 else None
 
 
 async def _ran(store: LightningStore, rollout: Rollout) -> Ran | None:
