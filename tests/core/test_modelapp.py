@@ -12,6 +12,7 @@ from agl.completions import (
     ChatRequest,
     Piece,
     RequestError,
+    parse_request,
     render_prompt,
     room_for_answer,
     template_messages,
@@ -23,12 +24,13 @@ CALL = {"id": "c1", "type": "function", "function": {"name": "look", "arguments"
 
 
 class Words:
-    """A tokenizer of words, whose template refuses what has no role."""
+    """A tokenizer of words, whose template refuses what has no role and leaves out notes."""
 
     def apply_chat_template(self, messages, **options):
         assert options["tokenize"]
         assert options["add_generation_prompt"]
-        return [len(message["role"] + message["content"]) for message in messages]
+        said = [message for message in messages if message["role"] != "note"]
+        return [len(message["role"] + message["content"]) for message in said]
 
 
 class Parrot(ModelApp[ChatRequest]):
@@ -112,6 +114,7 @@ async def test_a_stream_has_what_the_whole_answer_has(client):
         ({"stop": 3}, "'stop.str': .*; got 3"),
         ({"messages": []}, "'messages': .*at least 1"),
         ({"messages": [{"content": "hi"}]}, "chat template refused them"),
+        ({"messages": [{"role": "note", "content": "hi"}]}, "makes no tokens of them"),
         ({"messages": [{"role": "user", "content": ["text"]}]}, "parts of type 'text'"),
         ({"messages": [{"role": "user", "tool_calls": ["x"]}]}, "chat template refused them"),
         ({"messages": [{"role": "user", "content": "x" * 1000}]}, "has 1001 bytes .* takes 1000"),
@@ -122,6 +125,13 @@ async def test_what_it_cannot_read_is_refused_by_name(client, changes, message):
         await client.chat.completions.create(**{**ASKED, **changes})
     assert caught.value.status_code == (413 if "bytes" in message else 400)
     assert set(caught.value.response.json()["error"]) == {"message", "type", "param", "code"}
+
+
+@pytest.mark.parametrize("body", [b"[" * 20_000, b'{"model":' * 20_000, b"\xff", b"[1"])
+def test_a_body_that_is_no_json_is_the_requests_fault(body):
+    with pytest.raises(RequestError, match="the request body is not valid JSON") as caught:
+        parse_request(ChatRequest, body, "the parrot")
+    assert caught.value.status == 400
 
 
 async def test_only_health_needs_no_key(client):

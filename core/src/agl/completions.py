@@ -123,7 +123,7 @@ def parse_request(
         RequestError: It is not JSON, or has a field that is unknown, wrong or not supported.
     """
     try:
-        return kind.model_validate(json.loads(body) if body else {})
+        return kind.model_validate(parse_json(body.decode()) if body else {})
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         name = ".".join(str(part) for part in first["loc"]) or "the body"
@@ -149,10 +149,11 @@ def render_prompt(
         tools: Definitions that the template shall show.
 
     Raises:
-        RequestError: A part of a message is not text, or the template refuses the messages.
+        RequestError: A part of a message is not text, or the template refuses the messages or
+            makes nothing of them.
     """
     try:
-        return list(
+        token_ids = list(
             tokenizer.apply_chat_template(
                 template_messages(request.messages),
                 tools=tools,
@@ -169,6 +170,11 @@ def render_prompt(
         raise RequestError(
             400, f"'messages': the model's chat template refused them: {error}"
         ) from error
+    if not token_ids:
+        raise RequestError(
+            400, "'messages': the model's chat template makes no tokens of them; expected some text"
+        )
+    return token_ids
 
 
 def room_for_answer(request: ChatRequest, prompt_tokens: int, max_model_tokens: int) -> int:
