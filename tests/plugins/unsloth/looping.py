@@ -18,8 +18,7 @@ from agl_unsloth import FineTuning, Served, Version
 from agl_unsloth.selection import nothing_selected, select_best
 
 
-@agl.rollout
-async def agent(task: str, llm: agl.LLM) -> float:
+async def ask(task: str, llm: agl.LLM) -> float:
     """1 for an answer with a 7 in it."""
     body = {
         "model": llm.model,
@@ -32,6 +31,12 @@ async def agent(task: str, llm: agl.LLM) -> float:
     ):
         answer = await response.json()
     return float("7" in answer["choices"][0]["message"]["content"])
+
+
+@agl.rollout
+async def agent(task: str, llm: agl.LLM) -> float:
+    """Asks once."""
+    return await ask(task, llm)
 
 
 def some_number(body):

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 import agl
-from agl.errors import AlgorithmError
+from agl.errors import AlgorithmError, ConfigError
+from agl.generations import begin_generation
 from agl.testing.echo_llm import EchoLLM
 
 pytest.importorskip("agl_adapters")
@@ -19,7 +20,7 @@ pytest.importorskip("agl_gateway")
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from looping import Counting, fit, some_number
+from looping import Counting, ask, fit, some_number
 
 TASKS = ["one", "two", "three"]
 
@@ -160,6 +161,76 @@ async def test_a_spent_budget_ends_the_run_with_what_it_has(counting, store, tmp
     gateway = agl.LLMProxy(run_budget={"calls": 24})
     algorithm = await fit(counting(iterations=9), store, TASKS, gateway=gateway)
     assert algorithm.summary["iterations"] == 2
+
+
+@pytest.mark.parametrize("left", ["run.json", "metrics.jsonl"])
+async def test_the_folder_of_another_algorithms_run_is_refused_and_left_as_it_is(
+    counting, store, tmp_path, left
+):
+    folder = tmp_path / "run"
+    begin_generation(folder, "of-grpo")
+    if left == "metrics.jsonl":
+        (folder / "run.json").rename(folder / left)
+    before = (folder / left).read_bytes()
+    with pytest.raises(ConfigError, match=r"run' holds a run of another algorithm"):
+        await fit(counting(), store, TASKS)
+    assert (folder / left).read_bytes() == before
+
+
+async def test_a_run_killed_between_its_journal_and_its_generation_goes_on(
+    counting, store, tmp_path, monkeypatch
+):
+    def killed(*args):
+        raise OSError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("agl_unsloth.session.begin_generation", killed)
+        with pytest.raises(OSError, match="killed"):
+            await fit(counting(), store, TASKS)
+    assert events(tmp_path) == ["begun"]
+    algorithm = await fit(counting(iterations=1), store, TASKS)
+    assert algorithm.trained == [("start", 1, 12)]
+
+
+async def stop_amid(algorithm, store, *datasets, after):
+    """Start it, and stop it in the middle of a rollout, when ``after`` others have ended."""
+    begun, hangs = [], asyncio.Event()
+
+    @agl.rollout
+    async def hanging(task: str, llm: agl.LLM) -> float:
+        begun.append(task)
+        if len(begun) > after:
+            hangs.set()
+            await asyncio.Event().wait()
+        return await ask(task, llm)
+
+    running = asyncio.create_task(fit(algorithm, store, *datasets, agent=hanging))
+    await hangs.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+
+@pytest.mark.parametrize(
+    ("options", "train", "val", "why"),
+    [
+        ({}, ["mended", "two"], None, r"training rollouts of version 0 with other tasks"),
+        ({"rollouts_per_task": 3}, ["one", "two"], None, r"other copies: 2 then, 3 now"),
+        ({}, ["one", "two"], ["x"], r"validation rollouts of version 0 with other tasks"),
+    ],
+)
+async def test_a_collection_goes_on_with_the_tasks_and_copies_that_it_had(
+    counting, store, options, train, val, why
+):
+    had = {"iterations": 1, "rollouts_per_task": 2}
+    datasets = (["one", "two"], ["held out"] if val else None)
+    await stop_amid(counting(**had), store, *datasets, after=0 if val else 2)
+    other = counting(**{**had, **options})
+    with pytest.raises(ConfigError, match=why):
+        await fit(other, store, train, val)
+    assert other.served == []
+    algorithm = await fit(counting(**had), store, *datasets)
+    assert algorithm.trained == [("start", 1, 4)]
 
 
 async def test_killed_while_it_collects_it_goes_on_with_the_rollouts_that_are_there(tmp_path):

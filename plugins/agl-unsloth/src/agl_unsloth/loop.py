@@ -6,8 +6,8 @@ version is served and trained. What is finished stands in ``journal.jsonl``; a r
 and started again with the same ``run_dir`` goes on behind it:
 
 - a collection that had begun goes on (rollouts have durable keys; those that were cut off run
-  again), one that had ended is not repeated: its examples lie in
-  ``iterations/NNNN/examples.jsonl``
+  again) with the tasks and copies that it had; one that had ended is not repeated: its examples
+  lie in ``iterations/NNNN/examples.jsonl``
 - a training that had not ended is begun again, from the version before
 - an evaluation that had ended is not repeated
 - the ledger of an iteration is kept in the store when its training has ended; until then it lies in
@@ -34,7 +34,7 @@ from agl.config import check_credit
 from agl.errors import AlgorithmError, ConfigError
 from agl.gateway import model_served
 from agl.ledger import ledger_parts, save_ledger
-from agl.types import Dataset, LedgerPart, TrainedModel
+from agl.types import Dataset, LedgerPart, RolloutMode, TrainedModel
 from agl_unsloth.session import Session, open_session
 from agl_unsloth.versions import Version, write_lines
 
@@ -56,6 +56,19 @@ class Served:
 
     litellm_params: dict[str, Any]
     """For the gateway: ``model`` (as ``hosted_vllm/NAME``), ``api_base``, perhaps ``api_key``."""
+
+
+@dataclass(frozen=True)
+class _Request:
+    """Tasks that are to run, each some times, under a durable key."""
+
+    mode: RolloutMode
+    version: Version
+    tasks: list[Any]
+    copies: int
+    key: str
+    written: dict[str, Any]
+    """What its entry in the journal says of tasks and copies."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -241,10 +254,14 @@ class FineTuning(Algorithm):
         start = time.perf_counter()
         entry = session.journal.last("collected", iteration=number)
         if entry is None:
+            is_due = version.number == 0 or version.number % self.eval_every == 0
+            evaluation = self._evaluation(version, val) if is_due else None
+            tasks = self._chosen(train, number)
+            request = self._request("train", version, tasks, self.rollouts_per_task)
             async with self._published(version) as resources:
-                if version.number == 0 or version.number % self.eval_every == 0:
-                    await self._evaluate(version, val, resources)
-                entry = await self._collect(version, train, resources)
+                if evaluation is not None:
+                    await self._evaluate(evaluation, resources)
+                entry = await self._collect(request, resources)
         if entry is None:
             return version
         trained_at = time.perf_counter()
@@ -301,23 +318,51 @@ class FineTuning(Algorithm):
         resources_id = f"{self.name}-{session.run_id}-{version.number}-{mode}"
         return (await self.get_store().update_resources(resources_id, resources)).resources_id
 
-    async def _collect(
-        self, version: Version, dataset: Dataset[Any], resources: dict[str, str]
-    ) -> dict[str, Any] | None:
-        """The entry of what was collected; None when the budget was spent before there was any."""
-        from agl.accounts import collected_metrics
+    def _chosen(self, dataset: Dataset[Any], number: int) -> list[Any]:
+        """The tasks of an iteration."""
         from agl.tasks import TaskOrder
 
-        session, number = self.session, version.number + 1
         chosen: list[int] = []
         count = self.tasks_per_iteration or len(dataset)
         order = TaskOrder(len(dataset), self.seed)
         for _ in range(number):
             chosen = order.take(count)
-        tasks = [dataset[index] for index in chosen]
-        collected = await self._run_tasks(
-            tasks, self.rollouts_per_task, "train", version, resources["train"]
+        return [dataset[index] for index in chosen]
+
+    def _request(
+        self, mode: RolloutMode, version: Version, tasks: list[Any], copies: int
+    ) -> _Request:
+        """A request for these tasks, or the one that was cut off, to go on with.
+
+        Raises:
+            ConfigError: That one had other tasks or copies; its rollouts would count as theirs.
+        """
+        from agl.tasks import digest
+
+        session, name = self.session, f"{mode}-{version.number}"
+        rounds = len(session.journal.all("given up", key=name))
+        key = f"{self.name}/{session.run_id}/{name}/{rounds}"
+        request = _Request(
+            mode, version, tasks, copies, key, {"tasks": digest(tasks), "copies": copies}
         )
+        begun = session.journal.last("collecting", key=key)
+        for what, now in request.written.items():
+            if begun is not None and begun.get(what) != now:
+                kind = "validation" if mode == "val" else "training"
+                raise ConfigError(
+                    f"{self.name}: the run in {str(session.folder)!r} stopped amid {kind} rollouts "
+                    f"of version {version.number} with other {what}: {begun.get(what)!r} then, "
+                    f"{now!r} now. Continue it with what it had, or give another run_dir"
+                )
+        return request
+
+    async def _collect(self, request: _Request, resources: dict[str, str]) -> dict[str, Any] | None:
+        """The entry of what was collected; None when the budget was spent before there was any."""
+        from agl.accounts import collected_metrics
+
+        session, version = self.session, request.version
+        number = version.number + 1
+        collected = await self._run_tasks(request, resources)
         try:
             examples = self.select(collected, number)
         except AlgorithmError as error:
@@ -353,15 +398,11 @@ class FineTuning(Algorithm):
             totals=dict(session.totals.counts),
         )
 
-    async def _run_tasks(
-        self, tasks: list[Any], copies: int, mode: Any, version: Version, resources_id: str
-    ) -> "Collected":
-        session = self.session
-        name = f"{mode}-{version.number}"
-        rounds = len(session.journal.all("given up", key=name))
-        key = f"{self.name}/{session.run_id}/{name}/{rounds}"
+    async def _run_tasks(self, request: _Request, resources: dict[str, str]) -> "Collected":
+        session, version = self.session, request.version
+        mode, tasks, key = request.mode, request.tasks, request.key
         earlier = len(session.journal.all("collecting", key=key))
-        session.journal.append("collecting", key=key)
+        session.journal.append("collecting", key=key, **request.written)
         metadata = {
             "algorithm": self.name,
             "run": session.run_id,
@@ -370,7 +411,7 @@ class FineTuning(Algorithm):
             "step": version.number + (mode == "train"),
         }
         collected = last = await session.collector.collect(
-            tasks, copies, mode, resources_id, metadata, key=key
+            tasks, request.copies, mode, resources[mode], metadata, key=key
         )
         # Where the run had ended in the middle of this, rollouts were cut off, or met the address
         # of a gateway that was gone: those are drawn once more.
@@ -380,7 +421,7 @@ class FineTuning(Algorithm):
                 break
             again = [tasks[group] for group in groups]
             last = await session.collector.collect(
-                again, 1, mode, resources_id, metadata, key=f"{key}/again-{number}"
+                again, 1, mode, resources[mode], metadata, key=f"{key}/again-{number}"
             )
             last.ended = [replace(one, group=groups[one.group]) for one in last.ended]
             collected = joined(collected, last)
@@ -416,24 +457,24 @@ class FineTuning(Algorithm):
         )
 
     async def _evaluate_alone(self, version: Version, dataset: Dataset[Any] | None) -> None:
-        if self._has_evaluation(version, dataset):
+        evaluation = self._evaluation(version, dataset)
+        if evaluation is not None:
             async with self._published(version) as resources:
-                await self._evaluate(version, dataset, resources)
+                await self._evaluate(evaluation, resources)
 
-    def _has_evaluation(self, version: Version, dataset: Dataset[Any] | None) -> bool:
+    def _evaluation(self, version: Version, dataset: Dataset[Any] | None) -> _Request | None:
+        """That of a version, unless it is done, or cannot be."""
         done = self.session.journal.last("evaluated", version=version.number) is not None
-        return not (done or dataset is None or len(dataset) == 0 or self.is_budget_spent())
+        if done or dataset is None or len(dataset) == 0 or self.is_budget_spent():
+            return None
+        tasks = [dataset[index] for index in range(len(dataset))]
+        return self._request("val", version, tasks, self.eval_copies)
 
-    async def _evaluate(
-        self, version: Version, dataset: Dataset[Any] | None, resources: dict[str, str]
-    ) -> None:
-        if dataset is None or not self._has_evaluation(version, dataset):
-            return
+    async def _evaluate(self, request: _Request, resources: dict[str, str]) -> None:
         from agl.accounts import collected_metrics
 
-        session = self.session
-        tasks = [dataset[index] for index in range(len(dataset))]
-        collected = await self._run_tasks(tasks, self.eval_copies, "val", version, resources["val"])
+        session, version = self.session, request.version
+        collected = await self._run_tasks(request, resources)
         for one in collected.ended:
             for row in one.rows:
                 collected.ledger.exclude_row(row, "not_trained_mode", "its rollout is a validation")

@@ -57,7 +57,7 @@ def open_session(loop: "FineTuning") -> Generator[Session]:
     """A new run, or the one in the folder, as far as it is.
 
     Raises:
-        ConfigError: The folder is in use, or holds a run of another identity.
+        ConfigError: The folder is in use, or holds a run of another identity or algorithm.
     """
     from agl.accounts import Totals
     from agl.collect import Collector
@@ -109,13 +109,20 @@ def open_session(loop: "FineTuning") -> Generator[Session]:
 def _find_run(loop: "FineTuning", journal: Journal) -> str:
     """The id of the run to continue, or a new one."""
     begun = journal.last("begun")
+    folder = journal.path.parent
     if begun is None:
+        # A run of ours has written its journal before either of these.
+        if read_generation(folder) is not None or (folder / "metrics.jsonl").exists():
+            raise ConfigError(
+                f"{loop.name}: {str(folder)!r} holds a run of another algorithm, and no journal of "
+                "fine-tuning. Give another run_dir"
+            )
         return secrets.token_hex(6)
     for name, value in loop.identity().items():
         before = begun["identity"].get(name)
         if before != value:
             raise ConfigError(
-                f"{loop.name}: {str(journal.path.parent)!r} holds a run with another {name}: "
+                f"{loop.name}: {str(folder)!r} holds a run with another {name}: "
                 f"{before!r} then, {value!r} now. Continue it with what it had, or give another "
                 "run_dir"
             )
