@@ -87,8 +87,27 @@ class Talk:
         ]
 
 
-async def run(agent, *texts: str, adapter=None):
-    with EchoLLM(Model(*texts)) as llm:
+class AsTheyEnd(Model):
+    """Lists the answers in the order in which they ended."""
+
+    def __call__(self, request: dict[str, Any]) -> RawReply:
+        reply = json.loads(super().__call__(request).body)
+        return RawReply(200, json.dumps({**reply, "choices": reply["choices"][::-1]}).encode())
+
+
+class CutOff(Model):
+    """Its first answer was cut off at the limit, one token before its end; no later one was."""
+
+    def choice(self, number: int, text: str) -> dict[str, Any]:
+        choice = super().choice(number, text)
+        if number == 0:
+            choice["token_ids"].pop()
+            choice["logprobs"]["content"].pop()
+        return {**choice, "finish_reason": "stop" if number else "length"}
+
+
+async def run(agent, *texts: str, adapter=None, model=Model):
+    with EchoLLM(model(*texts)) as llm:
         entry = {"litellm_params": {"model": "hosted_vllm/policy", "api_base": llm.url}}
         gateway = agl.LLMProxy(model_list=[{"model_name": "policy", **entry}])
         collected = await collect(agl.rollout(agent), gateway, model=POLICY, adapter=adapter)
@@ -160,6 +179,23 @@ async def test_the_agent_may_name_its_choice() -> None:
     assert row.token_ids == [*tokens("which one"), *tokens("good")]
 
 
+async def test_a_choice_is_named_by_its_index_wherever_the_server_lists_it() -> None:
+    async def agent(task: str, llm: agl.LLM) -> float:
+        async with openai.AsyncOpenAI(base_url=llm.endpoint, api_key="x") as client:
+            answer = await client.chat.completions.create(
+                model=llm.model, messages=[{"role": "user", "content": "which one"}], n=2
+            )
+        assert [choice.index for choice in answer.choices] == [1, 0]
+        best = next(choice for choice in answer.choices if choice.message.content == "good")
+        agl.emit_choice(answer.id, best.index)
+        return 1.0
+
+    (row,) = rows_of(await run(agent, "bad", "good", model=AsTheyEnd))
+    assert row.token_ids == [*tokens("which one"), *tokens("good")]
+    assert row.logprobs[3:] == [-2.0, -2.0]
+    assert row.model_versions == ["8"]
+
+
 async def test_a_name_counts_more_than_what_came_later_and_must_be_one_of_them() -> None:
     async def agent(task: int, llm: agl.LLM) -> float:
         talk = Talk(llm)
@@ -224,13 +260,30 @@ async def test_a_name_before_several_calls_of_its_id_is_that_of_none() -> None:
 
 async def test_choices_that_say_the_same_are_one_answer() -> None:
     async def agent(task: str, llm: agl.LLM) -> float:
-        await Talk(llm).ask(n=2)
+        await Talk(llm).ask(n=3)
         return 1.0
 
-    collected = await run(agent, "same", "same")
+    collected = await run(agent, "same", "same", "same", model=CutOff)
     (row,) = rows_of(collected)
-    assert row.call_ids[0].endswith("#0")
-    assert collected.ledger.reasons() == {"unused_choice": 1}
+    assert row.call_ids[0].endswith("#1")  # the first that was not cut off
+    assert collected.ledger.reasons() == {"unused_choice": 2}
+
+
+@pytest.mark.parametrize("truncated", ["train", "mask", "exclude"])
+async def test_of_choices_that_say_the_same_that_counts_whose_tokens_go_on(truncated: str) -> None:
+    async def agent(task: str, llm: agl.LLM) -> float:
+        talk = Talk(llm)
+        _, answers = await talk.ask(n=3)
+        talk.go_on(answers[1])
+        await talk.ask(n=2)
+        return 1.0
+
+    collected = await run(
+        agent, "good", "good", "good", adapter=TraceToRows(truncated=truncated), model=CutOff
+    )
+    (row,) = rows_of(collected)
+    assert [call_id[-2:] for call_id in row.call_ids] == ["#1", "#1"]
+    assert collected.ledger.reasons() == {"unused_choice": 3}
 
 
 async def test_conversations_have_the_choice_that_was_used() -> None:

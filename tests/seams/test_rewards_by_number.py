@@ -1,13 +1,15 @@
 """Rewards find their calls by the numbers that the store gives, on whichever clocks they came."""
 
 import asyncio
+import contextlib
 import logging
 import time
 
 import pytest
 
 import agl
-from agl.testing.echo_llm import EchoLLM
+from agl.advantages import sibling_advantages
+from agl.testing.echo_llm import EchoLLM, RawReply
 
 from .collecting import collect, rows_of, settled
 
@@ -111,3 +113,47 @@ async def test_nobody_waits_for_each_reward_of_a_slow_store(monkeypatch, caplog)
     spans = await store.query_spans(rollout.rollout_id)
     assert [agl.get_reward_value(span) for span in spans] == [1.0] * 3
     assert [record.message[:22] for record in caplog.records] == ["a reward is not stored"]
+
+
+def two_steps(broken: list[bool]) -> agl.LitAgent:
+    """The second and third of three rollouts do equally well; a server fails the third once."""
+    begun: list[str] = []
+
+    @agl.rollout
+    async def agent(task: str, llm: agl.LLM) -> None:
+        begun.append(task)
+        broken[0] = len(begun) == 3
+        async with openai.AsyncOpenAI(base_url=llm.endpoint, api_key="x", max_retries=0) as client:
+            for words in ("first step", "second step"):
+                question = [{"role": "user", "content": words}]
+                for _ in range(2):
+                    with contextlib.suppress(openai.InternalServerError):
+                        await client.chat.completions.create(model=llm.model, messages=question)
+                        break
+        agl.emit_reward(float(len(begun) > 1))
+
+    return agent
+
+
+@pytest.mark.parametrize("credit", ["discounted", "stepwise"])
+async def test_a_call_that_was_asked_again_is_no_step(credit: str) -> None:
+    broken = [False]
+
+    def reply(request: dict) -> RawReply | str:
+        failed, broken[0] = broken[0], False
+        return RawReply(503, b'{"error": {"message": "out of order"}}') if failed else "yes"
+
+    with EchoLLM(reply) as llm:
+        entry = {"litellm_params": {"model": "hosted_vllm/policy", "api_base": llm.url}}
+        gateway = agl.LLMProxy(model_list=[{"model_name": "policy", **entry}], num_retries=0)
+        adapter = agl_adapters.TraceToRows(credit={"type": credit, "gamma": 0.5})
+        collected = await collect(two_steps(broken), gateway, copies=3, adapter=adapter)
+    assert settled(collected).ledger.reasons() == {"infrastructure": 1}
+    _, second, third = (
+        [credit for row in one.rows for credit in row.credits] for one in collected.ended
+    )
+    steps = [[(c.group, c.step and c.step.group, c.reward) for c in two] for two in (second, third)]
+    assert steps[0] == steps[1]
+    advantages = sibling_advantages([one.rows for one in collected.ended])
+    values = [[each.value for row in one for each in row] for one in advantages]
+    assert values[1] == values[2]

@@ -111,3 +111,13 @@ def test_a_row_can_be_kept_for_some_of_its_calls_only(trace) -> None:
     assert row.only([1]).answers == [3]
     assert row.only([1]).call_ids == row.call_ids[1:]
     assert row.only([1]).messages == row.messages
+
+
+def test_a_call_that_servers_failed_is_infrastructures(trace) -> None:
+    span = trace.gateway(messages=[USER], error="503", agent="critic")
+    kind = {Key.ERROR_KIND.value: "infrastructure"}
+    trace.spans[-1] = span.model_copy(update={"attributes": {**span.attributes, **kind}})
+    trace.gateway(messages=[USER], error="400", agent="writer")
+    trace.reward(0)
+    result = settled(TraceToChats(agent_match="writer").adapt(trace.spans))
+    assert result.ledger.reasons() == {"infrastructure": 1, "model_error": 1}

@@ -167,6 +167,18 @@ def test_per_agent_gives_a_nameless_reward_to_agents_without_one(trace):
     assert rewards(trace, "per_agent") == [1.0, 0.25, 1.0]
 
 
+def test_per_agent_does_not_take_a_nameless_reward_for_an_agents_of_that_name(trace):
+    trace.gateway([1], [2], agent="primary")
+    trace.gateway([3], [4], agent="critic")
+    trace.reward(1.0)
+    assert rewards(trace, "per_agent") == [1.0, 1.0]
+    named = agl.emit_reward(
+        {"primary": 0.5, "critic": 0.25}, primary_key="primary", propagate=False
+    )
+    trace.span(named.name, named.attributes)
+    assert rewards(trace, "per_agent") == [0.5, 0.25]
+
+
 def test_per_agent_knows_a_reward_by_the_agent_around_it(trace):
     agent = trace.span("agent", {"agent.name": "critic"}, start_time=100.0, end_time=150.0)
     trace.gateway([3], [4], agent="critic", parent_id=agent.span_id)

@@ -30,6 +30,8 @@ FILLED = (
 """What the kept record of a call takes from the others where it has nothing itself."""
 
 
+QUESTION = ("requested_model", "agent_name", "messages", "tools")
+
 CHOICE_PARTS = tuple(Choice.model_fields)
 
 
@@ -302,6 +304,33 @@ def merged_choices(best: Recorded, group: Sequence[Recorded]) -> list[Choice]:
         }
         choices[0] = choices[0].model_copy(update=known)
     return choices
+
+
+def asked_again(calls: Sequence[ModelCall]) -> dict[str, str]:
+    """Ids of calls that servers or the network failed and that were asked again -> their errors.
+
+    They are no steps of the agent: it, or its client's library, went on from the repetition. A
+    request that the client gave up because the same had its answer is one of them.
+
+    Args:
+        calls: Of one attempt, in the order of their numbers, which they have from their ends.
+    """
+    failed = [n for n, call in enumerate(calls) if call.error_kind == "infrastructure"]
+    again: dict[str, str] = {}
+    for number in failed:
+        call = calls[number]
+        same = [n for n, other in enumerate(calls) if n != number and _asked_the_same(call, other)]
+        begin = call.start_time or 0.0
+        if any(
+            n > number or (calls[n].error is None and (calls[n].end_time or begin) > begin)
+            for n in same
+        ):
+            again[call.call_id] = call.error or ""
+    return again
+
+
+def _asked_the_same(one: ModelCall, other: ModelCall) -> bool:
+    return all(getattr(one, name) == getattr(other, name) for name in QUESTION)
 
 
 def _first(values: Iterable[Any]) -> Any:

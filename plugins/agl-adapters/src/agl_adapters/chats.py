@@ -11,7 +11,6 @@ from agl.errors import AdapterError
 from agl.types import Credit, ExclusionReason, ModelCall, TrainedModel, TrainingRow
 from agl.types.learning import PER_CALL, items_of_calls
 from agl_adapters.calls import Recorded
-from agl_adapters.matching import selects
 from agl_adapters.messages import conversation
 from agl_adapters.rows import TraceToRows, Truncated
 
@@ -69,14 +68,8 @@ class TraceToChats(TraceToRows):
         self, record: Recorded, model: TrainedModel | None
     ) -> tuple[ExclusionReason, str] | None:
         call = record.call
-        if not selects(self.agent_match, call.agent_name):
-            return "agent_not_selected", f"its agent is {call.agent_name!r}"
-        if record.malformed is not None:
-            return record.code, record.malformed
-        if call.error is not None:
-            return "model_error", call.error
-        if call.unchosen:
-            return "unknown_choice", call.unchosen
+        if (problem := self._no_answer(record)) is not None:
+            return problem
         if call.response is None:
             return "malformed", "no answer was recorded"
         if call.finish_reason == "content_filter":

@@ -2,7 +2,8 @@
 
 That is the one which the agent named (``agl.emit_choice``); else the one with which a later call of
 the attempt goes on, by its tokens or as an assistant's message. Answers that say the same are one
-answer: whichever was used, the first of them stands for it. Where none of this tells, or several
+answer: that one stands for it with whose tokens a later call goes on, else the first that was not
+cut off. Where none of this tells, or several
 were gone on with, it is not known, and nothing is guessed: what an agent emits, or returns from an
 operation, may be an answer that it rejects.
 """
@@ -57,17 +58,40 @@ def _choice(
             return named, ""
         return None, f"the agent named answer {named} of {count}, from 0"
     sayings = [_saying(choice) for choice in call.choices]
-    if len(set(sayings)) == 1:
-        return 0, ""
-    used = {saying for other in later if (saying := _gone_on_with(call, sayings, other))}
+    used = set(sayings)
+    if len(used) > 1:
+        used = {saying for other in later if (saying := _gone_on_with(call, sayings, other))}
     if len(used) == 1:
-        return sayings.index(used.pop()), ""
+        (said,) = used
+        return _that_says(said, call, sayings, later), ""
     if used:
         return None, f"the agent went on with {len(used)} of its {count} answers"
     return None, (
         f"no later call goes on with one of its {count} answers, and the agent named none "
         "(agl.emit_choice)"
     )
+
+
+def _that_says(
+    said: Saying, call: ModelCall, sayings: Sequence[Saying], later: Sequence[ModelCall]
+) -> int:
+    """Which of the answers that say this stands for them."""
+    same = [number for number, saying in enumerate(sayings) if saying == said]
+    if len(same) == 1:
+        return same[0]
+    lengths = [_continued(call, other) for other in later]
+    continued = {number: max((each[number] for each in lengths), default=0) for number in same}
+    return max(same, key=lambda n: (continued[n], call.choices[n].finish_reason != "length", -n))
+
+
+def _continued(call: ModelCall, other: ModelCall) -> list[int]:
+    """Per answer with how many tokens of it another call goes on; 0 where not with all of them."""
+    given, prompt = call.prompt_token_ids or [], other.prompt_token_ids or []
+    if not given or prompt[: len(given)] != given:
+        return [0] * len(call.choices)
+    said = prompt[len(given) :]
+    answers = [choice.token_ids or [] for choice in call.choices]
+    return [len(ids) if said[: len(ids)] == ids else 0 for ids in answers]
 
 
 def _named(calls: Sequence[ModelCall], spans: Sequence[Span]) -> dict[int, int | str]:
@@ -118,16 +142,9 @@ def _is_of(link: LinkMatch, call: ModelCall) -> bool:
 
 def _gone_on_with(call: ModelCall, sayings: Sequence[Saying], other: ModelCall) -> Saying | None:
     """Which answer another call goes on with; None for none."""
-    given, prompt = call.prompt_token_ids or [], other.prompt_token_ids or []
-    continued = [
-        (len(choice.token_ids), saying)
-        for choice, saying in zip(call.choices, sayings, strict=True)
-        if choice.token_ids
-        and given
-        and prompt[: len(given) + len(choice.token_ids)] == [*given, *choice.token_ids]
-    ]
-    if continued:
-        return max(continued, key=lambda pair: pair[0])[1]
+    continued = _continued(call, other)
+    if any(continued):
+        return sayings[continued.index(max(continued))]
     asked = call.messages
     new = (
         other.messages[len(asked) :]

@@ -22,7 +22,7 @@ from agl.types import (
 )
 from agl_adapters.air import AutoRewards
 from agl_adapters.attempts import unused_attempts
-from agl_adapters.calls import Recorded, by_attempt, recorded_and_unrecognised
+from agl_adapters.calls import Recorded, asked_again, by_attempt, recorded_and_unrecognised
 from agl_adapters.credit.rewards import calls_before, places, rewards_of
 from agl_adapters.matching import compile_match, selects
 from agl_adapters.sources.fields import is_structured
@@ -166,8 +166,11 @@ class TraceToRows(TraceAdapter[RowSet]):
     ) -> None:
         own: list[Recorded] = []
         agents = _rewards_of_agent(records, spans, model)
+        again = asked_again([record.call for record in records])
         for record in records:
             another = _of_another(record, model, agents)
+            if another is None and record.call.call_id in again:
+                another = ("infrastructure", again[record.call.call_id])
             if another is None:
                 own.append(record)
             else:
@@ -234,9 +237,8 @@ class TraceToRows(TraceAdapter[RowSet]):
             return None
         return new_row(call, credit, find_break(rows, _prompt(call)))
 
-    def _problem(
-        self, record: Recorded, model: TrainedModel | None
-    ) -> tuple[ExclusionReason, str] | None:
+    def _no_answer(self, record: Recorded) -> tuple[ExclusionReason, str] | None:
+        """Why there is no answer of a selected agent's that was used, whatever it consists of."""
         call = record.call
         if call.error is not None and call.error_kind == "infrastructure":
             return "infrastructure", call.error
@@ -248,6 +250,14 @@ class TraceToRows(TraceAdapter[RowSet]):
             return "model_error", call.error
         if call.unchosen:
             return "unknown_choice", call.unchosen
+        return None
+
+    def _problem(
+        self, record: Recorded, model: TrainedModel | None
+    ) -> tuple[ExclusionReason, str] | None:
+        call = record.call
+        if (problem := self._no_answer(record)) is not None:
+            return problem
         prompt, response = call.prompt_token_ids, call.response_token_ids
         if prompt and response == []:
             return "empty_answer", f"the answer has no tokens; it ended with {call.finish_reason!r}"

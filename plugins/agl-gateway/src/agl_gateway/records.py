@@ -260,6 +260,7 @@ class _WeightVersion(Struct):
 
 
 class _Choice(Struct):
+    index: Any = None
     message: Raw = Raw(b"null")
     text: str | None = None
     """Of completions."""
@@ -307,7 +308,7 @@ def _answer_attributes(answer: _Answer) -> dict[str, Any]:
         Key.RESPONSE_ID.value: _text(answer.id),
         Key.RESPONSE_MODEL.value: _text(answer.model),
     }
-    choices = answer.choices
+    choices = _in_order(answer.choices)
     if not choices:
         return attributes
     # The plain keys are those of the first choice; with n > 1 the others have keys of their own.
@@ -336,6 +337,14 @@ def _answer_attributes(answer: _Answer) -> dict[str, Any]:
         attributes[f"{prefix}.logprobs"] = logprobs or None
         attributes[f"{prefix}.model_version"] = _version(choice, answer)
     return attributes
+
+
+def _in_order(choices: list[_Choice]) -> list[_Choice]:
+    """By what agents call them: a server may list them as they ended."""
+    numbers = [choice.index for choice in choices]
+    if not all(type(number) is int for number in numbers) or len(set(numbers)) < len(numbers):
+        return choices
+    return sorted(choices, key=lambda choice: choice.index)
 
 
 def _version(choice: _Choice, answer: _Answer) -> str | None:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from agl.adapter import CreditRule
+from agl.emitter import PRIMARY_REWARD
 from agl.types import Credit, ModelCall, Span
 from agl_adapters.credit.final import final_credit
 from agl_adapters.credit.rewards import Reward, rewards_of, unreadable
@@ -15,7 +16,8 @@ class PerAgent(CreditRule):
     A reward is an agent's when one of its dimensions has the agent's name
     (``emit_reward({"writer": 1.0, "critic": 0.0}, primary_key="writer")``), or when it was emitted
     within that agent's span. An agent that no reward names gets the last reward that is nobody's,
-    and none where there is no such reward.
+    and none where there is no such reward. A number without a name (``emit_reward(1.0)``, or what
+    the agent returns) has the one dimension ``primary``, which names nobody, whoever is called so.
     """
 
     uses_intermediate = False
@@ -27,7 +29,10 @@ class PerAgent(CreditRule):
         shared: list[Reward] = []
         within = _agents_around(spans)
         for reward in rewards_of(spans):
-            named = [agent for agent in agents if agent in reward.dimensions]
+            names = reward.dimensions.keys()
+            named = (
+                [] if names == {PRIMARY_REWARD} else [agent for agent in agents if agent in names]
+            )
             around = within.get(reward.span.span_id)
             if named:
                 for agent in named:
