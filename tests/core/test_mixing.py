@@ -33,11 +33,20 @@ def find(*rollouts: Ran) -> tuple[str, str] | None:
 
 
 def test_call_with_the_words_of_a_silent_rollout_is_of_that() -> None:
-    assert find(rollout(1), rollout(2, asks("how far is town1"))) == ("ro-1", "ro-2")
-    assert find(rollout(1), rollout(2, asks("how far is town2"))) is None
+    foreign, own = asks("how far is town1"), asks("how far is town2")
+    assert find(rollout(1), rollout(2, foreign, own)) == ("ro-1", "ro-2")
+    assert find(rollout(1), rollout(2, own)) is None
     assert find(rollout(1), rollout(2, asks("how far is town1, how far town2"))) is None
-    assert find(rollout(1), rollout(2, asks("how far is town1"), process="host-2")) is None
-    assert find(rollout(1), rollout(2, asks("how far is town1", begin=200.0))) is None
+    assert find(rollout(1), rollout(2, foreign, own, process="host-2")) is None
+    assert find(rollout(1), rollout(2, asks("how far is town1", begin=200.0), own)) is None
+
+
+def test_words_of_a_task_in_calls_of_agents_that_never_tell_theirs_are_chance() -> None:
+    boards = [rollout(number, asks("the board is 1 2 3"), words=f"{number}") for number in (40, 41)]
+    assert find(rollout(3, words="3"), *boards) is None
+    # Its own call went on to a third one, whose address came after its own.
+    third = rollout(5, asks("how far is town2"), asks("how far is town5"))
+    assert find(rollout(1), rollout(2, asks("how far is town1")), third) == ("ro-1", "ro-2")
 
 
 @pytest.mark.parametrize(
@@ -69,7 +78,7 @@ def test_each_call_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(mixing, "_WORD", Pattern)
     with_calls = [
-        rollout(number, asks(f"call{number} far"), asks(f"other{number} town{number + 8}"))
+        rollout(number, asks(f"call{number} town{number}"), asks(f"other{number} town{number + 8}"))
         for number in range(8)
     ]
     silent = [rollout(number) for number in range(8, 16)]
@@ -99,7 +108,7 @@ def test_long_request_is_kept_at_its_ends() -> None:
     assert (request[:5], request[-3:], process) == ("begin", "end", "host-7")
 
 
-MIXED = [rollout(2, asks("how far is town1")), rollout(1)]
+MIXED = [rollout(2, asks("how far is town1"), asks("how far is town2")), rollout(1)]
 
 
 @pytest.mark.parametrize("order", [MIXED, MIXED[::-1]])
@@ -148,6 +157,6 @@ async def test_what_is_kept_is_bounded_where_a_request_is_always_open(
             await check.look([rollout(number, asks(f"how far is it to town{number}"))])
             kept.append(len(check._kept))
         assert 0 < max(kept) < most
-        calls = (asks(f"how far is it to town{number}") for number in range(200, 240))
+        calls = (asks(f"how far is it to town{number}") for number in (1, *range(200, 240)))
         with pytest.raises(MixedCallsError):
             await check.look([rollout(1, *calls), *silent])

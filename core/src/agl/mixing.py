@@ -4,7 +4,8 @@ A call is recorded where its address says. An agent that makes this address glob
 variable, a default client) sends there what all rollouts of its process call at that time: some
 end without a call, and others have theirs. Neither is odd by itself; agents may make no call, or
 many. What an agent that keeps nothing global cannot have is a call with the words of another
-rollout's task and none of its own, while that other one, beside it in its process, has no call.
+rollout's task and none of its own, while that other one, beside it in its process, has no call; as
+long as agents tell their tasks to models at all.
 """
 
 import asyncio
@@ -12,7 +13,7 @@ import contextlib
 import json
 import logging
 import re
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
@@ -23,6 +24,9 @@ from agl.types import Attempt, Span
 from agl.workers import process_of
 
 logger = logging.getLogger(__name__)
+
+Said = Sequence[tuple[float, frozenset[str]]]
+"""Begins of calls, and those of their words that are words of tasks."""
 
 _WORD = re.compile(r"\w+")
 MAX_TASK_CHARACTERS = 2_000
@@ -187,28 +191,60 @@ def find_mixed(pairs: Sequence[tuple[Ran, Ran]]) -> tuple[Ran, Ran] | None:
 
     Each call is read once.
     """
+    if not pairs:
+        return None
     known = frozenset[str]().union(*(each.words for pair in pairs for each in pair))
     others = {other.rollout_id: other for _, other in pairs}
     said = {
         rollout_id: [(call.begin, known.intersection(_split(call.request))) for call in other.calls]
         for rollout_id, other in others.items()
     }
-    taken = [pair for pair in pairs if _has_call_of(*pair, said[pair[1].rollout_id])]
+    common = frozenset[str].intersection(*(each.words for pair in pairs for each in pair))
+    told = _with_told_task(others.values(), said, common)
+    taken = [
+        (one, other)
+        for one, other in pairs
+        if _has_call_of(one, other, said[other.rollout_id])
+        and (one.words == other.words or other.rollout_id in told)
+    ]
     silent, found = ({one.rollout_id for one, _ in each} for each in (pairs, taken))
     # An agent that may make no call could meet its words elsewhere by chance, but not often.
     return taken[0] if 2 * len(found) > len(silent) else None
 
 
-def _has_call_of(one: Ran, other: Ran, said: Sequence[tuple[float, frozenset[str]]]) -> bool:
-    """Whether ``other`` has a call of ``one``; ``said``: begins and words of its calls."""
+def _has_call_of(one: Ran, other: Ran, said: Said) -> bool:
+    """Whether ``other``, which has the calls ``said``, has one of ``one``."""
     if one.words == other.words:
         # Of the same task: then the same was asked twice at a time.
         return any(one.begin <= call.begin <= one.end for call in other.twins)
     own, its = one.words - other.words, other.words - one.words
     return bool(own and its) and any(
-        one.begin <= begin <= one.end and its.isdisjoint(words) and 2 * len(own & words) >= len(own)
+        one.begin <= begin <= one.end and its.isdisjoint(words) and _is_said(own, words)
         for begin, words in said
     )
+
+
+def _with_told_task(
+    rollouts: Iterable[Ran], said: Mapping[str, Said], common: frozenset[str]
+) -> set[str]:
+    """Ids of those whose task's words, but for those ``common`` to all, stand in some call.
+
+    Where an agent's calls do not say its task (a seed, say), words of other tasks stand in them by
+    chance.
+    """
+    return {
+        one.rollout_id
+        for one in rollouts
+        if any(
+            _is_said(one.words - common, words)
+            for calls in (said[one.rollout_id], *said.values())  # mostly in its own
+            for _, words in calls
+        )
+    }
+
+
+def _is_said(task: frozenset[str], words: frozenset[str]) -> bool:
+    return 2 * len(task & words) >= len(task)
 
 
 def _ends(request: str) -> str:
