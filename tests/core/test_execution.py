@@ -6,7 +6,10 @@ import signal
 import time
 from typing import Any
 
+import pytest
+
 import agl
+from agl.execution import work
 from agl.execution.reports import mark_lost
 from agl.execution.supervisor import RunnerDied
 from agl.runner import worker_name
@@ -118,3 +121,32 @@ async def test_runner_that_the_store_does_not_know_left_nothing(
 ) -> None:
     await mark_lost(memory_store, RunnerDied(0, os.getpid(), 1, "no device", given_up=True))
     assert not await memory_store.query_workers()
+
+
+@pytest.mark.parametrize("claim", ["dequeue_rollout", "dequeue_many_rollouts", "turn"])
+async def test_runner_is_at_work_when_it_holds_its_first_claim(
+    memory_store: agl.LightningStore, claim: str
+) -> None:
+    said: list[str] = []
+    store = work.StoreAtWork(memory_store, lambda: said.append("at work"))
+    await getattr(store, claim)(worker_id="one")
+    assert said == []
+    for task in (1, 2):
+        await memory_store.enqueue_rollout(task)
+        await getattr(store, claim)(worker_id="one")
+        assert said == ["at work"]
+
+
+async def test_runner_that_asks_for_long_is_at_work_without_any_claim(
+    memory_store: agl.LightningStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    store = work.StoreAtWork(memory_store, lambda: said.append("at work"))
+    await store.dequeue_rollout()
+    await store.dequeue_rollout()
+    assert said == []
+    monkeypatch.setattr(work, "IDLE_SECONDS", 0.0)
+    await store.get_worker_by_id("one")
+    assert said == []
+    await store.dequeue_rollout()
+    assert said == ["at work"]

@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Generator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -32,10 +33,21 @@ import agl
 HERE = Path(__file__).parent
 config = agl.RolloutConfig()
 
-def trainer(algorithm, store=None, max_rollouts=None, **options):
+class DiesAtStart(agl.OtelTracer):
+    # A tracer that ends the process of each runner with one of these numbers.
+    def __init__(self, numbers=(0, 1)):
+        super().__init__()
+        self.numbers = numbers
+
+    def init_worker(self, worker_id, store=None):
+        if worker_id in self.numbers:
+            os._exit(0)
+        super().init_worker(worker_id, store)
+
+def trainer(algorithm, store=None, max_rollouts=None, tracer=None, **options):
     options = {"type": "cs", "server_port": 0, "graceful_timeout": 2.0, **options}
     store = store or agl.SqliteLightningStore(HERE / "store.db")
-    return agl.Trainer(algorithm=algorithm, strategy=options, store=store,
+    return agl.Trainer(algorithm=algorithm, strategy=options, store=store, tracer=tracer,
                        max_rollouts=max_rollouts)
 
 def algorithm_of(tasks):
@@ -172,39 +184,63 @@ def test_attempt_of_an_agent_that_exits_with_code_0_runs_again(scene: Scene) -> 
     assert results == [[str(task), "succeeded", "None"] for task in range(2)]
 
 
-def test_fit_raises_when_every_runner_has_exited(scene: Scene) -> None:
+@pytest.mark.parametrize("healthy", [0, 4])
+def test_task_that_ends_its_process_costs_its_own_rollouts_only(scene: Scene, healthy: int) -> None:
     code, results, errors = scene.run(
-        """
-        from agl.execution import supervisor
-
-        supervisor.QUICK_DEATH_SECONDS = 60.0  # a busy machine takes long to start a process
+        f"""
+        config = agl.RolloutConfig(max_attempts=2, retry_condition=["unresponsive"])
 
         @agl.rollout
         def agent(task: int) -> float:
-            os._exit(0)
+            if task == 0:
+                os._exit(139)  # as a crash in a library does
+            return 1.0
 
-        trainer(algorithm_of(range(30)), n_runners=2).fit(agent)
+        trainer(algorithm_of([0] * 8 + [1] * {healthy}), n_runners=2).fit(agent)
+        """
+    )
+    assert code == 0, errors
+    assert results == [["0", "failed", "lost"]] * 8 + [["1", "succeeded", "None"]] * healthy
+    assert errors.count("is replaced: exit code 139") == 16  # two attempts each, and no more
+    assert "is given up" not in errors
+
+
+@pytest.mark.parametrize(
+    ("start", "why"),
+    [("os._exit(0)", "exit code 0"), ("raise OSError('no such device')", "OSError: no such")],
+    ids=["exits", "raises"],
+)
+def test_fit_raises_when_no_runner_can_start(scene: Scene, start: str, why: str) -> None:
+    code, results, errors = scene.run(
+        f"""
+        class Tracer(agl.OtelTracer):
+            def init_worker(self, worker_id, store=None):
+                {start}
+
+        @agl.rollout
+        def agent(task: int) -> float:
+            return 1.0
+
+        trainer(algorithm_of(range(30)), tracer=Tracer(), n_runners=2).fit(agent)
         """
     )
     assert code == 1
     assert results == []
     assert "RunnerCrashError: no runner is left" in errors
-    assert "exit code 0" in errors
-    assert scene.open_attempts() == []
+    assert f"it died before its first rollout, again and again: {why}" in errors
+    assert errors.count("is replaced") == 4
 
 
-def test_command_fails_when_every_runner_has_exited(scene: Scene) -> None:
+def test_command_fails_when_no_runner_can_start(scene: Scene) -> None:
     (scene.folder / "agents.py").write_text(
-        "import os, agl\n"
-        "from agl.execution import supervisor\n\n"
-        "supervisor.QUICK_DEATH_SECONDS = 60.0\n\n\n"
-        "@agl.rollout\ndef agent(task: int) -> float:\n    os._exit(0)\n"
+        f"{HEAD}\n\n@agl.rollout\ndef agent(task: int) -> float:\n    return 1.0\n"
     )
     (scene.folder / "tasks.jsonl").write_text("1\n" * 30)
     (scene.folder / "agl.yaml").write_text(
         "agent: agents:agent\n"
         "train: tasks.jsonl\n"
         "algorithm: baseline\n"
+        "tracer: agents.DiesAtStart\n"
         "strategy: {type: cs, server_port: 0, graceful_timeout: 2.0}\n"
     )
     done = subprocess.run(
@@ -550,8 +586,6 @@ WORKS = """
         async def algorithm(store):
             for task in range(12):
                 await store.enqueue_rollout(task)
-            while not all((HERE / f"end-{worker}").exists() for worker in (0, 1)):
-                await asyncio.sleep(0.05)
             while not store._no_runners.is_set():
                 await asyncio.sleep(0.02)
             await asyncio.sleep(1.0)  # a training step: longer than the grace
@@ -566,26 +600,14 @@ def test_runner_given_up_is_an_error_only_for_an_algorithm_that_waits(
 ) -> None:
     code, results, errors = scene.run(
         f"""
-        from agl.execution import supervisor
-
-        supervisor.QUICK_DEATH_SECONDS = 60.0
-
         {algorithm.strip()}
 
         @agl.rollout
-        def agent(task: int, rollout) -> float:
-            worker = rollout.attempt.worker_id[-1]
-            if worker == "0":
-                with open(HERE / "deaths", "a") as deaths:
-                    deaths.write(".")
-                if (HERE / "deaths").stat().st_size == 3:
-                    (HERE / "end-0").touch()
-                os._exit(3)
-            wait_for("end-0")  # so that it leaves the other its share
-            (HERE / "end-1").touch()
+        def agent(task: int) -> float:
             return 1.0
 
-        trainer(algorithm, n_runners=2, max_rollouts=3, graceful_timeout=0.2).fit(agent)
+        options = dict(n_runners=2, max_rollouts=3, graceful_timeout=0.2)
+        trainer(algorithm, tracer=DiesAtStart([0]), **options).fit(agent)
         """
     )
     assert "is given up" in errors
@@ -593,7 +615,7 @@ def test_runner_given_up_is_an_error_only_for_an_algorithm_that_waits(
         assert (code, results) == (0, [["own", "end"]]), errors
     else:
         assert (code, results) == (1, [])
-        assert "RunnerCrashError: no runner is left; runner 0: it died at once" in errors
+        assert "RunnerCrashError: no runner is left; runner 0: it died before" in errors
 
 
 @pytest.mark.parametrize("how", ["os._exit(0)", "os.kill(os.getpid(), signal.SIGKILL)"])
@@ -655,7 +677,7 @@ def test_algorithm_that_works_goes_on_in_threads(main_thread: str) -> None:
     reached: list[int] = []
 
     @agl.algo
-    async def algorithm(store: agl.LightningStore) -> None:
+    async def algorithm(store: Any) -> None:
         rollouts = [await store.enqueue_rollout(task) for task in range(4)]
         ids = [rollout.rollout_id for rollout in rollouts]
         await store.wait_for_rollouts(rollout_ids=ids[:3])
@@ -808,7 +830,7 @@ def test_algorithm_sees_the_event_within_the_graceful_delay(
         if waiting is not None:
             waiting.cancel()
 
-    async def runner(store: agl.LightningStore, number: int, event: agl.ExecutionEvent) -> None:
+    async def runner(store: agl.LightningStore, worker_id: int, event: agl.ExecutionEvent) -> None:
         if crashes:
             raise OSError("no such device")
 

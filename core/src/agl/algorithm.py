@@ -113,8 +113,11 @@ class Algorithm(ABC):
         self._adapter = adapter
 
     def set_adapter_factory(self, make: "Callable[[], TraceAdapter[Any]]") -> None:
-        """Called by the trainer when it was given none: built when it is first asked for."""
-        self._make_adapter = make
+        """Called by the trainer when it was given none: built when it is first asked for.
+
+        What an earlier run had is forgotten.
+        """
+        self._adapter, self._make_adapter = None, make
 
     def get_adapter(self) -> "TraceAdapter[Any]":
         """The adapter from spans to what this algorithm learns from."""
@@ -144,7 +147,7 @@ class Algorithm(ABC):
         """Whether the gateway refuses all further calls; then end with what there is."""
         return self._llm_proxy is not None and self._llm_proxy.spent_budget() is not None
 
-    def set_initial_resources(self, resources: NamedResources) -> None:
+    def set_initial_resources(self, resources: NamedResources | None) -> None:
         """Called by the trainer."""
         self._initial_resources = resources
 

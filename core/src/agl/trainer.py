@@ -202,18 +202,18 @@ class Trainer:
             )
         agent.set_trainer(self)
         algorithm.set_trainer(self)
-        options = {"type": algorithm.default_adapter, **algorithm.adapter_options}
         if self.adapter is not None:
             _check_match(self.adapter, agent.trained_agents)
             algorithm.set_adapter(self.adapter)
-        elif agent.trained_agents is not None:
-            options["agent_match"] = agent.trained_agents
-        algorithm.set_adapter_factory(
-            lambda: self._build_adapter(options, algorithm.default_adapter)
-        )
+        else:
+            options = {"type": algorithm.default_adapter, **algorithm.adapter_options}
+            if agent.trained_agents is not None:
+                options["agent_match"] = agent.trained_agents
+            algorithm.set_adapter_factory(
+                lambda: self._build_adapter(options, algorithm.default_adapter)
+            )
         algorithm.set_llm_proxy(self.llm_proxy)
-        if self.initial_resources is not None:
-            algorithm.set_initial_resources(self.initial_resources)
+        algorithm.set_initial_resources(self.initial_resources)
 
         async def algorithm_bundle(store: LightningStore, event: ExecutionEvent) -> None:
             await self._run_algorithm(algorithm, store, train_dataset, val_dataset)

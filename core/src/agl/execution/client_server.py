@@ -24,6 +24,7 @@ from agl.execution.family import start_group
 from agl.execution.reports import Reports
 from agl.execution.sides import call_in_daemon_thread
 from agl.execution.supervisor import (
+    AT_WORK,
     FINISHED,
     REPLACE_ME,
     STORE_AWAY,
@@ -33,11 +34,12 @@ from agl.execution.supervisor import (
     Supervisor,
     Tell,
     describe_exit,
-    last_message,
     leave,
+    messages_of,
     teller,
 )
 from agl.execution.waits import run_algorithm
+from agl.execution.work import StoreAtWork
 from agl.runner import RunnerStuckError
 from agl.server import LightningStoreServer
 from agl.serving import bind, is_loopback
@@ -278,14 +280,11 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         url, token = self._url(), self.token
 
         def runner_main(worker_id: int, tell: Tell) -> None:
-            _run_as_process(
-                lambda: runner(
-                    store if store is not None else LightningStoreClient(url, token=token),
-                    worker_id,
-                    stop,
-                ),
-                tell,
-            )
+            def run() -> Coroutine[Any, Any, object]:
+                used = store if store is not None else LightningStoreClient(url, token=token)
+                return runner(StoreAtWork(used, lambda: tell(AT_WORK)), worker_id, stop)
+
+            _run_as_process(run, tell)
 
         return Supervisor(
             context,
@@ -377,11 +376,9 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
                         await asyncio.wait([ended])
 
         asyncio.run(run_here())
-        message = last_message(ours)
-        if message != FINISHED:
-            raise AlgorithmError(
-                f"the algorithm failed: {message or describe_exit(learner.exitcode or 0)}"
-            )
+        said = messages_of(ours) or [describe_exit(learner.exitcode or 0)]
+        if said[-1] != FINISHED:
+            raise AlgorithmError(f"the algorithm failed: {said[-1]}")
 
     # --- small things ---------------------------------------------------------------------------
 

@@ -42,11 +42,13 @@ ORPHAN_SECONDS = 1.0
 """How long runners get to finish, and again to react to SIGTERM, when their parent was killed."""
 LOOK_SECONDS = 1.0
 """How often the supervisor looks after its runners, and the parent after the supervisor."""
-QUICK_DEATH_SECONDS = 2.0
-MAX_QUICK_DEATHS = 3
-"""A runner slot whose processes die this often in a row, each so soon, is given up."""
+MAX_VAIN_STARTS = 3
+"""A runner slot whose processes die this often in a row, none of them at work, is given up. The
+deaths of those at work cost attempts, of which a rollout has only so many."""
 FROZEN_SECONDS = 3.0
 """A runner that was stopped (SIGSTOP) for so long is killed; a supervisor is told to go on."""
+AT_WORK = "at work"
+"""What a runner says when it has begun to serve the queue."""
 FINISHED = "finished"
 """What a runner says last when it ends in order; an exit code of 0 alone may be its agent's."""
 MAX_MESSAGE_BYTES = 3500
@@ -71,7 +73,7 @@ class RunnerDied:
     message: str
     """What it raised, or a description of the exit code."""
     given_up: bool
-    """Whether it is not replaced: its predecessors died at once as well, or the supervisor died."""
+    """Whether it is not replaced: its predecessors did no work either, or the supervisor died."""
     store_away: bool = False
     """Whether it died because the store cannot be reached; it has waited for it."""
 
@@ -87,7 +89,8 @@ class AllEnded:
 Report = RunnerStarted | RunnerDied | AllEnded
 Tell = Callable[[str], None]
 RunnerMain = Callable[[int, Tell], None]
-"""Runs one runner: worker id, and what to call last: with ``FINISHED``, or with what it died of."""
+"""Runs one runner: worker id, and what to call with ``AT_WORK`` once it is, and last with
+``FINISHED`` or with what it died of."""
 
 
 class Supervisor:
@@ -329,17 +332,16 @@ class _Supervision:
             process = slot.ended()
             if process is None:
                 continue
-            last = last_message(slot.messages)
+            said = messages_of(slot.messages)
+            last = next((message for message in reversed(said) if message != AT_WORK), "")
             if process.exitcode == 0 and last == FINISHED:
                 continue
-            stuck = process.exitcode == REPLACE_ME
-            quick = not stuck and time.monotonic() - slot.started < QUICK_DEATH_SECONDS
-            slot.quick_deaths = slot.quick_deaths + 1 if quick else 0
-            given_up = slot.quick_deaths >= MAX_QUICK_DEATHS
+            slot.vain_starts = 0 if AT_WORK in said else slot.vain_starts + 1
+            given_up = slot.vain_starts >= MAX_VAIN_STARTS
             exit_code = process.exitcode or 0
             message = slot.frozen or last or describe_exit(exit_code)
             if given_up:
-                message = f"it died at once, again and again: {message}"
+                message = f"it died before its first rollout, again and again: {message}"
             away = exit_code == STORE_AWAY and bool(last)  # not an agent that chose this number
             self._tell(RunnerDied(worker_id, process.pid or 0, exit_code, message, given_up, away))
             if replace and not given_up:
@@ -371,11 +373,10 @@ class _Slot:
     """A runner's place, and the process that has it."""
 
     process: "ForkProcess | None" = None
-    quick_deaths = 0
+    vain_starts = 0
 
     def begin(self, process: "ForkProcess", messages: "connection.Connection[Any, Any]") -> None:
         self.process = process
-        self.started = time.monotonic()
         self.frozen = ""
         self.messages = messages
         self._handle = psutil.Process(process.pid)
@@ -410,14 +411,14 @@ def teller(messages: "connection.Connection[Any, Any]") -> Tell:
     return tell
 
 
-def last_message(messages: "connection.Connection[Any, Any]") -> str:
-    """What a process that has ended said last, or nothing; closes the pipe."""
-    message = ""
+def messages_of(messages: "connection.Connection[Any, Any]") -> list[str]:
+    """What a process that has ended said; closes the pipe."""
+    said: list[str] = []
     with contextlib.suppress(EOFError, OSError):
         while messages.poll():
-            message = messages.recv_bytes().decode(errors="replace")
+            said.append(messages.recv_bytes().decode(errors="replace"))
     messages.close()
-    return message
+    return said
 
 
 def describe_exit(exit_code: int) -> str:

@@ -10,8 +10,8 @@ from typing import Any
 from agl.execution.base import AlgorithmBundle
 from agl.execution.events import ExecutionEvent
 from agl.execution.sides import UnaskedCancellationError
-from agl.store.base import LightningStore, LightningStoreCapabilities
-from agl.store.forwarding import ForwardingStore
+from agl.store.base import LightningStore
+from agl.store.forwarding import StandInStore
 from agl.store.rules import ENDED
 from agl.types import PaginatedResult, Rollout
 
@@ -103,34 +103,17 @@ class _Wait:
         return pause < AT_ONCE * length
 
 
-class _WatchedStore(ForwardingStore):
+class _WatchedStore(StandInStore):
     """The algorithm's store, which notes what it waits and asks for in vain."""
 
     def __init__(self, store: LightningStore, no_runners: ExecutionEvent) -> None:
-        self._store = store
+        super().__init__(store)
         self._no_runners = no_runners
         self._open_waits: list[_Wait] = []
         self._last_wait: _Wait | None = None
         self._none_since: float | None = None
         self._asked: set[str] = set()
         self._warn_at = 0.0
-
-    def __getattr__(self, name: str) -> Any:  # what a store has beyond the contract
-        return getattr(self.__dict__["_store"], name)
-
-    def __reduce__(self) -> Any:
-        return _itself, (self._store,)
-
-    @property
-    def target(self) -> LightningStore:
-        return self._store
-
-    @property
-    def capabilities(self) -> LightningStoreCapabilities:
-        return self._store.capabilities
-
-    def otlp_traces_endpoint(self) -> str:
-        return self._store.otlp_traces_endpoint()
 
     def wait_in_vain(self) -> _Wait | None:
         """The open wait that has lasted longest; None when none is open, or runners are left."""
@@ -196,7 +179,3 @@ def _names(rollout_ids: Iterable[str]) -> str:
     names = sorted(rollout_ids)
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     return ", ".join(names[:NAMED]) + more
-
-
-def _itself(store: LightningStore) -> LightningStore:
-    return store

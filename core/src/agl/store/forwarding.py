@@ -5,7 +5,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-from agl.store.base import LightningStore
+from agl.store.base import LightningStore, LightningStoreCapabilities
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -65,3 +65,35 @@ class ForwardingStore(LightningStore):
     query_workers = _forwarded(LightningStore.query_workers)
     get_worker_by_id = _forwarded(LightningStore.get_worker_by_id)
     update_worker = _forwarded(LightningStore.update_worker)
+
+
+class StandInStore(ForwardingStore):
+    """Is to its user the store itself, with whatever that has beyond the contract.
+
+    Args:
+        store: The store; it is also what is pickled.
+    """
+
+    def __init__(self, store: LightningStore) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_store"], name)
+
+    def __reduce__(self) -> Any:
+        return _itself, (self._store,)
+
+    @property
+    def target(self) -> LightningStore:
+        return self._store
+
+    @property
+    def capabilities(self) -> LightningStoreCapabilities:
+        return self._store.capabilities
+
+    def otlp_traces_endpoint(self) -> str:
+        return self._store.otlp_traces_endpoint()
+
+
+def _itself(store: LightningStore) -> LightningStore:
+    return store
