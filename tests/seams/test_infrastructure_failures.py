@@ -12,6 +12,7 @@ import agl
 from agl.accounts import collected_metrics, usable_rows, weigh
 from agl.collect import Collector
 from agl.errors import ConfigError, StoreUnavailableError
+from agl.semconv import ModelCallAttributes as Key
 from agl.testing.echo_llm import EchoLLM, RawReply
 from agl.types import RolloutConfig
 
@@ -267,6 +268,38 @@ async def test_a_call_that_the_gateway_repeats_with_success_is_no_failure():
 
     collected = await line.collect(agent_with(trouble, line))
     assert (collected.num_infrastructure, collected.ledger.reasons()) == (0, {})
+
+
+@pytest.mark.parametrize("same", [True, False])
+async def test_a_call_that_is_cancelled_once_its_twin_is_answered_is_no_failure(same):
+    line = Line()
+
+    async def trouble(llm, server):
+        arrived, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        def reply(request):  # the first one of both waits, for longer than the test
+            server.latency_seconds = 0.0 if arrived.is_set() else 600.0
+            loop.call_soon_threadsafe(arrived.set)
+            return "ok"
+
+        server.reply = reply
+        slow = asyncio.create_task(post(llm, "second"))
+        await arrived.wait()
+        assert await post(llm, "second" if same else "something else") == 200
+        slow.cancel()
+        await asyncio.wait([slow])
+        # Once the rollout has ended, the gateway would break the call off itself.
+        while not [span for span in await spans_of_all(line.store) if Key.ERROR in span.attributes]:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+    collected = await line.collect(agent_with(trouble, line))
+    assert collected.num_infrastructure == int(not same)
+    assert sorted(collected.rewards) == ([0.0, 0.0, 1.0] if same else [0.0, 1.0])
+
+
+async def spans_of_all(store):
+    rollouts = await store.query_rollouts()
+    return [span for each in rollouts for span in await store.query_spans(each.rollout_id)]
 
 
 async def test_another_request_that_is_answered_later_does_not_make_good_for_it():

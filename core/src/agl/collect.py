@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from agl.algorithm import InfrastructureFailures, check_infrastructure_failures
+from agl.asgi import CLIENT_GONE
 from agl.emitter import find_final_reward
 from agl.errors import ConfigError, InvalidTransitionError
 from agl.gateway import is_gateway_span
@@ -46,7 +47,8 @@ def infrastructure_failure(spans: Sequence[Span]) -> str | None:
     It is, when servers or the network failed a model call (5xx, 429, a timeout, a lost connection)
     and the agent had to go on without its answer. A call is not counted if the same was asked again
     and answered: a later call of the attempt, to the same model with the same messages and tools,
-    whether the client's library repeated it or the agent did.
+    whether the client's library repeated it or the agent did. For a call that its client closed, an
+    answer that came since it began will do: who asks twice and takes the first answer lost none.
 
     Args:
         spans: Of one attempt. Only the gateway's say why a call failed. They are in the order of
@@ -59,14 +61,20 @@ def infrastructure_failure(spans: Sequence[Span]) -> str | None:
     failed = [span for span in calls if span.attributes.get(Key.ERROR_KIND) == "infrastructure"]
     if not failed:
         return None
-    answered: dict[str, int] = {}
+    last: dict[str, int] = {}
+    end: dict[str, float] = {}
     for span in calls:
         if Key.ERROR not in span.attributes:
             asked = _asked(span)
-            answered[asked] = max(span.sequence_id, answered.get(asked, 0))
+            last[asked] = max(span.sequence_id, last.get(asked, 0))
+            end[asked] = max(span.end_time or 0.0, end.get(asked, 0.0))
     for span in failed:
-        again = answered.get(_asked(span), 0) if Key.INPUT_MESSAGES in span.attributes else 0
-        if again <= span.sequence_id:
+        asked = _asked(span) if Key.INPUT_MESSAGES in span.attributes else ""
+        is_closed = span.attributes.get(Key.STATUS_CODE) == CLIENT_GONE
+        is_answered = last.get(asked, 0) > span.sequence_id or (
+            is_closed and end.get(asked, 0.0) > (span.start_time or 0.0)
+        )
+        if not is_answered:
             return str(span.attributes.get(Key.ERROR))
     return None
 
@@ -265,7 +273,7 @@ class Collector:
         ledger = Ledger()
         read = await asyncio.gather(*(self._read(rollout, ledger) for rollout in ended))
         if self._infrastructure_failures == "drop_group":
-            _drop_groups(read)
+            drop_groups(read)
         return Collected(list(read), ledger, time.perf_counter() - start)
 
     async def _wait(self, rollout_ids: list[str]) -> list[Rollout]:
@@ -348,7 +356,8 @@ def _exclude(rollout: Rollout, reason: ExclusionReason, detail: str, ledger: Led
     )
 
 
-def _drop_groups(ended: Sequence[Ended]) -> None:
+def drop_groups(ended: Sequence[Ended]) -> None:
+    """Let no rollout be trained beside which, in its group, one had a failure of infrastructure."""
     failed = {one.group: one.rollout.rollout_id for one in ended if one.infrastructure is not None}
     for one in ended:
         if one.group in failed and one.unusable is None:

@@ -79,6 +79,8 @@ class ModelCallAttributes(StrEnum):
     ``.<i>.model_version``; messages and reasons to finish are listed with those of the first."""
     TIME_TO_FIRST_TOKEN = "gen_ai.response.time_to_first_chunk"
     """Float: seconds from the request's arrival to the first piece of a stream."""
+    STATUS_CODE = "http.response.status_code"
+    """Int: what the agent got; 499 when it closed the connection before the answer began."""
     LATENCY = "agentlightning.latency_seconds"
     """Float: seconds from the request's arrival to the answer's last byte."""
     MODEL_VERSION = "agentlightning.model_version"

@@ -1,6 +1,7 @@
 """The loop: what it writes down, what it does again after an end of any kind, what it counts."""
 
 import asyncio
+import contextlib
 import json
 import os
 import sys
@@ -8,12 +9,13 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 import agl
 from agl.errors import AlgorithmError, ConfigError
 from agl.generations import begin_generation
-from agl.testing.echo_llm import EchoLLM
+from agl.testing.echo_llm import EchoLLM, RawReply
 
 pytest.importorskip("agl_adapters")
 pytest.importorskip("agl_gateway")
@@ -231,6 +233,38 @@ async def test_a_collection_goes_on_with_the_tasks_and_copies_that_it_had(
     assert other.served == []
     algorithm = await fit(counting(**had), store, *datasets)
     assert algorithm.trained == [("start", 1, 4)]
+
+
+async def test_drop_group_sees_rollouts_that_were_drawn_again(counting, store, llm):
+    options = {
+        "iterations": 1,
+        "rollouts_per_task": 2,
+        "infrastructure_failures": "drop_group",
+    }
+    await stop_amid(counting(**options), store, ["one", "two"], after=1)
+    (kept,) = [r for r in await store.query_rollouts() if r.status == "succeeded"]
+    troubled = []
+
+    def reply(body):
+        if body["messages"][-1]["content"] == "trouble":
+            return RawReply(503, b'{"error": {"message": "out of order"}}')
+        return "77"
+
+    @agl.rollout
+    async def swallowing(task: str, llm: agl.LLM) -> float:
+        if task == kept.input:  # the sibling that was cut off
+            troubled.append(task)
+            with contextlib.suppress(aiohttp.ClientResponseError):
+                await ask("trouble", llm)
+        return await ask(task, llm)
+
+    llm.reply = reply
+    algorithm = await fit(counting(**options), store, ["one", "two"], agent=swallowing)
+    assert len(troubled) == 1
+    assert algorithm.trained == [("start", 1, 2)]  # of the other task
+    ledger = await agl.load_ledger(store)
+    ledger.check()
+    assert ledger.reasons() == {"infrastructure": 2, "unused_group": 1}
 
 
 async def test_killed_while_it_collects_it_goes_on_with_the_rollouts_that_are_there(tmp_path):

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from agl.asgi import CLIENT_GONE
 from agl.errors import StoreUnavailableError
 from agl.store.base import LightningStore
 from agl.types.resources import attempt_token
@@ -321,6 +322,8 @@ class GatewayApp:
                 await _refuse(reply, refused, dialect)
         except ClientGoneError as gone:
             # Who waits for an answer and gives up has lost it; who leaves a stream has seen enough.
+            if record.first_token_time is None:
+                record.status_code = CLIENT_GONE
             end(str(gone), "request" if record.first_token_time else "infrastructure")
         except asyncio.CancelledError:
             end("the gateway stopped before the answer was complete")

@@ -85,7 +85,7 @@ class CallRecord:
         self.chunks: list[bytes] | None = None
         """Of a stream: what came of it."""
         self.status_code: int | None = None
-        """What the agent got."""
+        """What the agent got, or ``CLIENT_GONE``."""
         self._size: int | None = None
         self.error: str | None = None
         self.error_kind: ErrorKind | None = None
@@ -197,7 +197,7 @@ class CallRecord:
             Key.INPUT_MESSAGES.value: _json(request.messages) or _prompt(request.prompt),
             Key.TOOL_DEFINITIONS.value: _json(request.tools),
             **{f"gen_ai.request.{name}": _number(getattr(request, name)) for name in SAMPLING},
-            "http.response.status_code": self.status_code,
+            Key.STATUS_CODE.value: self.status_code,
             Key.LATENCY.value: end_time - self.start_time,
         }
         if self.first_token_time is not None:

@@ -410,6 +410,8 @@ class FineTuning(Algorithm):
             "version": version.number,
             "step": version.number + (mode == "train"),
         }
+        from agl.collect import drop_groups
+
         collected = last = await session.collector.collect(
             tasks, request.copies, mode, resources[mode], metadata, key=key
         )
@@ -425,6 +427,8 @@ class FineTuning(Algorithm):
             )
             last.ended = [replace(one, group=groups[one.group]) for one in last.ended]
             collected = joined(collected, last)
+            if self.infrastructure_failures == "drop_group":
+                drop_groups(collected.ended)
         return collected
 
     def _step_of_run(self, step: int) -> dict[str, Any]:
