@@ -324,6 +324,30 @@ def test_prompt_with_which_the_agent_fails_is_out_of_the_race(world, fit, option
     assert "this prompt breaks the parser" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("first", "what"),
+    [(1, "3 of 4"), (5, "3 of 8")],
+    ids=["in the first tasks of new candidates", "in the share of the round"],
+)
+def test_race_that_no_candidate_survives_stops_the_run_and_names_the_failures(
+    fit, options, first, what
+) -> None:
+    @agl.rollout
+    def tiring(task: Any, prompt_template: agl.PromptTemplate, rollout: agl.Rollout) -> float:
+        place = rollout.metadata["prompts"]
+        if place["split"] == "search" and first <= place["position"] < first + 3:
+            raise OSError("503")
+        return 0.5
+
+    sizes = {"gradient_batch_size": 1, "branch_factor": 1}
+    with pytest.raises(
+        AlgorithmError,
+        match=f"apo: {what} evaluations of the first prompt failed, in up to 3 runs each, most "
+        "often with 'agent: OSError: 503'. Mend that and run again",
+    ):
+        fit(agl.APO(**{**options, **sizes}), tiring)
+
+
 def test_run_that_failures_stopped_goes_on_when_they_are_mended(world, fit, worker, options):
     store, down = agl.InMemoryLightningStore(), True
 

@@ -61,7 +61,7 @@ async def race(
     parents: Sequence["Candidate"],
     sizes: Sizes,
 ) -> list["Candidate"]:
-    """The best candidates, best first.
+    """The best candidates, best first; none where no candidate can be judged any more.
 
     Args:
         evaluator: Runs them.
@@ -72,13 +72,15 @@ async def race(
     await evaluator.extend(candidates, "search", range(sizes.step))
     candidates = _working(evaluator, candidates)
     begun = evaluator.total
-    while evaluator.total - begun < sizes.share:
+    while candidates and evaluator.total - begun < sizes.share:
         value, doubt = values(evaluator, candidates, parents), doubts(evaluator, candidates)
         chosen = sorted(candidates, key=lambda one: -(value[one] + doubt[one]))[: sizes.width]
         for length in sorted({evaluator.count(one, "search") for one in chosen}):
             alike = [one for one in chosen if evaluator.count(one, "search") == length]
             await evaluator.extend(alike, "search", range(length, length + sizes.step))
         candidates = _working(evaluator, candidates)
+    if not candidates:
+        return []
     value, doubt = values(evaluator, candidates, parents), doubts(evaluator, candidates)
     leader = max(candidates, key=lambda one: value[one] - doubt[one])
     others = sorted((one for one in candidates if one is not leader), key=lambda one: -value[one])
