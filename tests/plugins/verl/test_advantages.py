@@ -9,6 +9,7 @@ import torch
 from agl.types import Credit, Ledger, TrainingRow
 from agl_verl.advantages import ESTIMATORS, Inputs
 from agl_verl.groups import _train
+from agl_verl.losses import loss_weights
 from agl_verl.rows import CallNote, RowNotes
 from agl_verl.trajectories import trajectories
 
@@ -62,7 +63,39 @@ def test_equal_rewards_give_exactly_zero(name: str, reward: float) -> None:
         assert any(other)
 
 
-@pytest.mark.parametrize("name", ["grpo", "rloo", "gpg", "reinforce_plus_plus_baseline", "gdpo"])
+@pytest.mark.parametrize("reward", [0.1, 0.3, 1.0, 1 / 3, -0.1])
+def test_equal_rewards_of_a_batch_give_exactly_zero_where_it_is_compared(reward: float) -> None:
+    for sizes in ([2], [5], [8], [3, 4, 7]):
+        inputs = inputs_of([[reward] * size for size in sizes])
+        got, returns = ESTIMATORS["reinforce_plus_plus"](inputs)
+        assert not got.any()
+        assert returns.any()
+
+
+def test_unequal_rewards_are_whitened_as_verl_does() -> None:
+    """verl's ``masked_whiten``: all rollouts have three tokens, its variance is unbiased."""
+    for rewards in ([0.0, 1.0, 0.4, 1.0], [0.9999, 1.0, 1.0, 1.0], [5e-5, 0.0, 1e-4, 0.0]):
+        inputs = inputs_of([rewards])
+        mask_NT = inputs.rollouts.mask_NT
+        mask_NT[:] = torch.arange(mask_NT.shape[1]) < 3
+        got, _ = ESTIMATORS["reinforce_plus_plus"](inputs)
+        values = inputs.outcomes_N.double()[:, None].expand(-1, 3)
+        expected = (values - values.mean()) / (values.var() + 1e-8).sqrt()
+        assert torch.allclose(got[:, :3].double(), expected, rtol=0, atol=1e-6)
+
+
+def test_weights_of_a_loss_stay_in_single_precision() -> None:
+    rollouts = inputs_of([[0.0, 1.0, 0.4]]).rollouts
+    for mean in ("rollout", "token"):
+        weights = loss_weights(rollouts, mean)
+        assert weights.dtype == torch.float32
+        assert weights.sum().item() == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["grpo", "rloo", "gpg", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "gdpo"],
+)
 def test_the_middle_of_three_has_none_whatever_rounding_does(name: str) -> None:
     for rewards in ([0.0, 0.5, 1.0], [0.1, 0.2, 0.3], [0.2, 0.4, 0.6]):
         for given in itertools.permutations(rewards):

@@ -22,7 +22,8 @@ all T sampled tokens of the rollout as one trajectory, whatever rows they lie in
                          the importance weights; B_t = 0 where only one sibling is as long
 
 whiten(x) = (x - m) / sqrt(v + 1e-8): m and v are over tokens, each rollout having weight 1 and its
-tokens equal shares of it; v is unbiased, divided by 1 - (sum of squared weights).
+tokens equal shares of it; v is unbiased, divided by 1 - (sum of squared weights). Where x is equal
+to m (see ``EQUAL``), whiten(x) is 0.
 
 Sources: GRPO arXiv:2402.03300, without the deviation Dr. GRPO arXiv:2503.20783; RLOO
 arXiv:2402.14740; OPO arXiv:2505.23585; GPG arXiv:2504.02546; Pass@k arXiv:2503.19595; REINFORCE++
@@ -109,23 +110,24 @@ Comparison = Callable[[list[list[Entry]]], list[list[float]]]
 
 
 def token_weights(mask_NT: "Tensor") -> "Tensor":
-    """Weight per token: rollouts weigh the same, tokens of one equally; all add up to 1."""
+    """Weight per token, double: rollouts weigh the same, tokens of one equally; their sum is 1."""
     lengths_N = mask_NT.sum(-1)
     number = (lengths_N > 0).sum().clamp(min=1)
-    return mask_NT / (lengths_N.clamp(min=1) * number)[:, None]
+    return mask_NT.double() / (lengths_N.clamp(min=1) * number)[:, None]
 
 
 def whiten(values_NT: "Tensor", mask_NT: "Tensor") -> "Tensor":
-    """Zero mean, unit variance over rollouts; zeros where there is but one token."""
-    weights_NT = token_weights(mask_NT).double()
-    values = values_NT.double()
+    """Zero mean, unit variance over rollouts; zeros at the mean, and where there is one token."""
+    weights_NT = token_weights(mask_NT)
+    values = values_NT.double() * mask_NT
     mean = (weights_NT * values).sum()
     free = 1.0 - (weights_NT**2).sum()
     if free <= 1e-8:
         return torch.zeros_like(values_NT)
     variance = (weights_NT * (values - mean) ** 2).sum() / free
+    is_equal_NT = (values - mean).abs() <= EQUAL * values.abs().amax()
     white = (values - mean) / (variance + 1e-8).sqrt() * mask_NT
-    return white.to(values_NT.dtype)
+    return torch.where(is_equal_NT, 0.0, white).to(values_NT.dtype)
 
 
 def grpo(inputs: Inputs) -> "Tensor":

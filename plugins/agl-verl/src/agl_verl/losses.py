@@ -70,7 +70,7 @@ def loss_weights(
         weights_NT = mask_NT / (max(number, 1) * constant)
     else:
         raise ConfigError(f"loss mean {mean!r} with constant {constant!r}: expected one of {MEANS}")
-    return rollouts.unpack(weights_NT * rollouts.shape[0])
+    return rollouts.unpack((weights_NT * rollouts.shape[0]).float())
 
 
 def check_loss_mode(policy_loss: Any) -> None:
