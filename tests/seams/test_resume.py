@@ -15,6 +15,7 @@ import pytest
 import agl
 from agl.cli._ledger import Accounts, read_accounts
 from agl.generations import (
+    Generation,
     begin_generation,
     branch_to,
     cancel_leftovers,
@@ -258,12 +259,44 @@ async def test_what_a_run_left_is_cancelled_when_another_goes_on_from_its_checkp
     assert ended["succeeded"] <= 2 * CALLS_PER_STEP + 2
 
 
+async def test_a_run_from_another_ones_checkpoint_begins_there_again_and_mixes_with_none(
+    tmp_path: Path,
+) -> None:
+    finished(tmp_path, steps=2, checkpoint_every=1)
+    there, other = str(tmp_path / "run"), tmp_path / "other"
+    options = {"steps": 4, "run_dir": str(other), "checkpoint_every": 1}
+    # The third call of step 4: step 3 and its checkpoint are there.
+    killed = run(tmp_path, kill_at=CALLS_PER_STEP + 3, resume_from=there, **options)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr[-3000:]
+    before = read_generation(other)
+    earlier = str(tmp_path / "run/checkpoints/step-000001")
+    refused = run(tmp_path, resume_from=earlier, **options)
+    assert "ConfigError" in refused.stderr
+    assert "holds another run already, which began from" in refused.stderr
+    assert read_generation(other) == before
+
+    again = run(tmp_path, resume_from=there, **options)
+    assert again.returncode == 0, again.stderr[-3000:]
+    assert read_generation(other) == Generation(before.run, 2, (), before.origin)
+    assert before.origin == str((tmp_path / "run/checkpoints/step-000002").resolve())
+    lines = [json.loads(line) for line in (other / "metrics.jsonl").read_text().splitlines()]
+    assert [(line["step"], line["generation"]) for line in lines if "reward/mean" in line] == [
+        (3, 2), (4, 2)
+    ]  # fmt: skip
+    store = agl.SqliteLightningStore(tmp_path / "store.db")
+    parts = await store.query_ledger_parts(run=before.run, lost=False)
+    await store.close()
+    assert {part.generation for part in parts} == {2}
+
+
 @pytest.mark.parametrize(
     ("options", "why"),
     [
         ({"resume_from": "run", "steps": 1}, "is at step 1, and steps is 1"),
         ({"resume_from": "run/checkpoints/step-000009"}, "no checkpoint to resume from"),
         ({"run_dir": "run"}, "holds another run already"),
+        ({"resume_from": "run", "run_dir": "other"}, "other' holds another run already"),
+        ({"resume_from": "early", "run_dir": "other"}, "other' holds another run already"),
     ],
 )
 async def test_nothing_is_cancelled_for_a_start_that_is_refused(
@@ -278,6 +311,9 @@ async def test_nothing_is_cancelled_for_a_start_that_is_refused(
         save_file({"a": torch.zeros(1)}, path.parent / f"{name}.safetensors")
     (folder / "metrics.jsonl").write_text('{"step": 1}\n')
     metadata = begin_generation(folder).metadata
+    for name in ("early", "other"):
+        begin_generation(tmp_path / name)
+        (tmp_path / name / "metrics.jsonl").write_text('{"step": 1}\n')
     await memory_store.enqueue_rollout("task", metadata=metadata)
     paths = ("resume_from", "run_dir")
     options = {key: str(tmp_path / v) if key in paths else v for key, v in options.items()}
@@ -314,6 +350,22 @@ def test_metrics_beside_the_way_to_a_checkpoint_are_dropped(tmp_path: Path) -> N
     report.go_back(3, evaluated=True, branch=[(1, 3)])
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["generation"] for line in lines] == [1]
+
+
+def test_no_metrics_are_kept_that_do_not_lead_to_the_checkpoint(tmp_path: Path) -> None:
+    """It was made in another folder."""
+    report = Report("grpo", tmp_path, 5, 3, show_progress=False)
+    report.step(1, {"step": 1, "generation": 1})
+    report.go_back(3, evaluated=True, branch=[])
+    assert (tmp_path / "metrics.jsonl").read_text() == ""
+
+
+def test_a_run_keeps_where_it_began_until_it_begins_anew(tmp_path: Path) -> None:
+    assert begin_generation(tmp_path, origin="b").origin == "b"
+    assert begin_generation(tmp_path, branch=[(1, 4)]).origin == "b"
+    assert read_generation(tmp_path).origin == "b"
+    assert begin_generation(tmp_path).origin is None
+    assert read_generation(tmp_path).origin is None
 
 
 async def test_nothing_of_a_live_run_is_cancelled(

@@ -41,6 +41,9 @@ class Generation:
     """From 1."""
     branch: tuple[tuple[int, int], ...] = ()
     """The way to the checkpoint that it went on from; () if it began anew."""
+    origin: str | None = None
+    """What the run began from: a checkpoint, or the folder, of another run; None if it began at
+    step 0 by itself."""
 
     def leads_to(self, branch: Branch) -> bool:
         """Whether what this way leads to belongs to this start, or to what it went on from."""
@@ -97,7 +100,7 @@ def read_generation(folder: str | os.PathLike[str]) -> Generation | None:
     try:
         record = json.loads(path.read_text("utf-8"))
         branch = tuple((int(start), int(step)) for start, step in record["branch"])
-        return Generation(str(record["run"]), int(record["generation"]), branch)
+        return Generation(str(record["run"]), int(record["generation"]), branch, record["origin"])
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:
@@ -108,7 +111,10 @@ def read_generation(folder: str | os.PathLike[str]) -> Generation | None:
 
 
 def begin_generation(
-    folder: str | os.PathLike[str], run: str | None = None, branch: Branch = ()
+    folder: str | os.PathLike[str],
+    run: str | None = None,
+    branch: Branch = (),
+    origin: str | None = None,
 ) -> Generation:
     """Count another start of the run in a folder.
 
@@ -116,13 +122,20 @@ def begin_generation(
         folder: Of the run.
         run: Its id, where that stands elsewhere; None keeps the one in the folder, or makes one.
         branch: Of the checkpoint that it goes on from.
+        origin: Where a run that begins anew begins, see ``Generation``; one that goes on keeps its
+            own.
 
     Raises:
         ConfigError: See ``read_generation``.
     """
     before = read_generation(folder) or Generation(secrets.token_hex(6), 0)
-    now = Generation(run or before.run, before.number + 1, tuple(branch))
-    record = {"run": now.run, "generation": now.number, "branch": now.branch}
+    now = Generation(
+        run or before.run,
+        before.number + 1,
+        tuple(branch),
+        before.origin if branch else origin,
+    )
+    record = {"run": now.run, "generation": now.number, "branch": branch, "origin": now.origin}
     write_whole(Path(folder) / FILE, json.dumps(record))
     return now
 

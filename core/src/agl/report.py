@@ -72,7 +72,7 @@ class Report:
         Args:
             step: Of the checkpoint.
             evaluated: Whether the evaluation after that step belongs to it.
-            branch: The way to it; () if it was made in another folder.
+            branch: The way to it; () where nothing in this folder leads there.
         """
         last = dict(branch)
         if not self.metrics_path.exists():
@@ -85,7 +85,7 @@ class Report:
                 start = int(line["generation"])
             except (ValueError, KeyError, TypeError):
                 continue  # a kill cut it off
-            if last and number > last.get(start, -1):
+            if number > last.get(start, -1):
                 continue
             if number < step or (number == step and (evaluated or not is_evaluation)):
                 kept.append(text + "\n")

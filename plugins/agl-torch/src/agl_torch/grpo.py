@@ -108,7 +108,8 @@ class GRPO(Algorithm):
             step 0 again. Rollouts that the run left behind are cancelled. In the folder of the same
             run, what came after the checkpoint counts no more: its metrics go, and its accounts are
             marked as lost. A folder that a live process uses is refused. With another ``run_dir``
-            it is a run of its own.
+            it is a run of its own, which the same two options begin again; the folder of any other
+            run is refused.
         resource_name: Name of the resource that the agent gets.
         rollout_timeout_seconds: Limit of one attempt; None has no limit.
         unresponsive_seconds: A rollout whose runner is silent for longer is tried once more, by

@@ -38,6 +38,28 @@ class Origin:
         """Whether the run goes on, and is not another one from the same checkpoint."""
         return self.folder.resolve() == self.home.resolve()
 
+    @property
+    def other_run(self) -> str | None:
+        """What of another run it begins from: a checkpoint, or the folder where there is none."""
+        return None if self.is_same_run else str((self.checkpoint or self.home).resolve())
+
+    def check_folder(self) -> None:
+        """For a run that does not go on in its folder: there must be none, or one to begin again.
+
+        Raises:
+            ConfigError: Another run is there; metrics and accounts of the two would be mixed.
+        """
+        if not (self.folder / "metrics.jsonl").exists():
+            return
+        begun = read_generation(self.folder)
+        place = None if begun is None else begun.origin
+        if place is None or place != self.other_run:
+            which = "" if place is None else f", which began from {place!r}"
+            raise ConfigError(
+                f"GRPO: {str(self.folder)!r} holds another run already{which}. Give another "
+                f"run_dir, or continue that run with resume_from={str(self.folder)!r}"
+            )
+
     def reference(self) -> Path:
         """Where the start of the run is, from which its weights must not go far.
 
@@ -69,6 +91,8 @@ def find_origin(options: "GRPO") -> Origin:
         )
     gateway.check_free(MODEL_NAME)
     origin = _find(options)
+    if options.resume_from is None or not origin.is_same_run:
+        origin.check_folder()
     if origin.checkpoint is not None:
         from agl_torch.checkpoint import STATE
 
@@ -87,11 +111,6 @@ def _find(options: "GRPO") -> Origin:
     named = None if options.run_dir is None else Path(options.run_dir)
     fresh = named or Path("agl-runs").absolute() / time.strftime("grpo-%Y%m%d-%H%M%S")
     if options.resume_from is None:
-        if (fresh / "metrics.jsonl").exists():
-            raise ConfigError(
-                f"GRPO: {str(fresh)!r} holds another run already. Give another run_dir, or "
-                f"continue that run with resume_from={str(fresh)!r}"
-            )
         return Origin(fresh, None, fresh)
     given = Path(options.resume_from)
     if _ended_early(given):

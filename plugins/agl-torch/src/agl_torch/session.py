@@ -184,7 +184,7 @@ async def _begin(
 ) -> tuple[Generation, list[tuple[int, int]]]:
     """Count this start; what earlier ones in the folder did after the checkpoint is lost."""
     branch = list(progress.branch) if origin.is_same_run else []
-    generation = begin_generation(origin.folder, branch=branch)
+    generation = begin_generation(origin.folder, branch=branch, origin=origin.other_run)
     await keep_branch(options.get_store(), generation.run, branch)
     return generation, branch
 
