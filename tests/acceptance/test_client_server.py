@@ -52,7 +52,7 @@ def run(folder: Path, body: str, **environment: str) -> subprocess.CompletedProc
         [sys.executable, write(folder, body)],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=250,
         env={**os.environ, **environment},
     )
 
@@ -257,7 +257,7 @@ def test_interrupt_ends_everything(tmp_path: Path, number: int, code: int) -> No
         os.killpg(process.pid, number)  # what a terminal does
     else:
         process.send_signal(number)
-    _, stderr = process.communicate(timeout=60)
+    _, stderr = process.communicate(timeout=250)
     assert process.returncode in (code, -number, 130), stderr
     assert wait_for(lambda: processes_of(script) == [])
 
@@ -318,13 +318,13 @@ def test_algorithm_and_runner_roles_meet_over_the_network(tmp_path: Path) -> Non
             env={**environment, "AGL_CURRENT_ROLE": "algorithm"},
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=250,
         )
         assert learner.returncode == 0, learner.stderr
         assert [row[1] for row in results(learner.stdout)] == ["succeeded"] * 4
     finally:
         runner.terminate()
-        runner.wait(timeout=60)
+        runner.wait(timeout=250)
     assert wait_for(lambda: processes_of(script) == [])
 
 

@@ -54,7 +54,7 @@ def run(script: Path, **variables: str) -> subprocess.CompletedProcess[str]:
         env=environment(**variables),
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=250,
     )
 
 
@@ -78,7 +78,7 @@ def process(*command: object, **variables: str) -> Iterator[subprocess.Popen[str
     finally:
         started.send_signal(signal.SIGINT)
         try:
-            started.communicate(timeout=60)
+            started.communicate(timeout=250)
         except subprocess.TimeoutExpired:
             started.kill()
             raise

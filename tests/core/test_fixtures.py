@@ -21,7 +21,7 @@ def test_memory_store_works_from_a_plain_test_too(memory_store: InMemoryLightnin
 
 
 def test_echo_llm_answers(echo_llm: EchoLLM) -> None:
-    with urllib.request.urlopen(f"{echo_llm.url}/models", timeout=5) as response:
+    with urllib.request.urlopen(f"{echo_llm.url}/models", timeout=100) as response:
         assert json.load(response)["data"]
 
 

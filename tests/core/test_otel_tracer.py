@@ -49,7 +49,7 @@ async def names(store: agl.LightningStore, context: dict[str, Any]) -> list[str]
 
 
 async def until(condition: Any) -> None:
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 (a store has no event for it)
             await asyncio.sleep(0.005)
 
@@ -355,7 +355,7 @@ def in_process(code: str, **environment: str) -> str:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=100,
+        timeout=250,
         check=False,
     )
     assert result.returncode == 0, result.stdout

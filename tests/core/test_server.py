@@ -431,14 +431,14 @@ async def test_the_server_does_not_trace_itself():
 
 
 async def test_a_held_claim_is_answered_when_work_comes(http):
-    held = asyncio.create_task(claim(http, wait_seconds=10))
+    held = asyncio.create_task(claim(http, wait_seconds=60))
     await asyncio.sleep(0.2)
     assert not held.done()
     begin = time.monotonic()
     await enqueue(http, "work")
     (claimed,) = await held
     assert claimed["input"] == "work"
-    assert time.monotonic() - begin < 3
+    assert time.monotonic() - begin < 30
 
 
 async def test_a_client_that_hangs_up_takes_no_work(http, server):
@@ -455,7 +455,7 @@ async def test_a_client_that_hangs_up_takes_no_work(http, server):
 async def test_stopping_answers_held_requests(server, http):
     (rollout_id,) = await enqueue(http, 1)
     await claim(http)
-    work = asyncio.create_task(claim(http, wait_seconds=30))
+    work = asyncio.create_task(claim(http, wait_seconds=60))
     wait = asyncio.create_task(
         ask(http, "POST", "waits/rollouts", json={"rollout_ids": [rollout_id]}, expect=200)
     )
@@ -464,7 +464,7 @@ async def test_stopping_answers_held_requests(server, http):
     await server.stop()
     assert await work == []
     assert await wait == []
-    assert time.monotonic() - begin < 15
+    assert time.monotonic() - begin < 30
 
 
 # --- who may call
@@ -657,7 +657,7 @@ async def test_sigterm_answers_held_requests_and_ends_with_0(tmp_path):
         async with aiohttp.ClientSession(f"{url}/v1/agl/") as http:
             await enqueue(http, 1)
             assert len(await claim(http)) == 1
-            held = asyncio.create_task(claim(http, wait_seconds=30))
+            held = asyncio.create_task(claim(http, wait_seconds=60))
             await asyncio.sleep(0.2)
             process.terminate()
             assert await held == []

@@ -153,7 +153,7 @@ def run_python(source: str, folder: Path, page_blocks: list[Block]) -> None:
         env={**environment, "AGL_STRICT_PLUGINS": "1"},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=250,
     )
     assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
     expected = re.findall(r"^ *#> ?(.*)$", source, re.M)
@@ -223,7 +223,7 @@ def test_configuration_file_of_a_page_runs_with_the_other_files(
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=250,
     )
     assert done.returncode == 0, done.stderr
 

@@ -90,7 +90,7 @@ class Scene:
     def run(self, body: str) -> "tuple[int, list[list[str]], str]":
         """Exit code, results and standard error; nothing of it may be left."""
         process = self.start(body)
-        code = process.wait(timeout=100)
+        code = process.wait(timeout=250)
         assert self.left() == []
         lines = self.output.read_text().splitlines()
         results = [line.split()[1:] for line in lines if line.startswith("RESULT")]
@@ -249,7 +249,7 @@ def test_command_fails_when_no_runner_can_start(scene: Scene) -> None:
         env={**os.environ, "AGL_TEST_SCENE": scene.mark},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=250,
     )
     assert done.returncode == 1, done.stderr
     assert "no runner is left" in done.stderr
@@ -293,7 +293,7 @@ def test_runners_stop_and_go_on_with_the_terminal(scene: Scene) -> None:
     assert wait_until(lambda: [runner.status() for runner in runners] == stopped)
     supervisor.send_signal(signal.SIGCONT)
     (scene.folder / "continued").touch()
-    assert process.wait(timeout=100) == 0, scene.errors.read_text()
+    assert process.wait(timeout=250) == 0, scene.errors.read_text()
     assert "is replaced" not in scene.errors.read_text()
     assert scene.output.read_text().count("succeeded") == 2
 

@@ -26,7 +26,7 @@ def test_run_stays_where_it_began(tmp_path: Path, run_dir: str | None) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=250,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]

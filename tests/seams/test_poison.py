@@ -45,7 +45,7 @@ def run_apart(name: str, strategy: str, store: str, folder: Path) -> list[dict[s
         [sys.executable, poison.__file__, name, strategy, store, folder],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=250,
     )
     lines = [line for line in done.stdout.splitlines() if line.startswith("FOUND ")]
     assert lines, done.stderr

@@ -39,7 +39,7 @@ def run(folder: Path, **options: object) -> subprocess.CompletedProcess[str]:
         [sys.executable, str(SCRIPT), str(folder), json.dumps(options)],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=250,
         check=False,
     )
 
@@ -160,7 +160,7 @@ def test_a_second_start_in_the_folder_of_a_live_run_is_refused_and_harms_nothing
             second = run(second_home, steps=9, resume_from=there, run_dir=there)
         finally:
             (first_home / "go").touch()
-        output = first.communicate(timeout=100)[0]
+        output = first.communicate(timeout=250)[0]
     assert first.returncode == 0, output[-3000:]
     assert second.returncode != 0
     assert f"is in use by process {first.pid}" in second.stderr

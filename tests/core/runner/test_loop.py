@@ -128,19 +128,20 @@ async def test_queued_rollout_starts_at_once(until: Any, memory_store: Store) ->
             delays.append(starts[task] - queued)
         event.set()
         await running
-    assert sorted(delays)[len(delays) // 2] < 0.1
+    # An idle runner that is not woken asks again after 5.0.
+    assert sorted(delays)[len(delays) // 2] < 1.0
 
 
 async def test_stop_event_ends_an_idle_runner_soon(memory_store: Store) -> None:
     @agl.rollout
     async def agent(task): ...
 
-    event, runner = agl.ThreadingEvent(), agl.LitAgentRunner(agl.OtelTracer())
+    event, runner = agl.ThreadingEvent(), agl.LitAgentRunner(agl.OtelTracer(), poll_interval=600.0)
     with runner.run_context(agent=agent, store=memory_store):
         running = asyncio.create_task(runner.iter(event=event))
         await asyncio.sleep(0.1)
         event.set()
-        await asyncio.wait_for(running, 4.0)
+        await asyncio.wait_for(running, 60.0)
 
 
 async def test_stop_event_lets_what_runs_finish_and_then_cancels_it(
@@ -163,7 +164,7 @@ async def test_stop_event_lets_what_runs_finish_and_then_cancels_it(
         await until(started.is_set)
         event.set()
         await memory_store.enqueue_rollout(0)
-        await asyncio.wait_for(running, 15.0)
+        await asyncio.wait_for(running, 25.0)
     short, long, unclaimed = await memory_store.query_rollouts()
     assert (short.status, long.status) == ("succeeded", "failed")
     assert unclaimed.status in ("queuing", "requeuing")

@@ -272,7 +272,7 @@ def test_runner_without_file_descriptors_fails_the_attempt_and_does_not_hang(on_
         [sys.executable, "-c", LEAK.replace("ON_STUCK", repr(on_stuck))],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=250,
     )
     lines = done.stdout.splitlines()
     assert "suffers failed ('lost', True, True)" in lines, done.stderr

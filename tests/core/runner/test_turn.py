@@ -107,7 +107,7 @@ async def test_runners_share_what_is_queued(memory_store: agl.LightningStore) ->
         await memory_store.enqueue_many_rollouts(
             [agl.EnqueueRolloutRequest(input=number) for number in range(num)]
         )
-        await asyncio.wait_for(all_begun.wait(), 3)
+        await asyncio.wait_for(all_begun.wait(), 60)
         event.set()
         await asyncio.gather(*running)
     share = Counter(rollout.attempt.worker_id for rollout in await memory_store.query_rollouts())

@@ -138,10 +138,10 @@ def test_custom_algorithm_runs_as_three_processes(llm, tmp_path) -> None:
         script = str(EXAMPLE / "apo_custom_algorithm.py")
         runner = subprocess.Popen([sys.executable, script, "runner", "--url", url], env=environment)
         output = run("apo_custom_algorithm.py", "algo", "--url", url, llm=llm, cwd=tmp_path)
-        assert runner.wait(timeout=60) == 0
+        assert runner.wait(timeout=250) == 0
     finally:
         agl_store.terminate()
-        agl_store.communicate(timeout=60)
+        agl_store.communicate(timeout=250)
     assert "best prompt: You are a friendly teacher" in output
 
 

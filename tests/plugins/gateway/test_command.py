@@ -36,7 +36,7 @@ class Process:
         """Send a signal if one is given, and wait; exit code and all that it wrote."""
         if number is not None:
             self.process.send_signal(number)
-        rest = self.process.communicate(timeout=60)[1]
+        rest = self.process.communicate(timeout=250)[1]
         return self.process.returncode, "".join(self.lines) + rest
 
 

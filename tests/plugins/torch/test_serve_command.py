@@ -27,7 +27,7 @@ def start(*arguments):
 def ask(url, body=None):
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=100) as answer:
+    with urllib.request.urlopen(request, timeout=250) as answer:
         return json.loads(answer.read())
 
 

@@ -96,7 +96,7 @@ def post(url, headers=None, **body):
         f"{url}/v1/chat/completions", json.dumps(body).encode(), headers or {}
     )
     try:
-        with urllib.request.urlopen(request, timeout=20) as response:
+        with urllib.request.urlopen(request, timeout=100) as response:
             return Answer(response.status, response.read().decode())
     except urllib.error.HTTPError as error:
         with error:
