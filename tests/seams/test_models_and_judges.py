@@ -1,10 +1,16 @@
 """Only what the trained model did is trained: other models and judges have bins of their own."""
 
+import asyncio
+import contextvars
+import itertools
 import logging
+import time
 
+import aiohttp
 import pytest
 
 import agl
+from agl.emitter import reward_attributes
 from agl.testing.echo_llm import EchoLLM
 from agl.types import Attempt, Span, TrainedModel
 
@@ -96,3 +102,62 @@ async def test_an_adapter_that_knows_no_models_works_and_says_what_that_means(
         collected = await collect(judged, two_models(llm), model=POLICY, adapter=Old())
     assert sum(len(row.call_ids) for row in rows_of(collected)) == 2
     assert "the adapter Old does not take model=" in caplog.text
+
+
+async def say(llm: agl.LLM, words: str) -> None:
+    """Ask without OpenTelemetry, which would say below which span."""
+    body = {"model": llm.model, "messages": [{"role": "user", "content": words}]}
+    async with (
+        aiohttp.ClientSession(raise_for_status=True) as session,
+        session.post(f"{llm.endpoint}/chat/completions", json=body) as response,
+    ):
+        await response.read()
+
+
+@agl.rollout
+async def scoring_itself(task: str, llm: agl.LLM) -> None:
+    await say(llm, "step one")
+    with agl.operation(name="score") as operation:
+        await say(llm, "judge it")
+        if task == "beside":
+            copied = contextvars.Context()  # as of a thread that began before
+            await asyncio.create_task(say(llm, "step two"), context=copied)
+        operation.record_attributes(reward_attributes(1.0))
+
+
+@agl.rollout
+async def scoring_by_rule(task: str, llm: agl.LLM) -> None:
+    await say(llm, "step one")
+    with agl.operation(name="score") as operation:
+        operation.record_attributes(reward_attributes(1.0))
+
+
+@pytest.mark.parametrize(
+    ("agent", "task", "skew", "trained", "perhaps"),
+    [
+        (scoring_itself, "alone", 0.0, 1, 1),
+        (scoring_itself, "beside", 0.0, 1, 2),
+        (scoring_itself, "alone", -30.0, 0, 2),
+        (scoring_itself, "alone", 30.0, 0, 2),
+        (scoring_by_rule, "alone", 0.0, 1, 0),
+        (scoring_by_rule, "alone", -30.0, 1, 0),
+    ],
+)
+async def test_what_may_be_a_judges_call_is_neither_trained_nor_called_a_judges(
+    agent, task: str, skew: float, trained: int, perhaps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Clock:
+        """The gateway's machine: a call lasts longer than the rule, and no longer than a judge."""
+
+        perf_counter = itertools.count(step=1 if agent is scoring_by_rule else 0).__next__
+
+        @staticmethod
+        def time() -> float:
+            return time.time() + skew
+
+    monkeypatch.setattr("agl_gateway.records.time", Clock)
+    with EchoLLM(lambda request: "yes") as llm:
+        collected = await collect(agent, two_models(llm), model=POLICY, tasks=(task,))
+    assert len(rows_of(settled(collected))) == trained
+    assert collected.ledger.reasons().get("perhaps_judge", 0) == perhaps
+    assert "judge" not in collected.ledger.reasons()

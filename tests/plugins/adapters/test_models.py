@@ -18,7 +18,7 @@ def test_calls_below_a_reward_are_a_judges(trace) -> None:
     for credit in ("final", "per_call"):
         result = TraceToRows(credit=credit).adapt(trace.spans)
         assert [(row.token_ids, row.reward) for row in result.rows] == [([1, 2], 0.5)]
-        assert result.ledger.reasons() == {"judge": 2}
+        assert result.ledger.reasons() == {"judge": 1, "perhaps_judge": 1}
         result.ledger.train(result.rows[0])
         result.ledger.check()
 

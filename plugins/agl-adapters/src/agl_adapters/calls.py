@@ -2,13 +2,13 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from agl.emitter import is_reward_span, reward_problem
 from agl.errors import AdapterError
-from agl.types import Choice, ExclusionReason, ModelCall, Span
+from agl.types import Attempt, Choice, ExclusionReason, ModelCall, Span
 from agl_adapters.choices import decided
 from agl_adapters.sources import read_call
 from agl_adapters.sources.fields import OF_ANSWER, MessageError, looks_like_call, make_call
@@ -32,6 +32,9 @@ FILLED = (
 
 QUESTION = ("requested_model", "agent_name", "messages", "tools")
 
+CLOCK_TOLERANCE = 1.0
+"""So many seconds may spans lie outside of their attempt before clocks are said to differ."""
+
 CHOICE_PARTS = tuple(Choice.model_fields)
 
 
@@ -47,11 +50,19 @@ class Recorded:
     """The same as a code; only read where ``malformed`` is set."""
     rewards: frozenset[str] = frozenset()
     """The ids of the spans above it that hold a reward."""
+    perhaps: frozenset[str] = frozenset()
+    """The ids of others that hold a reward, and of which only the time says that it is below."""
 
     @property
     def is_gateways(self) -> bool:
         """Whether the gateway wrote it."""
         return self.node.span is not None and is_gateway_span(self.node.span)
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether the span that it names as its parent is there."""
+        above = self.node.parent and self.node.parent.span
+        return bool(above and self.node.span and above.span_id == self.node.span.parent_id)
 
     def parts(self) -> "list[Recorded]":
         """What has a bin of its own in a ledger; see ``ModelCall.parts``."""
@@ -107,15 +118,15 @@ def recorded_calls(spans: Sequence[Span], attempt: Sequence[Span] | None = None)
     """
     if not spans:
         return []
-    return _merged_calls(_found(_mended(spans)), spans if attempt is None else attempt)
+    return _merged_calls(_found(*_mended(spans)), spans if attempt is None else attempt)
 
 
 def recorded_and_unrecognised(spans: Sequence[Span]) -> list[Recorded]:
     """The same, and spans that look like a call, are no part of one, and cannot be read."""
     if not spans:
         return []
-    root = _mended(spans)
-    found = _found(root)
+    root, above = _mended(spans)
+    found = _found(root, above)
     with_call = {id(above) for r in found for above in (r.node, *r.node.ancestors())}
     calls = {id(recorded.node) for recorded in found}
     unknown: list[Recorded] = []
@@ -135,16 +146,28 @@ def recorded_and_unrecognised(spans: Sequence[Span]) -> list[Recorded]:
     return sorted([*_merged_calls(found, spans), *unknown], key=_position)
 
 
-def _mended(spans: Sequence[Span]) -> Node:
+def _mended(spans: Sequence[Span]) -> tuple[Node, dict[int, frozenset[str]]]:
+    """The tree, and the ``rewards_above`` of what the spans themselves say of their parents."""
     root = build_tree(spans)
-    repair(root)
-    return root
-
-
-def _found(root: Node) -> list[Recorded]:
-    found = [recorded for node in walk(root) if (recorded := record_of(node)) is not None]
     above = rewards_above(root)
-    return [replace(r, rewards=above.get(id(r.node), r.rewards)) for r in found] if above else found
+    repair(root)
+    return root, above
+
+
+def _found(root: Node, above: Mapping[int, frozenset[str]]) -> list[Recorded]:
+    found = [recorded for node in walk(root) if (recorded := record_of(node)) is not None]
+    in_time = rewards_above(root)
+    if not above and not in_time:
+        return found
+    none = frozenset[str]()
+    return [
+        replace(
+            record,
+            rewards=(known := above.get(id(record.node), none)),
+            perhaps=none if record.is_placed else in_time.get(id(record.node), none) - known,
+        )
+        for record in found
+    ]
 
 
 def rewards_above(root: Node) -> dict[int, frozenset[str]]:
@@ -163,6 +186,41 @@ def rewards_above(root: Node) -> dict[int, frozenset[str]]:
         if rewards:
             above.update((id(child), rewards) for child in node.children)
     return above
+
+
+def perhaps_by_number(
+    records: Sequence[Recorded], spans: Sequence[Span], attempt: Attempt
+) -> list[Recorded]:
+    """The records; where clocks differ, no time says what may stand below a reward.
+
+    They do where spans lie outside of the attempt. Then a call may stand below any span of a reward
+    that came to the store later and is not shorter, unless the call's parent is known.
+    """
+    end = math.inf if attempt.end_time is None else attempt.end_time
+    begins = [span.start_time or attempt.start_time for span in spans]
+    ends = [span.end_time or attempt.start_time for span in spans]
+    early, late = attempt.start_time - min(begins, default=end), max(ends, default=end) - end
+    if max(early, late) < CLOCK_TOLERANCE:
+        return list(records)
+    rewards = [
+        (span, (span.end_time or 0.0) - (span.start_time or 0.0))
+        for span in spans
+        if not is_gateway_span(span) and (is_reward_span(span) or reward_problem(span))
+    ]
+    return [
+        record
+        if record.is_placed or record.rewards
+        else replace(
+            record,
+            perhaps=frozenset(
+                span.span_id
+                for span, seconds in rewards
+                if span.sequence_id > record.call.sequence_id
+                and 0 < seconds >= (record.call.end_time or 0.0) - (record.call.start_time or 0.0)
+            ),
+        )
+        for record in records
+    ]
 
 
 def _merged_calls(found: Sequence[Recorded], spans: Sequence[Span]) -> list[Recorded]:
@@ -283,6 +341,9 @@ def merged(group: Sequence[Recorded]) -> Recorded:
         best,
         call=best.call.model_copy(update=update),
         rewards=best.rewards.union(*(recorded.rewards for recorded in group)),
+        perhaps=frozenset()
+        if any(recorded.is_placed for recorded in group)
+        else best.perhaps.union(*(recorded.perhaps for recorded in group)),
     )
 
 

@@ -22,7 +22,13 @@ from agl.types import (
 )
 from agl_adapters.air import AutoRewards
 from agl_adapters.attempts import unused_attempts
-from agl_adapters.calls import Recorded, asked_again, by_attempt, recorded_and_unrecognised
+from agl_adapters.calls import (
+    Recorded,
+    asked_again,
+    by_attempt,
+    perhaps_by_number,
+    recorded_and_unrecognised,
+)
 from agl_adapters.credit.rewards import calls_before, places, rewards_of
 from agl_adapters.matching import compile_match, selects
 from agl_adapters.sources.fields import is_structured
@@ -32,6 +38,10 @@ Truncated = Literal["train", "mask", "exclude"]
 LEAST_LOGPROB, MOST_LOGPROB = -1e4, 0.1
 """Bounds of log-probabilities: vLLM writes -9999 for minus infinity, and where numbers have 16 bits
 one of nearly 0 may be rounded to above 0."""
+PERHAPS = (
+    "it came without the header traceparent, and may stand below the span of a reward, which went "
+    "on meanwhile"
+)
 BREAK_TOKENS = 8
 """How many tokens of each side a ``RowBreak`` shows."""
 
@@ -57,7 +67,8 @@ class TraceToRows(TraceAdapter[RowSet]):
     that agents that take turns, named or not, keep their rows apart. Where there is none, a row
     begins, and says in ``row_break`` where its prompt left the row most like it. Calls of different
     attempts are never mixed: one attempt of a rollout is used. Calls below the span of a reward are
-    a judge's: they are not trained, and no reward is given to them. A span around all calls of the
+    a judge's: they are not trained, and no reward is given to them. Nor are those that may be,
+    as they name no parent and ran in its time. A span around all calls of the
     trained model is the agent's own, unless its output is the reward (AgentOps' operations).
 
     Args:
@@ -130,8 +141,9 @@ class TraceToRows(TraceAdapter[RowSet]):
         """
         result = RowSet()
         groups = by_attempt(source)
-        for attempt in attempts or ():
-            groups.setdefault((attempt.rollout_id, attempt.attempt_id), [])
+        known = {(attempt.rollout_id, attempt.attempt_id): attempt for attempt in attempts or ()}
+        for key in known:
+            groups.setdefault(key, [])
         unused = unused_attempts(groups, attempts)
         has_calls: dict[str, bool] = {}
         for key, spans in groups.items():
@@ -144,7 +156,7 @@ class TraceToRows(TraceAdapter[RowSet]):
             if key in unused:
                 _leave_out(records, spans, *unused[key], result.ledger)
             else:
-                self._adapt_attempt(records, ordered(spans), model, result)
+                self._adapt_attempt(records, ordered(spans), model, known.get(key), result)
         used = {key[0] for key in groups.keys() - unused.keys()}
         for rollout_id in (rollout_id for rollout_id, some in has_calls.items() if not some):
             reason, detail = (
@@ -162,10 +174,13 @@ class TraceToRows(TraceAdapter[RowSet]):
         records: Sequence[Recorded],
         spans: Sequence[Span],
         model: TrainedModel | None,
+        attempt: Attempt | None,
         result: RowSet,
     ) -> None:
         own: list[Recorded] = []
         agents = _rewards_of_agent(records, spans, model)
+        if attempt is not None:
+            records = perhaps_by_number(records, spans, attempt)
         again = asked_again([record.call for record in records])
         for record in records:
             another = _of_another(record, model, agents)
@@ -427,7 +442,7 @@ def _rewards_of_agent(
     that of a function which finds it (AgentOps' operations), whatever else there is.
     """
     prefix = f"{LightningSpanAttributes.REWARD.value}."
-    around = [r.rewards for r in records if model is None or model.made(r.call)]
+    around = [r.rewards | r.perhaps for r in records if model is None or model.made(r.call)]
     return frozenset(
         span.span_id
         for span in (spans if any(around) else ())
@@ -444,7 +459,7 @@ def _of_another(
     if record.rewards - agents:
         return "judge", "it stands below the span of a reward"
     if model is None or model.made(call):
-        return None
+        return ("perhaps_judge", PERHAPS) if record.perhaps - agents else None
     name = call.served_model or call.requested_model or call.model
     if name is None and (record.malformed is not None or call.error is not None):
         return None  # whose call it was cannot be read; what is wrong with it can

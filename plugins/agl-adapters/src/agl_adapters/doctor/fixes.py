@@ -25,6 +25,8 @@ FIXES: dict[ExclusionReason, str] = {
     "other_model": "Intended for a judge or a helper; else let the agent ask for the model of its "
     "LLM resource at its address (model=llm.model, base_url=llm.endpoint)",
     "judge": "Intended for a judge; else call the model outside of the span that holds the reward",
+    "perhaps_judge": "Send the header traceparent with each call (OpenTelemetry's instrumentation "
+    "of the client does), or set the reward with agl.emit_reward, outside of spans around calls",
     "unused_choice": "Nothing to do: of several answers the one that was used earns the reward",
     "unknown_choice": "Ask for one answer at a time; or go on with the chosen one, or name it: "
     "agl.emit_choice(response.id, index)",
