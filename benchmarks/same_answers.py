@@ -194,8 +194,7 @@ def _without_keys(value: Any, request: str) -> Any:
         if isinstance(found.get(name), float):
             found[name] = round(found[name], 2)
     if isinstance(key, str) and len(key.lower()) >= 16:
-        number = re.search(r"-\d+$", key)
-        found["key"] = "REQUEST" if key.lower() == request else f"MADE{number[0] if number else ''}"
+        found["key"] = "REQUEST" if key.lower() == request else f"MADE{key[16:]}"
     return found
 
 
