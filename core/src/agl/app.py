@@ -22,8 +22,8 @@ from agl.asgi import (
     Send,
     WholeBody,
 )
+from agl.dispatch import FastPath, described
 from agl.errors import AglError
-from agl.hot import HotRoutes
 from agl.routes import StoreRoutes
 from agl.store.patience import PATIENCE_SECONDS
 
@@ -65,17 +65,16 @@ def store_app(
         # agent is the agent's: its spans would be about the store.
         telemetry={"tracing": False},
     )
-    api.include_router(routes.router())
-    api.add_api_route("/health", routes.health, methods=["GET"])
+    listed = routes.all()
+    api.include_router(described(listed))
     api.add_api_route("/metrics", routes.metrics, methods=["GET"], response_class=PlainTextResponse)
-    api.add_api_route(wire.TRACES, routes.traces, methods=["POST"])
     for signal in ("metrics", "logs", "development/profiles"):
         api.add_api_route(f"/v1/{signal}", not_implemented, methods=["POST"])
     api.add_exception_handler(AglError, _agl_error)
     api.add_exception_handler(RequestValidationError, _validation_error)
     api.add_exception_handler(Exception, _unforeseen)
 
-    app: App = _answering_at_once(HotRoutes(api, routes, refusal))
+    app: App = _answering_at_once(FastPath(api, listed, refusal))
     app = WholeBody(RememberedPosts(app), max_body_bytes)
     if token:
         app = BearerAuth(app, token, frozenset({wire.HEALTH, "/health"}))

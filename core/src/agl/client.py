@@ -5,81 +5,49 @@ import contextlib
 import secrets
 import time
 from collections.abc import Sequence
-from typing import Any, Literal, TypeVar, cast
-from urllib.parse import quote
+from typing import Any, TypeVar
 
 import pydantic_core
 from pydantic import TypeAdapter, ValidationError
 
 from agl import wire
+from agl.calls import CALLS, AnyRollout
 from agl.env import LightningEnvVar, resolve_str_env_var
 from agl.errors import AglError, StoreError, UnknownRecordError
 from agl.store.base import (
-    UNSET,
     AttemptEnd,
-    FilterLogic,
     LightningStore,
     LightningStoreCapabilities,
-    LightningStoreStatistics,
-    SortOrder,
     Turn,
-    Unset,
-    changes,
 )
 from agl.store.give_back import give_back
+from agl.store.operation_table import Operation, operation
 from agl.store.packed import PackedSpan, check_span, unpacked
 from agl.store.queries import check_statuses
 from agl.transport import RETRY_DELAYS, Transport
 from agl.types import (
     UNASSIGNED,
-    Attempt,
     AttemptedRollout,
-    AttemptStatus,
     EnqueueRolloutRequest,
-    Failure,
     LedgerPart,
-    NamedResources,
     PaginatedResult,
     ResourcesUpdate,
     Rollout,
-    RolloutConfig,
-    RolloutMode,
-    RolloutStatus,
     Span,
-    TaskInput,
-    Worker,
-    WorkerStatus,
 )
 
 T = TypeVar("T")
 
-AnyRollout = AttemptedRollout | Rollout
 LONG_POLL_SECONDS = 30.0
 """How long one request of a longer wait is held; a lost connection is noticed after that."""
 
-_statistics = TypeAdapter(dict[str, Any])
-_attempt = TypeAdapter(Attempt)
-_maybe_attempt = TypeAdapter[Attempt | None](Attempt | None)
-_attempts = TypeAdapter(PaginatedResult[Attempt])
-_attempted = TypeAdapter(AttemptedRollout)
+_object = TypeAdapter(dict[str, Any])
 _many_attempted = TypeAdapter(list[AttemptedRollout])
-_rollout = TypeAdapter(Rollout)
-_any_rollout = TypeAdapter[AnyRollout](AnyRollout)
 _many_rollouts = TypeAdapter(list[AnyRollout])
-_rollouts = TypeAdapter(PaginatedResult[AnyRollout])
 _maybe_span = TypeAdapter[Span | None](Span | None)
-_spans = TypeAdapter(PaginatedResult[Span])
 _receipts = TypeAdapter(list[wire.SpanReceipt])
 _turn = TypeAdapter(wire.TurnAnswer)
 _number = TypeAdapter(dict[str, int])
-_nothing = TypeAdapter(None)
-_ledger = TypeAdapter(PaginatedResult[LedgerPart])
-_resources = TypeAdapter(ResourcesUpdate)
-_maybe_resources = TypeAdapter[ResourcesUpdate | None](ResourcesUpdate | None)
-_all_resources = TypeAdapter(PaginatedResult[ResourcesUpdate])
-_worker = TypeAdapter(Worker)
-_maybe_worker = TypeAdapter[Worker | None](Worker | None)
-_workers = TypeAdapter(PaginatedResult[Worker])
 
 
 class LightningStoreClient(LightningStore):
@@ -142,14 +110,35 @@ class LightningStoreClient(LightningStore):
         return f"{self.server_address}{wire.TRACES}"
 
     async def check_health(self) -> None:
-        await self._get("/health", _statistics)
+        _read(await self._transport.get("/health"), _object)
 
     async def close(self) -> None:
         """Close the connections of this process."""
         await self._transport.close()
 
-    async def statistics(self) -> LightningStoreStatistics:
-        return cast(LightningStoreStatistics, await self._get("/statistics", _statistics))
+    statistics = operation(LightningStore.statistics)
+
+    async def call(self, operation: Operation, arguments: dict[str, Any]) -> Any:
+        """Ask the server; see ``agl/calls.py``."""
+        arguments = operation.complete(arguments)
+        if "key" in arguments:  # what is asked twice is done once
+            arguments["key"] = arguments["key"] or secrets.token_urlsafe(12)
+        if "status_in" in arguments:
+            check_statuses(operation.name.removeprefix("query_"), arguments["status_in"])
+        if operation.kind == "ledger_parts" and not await self._transport.has("ledger"):
+            # There are none, and who asks learns just that; to add some would be to lose them.
+            page = {name: arguments[name] for name in ("limit", "offset")}
+            return PaginatedResult[LedgerPart](items=[], total=0, **page)
+        call = CALLS[operation.name]
+        try:
+            path, body = call.request(arguments)
+            if call.verb == "GET":
+                return _read(await self._transport.get(path, body), call.answer)
+            return await self._post(path, body, call.answer)
+        except UnknownRecordError:
+            if call.absent_is_404:
+                return None
+            raise
 
     # --- putting work in, taking it out
 
@@ -163,7 +152,7 @@ class LightningStoreClient(LightningStore):
             rollout if rollout.key else rollout.model_copy(update={"key": f"{name}-{number}"})
             for number, rollout in enumerate(rollouts)
         ]
-        return await self._post("/queues/rollouts/enqueue", {"rollouts": keyed}, _many_rollouts)
+        return await super().enqueue_many_rollouts(keyed)
 
     async def dequeue_many_rollouts(
         self,
@@ -212,35 +201,6 @@ class LightningStoreClient(LightningStore):
                     claimed = await self._post(path, {"limit": 0}, _many_attempted, key=key)
                 await give_back(self, claimed)
 
-    async def start_rollout(
-        self,
-        input: TaskInput,
-        mode: RolloutMode | None = None,
-        resources_id: str | None = None,
-        config: RolloutConfig | None = None,
-        metadata: dict[str, Any] | None = None,
-        worker_id: str | None = None,
-        *,
-        key: str | None = None,
-    ) -> AttemptedRollout:
-        body = {
-            "input": input,
-            "mode": mode,
-            "resources_id": resources_id,
-            "config": config,
-            "metadata": metadata,
-            "worker_id": worker_id,
-            "key": key or secrets.token_urlsafe(12),
-        }
-        return await self._post("/rollouts", body, _attempted)
-
-    async def start_attempt(
-        self, rollout_id: str, worker_id: str | None = None, *, key: str | None = None
-    ) -> AttemptedRollout:
-        path = f"/rollouts/{_segment(rollout_id)}/attempts"
-        body = {"worker_id": worker_id, "key": key or secrets.token_urlsafe(12)}
-        return await self._post(path, body, _attempted)
-
     # --- spans
 
     async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
@@ -273,89 +233,7 @@ class LightningStoreClient(LightningStore):
             numbers.append((await self._post("/spans/next", body, _number))["sequence_id"])
         return numbers
 
-    async def query_spans(
-        self,
-        rollout_id: str,
-        attempt_id: str | Literal["latest"] | None = None,
-        *,
-        trace_id: str | None = None,
-        trace_id_contains: str | None = None,
-        span_id: str | None = None,
-        span_id_contains: str | None = None,
-        parent_id: str | None = None,
-        parent_id_contains: str | None = None,
-        name: str | None = None,
-        name_contains: str | None = None,
-        filter_logic: FilterLogic = "and",
-        limit: int = -1,
-        offset: int = 0,
-        sort_by: str | None = "sequence_id",
-        sort_order: SortOrder = "asc",
-    ) -> PaginatedResult[Span]:
-        body = {
-            "rollout_id": rollout_id,
-            "attempt_id": attempt_id,
-            "trace_id": trace_id,
-            "trace_id_contains": trace_id_contains,
-            "span_id": span_id,
-            "span_id_contains": span_id_contains,
-            "parent_id": parent_id,
-            "parent_id_contains": parent_id_contains,
-            "name": name,
-            "name_contains": name_contains,
-            "filter_logic": filter_logic,
-        }
-        return await self._search("/spans/search", body, limit, offset, sort_by, sort_order, _spans)
-
-    # --- looking at work
-
-    async def query_rollouts(
-        self,
-        *,
-        status_in: Sequence[RolloutStatus] | None = None,
-        rollout_id_in: Sequence[str] | None = None,
-        rollout_id_contains: str | None = None,
-        filter_logic: FilterLogic = "and",
-        sort_by: str | None = None,
-        sort_order: SortOrder = "asc",
-        limit: int = -1,
-        offset: int = 0,
-        status: Sequence[RolloutStatus] | None = None,
-        rollout_ids: Sequence[str] | None = None,
-    ) -> PaginatedResult[Rollout]:
-        status_in = status if status_in is None else status_in
-        check_statuses("rollouts", status_in)
-        body = {
-            "status_in": status_in,
-            "rollout_id_in": rollout_ids if rollout_id_in is None else rollout_id_in,
-            "rollout_id_contains": rollout_id_contains,
-            "filter_logic": filter_logic,
-        }
-        page = await self._search(
-            "/rollouts/search", body, limit, offset, sort_by, sort_order, _rollouts
-        )
-        return cast(PaginatedResult[Rollout], page)
-
-    async def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:
-        try:
-            return await self._get(f"/rollouts/{_segment(rollout_id)}", _any_rollout)
-        except UnknownRecordError:
-            return None
-
-    async def query_attempts(
-        self,
-        rollout_id: str,
-        *,
-        sort_by: str | None = "sequence_id",
-        sort_order: SortOrder = "asc",
-        limit: int = -1,
-        offset: int = 0,
-    ) -> PaginatedResult[Attempt]:
-        path = f"/rollouts/{_segment(rollout_id)}/attempts/search"
-        return await self._search(path, {}, limit, offset, sort_by, sort_order, _attempts)
-
-    async def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
-        return await self._get(f"/rollouts/{_segment(rollout_id)}/attempts/latest", _maybe_attempt)
+    # --- waiting
 
     async def wait_for_rollouts(
         self, *, rollout_ids: Sequence[str], timeout: float | None = None
@@ -375,48 +253,6 @@ class LightningStoreClient(LightningStore):
             if complete or done or left <= 0:
                 return list(ended)
             await _pause_if_early(begin, left)
-
-    # --- changing work
-
-    async def update_rollout(
-        self,
-        rollout_id: str,
-        input: TaskInput | Unset = UNSET,
-        mode: RolloutMode | None | Unset = UNSET,
-        resources_id: str | None | Unset = UNSET,
-        status: RolloutStatus | Unset = UNSET,
-        config: RolloutConfig | Unset = UNSET,
-        metadata: dict[str, Any] | None | Unset = UNSET,
-    ) -> Rollout:
-        body = changes(
-            input=input,
-            mode=mode,
-            resources_id=resources_id,
-            status=status,
-            config=config,
-            metadata=metadata,
-        )
-        return await self._post(f"/rollouts/{_segment(rollout_id)}", body, _any_rollout)
-
-    async def update_attempt(
-        self,
-        rollout_id: str,
-        attempt_id: str | Literal["latest"],
-        status: AttemptStatus | Unset = UNSET,
-        worker_id: str | Unset = UNSET,
-        last_heartbeat_time: float | Unset = UNSET,
-        metadata: dict[str, Any] | None | Unset = UNSET,
-        error: Failure | Unset = UNSET,
-    ) -> Attempt:
-        body = changes(
-            status=status,
-            worker_id=worker_id,
-            last_heartbeat_time=last_heartbeat_time,
-            metadata=metadata,
-            error=error,
-        )
-        path = f"/rollouts/{_segment(rollout_id)}/attempts/{_segment(attempt_id)}"
-        return await self._post(path, body, _attempt)
 
     # --- a runner's whole turn
 
@@ -469,7 +305,7 @@ class LightningStoreClient(LightningStore):
             )
         return Turn(_with_numbers(spans, answer.spans), answer.attempt, claimed)
 
-    # --- the ledger
+    # --- the ledger, which an older server does not have
 
     async def add_ledger_parts(self, parts: Sequence[LedgerPart]) -> None:
         if not parts:
@@ -479,108 +315,17 @@ class LightningStoreClient(LightningStore):
                 f"the store at {self.server_address} is of an older version and keeps no ledger; "
                 "run it with this version of agl-core"
             )
-        body = [part.model_dump(mode="json", exclude_defaults=True) for part in parts]
-        await self._post("/ledger", {"parts": body}, _nothing)
-
-    async def query_ledger_parts(
-        self,
-        *,
-        rollout_id_in: Sequence[str] | None = None,
-        run: str | None = None,
-        step: int | None = None,
-        lost: bool | None = None,
-        limit: int = -1,
-        offset: int = 0,
-    ) -> PaginatedResult[LedgerPart]:
-        if not await self._transport.has("ledger"):
-            # There are none, and who asks learns just that; to add some would be to lose them.
-            return PaginatedResult[LedgerPart](items=[], limit=limit, offset=offset, total=0)
-        body = {
-            "rollout_id_in": rollout_id_in,
-            "run": run,
-            "step": step,
-            "lost": lost,
-            "limit": limit,
-            "offset": offset,
-        }
-        return await self._post("/ledger/search", body, _ledger)
+        short: Any = [part.model_dump(mode="json", exclude_defaults=True) for part in parts]
+        await super().add_ledger_parts(short)
 
     # --- resources
-
-    async def add_resources(self, resources: NamedResources) -> ResourcesUpdate:
-        return await self._post("/resources", resources, _resources)
-
-    async def update_resources(
-        self, resources_id: str, resources: NamedResources
-    ) -> ResourcesUpdate:
-        return await self._post(f"/resources/{quote(resources_id, safe='')}", resources, _resources)
 
     async def get_resources_by_id(self, resources_id: str) -> ResourcesUpdate | None:
         # Not by its own address, where the id "latest" means something else.
         page = await self.query_resources(resources_id=resources_id, limit=1)
         return page.items[0] if page.items else None
 
-    async def get_latest_resources(self) -> ResourcesUpdate | None:
-        return await self._get("/resources/latest", _maybe_resources)
-
-    async def query_resources(
-        self,
-        *,
-        resources_id: str | None = None,
-        resources_id_contains: str | None = None,
-        sort_by: str | None = None,
-        sort_order: SortOrder = "asc",
-        limit: int = -1,
-        offset: int = 0,
-    ) -> PaginatedResult[ResourcesUpdate]:
-        query = {
-            "resources_id": resources_id,
-            "resources_id_contains": resources_id_contains,
-            "sort_by": sort_by,
-            "sort_order": sort_order,
-            "limit": limit,
-            "offset": offset,
-        }
-        return await self._get("/resources", _all_resources, query)
-
-    # --- workers
-
-    async def query_workers(
-        self,
-        *,
-        status_in: Sequence[WorkerStatus] | None = None,
-        worker_id_contains: str | None = None,
-        filter_logic: FilterLogic = "and",
-        sort_by: str | None = None,
-        sort_order: SortOrder = "asc",
-        limit: int = -1,
-        offset: int = 0,
-    ) -> PaginatedResult[Worker]:
-        check_statuses("workers", status_in)
-        body = {
-            "status_in": status_in,
-            "worker_id_contains": worker_id_contains,
-            "filter_logic": filter_logic,
-        }
-        return await self._search(
-            "/workers/search", body, limit, offset, sort_by, sort_order, _workers
-        )
-
-    async def get_worker_by_id(self, worker_id: str) -> Worker | None:
-        return await self._get(f"/workers/{quote(worker_id, safe='')}", _maybe_worker)
-
-    async def update_worker(
-        self, worker_id: str, heartbeat_stats: dict[str, Any] | Unset = UNSET
-    ) -> Worker:
-        body = changes(heartbeat_stats=heartbeat_stats)
-        return await self._post(f"/workers/{quote(worker_id, safe='')}", body, _worker)
-
     # --- requests
-
-    async def _get(
-        self, path: str, adapter: TypeAdapter[T], query: dict[str, Any] | None = None
-    ) -> T:
-        return _read(await self._transport.get(path, query), adapter)
 
     async def _post(
         self,
@@ -592,19 +337,6 @@ class LightningStoreClient(LightningStore):
     ) -> T:
         content, _ = await self._transport.post(path, body, wait_seconds, key)
         return _read(content, adapter)
-
-    async def _search(
-        self,
-        path: str,
-        body: dict[str, Any],
-        limit: int,
-        offset: int,
-        sort_by: str | None,
-        sort_order: SortOrder,
-        adapter: TypeAdapter[T],
-    ) -> T:
-        page = {"limit": limit, "offset": offset, "sort_by": sort_by, "sort_order": sort_order}
-        return await self._post(path, body | page, adapter)
 
 
 def _read(content: bytes, adapter: TypeAdapter[T]) -> T:
@@ -636,13 +368,6 @@ def _with_numbers(
         else:
             added.append(span.model_copy(update={"sequence_id": number}))
     return added
-
-
-def _segment(record_id: str) -> str:
-    """An id as one step of a path; what can be none is the id of no record."""
-    if not record_id or "/" in record_id or record_id in (".", ".."):
-        raise UnknownRecordError(f"no record has the id {record_id!r}")
-    return quote(record_id, safe="")
 
 
 async def _pause_if_early(begin: float, left: float) -> None:

@@ -68,27 +68,15 @@ class _Span(_Part):
     resource: _Resource
 
 
-class _Finish(_Part):
-    rollout_id: str
-    attempt_id: str
-    status: Literal["succeeded", "failed", "timeout"]
-    error: None = None
-    """One that failed is left to pydantic: there is more to check."""
-
-
-class _Claim(_Part):
-    limit: int = 1
-    worker_id: str | None = None
-    wait_seconds: float = 0.0
-    key: str | None = None
+_NULL = Raw(b"null")
 
 
 class TurnBody(_Part):
-    """``agl.wire.TurnBody`` with its spans still packed."""
+    """``agl.wire.TurnBody`` with what is in it still packed."""
 
     spans: list[Raw] = []
-    finish: _Finish | None = None
-    claim: _Claim | None = None
+    finish: Raw = _NULL
+    claim: Raw = _NULL
 
 
 _span_decoder = msgspec.json.Decoder(_Span)
@@ -147,10 +135,10 @@ def read_turn(body: bytes) -> TurnBody:
     return _turn_decoder.decode(body)
 
 
-def numbered(span: PackedSpan, number: int) -> bytes:
+def numbered(span: PackedSpan) -> bytes:
     """The span's JSON with the number that it was given."""
     fields = _fields_decoder.decode(span.body)
-    fields["sequence_id"] = Raw(b"%d" % number)
+    fields["sequence_id"] = Raw(b"%d" % span.sequence_id)
     return _encoder.encode(fields)
 
 

@@ -1,4 +1,4 @@
-"""What both sides of the store's HTTP interface share: paths, request bodies, errors.
+"""What both sides of the store's HTTP interface share beside its operations (``agl/calls.py``).
 
 The interface is 0.3's (``/v1/agl``) with additions: ``POST spans/batch``, ``POST turn`` and
 ``POST ledger``,
@@ -8,33 +8,14 @@ The interface is 0.3's (``/v1/agl``) with additions: ``POST spans/batch``, ``POS
 
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any, cast
+from typing import Any, cast
 
 import pydantic_core
-from pydantic import BaseModel, ConfigDict, TypeAdapter, WithJsonSchema
+from pydantic import BaseModel, ConfigDict
 
 from agl import errors
-from agl.store.base import AttemptEnd, FilterLogic, SortOrder
-from agl.types import (
-    Attempt,
-    AttemptedRollout,
-    AttemptStatus,
-    EnqueueRolloutRequest,
-    Failure,
-    LedgerPart,
-    RolloutConfig,
-    RolloutMode,
-    RolloutStatus,
-    Span,
-    TaskInput,
-    WorkerStatus,
-)
-
-# Words that the store judges, so that a wrong one is the same error over HTTP as it is without.
-RolloutWord = Annotated[str, WithJsonSchema(TypeAdapter(RolloutStatus).json_schema())]
-AttemptWord = Annotated[str, WithJsonSchema(TypeAdapter(AttemptStatus).json_schema())]
-OrderWord = Annotated[str, WithJsonSchema(TypeAdapter(SortOrder).json_schema())]
-LogicWord = Annotated[str, WithJsonSchema(TypeAdapter(FilterLogic).json_schema())]
+from agl.store.base import AttemptEnd
+from agl.types import Attempt, AttemptedRollout, Span
 
 PREFIX = "/v1/agl"
 HEALTH = f"{PREFIX}/health"
@@ -60,16 +41,6 @@ class Body(BaseModel):
         """The fields that were sent, null or not."""
         return {name: getattr(self, name) for name in self.model_fields_set}
 
-    def all(self) -> dict[str, Any]:
-        """Every field."""
-        return {name: getattr(self, name) for name in type(self).model_fields}
-
-
-class EnqueueBody(Body):
-    """Tasks to queue."""
-
-    rollouts: list[EnqueueRolloutRequest]
-
 
 class DequeueBody(Body):
     """A claim."""
@@ -78,52 +49,6 @@ class DequeueBody(Body):
     worker_id: str | None = None
     wait_seconds: float = 0.0
     key: str | None = None
-
-
-class StartRolloutBody(Body):
-    """A rollout that starts at once."""
-
-    input: TaskInput
-    mode: RolloutMode | None = None
-    resources_id: str | None = None
-    config: RolloutConfig | None = None
-    metadata: dict[str, Any] | None = None
-    worker_id: str | None = None
-    key: str | None = None
-
-
-class StartAttemptBody(Body):
-    """Who starts another attempt."""
-
-    worker_id: str | None = None
-    key: str | None = None
-
-
-class RolloutChange(Body):
-    """Fields of a rollout to change; what is absent stays."""
-
-    input: TaskInput | None = None
-    mode: RolloutMode | None = None
-    resources_id: str | None = None
-    status: RolloutWord | None = None
-    config: RolloutConfig | None = None
-    metadata: dict[str, Any] | None = None
-
-
-class AttemptChange(Body):
-    """Fields of an attempt to change; what is absent stays."""
-
-    status: AttemptWord | None = None
-    worker_id: str | None = None
-    last_heartbeat_time: float | None = None
-    metadata: dict[str, Any] | None = None
-    error: Failure | None = None
-
-
-class WorkerChange(Body):
-    """Fields of a worker to change; what is absent stays."""
-
-    heartbeat_stats: dict[str, Any] | None = None
 
 
 class SequenceBody(Body):
@@ -146,79 +71,6 @@ class WaitBody(Body):
 
     rollout_ids: list[str]
     timeout: float | None = None
-
-
-class Page(Body):
-    """The part of every query that pages and sorts."""
-
-    limit: int = -1
-    offset: int = 0
-    sort_by: str | None = None
-    sort_order: OrderWord = "asc"
-
-
-class RolloutQuery(Page):
-    """Filters of rollouts."""
-
-    status_in: list[RolloutStatus] | None = None
-    rollout_id_in: list[str] | None = None
-    rollout_id_contains: str | None = None
-    filter_logic: LogicWord = "and"
-
-
-class AttemptQuery(Page):
-    """Order of attempts."""
-
-    sort_by: str | None = "sequence_id"
-
-
-class SpanQuery(Page):
-    """Filters of spans."""
-
-    rollout_id: str
-    attempt_id: str | None = None
-    trace_id: str | None = None
-    trace_id_contains: str | None = None
-    span_id: str | None = None
-    span_id_contains: str | None = None
-    parent_id: str | None = None
-    parent_id_contains: str | None = None
-    name: str | None = None
-    name_contains: str | None = None
-    filter_logic: LogicWord = "and"
-    sort_by: str | None = "sequence_id"
-
-
-class LedgerBody(Body):
-    """Accounts of rollouts to keep."""
-
-    parts: list[LedgerPart]
-
-
-class LedgerQuery(Body):
-    """Filters of accounts, and a page of what they leave."""
-
-    rollout_id_in: list[str] | None = None
-    run: str | None = None
-    step: int | None = None
-    lost: bool | None = None
-    limit: int = -1
-    offset: int = 0
-
-
-class ResourcesQuery(Page):
-    """Filters of resources."""
-
-    resources_id: str | None = None
-    resources_id_contains: str | None = None
-
-
-class WorkerQuery(Page):
-    """Filters of workers."""
-
-    status_in: list[WorkerStatus] | None = None
-    worker_id_contains: str | None = None
-    filter_logic: LogicWord = "and"
 
 
 class SpanReceipt(BaseModel):

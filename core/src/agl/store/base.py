@@ -4,14 +4,13 @@ Implementations hold data and apply ``store/rules.py``; they call no hooks. Any 
 from any thread and any event loop. Records are returned as they were right after the operation.
 """
 
-import functools
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypedDict, TypeVar, cast
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
 
 from pydantic import ConfigDict
 
 from agl.errors import NotSupportedError
+from agl.store.operation_table import UNSET as UNSET, Operation, Unset as Unset, operation
 from agl.store.packed import PackedSpan, unpacked
 from agl.types import (
     Attempt,
@@ -37,27 +36,6 @@ from agl.types.records import Record
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
-
-class Unset:
-    """Type of ``UNSET``: an argument that was left out, where None means "clear it"."""
-
-    _instance: "Unset | None" = None
-
-    def __new__(cls) -> "Unset":
-        if cls._instance is None:
-            cls._instance = super().__new__(cls)
-        return cls._instance
-
-    def __repr__(self) -> str:
-        return "UNSET"
-
-    def __bool__(self) -> bool:
-        return False
-
-
-UNSET: Final = Unset()
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 SortOrder = Literal["asc", "desc"]
 FilterLogic = Literal["and", "or"]
@@ -108,21 +86,7 @@ class Turn(NamedTuple):
     claimed: Sequence[AttemptedRollout]
 
 
-def _optional(method: F) -> F:
-    """Of the contract; a store that lacks the method can be made, and says so when it is called."""
-
-    @functools.wraps(method)
-    async def refuse(self: "LightningStore", *args: Any, **kwargs: Any) -> Any:
-        kind = type(self).__name__
-        raise NotSupportedError(
-            f"{kind} has no {method.__name__}(); write it in {kind}, or use another store"
-        )
-
-    refuse.__isabstractmethod__ = False  # type: ignore[attr-defined]
-    return cast(F, refuse)
-
-
-class LightningStore(ABC):
+class LightningStore:
     """Where algorithm and runners meet.
 
     It holds a queue of rollouts, their attempts and spans, resources, and workers.
@@ -136,6 +100,21 @@ class LightningStore(ABC):
     can be called from any thread says so in ``capabilities``; any other gets one call at a time
     (see ``LightningStoreThreaded``).
     """
+
+    async def call(self, operation: Operation, arguments: dict[str, Any]) -> Any:
+        """Carry out an operation that the store has no method of its own for.
+
+        Args:
+            operation: Which.
+            arguments: What was given, by name.
+
+        Raises:
+            NotSupportedError: It cannot.
+        """
+        kind = type(self).__name__
+        raise NotSupportedError(
+            f"{kind} has no {operation.name}(); write it in {kind}, or use another store"
+        )
 
     @property
     def capabilities(self) -> LightningStoreCapabilities:
@@ -189,8 +168,7 @@ class LightningStore(ABC):
         )
         return (await self.enqueue_many_rollouts([request]))[0]
 
-    @_optional
-    @abstractmethod
+    @operation
     async def enqueue_many_rollouts(
         self, rollouts: Sequence[EnqueueRolloutRequest]
     ) -> Sequence[Rollout]:
@@ -205,6 +183,7 @@ class LightningStore(ABC):
         Raises:
             UnknownRecordError: A ``resources_id`` does not exist. Nothing was queued.
         """
+        ...
 
     async def dequeue_rollout(
         self, worker_id: str | None = None, *, wait_seconds: float = 0.0
@@ -215,8 +194,7 @@ class LightningStore(ABC):
         )
         return claimed[0] if claimed else None
 
-    @_optional
-    @abstractmethod
+    @operation
     async def dequeue_many_rollouts(
         self,
         *,
@@ -239,9 +217,9 @@ class LightningStore(ABC):
         Returns:
             What was claimed, possibly nothing. No rollout is ever handed out twice for one attempt.
         """
+        ...
 
-    @_optional
-    @abstractmethod
+    @operation
     async def start_rollout(
         self,
         input: TaskInput,
@@ -258,9 +236,9 @@ class LightningStore(ABC):
         See ``EnqueueRolloutRequest.key``: where a rollout with the key has an attempt already, none
         is made.
         """
+        ...
 
-    @_optional
-    @abstractmethod
+    @operation
     async def start_attempt(
         self, rollout_id: str, worker_id: str | None = None, *, key: str | None = None
     ) -> AttemptedRollout:
@@ -276,6 +254,7 @@ class LightningStore(ABC):
             UnknownRecordError: No such rollout.
             InvalidTransitionError: The rollout has ended.
         """
+        ...
 
     # --- spans
 
@@ -284,8 +263,7 @@ class LightningStore(ABC):
         added = await self.add_many_spans([span])
         return added[0] if added else None
 
-    @_optional
-    @abstractmethod
+    @operation
     async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
         """Store spans, all or none.
 
@@ -302,6 +280,7 @@ class LightningStore(ABC):
             UnknownRecordError: An attempt does not exist.
             InvalidRecordError: A span holds what no store keeps: a number that is not finite, say.
         """
+        ...
 
     async def add_otel_span(
         self,
@@ -319,8 +298,7 @@ class LightningStore(ABC):
         """Reserve the attempt's next span number."""
         return (await self.get_many_span_sequence_ids([(rollout_id, attempt_id)]))[0]
 
-    @_optional
-    @abstractmethod
+    @operation
     async def get_many_span_sequence_ids(
         self, rollout_attempt_ids: Sequence[tuple[str, str]]
     ) -> Sequence[int]:
@@ -329,9 +307,9 @@ class LightningStore(ABC):
         Raises:
             UnknownRecordError: An attempt does not exist.
         """
+        ...
 
-    @_optional
-    @abstractmethod
+    @operation
     async def query_spans(
         self,
         rollout_id: str,
@@ -358,11 +336,11 @@ class LightningStore(ABC):
             attempt_id: Only this attempt; ``"latest"`` for the newest; None for all.
             filter_logic: How the exact and ``_contains`` filters combine; the two ids always hold.
         """
+        ...
 
     # --- looking at work
 
-    @_optional
-    @abstractmethod
+    @operation
     async def query_rollouts(
         self,
         *,
@@ -382,14 +360,14 @@ class LightningStore(ABC):
         An empty ``status_in`` or ``rollout_id_in`` matches nothing. ``status`` and ``rollout_ids``
         are 0.3's older names of the two. Default order: as enqueued.
         """
+        ...
 
-    @_optional
-    @abstractmethod
+    @operation
     async def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:
         """The rollout (an ``AttemptedRollout`` once it has an attempt), or None."""
+        ...
 
-    @_optional
-    @abstractmethod
+    @operation
     async def query_attempts(
         self,
         rollout_id: str,
@@ -400,14 +378,14 @@ class LightningStore(ABC):
         offset: int = 0,
     ) -> PaginatedResult[Attempt]:
         """Attempts of a rollout; empty for an unknown one."""
+        ...
 
-    @_optional
-    @abstractmethod
+    @operation
     async def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
         """The newest attempt, or None."""
+        ...
 
-    @_optional
-    @abstractmethod
+    @operation
     async def wait_for_rollouts(
         self, *, rollout_ids: Sequence[str], timeout: float | None = None
     ) -> list[Rollout]:
@@ -420,11 +398,11 @@ class LightningStore(ABC):
         Returns:
             Those that have ended, in the order of ``rollout_ids``.
         """
+        ...
 
     # --- changing work
 
-    @_optional
-    @abstractmethod
+    @operation
     async def update_rollout(
         self,
         rollout_id: str,
@@ -441,9 +419,9 @@ class LightningStore(ABC):
             UnknownRecordError: No such rollout.
             InvalidTransitionError: The status cannot be reached from the present one.
         """
+        ...
 
-    @_optional
-    @abstractmethod
+    @operation
     async def update_attempt(
         self,
         rollout_id: str,
@@ -465,6 +443,7 @@ class LightningStore(ABC):
             UnknownRecordError: No such attempt.
             InvalidTransitionError: The status cannot be reached from the present one.
         """
+        ...
 
     # --- a runner's whole turn
 
@@ -513,8 +492,7 @@ class LightningStore(ABC):
 
     # --- the ledger
 
-    @_optional
-    @abstractmethod
+    @operation
     async def add_ledger_parts(self, parts: Sequence[LedgerPart]) -> None:
         """Keep accounts of rollouts, all or none.
 
@@ -526,9 +504,9 @@ class LightningStore(ABC):
         Raises:
             UnknownRecordError: A rollout does not exist. Nothing was stored.
         """
+        ...
 
-    @_optional
-    @abstractmethod
+    @operation
     async def query_ledger_parts(
         self,
         *,
@@ -547,33 +525,33 @@ class LightningStore(ABC):
             step: Only of this step.
             lost: Only those that the run went back behind, or only those that count; None for all.
         """
+        ...
 
     # --- resources
 
-    @_optional
-    @abstractmethod
+    @operation
     async def add_resources(self, resources: NamedResources) -> ResourcesUpdate:
         """Store a new snapshot, which becomes the latest."""
+        ...
 
-    @_optional
-    @abstractmethod
+    @operation
     async def update_resources(
         self, resources_id: str, resources: NamedResources
     ) -> ResourcesUpdate:
         """Replace a snapshot, or make it under this id; it becomes the latest."""
+        ...
 
-    @_optional
-    @abstractmethod
+    @operation
     async def get_resources_by_id(self, resources_id: str) -> ResourcesUpdate | None:
         """The snapshot, or None."""
+        ...
 
-    @_optional
-    @abstractmethod
+    @operation
     async def get_latest_resources(self) -> ResourcesUpdate | None:
         """The snapshot that was added or replaced last, or None."""
+        ...
 
-    @_optional
-    @abstractmethod
+    @operation
     async def query_resources(
         self,
         *,
@@ -585,11 +563,11 @@ class LightningStore(ABC):
         offset: int = 0,
     ) -> PaginatedResult[ResourcesUpdate]:
         """Snapshots; default order: as created."""
+        ...
 
     # --- workers
 
-    @_optional
-    @abstractmethod
+    @operation
     async def query_workers(
         self,
         *,
@@ -602,30 +580,21 @@ class LightningStore(ABC):
         offset: int = 0,
     ) -> PaginatedResult[Worker]:
         """Workers; default order: as first seen."""
+        ...
 
-    @_optional
-    @abstractmethod
+    @operation
     async def get_worker_by_id(self, worker_id: str) -> Worker | None:
         """The worker, or None."""
+        ...
 
-    @_optional
-    @abstractmethod
+    @operation
     async def update_worker(
         self, worker_id: str, heartbeat_stats: dict[str, Any] | Unset = UNSET
     ) -> Worker:
         """Note a heartbeat; an unknown worker is made."""
-
-
-def given(value: Any) -> bool:
-    """Whether an argument was given (is not ``UNSET``)."""
-    return not isinstance(value, Unset)
+        ...
 
 
 def _if_given(**options: Any) -> dict[str, Any]:
     """Options that a store written for 0.3 does not know; it can do without most of the time."""
     return {name: value for name, value in options.items() if value}
-
-
-def changes(**values: Any) -> dict[str, Any]:
-    """Only the arguments that were given."""
-    return {key: value for key, value in values.items() if given(value)}

@@ -4,45 +4,32 @@ import asyncio
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from agl.errors import ConfigError
 from agl.store import operations as ops, rules
 from agl.store.base import (
-    UNSET,
     AttemptEnd,
-    FilterLogic,
     LightningStore,
     LightningStoreCapabilities,
     LightningStoreStatistics,
-    SortOrder,
     Turn,
-    Unset,
-    changes,
 )
 from agl.store.clock import StoreClock
-from agl.store.queries import make_query
+from agl.store.operation_table import Operation
+from agl.store.queries import query_of
 from agl.store.tables import AnySpan, Effects, Lookups, Tables
 from agl.store.waiting import EndWaiters, QueueWaiters
 from agl.store.watchdog import Watchdog
 from agl.types import (
     Attempt,
     AttemptedRollout,
-    AttemptStatus,
     EnqueueRolloutRequest,
-    Failure,
     LedgerPart,
-    NamedResources,
-    PaginatedResult,
     ResourcesUpdate,
     Rollout,
-    RolloutConfig,
-    RolloutMode,
-    RolloutStatus,
     Span,
-    TaskInput,
     Worker,
-    WorkerStatus,
 )
 from agl.types.records import Record
 
@@ -130,6 +117,19 @@ class LocalLightningStore(LightningStore):
         self._end_waiters.wake_all()
         await asyncio.to_thread(self._watchdog.stop)
 
+    async def call(self, operation: Operation, arguments: dict[str, Any]) -> Any:
+        """What has no method here is a query, or the function of this name in ``operations``."""
+        name, arguments = operation.name, operation.complete(arguments)
+        if operation.kind is not None:
+            query = query_of(operation, arguments)
+            return await self._read(
+                lambda lookups: getattr(lookups, name)(**arguments, query=query)
+            )
+        if operation.changes:
+            given = [field for field in operation.changes if field in arguments]
+            arguments["changes"] = {field: arguments.pop(field) for field in given}
+        return await self._write(getattr(ops, name), **arguments)
+
     async def statistics(self) -> LightningStoreStatistics:
         counts = await self._read(lambda lookups: lookups.counts())
         return {
@@ -170,32 +170,6 @@ class LocalLightningStore(LightningStore):
                     claimed = await self._claim(limit, worker_id, key)
         return claimed
 
-    async def start_rollout(
-        self,
-        input: TaskInput,
-        mode: RolloutMode | None = None,
-        resources_id: str | None = None,
-        config: RolloutConfig | None = None,
-        metadata: dict[str, Any] | None = None,
-        worker_id: str | None = None,
-        *,
-        key: str | None = None,
-    ) -> AttemptedRollout:
-        request = EnqueueRolloutRequest(
-            input=input,
-            mode=mode,
-            resources_id=resources_id,
-            config=config,
-            metadata=metadata,
-            key=key,
-        )
-        return await self._write(ops.start_rollout, request, worker_id)
-
-    async def start_attempt(
-        self, rollout_id: str, worker_id: str | None = None, *, key: str | None = None
-    ) -> AttemptedRollout:
-        return await self._write(ops.start_attempt, rollout_id, worker_id, key)
-
     # --- spans
 
     async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
@@ -210,95 +184,11 @@ class LocalLightningStore(LightningStore):
         pairs = [(rollout_id, attempt_id) for rollout_id, attempt_id in rollout_attempt_ids]
         return await self._write(ops.reserve_sequence_ids, pairs)
 
-    async def query_spans(
-        self,
-        rollout_id: str,
-        attempt_id: str | Literal["latest"] | None = None,
-        *,
-        trace_id: str | None = None,
-        trace_id_contains: str | None = None,
-        span_id: str | None = None,
-        span_id_contains: str | None = None,
-        parent_id: str | None = None,
-        parent_id_contains: str | None = None,
-        name: str | None = None,
-        name_contains: str | None = None,
-        filter_logic: FilterLogic = "and",
-        limit: int = -1,
-        offset: int = 0,
-        sort_by: str | None = "sequence_id",
-        sort_order: SortOrder = "asc",
-    ) -> PaginatedResult[Span]:
-        query = make_query(
-            "spans",
-            exact={
-                "trace_id": trace_id,
-                "span_id": span_id,
-                "parent_id": parent_id,
-                "name": name,
-            },
-            contains={
-                "trace_id": trace_id_contains,
-                "span_id": span_id_contains,
-                "parent_id": parent_id_contains,
-                "name": name_contains,
-            },
-            filter_logic=filter_logic,
-            sort_by=sort_by,
-            sort_order=sort_order,
-            limit=limit,
-            offset=offset,
-        )
-        return await self._read(lambda lookups: lookups.query_spans(rollout_id, attempt_id, query))
-
     # --- looking at work
-
-    async def query_rollouts(
-        self,
-        *,
-        status_in: Sequence[RolloutStatus] | None = None,
-        rollout_id_in: Sequence[str] | None = None,
-        rollout_id_contains: str | None = None,
-        filter_logic: FilterLogic = "and",
-        sort_by: str | None = None,
-        sort_order: SortOrder = "asc",
-        limit: int = -1,
-        offset: int = 0,
-        status: Sequence[RolloutStatus] | None = None,
-        rollout_ids: Sequence[str] | None = None,
-    ) -> PaginatedResult[Rollout]:
-        query = make_query(
-            "rollouts",
-            within={
-                "status": status if status_in is None else status_in,
-                "rollout_id": rollout_ids if rollout_id_in is None else rollout_id_in,
-            },
-            contains={"rollout_id": rollout_id_contains},
-            filter_logic=filter_logic,
-            sort_by=sort_by,
-            sort_order=sort_order,
-            limit=limit,
-            offset=offset,
-        )
-        return await self._read(lambda lookups: lookups.query_rollouts(query))
 
     async def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:
         found = await self._read(lambda lookups: lookups.views([rollout_id]))
         return found[0] if found else None
-
-    async def query_attempts(
-        self,
-        rollout_id: str,
-        *,
-        sort_by: str | None = "sequence_id",
-        sort_order: SortOrder = "asc",
-        limit: int = -1,
-        offset: int = 0,
-    ) -> PaginatedResult[Attempt]:
-        query = make_query(
-            "attempts", sort_by=sort_by, sort_order=sort_order, limit=limit, offset=offset
-        )
-        return await self._read(lambda lookups: lookups.query_attempts(rollout_id, query))
 
     async def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
         return await self._read(lambda lookups: _handed_out(lookups.latest_attempt(rollout_id)))
@@ -316,47 +206,6 @@ class LocalLightningStore(LightningStore):
             if open_ids and not self._closing:
                 found = await self._read(lambda lookups: lookups.views(wanted))
         return [rollout for rollout in found if rollout.status in rules.ENDED]
-
-    # --- changing work
-
-    async def update_rollout(
-        self,
-        rollout_id: str,
-        input: TaskInput | Unset = UNSET,
-        mode: RolloutMode | None | Unset = UNSET,
-        resources_id: str | None | Unset = UNSET,
-        status: RolloutStatus | Unset = UNSET,
-        config: RolloutConfig | Unset = UNSET,
-        metadata: dict[str, Any] | None | Unset = UNSET,
-    ) -> Rollout:
-        given = changes(
-            input=input,
-            mode=mode,
-            resources_id=resources_id,
-            status=status,
-            config=config,
-            metadata=metadata,
-        )
-        return await self._write(ops.update_rollout, rollout_id, given)
-
-    async def update_attempt(
-        self,
-        rollout_id: str,
-        attempt_id: str | Literal["latest"],
-        status: AttemptStatus | Unset = UNSET,
-        worker_id: str | Unset = UNSET,
-        last_heartbeat_time: float | Unset = UNSET,
-        metadata: dict[str, Any] | None | Unset = UNSET,
-        error: Failure | Unset = UNSET,
-    ) -> Attempt:
-        given = changes(
-            status=status,
-            worker_id=worker_id,
-            last_heartbeat_time=last_heartbeat_time,
-            metadata=metadata,
-            error=error,
-        )
-        return await self._write(ops.update_attempt, rollout_id, attempt_id, given)
 
     # --- a runner's whole turn
 
@@ -386,34 +235,7 @@ class LocalLightningStore(LightningStore):
         if parts:
             await self._write(ops.add_ledger_parts, parts)
 
-    async def query_ledger_parts(
-        self,
-        *,
-        rollout_id_in: Sequence[str] | None = None,
-        run: str | None = None,
-        step: int | None = None,
-        lost: bool | None = None,
-        limit: int = -1,
-        offset: int = 0,
-    ) -> PaginatedResult[LedgerPart]:
-        query = make_query(
-            "ledger_parts",
-            exact={"run": run, "step": step, "lost": lost},
-            within={"rollout_id": rollout_id_in},
-            limit=limit,
-            offset=offset,
-        )
-        return await self._read(lambda lookups: lookups.query_ledger_parts(query))
-
     # --- resources
-
-    async def add_resources(self, resources: NamedResources) -> ResourcesUpdate:
-        return await self._write(ops.add_resources, resources)
-
-    async def update_resources(
-        self, resources_id: str, resources: NamedResources
-    ) -> ResourcesUpdate:
-        return await self._write(ops.update_resources, resources_id, resources)
 
     async def get_resources_by_id(self, resources_id: str) -> ResourcesUpdate | None:
         return await self._read(lambda lookups: lookups.resources(resources_id))
@@ -421,60 +243,10 @@ class LocalLightningStore(LightningStore):
     async def get_latest_resources(self) -> ResourcesUpdate | None:
         return await self._read(lambda lookups: lookups.latest_resources())
 
-    async def query_resources(
-        self,
-        *,
-        resources_id: str | None = None,
-        resources_id_contains: str | None = None,
-        sort_by: str | None = None,
-        sort_order: SortOrder = "asc",
-        limit: int = -1,
-        offset: int = 0,
-    ) -> PaginatedResult[ResourcesUpdate]:
-        query = make_query(
-            "resources",
-            exact={"resources_id": resources_id},
-            contains={"resources_id": resources_id_contains},
-            sort_by=sort_by,
-            sort_order=sort_order,
-            limit=limit,
-            offset=offset,
-        )
-        return await self._read(lambda lookups: lookups.query_resources(query))
-
     # --- workers
-
-    async def query_workers(
-        self,
-        *,
-        status_in: Sequence[WorkerStatus] | None = None,
-        worker_id_contains: str | None = None,
-        filter_logic: FilterLogic = "and",
-        sort_by: str | None = None,
-        sort_order: SortOrder = "asc",
-        limit: int = -1,
-        offset: int = 0,
-    ) -> PaginatedResult[Worker]:
-        query = make_query(
-            "workers",
-            within={"status": status_in},
-            contains={"worker_id": worker_id_contains},
-            filter_logic=filter_logic,
-            sort_by=sort_by,
-            sort_order=sort_order,
-            limit=limit,
-            offset=offset,
-        )
-        return await self._read(lambda lookups: lookups.query_workers(query))
 
     async def get_worker_by_id(self, worker_id: str) -> Worker | None:
         return await self._read(lambda lookups: _handed_out(lookups.worker(worker_id)))
-
-    async def update_worker(
-        self, worker_id: str, heartbeat_stats: dict[str, Any] | Unset = UNSET
-    ) -> Worker:
-        given = changes(heartbeat_stats=heartbeat_stats)
-        return await self._write(ops.update_worker, worker_id, given)
 
 
 def _handed_out(record: R | None) -> R | None:

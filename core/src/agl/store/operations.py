@@ -85,9 +85,10 @@ def return_claims(tables: Tables, now: float, claimed: Sequence[AttemptedRollout
 
 
 def start_rollout(
-    tables: Tables, now: float, request: EnqueueRolloutRequest, worker_id: str | None
+    tables: Tables, now: float, *, worker_id: str | None, **task: Any
 ) -> AttemptedRollout:
-    """Make a rollout and its first attempt; see ``EnqueueRolloutRequest.key``."""
+    """Make a rollout and its first attempt; see ``EnqueueRolloutRequest``."""
+    request = EnqueueRolloutRequest(**task)
     known = None if request.key is None else tables.rollout_id_of_key(request.key)
     if known is not None:
         latest = tables.latest_attempt(known)

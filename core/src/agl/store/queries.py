@@ -4,12 +4,14 @@
 that filters elsewhere (in SQL) reads the fields of ``Query`` and must agree with ``run_query``.
 """
 
+import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Final, Literal, TypeVar, get_args
 
 from agl.errors import InvalidQueryError
+from agl.store.operation_table import Operation
 from agl.types import PaginatedResult, RolloutStatus, WorkerStatus
 
 T = TypeVar("T")
@@ -51,6 +53,7 @@ SORTABLE: Final[dict[str, tuple[str, ...]]] = {
     ),
 }
 """Per kind of record, the fields it can be sorted by."""
+_PAGING: Final = ("filter_logic", "sort_by", "sort_order", "limit", "offset")
 _MAX_PAGE: Final = 1 << 53
 """No store has more records; databases have no larger numbers."""
 
@@ -159,6 +162,36 @@ def make_query(
     return Query(
         tuple(filters), filter_logic == "and", sort_by, sort_order == "desc", limit, offset
     )
+
+
+def query_of(operation: Operation, arguments: dict[str, Any]) -> Query:
+    """Take the query out of the arguments of an operation that looks for something.
+
+    What names a field is a filter on it: ``..._in`` on what lies within, ``..._contains`` on a part
+    of a text, a plain name on the very value.
+
+    Raises:
+        InvalidQueryError: As ``make_query`` does.
+    """
+    assert operation.kind is not None
+    filters: dict[str, dict[str, Any]] = {"exact": {}, "within": {}, "contains": {}}
+    for name, kind, field in _filters(operation):
+        filters[kind][field] = arguments.pop(name)
+    page = {name: arguments.pop(name) for name in _PAGING if name in arguments}
+    return make_query(operation.kind, **filters, **page)
+
+
+@functools.cache
+def _filters(operation: Operation) -> list[tuple[str, str, str]]:
+    """Parameter, kind of filter, field."""
+    found: list[tuple[str, str, str]] = []
+    for name in operation.defaults:
+        if name in operation.leading or name in _PAGING or name in operation.older:
+            continue
+        field, _, end = name.rpartition("_")
+        kind = {"contains": "contains", "in": "within"}.get(end, "exact")
+        found.append((name, kind, name if kind == "exact" else field))
+    return found
 
 
 def run_query(records: Iterable[T], query: Query) -> PaginatedResult[T]:

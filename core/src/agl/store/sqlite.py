@@ -13,9 +13,10 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from agl.errors import ConfigError, StoreUnavailableError
 from agl.store import operations as ops
-from agl.store.base import AttemptEnd, FilterLogic, LightningStoreStatistics, SortOrder, Turn
+from agl.store.base import AttemptEnd, LightningStoreStatistics, Turn
 from agl.store.clock import StoreClock
 from agl.store.local import LocalLightningStore
+from agl.store.operation_table import Operation
 from agl.store.patience import patiently
 from agl.store.sqlite_file import (
     MEMORY,
@@ -29,7 +30,7 @@ from agl.store.sqlite_file import (
 from agl.store.sqlite_lookups import SQL, SqliteLookups
 from agl.store.sqlite_writer import PAGE_BYTES, Job, SqliteWriter
 from agl.store.tables import AnySpan, Effects, Lookups, Tables
-from agl.types import AttemptedRollout, PaginatedResult, Worker, WorkerStatus
+from agl.types import AttemptedRollout, Worker
 
 logger = logging.getLogger(__name__)
 
@@ -215,27 +216,10 @@ class SqliteLightningStore(LocalLightningStore):
         await self._write_idle()
         return await super().statistics()
 
-    async def query_workers(
-        self,
-        *,
-        status_in: Sequence[WorkerStatus] | None = None,
-        worker_id_contains: str | None = None,
-        filter_logic: FilterLogic = "and",
-        sort_by: str | None = None,
-        sort_order: SortOrder = "asc",
-        limit: int = -1,
-        offset: int = 0,
-    ) -> PaginatedResult[Worker]:
-        await self._write_idle()
-        return await super().query_workers(
-            status_in=status_in,
-            worker_id_contains=worker_id_contains,
-            filter_logic=filter_logic,
-            sort_by=sort_by,
-            sort_order=sort_order,
-            limit=limit,
-            offset=offset,
-        )
+    async def call(self, operation: Operation, arguments: dict[str, Any]) -> Any:
+        if operation.kind == "workers":
+            await self._write_idle()
+        return await super().call(operation, arguments)
 
     async def get_worker_by_id(self, worker_id: str) -> Worker | None:
         await self._write_idle()

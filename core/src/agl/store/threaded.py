@@ -10,8 +10,10 @@ from typing import Any
 from agl.errors import StoreUnavailableError
 from agl.store.base import LightningStore, LightningStoreCapabilities
 from agl.store.forwarding import ForwardingStore
+from agl.store.operation_table import Operation
 
 _LOOK_AGAIN_SECONDS = 0.05
+_CLAIM = frozenset({"limit", "worker_id", "key"})
 
 
 class LightningStoreThreaded(ForwardingStore):
@@ -48,58 +50,57 @@ class LightningStoreThreaded(ForwardingStore):
         """Close the store, and end the facade's thread if it has one."""
         if self._closed:
             return
-        await self.call("close", (), {})
+        await super().close()
         with self._lock:
             self._closed = True
             loop, self._loop = self._loop, None
         if loop is not None:
             loop.call_soon_threadsafe(loop.stop)
 
-    async def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    async def call(self, operation: Operation, arguments: dict[str, Any]) -> Any:
         """Call a method of the store as it may be called."""
+        name = operation.name
         if not self._guarded:
-            return await getattr(self._store, name)(*args, **kwargs)
+            return await super().call(operation, arguments)
         if name == "wait_for_rollouts":
-            return await self._wait(**kwargs)
-        end = time.monotonic() + kwargs.pop("wait_seconds", 0.0)
-        answer = await self._alone(name, args, kwargs)
-        if name == "turn" and kwargs.get("limit", 1) > 0 and not answer.claimed:
-            claim = {key: kwargs[key] for key in ("limit", "worker_id", "key") if key in kwargs}
-            claimed = await self._claim_until(end, "dequeue_many_rollouts", (), claim)
+            return await self._wait(**arguments)
+        end = time.monotonic() + arguments.pop("wait_seconds", 0.0)
+        answer = await self._alone(name, arguments)
+        if name == "turn" and arguments.get("limit", 1) > 0 and not answer.claimed:
+            claim = {key: arguments[key] for key in _CLAIM & arguments.keys()}
+            claimed = await self._claim_until(end, "dequeue_many_rollouts", claim)
             return answer._replace(claimed=claimed or [])
-        if name.startswith("dequeue") and kwargs.get("limit", 1) > 0 and not answer:
-            return await self._claim_until(end, name, args, kwargs) or answer
+        if name.startswith("dequeue") and arguments.get("limit", 1) > 0 and not answer:
+            return await self._claim_until(end, name, arguments) or answer
         return answer
 
-    async def _claim_until(
-        self, end: float, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    async def _claim_until(self, end: float, name: str, arguments: dict[str, Any]) -> Any:
         claimed = None
         while not claimed and not self._closed and (left := end - time.monotonic()) > 0:
             await asyncio.sleep(min(_LOOK_AGAIN_SECONDS, left))
-            claimed = await self._alone(name, args, kwargs)
+            claimed = await self._alone(name, arguments)
         return claimed
 
     async def _wait(self, *, rollout_ids: Sequence[str], timeout: float | None = None) -> Any:
         end = math.inf if timeout is None else time.monotonic() + timeout
         while True:
             look = {"rollout_ids": rollout_ids, "timeout": 0}
-            ended = await self._alone("wait_for_rollouts", (), look)
+            ended = await self._alone("wait_for_rollouts", look)
             pending = set(rollout_ids) - {rollout.rollout_id for rollout in ended}
             left = end - time.monotonic()
             if not pending or left <= 0 or self._closed:
                 return ended
-            if not await self._alone("query_rollouts", (), {"rollout_id_in": sorted(pending)}):
+            if not await self._alone("query_rollouts", {"rollout_id_in": sorted(pending)}):
                 return ended  # nobody knows the others
             await asyncio.sleep(min(_LOOK_AGAIN_SECONDS, left))
 
-    async def _alone(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    async def _alone(self, name: str, arguments: dict[str, Any]) -> Any:
         """Call a method of the store in its thread, when no other call is under way."""
         home = self._home()
 
         async def call() -> Any:
             async with self._one_at_a_time:
-                return await getattr(self._store, name)(*args, **kwargs)
+                return await getattr(self._store, name)(**arguments)
 
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call(), home))
 

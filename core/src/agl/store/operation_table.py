@@ -1,0 +1,115 @@
+"""Every operation of a store as data: its name, parameters and answer, from the contract itself.
+
+A method of the contract (``store/base.py``) under ``@operation`` hands what it is given to
+``store.call``. So a store is one method, and methods of its own for what is special with it; and
+what else must know the operations (the HTTP interface, ``agl/calls.py``) reads their signatures.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Final, Protocol, TypeVar, cast, get_type_hints
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Unset:
+    """Type of ``UNSET``: an argument that was left out, where None means "clear it"."""
+
+    _instance: "Unset | None" = None
+
+    def __new__(cls) -> "Unset":
+        if cls._instance is None:
+            cls._instance = super().__new__(cls)
+        return cls._instance
+
+    def __repr__(self) -> str:
+        return "UNSET"
+
+    def __bool__(self) -> bool:
+        return False
+
+
+UNSET: Final = Unset()
+
+_OLDER_NAMES: Final[Mapping[str, Mapping[str, str]]] = {
+    "query_rollouts": {"status": "status_in", "rollout_ids": "rollout_id_in"}
+}
+"""Per operation, 0.3's name of a parameter -> its name."""
+
+
+class Operation:
+    """A method of the contract.
+
+    Args:
+        method: The method as it is declared.
+    """
+
+    def __init__(self, method: Callable[..., Any]) -> None:
+        self.method = method
+        self.name = method.__name__
+        parameters = list(inspect.signature(method).parameters.values())[1:]
+        self.parameters = frozenset(p.name for p in parameters)
+        self.leading = tuple(p.name for p in parameters if p.kind is not p.KEYWORD_ONLY)
+        """Those that can be given by position."""
+        self.defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
+        self.required = self.parameters - self.defaults.keys()
+        self.changes = tuple(name for name, value in self.defaults.items() if value is UNSET)
+        """Fields that an update changes where they are given."""
+        self.older = _OLDER_NAMES.get(self.name, {})
+        self.kind = self.name.removeprefix("query_") if self.name.startswith("query_") else None
+        """What a query looks for."""
+
+    @functools.cached_property
+    def hints(self) -> dict[str, Any]:
+        """The types of the parameters, and of the answer as ``return``."""
+        return get_type_hints(self.method, include_extras=True)
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """What was given, by name.
+
+        Raises:
+            TypeError: The method does not take that.
+        """
+        given = dict(zip(self.leading, args, strict=False))
+        given.update(kwargs)
+        if (
+            len(given) != len(args) + len(kwargs)
+            or not self.required <= given.keys()
+            or not self.parameters >= given.keys()
+        ):
+            self.method(None, *args, **kwargs)  # Python says what is wrong with them
+        return given
+
+    def complete(self, given: dict[str, Any]) -> dict[str, Any]:
+        """All arguments, with the defaults of those that were not given; changes only if given."""
+        arguments = self.defaults | given
+        for old, name in self.older.items():
+            value = arguments.pop(old)
+            if arguments[name] is None:
+                arguments[name] = value
+        for name in self.changes:
+            if arguments[name] is UNSET:
+                del arguments[name]
+        return arguments
+
+
+class _Store(Protocol):
+    def call(self, operation: Operation, arguments: dict[str, Any]) -> Coroutine[Any, Any, Any]: ...
+
+
+def operation(method: F) -> F:
+    """Let a method hand what it is given to ``call``, whatever stands in it."""
+    declared = Operation(method)
+
+    @functools.wraps(method)
+    async def call(self: _Store, *args: Any, **kwargs: Any) -> Any:
+        return await self.call(declared, declared.bind(args, kwargs))
+
+    vars(call)["operation"] = declared
+    return cast(F, call)
+
+
+def operation_of(method: Callable[..., Any]) -> Operation:
+    """The operation that a method of the contract is."""
+    return vars(method).get("operation") or Operation(method)
