@@ -275,7 +275,8 @@ class StoreRoutes:
         """Store a span; null when it is stored already."""
         added = [*(await self.store.turn([span], limit=0)).spans, None][0]
         if isinstance(added, PackedSpan):
-            return Answer(packing.numbered(added), 201)
+            is_as_sent = added.sequence_id == span.sequence_id
+            return Answer(added.body.encode() if is_as_sent else packing.numbered(added), 201)
         return _json(_span, added, 201)
 
     async def add_spans(self, request: Request, spans: Sequence[Span | PackedSpan]) -> Response:
