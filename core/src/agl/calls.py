@@ -51,9 +51,9 @@ class Call:
         return operation_of(self.method)
 
     @functools.cached_property
-    def ids(self) -> dict[str, bool]:
-        """Parameters in the path -> whether they may hold slashes."""
-        return {name: bool(kind) for name, kind in re.findall(r"\{(\w+)(:path)?\}", self.path)}
+    def ids(self) -> dict[str, str]:
+        """Parameters in the path -> how they stand there."""
+        return {match[1]: match[0] for match in re.finditer(r"\{(\w+)(:path)?\}", self.path)}
 
     @functools.cached_property
     def answer_type(self) -> Any:
@@ -68,10 +68,10 @@ class Call:
     def request(self, arguments: dict[str, Any]) -> tuple[str, Any]:
         """Path, and body or query, of the request that says this."""
         path = self.path
-        for name, may_hold_slashes in self.ids.items():
+        for name, place in self.ids.items():
             value = arguments.pop(name)
-            step = quote(value, safe="") if may_hold_slashes else _segment(value)
-            path = re.sub(rf"\{{{name}(:path)?\}}", lambda _, step=step: step, path)
+            step = quote(value, safe="") if place.endswith(":path}") else _segment(value)
+            path = path.replace(place, step, 1)
         return path, arguments[self.whole] if self.whole else arguments
 
     @functools.cached_property
@@ -103,8 +103,8 @@ class Call:
         if body is None:
             return {}
         given = body.given() if self.operation.changes else dict(body)
-        for name in self._never_null:
-            if name in given and given[name] is None:
+        for name, value in given.items():
+            if value is None and name in self._never_null:
                 raise InvalidQueryError(f"{name!r} is null and cannot be cleared; leave it out")
         return given
 
@@ -114,13 +114,11 @@ class Call:
         return (self.method.__doc__ or "").partition("\n\n")[0]
 
     @functools.cached_property
-    def _never_null(self) -> list[str]:
-        hints = self.operation.hints
-        return [
-            name
-            for name in self.operation.changes
-            if not {Any, types.NoneType} & set(get_args(hints[name]))
-        ]
+    def _never_null(self) -> frozenset[str]:
+        kinds = {name: get_args(self.operation.hints[name]) for name in self.operation.changes}
+        return frozenset(
+            name for name, kind in kinds.items() if not {Any, types.NoneType} & {*kind}
+        )
 
 
 def _segment(record_id: str) -> str:

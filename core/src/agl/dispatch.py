@@ -130,9 +130,10 @@ class FastPath:
         self.refused = refused
         fast = [route for route in routes if route.is_fast]
         self._whole = {(route.verb, route.path): route for route in fast if "{" not in route.path}
-        self._patterns = [
-            (route, compile_path(route.path)[0]) for route in fast if "{" in route.path
-        ]
+        self._patterns: dict[str, list[tuple[Route, re.Pattern[str]]]] = {"GET": [], "POST": []}
+        for route in fast:
+            if "{" in route.path:
+                self._patterns[route.verb].append((route, compile_path(route.path)[0]))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -158,8 +159,8 @@ class FastPath:
         verb, path = scope["method"], scope["path"]
         found, ids = self._whole.get((verb, path)), {}
         if found is None:
-            for route, pattern in self._patterns:
-                if route.verb == verb and (match := pattern.match(path)):
+            for route, pattern in self._patterns.get(verb, ()):
+                if match := pattern.match(path):
                     found, ids = route, match.groupdict()
                     break
         if found is not None and found.reader is not None and found.kind:

@@ -35,8 +35,6 @@ _many_rollouts = TypeAdapter(list[AnyRollout])
 _number = TypeAdapter(dict[str, int])
 _span = TypeAdapter(Span)
 _object = TypeAdapter(dict[str, Any])
-_end = TypeAdapter[AttemptEnd | None](AttemptEnd | None)
-_claim = TypeAdapter[wire.DequeueBody | None](wire.DequeueBody | None)
 
 
 class Answer(Response):
@@ -337,10 +335,11 @@ class PackedTurn(NamedTuple):
 
 def _read_turn(body: bytes) -> PackedTurn:
     turn = packing.read_turn(body)
+    end, claim = bytes(turn.finish), bytes(turn.claim)
     return PackedTurn(
         [packing.pack(raw) for raw in turn.spans],
-        _end.validate_python(wire.decode(bytes(turn.finish))),
-        _claim.validate_python(wire.decode(bytes(turn.claim))),
+        None if end == b"null" else AttemptEnd.model_validate_json(end),
+        None if claim == b"null" else wire.DequeueBody.model_validate_json(claim),
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import pydantic_core
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from agl import errors
 from agl.store.base import AttemptEnd
@@ -47,7 +47,7 @@ class DequeueBody(Body):
 
     limit: int = 1
     worker_id: str | None = None
-    wait_seconds: float = 0.0
+    wait_seconds: float = Field(default=0.0, allow_inf_nan=False)
     key: str | None = None
 
 

@@ -1,6 +1,6 @@
 from types import SimpleNamespace
 
-from agl.store.queries import make_query, run_query
+from agl.store.queries import Filter, make_query, run_query
 
 
 def record(n, **fields):
@@ -25,8 +25,9 @@ def test_total_counts_before_paging():
 
 
 def test_index_is_used_only_when_every_match_must_have_it():
-    within = {"status": ["queuing"], "rollout_id": ["ro-1"]}
-    assert make_query("rollouts", within=within).filter_on("status") is not None
-    assert make_query("rollouts", within=within, filter_logic="or").filter_on("status") is None
-    one = make_query("rollouts", within={"status": ["queuing"]}, filter_logic="or")
+    status = Filter("status", "within", ("queuing",))
+    both = [status, Filter("rollout_id", "within", ("ro-1",))]
+    assert make_query("rollouts", both).filter_on("status") is not None
+    assert make_query("rollouts", both, filter_logic="or").filter_on("status") is None
+    one = make_query("rollouts", [status], filter_logic="or")
     assert one.filter_on("status") is not None

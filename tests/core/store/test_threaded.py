@@ -23,7 +23,9 @@ class LoopBoundStore(InMemoryLightningStore):
 @pytest.mark.parametrize("facade", [LightningStoreThreaded, LightningStoreServer])
 async def test_every_method_is_forwarded(facade):
     class Noted(LightningStore):
-        capabilities = {"thread_safe": True}
+        @property
+        def capabilities(self):
+            return {"thread_safe": True}
 
         def __getattribute__(self, name):
             async def note(**arguments):

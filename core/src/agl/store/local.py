@@ -126,8 +126,8 @@ class LocalLightningStore(LightningStore):
                 lambda lookups: getattr(lookups, name)(**arguments, query=query)
             )
         if operation.changes:
-            given = [field for field in operation.changes if field in arguments]
-            arguments["changes"] = {field: arguments.pop(field) for field in given}
+            fields = [name for name in arguments if name not in operation.required]
+            arguments["changes"] = {name: arguments.pop(name) for name in fields}
         return await self._write(getattr(ops, name), **arguments)
 
     async def statistics(self) -> LightningStoreStatistics:

@@ -83,14 +83,13 @@ class Operation:
 
     def complete(self, given: dict[str, Any]) -> dict[str, Any]:
         """All arguments, with the defaults of those that were not given; changes only if given."""
+        if self.changes:
+            return {name: value for name, value in given.items() if value is not UNSET}
         arguments = self.defaults | given
         for old, name in self.older.items():
             value = arguments.pop(old)
             if arguments[name] is None:
                 arguments[name] = value
-        for name in self.changes:
-            if arguments[name] is UNSET:
-                del arguments[name]
         return arguments
 
 

@@ -58,12 +58,15 @@ _MAX_PAGE: Final = 1 << 53
 """No store has more records; databases have no larger numbers."""
 
 
+FilterKind = Literal["exact", "within", "contains"]
+
+
 @dataclass(frozen=True, slots=True)
 class Filter:
     """One condition on one field; a field that is None matches nothing."""
 
     field: str
-    kind: Literal["exact", "within", "contains"]
+    kind: FilterKind
     value: Any
 
 
@@ -110,10 +113,8 @@ def check_statuses(kind: str, statuses: Sequence[str] | None) -> None:
 
 def make_query(
     kind: str,
+    filters: Sequence[Filter] = (),
     *,
-    exact: dict[str, Any] | None = None,
-    within: dict[str, Sequence[Any] | None] | None = None,
-    contains: dict[str, str | None] | None = None,
     filter_logic: str = "and",
     sort_by: str | None = None,
     sort_order: str = "asc",
@@ -124,9 +125,7 @@ def make_query(
 
     Args:
         kind: A key of ``SORTABLE``.
-        exact: Field -> value; None for no filter. The same for the next two.
-        within: Field -> the values that match.
-        contains: Field -> a part of the value.
+        filters: What must hold.
         filter_logic: ``and`` or ``or``.
         sort_by: A field, or None for the order of creation.
         sort_order: ``asc`` or ``desc``.
@@ -151,14 +150,9 @@ def make_query(
         raise InvalidQueryError(f"{kind}: limit {limit}; expected -1 for all, or 1 to {_MAX_PAGE}")
     if offset < 0 or offset > _MAX_PAGE:
         raise InvalidQueryError(f"{kind}: offset {offset}; expected 0 to {_MAX_PAGE}")
-    check_statuses(kind, (within or {}).get("status"))
-    filters = [Filter(field, "exact", v) for field, v in (exact or {}).items() if v is not None]
-    filters += [
-        Filter(field, "within", tuple(v)) for field, v in (within or {}).items() if v is not None
-    ]
-    filters += [
-        Filter(field, "contains", v) for field, v in (contains or {}).items() if v is not None
-    ]
+    for one in filters:
+        if one.field == "status":
+            check_statuses(kind, one.value)
     return Query(
         tuple(filters), filter_logic == "and", sort_by, sort_order == "desc", limit, offset
     )
@@ -174,23 +168,28 @@ def query_of(operation: Operation, arguments: dict[str, Any]) -> Query:
         InvalidQueryError: As ``make_query`` does.
     """
     assert operation.kind is not None
-    filters: dict[str, dict[str, Any]] = {"exact": {}, "within": {}, "contains": {}}
+    filters: list[Filter] = []
     for name, kind, field in _filters(operation):
-        filters[kind][field] = arguments.pop(name)
+        value = arguments.pop(name)
+        if value is not None:
+            filters.append(Filter(field, kind, tuple(value) if kind == "within" else value))
     page = {name: arguments.pop(name) for name in _PAGING if name in arguments}
-    return make_query(operation.kind, **filters, **page)
+    return make_query(operation.kind, filters, **page)
 
 
 @functools.cache
-def _filters(operation: Operation) -> list[tuple[str, str, str]]:
+def _filters(operation: Operation) -> list[tuple[str, FilterKind, str]]:
     """Parameter, kind of filter, field."""
-    found: list[tuple[str, str, str]] = []
+    found: list[tuple[str, FilterKind, str]] = []
     for name in operation.defaults:
         if name in operation.leading or name in _PAGING or name in operation.older:
             continue
-        field, _, end = name.rpartition("_")
-        kind = {"contains": "contains", "in": "within"}.get(end, "exact")
-        found.append((name, kind, name if kind == "exact" else field))
+        if name.endswith("_in"):
+            found.append((name, "within", name.removesuffix("_in")))
+        elif name.endswith("_contains"):
+            found.append((name, "contains", name.removesuffix("_contains")))
+        else:
+            found.append((name, "exact", name))
     return found
 
 
