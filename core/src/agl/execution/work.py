@@ -6,6 +6,7 @@ from typing import Any
 
 from agl.store.base import LightningStore
 from agl.store.forwarding import StandInStore
+from agl.store.operation_table import Operation
 
 CLAIMS = frozenset(
     {"dequeue_rollout", "dequeue_many_rollouts", "start_rollout", "start_attempt", "turn"}
@@ -29,12 +30,12 @@ class StoreAtWork(StandInStore):
         self._is_at_work = False
         self._first_answer: float | None = None
 
-    async def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        answer = await super().call(name, args, kwargs)
-        if not self._is_at_work and name in CLAIMS:
+    async def call(self, operation: Operation, arguments: dict[str, Any]) -> Any:
+        answer = await super().call(operation, arguments)
+        if not self._is_at_work and operation.name in CLAIMS:
             now = time.monotonic()
             self._first_answer = now if self._first_answer is None else self._first_answer
-            claimed = answer.claimed if name == "turn" else answer
+            claimed = answer.claimed if operation.name == "turn" else answer
             if claimed or now - self._first_answer >= IDLE_SECONDS:
                 self._is_at_work = True
                 self._at_work()
