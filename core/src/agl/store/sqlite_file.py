@@ -8,10 +8,11 @@ import sys
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Final
+from typing import Final, get_args
 
 from agl.errors import StoreDiskError, StoreError, StoreUnavailableError
 from agl.lockfile import HeldError, LockFile, forget_in_forks
+from agl.types import Worker
 
 APPLICATION_ID: Final = 0x61676C73
 """``agls``: what tells our files from other SQLite files."""
@@ -55,6 +56,11 @@ def prepare(connection: sqlite3.Connection, path: str) -> None:
         elif version < SCHEMA_VERSION:
             steps = range(version + 1, SCHEMA_VERSION + 1)
             _run(connection, [_sql(f"migrations/{step}.sql") for step in steps])
+        columns = {row[1] for row in connection.execute("PRAGMA table_info(worker)")}
+        for name, field in Worker.model_fields.items():  # what this agl knows beyond that
+            if name not in columns:
+                kind = "REAL" if float in get_args(field.annotation) else "TEXT"
+                connection.execute(f"ALTER TABLE worker ADD COLUMN {name} {kind}")
     except sqlite3.Error as error:
         raise unavailable(path, error) from error
 

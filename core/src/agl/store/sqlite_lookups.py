@@ -25,6 +25,11 @@ from agl.types import Attempt, LedgerPart, PaginatedResult, ResourcesUpdate, Rol
 
 def _statements() -> dict[str, str]:
     text = files("agl.store").joinpath("statements.sql").read_text("utf-8")
+    fields = tuple(Worker.model_fields)
+    changes = (f"{name} = excluded.{name}" for name in fields)
+    text = text.replace("{worker_fields}", ", ".join(fields))
+    text = text.replace("{worker_values}", ", ".join("?" for _ in fields))
+    text = text.replace("{worker_changes}", ", ".join(changes))
     parts = re.split(r"^-- name: (\w+)$", text, flags=re.MULTILINE)
     return {
         name: sql.strip().removesuffix(";")

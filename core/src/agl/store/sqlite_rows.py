@@ -70,18 +70,17 @@ def resources_of(row: Sequence[Any]) -> ResourcesUpdate:
 
 
 def worker_of(row: Sequence[Any]) -> Worker:
-    """From the columns of ``worker``."""
-    return Worker(
-        worker_id=row[0],
-        status=row[1],
-        heartbeat_stats=_loaded(row[2]),
-        last_heartbeat_time=row[3],
-        last_dequeue_time=row[4],
-        last_busy_time=row[5],
-        last_idle_time=row[6],
-        current_rollout_id=row[7],
-        current_attempt_id=row[8],
-    )
+    """From the columns of ``worker``, which are the fields of the record."""
+    values = dict(zip(Worker.model_fields, row, strict=True))
+    return Worker(**values | {"heartbeat_stats": _loaded(values["heartbeat_stats"])})
+
+
+def row_of_worker(worker: Worker) -> tuple[Any, ...]:
+    """The reverse of ``worker_of``."""
+    what = f"worker {worker.worker_id!r}: its statistics"
+    stats = json_or_none(worker.heartbeat_stats, what)
+    values = {**worker.__dict__, "heartbeat_stats": stats}
+    return tuple(values[name] for name in Worker.model_fields)
 
 
 # Most rollouts of a run share one config; configs are frozen, so one object serves them all.

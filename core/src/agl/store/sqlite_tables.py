@@ -11,7 +11,14 @@ from agl.store.operations import detached_record
 from agl.store.packed import PackedSpan
 from agl.store.sqlite_lookups import SQL, SqliteLookups
 from agl.store.sqlite_numbers import BLOCK, Key, NumberBlocks
-from agl.store.sqlite_rows import attempt_of, config_json, json_of, json_or_none, rollout_of
+from agl.store.sqlite_rows import (
+    attempt_of,
+    config_json,
+    json_of,
+    json_or_none,
+    rollout_of,
+    row_of_worker,
+)
 from agl.store.tables import AnySpan, Effects, StoredAttempt
 from agl.types import Attempt, LedgerPart, ResourcesUpdate, Rollout, Worker
 
@@ -420,18 +427,7 @@ class SqliteTables(SqliteLookups):
             self.flush()
             self._workers.clear()
         self._workers[worker.worker_id] = worker
-        what = f"worker {worker.worker_id!r}: its statistics"
-        self._unwritten["save_worker"][worker.worker_id] = (
-            worker.worker_id,
-            worker.status,
-            json_or_none(worker.heartbeat_stats, what),
-            worker.last_heartbeat_time,
-            worker.last_dequeue_time,
-            worker.last_busy_time,
-            worker.last_idle_time,
-            worker.current_rollout_id,
-            worker.current_attempt_id,
-        )
+        self._unwritten["save_worker"][worker.worker_id] = row_of_worker(worker)
 
 
 def _key(attempt: Attempt) -> Key:

@@ -128,22 +128,11 @@ SET update_time = excluded.update_time, version = excluded.version, touched = ex
     body = excluded.body;
 
 -- name: worker
-SELECT worker_id, status, heartbeat_stats, last_heartbeat_time, last_dequeue_time, last_busy_time,
-       last_idle_time, current_rollout_id, current_attempt_id
-FROM worker WHERE worker_id = ?;
+SELECT {worker_fields} FROM worker WHERE worker_id = ?;
 
 -- name: workers_page
-SELECT worker_id, status, heartbeat_stats, last_heartbeat_time, last_dequeue_time, last_busy_time,
-       last_idle_time, current_rollout_id, current_attempt_id
-FROM worker;
+SELECT {worker_fields} FROM worker;
 
 -- name: save_worker
-INSERT INTO worker (worker_id, status, heartbeat_stats, last_heartbeat_time, last_dequeue_time,
-                    last_busy_time, last_idle_time, current_rollout_id, current_attempt_id)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT (worker_id) DO UPDATE
-SET status = excluded.status, heartbeat_stats = excluded.heartbeat_stats,
-    last_heartbeat_time = excluded.last_heartbeat_time,
-    last_dequeue_time = excluded.last_dequeue_time, last_busy_time = excluded.last_busy_time,
-    last_idle_time = excluded.last_idle_time, current_rollout_id = excluded.current_rollout_id,
-    current_attempt_id = excluded.current_attempt_id;
+INSERT INTO worker ({worker_fields}) VALUES ({worker_values})
+ON CONFLICT (worker_id) DO UPDATE SET {worker_changes};
