@@ -29,8 +29,10 @@ T = TypeVar("T")
 
 PROTOBUF = "application/x-protobuf"
 
+_Claims = list[AttemptedRollout]
+_Receipts = list[wire.SpanReceipt]
 _attempt = TypeAdapter(Attempt)
-_many_attempted = TypeAdapter(list[AttemptedRollout])
+_many_attempted = TypeAdapter(_Claims)
 _many_rollouts = TypeAdapter(list[AnyRollout])
 _number = TypeAdapter(dict[str, int])
 _span = TypeAdapter(Span)
@@ -107,25 +109,11 @@ class StoreRoutes:
                 routes.append(replace(own, verb="GET", path=wire.PREFIX + call.also_get))
         # By hand: those that wait, and so are held; and spans, which stay the bytes they came as.
         for path, answer, answers, status, body, read in (
-            (
-                "queues/rollouts/dequeue",
-                self.dequeue,
-                list[AttemptedRollout],
-                200,
-                wire.DequeueBody,
-                None,
-            ),
+            ("queues/rollouts/dequeue", self.dequeue, _Claims, 200, wire.DequeueBody, None),
             ("turn", self.turn, wire.TurnAnswer, 200, wire.TurnBody, _read_turn),
             ("waits/rollouts", self.wait, list[AnyRollout], 200, wire.WaitBody, None),
             ("spans", self.add_span, Span | None, 201, Span, packing.pack),
-            (
-                "spans/batch",
-                self.add_spans,
-                list[wire.SpanReceipt],
-                201,
-                list[Span],
-                packing.pack_all,
-            ),
+            ("spans/batch", self.add_spans, _Receipts, 201, list[Span], packing.pack_all),
             ("spans/next", self.next_number, dict[str, int], 200, wire.SequenceBody, None),
         ):
             path = f"{wire.PREFIX}/{path}"

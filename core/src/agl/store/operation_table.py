@@ -84,7 +84,8 @@ class Operation:
     def complete(self, given: dict[str, Any]) -> dict[str, Any]:
         """All arguments, with the defaults of those that were not given; changes only if given."""
         if self.changes:
-            return {name: value for name, value in given.items() if value is not UNSET}
+            everything = given.items()
+            return {n: value for n, value in everything if value is not UNSET or n in self.required}
         arguments = self.defaults | given
         for old, name in self.older.items():
             value = arguments.pop(old)
