@@ -54,7 +54,7 @@ SORTABLE: Final[dict[str, tuple[str, ...]]] = {
 }
 """Per kind of record, the fields it can be sorted by."""
 _PAGING: Final = ("filter_logic", "sort_by", "sort_order", "limit", "offset")
-_MAX_PAGE: Final = 1 << 53
+_MOST: Final = 1 << 53
 """No store has more records; databases have no larger numbers."""
 
 
@@ -146,13 +146,15 @@ def make_query(
         raise InvalidQueryError(f"{kind}: sort_order {sort_order!r}; expected 'asc' or 'desc'")
     if filter_logic not in ("and", "or"):
         raise InvalidQueryError(f"{kind}: filter_logic {filter_logic!r}; expected 'and' or 'or'")
-    if limit == 0 or limit < -1 or limit > _MAX_PAGE:
-        raise InvalidQueryError(f"{kind}: limit {limit}; expected -1 for all, or 1 to {_MAX_PAGE}")
-    if offset < 0 or offset > _MAX_PAGE:
-        raise InvalidQueryError(f"{kind}: offset {offset}; expected 0 to {_MAX_PAGE}")
+    if limit == 0 or limit < -1 or limit > _MOST:
+        raise InvalidQueryError(f"{kind}: limit {limit}; expected -1 for all, or 1 to {_MOST}")
+    if offset < 0 or offset > _MOST:
+        raise InvalidQueryError(f"{kind}: offset {offset}; expected 0 to {_MOST}")
     for one in filters:
         if one.field == "status":
             check_statuses(kind, one.value)
+        if isinstance(one.value, int) and abs(one.value) > _MOST:
+            raise InvalidQueryError(f"{kind}: {one.field} {one.value}; expected at most {_MOST}")
     return Query(
         tuple(filters), filter_logic == "and", sort_by, sort_order == "desc", limit, offset
     )

@@ -103,3 +103,9 @@ class StoreLedgerContract:
             )
         )
         assert (await store.query_ledger_parts()).total == 0
+
+    async def test_number_that_no_database_holds_is_refused(self, store: LightningStore) -> None:
+        with pytest.raises(InvalidQueryError, match="expected at most"):
+            await store.query_ledger_parts(step=10**30)
+        with pytest.raises(ValueError, match="less than or equal"):
+            part_of("ro-1", 10**30)

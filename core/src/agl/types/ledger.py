@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -60,20 +60,24 @@ class Trained(LedgerItem):
     advantage: Advantage | None = None
 
 
+_Number = Annotated[int, Field(ge=-(1 << 53), le=1 << 53)]
+"""Databases have no larger ones."""
+
+
 class LedgerPart(BaseModel):
     """The account of one rollout in one step, as the store keeps it."""
 
     model_config = ConfigDict(frozen=True)
 
     rollout_id: str
-    step: int | None = None
+    step: _Number | None = None
     """Of the algorithm; None outside of steps."""
     mode: str | None = None
     """Of the rollout."""
     algorithm: str | None = None
     run: str | None = None
     """Id of the run; None outside of runs that have one."""
-    generation: int = 0
+    generation: _Number = 0
     """Which start of the run wrote it, from 1; 0 where starts are not counted."""
     version: str | None = None
     """Of the weights that came out of the step."""
