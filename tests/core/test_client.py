@@ -59,6 +59,7 @@ class Link:
         self.lose: Callable[[str], bool] = lambda request: False
         self.held: asyncio.Event | None = None
         self.answered = asyncio.Event()
+        self.serving: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> "Link":
         self.relay = await asyncio.start_server(self.serve, "127.0.0.1", 0)
@@ -67,9 +68,24 @@ class Link:
 
     async def __aexit__(self, *error: object) -> None:
         self.relay.close()
+        for task in self.serving:
+            task.cancel()
+        await asyncio.gather(*self.serving, return_exceptions=True)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        back, forth = await asyncio.open_connection("127.0.0.1", self.port)
+        self.serving.add(asyncio.current_task())
+        with contextlib.closing(writer):
+            back, forth = await asyncio.open_connection("127.0.0.1", self.port)
+            with contextlib.closing(forth):
+                await self.relay_between(reader, writer, back, forth)
+
+    async def relay_between(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        back: asyncio.StreamReader,
+        forth: asyncio.StreamWriter,
+    ) -> None:
         lost = False
 
         async def requests() -> None:
@@ -93,8 +109,6 @@ class Link:
             writer.close()
 
         await asyncio.gather(requests(), answers(), return_exceptions=True)
-        for side in (writer, forth):
-            side.close()
 
 
 def once(word: str) -> Callable[[str], bool]:
