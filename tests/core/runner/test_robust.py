@@ -228,20 +228,30 @@ import asyncio, os, resource, time
 import agl
 
 resource.setrlimit(resource.RLIMIT_NOFILE, (128, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
-leaked = []
+leaked, kept = [], []
+
+def leak():
+    try:
+        while True:
+            leaked.append(os.dup(0))
+    except OSError:
+        pass
 
 @agl.rollout
 async def agent(task):
     if task == "leak":
-        try:
-            while True:
-                leaked.append(os.dup(0))
-        except OSError:
-            asyncio.get_running_loop()._selector.close()  # its loop must be replaced
-            await asyncio.sleep(30)
+        loop = asyncio.get_running_loop()
+        kept.append(loop)  # its descriptors must not be free for the next one
+        loop.close = lambda: None
+        loop._selector.close()  # it must be replaced
+        await asyncio.sleep(30)
     return 1.0
 
 class Free(agl.Hook):
+    async def on_rollout_start(self, *, rollout):
+        if rollout.input == "suffers":
+            leak()
+
     async def on_rollout_end(self, *, rollout):
         if rollout.input == "suffers":
             while leaked:
@@ -251,7 +261,9 @@ async def main():
     store = agl.InMemoryLightningStore()
     for task in ("leak", "suffers", "works"):
         await store.enqueue_rollout(task)
-    runner = agl.LitAgentRunner(agl.OtelTracer(), max_rollouts=3, on_stuck=ON_STUCK)
+    runner = agl.LitAgentRunner(
+        agl.OtelTracer(), max_rollouts=3, on_stuck=ON_STUCK, heartbeat_interval=3600.0
+    )
     with runner.run_context(agent=agent, store=store, hooks=[Free()], worker_id=0):
         try:
             await runner.iter()

@@ -291,10 +291,10 @@ class _Parts:
 
     def look_up(self, lookup: Callable[[Lookups], T]) -> T:
         """Run a lookup on this thread's connection, all of it on one state of the file."""
-        self.check_file()
         lookups: SqliteLookups | None = getattr(self._local, "lookups", None)
         try:
             if lookups is None:
+                self.check_file()  # connecting would make a new one
                 connection = self._connect()
                 connection.execute("PRAGMA query_only=ON")
                 lookups = self._local.lookups = SqliteLookups(connection)
