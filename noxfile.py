@@ -1,6 +1,7 @@
 """Every check, one session each; ``nox -l`` lists them."""
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -67,12 +68,16 @@ INSTRUMENTATIONS = [
 UNSLOTH = ["unsloth==2026.10.9", "unsloth_zoo==2026.10.9"]
 UNSLOTH_NEEDS = ["adapters", "gateway", "torch", "unsloth"]
 PLUGINS = sorted(str(path.parent) for path in Path("plugins").glob("*/pyproject.toml"))
+# The core with what its extras bring; no index has our packages.
+CORE = ("./core[bench,testing,parquet,jinja]", "./libs/agl-bench", "./libs/agl-testing")
+LIBS = ("libs/agl-bench", "libs/agl-learning", "libs/agl-testing")
+LEARNING = "./libs/agl-learning"
 
 
 def install_all(session: nox.Session, *options: str) -> None:
     """Install torch first (see TORCH), then the core and every plugin as a user would."""
     session.install(TORCH)
-    packages = ["./core[testing,parquet,jinja]", *(f"./{plugin}" for plugin in PLUGINS)]
+    packages = [*CORE, LEARNING, *(f"./{plugin}" for plugin in PLUGINS)]
     session.install(*(part for package in packages for part in (*options, package)))
 
 
@@ -87,7 +92,7 @@ def demo(session: nox.Session) -> None:
 @nox.session(name="bench-store")
 def bench_store(session: nox.Session) -> None:
     """The store under load; -- --peer PYTHON measures an agentlightning 0.3.0 beside it."""
-    session.install("./core")
+    session.install(*CORE)
     parser = argparse.ArgumentParser()
     parser.add_argument("--peer", help="the interpreter of an environment with agentlightning")
     options, others = parser.parse_known_args(session.posargs)
@@ -106,7 +111,7 @@ def bench_gateway(session: nox.Session) -> None:
     With -- --faults, 10,000 calls that go wrong in every way instead, and their records counted;
     with -- --memory, whether a million recorded calls leave the gateway's memory as it was.
     """
-    session.install("./core", "./plugins/agl-gateway")
+    session.install(*CORE, "./plugins/agl-gateway")
     kind = next((name for name in ("faults", "memory") if f"--{name}" in session.posargs), None)
     others = [argument for argument in session.posargs if argument != f"--{kind}"]
     session.run("python", f"benchmarks/gateway{f'_{kind}' if kind else ''}.py", *others)
@@ -115,7 +120,7 @@ def bench_gateway(session: nox.Session) -> None:
 @nox.session(name="bench-rows")
 def bench_rows(session: nox.Session) -> None:
     """How fast spans become training rows, and how many rollouts two credit rules need."""
-    session.install("./core", "./plugins/agl-adapters")
+    session.install(*CORE, LEARNING, "./plugins/agl-adapters")
     session.run("python", "benchmarks/rows.py", *session.posargs)
     session.run("python", "benchmarks/credit_toy.py")
 
@@ -126,7 +131,7 @@ def bench_apo(session: nox.Session) -> None:
 
     -- --peer PYTHON measures 0.3.0's APO beside them.
     """
-    session.install("./core", "./plugins/agl-adapters", "./plugins/agl-apo[gepa]", OPENAI)
+    session.install(*CORE, LEARNING, "./plugins/agl-adapters", "./plugins/agl-apo[gepa]", OPENAI)
     session.run("python", "benchmarks/apo_crash.py", "--kills", "20")
     session.run("python", "benchmarks/apo.py", *session.posargs)
 
@@ -134,7 +139,7 @@ def bench_apo(session: nox.Session) -> None:
 @nox.session
 def crash(session: nox.Session) -> None:
     """Kill server and runners 200 times under load, and count what was lost."""
-    session.install("./core")
+    session.install(*CORE)
     session.run("python", "benchmarks/crash.py", *session.posargs)
 
 
@@ -144,13 +149,13 @@ def tests(session: nox.Session) -> None:
 
     -- -n 0 runs them one after the other.
     """
-    session.install("./core[testing]", *TEST_TOOLS)
+    session.install(*CORE, LEARNING, *TEST_TOOLS)
     environment = {
         "AGL_STRICT_PLUGINS": "1",
         "OMP_NUM_THREADS": "1",
         "TOKENIZERS_PARALLELISM": "false",
     }
-    core_tests = ["tests/core", "tests/contract", "tests/house"]
+    core_tests = ["tests/core", "tests/libs", "tests/contract", "tests/house"]
     session.run("pytest", *PARALLEL, *core_tests, *session.posargs, env=environment)
     install_all(session)
     # TRL: our loss and gradients are compared with its.
@@ -166,14 +171,14 @@ def tests(session: nox.Session) -> None:
 @nox.session
 def litellm(session: nox.Session) -> None:
     """Models of other providers. LiteLLM wants older packages than the rest is tested with."""
-    session.install("./core[testing]", "./plugins/agl-gateway[litellm]", *TEST_TOOLS[:3])
+    session.install(*CORE, "./plugins/agl-gateway[litellm]", *TEST_TOOLS[:3])
     session.run("pytest", "tests/plugins/gateway/test_litellm.py", *session.posargs)
 
 
 @nox.session(name="remote-trainers")
 def remote_trainers(session: nox.Session) -> None:
     """Azure OpenAI and Tinker: their SDKs against servers on this machine. Needs no account."""
-    packages = ["./core[testing]", "./plugins/agl-adapters", "./plugins/agl-gateway"]
+    packages = [*CORE, LEARNING, "./plugins/agl-adapters", "./plugins/agl-gateway"]
     session.install(*packages, "./plugins/agl-unsloth[azure,tinker]", *TEST_TOOLS[:4])
     environment = {"AGL_STRICT_PLUGINS": "1", "HF_HUB_OFFLINE": "1"}
     session.run(
@@ -184,7 +189,7 @@ def remote_trainers(session: nox.Session) -> None:
 
 TRACERS = ("otel", "agentops", "openinference", "otel-genai", "weave")
 TRACER_PACKAGES = (
-    "./core[testing]",
+    *CORE,
     "./plugins/agl-adapters",
     "./plugins/agl-gateway",
     "./plugins/agl-tracers[agentops,openinference,otel-genai,weave]",
@@ -271,7 +276,7 @@ def verl_cpu(session: nox.Session) -> None:
     """
     session.install(TORCH)
     session.install(
-        "-c", "plugins/agl-verl/constraints/cpu.txt", TORCH, "./core[testing]",
+        "-c", "plugins/agl-verl/constraints/cpu.txt", TORCH, *CORE, LEARNING,
         "./plugins/agl-adapters", "./plugins/agl-gateway", "./plugins/agl-verl[backend]",
         *TEST_TOOLS[:5], OPENAI,
     )  # fmt: skip
@@ -325,7 +330,7 @@ def unsloth(session: nox.Session) -> None:
         "--override", str(overrides), *find_links(session), *UNSLOTH,
     )  # fmt: skip
     session.run("pip", "uninstall", "--yes", "torchvision")
-    session.install("./core[testing]", *(f"./plugins/agl-{name}" for name in UNSLOTH_NEEDS))
+    session.install(*CORE, LEARNING, *(f"./plugins/agl-{name}" for name in UNSLOTH_NEEDS))
     session.install(*TEST_TOOLS[:4], OPENAI)
     train_with(session, "unsloth")
 
@@ -373,7 +378,7 @@ def calc_x(session: nox.Session) -> None:
     """
     session.install(TORCH)
     session.install(
-        "./core[testing]", "./plugins/agl-adapters", "./plugins/agl-gateway",
+        *CORE, LEARNING, "./plugins/agl-adapters", "./plugins/agl-gateway",
         "./plugins/agl-verl[backend]", "pyarrow>=17", MCP, *TEST_TOOLS[:3],
         *(name for name in TRACED_FRAMEWORKS if name.startswith("autogen")),
     )  # fmt: skip
@@ -394,8 +399,9 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def imports(session: nox.Session) -> None:
     """lint-imports: a module imports only what is under it."""
-    session.install("import-linter>=2.5", "./core")
-    session.run("lint-imports")
+    session.install("import-linter>=2.5")
+    sources = os.pathsep.join(f"{package}/src" for package in ["core", *LIBS, *PLUGINS])
+    session.run("lint-imports", env={"PYTHONPATH": sources})
 
 
 @nox.session
@@ -412,5 +418,5 @@ def types(session: nox.Session) -> None:
 def dist(session: nox.Session) -> None:
     """Build every package to a wheel and a source archive in dist/."""
     session.install("build")
-    for package in ["core", *PLUGINS]:
+    for package in ["core", *LIBS, *PLUGINS]:
         session.run("python", "-m", "build", "--outdir", "dist", package)

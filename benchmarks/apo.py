@@ -26,7 +26,7 @@ from typing import Any
 from apo_world import SEED_PROMPT, Proposer, make_tasks, quality, reward
 
 import agl
-from agl.testing.echo_llm import EchoLLM
+from agl_testing.echo_llm import EchoLLM
 
 BUDGET = 1500
 OPTIMUM = 0.95

@@ -20,7 +20,7 @@ from typing import Any
 from apo_world import SEED_PROMPT, Proposer, make_tasks, reward
 
 import agl
-from agl.testing.echo_llm import EchoLLM
+from agl_testing.echo_llm import EchoLLM
 
 SECONDS_PER_TASK = 0.02
 

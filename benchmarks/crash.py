@@ -34,9 +34,9 @@ from pathlib import Path
 from typing import Any
 
 import agl
-from agl.bench.server import free_port, own_command, start, wait_until_up
 from agl.store.base import AttemptEnd
 from agl.types import AttemptedRollout, EnqueueRolloutRequest, Span
+from agl_bench.server import free_port, own_command, start, wait_until_up
 
 MARK = "crash.mark"
 WORKERS = 8

@@ -20,7 +20,7 @@ from typing import Any
 import uvloop
 from gateway_parts import SOURCE, Child, connect, http_request, request_body, start_mock
 
-from agl.commandline import print_table
+from agl.cli.shared import print_table
 
 CONCURRENCY = (1, 8, 32)
 SETTLE_SECONDS = 1.0

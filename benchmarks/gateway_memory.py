@@ -24,8 +24,8 @@ from typing import Any
 import uvloop
 from gateway_parts import SOURCE, connect, http_request, request_body, start_mock
 
-from agl.client import LightningStoreClient
-from agl.server import LightningStoreServer
+from agl.http.client import LightningStoreClient
+from agl.http.server import LightningStoreServer
 from agl.store.base import Turn
 from agl.store.memory import InMemoryLightningStore
 

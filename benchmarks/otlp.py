@@ -16,8 +16,8 @@ import time
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
-from agl import otlp
-from agl.commandline import print_table
+from agl.cli.shared import print_table
+from agl.http import otlp
 from agl.types import Span
 
 SPANS = 64

@@ -22,8 +22,8 @@ import time
 from pathlib import Path
 
 import agl
-from agl.bench.server import own_command, served
-from agl.commandline import print_table
+from agl.cli.shared import print_table
+from agl_bench.server import own_command, served
 
 SCRIPT = """
 import importlib, json, os, sys, time

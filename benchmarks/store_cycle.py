@@ -203,7 +203,7 @@ def spans(rollout: dict) -> bytes:
 
 def protobuf(rollout: dict) -> bytes:
     """The same as OTLP."""
-    from agl import otlp
+    from agl.http import otlp
     from agl.types import Span
 
     return otlp.request_of(

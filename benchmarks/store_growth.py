@@ -24,11 +24,11 @@ from pathlib import Path
 import aiohttp
 
 import agl
-from agl.bench.payloads import Attributes, SpanDraft
-from agl.bench.server import ServerCost, own_command, served
-from agl.bench.ways import Way, best_way, features_of
-from agl.commandline import print_table
+from agl.cli.shared import print_table
 from agl.types import AttemptedRollout, EnqueueRolloutRequest, Span
+from agl_bench.payloads import Attributes, SpanDraft
+from agl_bench.protocols import Way, best_way, features_of
+from agl_bench.server import ServerCost, own_command, served
 
 SPANS_PER_ROLLOUT = 8
 TEXT = "The quick brown fox jumps over the lazy dog. " * 20

@@ -16,10 +16,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from agl.bench.measure import COLUMNS, cells, measured
-from agl.bench.server import own_command, served
-from agl.bench.workloads import WORKLOADS
-from agl.commandline import print_table
+from agl.cli.shared import print_table
+from agl_bench.measure import COLUMNS, cells, measured
+from agl_bench.server import own_command, served
+from agl_bench.workloads import WORKLOADS
 
 
 def main() -> int:

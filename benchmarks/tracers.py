@@ -17,8 +17,8 @@ import time
 from typing import Any
 
 import agl
-from agl.plugins import load
-from agl.testing.echo_llm import EchoLLM
+from agl.plugins.registry import load
+from agl_testing.echo_llm import EchoLLM
 
 TRACERS = ("dummy", "otel", "otel-genai", "openinference", "agentops", "weave")
 MESSAGES: list[Any] = [{"role": "user", "content": "word " * 200}]

@@ -44,10 +44,14 @@ def public_names() -> str:
         "| name | module | what it is |",
         "|---|---|---|",
     ]
-    for name in sorted(agl.__all__):
-        if name == "__version__":
-            continue
-        home = agl._HOME[name]
+    homes = {
+        alias.name: f"agl.{statement.module}"
+        for statement in ast.parse(Path(agl.__file__).with_suffix(".pyi").read_text()).body
+        if isinstance(statement, ast.ImportFrom) and statement.module
+        for alias in statement.names
+    }
+    for name in sorted(homes):
+        home = homes[name]
         module = importlib.import_module(home)
         value = getattr(module, name)
         own = inspect.isclass(value) or inspect.isfunction(value)
@@ -62,13 +66,15 @@ def public_names() -> str:
         kind = group.removeprefix("agl.").rstrip("s")
         # No leading backtick: these are not part of ``agl.__all__``.
         lines.append(f"| agl.{name} | {kind} `{entry}` | `pip install {distribution}` |")
+    for name, (module, distribution) in sorted(agl._LIBRARY.items()):
+        lines.append(f"| agl.{name} | `{module}` | `pip install {distribution}` |")
     return "\n".join(lines) + "\n"
 
 
 def components() -> str:
     """The options of every component that the core ships."""
-    from agl.plugins import components as installed, load_component
-    from agl.schema import NO_DEFAULT, schema_of
+    from agl.plugins.registry import components as installed, load_component
+    from agl.plugins.schema import NO_DEFAULT, schema_of
 
     lines = [
         NOTE,

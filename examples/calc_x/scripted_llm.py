@@ -13,7 +13,7 @@ Reply = Callable[[dict[str, Any]], dict[str, Any] | str]
 
 
 def scripted_reply(tasks: list[CalcTask]) -> Reply:
-    """What ``agl.testing.echo_llm.EchoLLM`` answers to the agent about these problems."""
+    """What ``agl_testing.echo_llm.EchoLLM`` answers to the agent about these problems."""
     results = {task["question"]: task["result"] for task in tasks}
 
     def reply(request: dict[str, Any]) -> dict[str, Any] | str:

@@ -152,7 +152,7 @@ class DryRun(agl.Baseline):
 
 def dry_run(tasks: Tasks, num_tasks: int, model: str, scripted: bool, runners: int) -> int:
     """Run some tasks through everything but the training; returns how many got a reward."""
-    from agl.testing.echo_llm import EchoLLM
+    from agl_testing.echo_llm import EchoLLM
 
     chosen = tasks[1][:num_tasks]
     algorithm = DryRun()

@@ -14,7 +14,7 @@ Reply = Callable[[dict[str, Any]], str]
 
 
 def scripted_reply(tasks: list[SqlTask]) -> Reply:
-    """What ``agl.testing.echo_llm.EchoLLM`` answers to the agent's prompts about these tasks."""
+    """What ``agl_testing.echo_llm.EchoLLM`` answers to the agent's prompts about these tasks."""
     queries = {task["question"]: task["query"] for task in tasks}
     numbers = {task["question"]: number for number, task in enumerate(tasks)}
 

@@ -148,7 +148,7 @@ class DryRun(agl.Baseline):
 
 def dry_run(num_tasks: int, model: str, scripted: bool, active_agent: str, runners: int) -> int:
     """Run some tasks through everything but the training; returns how many got a reward."""
-    from agl.testing.echo_llm import EchoLLM
+    from agl_testing.echo_llm import EchoLLM
 
     train_tasks, val_tasks = load_tasks()
     tasks: list[SqlTask] = val_tasks[:num_tasks]

@@ -10,7 +10,7 @@ Reply = Callable[[dict[str, Any]], dict[str, Any] | str]
 
 
 def scripted_reply(problems: list[MathProblem]) -> Reply:
-    """What ``agl.testing.echo_llm.EchoLLM`` answers to the agent about these problems."""
+    """What ``agl_testing.echo_llm.EchoLLM`` answers to the agent about these problems."""
     targets = {problem["input"]: problem["target"] for problem in problems}
 
     def reply(request: dict[str, Any]) -> dict[str, Any] | str:

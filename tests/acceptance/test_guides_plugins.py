@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import agl
-from agl.testing.echo_llm import EchoLLM
+from agl_testing.echo_llm import EchoLLM
 
 
 def test_proxy_and_adapter_are_given_by_options_path_or_instance() -> None:

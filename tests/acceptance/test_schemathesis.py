@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, Phase, given, settings, strategies as st  # 
 from hypothesis.errors import Unsatisfiable  # noqa: E402
 from schemathesis.core.errors import UnsupportedSchema  # noqa: E402
 
-from agl.server import LightningStoreServer  # noqa: E402
+from agl.http.server import LightningStoreServer  # noqa: E402
 from agl.store.base import LightningStore  # noqa: E402
 from agl.store.memory import InMemoryLightningStore  # noqa: E402
 from agl.store.sqlite import SqliteLightningStore  # noqa: E402

@@ -2,9 +2,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from agl.adapter import TraceAdapter
-from agl.testing.adapter_contract import AdapterContract
+from agl.algorithm.adapter import TraceAdapter
 from agl.types import Span
+from agl_testing.adapter_contract import AdapterContract
 
 pytest.importorskip("agl_adapters")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import agl
-from agl.testing.tracer_contract import *  # noqa: F403
+from agl_testing.tracer_contract import *  # noqa: F403
 
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "choose-a-tracer.md"
 

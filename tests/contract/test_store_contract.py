@@ -9,7 +9,7 @@ from agl.store.base import LightningStore
 from agl.store.memory import InMemoryLightningStore
 from agl.store.sqlite import SqliteLightningStore
 from agl.store.threaded import LightningStoreThreaded
-from agl.testing.store_contract import StoreContract
+from agl_testing.store_contract import StoreContract
 
 SCAN_SECONDS = 0.05
 

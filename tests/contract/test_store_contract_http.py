@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from agl.client import LightningStoreClient
-from agl.server import LightningStoreServer
+from agl.http.client import LightningStoreClient
+from agl.http.server import LightningStoreServer
 from agl.store.base import LightningStore
 from agl.store.memory import InMemoryLightningStore
 from agl.store.sqlite import SqliteLightningStore
-from agl.testing.store_contract import StoreContract
+from agl_testing.store_contract import StoreContract
 
 
 @pytest.fixture(params=["client of memory", "client of sqlite", "server of memory"])

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import agl
-from agl.testing.tracer_contract import *  # noqa: F403
 from agl.tracer.base import active_tracer
+from agl_testing.tracer_contract import *  # noqa: F403
 
 
 class Trace:

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from agl.cli import main
-from agl.plugins import components
+from agl.plugins.registry import components
 
 AGENT = """
 import agl
@@ -93,7 +93,7 @@ def test_help_lists_verbs_and_variables_and_imports_nothing_heavy() -> None:
     code = """
 import sys
 from agl.cli import main
-from agl.plugins import components
+from agl.plugins.registry import components
 try:
     main(["--help"])
 finally:

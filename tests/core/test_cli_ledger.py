@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from agl import Credit, Exclusion, Ledger, LedgerPart, ModelCall, TrainingRow
+from agl.algorithm.ledger import save_ledger
 from agl.cli import main
-from agl.ledger import save_ledger
-from agl.plugins import components
+from agl.plugins.registry import components
 from agl.store.base import LightningStore
 from agl.store.sqlite import SqliteLightningStore
 from agl.types import LedgerItem
@@ -143,7 +143,7 @@ def agent(task: dict) -> float:
 
 class Toy(agl.Algorithm):
     async def run(self, train_dataset=None, val_dataset=None):
-        from agl.ledger import save_ledger
+        from agl.algorithm.ledger import save_ledger
         store = self.get_store()
         for step, task in enumerate(train_dataset, start=1):
             rollout = await store.enqueue_rollout(task, mode="train")

@@ -13,9 +13,6 @@ from collections.abc import AsyncGenerator, Callable
 
 import pytest
 
-from agl import wire
-from agl.app import store_app
-from agl.client import LightningStoreClient
 from agl.errors import (
     ConfigError,
     InvalidTransitionError,
@@ -23,9 +20,12 @@ from agl.errors import (
     StoreUnavailableError,
     UnknownRecordError,
 )
-from agl.routes import Answer, StoreRoutes
-from agl.server import LightningStoreServer
-from agl.serving import ServerThread, bind
+from agl.http import wire
+from agl.http.app import store_app
+from agl.http.client import LightningStoreClient
+from agl.http.routes import Answer, StoreRoutes
+from agl.http.server import LightningStoreServer
+from agl.http.serving import ServerThread, bind
 from agl.store.base import AttemptEnd
 from agl.store.memory import InMemoryLightningStore
 from agl.types import LLM, PromptTemplate, Span
@@ -219,7 +219,7 @@ async def test_a_wait_for_work_ends_on_time(client):
 
 
 async def test_waits_longer_than_one_request_go_on(client, server, monkeypatch):
-    monkeypatch.setattr("agl.client.LONG_POLL_SECONDS", 0.3)
+    monkeypatch.setattr("agl.http.client.LONG_POLL_SECONDS", 0.3)
     rollout = await server.start_rollout(1)
     ended = asyncio.create_task(client.wait_for_rollouts(rollout_ids=[rollout.rollout_id, "none"]))
     claimed = asyncio.create_task(client.dequeue_rollout(wait_seconds=10))
@@ -332,7 +332,7 @@ async def test_a_store_that_says_nothing_is_given_up():
 
 SERVE = """
 import asyncio, sys
-from agl.server import LightningStoreServer
+from agl.http.server import LightningStoreServer
 from agl.store.sqlite import SqliteLightningStore
 
 async def main():

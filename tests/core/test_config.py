@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 import agl
-from agl.config import build_component, plan_component
+from agl.config.file import CheckedConfig, check_config, load_config
+from agl.config.overrides import apply_overrides, parse_yaml
 from agl.errors import (
     BrokenComponentError,
     ConfigError,
@@ -16,9 +17,8 @@ from agl.errors import (
     StoreError,
     UnknownComponentError,
 )
-from agl.runconfig import CheckedConfig, check_config, load_config
-from agl.secrets import redact
-from agl.values import apply_overrides, parse_yaml
+from agl.plugins.build import build_component, plan_component
+from agl.plugins.secrets import redact
 
 
 class Learn(agl.Algorithm):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from agl.datasets import load_dataset
+from agl.config.datasets import load_dataset
 from agl.errors import DatasetError
 
 

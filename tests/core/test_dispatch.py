@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import agl
-from agl import app as app_module
-from agl.dispatch import Route
 from agl.errors import InvalidTransitionError, UnknownRecordError
-from agl.routes import StoreRoutes
+from agl.http import app as app_module
+from agl.http.dispatch import Route
+from agl.http.routes import StoreRoutes
 from agl.store.base import LightningStore, Turn
 from agl.store.operation_table import operation
 from agl.types import Attempt, AttemptedRollout, PaginatedResult, ResourcesUpdate, Span, Worker

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import agl
-from agl.execution import work
-from agl.execution.reports import mark_lost
-from agl.execution.supervisor import RunnerDied
-from agl.runner import worker_name
+from agl.execution.client_server import at_work
+from agl.execution.client_server.reports import mark_lost
+from agl.execution.client_server.supervisor import RunnerDied
+from agl.utils.workers import worker_name
 
 FORK: Any = multiprocessing.get_context("fork")
 
@@ -128,7 +128,7 @@ async def test_runner_is_at_work_when_it_holds_its_first_claim(
     memory_store: agl.LightningStore, claim: str
 ) -> None:
     said: list[str] = []
-    store = work.StoreAtWork(memory_store, lambda: said.append("at work"))
+    store = at_work.StoreAtWork(memory_store, lambda: said.append("at work"))
     await getattr(store, claim)(worker_id="one")
     assert said == []
     for task in (1, 2):
@@ -141,11 +141,11 @@ async def test_runner_that_asks_for_long_is_at_work_without_any_claim(
     memory_store: agl.LightningStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
-    store = work.StoreAtWork(memory_store, lambda: said.append("at work"))
+    store = at_work.StoreAtWork(memory_store, lambda: said.append("at work"))
     await store.dequeue_rollout()
     await store.dequeue_rollout()
     assert said == []
-    monkeypatch.setattr(work, "IDLE_SECONDS", 0.0)
+    monkeypatch.setattr(at_work, "IDLE_SECONDS", 0.0)
     await store.get_worker_by_id("one")
     assert said == []
     await store.dequeue_rollout()

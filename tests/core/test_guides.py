@@ -19,8 +19,8 @@ import agl
 from agl.emitter import find_final_reward
 from agl.errors import ConfigError
 from agl.semconv import AGL_ANNOTATION
-from agl.testing.echo_llm import EchoLLM
 from agl.utils import PythonServerLauncherArgs
+from agl_testing.echo_llm import EchoLLM
 
 QUESTIONS = ["Why is the sea salty?", "What is the capital of France?"]
 PROMPT = agl.PromptTemplate(template="Be brief. {question}", engine="f-string")

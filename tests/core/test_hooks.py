@@ -9,8 +9,8 @@ import pytest
 
 import agl
 from agl.errors import BrokenComponentError, ConfigError, PluginError
-from agl.hooks import HookCaller, HookManager, try_component
-from agl.plugins import Component, components
+from agl.plugins.hooks import HookCaller, HookManager, try_component
+from agl.plugins.registry import Component, components
 
 TRACE = {"agent": "agent", "runner": "runner", "tracer": "tracer", "rollout": "rollout"}
 START = {"agent": "agent", "runner": "runner", "rollout": "rollout"}
@@ -95,7 +95,7 @@ async def test_failing_hook_is_logged_once_counted_and_hurts_nobody(
 
     after = Recorder()
     caller = HookCaller([Fails(), after])
-    with caplog.at_level(logging.ERROR, logger="agl.hooks"):
+    with caplog.at_level(logging.ERROR, logger="agl.plugins.hooks"):
         for _ in range(3):
             await caller.call("on_rollout_start", **START)
     assert len(after.calls) == 3

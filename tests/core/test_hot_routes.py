@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from pydantic import ValidationError
 
-from agl import packing, wire
-from agl.client import LightningStoreClient
 from agl.errors import InvalidRecordError, InvalidTransitionError, UnknownRecordError
-from agl.server import LightningStoreServer
+from agl.http import packed_json, wire
+from agl.http.client import LightningStoreClient
+from agl.http.server import LightningStoreServer
 from agl.store.base import AttemptEnd, LightningStore
 from agl.store.memory import InMemoryLightningStore
 from agl.store.sqlite import SqliteLightningStore
@@ -94,7 +94,7 @@ def test_what_is_packed_is_what_pydantic_takes(attributes, extra, number) -> Non
     fields["events"] = [{"name": "e", "attributes": attributes, "timestamp": 1}]
     body = json.dumps(fields).encode()
     try:
-        packed = packing.pack(body)
+        packed = packed_json.pack(body)
     except ValueError:
         return  # pydantic decides
     span = Span.model_validate(wire.decode(body))
@@ -121,7 +121,7 @@ def test_what_pydantic_refuses_is_not_packed(change) -> None:
     with pytest.raises(ValidationError):
         Span.model_validate(fields)
     with pytest.raises(ValueError):  # noqa: PT011
-        packing.pack(json.dumps(fields).encode())
+        packed_json.pack(json.dumps(fields).encode())
 
 
 async def test_spans_come_back_as_they_were_sent(client, http, store):

@@ -6,9 +6,9 @@ from collections import Counter
 import pytest
 
 import agl
-from agl import mixing
+from agl.algorithm import mixing
+from agl.algorithm.mixing import Call, MixingCheck, Ran, beside, find_mixed, ran
 from agl.errors import MixedCallsError
-from agl.mixing import Call, MixingCheck, Ran, beside, find_mixed, ran
 from agl.semconv import MODEL_CALL_SPAN, ModelCallAttributes as Key
 
 

@@ -20,9 +20,9 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
 from opentelemetry.trace import Status, StatusCode
 
-from agl import otlp
-from agl.asgi import gunzip
-from agl.server import LightningStoreServer
+from agl.http import otlp
+from agl.http.layers import gunzip
+from agl.http.server import LightningStoreServer
 from agl.store.memory import InMemoryLightningStore
 from agl.types import (
     AttemptedRollout,

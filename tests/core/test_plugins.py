@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 import agl
-from agl import plugins
 from agl.errors import (
     BrokenComponentError,
     ConfigError,
@@ -15,6 +14,7 @@ from agl.errors import (
     MissingPluginError,
     UnknownComponentError,
 )
+from agl.plugins import registry
 
 ALGORITHM = """
     import agl
@@ -27,7 +27,7 @@ ALGORITHM = """
 
 def states(**options: Any) -> dict[tuple[str, str], list[tuple[str, str]]]:
     rows: dict[tuple[str, str], list[tuple[str, str]]] = {}
-    for row in plugins.diagnose(**options):
+    for row in registry.diagnose(**options):
         rows.setdefault((row.kind, row.name), []).append((row.state, row.cause))
     return rows
 
@@ -36,7 +36,7 @@ def test_finding_components_imports_nothing(install: Any) -> None:
     install(
         "agl-x", {"agl_x_mod.py": "raise RuntimeError"}, {"agl.algorithms": {"x": "agl_x_mod:X"}}
     )
-    found = [c for c in plugins.components("agl.algorithms") if c.name == "x"]
+    found = [c for c in registry.components("agl.algorithms") if c.name == "x"]
     assert [(c.kind, c.distribution, c.version, c.target) for c in found] == [
         ("algorithm", "agl-x", "1.0", "agl_x_mod:X")
     ]
@@ -45,20 +45,20 @@ def test_finding_components_imports_nothing(install: Any) -> None:
 
 def test_installed_component_loads_by_name(install: Any) -> None:
     install("agl-x", {"agl_x_mod.py": ALGORITHM}, {"agl.algorithms": {"x": "agl_x_mod:Learn"}})
-    assert issubclass(plugins.load("agl.algorithms", "x"), agl.Algorithm)
+    assert issubclass(registry.load("agl.algorithms", "x"), agl.Algorithm)
 
 
 def test_every_component_of_the_core_loads() -> None:
-    own = [c for c in plugins.components() if c.distribution == "agl-core"]
+    own = [c for c in registry.components() if c.distribution == "agl-core"]
     assert {"baseline", "otel", "memory", "sqlite", "cs", "shm", "client"} <= {c.name for c in own}
     for component in own:
-        plugins.load_component(component)
+        registry.load_component(component)
 
 
 def test_unknown_name_is_refused_with_the_nearest_and_what_is_installed(install: Any) -> None:
     install("agl-x", {}, {"agl.algorithms": {"verl": "nowhere:X"}})
     with pytest.raises(UnknownComponentError) as caught:
-        plugins.load("agl.algorithms", "verll")
+        registry.load("agl.algorithms", "verll")
     message = str(caught.value)
     assert message.startswith("unknown algorithm 'verll'; installed: ")
     assert message.endswith("Did you mean 'verl'? See: agl plugins")
@@ -66,7 +66,7 @@ def test_unknown_name_is_refused_with_the_nearest_and_what_is_installed(install:
 
 def test_unknown_group_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"agl\.algorithm'.*Did you mean 'agl\.algorithms'"):
-        plugins.components("agl.algorithm")
+        registry.components("agl.algorithm")
 
 
 def test_name_that_two_distributions_offer_names_both_and_breaks_no_other(install: Any) -> None:
@@ -77,8 +77,8 @@ def test_name_that_two_distributions_offer_names_both_and_breaks_no_other(instal
         {"agl.algorithms": {"same": "agl_x_mod:Learn", "other": "agl_x_mod:Learn"}},
     )
     with pytest.raises(DuplicateComponentError, match="'agl-x' and 'agl-y'"):
-        plugins.load("agl.algorithms", "same")
-    assert plugins.load("agl.algorithms", "other")
+        registry.load("agl.algorithms", "same")
+    assert registry.load("agl.algorithms", "other")
     assert [state for state, _ in states()["algorithm", "same"]] == ["duplicate", "duplicate"]
 
 
@@ -90,7 +90,7 @@ def test_missing_module_says_which_extra_brings_it(install: Any) -> None:
         extras=["backend"],
     )
     with pytest.raises(BrokenComponentError) as caught:
-        plugins.load("agl.algorithms", "x")
+        registry.load("agl.algorithms", "x")
     assert str(caught.value) == (
         "algorithm 'x' (plugin 'agl-x') needs 'no_such_engine', which is not installed. "
         "Run: pip install 'agl-x[backend]'"
@@ -108,9 +108,9 @@ def test_missing_module_without_a_backend_extra_finds_the_extra_that_names_it(
         requires=['no-such-engine>=2; extra == "fast"'],
     )
     with pytest.raises(BrokenComponentError, match=r"Run: pip install 'agl-x\[fast\]'"):
-        plugins.load("agl.algorithms", "x")
+        registry.load("agl.algorithms", "x")
     with pytest.raises(BrokenComponentError, match=r"'no_such_thing'.* Run: pip install agl-x$"):
-        plugins.load("agl.algorithms", "y")
+        registry.load("agl.algorithms", "y")
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_broken_plugin_shows_its_cause_and_breaks_nobody_else(
 ) -> None:
     install("agl-x", {"agl_x_mod.py": source}, {"agl.algorithms": {"x": "agl_x_mod:X"}})
     assert states()["algorithm", "x"] == [("installed", "")]
-    checked = states(check=plugins.load_component)
+    checked = states(check=registry.load_component)
     [(state, found)] = checked["algorithm", "x"]
     assert state == "broken"
     assert found.startswith(cause)
@@ -146,7 +146,7 @@ def test_disabled_hook_plugin_is_shown_as_such(
 
 def test_public_name_of_a_missing_plugin_says_what_to_install() -> None:
     with pytest.raises(MissingPluginError) as caught:
-        plugins.load_public_name("APO", "agl.algorithms", "no-such-entry", "agl-apo")
+        registry.load_public_name("APO", "agl.algorithms", "no-such-entry", "agl-apo")
     assert str(caught.value) == (
         "agl.APO lives in agl-apo, which is not installed. Run: pip install agl-apo"
     )
@@ -158,7 +158,7 @@ def test_public_name_of_a_missing_plugin_says_what_to_install() -> None:
     [
         ("agl", "VERL", "agl.algorithms", "verl"),
         ("agl", "TraceToMessages", "agl.adapters", "messages"),
-        ("agl.adapter", "TraceToMessages", "agl.adapters", "messages"),
+        ("agl.algorithm.adapter", "TraceToMessages", "agl.adapters", "messages"),
     ],
 )
 def test_public_name_of_an_installed_plugin_is_its_class(
@@ -177,4 +177,4 @@ def test_public_name_of_an_installed_plugin_is_its_class(
 
 def test_agl_adapter_has_no_names_of_other_groups() -> None:
     with pytest.raises(AttributeError, match="no attribute 'APO'"):
-        _ = import_module("agl.adapter").APO
+        _ = import_module("agl.algorithm.adapter").APO

@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from agl.errors import ConfigError
-from agl.schema import NO_DEFAULT, readable_type, schema_of, validate
+from agl.plugins.schema import NO_DEFAULT, readable_type, schema_of, validate
 
 if TYPE_CHECKING:
     from only.checkers.see import Invisible
@@ -92,7 +92,7 @@ def test_class_without_a_constructor_has_no_options() -> None:
 
 
 def test_dataclass_fields_are_documented_by_the_text_under_them() -> None:
-    from agl.runconfig import RunConfig
+    from agl.config.file import RunConfig
 
     options = {option.name: option for option in schema_of(RunConfig).options}
     assert options["agent"].required

@@ -13,9 +13,9 @@ import aiohttp
 import pytest
 
 from agl.errors import ConfigError, StoreError
-from agl.metrics import RequestMetrics
-from agl.server import LightningStoreServer
-from agl.serving import ServerThread, bind
+from agl.http.metrics import RequestMetrics
+from agl.http.server import LightningStoreServer
+from agl.http.serving import ServerThread, bind
 from agl.store.memory import InMemoryLightningStore
 from agl.types import Span
 
@@ -400,7 +400,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from agl.server import LightningStoreServer
+from agl.http.server import LightningStoreServer
 from agl.store.memory import InMemoryLightningStore
 
 exporter, provider = InMemorySpanExporter(), TracerProvider()
@@ -642,7 +642,7 @@ def test_a_kept_port_is_given_to_who_names_it_and_to_nobody_else():
 
 # --- agl store
 
-STORE = [sys.executable, "-c", "from agl.cli.store import command; command()"]
+STORE = [sys.executable, "-c", "from agl.cli.verbs.store import command; command()"]
 
 
 async def test_sigterm_answers_held_requests_and_ends_with_0(tmp_path):

@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from example_bench import EXAMPLES, Bench, Start
 
-from agl.testing.echo_llm import EchoLLM
+from agl_testing.echo_llm import EchoLLM
 
 # The Agents SDK would look for a key and an address to send its traces to.
 os.environ["OPENAI_AGENTS_DISABLE_TRACING"] = "1"

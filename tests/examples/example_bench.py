@@ -9,7 +9,7 @@ from typing import Any
 
 import agl
 import agl_gateway
-from agl.testing.echo_llm import EchoLLM
+from agl_testing.echo_llm import EchoLLM
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

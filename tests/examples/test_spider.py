@@ -332,7 +332,7 @@ async def test_model_that_cannot_be_reached_fails_the_attempt(
 ) -> None:
     from sql_agent import LitSQLAgent
 
-    from agl.testing.echo_llm import RawReply
+    from agl_testing.echo_llm import RawReply
 
     bench = await start_bench(lambda request: RawReply(500, b"{}"))
     outcome = await bench.run(LitSQLAgent(), tasks[0])
@@ -380,7 +380,7 @@ def test_dev_without_a_model_says_what_to_do() -> None:
 
 @pytest.mark.timeout(200)
 def test_dev_takes_a_model_from_elsewhere(tasks: list[Any]) -> None:
-    from agl.testing.echo_llm import EchoLLM
+    from agl_testing.echo_llm import EchoLLM
 
     with EchoLLM(lambda request: "SELECT count(*) FROM flight") as llm:
         done = run_script("--dev", "--tasks", 2, "--model", "theirs", OPENAI_BASE_URL=llm.url)

@@ -111,7 +111,7 @@ async def test_model_that_never_answers_gets_no_reward(name: str, start_bench: A
 async def test_model_that_cannot_be_reached_fails_the_attempt(start_bench: Any) -> None:
     from math_agent import math_agent
 
-    from agl.testing.echo_llm import RawReply
+    from agl_testing.echo_llm import RawReply
 
     bench = await start_bench(lambda request: RawReply(500, b"{}"))
     outcome = await bench.run(math_agent, TASK)

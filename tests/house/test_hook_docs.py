@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from agl import hookspecs
-from agl.hooks import Hook, HookManager
+from agl.plugins import hookspecs
+from agl.plugins.hooks import Hook, HookManager
 
 REPOSITORY = Path(__file__).parents[2]
 PAGE = (REPOSITORY / "docs" / "reference" / "hooks.md").read_text(encoding="utf-8")

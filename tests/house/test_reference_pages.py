@@ -12,8 +12,8 @@ from urllib.request import urlopen
 
 import agl
 from agl import errors, semconv
+from agl.config.file import RunConfig
 from agl.env import LightningEnvVar
-from agl.runconfig import RunConfig
 from agl.types import ExclusionReason, Failure
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"

@@ -5,9 +5,9 @@ import contextlib
 from typing import Any
 
 import agl
-from agl.collect import Collected, Collector
 from agl.execution.events import ThreadingEvent
 from agl.types import RolloutConfig, TrainedModel
+from agl_learning.collect import Collected, Collector
 
 
 async def collect(

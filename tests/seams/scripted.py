@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 
 import agl
-from agl.testing.echo_llm import EchoLLM, RawReply
+from agl_testing.echo_llm import EchoLLM, RawReply
 
 COPIES = 3
 REWARDS = (1.0, 0.0, 0.0)

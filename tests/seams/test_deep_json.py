@@ -7,8 +7,8 @@ import pytest
 from opentelemetry import trace
 
 import agl
-from agl.testing.echo_llm import EchoLLM, RawReply
 from agl.types import TrainedModel
+from agl_testing.echo_llm import EchoLLM, RawReply
 
 from .collecting import collect, rows_of, settled
 

@@ -19,11 +19,11 @@ import pytest
 import agl
 from agl.errors import AlgorithmError, RunnerCrashError, StoreDiskError, StoreUnavailableError
 from agl.execution import waits
+from agl.execution.client_server.reports import Reports
+from agl.execution.client_server.supervisor import RunnerDied
 from agl.execution.events import ThreadingEvent
-from agl.execution.reports import Reports
-from agl.execution.supervisor import RunnerDied
-from agl.runner import worker_name
 from agl.store.give_back import give_back
+from agl.utils.workers import worker_name
 
 HEAD = """
 import asyncio, os, signal, subprocess, sys, time
@@ -363,7 +363,7 @@ def test_supervisor_that_is_terminated_ends_the_run(scene: Scene) -> None:
 def test_supervisor_that_exits_with_code_0_ends_the_run(scene: Scene) -> None:
     code, results, errors = scene.run(
         """
-        from agl.execution import supervisor
+        from agl.execution.client_server import supervisor
 
         def leave(self, timeout):  # as a library's exit handler or a signal may do
             if (HERE / "began").exists():

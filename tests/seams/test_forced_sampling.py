@@ -6,9 +6,9 @@ import aiohttp
 import pytest
 
 import agl
-from agl.gateway import WHOLE_SOFTMAX
+from agl.algorithm.gateway import WHOLE_SOFTMAX
 from agl.semconv import ModelCallAttributes as Key
-from agl.testing.echo_llm import EchoLLM
+from agl_testing.echo_llm import EchoLLM
 
 pytest.importorskip("agl_gateway")
 

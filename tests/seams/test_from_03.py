@@ -17,8 +17,8 @@ import pytest
 
 import agl
 from agl.execution.events import ExecutionEvent
-from agl.testing.echo_llm import EchoLLM, RawReply
 from agl.types import Attributes, Span
+from agl_testing.echo_llm import EchoLLM, RawReply
 
 pytest.importorskip("agl_adapters")
 pytest.importorskip("agl_gateway")

@@ -13,10 +13,10 @@ import pytest
 import agl
 from agl.errors import StoreError, StoreUnavailableError
 from agl.execution.events import ThreadingEvent
-from agl.server import LightningStoreServer
-from agl.serving import ServerThread, bind
-from agl.testing.echo_llm import EchoLLM
+from agl.http.server import LightningStoreServer
+from agl.http.serving import ServerThread, bind
 from agl.types import RolloutConfig
+from agl_testing.echo_llm import EchoLLM
 
 pytest.importorskip("agl_gateway")
 

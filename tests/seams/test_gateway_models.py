@@ -8,9 +8,9 @@ import aiohttp
 import pytest
 
 import agl
+from agl.algorithm.gateway import WHOLE_SOFTMAX, model_served
 from agl.errors import ConfigError
-from agl.gateway import WHOLE_SOFTMAX, model_served
-from agl.testing.echo_llm import EchoLLM
+from agl_testing.echo_llm import EchoLLM
 
 pytest.importorskip("agl_adapters")
 pytest.importorskip("agl_gateway")

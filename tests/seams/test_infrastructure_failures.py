@@ -9,12 +9,12 @@ import aiohttp
 import pytest
 
 import agl
-from agl.accounts import collected_metrics, usable_rows, weigh
-from agl.collect import Collector
 from agl.errors import ConfigError, StoreUnavailableError
 from agl.semconv import ModelCallAttributes as Key
-from agl.testing.echo_llm import EchoLLM, RawReply
 from agl.types import RolloutConfig
+from agl_learning.accounts import collected_metrics, usable_rows, weigh
+from agl_learning.collect import Collector
+from agl_testing.echo_llm import EchoLLM, RawReply
 
 pytest.importorskip("agl_adapters")
 pytest.importorskip("agl_gateway")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import agl
-from agl.testing.echo_llm import EchoLLM
+from agl_testing.echo_llm import EchoLLM
 
 ROOT = Path(__file__).parents[2]
 SOURCES = [*ROOT.glob("plugins/*/src/**/*.py"), *ROOT.glob("examples/third-party-plugin/*.py")]

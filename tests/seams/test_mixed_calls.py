@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import agl
-from agl.collect import Collector
 from agl.errors import AlgorithmError, ConfigError, MixedCallsError
-from agl.testing.echo_llm import EchoLLM
 from agl.types import resources
+from agl_learning.collect import Collector
+from agl_testing.echo_llm import EchoLLM
 
 openai = pytest.importorskip("openai")
 pytest.importorskip("agl_gateway")

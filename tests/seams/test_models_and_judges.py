@@ -11,8 +11,8 @@ import pytest
 
 import agl
 from agl.emitter import reward_attributes
-from agl.testing.echo_llm import EchoLLM
 from agl.types import Attempt, Span, TrainedModel
+from agl_testing.echo_llm import EchoLLM
 
 from .collecting import collect, rows_of, settled
 
@@ -98,7 +98,7 @@ class Old(agl.TraceAdapter[object]):
 async def test_an_adapter_that_knows_no_models_works_and_says_what_that_means(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    with caplog.at_level(logging.WARNING, "agl.collect"), EchoLLM(answers) as llm:
+    with caplog.at_level(logging.WARNING, "agl.learning"), EchoLLM(answers) as llm:
         collected = await collect(judged, two_models(llm), model=POLICY, adapter=Old())
     assert sum(len(row.call_ids) for row in rows_of(collected)) == 2
     assert "the adapter Old does not take model=" in caplog.text

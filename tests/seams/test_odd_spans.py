@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 import agl
-from agl.accounts import why_nothing
-from agl.collect import Collected, Collector, infrastructure_failure
+from agl.algorithm.infrastructure import infrastructure_failure
 from agl.emitter import reward_attributes
 from agl.execution.events import ThreadingEvent
 from agl.semconv import AGL_ANNOTATION, AGL_OBJECT, MODEL_CALL_SPAN, ModelCallAttributes as Key
 from agl.types import ModelCall, TrainedModel
+from agl_learning.accounts import why_nothing
+from agl_learning.collect import Collected, Collector
 
 pytest.importorskip("agl_adapters")
 
@@ -166,7 +167,7 @@ async def test_what_the_adapter_cannot_read_costs_its_rollout_only(
     async def agent(task: str) -> list[agl.Span]:
         return [agl.Span.from_attributes(name=task, attributes={}), *good()]
 
-    with caplog.at_level(logging.WARNING, "agl.collect"):
+    with caplog.at_level(logging.WARNING, "agl.learning"):
         collected = await collect(agent, ["bad", "fine", "fine"], Adapter())
     bad = collected.ended[0].rollout.rollout_id
     why = "its spans cannot be read: TypeError: unhashable type: 'list'"
@@ -177,7 +178,7 @@ async def test_what_the_adapter_cannot_read_costs_its_rollout_only(
     ]
     assert why in why_nothing(collected)
     assert [(r.name, bad in r.message and why in r.message) for r in caplog.records] == [
-        ("agl.collect", True)
+        ("agl.learning", True)
     ]
 
 

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 import agl
-from agl.cli._ledger import Accounts, read_accounts
-from agl.generations import (
+from agl.cli.ledger_tables import Accounts, read_accounts
+from agl.types import LedgerPart
+from agl_learning.generations import (
     Generation,
     begin_generation,
     branch_to,
@@ -23,8 +24,7 @@ from agl.generations import (
     keep_branch,
     read_generation,
 )
-from agl.report import Report
-from agl.types import LedgerPart
+from agl_learning.report import Report
 
 torch = pytest.importorskip("torch")
 save_file = pytest.importorskip("safetensors.torch").save_file
@@ -384,7 +384,7 @@ async def test_nothing_of_a_live_run_is_cancelled(
 
 def test_a_run_is_held_by_one_and_given_back_by_the_dead(tmp_path: Path) -> None:
     program = (
-        "import os, sys; from agl.generations import hold_run\n"
+        "import os, sys; from agl_learning.generations import hold_run\n"
         "with hold_run(sys.argv[1]):\n"
         "    reading, writing = os.pipe()\n"
         "    if os.fork() == 0:\n"

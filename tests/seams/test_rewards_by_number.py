@@ -8,8 +8,8 @@ import time
 import pytest
 
 import agl
-from agl.advantages import sibling_advantages
-from agl.testing.echo_llm import EchoLLM, RawReply
+from agl_learning.advantages import sibling_advantages
+from agl_testing.echo_llm import EchoLLM, RawReply
 
 from .collecting import collect, rows_of, settled
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import agl
-from agl import otlp
+from agl.http import otlp
 
 
 @pytest.fixture(params=["memory", "sqlite"])

@@ -25,7 +25,7 @@ import aiohttp
 import pytest
 
 import agl
-from agl.plugins import load
+from agl.plugins.registry import load
 from agl.utils.otel import make_link_attributes
 
 from .scripted import (

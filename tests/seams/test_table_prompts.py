@@ -26,7 +26,7 @@ import pytest
 import agl
 from agl.emitter import reward_attributes
 from agl.semconv import AGL_ANNOTATION
-from agl.testing.echo_llm import EchoLLM, RawReply
+from agl_testing.echo_llm import EchoLLM, RawReply
 
 from .scripted import UNAVAILABLE, Conversation, judge, judge_entry
 

@@ -46,8 +46,8 @@ async def run(name: str) -> None:
     from scene import reply
 
     import agl
-    from agl.plugins import load
-    from agl.testing.echo_llm import EchoLLM
+    from agl.plugins.registry import load
+    from agl_testing.echo_llm import EchoLLM
 
     store = agl.InMemoryLightningStore()
     tracer = load("agl.tracers", name)()

@@ -87,7 +87,7 @@ def tracer_name(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="session")
 def process_tracer(tracer_name: str) -> Generator[agl.Tracer]:
     """One for the process: instrumentations are."""
-    from agl.plugins import load
+    from agl.plugins.registry import load
 
     try:
         tracer = load("agl.tracers", tracer_name)()

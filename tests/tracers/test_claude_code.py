@@ -13,11 +13,11 @@ from test_frameworks import proxy_before
 
 import agl
 from agl.store.memory import InMemoryLightningStore
-from agl.testing.echo_llm import EchoLLM
 from agl.types import ModelCall
 from agl_adapters import TraceToRows
 from agl_adapters.calls import model_calls
 from agl_adapters.rows import RowSet
+from agl_testing.echo_llm import EchoLLM
 
 pytest.importorskip("claude_agent_sdk")
 pytestmark = pytest.mark.timeout(300)

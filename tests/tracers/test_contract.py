@@ -2,7 +2,7 @@
 
 import pytest
 
-from agl.testing.tracer_contract import *  # noqa: F403
+from agl_testing.tracer_contract import *  # noqa: F403
 
 # Imports take long on a busy machine.
 pytestmark = pytest.mark.timeout(300)

@@ -17,11 +17,11 @@ from scene import AGENT, ANSWER, QUESTION, TOOL_RESULT, reply
 import agl
 import agl_gateway
 from agl.store.memory import InMemoryLightningStore
-from agl.testing.echo_llm import EchoLLM
 from agl.types import ModelCall, Span
 from agl_adapters import TraceToRows
 from agl_adapters.calls import model_calls
 from agl_adapters.sources.gateway import is_gateway_span
+from agl_testing.echo_llm import EchoLLM
 
 for each in FRAMEWORKS.values():
     if each.missing() is None:

@@ -13,8 +13,8 @@ from test_frameworks import proxy_before
 
 import agl
 from agl.store.memory import InMemoryLightningStore
-from agl.testing.echo_llm import EchoLLM
 from agl_adapters import TraceToRows
+from agl_testing.echo_llm import EchoLLM
 
 pytestmark = pytest.mark.timeout(300)
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "use-any-framework.md"

@@ -8,8 +8,8 @@ import pytest
 from scene import KEY
 
 import agl
-from agl.testing.echo_llm import EchoLLM
 from agl_adapters.calls import model_calls
+from agl_testing.echo_llm import EchoLLM
 
 pytest.importorskip("langchain")
 

@@ -13,10 +13,10 @@ import pytest
 
 import agl
 from agl.errors import BrokenComponentError, ConfigError
-from agl.plugins import load
+from agl.plugins.registry import load
 from agl.store.memory import InMemoryLightningStore
-from agl.testing.echo_llm import EchoLLM, RawReply
 from agl_adapters.calls import model_calls
+from agl_testing.echo_llm import EchoLLM, RawReply
 
 # Imports take long on a busy machine.
 pytestmark = pytest.mark.timeout(300)
@@ -125,7 +125,7 @@ def test_unsupported_backend_says_what_was_found_and_wanted(
 WITH_TRACER = """
 import logging, sys
 logging.basicConfig(level=logging.WARNING, stream=sys.stdout, format="%(levelname)s %(message)s")
-from agl.plugins import load
+from agl.plugins.registry import load
 with load("agl.tracers", sys.argv[1])().lifespan():
     __import__(sys.argv[2])
 print("the agent's import went well")

@@ -10,7 +10,7 @@ from scene import QUESTION, reply
 
 import agl
 from agl.store.memory import InMemoryLightningStore
-from agl.testing.echo_llm import EchoLLM
+from agl_testing.echo_llm import EchoLLM
 
 # Imports take long on a busy machine.
 pytestmark = pytest.mark.timeout(300)

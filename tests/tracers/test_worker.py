@@ -12,8 +12,8 @@ from test_frameworks import proxy_before
 
 import agl
 from agl.store.memory import InMemoryLightningStore
-from agl.testing.echo_llm import EchoLLM
 from agl_adapters import TraceToRows
+from agl_testing.echo_llm import EchoLLM
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -13,7 +13,7 @@ from quickstart import find_the_cat
 from world import split_tasks
 
 import agl
-from agl.plugins import load
+from agl.plugins.registry import load
 
 
 def main(folder: Path, name: str, options: dict) -> None:

@@ -21,7 +21,7 @@ from running import MARK, end_all, marked
 from scripted import CASES, COPIES, TABLE, accounts
 
 import agl
-from agl.cli._ledger import read_accounts
+from agl.cli.ledger_tables import read_accounts
 
 pytestmark = pytest.mark.timeout(1800)
 

@@ -15,7 +15,6 @@ from typing import Any, TypeVar, cast
 
 from agl.env import LightningEnvVar, resolve_bool_env_var
 from agl.errors import TracerError
-from agl.operations import OperationContext as OperationContext, operation as operation
 from agl.semconv import (
     AGL_ANNOTATION,
     AGL_EXCEPTION,
@@ -25,6 +24,7 @@ from agl.semconv import (
     ModelCallAttributes,
 )
 from agl.tracer.base import DummyTracer, Tracer, get_active_tracer
+from agl.tracer.operation import OperationContext as OperationContext, operation as operation
 from agl.types import UNASSIGNED, Attributes, RewardDimension, SpanCoreFields, SpanLike, TraceStatus
 from agl.utils.attributes import attributes_under, to_attributes, to_json_text
 from agl.utils.otel import extract_links_from_attributes, make_link_attributes

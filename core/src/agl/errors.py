@@ -136,5 +136,9 @@ class RunnerCrashError(RunError):
     """Runner processes died and could not be replaced."""
 
 
+class RunnerStuckError(RunnerCrashError):
+    """An agent did not return at its deadline, and this runner shall be replaced."""
+
+
 class MixedCallsError(RunError):
     """Model calls of one rollout were recorded in another that ran beside it."""

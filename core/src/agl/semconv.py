@@ -16,6 +16,8 @@ AGL_VIRTUAL = "agentlightning.virtual"
 
 MODEL_CALL_SPAN = "openai.chat.completion"
 """Name of the span that the gateway writes for one model call."""
+CLIENT_GONE = 499
+"""Status of an answer that nobody waited for (nginx's number)."""
 
 
 class LightningResourceAttributes(StrEnum):

@@ -7,23 +7,23 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
-from agl.adapter import TraceAdapter
-from agl.agent import LitAgent
-from agl.algorithm import Algorithm, FastAlgorithm
-from agl.baseline import Baseline
-from agl.checks import check_numbers
-from agl.config import ComponentPlan, build_component, plan_component
+from agl.agent.base import LitAgent, Runner
+from agl.algorithm.adapter import TraceAdapter
+from agl.algorithm.base import Algorithm, FastAlgorithm
+from agl.algorithm.baseline import Baseline
+from agl.algorithm.gateway import Gateway
 from agl.errors import ConfigError, DatasetError
 from agl.execution.base import ExecutionStrategy
+from agl.execution.coroutines import call_in_daemon_thread
 from agl.execution.events import ExecutionEvent
-from agl.execution.sides import call_in_daemon_thread
-from agl.gateway import Gateway
-from agl.hooks import HookCaller
-from agl.logs import setup_logging
-from agl.runner import LitAgentRunner, Runner
+from agl.plugins.build import ComponentPlan, build_component, plan_component
+from agl.plugins.hooks import HookCaller
+from agl.runner import LitAgentRunner
 from agl.store.base import LightningStore
 from agl.tracer.base import Tracer
 from agl.types import Dataset, NamedResources
+from agl.utils.checks import check_numbers
+from agl.utils.logs import setup_logging
 
 logger = logging.getLogger(__name__)
 
@@ -372,8 +372,8 @@ def _check_dataset(name: str, dataset: object) -> None:
     if isinstance(dataset, str | bytes):
         raise DatasetError(
             f"Trainer: {name}={dataset!r}: expected a dataset, a list of tasks say. The tasks of a "
-            "file are agl.datasets.load_dataset(path); an address of a server, as 0.1 took it, is "
-            "none: runners of a store elsewhere are started with AGL_CURRENT_ROLE=runner"
+            "file are agl.config.datasets.load_dataset(path); an address of a server, as 0.1 took "
+            "it, is none: runners of a store elsewhere are started with AGL_CURRENT_ROLE=runner"
         )
     if isinstance(dataset, Mapping):
         keys = ", ".join(map(repr, list(cast("Mapping[object, object]", dataset))[:5]))

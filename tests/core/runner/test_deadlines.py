@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import agl
-from agl.errors import StoreUnavailableError
-from agl.runner import RunnerStuckError, worker_name
+from agl.errors import RunnerStuckError, StoreUnavailableError
+from agl.utils.workers import worker_name
 
 Store = agl.InMemoryLightningStore
 

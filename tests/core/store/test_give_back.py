@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 import agl
-from agl import wire
 from agl.errors import StoreError
 from agl.execution.events import ThreadingEvent
-from agl.routes import StoreRoutes
+from agl.http import wire
+from agl.http.routes import StoreRoutes
 from agl.runner.claims import Claims
 from agl.store import operations as ops
 from agl.store.base import AttemptEnd

@@ -19,9 +19,8 @@ from agl.errors import (
     StoreUnavailableError,
     UnknownRecordError,
 )
-from agl.store import sqlite_file, sqlite_writer
 from agl.store.patience import PATIENCE_SECONDS
-from agl.store.sqlite import SqliteLightningStore
+from agl.store.sqlite import SqliteLightningStore, file as sqlite_file, writer as sqlite_writer
 from agl.types import EnqueueRolloutRequest, LedgerPart, PromptTemplate, RolloutConfig, Span
 
 

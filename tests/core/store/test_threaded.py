@@ -5,9 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from agl.client import LightningStoreClient
 from agl.errors import NotSupportedError, StoreUnavailableError
-from agl.server import LightningStoreServer
+from agl.http.client import LightningStoreClient
+from agl.http.server import LightningStoreServer
 from agl.store.base import UNSET, LightningStore
 from agl.store.memory import InMemoryLightningStore
 from agl.store.threaded import LightningStoreThreaded

@@ -8,7 +8,7 @@ import pytest
 from agl.store import operations as ops
 from agl.store.memory import InMemoryLightningStore
 from agl.store.sqlite import SqliteLightningStore
-from agl.store.sqlite_writer import Job
+from agl.store.sqlite.writer import Job
 from agl.types import RolloutConfig
 
 

@@ -11,10 +11,10 @@ from typing import Any, get_args
 import pytest
 
 from agl.cli import main
-from agl.plugins import components
-from agl.testing.echo_llm import EchoLLM
+from agl.plugins.registry import components
 from agl.types import ExclusionReason, Failure
 from agl_adapters.doctor.fixes import FAILURE_FIXES, FIXES
+from agl_testing.echo_llm import EchoLLM
 
 pytest.importorskip("agl_gateway")
 pytest.importorskip("openai")
@@ -177,7 +177,7 @@ class Breaks(agl.Algorithm):
 
 @pytest.fixture(scope="module")
 def llm() -> Generator[EchoLLM]:
-    from agl.testing.echo_llm import RawReply
+    from agl_testing.echo_llm import RawReply
 
     def reply(request: dict[str, Any]) -> str | RawReply:
         text = request["messages"][-1]["content"]

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from agl.advantages import sibling_advantages
+from agl.algorithm.ledger import save_ledger
 from agl.cli import main
 from agl.emitter import reward_attributes
-from agl.ledger import save_ledger
 from agl.semconv import AGL_ANNOTATION, MODEL_CALL_SPAN, ModelCallAttributes as Key
 from agl.store.sqlite import SqliteLightningStore
 from agl.types import Exclusion, Ledger, Span, TrainingRow
 from agl_adapters import TraceToRows
+from agl_learning.advantages import sibling_advantages
 
 Explain = Callable[..., tuple[object, str]]
 

@@ -3,11 +3,11 @@
 import pytest
 
 import agl
-from agl.advantages import sibling_advantages
 from agl.errors import ConfigError
 from agl.types import Credit, StepCredit, TrainingRow
 from agl.utils.otel import make_link_attributes
 from agl_adapters import TraceToRows
+from agl_learning.advantages import sibling_advantages
 
 
 def rewards(trace, credit) -> list[float | None]:

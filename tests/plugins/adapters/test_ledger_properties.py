@@ -4,9 +4,9 @@ import random
 
 from hypothesis import given, settings, strategies as st
 
-from agl.advantages import sibling_advantages
 from agl.types import Attempt, Ledger, TraceStatus
 from agl_adapters import TraceToRows
+from agl_learning.advantages import sibling_advantages
 
 CREDITS = ["final", "per_call", "per_agent", "discounted", "stepwise"]
 STATUSES = ["succeeded", "failed", "timeout", "unresponsive", "running"]

@@ -1,7 +1,7 @@
 import pytest
 
 import agl
-from agl.adapter import CreditRule
+from agl.algorithm.adapter import CreditRule
 from agl.errors import AdapterError, ConfigError, LedgerError, UnknownComponentError
 from agl.types import Attempt, Credit, RowBreak
 from agl_adapters import TraceToRows

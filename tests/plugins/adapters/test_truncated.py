@@ -4,13 +4,13 @@ import json
 
 import pytest
 
-from agl.accounts import collected_metrics
-from agl.collect import Collected, Ended
 from agl.errors import ConfigError
 from agl.semconv import ModelCallAttributes as Key
 from agl.types import Rollout
 from agl_adapters import TraceToChats, TraceToRows
 from agl_adapters.sources import read_call
+from agl_learning.accounts import collected_metrics
+from agl_learning.collect import Collected, Ended
 
 
 def ended(trace, reason: str, answer: dict | None = None, number: int = -1) -> None:

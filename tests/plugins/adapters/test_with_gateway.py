@@ -4,9 +4,9 @@ import pytest
 
 from agl.semconv import AGL_ANNOTATION
 from agl.store.memory import InMemoryLightningStore
-from agl.testing.echo_llm import EchoLLM, logprob
 from agl.types import Span
 from agl_adapters import TracerTraceToTriplet, TraceToMessages, TraceToRows
+from agl_testing.echo_llm import EchoLLM, logprob
 
 openai = pytest.importorskip("openai")
 agl_gateway = pytest.importorskip("agl_gateway")

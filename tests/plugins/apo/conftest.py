@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import agl
-from agl.testing.echo_llm import EchoLLM
+from agl_testing.echo_llm import EchoLLM
 
 pytest.importorskip("agl_apo")
 

@@ -13,10 +13,10 @@ import agl
 from agl.emitter import reward_attributes
 from agl.errors import AlgorithmError, ConfigError
 from agl.semconv import AGL_ANNOTATION
-from agl.testing.echo_llm import EchoLLM, RawReply
 from agl_apo.command import command
 from agl_apo.evaluate import Candidate, Evaluator, Limits
 from agl_apo.journal import Journal
+from agl_testing.echo_llm import EchoLLM, RawReply
 
 
 def prompts(*arguments: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from agl.testing.echo_llm import EchoLLM
+from agl_testing.echo_llm import EchoLLM
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "apo"
 HINT = "Take the smallest free room that has all of it."

@@ -9,8 +9,8 @@ from click.testing import CliRunner
 
 import agl
 from agl.errors import AlgorithmError, ConfigError
-from agl.testing.echo_llm import EchoLLM, RawReply
 from agl_apo.command import command
+from agl_testing.echo_llm import EchoLLM, RawReply
 
 pytest.importorskip("gepa")
 

@@ -4,8 +4,8 @@ import asyncio
 from typing import Any
 
 import agl
-from agl.testing.echo_llm import EchoLLM
 from agl_apo import GEPA
+from agl_testing.echo_llm import EchoLLM
 
 RESOURCES = {
     "plan_prompt": agl.PromptTemplate(template="Plan {request}."),

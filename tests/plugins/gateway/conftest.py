@@ -6,9 +6,9 @@ import aiohttp
 import pytest
 
 from agl.store.memory import InMemoryLightningStore
-from agl.testing.echo_llm import EchoLLM
 from agl.types import AttemptedRollout, Span
 from agl_gateway import LLMProxy
+from agl_testing.echo_llm import EchoLLM
 
 
 async def until(condition: Callable[[], object]) -> None:

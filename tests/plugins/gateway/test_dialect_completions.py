@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from agl.semconv import ModelCallAttributes as Key
-from agl.testing.echo_llm import EchoLLM, logprob
+from agl_testing.echo_llm import EchoLLM, logprob
 
 openai = pytest.importorskip("openai")
 

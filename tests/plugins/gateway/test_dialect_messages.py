@@ -6,9 +6,9 @@ import json
 import pytest
 
 from agl.semconv import ModelCallAttributes as Key
-from agl.testing.echo_llm import RawReply
 from agl_gateway.dialects.messages import Messages
 from agl_gateway.errors import RefusedError
+from agl_testing.echo_llm import RawReply
 
 anthropic = pytest.importorskip("anthropic")
 

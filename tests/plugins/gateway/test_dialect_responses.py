@@ -5,9 +5,9 @@ import json
 import pytest
 
 from agl.semconv import ModelCallAttributes as Key
-from agl.testing.echo_llm import RawReply, logprob
 from agl_gateway.dialects.responses import Responses
 from agl_gateway.errors import RefusedError
+from agl_testing.echo_llm import RawReply, logprob
 
 openai = pytest.importorskip("openai")
 

@@ -8,9 +8,9 @@ import aiohttp
 import pytest
 
 from agl.semconv import ModelCallAttributes as Key
-from agl.testing.echo_llm import RawReply
 from agl.types import ProxyLLM
 from agl_gateway import LLMProxy
+from agl_testing.echo_llm import RawReply
 
 
 def raw(status: int, body: bytes, content_type: str = "application/json"):

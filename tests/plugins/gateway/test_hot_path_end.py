@@ -12,9 +12,9 @@ from agl.runner import LitAgentRunner
 from agl.semconv import ModelCallAttributes as Key
 from agl.store.memory import InMemoryLightningStore
 from agl.store.sqlite import SqliteLightningStore
-from agl.testing.echo_llm import EchoLLM
 from agl.types import ProxyLLM, Rollout
 from agl_gateway import LLMProxy
+from agl_testing.echo_llm import EchoLLM
 
 
 def models(url: str) -> list[dict]:

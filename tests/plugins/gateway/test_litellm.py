@@ -13,8 +13,8 @@ import aiohttp
 import pytest
 
 from agl.errors import ConfigError
+from agl.http.serving import ServerThread
 from agl.semconv import ModelCallAttributes as Key
-from agl.serving import ServerThread
 from agl_gateway import LLMProxy
 from agl_gateway.providers import PROVIDERS, _import_litellm
 

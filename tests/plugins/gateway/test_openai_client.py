@@ -6,8 +6,8 @@ import json
 import pytest
 
 from agl.semconv import ModelCallAttributes as Key
-from agl.testing.echo_llm import EchoLLM, logprob
 from agl_gateway import LLMProxy
+from agl_testing.echo_llm import EchoLLM, logprob
 
 openai = pytest.importorskip("openai")
 

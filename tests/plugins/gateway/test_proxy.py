@@ -10,15 +10,15 @@ import threading
 import aiohttp
 import pytest
 
-from agl.config import build_component
+from agl.algorithm.gateway import Gateway
 from agl.errors import ConfigError, StoreUnavailableError
-from agl.gateway import Gateway
+from agl.http.serving import ServerThread
+from agl.plugins.build import build_component
 from agl.semconv import ModelCallAttributes as Key
-from agl.serving import ServerThread
 from agl.store.memory import InMemoryLightningStore
-from agl.testing.echo_llm import EchoLLM
 from agl.types import LLM, ProxyLLM
 from agl_gateway import LLMProxy
+from agl_testing.echo_llm import EchoLLM
 
 
 async def test_it_stops_and_starts_again_on_its_port(bench) -> None:

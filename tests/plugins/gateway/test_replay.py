@@ -10,8 +10,8 @@ import pytest
 import agl
 from agl.errors import ConfigError
 from agl.semconv import ModelCallAttributes as Key
-from agl.testing.echo_llm import EchoLLM, RawReply
 from agl_gateway import LLMProxy
+from agl_testing.echo_llm import EchoLLM, RawReply
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ import pytest
 
 from agl.errors import ConfigError
 from agl.semconv import ModelCallAttributes as Key
-from agl.testing.echo_llm import EchoLLM, RawReply
 from agl_gateway import LLMProxy
 from agl_gateway.backends import Backends
 from agl_gateway.routing import Tries, retry_after
+from agl_testing.echo_llm import EchoLLM, RawReply
 
 from .conftest import until
 

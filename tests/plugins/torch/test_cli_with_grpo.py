@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agl.cli import main
-from agl.plugins import components
+from agl.plugins.registry import components
 
 pytest.importorskip("torch")
 pytest.importorskip("openai")

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from agl.errors import ConfigError
-from agl.tasks import TaskOrder
 from agl.types import Credit, TrainingRow
+from agl_learning.tasks import TaskOrder
 from agl_torch.checkpoint import Progress, find_checkpoint, restore, save_checkpoint
 from agl_torch.learner import Learner, LearnerOptions, Sample
 

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from agl.advantages import group_advantages
 from agl.types import Credit, TrainingRow
+from agl_learning.advantages import group_advantages
 from agl_torch.batch import chunks_by_tokens, score_rows
 from agl_torch.loss import policy_loss, row_weights
 

@@ -10,8 +10,8 @@ pytest.importorskip("trl")
 
 import torch
 
-from agl.advantages import group_advantages
 from agl.types import Credit, TrainingRow
+from agl_learning.advantages import group_advantages
 from agl_torch.learner import Learner, LearnerOptions, Sample
 
 from .conftest import build_model

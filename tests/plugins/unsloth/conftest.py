@@ -2,8 +2,8 @@
 
 import pytest
 
-from agl.collect import Collected, Ended
 from agl.types import Credit, Ledger, ModelCall, Rollout, TrainingRow
+from agl_learning.collect import Collected, Ended
 
 
 def make_ended(name, group, calls, status="succeeded", agent=None):

@@ -11,7 +11,7 @@ import pytest
 import agl
 import agl_unsloth
 from agl.errors import AlgorithmError, ConfigError
-from agl.serving import bind
+from agl.http.serving import bind
 from agl_unsloth import memory, servers
 from agl_unsloth.engines import choose_engine
 from agl_unsloth.loop import FineTuning

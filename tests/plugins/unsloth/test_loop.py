@@ -14,8 +14,8 @@ import pytest
 
 import agl
 from agl.errors import AlgorithmError, ConfigError
-from agl.generations import begin_generation
-from agl.testing.echo_llm import EchoLLM, RawReply
+from agl_learning.generations import begin_generation
+from agl_testing.echo_llm import EchoLLM, RawReply
 
 pytest.importorskip("agl_adapters")
 pytest.importorskip("agl_gateway")

@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from agl.serving import ServerThread
+from agl.http.serving import ServerThread
 
 FIELDS = {"role", "name", "content", "tool_calls", "tool_call_id", "function_call", "weight"}
 CALL_FIELDS = {"model", "messages", "temperature", "max_tokens", "stream", "n", "seed", "tools"}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agl.serving import ServerThread
+from agl.http.serving import ServerThread
 
 openai = pytest.importorskip("openai")
 pytest.importorskip("tinker")

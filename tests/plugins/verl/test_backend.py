@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from agl.serving import ServerThread
+from agl.http.serving import ServerThread
 from agl_verl.affinity import Conversations
 from agl_verl.backend import MODEL_NAME, Serving, TokenBackend, end_tokens
 

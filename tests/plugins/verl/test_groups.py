@@ -6,10 +6,10 @@ import contextlib
 import pytest
 
 import agl
-from agl.collect import Collector
-from agl.generations import Generation
 from agl.semconv import MODEL_CALL_SPAN, ModelCallAttributes as Key
 from agl.types import Credit, Ledger, RolloutConfig, Span, TrainingRow
+from agl_learning.collect import Collector
+from agl_learning.generations import Generation
 from agl_verl.groups import Groups, Policy, Resources
 from agl_verl.making import Limits, fit, split, to_row, versions
 from agl_verl.messages import GroupRequest, Settle

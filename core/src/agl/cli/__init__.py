@@ -12,9 +12,13 @@ from typing import NoReturn
 import click
 
 from agl import __version__
+from agl.cli import verbs
 
 DONE, RUN_FAILED, REQUEST_WRONG = 0, 1, 2
 """Exit codes."""
+
+_ELSEWHERE = {"bench": "pip install 'agl-core[bench]'"}
+"""Verbs of ours that another distribution brings, and how to get it."""
 
 
 class Verbs(click.Group):
@@ -26,15 +30,15 @@ class Verbs(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import one verb."""
-        from agl import plugins
         from agl.errors import PluginError
+        from agl.plugins import registry
 
         others = self._of_plugins()
         if cmd_name in self._own():
-            return import_module(f"{__name__}.{cmd_name}").command
+            return import_module(f"{verbs.__name__}.{cmd_name}").command
         if cmd_name not in others:
             return None
-        command = plugins.load(plugins.GROUPS["command"], cmd_name)
+        command = registry.load(registry.GROUPS["command"], cmd_name)
         if not isinstance(command, click.Command):
             raise PluginError(
                 f"command {cmd_name!r} (plugin {others[cmd_name]!r}): expected a click.Command, "
@@ -46,11 +50,13 @@ class Verbs(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the verb, or name the nearest."""
-        from agl.plugins import did_you_mean
+        from agl.plugins.registry import did_you_mean
 
         name = args[0]
-        if not name.startswith("-") and name not in self.list_commands(ctx):
-            known = self.list_commands(ctx)
+        known = self.list_commands(ctx)
+        if name in _ELSEWHERE and name not in known:
+            raise click.UsageError(f"{name!r} is not installed. Run: {_ELSEWHERE[name]}")
+        if not name.startswith("-") and name not in known:
             hint = did_you_mean(name, known) or f" There are {', '.join(known)}"
             raise click.UsageError(f"unknown command {name!r}.{hint}")
         return super().resolve_command(ctx, args)
@@ -61,7 +67,9 @@ class Verbs(click.Group):
         for name in self._own():
             command = self.get_command(ctx, name)
             rows.append((name, command.get_short_help_str(80) if command else ""))
-        rows += [(name, f"(from {dist})") for name, dist in self._of_plugins().items()]
+        found = self._of_plugins()
+        rows += [(name, f"(from {dist})") for name, dist in found.items()]
+        rows += [(name, f"({how})") for name, how in _ELSEWHERE.items() if name not in found]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 
@@ -79,15 +87,14 @@ class Verbs(click.Group):
             formatter.write_dl(rows)
 
     def _own(self) -> list[str]:
-        modules = pkgutil.iter_modules(__path__)
-        return sorted(m.name for m in modules if not m.name.startswith("_"))
+        return sorted(module.name for module in pkgutil.iter_modules(verbs.__path__))
 
     def _of_plugins(self) -> dict[str, str]:
-        from agl import plugins
+        from agl.plugins import registry
 
         own = self._own()
         found: dict[str, str] = {}
-        for component in plugins.components(plugins.GROUPS["command"]):
+        for component in registry.components(registry.GROUPS["command"]):
             if component.name not in own:
                 found[component.name] = component.distribution
         return found

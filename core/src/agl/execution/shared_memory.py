@@ -8,8 +8,8 @@ from typing import Literal
 from agl.env import LightningEnvVar, resolve_bool_env_var
 from agl.errors import AlgorithmError, ConfigError, RunnerCrashError
 from agl.execution.base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
+from agl.execution.coroutines import Main, Side, TaskSide, ThreadSide
 from agl.execution.events import ExecutionEvent, ThreadingEvent
-from agl.execution.sides import Main, Side, TaskSide, ThreadSide
 from agl.execution.waits import run_algorithm
 from agl.store.base import LightningStore
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from agl.execution.base import AlgorithmBundle
+from agl.execution.coroutines import UnaskedCancellationError
 from agl.execution.events import ExecutionEvent
-from agl.execution.sides import UnaskedCancellationError
 from agl.store.base import LightningStore
 from agl.store.forwarding import StandInStore
 from agl.store.rules import ENDED

@@ -5,9 +5,4 @@ that can be stopped, ``result`` what its return value means, ``heartbeat`` the s
 """
 
 from agl.runner.call import RolloutCancelledError as RolloutCancelledError
-from agl.runner.litagent import (
-    LitAgentRunner as LitAgentRunner,
-    Runner as Runner,
-    RunnerStuckError as RunnerStuckError,
-)
-from agl.workers import worker_name as worker_name
+from agl.runner.litagent import LitAgentRunner as LitAgentRunner

@@ -8,7 +8,8 @@ from collections.abc import Generator, Sequence
 from types import TracebackType
 from typing import Any, Literal
 
-from agl.agent import LitAgent, MissingResourceError
+from agl.agent.base import LitAgent
+from agl.agent.injection import MissingResourceError
 from agl.errors import (
     ConfigError,
     InvalidRecordError,
@@ -16,12 +17,12 @@ from agl.errors import (
     StoreError,
     TracerError,
 )
-from agl.hooks import HookCaller
+from agl.plugins.hooks import HookCaller
 from agl.runner.call import AgentCall, RolloutCancelledError
 from agl.runner.claims import Claims
 from agl.runner.gateways import AttemptGateways
 from agl.runner.heartbeat import Running
-from agl.runner.held import HeldSpans
+from agl.runner.held_spans import HeldSpans
 from agl.runner.hosts import AgentHosts
 from agl.runner.result import Outcome, read_result, set_traceback, traceback_of
 from agl.store.base import AttemptEnd, LightningStore, Turn

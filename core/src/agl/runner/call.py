@@ -14,7 +14,7 @@ from agl.runner import agents as hosts
 from agl.runner.agents import AgentLoop, AgentThreads, TaskOwner, current_call
 from agl.runner.result import Outcome, ReadResult, set_traceback, traceback_of
 
-_OUR_MODULES = (__name__, "agl.agent", "agl.injection")
+_OUR_MODULES = (__name__, "agl.agent.base", "agl.agent.function", "agl.agent.injection")
 BLOCKED = (
     "blocked the event loop that they shared. A coroutine agent must not block; make it a plain "
     "function, or await"

@@ -1,21 +1,17 @@
 """Runners: claim rollouts, run the agent under a tracer with a deadline, report what came of it."""
 
 import asyncio
-import contextlib
-import itertools
 import logging
 import math
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Generator, Sequence
-from typing import Any, Generic, Literal, Self, TypeVar, cast
+from collections.abc import Sequence
+from typing import Any, Literal, TypeVar, cast
 
-from agl.agent import LitAgent
-from agl.checks import check_numbers
+from agl.agent.base import LitAgent, Runner
 from agl.env import LightningEnvVar, resolve_int_env_var
-from agl.errors import ConfigError, RunnerCrashError
+from agl.errors import ConfigError, RunnerStuckError
 from agl.execution.events import ExecutionEvent, ThreadingEvent
-from agl.hooks import HookCaller
+from agl.plugins.hooks import HookCaller
 from agl.runner.attempt import AttemptRunner
 from agl.runner.claims import Claims
 from agl.runner.heartbeat import Heartbeat, LaunchMode
@@ -23,7 +19,8 @@ from agl.store.base import LightningStore
 from agl.store.give_back import give_back
 from agl.tracer.base import Tracer
 from agl.types import AttemptedRollout, NamedResources, Rollout, RolloutMode, TaskInput
-from agl.workers import ParallelWorkerBase, worker_name
+from agl.utils.checks import check_numbers
+from agl.utils.workers import worker_name
 
 logger = logging.getLogger(__name__)
 
@@ -33,71 +30,6 @@ CLAIM_SECONDS = 0.5
 """Longest wait in the store for work; so long it may take to notice the stop event."""
 LOOK_SECONDS = 0.1
 """How often the stop event is looked at while all slots are busy."""
-
-_worker_numbers = itertools.count()
-
-
-class RunnerStuckError(RunnerCrashError):
-    """An agent did not return at its deadline, and this runner shall be replaced."""
-
-
-class Runner(ParallelWorkerBase, ABC, Generic[T]):
-    """Runs an agent on rollouts of a store."""
-
-    @abstractmethod
-    def init(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, agent: LitAgent[T], *, hooks: Sequence[object] | None = None, **kwargs: Any
-    ) -> None:
-        """Take the agent, and the objects whose hooks are called."""
-
-    @abstractmethod
-    def init_worker(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, worker_id: int, store: LightningStore, **kwargs: Any
-    ) -> None:
-        """Take the store; called in the process or thread that will run."""
-
-    @abstractmethod
-    async def iter(self, *, event: ExecutionEvent | None = None) -> None:
-        """Claim and run rollouts until ``event`` is set."""
-
-    @abstractmethod
-    async def step(
-        self,
-        input: T,
-        *,
-        resources: NamedResources | None = None,
-        mode: RolloutMode | None = None,
-        event: ExecutionEvent | None = None,
-    ) -> Rollout:
-        """Run one rollout past the queue, and return it as it ended."""
-
-    @contextlib.contextmanager
-    def run_context(
-        self,
-        *,
-        agent: LitAgent[T],
-        store: LightningStore,
-        hooks: Sequence[object] | None = None,
-        worker_id: int | None = None,
-    ) -> Generator[Self]:
-        """Prepare for ``step`` and ``iter``, and clean up afterwards.
-
-        Args:
-            agent: The agent.
-            store: Where rollouts come from and spans go.
-            hooks: Objects with hook methods; see ``agl.Hook``.
-            worker_id: A number for this runner; None takes the next free one of this process.
-        """
-        number = next(_worker_numbers) if worker_id is None else worker_id
-        self.init(agent, hooks=hooks)
-        try:
-            self.init_worker(number, store)
-            try:
-                yield self
-            finally:
-                self.teardown_worker(number)
-        finally:
-            self.teardown()
 
 
 class LitAgentRunner(Runner[T]):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from agl.agent import MissingResourceError
+from agl.agent.injection import MissingResourceError
 from agl.emitter import reward_attributes
 from agl.errors import AgentResultError, AglError, InvalidRecordError
 from agl.semconv import AGL_ANNOTATION

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from agl.errors import TracerError
 from agl.types import Attributes, Span, SpanCoreFields, StatusCode, TraceStatus
-from agl.workers import ParallelWorkerBase
+from agl.utils.workers import ParallelWorkerBase
 
 if TYPE_CHECKING:
     from agl.store.base import LightningStore

@@ -8,9 +8,9 @@ import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-from agl.config import import_attribute
 from agl.emitter import reward_attributes
 from agl.errors import ConfigError
+from agl.plugins.build import import_attribute
 from agl.semconv import AGL_ANNOTATION, AGL_OPERATION, LightningSpanAttributes
 from agl.types import Span
 from agl.utils.attributes import attributes_under, from_attributes

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
-from agl.adapter import CreditRule
+from agl.algorithm.adapter import CreditRule
 from agl.errors import AdapterError
 from agl.types import Credit, ExclusionReason, ModelCall, TrainedModel, TrainingRow
 from agl.types.learning import PER_CALL, items_of_calls

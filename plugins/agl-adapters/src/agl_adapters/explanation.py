@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from agl.algorithm.ledger import each_part, load_parts
 from agl.emitter import get_rewards_from_span, is_reward_span
 from agl.errors import ConfigError
-from agl.ledger import each_part, load_parts
 from agl.store.base import LightningStore
 from agl.types import (
     EXCLUSION_REASONS,
@@ -275,7 +275,7 @@ async def _siblings(
     store: LightningStore, rollout: Rollout, part: LedgerPart
 ) -> dict[str, float | None]:
     """Rollouts of the same task that the same step accounts for, with their mean credit."""
-    from agl.commandline import each_rollout
+    from agl.cli.shared import each_rollout
 
     found: dict[str, float | None] = {}
     async for sibling in each_part(store, run=part.run, step=part.step, lost=False):

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
-from agl.adapter import TraceAdapter
+from agl.algorithm.adapter import TraceAdapter
 from agl.errors import AdapterError
 from agl.types import ModelCall, Span
 from agl_adapters.calls import by_attempt, recorded_calls

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from agl.adapter import TraceToTripletBase
+from agl.algorithm.adapter import TraceToTripletBase
 from agl.emitter import get_reward_value
 from agl.types import ModelCall, Span, Triplet
 from agl_adapters.calls import by_attempt, recorded_calls

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from agl.adapter import CreditRule, TraceAdapter
+from agl.algorithm.adapter import CreditRule, TraceAdapter
 from agl.errors import AdapterError, ConfigError
 from agl.semconv import LightningSpanAttributes
 from agl.types import (
@@ -480,7 +480,7 @@ def _no_token_ids(record: Recorded) -> tuple[ExclusionReason, str]:
 
 
 def _credit_rule(credit: str | Mapping[str, Any] | CreditRule) -> CreditRule:
-    from agl.config import build_component
+    from agl.plugins.build import build_component
 
     return build_component(credit, group="agl.credits", expected_type=CreditRule, default="final")
 
@@ -496,7 +496,7 @@ def _name_of_rule(credit: str | Mapping[str, Any] | CreditRule) -> str:
 def _air(air: dict[str, Any] | AutoRewards | None) -> AutoRewards | None:
     if air is None or isinstance(air, AutoRewards):
         return air
-    from agl.schema import validate
+    from agl.plugins.schema import validate
 
     return AutoRewards(**validate(AutoRewards, air, "TraceToRows air"))
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from agl.adapter import TraceToTripletBase
+from agl.algorithm.adapter import TraceToTripletBase
 from agl.emitter import get_reward_value
 from agl.errors import AdapterError, ConfigError
 from agl.types import UNASSIGNED, Span, Triplet

@@ -21,8 +21,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from agl.checks import check_numbers
 from agl.types import Dataset
+from agl.utils.checks import check_numbers
 from agl_apo.optimizer import PromptOptimizer
 
 if TYPE_CHECKING:

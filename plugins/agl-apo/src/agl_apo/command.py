@@ -21,7 +21,7 @@ def command(run: Path | None, url: str | None, name: str | None, as_json: bool) 
 
     RUN is a run's folder or a store file; without it, the newest run under agl-runs.
     """
-    from agl.commandline import open_store, print_json
+    from agl.cli.shared import open_store, print_json
     from agl.errors import ConfigError
 
     histories = asyncio.run(_read(open_store(run, url)))
@@ -51,7 +51,7 @@ async def _read(store: "LightningStore") -> "list[History]":
 def _show(history: "History") -> None:
     from rich.console import Console
 
-    from agl.commandline import print_table
+    from agl.cli.shared import print_table
 
     console = Console(highlight=False)
     console.print(f"{history.algorithm} {history.run!r}, {history.evaluations} evaluations\n")

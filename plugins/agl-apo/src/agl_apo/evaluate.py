@@ -21,11 +21,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
-from agl.algorithm import InfrastructureFailures
-from agl.collect import infrastructure_failure
+from agl.algorithm.infrastructure import InfrastructureFailures, infrastructure_failure
+from agl.algorithm.mixing import MixingCheck, Ran, ran
 from agl.emitter import find_final_reward, reward_problem
 from agl.errors import AlgorithmError, ConfigError, InvalidTransitionError, MixedCallsError
-from agl.mixing import MixingCheck, Ran, ran
 from agl.types import (
     AttemptedRollout,
     EnqueueRolloutRequest,
@@ -36,7 +35,7 @@ from agl.types import (
 )
 
 if TYPE_CHECKING:
-    from agl.gateway import Gateway
+    from agl.algorithm.gateway import Gateway
     from agl_apo.journal import Journal
 
 logger = logging.getLogger("agl.apo")

@@ -18,9 +18,9 @@ from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from agl.checks import check_numbers
 from agl.errors import AlgorithmError, ConfigError
 from agl.types import Dataset
+from agl.utils.checks import check_numbers
 from agl_apo.evaluate import Candidate, Failed, Score, most_frequent
 from agl_apo.optimizer import PromptOptimizer
 

@@ -103,7 +103,7 @@ async def entries(
     store: "LightningStore", kinds: set[str] | None = None
 ) -> AsyncGenerator[tuple[Rollout, dict[str, Any]]]:
     """All rollouts of prompt runs in a store with what their metadata says, in order."""
-    from agl.commandline import each_rollout
+    from agl.cli.shared import each_rollout
 
     async for rollout in each_rollout(store):
         values = (rollout.metadata or {}).get(FIELD)

@@ -15,7 +15,7 @@ from agl_apo.session import Session, Setup
 from agl_apo.templates import BrokenTemplateError, placeholders
 
 if TYPE_CHECKING:
-    from agl.algorithm import Algorithm
+    from agl.algorithm.base import Algorithm
 
 logger = logging.getLogger("agl.apo")
 

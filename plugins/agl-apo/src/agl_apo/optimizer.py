@@ -3,10 +3,11 @@
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from agl.algorithm import Algorithm, InfrastructureFailures, check_infrastructure_failures
-from agl.checks import absolute, check_numbers
+from agl.algorithm.base import Algorithm
+from agl.algorithm.infrastructure import InfrastructureFailures, check_infrastructure_failures
 from agl.errors import AlgorithmError
 from agl.types import PromptTemplate
+from agl.utils.checks import absolute, check_numbers
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI

@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from agl.algorithm import Algorithm
+from agl.algorithm.base import Algorithm
 from agl.errors import AlgorithmError, ConfigError
 from agl_apo.evaluate import Candidate, Failed, Score
 from agl_apo.models import bare, fill

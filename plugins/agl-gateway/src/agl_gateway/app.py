@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from agl.asgi import CLIENT_GONE
 from agl.errors import StoreUnavailableError
+from agl.semconv import CLIENT_GONE
 from agl.store.base import LightningStore
 from agl.types.resources import attempt_token
 from agl_gateway.attempts import Attempts, OpenAttempt

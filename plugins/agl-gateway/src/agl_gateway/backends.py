@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
+from agl.algorithm.gateway import ModelConfig
 from agl.errors import ConfigError
-from agl.gateway import ModelConfig
 from agl_gateway import providers
 from agl_gateway.budget import Price, checked_price
 from agl_gateway.forced import ForcedParameters, checked_forced

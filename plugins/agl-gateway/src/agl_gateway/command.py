@@ -88,7 +88,7 @@ def command(
     import asyncio
     from pathlib import Path
 
-    from agl.logs import setup_logging
+    from agl.utils.logs import setup_logging
 
     setup_logging(log_level.upper())
     options: dict[str, Any] = _read(Path(config_file)) if config_file else {}
@@ -113,12 +113,12 @@ def command(
 async def _serve(options: dict[str, Any], store_url: str | None) -> None:
     import asyncio
 
-    from agl.commandline import stop_signal
+    from agl.cli.shared import stop_signal
     from agl.errors import RunError
     from agl_gateway.proxy import LLMProxy
 
     if store_url is not None:
-        from agl.client import LightningStoreClient
+        from agl.http.client import LightningStoreClient
 
         store = LightningStoreClient(store_url)
     else:
@@ -158,7 +158,7 @@ def _read(path: "Path") -> dict[str, Any]:
     import yaml
 
     from agl.errors import ConfigError
-    from agl.schema import validate
+    from agl.plugins.schema import validate
     from agl_gateway.proxy import LLMProxy
 
     try:

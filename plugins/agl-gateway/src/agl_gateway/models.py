@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
+from agl.algorithm.gateway import ModelConfig
 from agl.errors import ConfigError
-from agl.gateway import ModelConfig
 from agl_gateway.backends import Backends
 
 ModelList = list[ModelConfig]

@@ -12,9 +12,9 @@ from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from agl.algorithm.gateway import Gateway, ModelConfig
 from agl.errors import ConfigError
-from agl.gateway import Gateway, ModelConfig
-from agl.serving import ServerThread, bind, is_loopback
+from agl.http.serving import ServerThread, bind, is_loopback
 from agl.types import LLM, ProxyLLM
 from agl_gateway.backends import Backends
 from agl_gateway.budget import Budget, Budgets

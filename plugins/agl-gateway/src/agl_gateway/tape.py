@@ -18,8 +18,8 @@ from typing import Any, Self, TextIO
 
 import msgspec
 
+from agl.algorithm.gateway import ModelConfig
 from agl.errors import ConfigError
-from agl.gateway import ModelConfig
 from agl_gateway.dialect import Exchange
 from agl_gateway.errors import NO_RETRY, RefusedError
 from agl_gateway.routing import Tries

@@ -6,8 +6,8 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
-from agl.asgi import EVENTS, JSON, Send, begin, send_whole
-from agl.completions import (
+from agl.http.layers import EVENTS, JSON, Send, begin, send_whole
+from agl_learning.completions import (
     END_OF_STREAM,
     AnswerWriter,
     Piece,
@@ -16,7 +16,7 @@ from agl.completions import (
     render_prompt,
     room_for_answer,
 )
-from agl.modelapp import ModelApp
+from agl_learning.model_app import ModelApp
 from agl_torch.batcher import Answered, Batcher, Weights
 from agl_torch.generate import Completion, Sampler, SamplingRequest
 from agl_torch.textstream import TextStream

@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
 from agl.errors import ConfigError
-from agl.generations import read_generation, sync
+from agl_learning.generations import read_generation, sync
 
 logger = logging.getLogger("agl.torch")
 
@@ -43,7 +43,7 @@ class Progress:
     )
     """(step, mean) per evaluation."""
     branch: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
-    """The way here; see ``agl.generations``."""
+    """The way here; see ``agl_learning.generations``."""
 
 
 def save_checkpoint(

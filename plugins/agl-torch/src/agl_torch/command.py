@@ -65,9 +65,9 @@ def command(
 
     import torch
 
-    from agl.commandline import note, stop_signal
-    from agl.logs import setup_logging
-    from agl.serving import bind
+    from agl.cli.shared import note, stop_signal
+    from agl.http.serving import bind
+    from agl.utils.logs import setup_logging
     from agl_torch.models import load_model, load_tokenizer
     from agl_torch.server import InferenceServer
 

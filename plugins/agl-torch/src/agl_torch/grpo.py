@@ -31,18 +31,19 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agl.algorithm import Algorithm, InfrastructureFailures, check_infrastructure_failures
-from agl.checks import absolute, check_name, check_numbers
-from agl.config import check_credit
+from agl.algorithm.base import Algorithm
+from agl.algorithm.infrastructure import InfrastructureFailures, check_infrastructure_failures
+from agl.algorithm.ledger import save_ledger
 from agl.errors import AlgorithmError, ConfigError
-from agl.generations import cancel_dead_starts
-from agl.ledger import save_ledger
+from agl.plugins.build import check_credit
 from agl.types import Dataset, RolloutConfig
+from agl.utils.checks import absolute, check_name, check_numbers
+from agl_learning.generations import cancel_dead_starts
 
 if TYPE_CHECKING:
-    from agl.collect import Collected
-    from agl.report import Report
     from agl.store.base import LightningStore
+    from agl_learning.collect import Collected
+    from agl_learning.report import Report
     from agl_torch.session import Session
 
 logger = logging.getLogger("agl.torch")
@@ -282,7 +283,7 @@ class GRPO(Algorithm):
         """
         if train_dataset is None or len(train_dataset) == 0:
             raise ConfigError("GRPO: there are no training tasks; pass train_dataset")
-        from agl.report import Report
+        from agl_learning.report import Report
         from agl_torch.session import open_session
 
         async with open_session(self, len(train_dataset)) as session:
@@ -372,7 +373,7 @@ class GRPO(Algorithm):
     ) -> None:
         if dataset is None or len(dataset) == 0 or self.is_budget_spent():
             return
-        from agl.accounts import collected_metrics
+        from agl_learning.accounts import collected_metrics
 
         collected = await self.evaluate(dataset)
         session.val_rewards.append((step, collected.mean_reward))
@@ -381,7 +382,7 @@ class GRPO(Algorithm):
         report.evaluation(step, {"step": step, "generation": start, **metrics})
 
     async def _step(self, step: int, tasks: list[Any], session: "Session") -> dict[str, Any]:
-        from agl.accounts import collected_metrics, version_lag, weigh
+        from agl_learning.accounts import collected_metrics, version_lag, weigh
         from agl_torch.learner import Sample
 
         start = time.perf_counter()
@@ -435,7 +436,7 @@ class GRPO(Algorithm):
     def _check_idle(
         self, step: int, collected: "Collected", trained: bool, session: "Session"
     ) -> None:
-        from agl.accounts import is_solved, why_nothing
+        from agl_learning.accounts import is_solved, why_nothing
 
         if trained:
             session.idle_steps = 0

@@ -23,10 +23,11 @@ Where we differ from the first of these:
 1. A rollout may have several rows (sequences). Mean and deviation of a group are over rollouts,
    each with weight 1 whatever its number of rows, and so is the loss.
 2. Calls of one rollout may have different rewards, and be compared with different calls of
-   sibling rollouts, when a credit rule says so; ``agl.advantages`` has that part of the formula.
+   sibling rollouts, when a credit rule says so; ``agl_learning.advantages`` has that part of the
+   formula.
 3. Calls whose advantage is 0 (all of a group with equal rewards, and one that is equal to the mean
    of its group) are left out of the batch instead of counting as zeros, so a step's size does not
-   shrink as tasks are solved. ``agl.advantages`` says what equal means.
+   shrink as tasks are solved. ``agl_learning.advantages`` says what equal means.
 4. The entropy of the whole distribution at each sampled token may be rewarded.
 """
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agl.errors import ConfigError
-from agl.generations import read_generation
+from agl_learning.generations import read_generation
 
 if TYPE_CHECKING:
     from agl_torch.grpo import GRPO

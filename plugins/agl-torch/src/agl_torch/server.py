@@ -5,7 +5,7 @@ from collections.abc import Generator
 from typing import Any
 
 from agl.errors import ConfigError
-from agl.serving import ServerThread
+from agl.http.serving import ServerThread
 from agl_torch.app import ChatApp
 from agl_torch.batcher import Weights
 from agl_torch.generate import Sampler

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from agl.accounts import Totals
-from agl.collect import Collector
-from agl.gateway import WHOLE_SOFTMAX, model_served
-from agl.generations import Generation, begin_generation, hold_run, keep_branch
-from agl.tasks import TaskOrder
+from agl.algorithm.gateway import WHOLE_SOFTMAX, model_served
 from agl.types import TrainedModel
+from agl_learning.accounts import Totals
+from agl_learning.collect import Collector
+from agl_learning.generations import Generation, begin_generation, hold_run, keep_branch
+from agl_learning.tasks import TaskOrder
 from agl_torch.checkpoint import Progress, restore, save_checkpoint, save_model
 from agl_torch.learner import Learner, LearnerOptions, Sample
 from agl_torch.models import load_model, load_tokenizer
@@ -23,7 +23,7 @@ from agl_torch.origin import MODEL_NAME, Origin, find_origin
 from agl_torch.server import InferenceServer
 
 if TYPE_CHECKING:
-    from agl.gateway import Gateway, ModelConfig
+    from agl.algorithm.gateway import Gateway, ModelConfig
     from agl_torch.grpo import GRPO
 
 logger = logging.getLogger("agl.torch")
@@ -48,7 +48,7 @@ class Session:
     totals: Totals
     generation: Generation
     branch: list[tuple[int, int]]
-    """Of the checkpoint that this start goes on from; see ``agl.generations``."""
+    """Of the checkpoint that this start goes on from; see ``agl_learning.generations``."""
     rewards: list[float | None] = field(default_factory=list[float | None])
     """Mean per step, those before a checkpoint too."""
     val_rewards: list[tuple[int, float | None]] = field(

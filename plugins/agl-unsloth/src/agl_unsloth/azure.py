@@ -35,7 +35,7 @@ from agl_unsloth.selection import nothing_selected, select_best
 from agl_unsloth.versions import Version
 
 if TYPE_CHECKING:
-    from agl.collect import Collected
+    from agl_learning.collect import Collected
     from agl_unsloth.azure_deployments import Deployments
     from agl_unsloth.azure_jobs import Jobs
     from agl_unsloth.azure_keys import Keys

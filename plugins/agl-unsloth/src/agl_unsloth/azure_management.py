@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from agl.errors import AglError
-from agl.serving import is_loopback
+from agl.http.serving import is_loopback
 from agl_unsloth.azure_errors import DeploymentFailedError, refusal
 from agl_unsloth.azure_keys import Keys
 from agl_unsloth.azure_waiting import Patience, until

@@ -3,14 +3,14 @@
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from agl.checks import check_numbers
 from agl.errors import ConfigError
+from agl.utils.checks import check_numbers
 from agl_unsloth.local import LocalFineTuning
 from agl_unsloth.options import TrainingOptions
 from agl_unsloth.pairs import Pairing, no_pairs, select_pairs
 
 if TYPE_CHECKING:
-    from agl.collect import Collected
+    from agl_learning.collect import Collected
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from agl.errors import ConfigError
-from agl.generations import hold_run
+from agl_learning.generations import hold_run
 
 Entry = dict[str, Any]
 

@@ -14,8 +14,8 @@ and started again with the same ``run_dir`` goes on behind it:
   ``iterations/NNNN/ledger.jsonl``
 
 Metrics, one JSON object per line of ``metrics.jsonl``: per iteration ``step``, ``version``,
-``examples``, those of ``agl.accounts.collected_metrics``, what the training says under ``train/``,
-``time/train`` and ``time/step`` in seconds. Evaluations have ``step`` and ``val/...``.
+``examples``, those of ``agl_learning.accounts.collected_metrics``, what the training says under
+``train/``, ``time/train`` and ``time/step`` in seconds. Evaluations have ``step`` and ``val/...``.
 """
 
 import contextlib
@@ -28,21 +28,22 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from agl.algorithm import Algorithm, InfrastructureFailures, check_infrastructure_failures
-from agl.checks import absolute, check_name, check_numbers
-from agl.config import check_credit
+from agl.algorithm.base import Algorithm
+from agl.algorithm.gateway import model_served
+from agl.algorithm.infrastructure import InfrastructureFailures, check_infrastructure_failures
+from agl.algorithm.ledger import ledger_parts, save_ledger
 from agl.errors import AlgorithmError, ConfigError
-from agl.gateway import model_served
-from agl.ledger import ledger_parts, save_ledger
+from agl.plugins.build import check_credit
 from agl.types import Dataset, LedgerPart, RolloutMode, TrainedModel
+from agl.utils.checks import absolute, check_name, check_numbers
 from agl_unsloth.session import Session, open_session
 from agl_unsloth.versions import Version, write_lines
 
 LEDGER = "ledger.jsonl"
 
 if TYPE_CHECKING:
-    from agl.collect import Collected
-    from agl.gateway import ModelConfig
+    from agl.algorithm.gateway import ModelConfig
+    from agl_learning.collect import Collected
 
 logger = logging.getLogger("agl.unsloth")
 
@@ -320,7 +321,7 @@ class FineTuning(Algorithm):
 
     def _chosen(self, dataset: Dataset[Any], number: int) -> list[Any]:
         """The tasks of an iteration."""
-        from agl.tasks import TaskOrder
+        from agl_learning.tasks import TaskOrder
 
         chosen: list[int] = []
         count = self.tasks_per_iteration or len(dataset)
@@ -337,7 +338,7 @@ class FineTuning(Algorithm):
         Raises:
             ConfigError: That one had other tasks or copies; its rollouts would count as theirs.
         """
-        from agl.tasks import digest
+        from agl_learning.tasks import digest
 
         session, name = self.session, f"{mode}-{version.number}"
         rounds = len(session.journal.all("given up", key=name))
@@ -358,7 +359,7 @@ class FineTuning(Algorithm):
 
     async def _collect(self, request: _Request, resources: dict[str, str]) -> dict[str, Any] | None:
         """The entry of what was collected; None when the budget was spent before there was any."""
-        from agl.accounts import collected_metrics
+        from agl_learning.accounts import collected_metrics
 
         session, version = self.session, request.version
         number = version.number + 1
@@ -410,7 +411,7 @@ class FineTuning(Algorithm):
             "version": version.number,
             "step": version.number + (mode == "train"),
         }
-        from agl.collect import drop_groups
+        from agl_learning.collect import drop_groups
 
         collected = last = await session.collector.collect(
             tasks, request.copies, mode, resources[mode], metadata, key=key
@@ -475,7 +476,7 @@ class FineTuning(Algorithm):
         return self._request("val", version, tasks, self.eval_copies)
 
     async def _evaluate(self, request: _Request, resources: dict[str, str]) -> None:
-        from agl.accounts import collected_metrics
+        from agl_learning.accounts import collected_metrics
 
         session, version = self.session, request.version
         collected = await self._run_tasks(request, resources)

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, Literal
 
-from agl.accounts import usable_rows, why_nothing
 from agl.errors import AlgorithmError
 from agl.types import Exclusion
+from agl_learning.accounts import usable_rows, why_nothing
 
 if TYPE_CHECKING:
-    from agl.collect import Collected
     from agl.types import TrainingRow
+    from agl_learning.collect import Collected
 
 Pairing = Literal["matched", "best", "all"]
 

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 
 from agl.errors import AlgorithmError
-from agl.secrets import HIDDEN
+from agl.plugins.secrets import HIDDEN
 
 
 class RemoteRefusalError(AlgorithmError):

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from agl.accounts import usable_rows, why_nothing
 from agl.errors import AlgorithmError
+from agl_learning.accounts import usable_rows, why_nothing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from agl.collect import Collected
     from agl.types import TrainingRow
+    from agl_learning.collect import Collected
 
 IGNORED = -100
 """Label of a token that is not trained; what the loss of transformers leaves out."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from agl.errors import AlgorithmError, ConfigError
-from agl.serving import bind
+from agl.http.serving import bind
 from agl_unsloth.children import child, tail
 from agl_unsloth.loop import MODEL_NAME, Served
 from agl_unsloth.versions import Version

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agl.errors import ConfigError
-from agl.generations import begin_generation, read_generation
 from agl.types import RolloutConfig
+from agl_learning.generations import begin_generation, read_generation
 from agl_unsloth.journal import Journal
 
 if TYPE_CHECKING:
-    from agl.accounts import Totals
-    from agl.collect import Collector
-    from agl.gateway import Gateway
-    from agl.report import Report
+    from agl.algorithm.gateway import Gateway
+    from agl_learning.accounts import Totals
+    from agl_learning.collect import Collector
+    from agl_learning.report import Report
     from agl_unsloth.loop import FineTuning
 
 SILENCE_SECONDS = 60.0
@@ -59,9 +59,9 @@ def open_session(loop: "FineTuning") -> Generator[Session]:
     Raises:
         ConfigError: The folder is in use, or holds a run of another identity or algorithm.
     """
-    from agl.accounts import Totals
-    from agl.collect import Collector
-    from agl.report import Report
+    from agl_learning.accounts import Totals
+    from agl_learning.collect import Collector
+    from agl_learning.report import Report
 
     name, gateway = loop.name, loop.get_llm_proxy()
     if gateway is None:

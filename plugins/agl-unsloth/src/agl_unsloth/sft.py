@@ -7,7 +7,7 @@ from agl_unsloth.local import LocalFineTuning
 from agl_unsloth.selection import nothing_selected, select_best
 
 if TYPE_CHECKING:
-    from agl.collect import Collected
+    from agl_learning.collect import Collected
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -26,8 +26,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from agl.algorithm.gateway import WHOLE_SOFTMAX
 from agl.errors import AlgorithmError, ConfigError
-from agl.gateway import WHOLE_SOFTMAX
 from agl_unsloth.loop import Served
 from agl_unsloth.paid import Bill, PaidTraining
 from agl_unsloth.selection import nothing_selected, select_best
@@ -35,8 +35,8 @@ from agl_unsloth.tinker_data import Loss, batches, example_of_row
 from agl_unsloth.versions import Version
 
 if TYPE_CHECKING:
-    from agl.collect import Collected
     from agl.types import TrainedModel
+    from agl_learning.collect import Collected
     from agl_unsloth.tinker_service import Saved, TinkerService
 
 logger = logging.getLogger("agl.unsloth.tinker")
@@ -173,7 +173,7 @@ class Tinker(PaidTraining):
 
     @contextlib.asynccontextmanager
     async def _serving(self, version: Version) -> AsyncGenerator[Served]:
-        from agl.serving import ServerThread
+        from agl.http.serving import ServerThread
         from agl_unsloth.tinker_bridge import MODEL_NAME, Bridge
 
         sampler = await self._tinker.sampler(self.base_model, version.metrics.get("sampler"))
@@ -201,7 +201,7 @@ class Tinker(PaidTraining):
             if not examples:
                 raise nothing_selected(collected, iteration, self.min_reward)
             return examples
-        from agl.accounts import is_solved, weigh, why_nothing
+        from agl_learning.accounts import is_solved, weigh, why_nothing
 
         examples = [
             example_of_row(one.row, [advantage.value for advantage in one.advantages])

@@ -8,8 +8,9 @@ import secrets
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from agl.asgi import EVENTS, JSON, Send, send_whole
-from agl.completions import (
+from agl.errors import AglError, ConfigError
+from agl.http.layers import EVENTS, JSON, Send, send_whole
+from agl_learning.completions import (
     AnswerWriter,
     Piece,
     RequestError,
@@ -17,8 +18,7 @@ from agl.completions import (
     render_prompt,
     room_for_answer,
 )
-from agl.errors import AglError, ConfigError
-from agl.modelapp import ModelApp
+from agl_learning.model_app import ModelApp
 from agl_unsloth.tinker_service import Sampled
 
 MODEL_NAME = "policy"

@@ -38,7 +38,7 @@ Where we differ from verl, which has the same formulas over rows:
    token as its next value, and rewards are discounted across rows.
 3. A rollout without siblings has advantage 0 where siblings are what it is compared with; verl
    takes its plain reward. Equal rewards give exactly 0, and so does one that is equal to what it is
-   compared with, after whitening too; ``agl.advantages`` says what equal means.
+   compared with, after whitening too; ``agl_learning.advantages`` says what equal means.
 4. Where agl noted credits, rewards and groups of calls take the place of those of rollouts: each
    call is compared with the calls of siblings of the same ``group``; where it has a ``step``, the
    comparison of that comes to it, ``weight`` times. A rollout has weight 1 in each comparison.
@@ -51,8 +51,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from agl.advantages import Moments, distance, moments
 from agl.errors import AlgorithmError
+from agl_learning.advantages import Moments, distance, moments
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -63,7 +63,7 @@ EPSILON = 1e-6
 """Added to deviations, as in verl."""
 EQUAL = 1e-6
 """Rewards that differ by no more than this part of the largest of their group are equal. Coarser
-than ``agl.advantages.EQUAL``: verl's tensors keep seven digits of a reward."""
+than ``agl_learning.advantages.EQUAL``: verl's tensors keep seven digits of a reward."""
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,13 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agl.algorithm import Algorithm, InfrastructureFailures, check_infrastructure_failures
-from agl.checks import absolute, check_name, check_numbers
-from agl.config import check_credit
+from agl.algorithm.base import Algorithm
+from agl.algorithm.infrastructure import InfrastructureFailures, check_infrastructure_failures
 from agl.errors import ConfigError
-from agl.generations import cancel_dead_starts, hold_run
+from agl.plugins.build import check_credit
 from agl.types import AttemptStatus, Dataset, RolloutConfig
+from agl.utils.checks import absolute, check_name, check_numbers
+from agl_learning.generations import cancel_dead_starts, hold_run
 from agl_verl.configuration import check, compose, read, with_algorithm
 from agl_verl.options import Options
 

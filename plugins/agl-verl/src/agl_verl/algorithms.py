@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agl.errors import ConfigError
-from agl.plugins import did_you_mean
+from agl.plugins.registry import did_you_mean
 
 LOSS_MEAN = "actor_rollout_ref.rollout.custom.agl_loss_mean"
 _STD = "algorithm.norm_adv_by_std_in_grpo"

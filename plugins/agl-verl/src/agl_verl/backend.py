@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from agl.asgi import EVENTS, JSON, Send, begin, send_whole
-from agl.completions import AnswerWriter, Piece, RequestError, render_prompt
-from agl.modelapp import ModelApp
+from agl.http.layers import EVENTS, JSON, Send, begin, send_whole
+from agl_learning.completions import AnswerWriter, Piece, RequestError, render_prompt
+from agl_learning.model_app import ModelApp
 from agl_verl.affinity import Conversations
 from agl_verl.chat import VerlRequest
 

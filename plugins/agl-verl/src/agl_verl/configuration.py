@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from agl.errors import ConfigError
-from agl.plugins import did_you_mean
+from agl.plugins.registry import did_you_mean
 
 SECTION = "agentlightning"
 """Our own section; ``agl`` is another name of it."""

@@ -10,19 +10,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from agl.accounts import Totals, usable_rows, why_nothing
+from agl.algorithm.ledger import save_ledger
 from agl.emitter import find_reward_spans, get_rewards_from_span
-from agl.generations import Generation
-from agl.ledger import save_ledger
 from agl.types import Advantage, Exclusion, Ledger, Rollout, TrainingRow
+from agl_learning.accounts import Totals, usable_rows, why_nothing
+from agl_learning.generations import Generation
 from agl_verl.making import Level, Limits, fit, split, to_row
 from agl_verl.messages import GroupAnswer, GroupRequest, Row, Settle, Settled, row_key
 from agl_verl.record import Record
 
 if TYPE_CHECKING:
-    from agl.collect import Collected, Collector, Ended
     from agl.store.base import LightningStore
     from agl.types import Dataset
+    from agl_learning.collect import Collected, Collector, Ended
 
 logger = logging.getLogger("agl.verl")
 

@@ -15,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from agl.errors import AlgorithmError, ConfigError
-from agl.serving import ServerThread
+from agl.http.serving import ServerThread
 from agl_verl.affinity import Conversations
 from agl_verl.backend import MODEL_NAME, Serving, TokenBackend, end_tokens
 from agl_verl.messages import Backend, GroupAnswer, GroupRequest, Settle, Validated

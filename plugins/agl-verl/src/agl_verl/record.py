@@ -21,10 +21,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from agl.accounts import deviation
+from agl_learning.accounts import deviation
 
 if TYPE_CHECKING:
-    from agl.collect import Collected
+    from agl_learning.collect import Collected
 
 
 @dataclass

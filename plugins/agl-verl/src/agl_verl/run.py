@@ -7,13 +7,19 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agl.accounts import Totals
-from agl.collect import Collector
+from agl.algorithm.gateway import WHOLE_SOFTMAX, model_served
 from agl.errors import AlgorithmError, ConfigError
-from agl.gateway import WHOLE_SOFTMAX, model_served
-from agl.generations import Generation, begin_generation, branch_to, keep_branch, read_generation
-from agl.report import Report
 from agl.types import Dataset, TrainedModel
+from agl_learning.accounts import Totals
+from agl_learning.collect import Collector
+from agl_learning.generations import (
+    Generation,
+    begin_generation,
+    branch_to,
+    keep_branch,
+    read_generation,
+)
+from agl_learning.report import Report
 from agl_verl.groups import Groups, Policy, Resources
 from agl_verl.making import Limits
 from agl_verl.messages import (
@@ -28,7 +34,7 @@ from agl_verl.messages import (
 from agl_verl.preflight import check_micro_batches, check_tasks, num_servers, prepare_ray
 
 if TYPE_CHECKING:
-    from agl.gateway import Gateway, ModelConfig
+    from agl.algorithm.gateway import Gateway, ModelConfig
     from agl_verl.algorithm import VERL
 
 logger = logging.getLogger("agl.verl")

@@ -132,7 +132,7 @@ def load_class(given: Any, base: type, option: str) -> type:
     Raises:
         ConfigError: It is not a subclass of ``base``.
     """
-    from agl.config import import_attribute
+    from agl.plugins.build import import_attribute
 
     found: Any = import_attribute(given, f"VERL {option}") if isinstance(given, str) else given
     if not isinstance(found, type) or not issubclass(found, base):

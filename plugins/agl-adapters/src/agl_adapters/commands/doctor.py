@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from agl.commandline import note, print_json, print_table
+from agl.cli.shared import note, print_json, print_table
 
 if TYPE_CHECKING:
     from agl_adapters.doctor.diagnosis import Diagnosis
@@ -33,8 +33,8 @@ def command(
     reward and by which rule, or why it is excluded. Then what was found, with the fix.
     The exit code is 1 when nothing could be learned.
     """
-    from agl.logs import setup_module_logging
-    from agl.runconfig import load_config
+    from agl.config.file import load_config
+    from agl.utils.logs import setup_module_logging
     from agl_adapters.doctor.diagnosis import diagnose
     from agl_adapters.doctor.trial import try_once
 

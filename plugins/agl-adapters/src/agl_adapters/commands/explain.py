@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from agl.commandline import open_store, print_json, store_options
+from agl.cli.shared import open_store, print_json, store_options
 
 if TYPE_CHECKING:
     from agl.store.base import LightningStore

@@ -11,7 +11,7 @@ from typing import get_args
 
 import click
 
-from agl.commandline import each_rollout, note, open_store, store_options
+from agl.cli.shared import each_rollout, note, open_store, store_options
 from agl.store.base import LightningStore
 from agl.types import Rollout
 from agl_adapters.exchange.reading import Read, read_rollout
@@ -75,8 +75,8 @@ def command(
 
     Only rollouts that succeeded are used, and of each the last attempt that did.
     """
-    from agl.adapter import CreditRule
-    from agl.config import build_component
+    from agl.algorithm.adapter import CreditRule
+    from agl.plugins.build import build_component
 
     if form == "dpo" and min_reward is not None:
         raise click.UsageError("--min-reward has no meaning for dpo; use --min-gap")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from agl.commandline import note
+from agl.cli.shared import note
 
 if TYPE_CHECKING:
     from agl.store.base import LightningStore
@@ -47,7 +47,7 @@ def command(files: tuple[Path, ...], path: Path | None, url: str | None) -> None
 
 
 def _open(path: Path | None, url: str | None) -> "LightningStore":
-    from agl.commandline import open_store
+    from agl.cli.shared import open_store
     from agl.store.sqlite import SqliteLightningStore
 
     if path is None and url is None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from agl.adapter import CreditRule
+from agl.algorithm.adapter import CreditRule
 from agl.emitter import PRIMARY_REWARD
 from agl.types import Credit, ModelCall, Span
 from agl_adapters.credit.final import final_credit

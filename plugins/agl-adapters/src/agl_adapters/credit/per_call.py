@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from agl.adapter import CreditRule
+from agl.algorithm.adapter import CreditRule
 from agl.types import Credit, ModelCall, Span
 from agl_adapters.credit.rewards import Reward, rewards_by_call, unordered, unreadable
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
 
-from agl.adapter import CreditRule
+from agl.algorithm.adapter import CreditRule
 from agl.errors import ConfigError
 from agl.types import Credit, ModelCall, Span, StepCredit
 from agl_adapters.credit.discounted import checked_gamma

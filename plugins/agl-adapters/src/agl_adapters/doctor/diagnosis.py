@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from agl.adapter import TraceToTripletBase
+from agl.algorithm.adapter import TraceToTripletBase
 from agl.emitter import find_reward_spans, get_rewards_from_span
 from agl.errors import AglError
 from agl.types import (

@@ -14,18 +14,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
-from agl.adapter import TraceAdapter
-from agl.algorithm import Algorithm
-from agl.baseline import Baseline
-from agl.config import ComponentPlan
+from agl.algorithm.adapter import TraceAdapter
+from agl.algorithm.base import Algorithm
+from agl.algorithm.baseline import Baseline
+from agl.algorithm.mixing import Ran, beside, ran
+from agl.config.file import CheckedConfig, ConfigFile, check_config
 from agl.env import LightningEnvVar, resolve_int_env_var
 from agl.errors import AglError, ConfigError, MixedCallsError
 from agl.execution.events import ExecutionEvent, ThreadingEvent
 from agl.execution.shared_memory import SharedMemoryExecutionStrategy
-from agl.mixing import Ran, beside, ran
-from agl.runconfig import CheckedConfig, ConfigFile, check_config
+from agl.plugins.build import ComponentPlan
+from agl.plugins.schema import schema_of
 from agl.runner import LitAgentRunner
-from agl.schema import schema_of
 from agl.store.base import LightningStore
 from agl.store.memory import InMemoryLightningStore
 from agl.trainer import Trainer

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agl.commandline import each_rollout
+from agl.cli.shared import each_rollout
 from agl.emitter import reward_attributes
 from agl.errors import ConfigError
-from agl.schema import validate
+from agl.plugins.schema import validate
 from agl.semconv import AGL_ANNOTATION, MODEL_CALL_SPAN, ModelCallAttributes as Key
 from agl.store.base import UNSET, LightningStore
 from agl.types import LLM, Attributes, Failure, NamedResources, PromptTemplate, Span, TraceStatus

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from agl.errors import AdapterError, ConfigError
-from agl.otlp import spans_of
+from agl.http.otlp import spans_of
 from agl.semconv import LightningResourceAttributes as Ids
 from agl.store.base import UNSET
 from agl.types import Failure, Span

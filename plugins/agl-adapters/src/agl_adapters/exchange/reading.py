@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from agl.adapter import CreditRule
+from agl.algorithm.adapter import CreditRule
 from agl.errors import AdapterError
 from agl.store.base import LightningStore
 from agl.types import Attempt, ExclusionReason, ModelCall, Rollout, Span

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, TypeVar, cast
 from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
 
 from agl.errors import ConfigError
-from agl.schema import validate
+from agl.plugins.schema import validate
 from agl.types import RolloutMode, Span
 
 T = TypeVar("T")

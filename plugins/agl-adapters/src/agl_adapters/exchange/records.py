@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any, Literal
 
-from agl.adapter import CreditRule
+from agl.algorithm.adapter import CreditRule
 from agl.types import ExclusionReason
 from agl_adapters.exchange.reading import Read, Said
 from agl_adapters.rows import TraceToRows

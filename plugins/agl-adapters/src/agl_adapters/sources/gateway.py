@@ -1,6 +1,6 @@
 """Spans of agl-gateway: OpenTelemetry's GenAI keys, with token ids and log-probabilities."""
 
-from agl.gateway import is_gateway_span as is_gateway_span
+from agl.algorithm.gateway import is_gateway_span as is_gateway_span
 from agl.types import ModelCall, Span
 from agl_adapters.sources import parts
 from agl_adapters.sources.fields import make_call, response_fields, token_fields

@@ -1,0 +1,162 @@
+"""What ``agl`` offers: the one list, read by type checkers and by ``lazy_loader``."""
+
+import typing
+
+from . import (
+    cli as cli,
+    emitter as emitter,
+    env as env,
+    errors as errors,
+    execution as execution,
+    plugins as plugins,
+    runner as runner,
+    semconv as semconv,
+    store as store,
+    tracer as tracer,
+    trainer as trainer,
+    types as types,
+    utils as utils,
+)
+from .agent.base import LitAgent as LitAgent, Runner as Runner
+from .agent.function import (
+    FunctionalLitAgent as FunctionalLitAgent,
+    llm_rollout as llm_rollout,
+    prompt_rollout as prompt_rollout,
+    rollout as rollout,
+)
+from .algorithm.adapter import (
+    Adapter as Adapter,
+    CreditRule as CreditRule,
+    OtelTraceAdapter as OtelTraceAdapter,
+    TraceAdapter as TraceAdapter,
+    TraceToTripletBase as TraceToTripletBase,
+)
+from .algorithm.base import (
+    Algorithm as Algorithm,
+    FastAlgorithm as FastAlgorithm,
+    FunctionalAlgorithm as FunctionalAlgorithm,
+    algo as algo,
+)
+from .algorithm.baseline import Baseline as Baseline
+from .algorithm.gateway import Gateway as Gateway, ModelConfig as ModelConfig
+from .algorithm.ledger import (
+    load_ledger as load_ledger,
+    load_parts as load_parts,
+    save_ledger as save_ledger,
+)
+from .emitter import (
+    emit_annotation as emit_annotation,
+    emit_choice as emit_choice,
+    emit_exception as emit_exception,
+    emit_message as emit_message,
+    emit_object as emit_object,
+    emit_reward as emit_reward,
+    find_final_reward as find_final_reward,
+    find_reward_spans as find_reward_spans,
+    get_message_value as get_message_value,
+    get_object_value as get_object_value,
+    get_reward_value as get_reward_value,
+    get_rewards_from_span as get_rewards_from_span,
+    is_reward_span as is_reward_span,
+    operation as operation,
+)
+from .env import (
+    LightningEnvVar as LightningEnvVar,
+    resolve_bool_env_var as resolve_bool_env_var,
+    resolve_int_env_var as resolve_int_env_var,
+    resolve_str_env_var as resolve_str_env_var,
+)
+from .errors import AglError as AglError
+from .execution.base import ExecutionStrategy as ExecutionStrategy
+from .execution.client_server import ClientServerExecutionStrategy as ClientServerExecutionStrategy
+from .execution.events import (
+    ExecutionEvent as ExecutionEvent,
+    MultiprocessingEvent as MultiprocessingEvent,
+    ThreadingEvent as ThreadingEvent,
+)
+from .execution.shared_memory import SharedMemoryExecutionStrategy as SharedMemoryExecutionStrategy
+from .http.client import LightningStoreClient as LightningStoreClient
+from .http.server import LightningStoreServer as LightningStoreServer
+from .plugins.build import build_component as build_component
+from .plugins.hooks import Hook as Hook
+from .plugins.hookspecs import hookimpl as hookimpl, hookspec as hookspec
+from .runner import LitAgentRunner as LitAgentRunner
+from .store.base import (
+    UNSET as UNSET,
+    LightningStore as LightningStore,
+    LightningStoreCapabilities as LightningStoreCapabilities,
+    LightningStoreStatistics as LightningStoreStatistics,
+)
+from .store.memory import InMemoryLightningStore as InMemoryLightningStore
+from .store.sqlite import SqliteLightningStore as SqliteLightningStore
+from .store.threaded import LightningStoreThreaded as LightningStoreThreaded
+from .tracer.base import (
+    DummyTracer as DummyTracer,
+    SpanRecordingContext as SpanRecordingContext,
+    Tracer as Tracer,
+    clear_active_tracer as clear_active_tracer,
+    get_active_tracer as get_active_tracer,
+    set_active_tracer as set_active_tracer,
+)
+from .tracer.otel import OtelTracer as OtelTracer
+from .trainer import Trainer as Trainer
+from .types import (
+    EXCLUSION_REASONS as EXCLUSION_REASONS,
+    LLM as LLM,
+    Advantage as Advantage,
+    Attempt as Attempt,
+    AttemptedRollout as AttemptedRollout,
+    AttemptStatus as AttemptStatus,
+    Attributes as Attributes,
+    AttributeValue as AttributeValue,
+    Choice as Choice,
+    Credit as Credit,
+    Dataset as Dataset,
+    EnqueueRolloutRequest as EnqueueRolloutRequest,
+    Event as Event,
+    Exclusion as Exclusion,
+    ExclusionReason as ExclusionReason,
+    Failure as Failure,
+    FilterField as FilterField,
+    Ledger as Ledger,
+    LedgerPart as LedgerPart,
+    Link as Link,
+    ModelCall as ModelCall,
+    NamedResources as NamedResources,
+    OtelResource as OtelResource,
+    PaginatedResult as PaginatedResult,
+    PromptTemplate as PromptTemplate,
+    ProxyLLM as ProxyLLM,
+    Resource as Resource,
+    ResourcesUpdate as ResourcesUpdate,
+    ResourceUnion as ResourceUnion,
+    RewardDimension as RewardDimension,
+    Rollout as Rollout,
+    RolloutConfig as RolloutConfig,
+    RolloutMode as RolloutMode,
+    RolloutRawResult as RolloutRawResult,
+    RolloutStatus as RolloutStatus,
+    RowBreak as RowBreak,
+    SortOptions as SortOptions,
+    Span as Span,
+    SpanContext as SpanContext,
+    SpanCoreFields as SpanCoreFields,
+    SpanLike as SpanLike,
+    StatusCode as StatusCode,
+    StepCredit as StepCredit,
+    TaskInput as TaskInput,
+    TraceState as TraceState,
+    TraceStatus as TraceStatus,
+    Trained as Trained,
+    TrainedModel as TrainedModel,
+    TrainingRow as TrainingRow,
+    Triplet as Triplet,
+    Worker as Worker,
+    WorkerStatus as WorkerStatus,
+)
+from .utils.logs import setup_logging as setup_logging, setup_module_logging as setup_module_logging
+from .utils.workers import ParallelWorkerBase as ParallelWorkerBase
+
+__version__: str
+
+def __getattr__(name: str) -> typing.Any: ...  # pyright: ignore[reportIncompleteStub]

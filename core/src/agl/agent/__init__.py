@@ -1,0 +1,1 @@
+"""Agents: the contract (``base``), decorated functions, and what is injected into them."""

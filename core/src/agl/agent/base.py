@@ -1,0 +1,260 @@
+"""The contracts of an agent, a class with rollout methods, and of the runner that runs it."""
+
+import contextlib
+import inspect
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from typing import Any, Generic, Self, TypeVar
+
+from agl.errors import ConfigError
+from agl.execution.events import ExecutionEvent
+from agl.store.base import LightningStore
+from agl.tracer.base import Tracer, get_active_tracer
+from agl.types import NamedResources, Rollout, RolloutMode, RolloutRawResult
+from agl.utils.workers import ParallelWorkerBase
+
+T = TypeVar("T")
+
+_runner_numbers = itertools.count()
+
+RolloutMethod = Callable[
+    [Any, NamedResources, Rollout], RolloutRawResult | Awaitable[RolloutRawResult]
+]
+
+
+class LitAgent(Generic[T]):
+    """Does one task with the resources it is given, and says how well it went.
+
+    Implement ``rollout`` or ``rollout_async``; ``training_rollout`` and ``validation_rollout`` (and
+    their ``_async`` forms) where mode ``train`` and the other modes differ. The most specific
+    method that a subclass has is called; of two equally specific ones, the asynchronous one.
+    Whatever state an agent keeps on itself is shared by rollouts that run at the same time.
+
+    Args:
+        trained_agents: Regular expression: in which of several agents inside this one model calls
+            are learned from; None for all. It is the ``agent_match`` of the adapter.
+    """
+
+    trained_agents: str | None = None
+    _trainer: Any = None
+    _runner: "Runner[T] | None" = None
+
+    def __init__(self, *, trained_agents: str | None = None) -> None:
+        self.trained_agents = trained_agents
+
+    def is_async(self) -> bool:
+        """Whether each mode's rollout is a coroutine, so that many can run at once.
+
+        Raises:
+            ConfigError: The class implements no rollout at all.
+        """
+        methods = [self._find_method(mode) for mode in ("train", "val")]
+        if not any(methods):
+            self.rollout_method(None)
+        return all(inspect.iscoroutinefunction(method) for method in methods if method)
+
+    def rollout_method(self, mode: RolloutMode | None) -> RolloutMethod:
+        """The method that does a rollout of this mode; None counts as validation.
+
+        Raises:
+            ConfigError: The class implements none.
+        """
+        method = self._find_method(mode)
+        if method is None:
+            raise ConfigError(
+                f"agent {type(self).__name__!r} has no rollout for mode {mode!r}; implement one of "
+                f"{', '.join(reversed(_method_names(mode)))}"
+            )
+        return method
+
+    def _find_method(self, mode: RolloutMode | None) -> RolloutMethod | None:
+        for name in _method_names(mode):
+            if getattr(type(self), name) is not getattr(LitAgent, name) or name in vars(self):
+                return _as_written(getattr(self, name))
+        return None
+
+    # --- what a subclass implements
+
+    def rollout(self, task: T, resources: NamedResources, rollout: Rollout) -> RolloutRawResult:
+        """Do the task.
+
+        Args:
+            task: The rollout's input.
+            resources: All resources of the snapshot, by name.
+            rollout: An ``AttemptedRollout`` when a runner calls.
+
+        Returns:
+            The final reward, or None when rewards were emitted (or there is none), or the whole
+            list of spans. Anything else fails the attempt, and so does any exception.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not implement rollout")
+
+    async def rollout_async(
+        self, task: T, resources: NamedResources, rollout: Rollout
+    ) -> RolloutRawResult:
+        """Do the task, as a coroutine; see ``rollout``."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement rollout_async")
+
+    def training_rollout(
+        self, task: T, resources: NamedResources, rollout: Rollout
+    ) -> RolloutRawResult:
+        """Do the task in mode ``train``; see ``rollout``."""
+        return self.rollout(task, resources, rollout)
+
+    def validation_rollout(
+        self, task: T, resources: NamedResources, rollout: Rollout
+    ) -> RolloutRawResult:
+        """Do the task in any mode but ``train``; see ``rollout``."""
+        return self.rollout(task, resources, rollout)
+
+    async def training_rollout_async(
+        self, task: T, resources: NamedResources, rollout: Rollout
+    ) -> RolloutRawResult:
+        """Do the task in mode ``train``, as a coroutine; see ``rollout``."""
+        return await self.rollout_async(task, resources, rollout)
+
+    async def validation_rollout_async(
+        self, task: T, resources: NamedResources, rollout: Rollout
+    ) -> RolloutRawResult:
+        """Do the task in any mode but ``train``, as a coroutine; see ``rollout``."""
+        return await self.rollout_async(task, resources, rollout)
+
+    # --- what runs it
+
+    def set_trainer(self, trainer: Any) -> None:
+        """Called by the trainer."""
+        self._trainer = trainer
+
+    def get_trainer(self) -> Any:
+        """The ``agl.Trainer`` that this agent was given to."""
+        return self._need("trainer", self._trainer, "agl.Trainer(...).fit(agent, ...)")
+
+    @property
+    def trainer(self) -> Any:
+        """See ``get_trainer``."""
+        return self.get_trainer()
+
+    def set_runner(self, runner: "Runner[T]") -> None:
+        """Called by the runner."""
+        self._runner = runner
+
+    def get_runner(self) -> "Runner[T]":
+        """The runner that took this agent last."""
+        return self._need("runner", self._runner, "runner.run_context(agent=..., store=...)")
+
+    @property
+    def runner(self) -> "Runner[T]":
+        """See ``get_runner``."""
+        return self.get_runner()
+
+    def get_tracer(self) -> Tracer:
+        """The tracer of the rollout that runs here, else the runner's."""
+        tracer = get_active_tracer() or getattr(self._runner, "tracer", None)
+        return self._need("tracer", tracer, "runner.run_context(agent=..., store=...)")
+
+    @property
+    def tracer(self) -> Tracer:
+        """See ``get_tracer``."""
+        return self.get_tracer()
+
+    def _need(self, what: str, value: Any, source: str) -> Any:
+        if value is None:
+            raise ConfigError(f"agent {type(self).__name__!r} has no {what}; {source} sets one")
+        return value
+
+
+def _as_written(method: Callable[..., Any]) -> RolloutMethod:
+    """The method, called by the names of its parameters where they are not in today's order.
+
+    0.1 had ``training_rollout(self, task, rollout_id, resources)``.
+    """
+    names = list(inspect.signature(method).parameters)[1:]
+    is_usual = not names or names == ["resources", "rollout"]
+    if is_usual or not set(names) <= {"resources", "rollout", "rollout_id"}:
+        return method
+
+    def arguments(resources: NamedResources, rollout: Rollout) -> list[Any]:
+        values = {
+            "resources": resources,
+            "rollout": rollout,
+            "rollout_id": rollout.rollout_id,
+        }
+        return [values[name] for name in names]
+
+    if inspect.iscoroutinefunction(method):
+
+        async def call_async(task: Any, resources: NamedResources, rollout: Rollout) -> Any:
+            return await method(task, *arguments(resources, rollout))
+
+        return call_async
+
+    def call(task: Any, resources: NamedResources, rollout: Rollout) -> Any:
+        return method(task, *arguments(resources, rollout))
+
+    return call
+
+
+def _method_names(mode: RolloutMode | None) -> tuple[str, ...]:
+    """The most specific first."""
+    phase = "training" if mode == "train" else "validation"
+    return f"{phase}_rollout_async", f"{phase}_rollout", "rollout_async", "rollout"
+
+
+class Runner(ParallelWorkerBase, ABC, Generic[T]):
+    """Runs an agent on rollouts of a store."""
+
+    @abstractmethod
+    def init(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, agent: LitAgent[T], *, hooks: Sequence[object] | None = None, **kwargs: Any
+    ) -> None:
+        """Take the agent, and the objects whose hooks are called."""
+
+    @abstractmethod
+    def init_worker(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, worker_id: int, store: LightningStore, **kwargs: Any
+    ) -> None:
+        """Take the store; called in the process or thread that will run."""
+
+    @abstractmethod
+    async def iter(self, *, event: ExecutionEvent | None = None) -> None:
+        """Claim and run rollouts until ``event`` is set."""
+
+    @abstractmethod
+    async def step(
+        self,
+        input: T,
+        *,
+        resources: NamedResources | None = None,
+        mode: RolloutMode | None = None,
+        event: ExecutionEvent | None = None,
+    ) -> Rollout:
+        """Run one rollout past the queue, and return it as it ended."""
+
+    @contextlib.contextmanager
+    def run_context(
+        self,
+        *,
+        agent: LitAgent[T],
+        store: LightningStore,
+        hooks: Sequence[object] | None = None,
+        worker_id: int | None = None,
+    ) -> Generator[Self]:
+        """Prepare for ``step`` and ``iter``, and clean up afterwards.
+
+        Args:
+            agent: The agent.
+            store: Where rollouts come from and spans go.
+            hooks: Objects with hook methods; see ``agl.Hook``.
+            worker_id: A number for this runner; None takes the next free one of this process.
+        """
+        number = next(_runner_numbers) if worker_id is None else worker_id
+        self.init(agent, hooks=hooks)
+        try:
+            self.init_worker(number, store)
+            try:
+                yield self
+            finally:
+                self.teardown_worker(number)
+        finally:
+            self.teardown()

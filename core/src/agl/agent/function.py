@@ -1,0 +1,132 @@
+"""Agents made of functions: ``agl.rollout``, ``agl.llm_rollout`` and ``agl.prompt_rollout``."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar, overload
+
+from agl.agent.base import LitAgent, RolloutMethod
+from agl.agent.injection import Injector
+from agl.errors import ConfigError
+from agl.types import NamedResources, Rollout, RolloutMode, RolloutRawResult
+
+T = TypeVar("T")
+
+
+class FunctionalLitAgent(LitAgent[T]):
+    """An agent made of a function; still callable as that function.
+
+    Args:
+        function: Plain or coroutine function, or callable. See ``agl.rollout`` for what its
+            parameters get.
+        strip_proxy: Whether a ``ProxyLLM`` is handed over as a plain ``LLM`` with the address of
+            the attempt.
+    """
+
+    def __init__(self, function: Callable[..., Any], *, strip_proxy: bool = True) -> None:
+        super().__init__()
+        self.function = function
+        self.injector = Injector(function, strip_proxy=strip_proxy)
+        functools.update_wrapper(self, function)
+        self.__name__: str = self.injector.name
+        self._is_async = _is_coroutine_function(function)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function itself."""
+        return self.function(*args, **kwargs)
+
+    def is_async(self) -> bool:
+        """Whether the function is a coroutine function."""
+        return self._is_async
+
+    def rollout_method(self, mode: RolloutMode | None) -> RolloutMethod:
+        """The function behind its injection; the same for every mode."""
+        return self.rollout_async if self._is_async else self.rollout
+
+    def rollout(self, task: T, resources: NamedResources, rollout: Rollout) -> RolloutRawResult:
+        """Call the function with what its parameters ask for.
+
+        Raises:
+            MissingResourceError: No resource fits a parameter.
+        """
+        return self.injector.call(task, resources, rollout)
+
+    async def rollout_async(
+        self, task: T, resources: NamedResources, rollout: Rollout
+    ) -> RolloutRawResult:
+        """Await the function with what its parameters ask for; see ``rollout``."""
+        return await self.injector.call(task, resources, rollout)
+
+
+def _is_coroutine_function(function: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        type(function).__call__  # of a callable object
+    )
+
+
+@overload
+def rollout(func: Callable[..., Any], /) -> FunctionalLitAgent[Any]: ...
+@overload
+def rollout(
+    func: None = None, /, *, strip_proxy: bool = True
+) -> Callable[[Callable[..., Any]], FunctionalLitAgent[Any]]: ...
+def rollout(func: Callable[..., Any] | None = None, /, *, strip_proxy: bool = True) -> Any:
+    """Make an agent of a function, plain or coroutine.
+
+    Its first parameter (or the one named ``task``) gets the task. Every other one is filled, in
+    this order: the resource of the same name; ``rollout``, ``resources``, ``llm`` and
+    ``prompt_template`` by name; a ``Rollout``, ``NamedResources``, ``LLM`` or ``PromptTemplate``
+    by annotation. ``llm`` and ``prompt_template`` get the first resource of their kind. What is
+    left keeps its default.
+
+    Args:
+        func: The function, when used without parentheses.
+        strip_proxy: Whether a ``ProxyLLM`` is handed over as a plain ``LLM`` with the address of
+            the attempt.
+
+    Raises:
+        ConfigError: At decoration: nothing can fill a parameter.
+    """
+    return _decorate(func, strip_proxy, None)
+
+
+@overload
+def llm_rollout(func: Callable[..., Any], /) -> FunctionalLitAgent[Any]: ...
+@overload
+def llm_rollout(
+    func: None = None, /, *, strip_proxy: bool = True
+) -> Callable[[Callable[..., Any]], FunctionalLitAgent[Any]]: ...
+def llm_rollout(func: Callable[..., Any] | None = None, /, *, strip_proxy: bool = True) -> Any:
+    """Like ``rollout``, for a function that takes an ``llm``.
+
+    Raises:
+        ConfigError: At decoration: it takes none, or nothing can fill a parameter.
+    """
+    return _decorate(func, strip_proxy, "llm")
+
+
+@overload
+def prompt_rollout(func: Callable[..., Any], /) -> FunctionalLitAgent[Any]: ...
+@overload
+def prompt_rollout(
+    func: None = None, /
+) -> Callable[[Callable[..., Any]], FunctionalLitAgent[Any]]: ...
+def prompt_rollout(func: Callable[..., Any] | None = None, /) -> Any:
+    """Like ``rollout``, for a function that takes a ``prompt_template``.
+
+    Raises:
+        ConfigError: At decoration: it takes none, or nothing can fill a parameter.
+    """
+    return _decorate(func, True, "prompt_template")
+
+
+def _decorate(func: Callable[..., Any] | None, strip_proxy: bool, needs: str | None) -> Any:
+    if func is None:
+        return lambda function: _decorate(function, strip_proxy, needs)  # pyright: ignore
+    agent: FunctionalLitAgent[Any] = FunctionalLitAgent(func, strip_proxy=strip_proxy)
+    if needs is not None and needs not in agent.injector.kinds():
+        raise ConfigError(
+            f"@{needs.split('_')[0]}_rollout {agent.__name__!r}: no parameter takes the {needs}; "
+            f"add one named {needs!r}, or use @agl.rollout"
+        )
+    return agent

@@ -1,0 +1,1 @@
+"""Algorithms: the contract (``base``), the contracts of what they learn through, ``Baseline``."""

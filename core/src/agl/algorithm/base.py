@@ -1,0 +1,234 @@
+"""The contract of an algorithm: what improves resources from what rollouts brought."""
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from agl.errors import ConfigError, UnusedDatasetError
+from agl.types import Dataset, NamedResources
+
+if TYPE_CHECKING:
+    from agl.algorithm.adapter import TraceAdapter
+    from agl.algorithm.gateway import Gateway
+    from agl.store.base import LightningStore
+
+
+class Algorithm(ABC):
+    """Puts rollouts in the store, learns from what comes back, publishes better resources.
+
+    Implement ``run``; the trainer sets store, adapter, gateway and initial resources before it is
+    called.
+    """
+
+    default_adapter: ClassVar[str] = "triplet"
+    """Name of the adapter that a trainer without one builds for this algorithm."""
+    adapter_options: Mapping[str, Any] = MappingProxyType({})
+    """Options of that adapter which this algorithm has as options of its own; a constructor sets
+    it, and a trainer refuses an adapter beside it."""
+    needs_gateway: ClassVar[bool] = False
+    """Whether a trainer without a gateway builds the installed one for this algorithm."""
+
+    def __class_getitem__(cls, task_type: Any, /) -> type[Self]:
+        """The class itself: ``APO[Task](...)`` says what a task is to readers and type checkers."""
+        return cls
+
+    _trainer: Any = None
+    _store: "LightningStore | None" = None
+    _adapter: "TraceAdapter[Any] | None" = None
+    _make_adapter: "Callable[[], TraceAdapter[Any]] | None" = None
+    _llm_proxy: "Gateway | None" = None
+    _initial_resources: NamedResources | None = None
+
+    @abstractmethod
+    def run(
+        self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None
+    ) -> None | Awaitable[None]:
+        """Do the whole training; may be a coroutine function.
+
+        Args:
+            train_dataset: Tasks to learn from, or None.
+            val_dataset: Tasks to measure with, or None.
+        """
+
+    def check_datasets(
+        self, train_dataset: Dataset[Any] | None, val_dataset: Dataset[Any] | None
+    ) -> None:
+        """Refuse datasets that ``run`` would leave unused; the trainer asks before it starts.
+
+        Raises:
+            UnusedDatasetError: One is given, and ``run`` does not take it.
+        """
+
+    def is_async(self) -> bool:
+        """Whether ``run`` is a coroutine function."""
+        return inspect.iscoroutinefunction(self.run)
+
+    def set_trainer(self, trainer: Any) -> None:
+        """Called by the trainer."""
+        self._trainer = trainer
+
+    def get_trainer(self) -> Any:
+        """The ``agl.Trainer`` that runs this algorithm."""
+        return self._need("trainer", self._trainer)
+
+    def set_store(self, store: "LightningStore") -> None:
+        """Called by the trainer."""
+        self._store = store
+
+    def get_store(self) -> "LightningStore":
+        """The store that the runners use."""
+        return self._need("store", self._store)
+
+    def set_adapter(self, adapter: "TraceAdapter[Any]") -> None:
+        """Called by the trainer when it was given an adapter.
+
+        Raises:
+            ConfigError: The algorithm was given options for an adapter of its own.
+        """
+        if self.adapter_options:
+            name, given = type(self).__name__, ", ".join(map(repr, self.adapter_options))
+            raise ConfigError(
+                f"algorithm {name!r} was given {given} for the adapter that it asks for, and there "
+                f"is an adapter ({type(adapter).__name__}) beside it. Give {given} to the adapter, "
+                "or leave the adapter out"
+            )
+        self._adapter = adapter
+
+    def set_adapter_factory(self, make: "Callable[[], TraceAdapter[Any]]") -> None:
+        """Called by the trainer when it was given none: built when it is first asked for.
+
+        What an earlier run had is forgotten.
+        """
+        self._adapter, self._make_adapter = None, make
+
+    def get_adapter(self) -> "TraceAdapter[Any]":
+        """The adapter from spans to what this algorithm learns from."""
+        if self._adapter is None and self._make_adapter is not None:
+            self._adapter = self._make_adapter()
+        return self._need("adapter", self._adapter)
+
+    async def clear_leftovers(self, store: "LightningStore") -> None:
+        """Called by the trainer before any runner starts.
+
+        An algorithm whose runs can go on after a kill cancels here what the killed part left
+        queued, which runners would otherwise claim first. By itself it does nothing.
+
+        Args:
+            store: The trainer's; it may be one that is served elsewhere.
+        """
+
+    def set_llm_proxy(self, llm_proxy: "Gateway | None") -> None:
+        """Called by the trainer."""
+        self._llm_proxy = llm_proxy
+
+    def get_llm_proxy(self) -> "Gateway | None":
+        """The gateway, or None when the trainer has none."""
+        return self._llm_proxy
+
+    def is_budget_spent(self) -> bool:
+        """Whether the gateway refuses all further calls; then end with what there is."""
+        return self._llm_proxy is not None and self._llm_proxy.spent_budget() is not None
+
+    def set_initial_resources(self, resources: NamedResources | None) -> None:
+        """Called by the trainer."""
+        self._initial_resources = resources
+
+    def get_initial_resources(self) -> NamedResources | None:
+        """What ``Trainer(initial_resources=...)`` was given, or None."""
+        return self._initial_resources
+
+    def _need(self, what: str, value: Any) -> Any:
+        if value is None:
+            name = type(self).__name__
+            raise ConfigError(
+                f"algorithm {name!r} has no {what} yet. Run it through agl.Trainer(algorithm=...), "
+                f"or call set_{what}(...) before run()"
+            )
+        return value
+
+
+class FastAlgorithm(Algorithm):
+    """An algorithm that is quick enough for ``Trainer.dev``."""
+
+
+class FunctionalAlgorithm(Algorithm):
+    """An algorithm made of a function by ``@algo``.
+
+    Args:
+        function: Takes any of ``store``, ``train_dataset``, ``val_dataset``, ``llm_proxy``,
+            ``adapter`` and
+            ``initial_resources``, by name.
+    """
+
+    INJECTED: ClassVar[tuple[str, ...]] = (
+        "store",
+        "train_dataset",
+        "val_dataset",
+        "llm_proxy",
+        "adapter",
+        "initial_resources",
+    )
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self.__name__ = getattr(function, "__name__", type(self).__name__)
+        self.__doc__ = function.__doc__
+        parameters = inspect.signature(function).parameters.values()
+        unknown = [
+            p.name
+            for p in parameters
+            if p.name not in self.INJECTED
+            and p.default is p.empty
+            and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
+        ]
+        if unknown:
+            raise ConfigError(
+                f"@algo {self.__name__!r}: nothing to pass for parameter {unknown[0]!r}; "
+                f"an algorithm may take {', '.join(self.INJECTED)}"
+            )
+        self._takes = [p.name for p in parameters if p.name in self.INJECTED]
+
+    def check_datasets(
+        self, train_dataset: Dataset[Any] | None, val_dataset: Dataset[Any] | None
+    ) -> None:
+        """Refuse a dataset that the function does not name."""
+        for name, given in (("train_dataset", train_dataset), ("val_dataset", val_dataset)):
+            if given is not None and name not in self._takes:
+                raise UnusedDatasetError(
+                    f"@algo {self.__name__!r}: {name} is given, and the function does not take it. "
+                    f"Add a parameter {name!r}, or leave the dataset out"
+                )
+
+    def is_async(self) -> bool:
+        """Whether the function is a coroutine function."""
+        return inspect.iscoroutinefunction(self.function)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function itself."""
+        return self.function(*args, **kwargs)
+
+    def run(
+        self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None
+    ) -> None | Awaitable[None]:
+        """Call the function with what it names.
+
+        Raises:
+            UnusedDatasetError: A dataset is given that it does not name.
+        """
+        self.check_datasets(train_dataset, val_dataset)
+        values: dict[str, Callable[[], Any]] = {
+            "store": self.get_store,
+            "train_dataset": lambda: train_dataset,
+            "val_dataset": lambda: val_dataset,
+            "llm_proxy": self.get_llm_proxy,
+            "adapter": self.get_adapter,
+            "initial_resources": self.get_initial_resources,
+        }
+        return self.function(**{name: values[name]() for name in self._takes})
+
+
+def algo(function: Callable[..., Any]) -> FunctionalAlgorithm:
+    """Make an algorithm of a function, which gets the things that it names among its parameters."""
+    return FunctionalAlgorithm(function)

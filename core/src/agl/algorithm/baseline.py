@@ -1,0 +1,170 @@
+"""The algorithm that learns nothing: runs every task once and shows what came of it."""
+
+import asyncio
+import logging
+from typing import Any, Literal, get_args
+
+from agl.algorithm.base import FastAlgorithm
+from agl.algorithm.infrastructure import (
+    InfrastructureFailures,
+    check_infrastructure_failures,
+    infrastructure_failure,
+)
+from agl.algorithm.mixing import MixingCheck, Ran, ran
+from agl.emitter import find_final_reward
+from agl.errors import AdapterError, AglError
+from agl.types import AttemptedRollout, Dataset, Rollout, RolloutMode, Span
+from agl.utils.checks import check_choice, check_numbers
+
+logger = logging.getLogger(__name__)
+
+Verbosity = Literal["keys", "key_values", "none"]
+
+MAX_LOOKED_AT = 128
+"""So many rollouts of an epoch are looked at for mixed calls; their requests are kept for it."""
+
+
+class Baseline(FastAlgorithm):
+    """Run the tasks as they are, and log rollouts, attempts, spans, rewards and adapted data.
+
+    The train tasks run in mode ``train``, the validation tasks in mode ``val``. At the end a line
+    says how many rollouts succeeded and their mean reward.
+
+    Args:
+        n_epochs: How often each task runs.
+        max_queue_length: At most so many rollouts wait in the queue at once.
+        span_verbosity: Whether a span's log line has its attribute names, also their values, or
+            neither.
+        infrastructure_failures: ``exclude`` leaves out the reward of a rollout that succeeded
+            although servers or the network failed a model call of it, and so does ``drop_group``;
+            ``keep`` counts it.
+    """
+
+    def __init__(
+        self,
+        *,
+        n_epochs: int = 1,
+        max_queue_length: int = 4,
+        span_verbosity: Verbosity = "keys",
+        infrastructure_failures: InfrastructureFailures = "exclude",
+    ) -> None:
+        check_infrastructure_failures(infrastructure_failures, "Baseline")
+        check_numbers("Baseline", whole=True, least=0, n_epochs=n_epochs)
+        check_numbers("Baseline", whole=True, least=1, max_queue_length=max_queue_length)
+        check_choice("Baseline", get_args(Verbosity), span_verbosity=span_verbosity)
+        self.n_epochs = n_epochs
+        self.max_queue_length = max_queue_length
+        self.span_verbosity = span_verbosity
+        self.infrastructure_failures: InfrastructureFailures = infrastructure_failures
+        self.rewards: dict[str, float | None] = {}
+        """Rollout id -> final reward, None where there is none; filled by ``run``."""
+
+    async def run(
+        self,
+        train_dataset: Dataset[Any] | None = None,
+        val_dataset: Dataset[Any] | None = None,
+    ) -> None:
+        """Run all tasks ``n_epochs`` times.
+
+        Raises:
+            MixedCallsError: Calls of rollouts that ran side by side were recorded in each other.
+        """
+        self.rewards = {}
+        self._ran: list[Ran | None] = []
+        mixing = MixingCheck()
+        slots = asyncio.Semaphore(self.max_queue_length)
+        statuses: list[str] = []
+        try:
+            for epoch in range(1, self.n_epochs + 1):
+                logger.info("Epoch %d of %d.", epoch, self.n_epochs)
+                async with asyncio.TaskGroup() as group:
+                    datasets: list[tuple[RolloutMode, Dataset[Any] | None]] = [
+                        ("train", train_dataset),
+                        ("val", val_dataset),
+                    ]
+                    for mode, dataset in datasets:
+                        for index in range(len(dataset) if dataset is not None else 0):
+                            await slots.acquire()
+                            if self.is_budget_spent():
+                                slots.release()
+                                break
+                            task = group.create_task(self._run_one(dataset[index], mode))  # pyright: ignore[reportOptionalSubscript]
+                            task.add_done_callback(
+                                lambda done: (
+                                    slots.release(),
+                                    statuses.append(done.result())
+                                    if not done.cancelled() and done.exception() is None
+                                    else None,
+                                )
+                            )
+                await mixing.look(self._ran)
+                self._ran.clear()
+        finally:
+            self._sum_up(statuses)
+
+    def _sum_up(self, statuses: list[str]) -> None:
+        rewards = [reward for reward in self.rewards.values() if reward is not None]
+        mean = f"{sum(rewards) / len(rewards):.3f}" if rewards else "none"
+        logger.info(
+            "Finished %d rollouts: %d succeeded, mean reward %s over the %d that have one.",
+            len(statuses),
+            statuses.count("succeeded"),
+            mean,
+            len(rewards),
+        )
+
+    async def _run_one(self, sample: Any, mode: RolloutMode) -> str:
+        store = self.get_store()
+        rollout = await store.enqueue_rollout(sample, mode=mode)
+        logger.info("[Rollout %s] Enqueued in %s mode: %s", rollout.rollout_id, mode, sample)
+        (ended,) = await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
+        await self._show(ended)
+        return ended.status
+
+    async def _show(self, rollout: Rollout) -> None:
+        store = self.get_store()
+        who = f"[Rollout {rollout.rollout_id}]"
+        ended = await store.get_rollout_by_id(rollout.rollout_id) or rollout
+        seconds = (ended.end_time or ended.start_time) - ended.start_time
+        logger.info("%s Finished with status %s in %.2f seconds.", who, ended.status, seconds)
+        if isinstance(ended, AttemptedRollout) and ended.attempt.error is not None:
+            error = ended.attempt.error
+            logger.warning("%s %s: %s: %s", who, error.boundary, error.type, error.message)
+        spans = await store.query_spans(rollout.rollout_id, "latest")
+        for span in spans:
+            logger.info("%s %s", who, self._describe(span))
+        if (
+            isinstance(ended, AttemptedRollout)
+            and ended.status == "succeeded"
+            and len(self._ran) < MAX_LOOKED_AT
+        ):
+            self._ran.append(ran(ended.rollout_id, ended.input, ended.attempt, spans))
+        reward = find_final_reward(spans)
+        failure = infrastructure_failure(spans)
+        if failure is not None and self.infrastructure_failures != "keep":
+            logger.warning(
+                "%s Its reward %s is left out, as a model call failed: %s", who, reward, failure
+            )
+            reward = None
+        self.rewards[rollout.rollout_id] = reward
+        logger.info("%s Final reward: %s", who, reward)
+        try:
+            adapted = self.get_adapter().adapt(spans)
+        except AglError as error:
+            level = logging.WARNING if isinstance(error, AdapterError) else logging.DEBUG
+            logger.log(level, "%s Not adapted: %s", who, error)
+        except Exception as error:
+            # What an agent wrote into one span must not keep the other rollouts from running.
+            logger.warning("%s The adapter cannot read these spans", who, exc_info=error)
+        else:
+            logger.info("%s Adapted data: %s", who, adapted)
+
+    def _describe(self, span: Span) -> str:
+        line = f"#{span.sequence_id} {span.name} ({span.status.status_code})"
+        if span.start_time is not None and span.end_time is not None:
+            line += f" {span.end_time - span.start_time:.2f} seconds"
+        if self.span_verbosity == "keys":
+            line += f" {sorted(span.attributes)}"
+        elif self.span_verbosity == "key_values":
+            line += f" {dict(span.attributes)}"
+        return line

@@ -1,0 +1,157 @@
+"""What commands share, those of plugins too: tables and JSON, remarks, the store that they read.
+
+Data goes to standard output; remarks and progress to standard error.
+"""
+
+import io
+import json
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from agl.store.base import LightningStore
+    from agl.types import Rollout, RolloutStatus
+
+PAGE = 500
+"""Rollouts that are read from a store at once."""
+
+
+# --- running until it is told to stop
+
+
+def stop_signal() -> "asyncio.Event":
+    """Set by the first SIGTERM or SIGINT; a second one does what it does without us.
+
+    Called in the event loop that shall be told.
+    """
+    import asyncio
+    import signal
+
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def stop_once() -> None:
+        stop.set()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop_once)
+    return stop
+
+
+# --- writing
+
+
+def print_json(value: Any) -> None:
+    """Write a value as JSON."""
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Write rows as a table; on a terminal long cells are folded, in a pipe lines are as long."""
+    from rich import box
+    from rich.console import Console
+    from rich.measure import Measurement
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
+    console = Console()
+    if console.is_terminal:
+        console.print(table)
+        return
+    wide = console.options.update(max_width=100_000)
+    page = Console(file=io.StringIO(), width=Measurement.get(console, wide, table).maximum)
+    with page.capture() as captured:
+        page.print(table)
+    for line in captured.get().splitlines():
+        click.echo(line.rstrip())
+
+
+def note(message: str) -> None:
+    """Write a remark on standard error, where progress goes."""
+    click.echo(message, err=True)
+
+
+# --- reading
+
+
+def store_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--path`` and ``--url`` to a command."""
+    path = click.option(
+        "--path",
+        type=click.Path(path_type=Path),
+        help="A store file or a run's folder; without it, the newest run under agl-runs.",
+    )
+    url = click.option("--url", help="The address of a store server.")
+    return path(url(function))
+
+
+def open_store(path: Path | None, url: str | None) -> "LightningStore":
+    """The store that the options name.
+
+    Raises:
+        ConfigError: Both options, or no store there.
+    """
+    from agl.errors import ConfigError
+
+    if path is not None and url is not None:
+        raise ConfigError("--path and --url name two stores; give one")
+    if url is not None:
+        from agl.http.client import LightningStoreClient
+
+        # A person waits: an address where nobody is shall be named soon.
+        return LightningStoreClient(url, retry_delays=(0.1, 0.5, 1.0))
+    from agl.store.sqlite import SqliteLightningStore
+
+    return SqliteLightningStore(newest_store() if path is None else store_file(path))
+
+
+def store_file(path: Path) -> Path:
+    """The store file that a path names: itself, or the one in a run's folder.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    from agl.errors import ConfigError
+
+    file = path / "store.db" if path.is_dir() else path
+    if not file.is_file():
+        raise ConfigError(f"{file}: no such store file")
+    return file
+
+
+def newest_store() -> Path:
+    """The store file of the newest run under ``agl-runs``.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    from agl.errors import ConfigError
+
+    files = sorted(Path("agl-runs").glob("*/store.db"), key=lambda file: file.stat().st_mtime)
+    if not files:
+        raise ConfigError("there is no agl-runs/*/store.db here; give --path FILE or --url URL")
+    note(f"store: {files[-1]}")
+    return files[-1]
+
+
+async def each_rollout(
+    store: "LightningStore", status_in: "Sequence[RolloutStatus] | None" = None
+) -> "AsyncGenerator[Rollout]":
+    """All rollouts in the order in which they were queued, read page by page."""
+    offset = 0
+    while page := list(await store.query_rollouts(status_in=status_in, limit=PAGE, offset=offset)):
+        for rollout in page:
+            yield rollout
+        offset += len(page)

@@ -1,0 +1,25 @@
+"""``agl config``: what a file and its overrides come to."""
+
+from pathlib import Path
+
+import click
+
+
+@click.command("config")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--json", "as_json", is_flag=True, help="Write JSON.")
+def command(file: Path, overrides: tuple[str, ...], as_json: bool) -> None:
+    """Check FILE as agl run does, and print it with defaults; secrets are redacted."""
+    import yaml
+
+    from agl.cli.shared import print_json
+    from agl.cli.training import new_run_dir
+    from agl.config.file import check_config, load_config
+
+    loaded = load_config(file, overrides)
+    resolved = check_config(loaded, run_dir=new_run_dir(loaded.config)).resolved()
+    if as_json:
+        print_json(resolved)
+    else:
+        print(yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True), end="")

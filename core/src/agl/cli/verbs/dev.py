@@ -1,0 +1,15 @@
+"""``agl dev``: the whole loop with a quick algorithm that learns nothing."""
+
+from pathlib import Path
+
+import click
+
+
+@click.command("dev")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+def command(file: Path, overrides: tuple[str, ...]) -> None:
+    """Dry-run what FILE says: every task once, with Baseline in the algorithm's place."""
+    from agl.cli.training import train
+
+    train(file, overrides, dry=True)

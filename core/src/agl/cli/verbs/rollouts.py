@@ -1,0 +1,75 @@
+"""``agl rollouts``: what a store was asked to do, and how it went."""
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from agl.cli.shared import store_options
+
+if TYPE_CHECKING:
+    from agl.store.base import LightningStore
+    from agl.types import Rollout
+
+STATUSES = ["queuing", "preparing", "running", "failed", "succeeded", "cancelled", "requeuing"]
+
+
+@click.command("rollouts")
+@store_options
+@click.option(
+    "--status", "statuses", multiple=True, type=click.Choice(STATUSES), help="Only these; repeat."
+)
+@click.option("--limit", default=-1, show_default="all", help="At most so many.")
+@click.option("--json", "as_json", is_flag=True, help="Write JSON.")
+def command(
+    path: Path | None, url: str | None, statuses: tuple[str, ...], limit: int, as_json: bool
+) -> None:
+    """List the rollouts of a store, with reward and reason of failure."""
+    from agl.cli.shared import note, open_store, print_json, print_table
+
+    rows, total = asyncio.run(_read(open_store(path, url), statuses, limit))
+    if as_json:
+        print_json(rows)
+        return
+    columns = ["rollout_id", "status", "mode", "attempts", "reward", "seconds", "input", "error"]
+    print_table(columns, [[_short(row[column]) for column in columns] for row in rows])
+    if len(rows) < total:
+        note(f"{len(rows)} of {total} rollouts; --limit shows more")
+
+
+async def _read(
+    store: "LightningStore", statuses: tuple[str, ...], limit: int
+) -> tuple[list[dict[str, Any]], int]:
+    wanted: Any = list(statuses) or None
+    try:
+        found = await store.query_rollouts(status_in=wanted, limit=limit)
+        return [await _row(store, rollout) for rollout in found], found.total
+    finally:
+        await store.close()
+
+
+async def _row(store: "LightningStore", rollout: "Rollout") -> dict[str, Any]:
+    from agl.emitter import find_final_reward
+
+    attempts = await store.query_attempts(rollout.rollout_id)
+    error = attempts[-1].error if attempts else None
+    return {
+        "rollout_id": rollout.rollout_id,
+        "status": rollout.status,
+        "mode": rollout.mode,
+        "attempts": len(attempts),
+        "reward": find_final_reward(await store.query_spans(rollout.rollout_id, "latest")),
+        "seconds": None if rollout.end_time is None else rollout.end_time - rollout.start_time,
+        "resources_id": rollout.resources_id,
+        "input": rollout.input,
+        "error": None if error is None else f"{error.boundary}: {error.type}: {error.message}",
+    }
+
+
+def _short(value: object) -> str:
+    """A cell: numbers rounded, long texts cut with a mark; ``--json`` has all."""
+    if value is None:
+        return ""
+    text = f"{value:.4g}" if isinstance(value, float) else " ".join(str(value).split())
+    return text if len(text) <= 80 else f"{text[:79]}…"

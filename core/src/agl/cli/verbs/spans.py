@@ -1,0 +1,61 @@
+"""``agl spans``: what happened in one rollout."""
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from agl.cli.shared import store_options
+
+if TYPE_CHECKING:
+    from agl.store.base import LightningStore
+    from agl.types import Span
+
+
+@click.command("spans")
+@click.argument("rollout_id", metavar="ROLLOUT")
+@store_options
+@click.option("--attempt", default=None, help="Only this attempt; 'latest' for the newest.")
+@click.option("--json", "as_json", is_flag=True, help="Write JSON, attributes included.")
+def command(
+    rollout_id: str, path: Path | None, url: str | None, attempt: str | None, as_json: bool
+) -> None:
+    """List the spans of ROLLOUT."""
+    from agl.cli.shared import open_store, print_json, print_table
+
+    spans = asyncio.run(_read(open_store(path, url), rollout_id, attempt))
+    if as_json:
+        print_json([span.model_dump(mode="json") for span in spans])
+        return
+    rows = [
+        [
+            span.attempt_id,
+            span.sequence_id,
+            span.name,
+            span.status.status_code,
+            _seconds(span),
+            span.span_id,
+            span.parent_id,
+        ]
+        for span in spans
+    ]
+    columns = ["attempt_id", "sequence_id", "name", "status", "seconds", "span_id", "parent_id"]
+    print_table(columns, rows)
+
+
+async def _read(store: "LightningStore", rollout_id: str, attempt: str | None) -> "list[Span]":
+    from agl.errors import ConfigError
+
+    try:
+        if await store.get_rollout_by_id(rollout_id) is None:
+            raise ConfigError(f"the store has no rollout {rollout_id!r}. See: agl rollouts")
+        return list(await store.query_spans(rollout_id, attempt))
+    finally:
+        await store.close()
+
+
+def _seconds(span: "Span") -> str:
+    if span.start_time is None or span.end_time is None:
+        return ""
+    return f"{span.end_time - span.start_time:.3f}"

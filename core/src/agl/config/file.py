@@ -1,0 +1,352 @@
+"""The file that ``agl run`` reads: ``agl.yaml`` plus overrides, checked as a whole.
+
+``load_config`` reads keys and values, ``check_config`` loads and checks all that they name.
+Neither builds a component or starts anything.
+"""
+
+import inspect
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from agl.config.datasets import load_dataset
+from agl.config.overrides import apply_overrides, parse_yaml
+from agl.errors import AglError, ConfigError, DatasetError
+from agl.plugins import registry
+from agl.plugins.build import ComponentPlan, import_attribute, located, plan_component
+from agl.plugins.schema import schema_of, validate
+from agl.plugins.secrets import expand, key, redact
+
+if TYPE_CHECKING:
+    from agl.agent.base import LitAgent
+    from agl.types import NamedResources
+
+ComponentSpec = str | dict[str, Any]
+"""A name, a path ``module:attribute``, or a dict of ``type`` and options."""
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """What one run is made of: the keys of ``agl.yaml``."""
+
+    agent: str
+    """``module:attribute``, looked for beside the file and in the working directory."""
+    train: str | None = None
+    """File of tasks to learn from: JSON, JSONL, CSV or Parquet."""
+    val: str | None = None
+    """File of tasks to measure with."""
+    algorithm: ComponentSpec | None = None
+    """What learns; ``agl dev`` can do without."""
+    adapter: ComponentSpec | None = None
+    """What the algorithm reads spans with; by default the one that the algorithm asks for."""
+    tracer: ComponentSpec = "otel"
+    """How spans are collected."""
+    store: ComponentSpec = "sqlite"
+    """Where all meet; by default a file in the run's folder."""
+    strategy: ComponentSpec = "cs"
+    """Where algorithm and runners run: processes (``cs``) or threads (``shm``)."""
+    gateway: ComponentSpec | None = None
+    """The LLM proxy; by default the installed one, for algorithms that need it."""
+    resources: dict[str, dict[str, Any]] | None = None
+    """Name -> resource; ``type`` is ``prompt_template``, ``llm`` or ``proxy_llm``."""
+    hooks: list[ComponentSpec] = field(default_factory=list[ComponentSpec])
+    """Objects that watch the run, as ``module:attribute``; installed hook plugins come anyway."""
+    runners: int | None = None
+    """How many runners there are; the strategy's default if left out."""
+    concurrency: int | None = None
+    """How many rollouts each runner runs at once; ``AGL_CONCURRENCY`` if left out, else 1."""
+    runner: ComponentSpec | None = None
+    """What claims and runs rollouts; by default ``LitAgentRunner``, whose options may be given."""
+    max_rollouts: int | None = None
+    """Each runner ends after so many."""
+    run_dir: str | None = None
+    """Folder for what the run leaves behind; by default ``agl-runs/<time>``."""
+
+
+@dataclass(frozen=True)
+class ConfigFile:
+    """A configuration with where it came from."""
+
+    path: Path
+    config: RunConfig
+    values: dict[str, Any]
+    """What file and overrides say; ``${NAME}`` is not expanded, so it can be shown redacted."""
+
+    def where(self, *keys: object) -> str:
+        """What messages about a key begin with."""
+        address = f"{self.path.name}:"
+        for part in keys:
+            address = key(address, part)
+        return address
+
+
+@dataclass(frozen=True)
+class CheckedConfig:
+    """Everything that a configuration names, loaded and checked; no component was built."""
+
+    file: ConfigFile
+    agent: "LitAgent[Any]"
+    train: list[Any] | None
+    val: list[Any] | None
+    components: dict[str, ComponentPlan[Any]]
+    """Key of the file -> what to build; keys without a component are left out."""
+    hooks: list[object]
+    resources: "NamedResources | None"
+
+    def resolved(self) -> dict[str, Any]:
+        """Every key and option with the value in force, defaults included, secrets redacted."""
+        # As read where it was given, since that still has ``${NAME}`` in place.
+        values = {**vars(self.file.config), **self.file.values}
+        for name, plan in self.components.items():
+            values[name] = _with_defaults(values[name], plan)
+        return redact(values)
+
+
+def load_config(path: str | Path, overrides: Sequence[str] = ()) -> ConfigFile:
+    """Read a file and apply overrides; keys and types are checked, names are not yet looked up.
+
+    Args:
+        path: A YAML file.
+        overrides: ``key=value`` each; dots lead into blocks, and the value is YAML.
+
+    Raises:
+        ConfigError: The file cannot be read, or has an unknown key or a value of a wrong type.
+    """
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from None
+    values = parse_yaml(text, path.name)
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path.name}: expected keys and values, got {values!r}")
+    values = cast("dict[str, Any]", values)
+    apply_overrides(values, overrides)
+    where = f"{path.name}:"
+    converted = validate(RunConfig, expand(values, where), where)
+    return ConfigFile(path, RunConfig(**converted), values)
+
+
+def check_config(file: ConfigFile, *, run_dir: Path, dry: bool = False) -> CheckedConfig:
+    """Load and check everything that the configuration names.
+
+    The file's folder and the working directory are put on ``sys.path``, and stay there for the
+    runners.
+
+    Args:
+        file: The configuration.
+        run_dir: Where a store that needs a path gets one.
+        dry: For ``agl dev``: algorithm and adapter are left out.
+
+    Raises:
+        ConfigError: A module, attribute, resource or option is wrong.
+        DatasetError: A dataset is missing, empty or unreadable.
+        PluginError: A component is unknown or does not load.
+    """
+    folder = file.path.resolve().parent
+    # The file's folder goes first, as a script's does.
+    for entry in (os.getcwd(), str(folder)):
+        if entry in sys.path:
+            sys.path.remove(entry)
+        sys.path.insert(0, entry)
+    config = file.config
+    if config.algorithm is None and not dry:
+        names = ", ".join(sorted({c.name for c in registry.components("agl.algorithms")}))
+        raise ConfigError(f"{file.where('algorithm')}: missing; installed: {names}")
+    agent = _load_agent(config.agent, file.where("agent"))
+    datasets = {
+        name: _load_tasks(value, folder, file.where(name))
+        for name, value in (("train", config.train), ("val", config.val))
+        if value is not None
+    }
+    plans = _plan_components(file, run_dir, dry)
+    _check_runners(file, plans["strategy"])
+    _check_runner(file)
+    return CheckedConfig(
+        file=file,
+        agent=agent,
+        train=datasets.get("train"),
+        val=datasets.get("val"),
+        components=plans,
+        hooks=[_load_hook(spec, file.where("hooks", n)) for n, spec in enumerate(config.hooks)],
+        resources=_resources(config.resources, file.where("resources")),
+    )
+
+
+def _plan_components(file: ConfigFile, run_dir: Path, dry: bool) -> dict[str, ComponentPlan[Any]]:
+    from agl.algorithm.adapter import TraceAdapter
+    from agl.algorithm.base import Algorithm
+    from agl.algorithm.gateway import Gateway
+    from agl.execution.base import ExecutionStrategy
+    from agl.store.base import LightningStore
+    from agl.tracer.base import Tracer
+
+    config = file.config
+    plans: dict[str, ComponentPlan[Any]] = {}
+
+    def plan(name: str, spec: ComponentSpec | None, expected: type, **given: Any) -> None:
+        found = plan_component(
+            spec,
+            group=registry.GROUPS[name],
+            expected_type=expected,
+            where=file.where(name),
+            **given,
+        )
+        if found is not None:
+            plans[name] = found
+
+    if not dry:
+        plan("algorithm", config.algorithm, Algorithm)
+        adapter = config.adapter
+        if isinstance(adapter, dict):
+            algorithm = plans["algorithm"].target
+            default = getattr(algorithm, "default_adapter", Algorithm.default_adapter)
+            adapter = {"type": default, **adapter}
+        plan("adapter", adapter, TraceAdapter)
+    plan("tracer", config.tracer, Tracer, default="otel")
+    store_path = {"path": str(run_dir / "store.db")}
+    plan("store", config.store, LightningStore, default="sqlite", optional_defaults=store_path)
+    runners = {} if config.runners is None else {"n_runners": config.runners}
+    plan("strategy", config.strategy, ExecutionStrategy, default="cs", optional_defaults=runners)
+    gateway = config.gateway
+    if isinstance(gateway, dict):
+        gateway = {"type": "proxy", **gateway}
+    plan("gateway", gateway, Gateway)
+    return plans
+
+
+def _check_runners(file: ConfigFile, strategy: ComponentPlan[Any]) -> None:
+    runners, where = file.config.runners, file.where("runners")
+    if runners is None:
+        return
+    if runners < 1:
+        raise ConfigError(f"{where}: must be at least 1, got {runners}")
+    chosen = strategy.options.get("n_runners")
+    if chosen is None:
+        raise ConfigError(f"{where}: the strategy takes no number of runners; remove this key")
+    if chosen != runners:
+        raise ConfigError(
+            f"{where}: {runners} here and {chosen} in strategy.n_runners; say it in one place"
+        )
+
+
+def _check_runner(file: ConfigFile) -> None:
+    """Check the options of runners; the trainer builds those, with the tracer."""
+    from agl.agent.base import Runner
+    from agl.runner import LitAgentRunner
+    from agl.tracer.base import DummyTracer
+
+    config, where = file.config, file.where("runner")
+    if config.concurrency is not None and config.concurrency < 1:
+        raise ConfigError(
+            f"{file.where('concurrency')}: must be at least 1, got {config.concurrency}"
+        )
+    chosen = {} if config.concurrency is None else {"concurrency": config.concurrency}
+    plan: ComponentPlan[Any] | None = plan_component(
+        cast(Any, config.runner),
+        group=None,
+        expected_type=Runner,
+        default=LitAgentRunner,
+        optional_defaults={"tracer": DummyTracer(), **chosen},
+        where=where,
+    )
+    given = plan.options.get("concurrency") if plan else None
+    if config.concurrency is not None and given not in (None, config.concurrency):
+        raise ConfigError(
+            f"{file.where('concurrency')}: {config.concurrency} here and {given} in "
+            "runner.concurrency; say it in one place"
+        )
+    if plan is not None and inspect.isclass(plan.target):
+        plan.build()
+
+
+def _load_agent(path: str, where: str) -> "LitAgent[Any]":
+    from agl.agent.base import LitAgent
+
+    found: Any = import_attribute(path, where)
+    if inspect.isclass(found) and issubclass(cast("type", found), LitAgent):
+        validate(found, {}, where)
+        found = ComponentPlan[object](found, LitAgent, where=where).build()
+    if not isinstance(found, LitAgent):
+        what = "a function without @agl.rollout" if inspect.isfunction(found) else repr(found)
+        raise ConfigError(
+            f"{where}: expected an agent (a function with @agl.rollout, or an agl.LitAgent), "
+            f"got {what}"
+        )
+    return cast("LitAgent[Any]", found)
+
+
+def _load_tasks(value: str, folder: Path, where: str) -> list[Any]:
+    beside = folder / value
+    path = beside if beside.exists() or not Path(value).exists() else Path(value)
+    try:
+        return load_dataset(path)
+    except DatasetError as error:
+        raise located(where, error) from error
+
+
+def _load_hook(spec: ComponentSpec, where: str) -> object:
+    from agl.plugins.hooks import HookManager
+
+    options = dict(spec) if isinstance(spec, dict) else {"type": spec}
+    path = options.pop("type", None)
+    if not isinstance(path, str):
+        raise ConfigError(f"{where}.type: missing; write 'module:attribute'")
+    hook: object = import_attribute(path, where)
+    if inspect.isclass(hook):
+        hook = ComponentPlan(hook, object, validate(hook, options, where), where).build()
+    elif options:
+        raise ConfigError(f"{where}: {path!r} is made already; it takes no options here")
+    try:
+        # A manager of its own refuses now what a runner would refuse later.
+        HookManager().register(hook)
+    except AglError as error:
+        raise located(where, error) from error
+    return hook
+
+
+def _with_defaults(spec: ComponentSpec, plan: ComponentPlan[Any]) -> dict[str, Any]:
+    given = dict(spec) if isinstance(spec, dict) else {"type": spec}
+    named = {"type": plan.component.name} if plan.component else {}
+    options = schema_of(plan.target).options if callable(plan.target) else ()
+    defaults = {o.name: o.default for o in options if _is_plain(o.default)}
+    chosen = {name: value for name, value in plan.options.items() if _is_plain(value)}
+    return {**named, **defaults, **chosen, **given}
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether YAML and JSON have a form for it."""
+    if isinstance(value, list):
+        return all(_is_plain(item) for item in cast("list[Any]", value))
+    if isinstance(value, dict):
+        return all(_is_plain(item) for item in cast("dict[str, Any]", value).values())
+    return isinstance(value, str | int | float | bool | None)
+
+
+def _resources(specs: dict[str, dict[str, Any]] | None, where: str) -> "NamedResources | None":
+    if specs is None:
+        return None
+    from typing import get_args
+
+    from agl.types import ResourceUnion
+
+    members = get_args(get_args(ResourceUnion)[0])
+    kinds = {model.model_fields["resource_type"].default: model for model in members}
+    resources: dict[str, Any] = {}
+    for name, spec in specs.items():
+        at, options = key(where, name), dict(spec)
+        kind = options.pop("type", None) or options.pop("resource_type", None)
+        if kind not in kinds:
+            hint = registry.did_you_mean(str(kind), kinds)
+            raise ConfigError(
+                f"{at}.type: {'missing' if kind is None else f'unknown resource {kind!r}'}; "
+                f"one of {', '.join(kinds)}.{hint}"
+            )
+        model: Any = kinds[kind]
+        resources[name] = model(**validate(model, options, at))
+    return resources

@@ -1,0 +1,133 @@
+"""What the supervisor of the runners reports, and what follows for the store."""
+
+import asyncio
+import contextlib
+import logging
+from typing import Any
+
+from agl.errors import (
+    AglError,
+    InvalidTransitionError,
+    RunnerCrashError,
+    StoreError,
+)
+from agl.execution.client_server.supervisor import AllEnded, Report, RunnerDied
+from agl.store.base import LightningStore
+from agl.store.patience import is_away
+from agl.types import Failure
+from agl.utils.workers import worker_name
+
+logger = logging.getLogger(__name__)
+
+AGAIN_SECONDS = 1.0
+"""After this a store that could not write is told once more."""
+
+
+class Reports:
+    """Reports of the supervisor's reader thread, brought to the running loop.
+
+    Args:
+        last_seconds: So long ``handle_rest`` may take; None for no limit.
+    """
+
+    def __init__(self, last_seconds: float | None) -> None:
+        self._last_seconds = last_seconds
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._queue: asyncio.Queue[Report] = asyncio.Queue()
+        self._again: list[RunnerDied] = []
+        """Those of whom the store could not note what they left."""
+        self._why_gone: str | None = None
+        """Why runners are missing, if not each ended in its order."""
+
+    def open(self) -> None:
+        self._loop = asyncio.get_running_loop()
+
+    def deliver(self, report: Report) -> None:
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._queue.put_nowait, report)
+
+    async def next_or(self, other: "asyncio.Future[Any]") -> Report | None:
+        """The next report, or None when ``other`` is done first."""
+        getter = asyncio.ensure_future(self._queue.get())
+        await asyncio.wait([getter, other], return_when=asyncio.FIRST_COMPLETED)
+        if getter.done():
+            return getter.result()
+        getter.cancel()
+        return None
+
+    async def handle(self, died: RunnerDied, store: LightningStore) -> None:
+        """Mark what a runner leaves.
+
+        Raises:
+            RunnerCrashError: It died because the store is away; that was waited for already.
+            StoreUnavailableError: The same, found out here.
+        """
+        if died.store_away:
+            raise RunnerCrashError(f"runner {died.worker_id}: {died.message}")
+        if died.given_up:
+            self._why_gone = f"runner {died.worker_id}: {died.message}"
+        try:
+            await mark_lost(store, died)
+        except StoreError as error:  # a full disk, say: once more when there may be space
+            if is_away(error):
+                raise
+            logger.warning("What runner %d left cannot be noted yet: %s", died.worker_id, error)
+            self._again.append(died)
+            asyncio.get_running_loop().call_later(AGAIN_SECONDS, self._repeat)
+
+    def note_end(self, ended: AllEnded) -> None:
+        """Remember what ended the runners."""
+        self._why_gone = ended.because or self._why_gone
+
+    async def handle_rest(self, store: LightningStore) -> None:
+        """Mark what was lost in the last moments, if the store is still there."""
+        await asyncio.sleep(0)  # let what ``deliver`` scheduled arrive
+        self._repeat()
+        reports = [self._queue.get_nowait() for _ in range(self._queue.qsize())]
+        # Beside each other: a store that makes one wait makes all wait, and for the same thing.
+        marks = [mark_lost(store, one) for one in reports if isinstance(one, RunnerDied)]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._last_seconds):
+                for error in await asyncio.gather(*marks, return_exceptions=True):
+                    if isinstance(error, AglError):
+                        logger.warning("What a runner left could not be noted: %s", error)
+                    elif error is not None:
+                        raise error
+
+    def _repeat(self) -> None:
+        again, self._again = self._again, []
+        for died in again:
+            self._queue.put_nowait(died)
+
+    def raise_if_given_up(self) -> None:
+        """Say that the runners are gone, if they did not end in order.
+
+        Raises:
+            RunnerCrashError: With what ended them.
+        """
+        if self._why_gone is not None:
+            raise RunnerCrashError(f"no runner is left; {self._why_gone}")
+
+
+async def mark_lost(store: LightningStore, died: RunnerDied) -> None:
+    """Give every unfinished attempt of a dead runner the status ``unresponsive`` and a reason."""
+    name = worker_name(died.worker_id, pid=died.pid)
+    logger.warning(
+        "Runner %d (%s) %s: %s",
+        died.worker_id,
+        name,
+        "is given up" if died.given_up else "is replaced",
+        died.message,
+    )
+    failure = Failure(
+        boundary="lost", type="RunnerDied", message=f"runner process {name} died: {died.message}"
+    )
+    # A worker's current attempt is the newest that it has not ended; the next one follows it.
+    seen: set[str] = set()
+    while (worker := await store.get_worker_by_id(name)) is not None:
+        rollout_id, attempt_id = worker.current_rollout_id, worker.current_attempt_id
+        if rollout_id is None or attempt_id is None or attempt_id in seen:
+            return
+        seen.add(attempt_id)
+        with contextlib.suppress(InvalidTransitionError):  # it ended in this very moment
+            await store.update_attempt(rollout_id, attempt_id, status="unresponsive", error=failure)

@@ -1,0 +1,433 @@
+"""Algorithm and store server in one process, runners in others, on one machine or several."""
+
+import asyncio
+import contextlib
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from typing import Any, Literal
+
+from agl.env import (
+    LightningEnvVar,
+    resolve_bool_env_var,
+    resolve_int_env_var,
+    resolve_str_env_var,
+)
+from agl.errors import AlgorithmError, ConfigError, RunnerCrashError, RunnerStuckError
+from agl.execution.base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
+from agl.execution.client_server.at_work import StoreAtWork
+from agl.execution.client_server.family import start_group
+from agl.execution.client_server.reports import Reports
+from agl.execution.client_server.supervisor import (
+    AT_WORK,
+    FINISHED,
+    REPLACE_ME,
+    STORE_AWAY,
+    AllEnded,
+    Report,
+    RunnerDied,
+    Supervisor,
+    Tell,
+    describe_exit,
+    leave,
+    messages_of,
+    teller,
+)
+from agl.execution.coroutines import call_in_daemon_thread
+from agl.execution.events import ExecutionEvent, MultiprocessingEvent, ThreadingEvent
+from agl.execution.waits import run_algorithm
+from agl.http.client import LightningStoreClient
+from agl.http.server import LightningStoreServer
+from agl.http.serving import bind, is_loopback
+from agl.store.base import LightningStore
+from agl.store.patience import is_away
+
+logger = logging.getLogger(__name__)
+
+Role = Literal["algorithm", "runner", "both"]
+
+LAST_REPORTS_SECONDS = 2.0
+"""So long it is tried, at the end, to tell a store of others which attempts were lost."""
+DEFAULT_PORT = 4747
+
+
+class ClientServerExecutionStrategy(ExecutionStrategy):
+    """The algorithm serves the store over HTTP; runners are processes that talk to it.
+
+    Runners are forked before anything else starts, so that any agent object works, and a runner
+    that dies, or is stopped (SIGSTOP) for some seconds, is replaced: its open attempts end as
+    ``unresponsive`` with a ``lost`` failure, and run again where the rollout's configuration says
+    so. Processes that agents start and leave behind end with the run.
+
+    Args:
+        role: What this process does: ``both``, or on several machines ``algorithm`` on one and
+            ``runner`` on the others. None reads ``AGL_CURRENT_ROLE``.
+        server_host: Where the store is served, or found. None reads ``AGL_SERVER_HOST``, and is
+            127.0.0.1 without it.
+        server_port: None reads ``AGL_SERVER_PORT``, and is 4747 without it. 0 takes a free one.
+        n_runners: How many runner processes this machine gets.
+        graceful_timeout: Seconds that running rollouts get to finish at the end; also an algorithm
+            that waits for rollouts that nobody will run.
+        terminate_timeout: Seconds after SIGTERM before SIGKILL.
+        main_process: Which side stays in this process. ``runner``, for debugging, needs
+            ``n_runners`` 1; the algorithm is then forked.
+        managed_store: Whether to serve the trainer's store. False uses it as it is, and it must be
+            one that processes share. None reads ``AGL_MANAGED_STORE``; without it a
+            ``LightningStoreClient`` is used as it is, and any other store is served.
+        token: Bearer token; required when ``server_host`` is not loopback. None reads
+            ``AGL_SERVER_TOKEN``.
+    """
+
+    replaces_runners = True
+
+    def __init__(
+        self,
+        role: Role | None = None,
+        server_host: str | None = None,
+        server_port: int | None = None,
+        n_runners: int = 1,
+        graceful_timeout: float = 10.0,
+        terminate_timeout: float = 10.0,
+        main_process: Literal["algorithm", "runner"] = "algorithm",
+        managed_store: bool | None = None,
+        token: str | None = None,
+    ) -> None:
+        if sys.platform == "win32":
+            raise ConfigError("strategy 'cs' forks, which Windows cannot; use strategy='shm'")
+        given_role = resolve_str_env_var(LightningEnvVar.AGL_CURRENT_ROLE, role, "both")
+        if given_role not in ("algorithm", "runner", "both"):
+            raise ConfigError(
+                f"strategy 'cs': role (AGL_CURRENT_ROLE) must be algorithm, runner or both; "
+                f"got {given_role!r}"
+            )
+        if n_runners < 1:
+            raise ConfigError(f"strategy 'cs': n_runners must be at least 1; got {n_runners}")
+        if main_process == "runner" and n_runners != 1:
+            raise ConfigError(
+                f"strategy 'cs': main_process='runner' needs n_runners=1; got {n_runners}"
+            )
+        self.role: Role = given_role
+        self.server_host = (
+            resolve_str_env_var(LightningEnvVar.AGL_SERVER_HOST, server_host) or "127.0.0.1"
+        )
+        port = resolve_int_env_var(LightningEnvVar.AGL_SERVER_PORT, server_port)
+        self.server_port = DEFAULT_PORT if port is None else port
+        self.n_runners = n_runners
+        self.graceful_timeout = graceful_timeout
+        self.terminate_timeout = terminate_timeout
+        self.main_process = main_process
+        self.managed_store = resolve_bool_env_var(LightningEnvVar.AGL_MANAGED_STORE, managed_store)
+        self.token = resolve_str_env_var(LightningEnvVar.AGL_SERVER_TOKEN, token)
+        self._socket: Any = None
+
+    @property
+    def runs_algorithm(self) -> bool:
+        return self.role != "runner"
+
+    def prepare(self) -> None:
+        """Take the port, so that one in use is refused before anything starts.
+
+        Raises:
+            ConfigError: The port is in use, or the address is not loopback and there is no token.
+        """
+        if self.role == "runner" or self.managed_store is False or self._socket is not None:
+            return
+        if not is_loopback(self.server_host) and not self.token:
+            raise ConfigError(
+                f"strategy 'cs': serving on {self.server_host!r}, which other machines reach, "
+                "needs a token; set AGL_SERVER_TOKEN, here and where the runners are"
+            )
+        self._socket = bind(self.server_host, self.server_port)
+
+    def execute(
+        self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore
+    ) -> None:
+        """Run this machine's part to the end; see ``ExecutionStrategy.execute``."""
+        managed = self.managed_store
+        if managed is None:
+            managed = not isinstance(store, LightningStoreClient)
+        self.prepare()
+        if not managed:
+            self._close_socket()
+        try:
+            if self.role == "runner":
+                self._execute_runners(runner, None if managed else store)
+            elif self.main_process == "runner":
+                self._execute_runner_here(algorithm, runner, store, managed)
+            else:
+                self._execute_algorithm(algorithm, runner, store, managed)
+        finally:
+            self._close_socket()
+
+    # --- the algorithm in this process ----------------------------------------------------------
+
+    def _execute_algorithm(
+        self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore, managed: bool
+    ) -> None:
+        context = multiprocessing.get_context("fork")
+        stop = MultiprocessingEvent(ctx=context)
+        reports = Reports(self._patience(managed))
+        supervisor = None
+        if self.role == "both":
+            supervisor = self._supervise(
+                context, runner, None if managed else store, stop, reports.deliver
+            )
+        try:
+            terminated = asyncio.run(
+                self._learn(algorithm, store, managed, stop, supervisor, reports)
+            )
+        finally:
+            if supervisor is not None:
+                supervisor.end()
+        if terminated:
+            raise SystemExit(128 + signal.SIGTERM)
+
+    async def _learn(
+        self,
+        algorithm: AlgorithmBundle,
+        store: LightningStore,
+        managed: bool,
+        stop: ExecutionEvent,
+        supervisor: Supervisor | None,
+        reports: "Reports",
+    ) -> bool:
+        """Run to the end; whether SIGTERM was what ended it."""
+        terminated = False
+        async with self._served(store, managed) as served:
+            reports.open()
+            if supervisor is not None:
+                supervisor.watch()
+            no_runners = ThreadingEvent()
+            task = asyncio.ensure_future(
+                run_algorithm(algorithm, served, stop, no_runners, lambda: self.graceful_timeout)
+            )
+
+            def terminate() -> None:
+                nonlocal terminated
+                terminated = True
+                task.cancel()
+
+            try:
+                with _on_sigterm(terminate):
+                    await self._watch(task, served, reports, no_runners)
+            finally:
+                stop.set()
+                task.cancel()
+                await asyncio.wait([task])
+                if supervisor is not None:
+                    # The store is still served: runners that finish can report.
+                    await asyncio.to_thread(supervisor.end)
+                    await reports.handle_rest(served)
+        if task.cancelled():
+            came_to_its_end = terminated
+        elif (error := task.exception()) is not None:
+            raise AlgorithmError(
+                f"the algorithm failed: {type(error).__name__}: {error}"
+            ) from error
+        else:
+            came_to_its_end = task.result()
+        if not came_to_its_end:
+            reports.raise_if_given_up()
+        return terminated
+
+    def _patience(self, managed: bool) -> float | None:
+        """How long it is tried, at the end, to tell the store which attempts were lost."""
+        return None if managed else LAST_REPORTS_SECONDS
+
+    @contextlib.asynccontextmanager
+    async def _served(self, store: LightningStore, managed: bool) -> AsyncGenerator[LightningStore]:
+        if not managed:
+            yield store
+            return
+        server = LightningStoreServer(store, sock=self._socket, token=self.token)
+        await server.start()
+        logger.info("The store is served at %s", server.endpoint)
+        try:
+            yield server
+        finally:
+            await server.stop()
+
+    async def _watch(
+        self,
+        task: "asyncio.Future[bool]",
+        store: LightningStore,
+        reports: "Reports",
+        no_runners: ExecutionEvent,
+    ) -> None:
+        """Until the algorithm ends."""
+        while not task.done():
+            report = await reports.next_or(task)
+            if isinstance(report, RunnerDied):
+                await reports.handle(report, store)
+            elif isinstance(report, AllEnded):
+                reports.note_end(report)
+                no_runners.set()
+
+    # --- runners --------------------------------------------------------------------------------
+
+    def _supervise(
+        self,
+        context: Any,
+        runner: RunnerBundle,
+        store: LightningStore | None,
+        stop: ExecutionEvent,
+        on_report: Callable[[Report], None],
+    ) -> Supervisor:
+        url, token = self._url(), self.token
+
+        def runner_main(worker_id: int, tell: Tell) -> None:
+            def run() -> Coroutine[Any, Any, object]:
+                used = store if store is not None else LightningStoreClient(url, token=token)
+                return runner(StoreAtWork(used, lambda: tell(AT_WORK)), worker_id, stop)
+
+            _run_as_process(run, tell)
+
+        return Supervisor(
+            context,
+            runner_main,
+            n_runners=self.n_runners,
+            stop=stop,
+            graceful_timeout=self.graceful_timeout,
+            terminate_timeout=self.terminate_timeout,
+            after_fork=self._close_socket,
+            on_report=on_report,
+        )
+
+    def _execute_runners(self, runner: RunnerBundle, store: LightningStore | None) -> None:
+        context = multiprocessing.get_context("fork")
+        stop = MultiprocessingEvent(ctx=context)
+        reports = Reports(LAST_REPORTS_SECONDS)
+        supervisor = self._supervise(context, runner, store, stop, reports.deliver)
+        asyncio.run(self._wait_for_runners(supervisor, store, reports))
+
+    async def _wait_for_runners(
+        self, supervisor: Supervisor, store: LightningStore | None, reports: "Reports"
+    ) -> None:
+        client = store or LightningStoreClient(self._url(), token=self.token)
+        terminated: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        reports.open()
+        supervisor.watch()
+        try:
+            with _on_sigterm(terminated.cancel):
+                while not terminated.done():
+                    report = await reports.next_or(terminated)
+                    if isinstance(report, RunnerDied):
+                        await reports.handle(report, client)
+                    elif isinstance(report, AllEnded):
+                        reports.note_end(report)
+                        reports.raise_if_given_up()
+                        return
+        finally:
+            await asyncio.to_thread(supervisor.end)
+            await reports.handle_rest(client)
+            if store is None:
+                await client.close()
+
+    # --- the runner in this process -------------------------------------------------------------
+
+    def _execute_runner_here(
+        self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore, managed: bool
+    ) -> None:
+        context = multiprocessing.get_context("fork")
+        stop = MultiprocessingEvent(ctx=context)
+        no_runners = MultiprocessingEvent(ctx=context)
+        ours, theirs = context.Pipe(duplex=False)
+        url, token, shared = self._url(), self.token, None if managed else store
+        parent = os.getpid()
+
+        def learner_main() -> None:
+            ours.close()
+            self._close_socket()
+            start_group(parent)
+            client = shared if shared is not None else LightningStoreClient(url, token=token)
+            _run_as_process(
+                lambda: run_algorithm(
+                    algorithm, client, stop, no_runners, lambda: self.graceful_timeout
+                ),
+                teller(theirs),
+            )
+
+        learner = context.Process(target=learner_main, name="agl-algorithm")
+        learner.start()
+        theirs.close()
+
+        async def run_here() -> None:
+            async with self._served(store, managed) as served:
+                ended = asyncio.ensure_future(call_in_daemon_thread(learner.join))
+                ended.add_done_callback(lambda _: stop.set())
+                try:
+                    await runner(served, 0, stop)
+                    no_runners.set()
+                    await asyncio.wait([ended])
+                except Exception as error:
+                    raise RunnerCrashError(
+                        f"the runner failed: {type(error).__name__}: {error}"
+                    ) from error
+                finally:
+                    stop.set()
+                    if not ended.done():
+                        learner.terminate()
+                        await asyncio.wait([ended], timeout=self.terminate_timeout)
+                        learner.kill()
+                        await asyncio.wait([ended])
+
+        asyncio.run(run_here())
+        said = messages_of(ours) or [describe_exit(learner.exitcode or 0)]
+        if said[-1] != FINISHED:
+            raise AlgorithmError(f"the algorithm failed: {said[-1]}")
+
+    # --- small things ---------------------------------------------------------------------------
+
+    def _url(self) -> str:
+        host, port = self.server_host, self.server_port
+        if self._socket is not None:
+            port = self._socket.getsockname()[1]
+        if self.role != "runner" and host in ("0.0.0.0", "::"):
+            host = "127.0.0.1"
+        return f"http://{host}:{port}"
+
+    def _close_socket(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+
+def _run_as_process(main: Callable[[], Coroutine[Any, Any, object]], tell: Tell) -> None:
+    """Run a bundle as the whole life of a forked process; does not return."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl+C means
+
+    async def run() -> None:
+        task = asyncio.ensure_future(main())
+        with _on_sigterm(task.cancel):
+            await task
+
+    try:
+        asyncio.run(run())
+        tell(FINISHED)
+    except RunnerStuckError as error:
+        tell(str(error))
+        leave(REPLACE_ME)
+    except asyncio.CancelledError:
+        leave(128 + signal.SIGTERM)
+    except BaseException as error:
+        logger.exception("A process of the run failed")
+        tell(f"{type(error).__name__}: {error}")
+        leave(STORE_AWAY if is_away(error) else 1)
+    leave(0)
+
+
+@contextlib.contextmanager
+def _on_sigterm(callback: Callable[[], object]) -> Generator[None]:
+    loop = asyncio.get_running_loop()
+    try:
+        loop.add_signal_handler(signal.SIGTERM, callback)
+    except (RuntimeError, ValueError):  # not the main thread: signals are somebody else's
+        yield
+        return
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)

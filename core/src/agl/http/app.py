@@ -1,0 +1,134 @@
+"""The application of a store server: its routes, how it answers errors, and the layers around."""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import PlainTextResponse
+from pydantic import BaseModel
+from starlette.middleware.cors import CORSMiddleware
+
+import agl
+from agl.errors import AglError
+from agl.http import wire
+from agl.http.dispatch import FastPath, described
+from agl.http.layers import (
+    App,
+    BearerAuth,
+    ErrorGuard,
+    Receive,
+    RememberedPosts,
+    Scope,
+    Send,
+    WholeBody,
+)
+from agl.http.routes import StoreRoutes
+from agl.store.patience import PATIENCE_SECONDS
+
+logger = logging.getLogger(__name__)
+
+
+async def not_implemented() -> Response:
+    """OTLP signals that a store has no place for."""
+    return Response(
+        b'{"detail":"only traces are stored","error_type":"NotImplemented"}',
+        501,
+        media_type="application/json",
+    )
+
+
+def store_app(
+    routes: StoreRoutes,
+    *,
+    token: str | None = None,
+    cors_allow_origins: Sequence[str] = (),
+    max_body_bytes: int = wire.MAX_BODY_BYTES,
+) -> App:
+    """The application that a store server serves.
+
+    Args:
+        routes: What answers.
+        token: Bearer token that every request needs, health checks aside; None for none.
+        cors_allow_origins: Origins whose pages may call; ``*`` for all.
+        max_body_bytes: A request with a longer body is refused.
+    """
+    api = FastAPI(
+        title="agl store",
+        version=agl.__version__,
+        lifespan=routes.lifespan,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        # FastAPI traces itself by the global OpenTelemetry provider, which in a process with an
+        # agent is the agent's: its spans would be about the store.
+        telemetry={"tracing": False},
+    )
+    listed = routes.all()
+    api.include_router(described(listed))
+    api.add_api_route("/metrics", routes.metrics, methods=["GET"], response_class=PlainTextResponse)
+    for signal in ("metrics", "logs", "development/profiles"):
+        api.add_api_route(f"/v1/{signal}", not_implemented, methods=["POST"])
+    api.add_exception_handler(AglError, _agl_error)
+    api.add_exception_handler(RequestValidationError, _validation_error)
+    api.add_exception_handler(Exception, _unforeseen)
+
+    app: App = _answering_at_once(FastPath(api, listed, refusal))
+    app = WholeBody(RememberedPosts(app), max_body_bytes)
+    if token:
+        app = BearerAuth(app, token, frozenset({wire.HEALTH, "/health"}))
+    if cors_allow_origins:
+        app = CORSMiddleware(
+            app,
+            allow_origins=cors_allow_origins,
+            allow_methods=["*"],
+            allow_headers=["*"],
+        )
+    return ErrorGuard(app, routes.requests.observe)
+
+
+def _answering_at_once(app: App) -> App:
+    """A client that may be answered 503 decides itself how long it waits."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        PATIENCE_SECONDS.set(0.0)  # for the task of this request
+        await app(scope, receive, send)
+
+    return answer
+
+
+async def _agl_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, AglError)
+    return refusal(error)
+
+
+def refusal(error: AglError) -> Response:
+    """The answer of an error."""
+    return _error(wire.status_of(error), str(error), type(error).__name__)
+
+
+async def _validation_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    # Without the input, which may be large and need not be JSON.
+    details = [{key: part[key] for key in ("type", "loc", "msg")} for part in error.errors()]
+    for detail, part in zip(details, error.errors(), strict=True):
+        if detail["type"] == "json_invalid":
+            detail["msg"] = f"not JSON: {part['ctx']['error']}"
+    return _error(422, details, "ValidationError")
+
+
+async def _unforeseen(request: Request, error: Exception) -> Response:
+    logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    return _error(500, "internal error; see the server's log", "InternalServerError")
+
+
+class _ErrorBody(BaseModel):
+    detail: Any
+    error_type: str
+
+
+def _error(status: int, detail: Any, error_type: str) -> Response:
+    body = _ErrorBody(detail=detail, error_type=error_type)
+    headers = wire.RETRY_AFTER if status == 503 else None
+    return Response(body.model_dump_json(), status, headers, media_type="application/json")

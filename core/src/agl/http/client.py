@@ -1,0 +1,376 @@
+"""A store that another process serves over HTTP."""
+
+import asyncio
+import contextlib
+import secrets
+import time
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import pydantic_core
+from pydantic import TypeAdapter, ValidationError
+
+from agl.env import LightningEnvVar, resolve_str_env_var
+from agl.errors import AglError, StoreError, UnknownRecordError
+from agl.http import wire
+from agl.http.calls import CALLS, AnyRollout
+from agl.http.transport import RETRY_DELAYS, Transport
+from agl.store.base import (
+    AttemptEnd,
+    LightningStore,
+    LightningStoreCapabilities,
+    Turn,
+)
+from agl.store.give_back import give_back
+from agl.store.operation_table import Operation, operation
+from agl.store.packed import PackedSpan, check_span, unpacked
+from agl.store.queries import check_statuses
+from agl.types import (
+    UNASSIGNED,
+    AttemptedRollout,
+    EnqueueRolloutRequest,
+    LedgerPart,
+    PaginatedResult,
+    ResourcesUpdate,
+    Rollout,
+    Span,
+)
+
+T = TypeVar("T")
+
+LONG_POLL_SECONDS = 30.0
+"""How long one request of a longer wait is held; a lost connection is noticed after that."""
+
+_object = TypeAdapter(dict[str, Any])
+_many_attempted = TypeAdapter(list[AttemptedRollout])
+_many_rollouts = TypeAdapter(list[AnyRollout])
+_maybe_span = TypeAdapter[Span | None](Span | None)
+_receipts = TypeAdapter(list[wire.SpanReceipt])
+_turn = TypeAdapter(wire.TurnAnswer)
+_number = TypeAdapter(dict[str, int])
+
+
+class LightningStoreClient(LightningStore):
+    """A store that is served elsewhere, by ``LightningStoreServer`` or ``agl store``.
+
+    May be used from any thread and event loop, survives fork, and can be pickled. Requests that get
+    no answer are repeated, and the server carries each out once. After the server itself was
+    restarted, which ends its memory of requests, that still holds for all but two: a repeated
+    ``add_resources`` makes another snapshot, and span numbers may be skipped.
+
+    Args:
+        server_address: For example ``http://127.0.0.1:4747``.
+        retry_delays: Seconds before each repetition of a request that got no answer; together they
+            are how long an outage may last.
+        health_retry_delays: Before a repetition the server is asked whether it is there, once and
+            then after each of these pauses, in seconds.
+        request_timeout: Seconds that one request may take, beyond what it was asked to wait.
+        connection_timeout: Seconds that connecting may take.
+        token: The server's bearer token. None reads ``AGL_SERVER_TOKEN``.
+
+    Raises:
+        ConfigError: ``server_address`` is no address of this form.
+    """
+
+    def __init__(
+        self,
+        server_address: str,
+        *,
+        retry_delays: Sequence[float] = RETRY_DELAYS,
+        health_retry_delays: Sequence[float] = (0.1, 0.2, 0.5),
+        request_timeout: float = 30.0,
+        connection_timeout: float = 5.0,
+        token: str | None = None,
+    ) -> None:
+        self._token = resolve_str_env_var(LightningEnvVar.AGL_SERVER_TOKEN, token) or None
+        self._transport = Transport(
+            server_address,
+            headers=self.headers,
+            retry_delays=retry_delays,
+            health_retry_delays=health_retry_delays,
+            request_timeout=request_timeout,
+            connection_timeout=connection_timeout,
+        )
+        self.server_address = self._transport.address
+
+    # --- being a store
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What a request of any other client must carry: the token, if there is one."""
+        return {"Authorization": f"Bearer {self._token}"} if self._token else {}
+
+    @property
+    def capabilities(self) -> LightningStoreCapabilities:
+        """Everything."""
+        return {"thread_safe": True, "async_safe": True, "zero_copy": True, "otlp_traces": True}
+
+    def otlp_traces_endpoint(self) -> str:
+        """Address for an OTLP/HTTP exporter; a server with a token also needs ``headers``."""
+        return f"{self.server_address}{wire.TRACES}"
+
+    async def check_health(self) -> None:
+        _read(await self._transport.get("/health"), _object)
+
+    async def close(self) -> None:
+        """Close the connections of this process."""
+        await self._transport.close()
+
+    statistics = operation(LightningStore.statistics)
+
+    async def call(self, operation: Operation, arguments: dict[str, Any]) -> Any:
+        """Ask the server; see ``agl/calls.py``."""
+        arguments = operation.complete(arguments)
+        if "key" in arguments:  # what is asked twice is done once
+            arguments["key"] = arguments["key"] or secrets.token_urlsafe(12)
+        if "status_in" in arguments:
+            check_statuses(operation.name.removeprefix("query_"), arguments["status_in"])
+        if operation.kind == "ledger_parts" and not await self._transport.has("ledger"):
+            # There are none, and who asks learns just that; to add some would be to lose them.
+            page = {name: arguments[name] for name in ("limit", "offset")}
+            return PaginatedResult[LedgerPart](items=[], total=0, **page)
+        call = CALLS[operation.name]
+        try:
+            path, body = call.request(arguments)
+            if call.verb == "GET":
+                return _read(await self._transport.get(path, body), call.answer)
+            return await self._post(path, body, call.answer)
+        except UnknownRecordError:
+            if call.absent_is_404:
+                return None
+            raise
+
+    # --- putting work in, taking it out
+
+    async def enqueue_many_rollouts(
+        self, rollouts: Sequence[EnqueueRolloutRequest]
+    ) -> Sequence[Rollout]:
+        # Keys outlive the server's memory of requests: what is repeated after it was restarted is
+        # queued once, too.
+        name = secrets.token_urlsafe(12)
+        keyed = [
+            rollout if rollout.key else rollout.model_copy(update={"key": f"{name}-{number}"})
+            for number, rollout in enumerate(rollouts)
+        ]
+        return await super().enqueue_many_rollouts(keyed)
+
+    async def dequeue_many_rollouts(
+        self,
+        *,
+        limit: int = 1,
+        worker_id: str | None = None,
+        wait_seconds: float = 0.0,
+        key: str | None = None,
+    ) -> Sequence[AttemptedRollout]:
+        end = time.monotonic() + max(wait_seconds, 0.0)
+        while True:
+            left = min(end - time.monotonic(), LONG_POLL_SECONDS)
+            begin = time.monotonic()
+            request = secrets.token_hex(16)
+            # The server's memory of requests ends with it; a key is stored with what is claimed.
+            body: dict[str, Any] = {
+                "limit": limit,
+                "worker_id": worker_id,
+                "key": key or request,
+            }
+            if left > 0:
+                body["wait_seconds"] = left
+            try:
+                claimed = await self._post(
+                    "/queues/rollouts/dequeue", body, _many_attempted, max(left, 0.0), request
+                )
+            except asyncio.CancelledError:
+                await self._abandon(request)
+                raise
+            left = end - time.monotonic()
+            if claimed or left <= 0:
+                return claimed
+            await _pause_if_early(begin, left)
+
+    async def _abandon(self, key: str, path: str = "/queues/rollouts/dequeue") -> None:
+        """Give back what a claim brought that nobody waits for any more.
+
+        Asked again with the same key, the server answers what it had claimed, if it had; else this
+        claims nothing.
+        """
+        with contextlib.suppress(AglError, TimeoutError):
+            async with asyncio.timeout(2.0):
+                if path == "/turn":
+                    claimed = (await self._post(path, {}, _turn, key=key)).claimed
+                else:
+                    claimed = await self._post(path, {"limit": 0}, _many_attempted, key=key)
+                await give_back(self, claimed)
+
+    # --- spans
+
+    async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
+        for span in spans:
+            check_span(span)  # here, where its fields can still be named
+        if not spans:
+            return []
+        if not await self._transport.has("spans/batch"):
+            return await self._add_one_by_one(spans)
+        receipts = await self._post("/spans/batch", list(spans), _receipts)
+        return unpacked(_with_numbers(spans, receipts))
+
+    async def _add_one_by_one(self, spans: Sequence[Span]) -> list[Span]:
+        """For a server of 0.3, which takes one span at a time and issues no numbers by itself."""
+        added: list[Span] = []
+        for span in spans:
+            if span.sequence_id == UNASSIGNED:
+                number = await self.get_next_span_sequence_id(span.rollout_id, span.attempt_id)
+                span = span.model_copy(update={"sequence_id": number})
+            stored = await self._post("/spans", span, _maybe_span)
+            added += [stored] if stored else []
+        return added
+
+    async def get_many_span_sequence_ids(
+        self, rollout_attempt_ids: Sequence[tuple[str, str]]
+    ) -> Sequence[int]:
+        numbers: list[int] = []
+        for rollout_id, attempt_id in rollout_attempt_ids:
+            body = {"rollout_id": rollout_id, "attempt_id": attempt_id}
+            numbers.append((await self._post("/spans/next", body, _number))["sequence_id"])
+        return numbers
+
+    # --- waiting
+
+    async def wait_for_rollouts(
+        self, *, rollout_ids: Sequence[str], timeout: float | None = None
+    ) -> list[Rollout]:
+        end = float("inf") if timeout is None else time.monotonic() + timeout
+        wanted = set(rollout_ids)
+        while True:
+            begin = time.monotonic()
+            left = max(min(end - begin, LONG_POLL_SECONDS), 0.0)
+            body = {"rollout_ids": list(rollout_ids), "timeout": left}
+            content, headers = await self._transport.post("/waits/rollouts", body, left)
+            ended = _read(content, _many_rollouts)
+            complete = {rollout.rollout_id for rollout in ended} >= wanted
+            # The server knows better when it is done: unknown ids are not waited for.
+            done = headers.get(wire.WAIT_ENDED) == "done" and time.monotonic() < begin + left
+            left = end - time.monotonic()
+            if complete or done or left <= 0:
+                return list(ended)
+            await _pause_if_early(begin, left)
+
+    # --- a runner's whole turn
+
+    async def turn(
+        self,
+        spans: Sequence[Span | PackedSpan] = (),
+        *,
+        finish: AttemptEnd | None = None,
+        limit: int = 1,
+        worker_id: str | None = None,
+        wait_seconds: float = 0.0,
+        key: str | None = None,
+    ) -> Turn:
+        """The same in one request, all or nothing; a wait that is longer goes on in others."""
+        for span in spans:
+            if isinstance(span, Span):
+                check_span(span)
+        if not await self._transport.has("turn"):
+            return await super().turn(
+                spans,
+                finish=finish,
+                limit=limit,
+                worker_id=worker_id,
+                wait_seconds=wait_seconds,
+                key=key,
+            )
+        begin = time.monotonic()
+        end = begin + max(wait_seconds, 0.0)
+        held = min(wait_seconds, LONG_POLL_SECONDS) if limit > 0 else 0.0
+        body: dict[str, Any] = {"spans": [_fields(span) for span in spans], "finish": finish}
+        request = secrets.token_hex(16)
+        if limit > 0:
+            body["claim"] = {
+                "limit": limit,
+                "worker_id": worker_id,
+                "wait_seconds": held,
+                "key": key or request,
+            }
+        try:
+            answer = await self._post("/turn", body, _turn, max(held, 0.0), request)
+        except asyncio.CancelledError:
+            await self._abandon(request, "/turn")
+            raise
+        claimed: Sequence[AttemptedRollout] = answer.claimed
+        left = end - time.monotonic()
+        if not claimed and limit > 0 and left > 0:
+            await _pause_if_early(begin, left)
+            claimed = await self.dequeue_many_rollouts(
+                limit=limit, worker_id=worker_id, wait_seconds=end - time.monotonic(), key=key
+            )
+        return Turn(_with_numbers(spans, answer.spans), answer.attempt, claimed)
+
+    # --- the ledger, which an older server does not have
+
+    async def add_ledger_parts(self, parts: Sequence[LedgerPart]) -> None:
+        if not parts:
+            return
+        if not await self._transport.has("ledger"):
+            raise StoreError(
+                f"the store at {self.server_address} is of an older version and keeps no ledger; "
+                "run it with this version of agl-core"
+            )
+        short: Any = [part.model_dump(mode="json", exclude_defaults=True) for part in parts]
+        await super().add_ledger_parts(short)
+
+    # --- resources
+
+    async def get_resources_by_id(self, resources_id: str) -> ResourcesUpdate | None:
+        # Not by its own address, where the id "latest" means something else.
+        page = await self.query_resources(resources_id=resources_id, limit=1)
+        return page.items[0] if page.items else None
+
+    # --- requests
+
+    async def _post(
+        self,
+        path: str,
+        body: Any,
+        adapter: TypeAdapter[T],
+        wait_seconds: float = 0.0,
+        key: str | None = None,
+    ) -> T:
+        content, _ = await self._transport.post(path, body, wait_seconds, key)
+        return _read(content, adapter)
+
+
+def _read(content: bytes, adapter: TypeAdapter[T]) -> T:
+    try:
+        return adapter.validate_json(content)
+    except ValidationError as error:
+        raise StoreError(
+            f"the store's answer was not understood; is it an agl store? {error}"
+        ) from None
+
+
+def _fields(span: Span | PackedSpan) -> Any:
+    """What is sent of a span; a packed one has been checked."""
+    return pydantic_core.from_json(span.body) if isinstance(span, PackedSpan) else span
+
+
+def _with_numbers(
+    spans: Sequence[Span | PackedSpan], receipts: Sequence[wire.SpanReceipt]
+) -> list[Span | PackedSpan]:
+    """Those that were added, as stored."""
+    numbers = {(r.rollout_id, r.attempt_id, r.span_id): r.sequence_id for r in receipts}
+    added: list[Span | PackedSpan] = []
+    for span in spans:
+        number = numbers.pop((span.rollout_id, span.attempt_id, span.span_id), None)
+        if number is None:
+            continue
+        if isinstance(span, PackedSpan):
+            added.append(span._replace(sequence_id=number))
+        else:
+            added.append(span.model_copy(update={"sequence_id": number}))
+    return added
+
+
+async def _pause_if_early(begin: float, left: float) -> None:
+    """Ask less often where the server does not hold requests (0.3's), or is closing."""
+    if time.monotonic() - begin < 0.25:
+        await asyncio.sleep(min(left, 0.25))

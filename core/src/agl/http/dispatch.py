@@ -1,0 +1,183 @@
+"""One list of routes, served in two ways.
+
+FastAPI describes every route and can answer it. What a route can read at once is answered without
+FastAPI's machinery, which costs more than most of what stands in an answer; everything else goes on
+to it, unchanged, so that what is taken and what is refused, and how, stands in one place.
+"""
+
+import inspect
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from json import JSONDecodeError
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Body, Query, Request, Response
+from fastapi.routing import APIRoute
+from pydantic import TypeAdapter
+from starlette.routing import compile_path
+
+from agl.errors import AglError
+from agl.http import wire
+from agl.http.layers import JSON, ROUTE, App, Message, Receive, Scope, Send, header
+
+
+@dataclass(frozen=True)
+class Route:
+    """One way into the server."""
+
+    verb: Literal["GET", "POST"]
+    path: str
+    """Parameters in braces; one with ``:path`` may hold slashes."""
+    answer: Callable[..., Awaitable[Response]]
+    """Takes the request, its body, and by name the parameters in the path."""
+    answers: Any = None
+    """Type of the answer, for the description."""
+    status: int = 200
+    """Of the answer, for the description."""
+    body: Any = None
+    """Type of the body, or of the query where the verb is GET."""
+    may_be_empty: bool = False
+    """Whether the body can be left out."""
+    read: Callable[[bytes], Any] | None = None
+    """Reads most bodies for less; a ValueError leaves one to the type of ``body``."""
+    kind: bytes = JSON
+    """Media type of what can be read at once; empty for any."""
+    name: str = ""
+    says: str = ""
+
+    @cached_property
+    def reader(self) -> Callable[[bytes], Any] | None:
+        """Reads a body; None where there is none to read."""
+        if self.read is not None or self.body is None:
+            return self.read
+        validate = TypeAdapter(self.body).validate_python
+        return lambda body: validate(wire.decode(body))
+
+    @property
+    def is_fast(self) -> bool:
+        """Whether FastAPI can be spared; queries are its own art."""
+        return self.verb == "POST" or self.body is None
+
+    @cached_property
+    def endpoint(self) -> Callable[..., Awaitable[Response]]:
+        """What FastAPI calls, with a signature that it can read and describe."""
+
+        async def endpoint(request: Request, body: Any = None, **ids: str) -> Response:
+            return await self.answer(request, body, **ids)
+
+        kind, empty = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.empty
+        parameters = [inspect.Parameter("request", kind, annotation=Request)]
+        names = re.findall(r"\{(\w+)", self.path)
+        parameters += [inspect.Parameter(name, kind, annotation=str) for name in names]
+        if self.body is not None:
+            hint = self.body | None if self.may_be_empty else self.body
+            hint = Annotated[hint, Body() if self.verb == "POST" else Query()]
+            default = None if self.may_be_empty else empty
+            parameters.append(inspect.Parameter("body", kind, annotation=hint, default=default))
+        endpoint.__name__ = self.name or self.answer.__name__
+        endpoint.__doc__ = self.says or self.answer.__doc__
+        vars(endpoint)["__signature__"] = inspect.Signature(parameters)
+        return endpoint
+
+
+class _StrictRequest(Request):
+    async def json(self) -> Any:
+        try:
+            return wire.decode(await self.body())
+        except ValueError as error:
+            raise JSONDecodeError(str(error), "", 0) from None  # what FastAPI answers with 422
+
+
+class _StrictRoute(APIRoute):
+    def get_route_handler(self):
+        handle = super().get_route_handler()
+
+        async def strict(request: Request) -> Response:
+            return await handle(_StrictRequest(request.scope, request.receive))
+
+        return strict
+
+
+def described(routes: Sequence[Route]) -> APIRouter:
+    """The routes as FastAPI's."""
+    router = APIRouter(route_class=_StrictRoute)
+    for route in routes:
+        router.add_api_route(
+            route.path,
+            route.endpoint,
+            methods=[route.verb],
+            response_model=route.answers,
+            status_code=route.status,
+        )
+    return router
+
+
+class FastPath:
+    """Answers what can be read at once, and passes everything else on.
+
+    Args:
+        app: Where the rest goes.
+        routes: In the order in which paths are tried.
+        refused: Makes the answer of an error.
+    """
+
+    def __init__(
+        self, app: App, routes: Sequence[Route], refused: Callable[[AglError], Response]
+    ) -> None:
+        self.app = app
+        self.refused = refused
+        fast = [route for route in routes if route.is_fast]
+        self._whole = {(route.verb, route.path): route for route in fast if "{" not in route.path}
+        self._patterns: dict[str, list[tuple[Route, re.Pattern[str]]]] = {"GET": [], "POST": []}
+        for route in fast:
+            if "{" in route.path:
+                self._patterns[route.verb].append((route, compile_path(route.path)[0]))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        route, ids = self._find(scope) if scope["type"] == "http" else (None, {})
+        if route is None:
+            return await self.app(scope, receive, send)
+        body = None
+        if route.reader is not None:
+            message = await receive()  # the whole body; see WholeBody
+            try:
+                body = route.reader(message["body"])
+            except (ValueError, RecursionError):
+                return await self.app(scope, _again(message, receive), send)
+        scope[ROUTE] = route.path
+        try:
+            response = await route.answer(Request(scope, receive), body, **ids)
+        except AglError as error:
+            response = self.refused(error)
+        return await response(scope, receive, send)
+
+    def _find(self, scope: Scope) -> tuple[Route | None, dict[str, str]]:
+        """The route that can answer, and the parameters in the path."""
+        verb, path = scope["method"], scope["path"]
+        found, ids = self._whole.get((verb, path)), {}
+        if found is None:
+            for route, pattern in self._patterns.get(verb, ()):
+                if match := pattern.match(path):
+                    found, ids = route, match.groupdict()
+                    break
+        if found is not None and found.reader is not None and found.kind:
+            kind = header(scope, b"content-type").partition(b";")[0].strip()
+            found = found if kind == found.kind else None
+        return found, ids
+
+
+def _again(message: Message, receive: Receive) -> Receive:
+    """The same request to read once more."""
+    fresh = True
+
+    async def again() -> Message:
+        nonlocal fresh
+        if fresh:
+            fresh = False
+            return message
+        return await receive()
+
+    return again

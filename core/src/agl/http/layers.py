@@ -1,0 +1,324 @@
+"""Plain ASGI layers around a server: token, body size, repeated posts, last-resort errors.
+
+They are callables and not Starlette middleware classes, which cost more than half a millisecond a
+request.
+"""
+
+import asyncio
+import contextlib
+import hmac
+import json
+import logging
+import time
+import zlib
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from agl.semconv import CLIENT_GONE
+
+logger = logging.getLogger(__name__)
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+JSON, EVENTS = b"application/json", b"text/event-stream"
+
+
+async def answer(
+    send: Send, status: int, detail: str, error_type: str, *headers: tuple[bytes, bytes]
+) -> None:
+    """Send an error in the form that every route uses."""
+    body = json.dumps({"detail": detail, "error_type": error_type}).encode()
+    await send_whole(send, status, body, JSON, *headers)
+
+
+async def read_body(receive: Receive, limit: int) -> bytes | None:
+    """The whole body of a request; None when the client has gone.
+
+    Raises:
+        OverflowError: It has more than ``limit`` bytes.
+    """
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > limit:
+            raise OverflowError(f"the body has {limit + 1} bytes or more")
+        if not message.get("more_body", False):
+            return b"".join(parts)
+
+
+async def send_whole(
+    send: Send, status: int, body: bytes, kind: bytes, *headers: tuple[bytes, bytes]
+) -> None:
+    """An answer in one go; ``kind`` is its media type."""
+    length = (b"content-length", str(len(body)).encode())
+    await begin(send, status, kind, length, *headers)
+    await send({"type": "http.response.body", "body": body})
+
+
+async def begin(send: Send, status: int, kind: bytes, *headers: tuple[bytes, bytes]) -> None:
+    """Begin an answer; its body follows."""
+    given = [(b"content-type", kind), *headers]
+    await send({"type": "http.response.start", "status": status, "headers": given})
+
+
+def header(scope: Scope, name: bytes) -> bytes:
+    """A request header, or nothing; ``name`` in lower case."""
+    for key, value in scope["headers"]:
+        if key == name:
+            return value
+    return b""
+
+
+def gunzip(data: bytes, limit: int) -> bytes:
+    """Decompress.
+
+    Raises:
+        OverflowError: The result has more than ``limit`` bytes; no more than that was made.
+        ValueError: It is no gzip.
+    """
+    out = b""
+    while data:
+        decompressor = zlib.decompressobj(wbits=31)
+        try:
+            out += decompressor.decompress(data, limit + 1 - len(out))
+        except zlib.error as error:
+            raise ValueError(f"not gzip: {error}") from None
+        if len(out) > limit:
+            raise OverflowError(f"more than {limit} bytes when decompressed")
+        if not decompressor.eof:
+            raise ValueError("not gzip: the data ends too early")
+        data = decompressor.unused_data
+    return out
+
+
+ROUTE = "agl.route"
+"""Key of a scope: the path of the route that answers, where it is not FastAPI's."""
+
+
+class ErrorGuard:
+    """Answers what nobody caught with a bare 500, and logs it; counts requests.
+
+    Args:
+        app: What may fail.
+        observe: Told of each request: method, route, status, seconds. Requests are also logged,
+            at DEBUG.
+    """
+
+    def __init__(self, app: App, observe: Callable[[str, str, int, float], None]) -> None:
+        self.app = app
+        self.observe = observe
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        status = 0
+        begin = time.perf_counter()
+
+        async def watched(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self.app(scope, receive, watched)
+        except Exception:
+            # With an answer under way, FastAPI has called its handler for this, and raises again.
+            if not status:
+                logger.exception("%s %s failed", scope["method"], scope["path"])
+                await answer(
+                    watched, 500, "internal error; see the server's log", "InternalServerError"
+                )
+        seconds = time.perf_counter() - begin
+        # Without an answer, the client was gone before there was one.
+        self.observe(scope["method"], _route_of(scope), status or CLIENT_GONE, seconds)
+        if logger.isEnabledFor(logging.DEBUG):
+            milliseconds = seconds * 1000
+            logger.debug("%s %s %d %.1f ms", scope["method"], scope["path"], status, milliseconds)
+        return None
+
+
+def _route_of(scope: Scope) -> str:
+    """The path of the route that answered, with its parameters unfilled; else ``none``."""
+    route: str | None = scope.get(ROUTE)
+    return route or getattr(scope.get("route"), "path", "none")
+
+
+class BearerAuth:
+    """Requires ``Authorization: Bearer TOKEN``.
+
+    Args:
+        app: What to protect.
+        token: The token.
+        open_paths: Paths that need none.
+    """
+
+    def __init__(self, app: App, token: str, open_paths: frozenset[str]) -> None:
+        self.app = app
+        self.expected = f"Bearer {token}".encode()
+        self.open_paths = open_paths
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] == "http" and scope["path"] not in self.open_paths:
+            got = header(scope, b"authorization")
+            # The scheme is case-insensitive, the token is not.
+            got = b"Bearer" + got[6:] if got[:6].lower() == b"bearer" else got
+            if not hmac.compare_digest(got, self.expected):
+                return await answer(
+                    send,
+                    401,
+                    "missing or wrong token; send the header 'Authorization: Bearer TOKEN'",
+                    "Unauthorized",
+                    (b"www-authenticate", b"Bearer"),
+                )
+        return await self.app(scope, receive, send)
+
+
+class WholeBody:
+    """Reads the request's body, unpacked if it is gzip, before the application sees the request.
+
+    Args:
+        app: What gets the body in one piece.
+        max_bytes: A longer body, packed or unpacked, is answered with 413.
+    """
+
+    def __init__(self, app: App, max_bytes: int) -> None:
+        self.app = app
+        self.max_bytes = max_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] != "http" or scope["method"] in ("GET", "HEAD", "OPTIONS"):
+            return await self.app(scope, receive, send)
+        length = header(scope, b"content-length")
+        if length.isdigit() and int(length) > self.max_bytes:
+            return await self._too_large(receive, send, f"the body has {int(length)} bytes")
+        try:
+            body = await read_body(receive, self.max_bytes)
+        except OverflowError as error:
+            return await self._too_large(receive, send, str(error))
+        if body is None:
+            return None
+        encoding = header(scope, b"content-encoding").lower()
+        if encoding == b"gzip":
+            try:
+                body = gunzip(body, self.max_bytes)
+            except OverflowError as error:
+                return await self._too_large(None, send, f"the body has {error}")
+            except ValueError as error:
+                return await answer(send, 400, f"the body is {error}", "InvalidBody")
+        elif encoding not in (b"", b"identity"):
+            return await answer(
+                send,
+                415,
+                f"Content-Encoding {encoding.decode('latin-1')!r} is not known; send gzip or none",
+                "UnsupportedEncoding",
+            )
+        fresh = True
+
+        async def whole() -> Message:
+            nonlocal fresh
+            if fresh:
+                fresh = False
+                return {"type": "http.request", "body": body, "more_body": False}
+            return await receive()
+
+        return await self.app(scope, whole, send)
+
+    async def _too_large(self, receive: Receive | None, send: Send, what: str) -> None:
+        if receive is not None:
+            # Read to the end, for a client that is still sending would see a broken connection
+            # instead of the answer; but not for ever.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(5.0):
+                    while (await receive()).get("more_body", False):
+                        pass
+        await answer(
+            send,
+            413,
+            f"{what}; this server takes {self.max_bytes}. Send fewer records at once, or start the "
+            f"server with a larger max_body_bytes",
+            "BodyTooLarge",
+            (b"connection", b"close"),
+        )
+
+
+class RememberedPosts:
+    """Answers a repeated post from memory, so that it is carried out once.
+
+    Requests are the same when path, ``Idempotency-Key`` and ``Authorization`` are. A repetition
+    that arrives while the first is still in work waits for it. Only successes are remembered. The
+    memory is this process's: it ends with the server.
+
+    Args:
+        app: What carries requests out.
+        max_entries: How many answers are kept, oldest dropped first.
+        max_bytes: How large they may be together.
+    """
+
+    def __init__(
+        self, app: App, max_entries: int = 10_000, max_bytes: int = 64 * 1024 * 1024
+    ) -> None:
+        self.app = app
+        self.max_entries = max_entries
+        self.max_bytes = max_bytes
+        self._answers: OrderedDict[tuple[bytes, ...], list[Message]] = OrderedDict()
+        self._in_work: dict[tuple[bytes, ...], asyncio.Future[None]] = {}
+        self._size = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        name = header(scope, b"idempotency-key") if scope["type"] == "http" else b""
+        if not name or scope["method"] != "POST":
+            return await self.app(scope, receive, send)
+        key = (name, scope["path"].encode(), header(scope, b"authorization"))
+        while key in self._in_work:
+            await asyncio.shield(self._in_work[key])
+        if key in self._answers:
+            self._answers.move_to_end(key)
+            for message in self._answers[key]:
+                await send(message)
+            return None
+        done = self._in_work[key] = asyncio.get_running_loop().create_future()
+        messages: list[Message] = []
+
+        async def recorded(message: Message) -> None:
+            messages.append(message)
+            await send(message)
+
+        try:
+            await self.app(scope, receive, recorded)
+        finally:
+            # In this order: whoever waits must find the answer. It is kept although sending may
+            # have failed, for that is when it will be asked for again.
+            if messages and messages[0]["status"] < 300:
+                self._remember(key, messages)
+            del self._in_work[key]
+            done.set_result(None)
+        return None
+
+    def _remember(self, key: tuple[bytes, ...], messages: list[Message]) -> None:
+        if messages[-1].get("more_body", False):
+            return
+        self._answers[key] = messages
+        self._size += _size(messages)
+        while len(self._answers) > self.max_entries or self._size > self.max_bytes:
+            _, dropped = self._answers.popitem(last=False)
+            self._size -= _size(dropped)
+
+
+def _size(messages: list[Message]) -> int:
+    return 500 + sum(len(message.get("body", b"")) for message in messages)

@@ -1,0 +1,206 @@
+"""A store served over HTTP, itself a store."""
+
+import asyncio
+import os
+import socket
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from agl.env import LightningEnvVar, resolve_str_env_var
+from agl.errors import ConfigError, StoreError
+from agl.http.serving import ServerThread, bind, is_loopback
+from agl.http.wire import MAX_BODY_BYTES, TRACES
+from agl.store.base import LightningStore, LightningStoreCapabilities
+from agl.store.forwarding import ForwardingStore
+from agl.store.threaded import LightningStoreThreaded
+
+if TYPE_CHECKING:
+    from agl.http.routes import StoreRoutes
+
+DEFAULT_HOST = "127.0.0.1"
+DEFAULT_PORT = 4747
+
+
+class LightningStoreServer(ForwardingStore):
+    """Serves a store over HTTP, from a thread of this process.
+
+    As a store, it hands every call to the store that it wraps. In any other process that gets it,
+    by fork or by pickle, it is a ``LightningStoreClient`` of the server.
+
+    Args:
+        store: What is served. One that is not thread-safe gets one call at a time.
+        host: Where to listen; None for 127.0.0.1. Anything but loopback needs a token.
+        port: None for 4747; 0 for a free one.
+        cors_allow_origins: Origin, or origins, whose web pages may call; ``*`` for all.
+        launch_mode: ``thread``; 0.3's other modes are refused.
+        token: Bearer token that every request needs, health checks aside. None reads
+            ``AGL_SERVER_TOKEN``; without either there is none.
+        max_body_bytes: A request with a longer body, unpacked, is refused with 413.
+        sock: Listen on this one, bound already (see ``agl.http.serving.bind``), so that a port can
+            be taken before processes are forked. Excludes ``host`` and ``port``.
+        drain_seconds: How long ``stop`` lets requests finish.
+        n_workers: 1; several processes cannot share one store.
+        launcher_args: None; 0.3's settings of its launcher are refused.
+        tracker: None; 0.3's metrics are refused.
+
+    Raises:
+        ConfigError: An option cannot be honoured.
+    """
+
+    def __init__(
+        self,
+        store: LightningStore,
+        host: str | None = None,
+        port: int | None = None,
+        cors_allow_origins: Sequence[str] | str | None = None,
+        launch_mode: str = "thread",
+        launcher_args: None = None,
+        n_workers: int = 1,
+        tracker: None = None,
+        *,
+        token: str | None = None,
+        max_body_bytes: int = MAX_BODY_BYTES,
+        sock: socket.socket | None = None,
+        drain_seconds: float = 5.0,
+    ) -> None:
+        if launch_mode != "thread":
+            raise ConfigError(
+                f"LightningStoreServer: launch_mode {launch_mode!r} is not supported; leave it at "
+                "'thread'. To serve from a process of its own, run: agl store"
+            )
+        if n_workers != 1:
+            raise ConfigError(
+                f"LightningStoreServer: n_workers={n_workers} is not supported; one process owns "
+                "the store and serves it. Leave it at 1"
+            )
+        if launcher_args is not None:
+            raise ConfigError(
+                "LightningStoreServer: launcher_args is not supported; pass host and port"
+            )
+        if tracker is not None:
+            raise ConfigError(
+                "LightningStoreServer: tracker is not supported; leave it out. Prometheus reads "
+                "/metrics"
+            )
+        if sock is not None and (host is not None or port is not None):
+            raise ConfigError("LightningStoreServer: give sock, or host and port, not both")
+        self._host = host or DEFAULT_HOST
+        self._port = DEFAULT_PORT if port is None else port
+        if sock is not None:
+            self._host, self._port = sock.getsockname()[:2]
+        self._token = resolve_str_env_var(LightningEnvVar.AGL_SERVER_TOKEN, token) or None
+        if self._token is None and not is_loopback(self._host):
+            raise ConfigError(
+                f"LightningStoreServer: host {self._host!r} can be reached from other machines, so "
+                "a token is needed; set AGL_SERVER_TOKEN to a long random text, pass token=..., or "
+                "serve on 127.0.0.1"
+            )
+        self._origins = (
+            [cors_allow_origins] if isinstance(cors_allow_origins, str) else cors_allow_origins
+        )
+        self._max_body_bytes = max_body_bytes
+        self._drain_seconds = drain_seconds
+        self._sock = sock
+        # Requests are answered in a thread of the server, beside the calls of this process.
+        is_safe = store.capabilities.get("thread_safe", False)
+        self._store: LightningStore | None = store if is_safe else LightningStoreThreaded(store)
+        self._owner = os.getpid()
+        self._client: LightningStore | None = None
+        self._thread: ServerThread | None = None
+        self._routes: StoreRoutes | None = None
+
+    # --- serving
+
+    @property
+    def endpoint(self) -> str:
+        """Address of the server for a client on this machine.
+
+        Raises:
+            StoreError: The port is a free one that is picked at ``start``, and that is to come.
+        """
+        thread = self._thread or ServerThread(None, self._host, self._port)
+        if not thread.port:
+            raise StoreError("the store server has no address yet; await start() first")
+        return thread.url
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What a request of any other client must carry: the token, if there is one."""
+        return {"Authorization": f"Bearer {self._token}"} if self._token else {}
+
+    async def start(self) -> None:
+        """Serve; returns when requests are taken. A second call changes nothing.
+
+        Raises:
+            ConfigError: The port is in use.
+            StoreError: This is not the process that made the server.
+        """
+        if os.getpid() != self._owner or self._store is None:
+            raise StoreError(
+                "the store server belongs to another process; here it is a client of it and "
+                "cannot be started"
+            )
+        if self._thread is not None:
+            return
+        from agl.http.app import store_app
+        from agl.http.routes import StoreRoutes
+
+        routes = StoreRoutes(self._store)
+        app = store_app(
+            routes,
+            token=self._token,
+            cors_allow_origins=self._origins or (),
+            max_body_bytes=self._max_body_bytes,
+        )
+        # Started again on the port that it had: clients know that one.
+        sock, self._sock = self._sock or bind(self._host, self._port), None
+        thread = ServerThread(app, sock=sock, drain_seconds=self._drain_seconds)
+        self._port = await asyncio.to_thread(thread.start)
+        self._thread, self._routes = thread, routes
+
+    async def stop(self) -> None:
+        """Answer what is in progress, then end; the wrapped store stays open."""
+        if os.getpid() != self._owner:
+            return
+        thread, routes = self._thread, self._routes
+        self._thread = self._routes = None
+        if thread is not None and routes is not None:
+            routes.end_long_polls()
+            await asyncio.to_thread(thread.stop)
+
+    # --- being a store
+
+    @property
+    def target(self) -> LightningStore:
+        """The store that does the work in this process: the wrapped one, or a client."""
+        if os.getpid() == self._owner and self._store is not None:
+            return self._store
+        if self._client is None:
+            from agl.http.client import LightningStoreClient
+
+            self._client = LightningStoreClient(self.endpoint, token=self._token)
+        return self._client
+
+    def __getstate__(self) -> dict[str, Any]:
+        address = urlsplit(self.endpoint)
+        return {"_host": address.hostname, "_port": address.port, "_token": self._token}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._store = self._thread = self._routes = self._client = None
+        self._owner = -1
+
+    @property
+    def capabilities(self) -> LightningStoreCapabilities:
+        """Everything."""
+        return {"thread_safe": True, "async_safe": True, "zero_copy": True, "otlp_traces": True}
+
+    def otlp_traces_endpoint(self) -> str:
+        """Address for an OTLP/HTTP exporter; a server with a token also needs ``headers``."""
+        return f"{self.endpoint}{TRACES}"
+
+    async def close(self) -> None:
+        """Stop, and close the wrapped store."""
+        await self.stop()
+        await self.target.close()

@@ -1,0 +1,323 @@
+"""Components by name: entry points found without importing them, loaded when they are named.
+
+A component is a class (or a function that builds one) which a distribution publishes in the entry
+point group of its kind; a hook plugin stands in the group ``agl.plugins``.
+"""
+
+import importlib
+import os
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import lru_cache
+from importlib.metadata import Distribution, EntryPoint, entry_points
+from types import MappingProxyType
+from typing import Any, Literal, NoReturn
+
+from agl.env import LightningEnvVar
+from agl.errors import (
+    AglError,
+    BrokenComponentError,
+    ConfigError,
+    DuplicateComponentError,
+    MissingPluginError,
+    PluginError,
+    UnknownComponentError,
+)
+
+GROUPS: Mapping[str, str] = MappingProxyType(
+    {
+        "algorithm": "agl.algorithms",
+        "tracer": "agl.tracers",
+        "adapter": "agl.adapters",
+        "store": "agl.stores",
+        "strategy": "agl.strategies",
+        "gateway": "agl.gateways",
+        "credit": "agl.credits",
+        "command": "agl.commands",
+        "hook": "agl.plugins",
+    }
+)
+"""Kind -> entry point group. All but the last hold components; the last holds hook plugins."""
+
+_KINDS = {group: kind for kind, group in GROUPS.items()}
+
+State = Literal["installed", "ok", "broken", "duplicate", "disabled"]
+
+
+@dataclass(frozen=True)
+class Component:
+    """One published name; nothing of it has been imported."""
+
+    kind: str
+    group: str
+    name: str
+    distribution: str
+    version: str
+    target: str
+    """``module:attribute``, as the entry point has it."""
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name!r} (plugin {self.distribution!r})"
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """One row of ``agl plugins``."""
+
+    kind: str
+    name: str
+    distribution: str
+    version: str
+    state: State
+    """``installed`` was not imported; ``ok`` and ``broken`` were, or could not be."""
+    cause: str = ""
+
+
+def kind_of(group: str) -> str:
+    """The kind that an entry point group holds.
+
+    Raises:
+        ConfigError: agl has no such group.
+    """
+    if group not in _KINDS:
+        raise ConfigError(
+            f"unknown entry point group {group!r}; agl's are {', '.join(_KINDS)}."
+            + did_you_mean(group, _KINDS)
+        )
+    return _KINDS[group]
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """``" Did you mean 'x'?"`` for the nearest known name; empty when none is near."""
+    near = get_close_matches(name, list(known), n=1)
+    return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def components(group: str | None = None) -> list[Component]:
+    """Everything that is installed, of one group or of all, by kind and name.
+
+    A name that two distributions offer stands there twice.
+    """
+    if group is not None:
+        kind_of(group)
+    return [c for c in _installed() if group is None or c.group == group]
+
+
+def find(group: str, name: str) -> Component:
+    """The component of this name.
+
+    Raises:
+        UnknownComponentError: Nobody offers it.
+        DuplicateComponentError: Several distributions offer it.
+    """
+    kind = kind_of(group)
+    offers = [c for c in components(group) if c.name == name]
+    if not offers:
+        names = sorted({c.name for c in components(group)})
+        raise UnknownComponentError(
+            f"unknown {kind} {name!r}; installed: {', '.join(names) or 'none'}."
+            f"{did_you_mean(name, names)} See: agl plugins"
+        )
+    if len(offers) > 1:
+        raise DuplicateComponentError(_duplicate_cause(offers))
+    return offers[0]
+
+
+def load(group: str, name: str) -> Any:
+    """Import the component of this name.
+
+    Raises:
+        UnknownComponentError: Nobody offers it.
+        DuplicateComponentError: Several distributions offer it.
+        BrokenComponentError: Importing it failed; the cause is chained.
+    """
+    return load_component(find(group, name))
+
+
+def load_component(component: Component) -> Any:
+    """Import a component that was found.
+
+    Raises:
+        BrokenComponentError: Importing it failed; the cause is chained.
+    """
+    try:
+        return EntryPoint(component.name, component.target, component.group).load()
+    except PluginError:
+        raise
+    # A plugin may raise anything while it is imported, even SystemExit; it must break nobody else.
+    except (Exception, SystemExit) as error:
+        raise_broken(component, error)
+
+
+def raise_broken(component: Component, error: BaseException) -> NoReturn:
+    """Say why a component does not work, and what to install if that is all it needs.
+
+    Raises:
+        BrokenComponentError: Always; ``error`` is chained.
+    """
+    raise BrokenComponentError(f"{component} {_explain(component, error)}") from error
+
+
+def load_public_name(public_name: str, group: str, entry: str, dist: str) -> Any:
+    """What ``agl.<public_name>`` is: the component ``entry`` of ``group``, which ``dist`` offers.
+
+    Raises:
+        MissingPluginError: Nobody offers it; the message says what to install.
+    """
+    try:
+        component = find(group, entry)
+    except UnknownComponentError:
+        raise MissingPluginError(
+            f"agl.{public_name} lives in {dist}, which is not installed. Run: pip install {dist}"
+        ) from None
+    return load_component(component)
+
+
+def load_from_library(public_name: str, module: str, dist: str) -> Any:
+    """What ``agl.<public_name>`` is: an attribute of a module that ``dist`` brings.
+
+    Raises:
+        MissingPluginError: It is not installed; the message says what to install.
+    """
+    try:
+        return getattr(importlib.import_module(module), public_name)
+    except ModuleNotFoundError as error:
+        if error.name != module.partition(".")[0]:
+            raise
+        raise MissingPluginError(
+            f"agl.{public_name} lives in {dist}, which is not installed. Run: pip install {dist}"
+        ) from None
+
+
+def disabled_plugins() -> frozenset[str]:
+    """Names of hook plugins that ``AGL_DISABLE_PLUGINS`` drops."""
+    value = os.environ.get(LightningEnvVar.AGL_DISABLE_PLUGINS.value, "")
+    return frozenset(name.strip() for name in value.split(",") if name.strip())
+
+
+def diagnose(*, check: Callable[[Component], object] | None = None) -> list[Diagnosis]:
+    """The state of everything that is installed.
+
+    Args:
+        check: Called with each component, to tell ``ok`` from ``broken``: ``load_component``, or
+            ``agl.plugins.hooks.try_component``. Without it the answer comes from metadata
+            alone, and is instant.
+    """
+    offers: defaultdict[tuple[str, str], list[Component]] = defaultdict(list)
+    for component in components():
+        offers[component.group, component.name].append(component)
+    disabled = disabled_plugins()
+    rows: list[Diagnosis] = []
+    for component in components():
+        same_name = offers[component.group, component.name]
+        state, cause = _state(component, same_name, disabled, check)
+        rows.append(
+            Diagnosis(
+                kind=component.kind,
+                name=component.name,
+                distribution=component.distribution,
+                version=component.version,
+                state=state,
+                cause=cause,
+            )
+        )
+    return rows
+
+
+def _state(
+    component: Component,
+    same_name: list[Component],
+    disabled: frozenset[str],
+    check: Callable[[Component], object] | None,
+) -> tuple[State, str]:
+    if len(same_name) > 1:
+        return "duplicate", _duplicate_cause(same_name)
+    if component.kind == "hook" and component.name in disabled:
+        return "disabled", f"{LightningEnvVar.AGL_DISABLE_PLUGINS.value} names it"
+    if check is None:
+        return "installed", ""
+    try:
+        check(component)
+    except AglError as error:
+        return "broken", str(error).removeprefix(f"{component} ")
+    return "ok", ""
+
+
+def _duplicate_cause(offers: list[Component]) -> str:
+    dists = " and ".join(f"{c.distribution!r}" for c in offers)
+    one = offers[0]
+    return (
+        f"{one.kind} {one.name!r} is offered by {dists}. Uninstall one of them, "
+        f"or name the class itself, as {one.target!r}"
+    )
+
+
+def _explain(component: Component, error: BaseException) -> str:
+    missing = error.name if isinstance(error, ModuleNotFoundError) else None
+    if missing is None:
+        return f"does not load: {type(error).__name__}: {error}"
+    own, missing_top = component.target.partition(".")[0], missing.partition(".")[0]
+    if missing_top == own.partition(":")[0]:
+        return (
+            f"does not load: there is no module {missing!r}. "
+            f"Run: pip install --force-reinstall {component.distribution}"
+        )
+    missing = missing_top
+    extra = _extra_with(component.distribution, missing)
+    wanted = f"'{component.distribution}[{extra}]'" if extra else component.distribution
+    return f"needs {missing!r}, which is not installed. Run: pip install {wanted}"
+
+
+def _extra_with(distribution: str, module: str) -> str | None:
+    """The extra that brings a module: ``backend`` if there is one, else the one that names it."""
+    metadata = Distribution.from_name(distribution).metadata
+    extras: list[str] = metadata.get_all("Provides-Extra") or []
+    if "backend" in extras:
+        return "backend"
+    for requirement in metadata.get_all("Requires-Dist") or []:
+        name = re.match(r"[A-Za-z0-9._-]+", requirement)
+        extra = re.search(r"""extra\s*==\s*['"]([^'"]+)['"]""", requirement)
+        if name and extra and _normal(name.group()) == _normal(module):
+            return extra.group(1)
+    return None
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _installed() -> tuple[Component, ...]:
+    # A folder's time changes when a distribution is installed there, so a notebook sees it.
+    return _scan(tuple((path, _modified(path)) for path in sys.path))
+
+
+def _modified(path: str) -> float:
+    try:
+        return os.stat(path or ".").st_mtime
+    except OSError:
+        return 0.0
+
+
+@lru_cache(maxsize=4)
+def _scan(path: tuple[tuple[str, float], ...]) -> tuple[Component, ...]:
+    importlib.invalidate_caches()
+    installed = entry_points()
+    return tuple(
+        Component(
+            kind=kind,
+            group=group,
+            name=entry.name,
+            distribution=dist.name,
+            version=dist.version,
+            target=entry.value,
+        )
+        for kind, group in GROUPS.items()
+        for dist, entry in sorted(
+            ((e.dist, e) for e in installed.select(group=group) if e.dist is not None),
+            key=lambda pair: (pair[1].name, pair[0].name),
+        )
+    )

@@ -1,0 +1,292 @@
+"""The constructor is the schema: options of a component, read from its ``__init__``.
+
+Names, types and defaults come from the signature, texts from the docstring. What a file or a
+command line gives is checked against them before anything is built.
+"""
+
+import dataclasses
+import inspect
+import json
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, cast, get_args, get_origin
+
+from agl.errors import ConfigError
+from agl.plugins.registry import did_you_mean
+from agl.plugins.secrets import HIDDEN, is_secret, key
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter, ValidationError
+
+NO_DEFAULT = inspect.Parameter.empty
+"""Default of an option that has none."""
+
+_UNIONS = (Union, types.UnionType)
+
+
+@dataclass(frozen=True)
+class Option:
+    """One parameter of a constructor."""
+
+    name: str
+    annotation: Any
+    """As resolved; ``Any`` where there is none or it cannot be resolved."""
+    type: str
+    """The annotation as a reader would write it."""
+    default: Any = NO_DEFAULT
+    doc: str = ""
+
+    @property
+    def required(self) -> bool:
+        """Whether it must be given."""
+        return self.default is NO_DEFAULT
+
+
+@dataclass(frozen=True)
+class Schema:
+    """What a class, or a function that builds a component, can be given by keyword."""
+
+    options: tuple[Option, ...]
+    open: bool
+    """It has ``**kwargs`` and takes any further name."""
+
+
+def schema_of(target: Callable[..., Any]) -> Schema:
+    """Read the options of a class, or of a function that builds something."""
+    try:
+        signature = inspect.signature(target)
+    except ValueError:
+        # A constructor written in C; it decides itself.
+        return Schema((), open=True)
+    if inspect.isclass(target) and target.__init__ is object.__init__ and _is_plain(target):
+        return Schema((), open=False)
+    hints, docs = _hints(target), _docs(target)
+    options: list[Option] = []
+    for parameter in signature.parameters.values():
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            continue
+        written = parameter.annotation
+        annotation = hints.get(parameter.name, Any if isinstance(written, str) else written)
+        options.append(
+            Option(
+                name=parameter.name,
+                annotation=Any if annotation is NO_DEFAULT else annotation,
+                type=written
+                if annotation is Any and isinstance(written, str)
+                else readable_type(annotation),
+                default=parameter.default,
+                doc=docs.get(parameter.name, ""),
+            )
+        )
+    if dataclasses.is_dataclass(target) and inspect.isclass(target):
+        options.sort(key=lambda option: (not option.required, _depth(target, option.name)))
+    is_open = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
+    return Schema(tuple(options), open=is_open)
+
+
+def _depth(target: type, name: str) -> int:
+    """How far above ``target`` a field is declared: its own come before its base's."""
+    owners = (name in vars(cls).get("__annotations__", {}) for cls in target.__mro__)
+    return next((depth for depth, owns in enumerate(owners) if owns), 0)
+
+
+def validate(target: Callable[..., Any], values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Check options against the constructor that will get them, and convert them to its types.
+
+    ``"4"`` becomes 4 where an ``int`` is asked for; dicts become nested models and dataclasses.
+
+    Args:
+        target: The class, or the function that builds the component.
+        values: Option name -> value, as read.
+        where: What error messages begin with, as ``"agl.yaml: algorithm"``.
+
+    Returns:
+        The options to call ``target`` with. Options that were not given are left out.
+
+    Raises:
+        ConfigError: An unknown or missing option, or a value of the wrong type.
+    """
+    schema = schema_of(target)
+    known = {option.name: option for option in schema.options}
+    converted: dict[str, Any] = {}
+    for name, value in values.items():
+        if name in known:
+            converted[name] = _convert(known[name].annotation, value, key(where, name))
+        elif schema.open:
+            converted[name] = value
+        else:
+            raise ConfigError(_unknown_key(key(where, name), name, known))
+    for option in schema.options:
+        if option.required and option.name not in values:
+            about = f": {option.doc}" if option.doc else ""
+            raise ConfigError(f"{key(where, option.name)}: missing ({option.type}){about}")
+    return converted
+
+
+def readable_type(annotation: Any) -> str:
+    """An annotation in the shortest form that a reader would write."""
+    if annotation is NO_DEFAULT or annotation is Any:
+        return "Any"
+    if annotation is None or annotation is type(None):
+        return "None"
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return readable_type(arguments[0])
+    if origin is Literal:
+        return " | ".join(json.dumps(value) for value in arguments)
+    if origin in _UNIONS:
+        return " | ".join(readable_type(argument) for argument in arguments)
+    name = getattr(origin or annotation, "__name__", None) or str(annotation)
+    if origin is None or not arguments or name == "Callable":
+        return name
+    inner = ", ".join("..." if a is ... else readable_type(a) for a in arguments)
+    return f"{name}[{inner}]"
+
+
+def _is_plain(target: type) -> bool:
+    # Protocol classes and pydantic models replace the signature; plain classes do not.
+    return "__signature__" not in vars(target)
+
+
+def _hints(target: Callable[..., Any]) -> dict[str, Any]:
+    """Resolved annotations, one by one: a name that only type checkers can see spoils only one."""
+    function: Any = target.__init__ if inspect.isclass(target) else target
+    function = inspect.unwrap(function)
+    if "__signature__" in vars(target):
+        return {}
+    namespace = getattr(function, "__globals__", {})
+    hints: dict[str, Any] = {}
+    for name, written in getattr(function, "__annotations__", {}).items():
+        holder = types.SimpleNamespace(__annotations__={name: written})
+        try:
+            hints[name] = typing.get_type_hints(
+                holder, globalns=namespace, localns={}, include_extras=True
+            )[name]
+        except (NameError, TypeError, AttributeError):
+            continue
+    return hints
+
+
+def _docs(target: Callable[..., Any]) -> dict[str, str]:
+    """Texts of parameters; a subclass's text goes before its base's."""
+    import docstring_parser
+
+    sources: list[Any] = [target]
+    if inspect.isclass(target):
+        sources = [s for cls in target.__mro__[:-1] for s in (cls, vars(cls).get("__init__")) if s]
+    docs: dict[str, str] = {}
+    for source in sources:
+        if inspect.isclass(source) and not source.__module__.startswith("pydantic"):
+            try:
+                parsed = docstring_parser.parse_from_object(source)
+            except (OSError, TypeError, SystemError):
+                # No source file, as in a notebook; or CPython 3.11, whose parser may raise
+                # SystemError when another thread parses too. Then the docstring alone.
+                parsed = docstring_parser.parse(source.__doc__ or "")
+        else:
+            parsed = docstring_parser.parse(getattr(source, "__doc__", None) or "")
+        for parameter in parsed.params:
+            text = " ".join((parameter.description or "").split())
+            docs.setdefault(parameter.arg_name, text)
+    return docs
+
+
+def _unknown_key(address: str, name: str, known: Sequence[str] | Mapping[str, Any]) -> str:
+    hint = did_you_mean(name, known)
+    if not hint:
+        hint = f" Known: {', '.join(known)}" if known else " There are no options"
+    return f"{address}: unknown key.{hint}"
+
+
+def _convert(annotation: Any, value: Any, address: str) -> Any:
+    from pydantic import ValidationError
+
+    _refuse_unknown_keys(annotation, value, address)
+    adapter = _adapter(annotation)
+    if adapter is None:
+        return value
+    try:
+        # True is 1 to pydantic unless it is strict.
+        return adapter.validate_python(value, strict=True if isinstance(value, bool) else None)
+    except ValidationError as error:
+        raise ConfigError(_explain(error, annotation, value, address)) from None
+
+
+def _adapter(annotation: Any) -> "TypeAdapter[Any] | None":
+    """What checks an annotation, or None where pydantic cannot and the constructor decides."""
+    from pydantic import ConfigDict, PydanticUserError, TypeAdapter
+    from pydantic_core import SchemaError
+
+    arbitrary = ConfigDict(arbitrary_types_allowed=True)
+    # Models and dataclasses bring a configuration of their own, and refuse another.
+    for config in (arbitrary, None):
+        try:
+            return TypeAdapter[Any](annotation, config=config)
+        except (PydanticUserError, SchemaError, NameError, TypeError):
+            continue
+    return None
+
+
+def _explain(error: "ValidationError", annotation: Any, value: Any, address: str) -> str:
+    details = error.errors(include_url=False)
+    first = details[0]
+    at, found, name = address, value, address.rpartition(".")[2]
+    # pydantic's location also names the members of unions; only real keys lead on.
+    for part in first["loc"]:
+        if _has(found, part):
+            at, found, name = key(at, part), found[part], str(part)
+    got = HIDDEN if is_secret(name) else repr(found)
+    if first["type"] == "missing":
+        return f"{key(at, first['loc'][-1])}: missing"
+    if at == address and (len(details) > 1 or first["type"].endswith(("_type", "_parsing"))):
+        return f"{at}: expected {readable_type(annotation)}, got {got}"
+    message = first["msg"].removeprefix("Value error, ")
+    return f"{at}: {message[0].lower()}{message[1:]}; got {got}"
+
+
+def _has(found: Any, part: str | int) -> bool:
+    if isinstance(found, Mapping):
+        return part in found
+    return isinstance(found, list) and isinstance(part, int) and part < len(cast("Any", found))
+
+
+def _refuse_unknown_keys(annotation: Any, value: Any, address: str) -> None:
+    """Nested models and dataclasses ignore what they do not know unless told; we never do."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        _refuse_unknown_keys(arguments[0], value, address)
+    elif origin in _UNIONS:
+        members = [a for a in arguments if _fields(a) is not None or get_args(a)]
+        if len(members) == 1:
+            _refuse_unknown_keys(members[0], value, address)
+    elif isinstance(value, Mapping):
+        fields = _fields(annotation)
+        for name, item in cast("Mapping[str, Any]", value).items():
+            if fields is not None:
+                if name not in fields:
+                    raise ConfigError(_unknown_key(key(address, name), name, fields))
+                _refuse_unknown_keys(fields[name], item, key(address, name))
+            elif len(arguments) == 2:
+                _refuse_unknown_keys(arguments[1], item, key(address, name))
+    elif isinstance(value, list) and arguments:
+        for number, item in enumerate(cast("list[Any]", value)):
+            _refuse_unknown_keys(arguments[0], item, key(address, number))
+
+
+def _fields(annotation: Any) -> dict[str, Any] | None:
+    """Field name -> type of a dataclass, model or typed dict; None for anything else, or open."""
+    from pydantic import BaseModel
+
+    if not inspect.isclass(annotation):
+        return None
+    if issubclass(annotation, BaseModel):
+        if annotation.model_config.get("extra") == "allow":
+            return None
+        return {
+            field.alias or name: field.annotation for name, field in annotation.model_fields.items()
+        }
+    if dataclasses.is_dataclass(annotation) or typing.is_typeddict(annotation):
+        return typing.get_type_hints(annotation, include_extras=True)
+    return None

@@ -1,0 +1,3 @@
+"""The store in an SQLite file."""
+
+from agl.store.sqlite.store import SqliteLightningStore as SqliteLightningStore

@@ -1,0 +1,320 @@
+"""Opening an SQLite file as a store: one owner, the right schema, errors that say what to do."""
+
+import contextlib
+import os
+import sqlite3
+import struct
+import sys
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Final, get_args
+
+from agl.errors import StoreDiskError, StoreError, StoreUnavailableError
+from agl.types import Worker
+from agl.utils.lockfile import HeldError, LockFile, forget_in_forks
+
+APPLICATION_ID: Final = 0x61676C73
+"""``agls``: what tells our files from other SQLite files."""
+SCHEMA_VERSION: Final = 3
+"""Of ``schema.sql``; ``migrations/N.sql`` makes version N out of the one before."""
+
+MEMORY: Final = ":memory:"
+"""SQLite's name for no file."""
+
+_HEADER = b"SQLite format 3\x00"
+_CHECKED_BYTES = 16 * 2**20
+"""Files up to this size are checked whole when they are opened."""
+
+
+def prepare(connection: sqlite3.Connection, path: str) -> None:
+    """Check what the file is, then make or migrate its tables. An unfit file is left as it was.
+
+    Raises:
+        StoreUnavailableError: It is no store, or of a newer agl, or damaged.
+    """
+    try:
+        version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+        application: int = connection.execute("PRAGMA application_id").fetchone()[0]
+        tables: int = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        if tables and application != APPLICATION_ID:
+            raise StoreUnavailableError(
+                f"store {path!r}: an SQLite database, but not a store of agl "
+                f"(application_id {application}). Give the path of a new file"
+            )
+        if version > SCHEMA_VERSION:
+            raise StoreUnavailableError(
+                f"store {path!r}: made by a newer agl (schema {version}, this one knows up to "
+                f"{SCHEMA_VERSION}). Run: pip install --upgrade agl-core"
+            )
+        if tables and path != MEMORY and Path(path).stat().st_size <= _CHECKED_BYTES:
+            found: str = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+            if found != "ok":
+                raise sqlite3.DatabaseError(found)
+        if not tables:
+            _run(connection, [_sql("schema.sql"), f"PRAGMA application_id={APPLICATION_ID};"])
+        elif version < SCHEMA_VERSION:
+            steps = range(version + 1, SCHEMA_VERSION + 1)
+            _run(connection, [_sql(f"migrations/{step}.sql") for step in steps])
+        columns = {row[1] for row in connection.execute("PRAGMA table_info(worker)")}
+        for name, field in Worker.model_fields.items():  # what this agl knows beyond that
+            if name not in columns:
+                kind = "REAL" if float in get_args(field.annotation) else "TEXT"
+                connection.execute(f"ALTER TABLE worker ADD COLUMN {name} {kind}")
+    except sqlite3.Error as error:
+        raise unavailable(path, error) from error
+
+
+def unavailable(path: str, error: sqlite3.Error) -> StoreUnavailableError:
+    """The error of a file that cannot be opened, with what to do about it."""
+    text = str(error)
+    if isinstance(error, sqlite3.OperationalError):
+        advice = "Check that the file and its folder can be written, and the disk's free space"
+    else:
+        advice = "The file is damaged and was left as it is; restore a copy, or give a new path"
+    return StoreUnavailableError(f"store {path!r}: cannot be opened: {text}. {advice}")
+
+
+def check_header(path: str) -> None:
+    """Refuse a file that is not SQLite's, before SQLite touches it.
+
+    Raises:
+        StoreUnavailableError: It is something else, or in a folder that there is not.
+    """
+    file = Path(path)
+    if not file.parent.is_dir():
+        raise StoreUnavailableError(
+            f"store {path!r}: no folder {str(file.parent)!r}; make it, or give another path"
+        )
+    if not file.exists():
+        return
+    if not file.is_file():
+        raise StoreUnavailableError(f"store {path!r}: not a file; give the path of a file")
+    try:
+        with file.open("rb") as stream:
+            start = stream.read(len(_HEADER))
+    except OSError as error:
+        raise StoreUnavailableError(
+            f"store {path!r}: cannot be read: {error.strerror}; check its permissions"
+        ) from error
+    if start and start != _HEADER:
+        raise StoreUnavailableError(
+            f"store {path!r}: not an SQLite database; it was left as it is. "
+            "Give the path of a store or of a new file"
+        )
+
+
+def _sql(name: str) -> str:
+    return files("agl.store").joinpath(name).read_text("utf-8")
+
+
+def _run(connection: sqlite3.Connection, scripts: Sequence[str]) -> None:
+    """Bring the file to the present version: all of it is committed, or none."""
+    script = "\n".join((*scripts, f"PRAGMA user_version={SCHEMA_VERSION};"))
+    connection.executescript(f"BEGIN IMMEDIATE;\n{script}\nCOMMIT;")
+
+
+_MAY_PASS: Final = frozenset(
+    {
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_PROTOCOL,
+        sqlite3.SQLITE_NOMEM,
+    }
+)
+"""What SQLite says of a disk, or of a machine, that may be mended while the store is open."""
+
+
+def failure_of(path: str, error: sqlite3.Error, what: str) -> StoreError:
+    """The error of a call that failed in SQLite; ``what`` of it, for the message."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    kind = StoreDiskError if code in _MAY_PASS else StoreError
+    return kind(
+        f"store {path!r}: {error}; {what}. Check the disk and its free space, then try again"
+    )
+
+
+class OpenedFile:
+    """The file of a store and the log beside it, as they were when the store was opened.
+
+    SQLite goes on with a file that was deleted or replaced, and all that is stored then is lost
+    with the process.
+
+    Args:
+        path: The file.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        file = os.path.realpath(path)
+        self._known = [(name, _identity(name)) for name in (file, f"{file}-wal")]
+
+    def check(self) -> None:
+        """Look whether they are still there.
+
+        Raises:
+            StoreUnavailableError: One was deleted or replaced.
+            StoreDiskError: Its folder cannot be read.
+        """
+        for name, identity in self._known:
+            try:
+                found = _identity(name)
+            except FileNotFoundError:
+                found = None
+            except OSError as error:
+                raise StoreDiskError(
+                    f"store {self._path!r}: cannot look at {name!r}: {error.strerror}"
+                ) from error
+            if found != identity:
+                happened = "replaced by another file" if found else "deleted"
+                raise StoreUnavailableError(
+                    f"store {self._path!r}: {name!r} was {happened} while the store was open, and "
+                    "nothing more is stored: it would be lost. Stop the process that serves it, "
+                    "put the file back from a copy or give a new path, and start again"
+                )
+
+
+def _identity(path: str) -> tuple[int, int]:
+    found = os.stat(path)
+    return found.st_dev, found.st_ino
+
+
+_owned: dict[tuple[int, int], int] = {}
+"""Files that are open as stores, and the process that opened them: a forked one is no owner."""
+
+
+class OwnerLock:
+    """Holds ``<path>.lock``, and the file itself, for as long as this process owns the store.
+
+    The one tells others who the owner is. The other is found by every name of the file: through
+    links, and when somebody has removed the first. The system gives both back when the process
+    dies, however it dies.
+
+    Args:
+        path: The file.
+
+    Raises:
+        StoreUnavailableError: Another process owns it, or its folder cannot be written, or the file
+            has several names.
+    """
+
+    def __init__(self, path: str) -> None:
+        beside = f"{os.path.realpath(path)}.lock"
+        try:
+            self._beside = LockFile(beside)
+        except HeldError as held:
+            raise _in_use(path, str(held)) from None
+        except OSError as error:
+            raise StoreUnavailableError(
+                f"store {path!r}: cannot make {beside!r} beside it: {error.strerror}. "
+                "A store needs a folder that can be written; give another path"
+            ) from error
+        self._store_file = -1
+        self._identity = (-1, -1)
+        try:
+            self._lock_file(path)
+        except BaseException:
+            self.release()
+            raise
+
+    @staticmethod
+    def check_free(path: str) -> None:
+        """Refuse a file that is open in this process.
+
+        It must not even be opened: with the first file object that is closed, a process loses all
+        locks that SQLite has on a file.
+
+        Raises:
+            StoreUnavailableError: It is.
+        """
+        try:
+            identity = _identity(path)
+        except OSError:
+            return  # there is none yet, or ``check_header`` says what is wrong with it
+        if _owned.get(identity) == os.getpid():
+            raise _in_use(path, f"process {os.getpid()}")
+
+    def _lock_file(self, path: str) -> None:
+        try:
+            self._store_file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise StoreUnavailableError(
+                f"store {path!r}: cannot be opened for writing: {error.strerror}; check its "
+                "permissions"
+            ) from error
+        found = os.fstat(self._store_file)
+        if found.st_nlink > 1:
+            raise StoreUnavailableError(
+                f"store {path!r}: the file has {found.st_nlink} names (hard links). SQLite keeps "
+                "its log beside one of them only, and opened by another, records are lost. Remove "
+                "the other names, or make a copy"
+            )
+        if not _try_lock_inode(self._store_file):
+            raise _in_use(path, "another process")
+        forget_in_forks(self)
+        self._identity = found.st_dev, found.st_ino
+        _owned[self._identity] = os.getpid()
+
+    def forget(self) -> None:
+        """Close this process's copy; for a forked one, so that it does not hold the store too."""
+        if self._store_file >= 0:
+            os.close(self._store_file)
+        self._store_file = -1
+
+    def release(self) -> None:
+        """Give the store free; SQLite has closed the file by then."""
+        if self._store_file >= 0:
+            _owned.pop(self._identity, None)
+            _unlock_inode(self._store_file)
+            os.close(self._store_file)
+            self._store_file = -1
+        self._beside.release()
+
+
+def _in_use(path: str, owner: str) -> StoreUnavailableError:
+    return StoreUnavailableError(
+        f"store {path!r}: in use by {owner}. Stop that one, or reach its store over HTTP "
+        "with agl.LightningStoreClient"
+    )
+
+
+_LOCKED_BYTE = 1 << 62
+"""Far from the bytes that SQLite locks."""
+
+
+def _lock_of_file(kind: str) -> bytes:
+    import fcntl
+
+    # struct flock: type, whence, start, length, process (0 in a lock of an open file)
+    return struct.pack("hhqqi4x", getattr(fcntl, kind), os.SEEK_SET, _LOCKED_BYTE, 1, 0)
+
+
+def _try_lock_inode(file: int) -> bool:
+    """Lock the file itself, where the system has locks that belong to an open file.
+
+    Those of flock would do on a local disk; on others they exclude SQLite's own.
+    """
+    if sys.platform != "linux":
+        return True
+    import fcntl
+
+    try:
+        fcntl.fcntl(file, fcntl.F_OFD_SETLK, _lock_of_file("F_WRLCK"))
+    except (BlockingIOError, PermissionError):
+        return False
+    except OSError:  # a file system without them; there is the lock beside the file
+        return True
+    return True
+
+
+def _unlock_inode(file: int) -> None:
+    # A forked child holds the same lock; only this frees it for good.
+    if sys.platform == "linux":
+        import fcntl
+
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(file, fcntl.F_OFD_SETLK, _lock_of_file("F_UNLCK"))

@@ -1,0 +1,217 @@
+"""Reading an SQLite store: ``operations.Lookups`` over a connection, with queries as SQL."""
+
+import re
+import sqlite3
+from collections.abc import Sequence
+from importlib.resources import files
+from typing import Any, Final
+
+from agl.store.base import LightningStoreStatistics
+from agl.store.ids import number_of
+from agl.store.operations import attempted
+from agl.store.packed import span_of
+from agl.store.queries import Filter, Query, make_page
+from agl.store.sqlite.rows import (
+    attempt_of,
+    json_of,
+    ledger_part_of,
+    resources_of,
+    rollout_of,
+    worker_of,
+)
+from agl.store.tables import StoredAttempt
+from agl.types import Attempt, LedgerPart, PaginatedResult, ResourcesUpdate, Rollout, Span, Worker
+
+
+def _statements() -> dict[str, str]:
+    text = files("agl.store.sqlite").joinpath("statements.sql").read_text("utf-8")
+    fields = tuple(Worker.model_fields)
+    changes = (f"{name} = excluded.{name}" for name in fields)
+    text = text.replace("{worker_fields}", ", ".join(fields))
+    text = text.replace("{worker_values}", ", ".join("?" for _ in fields))
+    text = text.replace("{worker_changes}", ", ".join(changes))
+    parts = re.split(r"^-- name: (\w+)$", text, flags=re.MULTILINE)
+    return {
+        name: sql.strip().removesuffix(";")
+        for name, sql in zip(parts[1::2], parts[2::2], strict=True)
+    }
+
+
+SQL: Final = _statements()
+"""The statements of ``statements.sql``, by name."""
+
+
+class SqliteLookups:
+    """The reading side, on one connection."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.connection = connection
+
+    def one(self, name: str, *parameters: Any) -> Any:
+        """The first row of a statement, or None."""
+        return self.connection.execute(SQL[name], parameters).fetchone()
+
+    def counts(self) -> LightningStoreStatistics:
+        # Nothing is ever deleted, so the highest key is the count.
+        rollouts, attempts, spans, resources, workers = self.one("counts")
+        return {
+            "total_rollouts": rollouts,
+            "total_attempts": attempts,
+            "total_spans": spans,
+            "total_resources": resources,
+            "total_workers": workers,
+        }
+
+    def views(self, rollout_ids: Sequence[str]) -> list[Rollout]:
+        page = self.query_rollouts(Query((Filter("rollout_id", "within", rollout_ids),)))
+        found = {rollout.rollout_id: rollout for rollout in page}
+        return [found[rollout_id] for rollout_id in rollout_ids if rollout_id in found]
+
+    def query_rollouts(self, query: Query) -> PaginatedResult[Rollout]:
+        rows, total = self._page("rollouts_page", "rollout r", query, "r.{}", ("r.n",))
+        items = [
+            rollout_of(row[:9])
+            if row[9] is None
+            else attempted(rollout_of(row[:9]), attempt_of(row[0], row[9:]))
+            for row in rows
+        ]
+        return make_page(items, query, total=total)
+
+    def latest_attempt(self, rollout_id: str) -> Attempt | None:
+        stored = self.latest_stored(rollout_id)
+        return stored.attempt if stored else None
+
+    def query_attempts(self, rollout_id: str, query: Query) -> PaginatedResult[Attempt]:
+        if not self.known(rollout_id):
+            return make_page([], query, total=0)
+        where = ("t.n = ?", [number_of(rollout_id)])
+        rows, total = self._page("attempts_page", "attempt t", query, "t.{}", ("t.a",), where)
+        return make_page([attempt_of(rollout_id, row) for row in rows], query, total=total)
+
+    def query_spans(
+        self, rollout_id: str, attempt_id: str | None, query: Query
+    ) -> PaginatedResult[Span]:
+        if attempt_id == "latest":
+            latest = self.latest_attempt(rollout_id)
+            attempt_id = latest.attempt_id if latest else ""
+        if not self.known(rollout_id):
+            return make_page([], query, total=0)
+        condition, parameters = "t.n = ?", [number_of(rollout_id)]
+        if attempt_id is not None:
+            condition += " AND t.a = ? AND t.attempt_id = ?"
+            parameters += [number_of(attempt_id), attempt_id]
+        rows, total = self._page(
+            "spans_page",
+            "attempt t JOIN span s ON s.a = t.a",
+            query,
+            "s.{}",
+            ("t.a", "s.k"),
+            (condition, parameters),
+        )
+        return make_page([span_of(row[0], row[1]) for row in rows], query, total=total)
+
+    def query_ledger_parts(self, query: Query) -> PaginatedResult[LedgerPart]:
+        rows, total = self._page("ledger_page", "ledger_part", query, "{}", ("p",))
+        return make_page([ledger_part_of(row) for row in rows], query, total=total)
+
+    def resources(self, resources_id: str) -> ResourcesUpdate | None:
+        row = self.one("resources", resources_id)
+        return resources_of(row) if row else None
+
+    def latest_resources(self) -> ResourcesUpdate | None:
+        row = self.one("latest_resources")
+        return resources_of(row) if row else None
+
+    def query_resources(self, query: Query) -> PaginatedResult[ResourcesUpdate]:
+        rows, total = self._page("resources_page", "resources", query, "{}", ("r",))
+        return make_page([resources_of(row) for row in rows], query, total=total)
+
+    def worker(self, worker_id: str) -> Worker | None:
+        row = self.one("worker", worker_id)
+        return worker_of(row) if row else None
+
+    def query_workers(self, query: Query) -> PaginatedResult[Worker]:
+        rows, total = self._page("workers_page", "worker", query, "{}", ("w",))
+        return make_page([worker_of(row) for row in rows], query, total=total)
+
+    # --- steps
+
+    def known(self, rollout_id: str) -> bool:
+        """Whether there is a rollout of that id."""
+        found = self.connection.execute(
+            "SELECT rollout_id FROM rollout WHERE n = ?", (number_of(rollout_id),)
+        ).fetchone()
+        return found is not None and found[0] == rollout_id
+
+    def latest_stored(self, rollout_id: str) -> StoredAttempt | None:
+        """The newest attempt."""
+        if not self.known(rollout_id):
+            return None
+        row = self.one("latest_attempt", number_of(rollout_id))
+        return StoredAttempt(attempt_of(rollout_id, row), row[9]) if row else None
+
+    def _page(
+        self,
+        select: str,
+        tables: str,
+        query: Query,
+        column: str,
+        creation: tuple[str, ...],
+        always: tuple[str, list[Any]] = ("", []),
+    ) -> tuple[list[Any], int]:
+        """Rows of one page, and how many match.
+
+        Args:
+            select: Name of the statement that makes the rows.
+            tables: What to count over.
+            query: The query.
+            column: Pattern that makes a column of a field.
+            creation: The columns of the order of creation.
+            always: A condition that holds beside the query's filters, and its parameters.
+        """
+        conditions, parameters = [always[0]] if always[0] else [], list(always[1])
+        filters: list[str] = []
+        for one in query.filters:
+            sql, values = _condition(one, column)
+            filters.append(sql)
+            parameters += values
+        if filters:
+            conditions.append("(" + (" AND " if query.match_all else " OR ").join(filters) + ")")
+        where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+        direction = "DESC" if query.descending else "ASC"
+        if query.sort_by is None:
+            order = ", ".join(f"{one} {direction}" for one in creation)
+        else:
+            order = f"{_sort_key(query.sort_by, column)} {direction}, {', '.join(creation)}"
+        rows = self.connection.execute(
+            f"{SQL[select]}{where} ORDER BY {order} LIMIT ? OFFSET ?",
+            (*parameters, query.limit, query.offset),
+        ).fetchall()
+        if query.limit == -1 and query.offset == 0:
+            return rows, len(rows)
+        counted = self.connection.execute(f"SELECT count(*) FROM {tables}{where}", parameters)
+        return rows, counted.fetchone()[0]
+
+
+def _condition(one: Filter, column: str) -> tuple[str, list[Any]]:
+    name = column.format(one.field)
+    if one.kind == "exact":
+        return f"{name} = ?", [one.value]
+    if one.kind == "contains":
+        return f"instr({name}, ?) > 0", [one.value]
+    values = json_of(list(one.value), f"the values of {one.field}")
+    within = f"{name} IN (SELECT value FROM json_each(?))"
+    if one.field != "rollout_id":
+        return within, [values]
+    # The numbers find the rows by key; the comparison of the whole ids weeds out strangers.
+    numbers = json_of([number_of(value) for value in one.value], "numbers")
+    key = column.format("n")
+    return f"({key} IN (SELECT value FROM json_each(?)) AND {within})", [numbers, values]
+
+
+def _sort_key(field: str, column: str) -> str:
+    if column == "s.{}" and field in ("rollout_id", "attempt_id"):
+        return "t.n" if field == "rollout_id" else "t.attempt_id"
+    name = column.format("n" if column == "t.{}" and field == "rollout_id" else field)
+    absent = "9e999" if field.endswith("_time") else "''"
+    return f"coalesce({name}, {absent})"

@@ -1,0 +1,354 @@
+"""The store in one SQLite file: what it acknowledged survives ``kill -9``."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import sqlite3
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
+
+from agl.errors import ConfigError, StoreUnavailableError
+from agl.store import operations as ops
+from agl.store.base import AttemptEnd, LightningStoreStatistics, Turn
+from agl.store.clock import StoreClock
+from agl.store.local import LocalLightningStore
+from agl.store.operation_table import Operation
+from agl.store.patience import patiently
+from agl.store.sqlite.file import (
+    MEMORY,
+    OpenedFile,
+    OwnerLock,
+    check_header,
+    failure_of,
+    prepare,
+    unavailable,
+)
+from agl.store.sqlite.lookups import SQL, SqliteLookups
+from agl.store.sqlite.writer import PAGE_BYTES, Job, SqliteWriter
+from agl.store.tables import AnySpan, Effects, Lookups, Tables
+from agl.types import AttemptedRollout, Worker
+
+logger = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_NUM_READERS = 2
+
+_num_forks = 0
+"""Forks between the first process and this one; asking the system for its id at each call costs."""
+
+
+def _count_fork() -> None:
+    global _num_forks
+    _num_forks += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_count_fork)
+
+
+class SqliteLightningStore(LocalLightningStore):
+    """Keeps everything in one file, which one process owns at a time.
+
+    Other processes reach it through ``LightningStoreServer``. The file can be read by any SQLite
+    tool; its tables are those of ``store/schema.sql``.
+
+    Args:
+        path: The file, made when it is not there; ``:memory:`` for none. When it is deleted or
+            replaced while the store is open, nothing more is stored.
+        durability: ``power``: what was acknowledged survives a power failure too (each commit is
+            synced to the disk). ``process``: it survives the end of the process, however that ends,
+            and a power failure may cost the newest part; about twice as fast.
+        scan_interval_seconds: How often attempts are checked against ``timeout_seconds`` and
+            ``unresponsive_seconds``.
+
+    A call that fails because the disk is full, or fails itself, is made again for a minute (a
+    server answers 503 at once, and its clients ask again for about as long); then it raises a
+    ``StoreDiskError``.
+
+    Raises:
+        StoreUnavailableError: The file cannot be opened as a store; it is left as it was.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        durability: Literal["power", "process"] = "power",
+        scan_interval_seconds: float = 1.0,
+    ) -> None:
+        super().__init__(scan_interval_seconds=scan_interval_seconds)
+        if durability not in ("power", "process"):
+            raise ConfigError(
+                f"SqliteLightningStore: durability {durability!r}; expected 'power' or 'process'"
+            )
+        if sqlite3.sqlite_version_info < (3, 37):
+            raise StoreUnavailableError(
+                f"SqliteLightningStore needs SQLite 3.37 or newer; this Python has "
+                f"{sqlite3.sqlite_version}. Use a newer Python, or the store 'memory'"
+            )
+        self.path = os.fspath(path)
+        self._pid, self._num_forks = os.getpid(), _num_forks
+        synchronous = "FULL" if durability == "power" else "NORMAL"
+        self._parts = _Parts(self.path, synchronous, self._clock, self._publish)
+        # Also at the interpreter's exit, so that a forgotten close() loses nothing.
+        self._shutdown = weakref.finalize(self, self._parts.shutdown)
+        self._listening_since = self._clock.now()
+        if self._parts.has_deadlines:
+            self._watchdog.start()
+
+    async def check_health(self) -> None:
+        self._check_usable()
+        self._parts.check_file()
+        if self._parts.writer.failing is not None:
+            # The disk may have space again and nobody has noticed: write something small.
+            await self._submit_once(self._parts.writer.probe())
+
+    async def close(self) -> None:
+        if not self._shutdown.alive:
+            return
+        await super().close()
+        await asyncio.to_thread(self._shutdown)
+
+    # --- how operations run
+
+    async def _write(
+        self,
+        operation: Callable[Concatenate[Tables, float, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        return await self._submit(Job(lambda tables, now: operation(tables, now, *args, **kwargs)))
+
+    async def _submit(self, job: Job) -> Any:
+        return await patiently(lambda: self._submit_once(job))
+
+    async def _submit_once(self, job: Job) -> Any:
+        self._check_usable()
+        future = job.bind_to_running_loop()
+        self._parts.writer.submit(job)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled() and future.exception() is None:
+                self._parts.writer.take_back(job, (future.result(), None))
+            raise
+
+    async def _read(self, lookup: Callable[[Lookups], T]) -> T:
+        if self.path == MEMORY:
+            return await self._submit(Job(lambda tables, now: lookup(tables)))
+        loop = asyncio.get_running_loop()
+
+        async def look_up() -> T:
+            self._check_usable()
+            return await loop.run_in_executor(self._parts.readers, self._parts.look_up, lookup)
+
+        return await patiently(look_up)
+
+    async def get_many_span_sequence_ids(
+        self, rollout_attempt_ids: Sequence[tuple[str, str]]
+    ) -> Sequence[int]:
+        self._check_usable()
+        pairs = [(rollout_id, attempt_id) for rollout_id, attempt_id in rollout_attempt_ids]
+        numbers = self._parts.writer.tables.numbers.take(pairs)
+        return await super().get_many_span_sequence_ids(pairs) if numbers is None else numbers
+
+    async def _claim(
+        self, limit: int, worker_id: str | None, key: str | None
+    ) -> list[AttemptedRollout]:
+        is_repeated = key is not None and key in self._parts.writer.tables.claim_keys
+        if not self._has_queued() and not is_repeated:
+            # Nothing to claim is nothing to write: hundreds of idle runners cost no commit.
+            self._check_usable()
+            if worker_id is not None:
+                self._parts.writer.note_idle(worker_id)
+            return []
+        return await self._submit(
+            Job(
+                lambda tables, now: ops.claim(tables, now, limit, worker_id, key),
+                undo=lambda claimed: lambda tables, now: ops.return_claims(tables, now, claimed),
+            )
+        )
+
+    async def _turn(
+        self,
+        spans: Sequence[AnySpan],
+        finish: AttemptEnd | None,
+        limit: int,
+        worker_id: str | None,
+        key: str | None,
+    ) -> Turn:
+        return await self._submit(
+            Job(
+                lambda tables, now: ops.turn(tables, now, spans, finish, limit, worker_id, key),
+                undo=lambda done: lambda tables, now: ops.return_claims(tables, now, done.claimed),
+            )
+        )
+
+    def _has_queued(self) -> bool:
+        return self._parts.writer.num_queued > 0
+
+    def _scan(self) -> None:
+        job = Job(lambda tables, now: ops.expire(tables, now, self._listening_since))
+        done = job.bind_to_thread()
+        self._parts.writer.submit(job)
+        done.result(60.0)
+
+    def _check_usable(self) -> None:
+        if not self._shutdown.alive or self._closing:
+            raise StoreUnavailableError(
+                f"store {self.path!r}: closed; open it again with SqliteLightningStore"
+            )
+        if _num_forks != self._num_forks:
+            raise StoreUnavailableError(
+                f"store {self.path!r}: opened by process {self._pid}; this is process "
+                f"{os.getpid()}. Reach it over HTTP with agl.LightningStoreClient"
+            )
+
+    # --- workers: empty claims that are not written yet belong to the answer
+
+    async def statistics(self) -> LightningStoreStatistics:
+        await self._write_idle()
+        return await super().statistics()
+
+    async def call(self, operation: Operation, arguments: dict[str, Any]) -> Any:
+        if operation.kind == "workers":
+            await self._write_idle()
+        return await super().call(operation, arguments)
+
+    async def get_worker_by_id(self, worker_id: str) -> Worker | None:
+        await self._write_idle()
+        return await super().get_worker_by_id(worker_id)
+
+    async def _write_idle(self) -> None:
+        if self._parts.writer.has_idle:
+            await self._submit(Job(lambda tables, now: None))
+
+
+class _Parts:
+    """The connections, threads and lock behind a store; nothing in here holds the store itself."""
+
+    def __init__(
+        self,
+        path: str,
+        synchronous: str,
+        clock: StoreClock,
+        publish: Callable[[Effects], None],
+    ) -> None:
+        self.path = path
+        self._local = threading.local()
+        self._connections: list[sqlite3.Connection] = []
+        self._lock: OwnerLock | None = None
+        self._opened: OpenedFile | None = None
+        # Without links, and from the root: the process may change its folder later.
+        self._file = path if path == MEMORY else os.path.realpath(path)
+        self.readers = ThreadPoolExecutor(_NUM_READERS, thread_name_prefix="agl-store-reader")
+        self._checkpointer = ThreadPoolExecutor(1, thread_name_prefix="agl-store-checkpoint")
+        publish_to_store = weakref.WeakMethod(publish)
+        if path != MEMORY:
+            OwnerLock.check_free(path)
+            check_header(path)
+            self._lock = OwnerLock(path)
+        try:
+            connection = self._connect()
+            prepare(connection, path)
+            for pragma in (
+                "journal_mode=WAL",
+                f"synchronous={synchronous}",
+                "wal_autocheckpoint=0",
+                "cache_size=-16384",
+                f"journal_size_limit={64 * 2**20}",
+                "temp_store=MEMORY",
+            ):
+                connection.execute(f"PRAGMA {pragma}")
+            self.has_deadlines = bool(connection.execute(SQL["has_deadlines"]).fetchone()[0])
+            if path != MEMORY:
+                self._opened = OpenedFile(path)
+            self.writer = SqliteWriter(
+                path,
+                connection,
+                clock,
+                check_file=self.check_file,
+                publish=lambda effects: _call(publish_to_store, effects),
+                checkpoint=self._checkpoint_soon,
+                stopped=self._release,
+            )
+        except BaseException as error:
+            self._release()
+            if isinstance(error, sqlite3.Error):
+                raise unavailable(path, error) from error
+            raise
+
+    def check_file(self) -> None:
+        """Look whether the file is still there; see ``OpenedFile``."""
+        if self._opened is not None:
+            self._opened.check()
+
+    def look_up(self, lookup: Callable[[Lookups], T]) -> T:
+        """Run a lookup on this thread's connection, all of it on one state of the file."""
+        lookups: SqliteLookups | None = getattr(self._local, "lookups", None)
+        try:
+            if lookups is None:
+                self.check_file()  # connecting would make a new one
+                connection = self._connect()
+                connection.execute("PRAGMA query_only=ON")
+                lookups = self._local.lookups = SqliteLookups(connection)
+            lookups.connection.execute("BEGIN")
+            try:
+                return lookup(lookups)
+            finally:
+                lookups.connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise failure_of(self.path, error, "it could not be read") from error
+
+    def shutdown(self) -> None:
+        """Commit what was submitted, then close everything."""
+        self.writer.stop()
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            self._file, timeout=5.0, isolation_level=None, check_same_thread=False
+        )
+        self._connections.append(connection)
+        connection.execute(f"PRAGMA page_size={PAGE_BYTES}")
+        return connection
+
+    def _checkpoint_soon(self) -> None:
+        try:
+            self._checkpointer.submit(self._checkpoint)
+        except RuntimeError:
+            # The interpreter ends; closing the file checkpoints it as well.
+            self.writer.checkpointed.set()
+
+    def _checkpoint(self) -> None:
+        try:
+            self.check_file()  # connecting would make a new one
+            connection = sqlite3.connect(self._file, timeout=5.0, isolation_level=None)
+            with contextlib.closing(connection):
+                row = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+                self.writer.log_bytes = row[1] * PAGE_BYTES
+        except (sqlite3.Error, StoreUnavailableError):
+            # Nothing is lost: the log stays longer until the next one.
+            logger.exception("store %s: checkpoint failed", self.path)
+        finally:
+            self.writer.checkpointed.set()
+
+    def _release(self) -> None:
+        self.readers.shutdown()
+        self._checkpointer.shutdown()
+        # The writer's connection is the first; as the last to be closed, it tidies the log away.
+        for connection in reversed(self._connections):
+            connection.close()
+        if self._lock is not None:
+            self._lock.release()
+
+
+def _call(method: "weakref.WeakMethod[Callable[[Effects], None]]", effects: Effects) -> None:
+    bound = method()
+    if bound is not None:
+        bound(effects)

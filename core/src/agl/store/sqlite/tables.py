@@ -1,0 +1,434 @@
+"""Writing an SQLite store: ``operations.Tables`` over the writer's connection."""
+
+import sqlite3
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from agl.store import rules
+from agl.store.claim_keys import ClaimKeys
+from agl.store.ids import make_id, number_of
+from agl.store.operations import detached_record
+from agl.store.packed import PackedSpan
+from agl.store.sqlite.lookups import SQL, SqliteLookups
+from agl.store.sqlite.numbers import BLOCK, Key, NumberBlocks
+from agl.store.sqlite.rows import (
+    attempt_of,
+    config_json,
+    json_of,
+    json_or_none,
+    rollout_of,
+    row_of_worker,
+)
+from agl.store.tables import AnySpan, Effects, StoredAttempt
+from agl.types import Attempt, LedgerPart, ResourcesUpdate, Rollout, Worker
+
+_CACHE_SIZE = 20_000
+_QUEUE_HEAD = 64
+"""Queued rollouts that are read at once."""
+
+_KEPT_BACK = (
+    "insert_rollout",
+    "move_rollout",
+    "insert_attempt",
+    "save_attempt",
+    "insert_span",
+    "save_worker",
+)
+"""Statements in the order in which a transaction runs them: a record is made, then changed."""
+
+
+class SqliteTables(SqliteLookups):
+    """Both sides, on the writer's connection and in its thread.
+
+    Rows are kept back and written by ``flush``: before a commit, and by ``connection``, before
+    anything is read. Claimed rollouts, the head of the queue, open attempts and workers are also
+    kept as objects, so that a step on them reads nothing; ``reload`` forgets all this, after a
+    transaction was undone.
+    """
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._written = connection
+        self._unwritten: dict[str, dict[Any, tuple[Any, ...]]] = {name: {} for name in _KEPT_BACK}
+        """Statement -> rows by the key of their record, so that the last change of it counts."""
+        self.numbers = NumberBlocks()
+        """Span numbers that were reserved in advance; those of the open transaction come to it
+        with ``committed``."""
+        self.effects = Effects()
+        self.written_bytes = 0
+        """Roughly, since somebody set it to 0."""
+        self.reload()
+
+    @property
+    def connection(self) -> sqlite3.Connection:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The connection, with everything written that the current transaction has so far."""
+        self.flush()
+        return self._written
+
+    def reload(self) -> None:
+        """Forget what is known beside the file."""
+        for rows in self._unwritten.values():
+            rows.clear()
+        self._new_blocks: dict[Key, range] = {}
+        self._rollouts: dict[str, Rollout] = {}
+        self._queue: dict[str, Rollout] = {}
+        """The head of the queue, in its order; when it is empty, there may be more in the file."""
+        self._open_of: dict[str, dict[str, str]] = {}
+        """Worker id -> attempt id -> rollout id of its open attempts, of workers asked for."""
+        self._attempts: dict[str, StoredAttempt] = {}
+        self._latest: dict[str, str] = {}
+        """Rollout id -> id of its newest attempt, for rollouts in ``_rollouts``."""
+        self._workers: dict[str, Worker] = {}
+        self.claim_keys = ClaimKeys()
+        for key, rollout_id, attempt_id in self._written.execute(SQL["claim_keys"]):
+            self.claim_keys.add(key, rollout_id, attempt_id)
+        counters = self.one("counters")
+        self._num_rollouts, self._num_attempts, self._position = counters[:3]
+        self._num_resources, self._touched = counters[3:]
+        row = self.one("latest_resources_id")
+        self._latest_resources_id: str | None = row[0] if row else None
+
+    def committed(self) -> None:
+        """Act on a commit."""
+        for key, block in self._new_blocks.items():
+            self.numbers.give(key, block)
+        self._new_blocks.clear()
+
+    def new_id(self, prefix: Literal["ro", "at", "rs"]) -> str:
+        if prefix == "ro":
+            self._num_rollouts += 1
+            return make_id(prefix, self._num_rollouts)
+        if prefix == "at":
+            self._num_attempts += 1
+            return make_id(prefix, self._num_attempts)
+        return make_id(prefix, self._num_resources + 1)
+
+    def rewrite_version(self) -> None:
+        """Write what is there already, to see whether it can be written."""
+        (version,) = self._written.execute("PRAGMA user_version").fetchone()
+        self._written.execute(f"PRAGMA user_version={version}")
+
+    def flush(self) -> None:
+        """Write what was kept back."""
+        for name, rows in self._unwritten.items():
+            if rows:
+                self._written.executemany(SQL[name], rows.values())
+                rows.clear()
+
+    # --- rollouts
+
+    def rollout(self, rollout_id: str) -> Rollout | None:
+        cached = self._rollouts.get(rollout_id)
+        if cached is not None:
+            return cached
+        row = self.one("rollout", number_of(rollout_id))
+        if row is None or row[0] != rollout_id:
+            return None
+        rollout = rollout_of(row)
+        self._remember(rollout)
+        return rollout
+
+    def first_queued(self) -> Rollout | None:
+        if not self._queue:
+            rows = self.connection.execute(SQL["first_queued"], (_QUEUE_HEAD,)).fetchall()
+            self._queue = {row[0]: rollout_of(row) for row in rows}
+        return next(iter(self._queue.values()), None)
+
+    def rollout_id_of_key(self, key: str) -> str | None:
+        row = self.one("rollout_id_of_key", key)
+        return row[0] if row else None
+
+    def insert_rollout(self, rollout: Rollout, key: str | None = None) -> None:
+        what = f"rollout {rollout.rollout_id!r}: its input"
+        text = json_of(rollout.input, what)
+        number = number_of(rollout.rollout_id)
+        self._unwritten["insert_rollout"][number] = (
+            number,
+            rollout.rollout_id,
+            rollout.status,
+            rollout.mode,
+            rollout.resources_id,
+            rollout.start_time,
+            rollout.end_time,
+            self._next_position(rollout),
+            text,
+            config_json(rollout.config),
+            json_or_none(rollout.metadata, what),
+            key,
+        )
+        self.written_bytes += len(text)
+        if rollout.status == "preparing":
+            self._remember(detached_record(rollout))
+
+    def move_rollout(self, rollout: Rollout) -> None:
+        number = number_of(rollout.rollout_id)
+        position = self._next_position(rollout)
+        row = (rollout.status, rollout.end_time, position, number)
+        self._unwritten["move_rollout"][number] = row
+        self._queue.pop(rollout.rollout_id, None)
+        self._remember(rollout)
+
+    def edit_rollout(self, rollout: Rollout) -> None:
+        what = f"rollout {rollout.rollout_id!r}: its new input or metadata"
+        row = (
+            rollout.mode,
+            rollout.resources_id,
+            json_of(rollout.input, what),
+            config_json(rollout.config),
+            json_or_none(rollout.metadata, what),
+            number_of(rollout.rollout_id),
+        )
+        self.connection.execute(SQL["edit_rollout"], row)
+        if rollout.rollout_id in self._queue:
+            self._queue.clear()
+        self._remember(rollout)
+
+    def _next_position(self, rollout: Rollout) -> int | None:
+        if rollout.status not in rules.QUEUED:
+            return None
+        self._position += 1
+        return self._position
+
+    def _remember(self, rollout: Rollout) -> None:
+        if rollout.status in ("preparing", "running"):
+            if len(self._rollouts) >= _CACHE_SIZE:
+                self._rollouts.clear()
+                self._latest.clear()
+            self._rollouts[rollout.rollout_id] = rollout
+        else:
+            self._rollouts.pop(rollout.rollout_id, None)
+            self._latest.pop(rollout.rollout_id, None)
+
+    # --- attempts
+
+    def attempt(self, rollout_id: str, attempt_id: str) -> StoredAttempt | None:
+        stored = self._attempts.get(attempt_id)
+        if stored is None or stored.attempt.rollout_id != rollout_id:
+            stored = self._load_attempt(rollout_id, attempt_id)
+        block = self._block((rollout_id, attempt_id))
+        if stored is None or block is None:
+            return stored
+        return StoredAttempt(stored.attempt, block.start)
+
+    def _load_attempt(self, rollout_id: str, attempt_id: str) -> StoredAttempt | None:
+        row = self.connection.execute(
+            f"{SQL['attempts_page']} WHERE t.a = ? AND t.n = ?",
+            (number_of(attempt_id), number_of(rollout_id)),
+        ).fetchone()
+        if row is None or row[0] != attempt_id or not self.known(rollout_id):
+            return None
+        return StoredAttempt(attempt_of(rollout_id, row), row[9])
+
+    def latest_attempt(self, rollout_id: str) -> Attempt | None:
+        cached = self._attempts.get(self._latest.get(rollout_id, ""))
+        if cached is not None:
+            return cached.attempt
+        stored = self.latest_stored(rollout_id)
+        if stored is None:
+            return None
+        if rollout_id in self._rollouts and stored.attempt.status in rules.OPEN:
+            self._latest[rollout_id] = stored.attempt.attempt_id
+            self._attempts[stored.attempt.attempt_id] = stored
+        return stored.attempt
+
+    def open_attempt_of(self, worker_id: str) -> Attempt | None:
+        open_ids = self._open_of.get(worker_id)
+        if open_ids is None:
+            if len(self._open_of) >= _CACHE_SIZE:
+                self._open_of.clear()
+            rows = self.connection.execute(SQL["open_attempts_of"], (worker_id,))
+            open_ids = self._open_of[worker_id] = dict(rows)
+        if not open_ids:
+            return None
+        newest = max(open_ids, key=number_of)
+        stored = self.attempt(open_ids[newest], newest)
+        assert stored is not None
+        return stored.attempt
+
+    def overdue(self, now: float) -> list[tuple[Rollout, StoredAttempt]]:
+        found: list[tuple[Rollout, StoredAttempt]] = []
+        for rollout_id, attempt_id in self.connection.execute(SQL["overdue"], (now,)).fetchall():
+            rollout, stored = self.rollout(rollout_id), self.attempt(rollout_id, attempt_id)
+            assert rollout is not None
+            assert stored is not None
+            found.append((rollout, stored))
+        return found
+
+    def claimed_with(self, key: str) -> list[tuple[str, str]]:
+        return self.claim_keys.made_by(key)
+
+    def insert_attempt(
+        self, stored: StoredAttempt, deadline: float | None, key: str | None = None
+    ) -> None:
+        attempt = stored.attempt
+        number = number_of(attempt.attempt_id)
+        self._unwritten["insert_attempt"][number] = (
+            number,
+            number_of(attempt.rollout_id),
+            attempt.attempt_id,
+            attempt.sequence_id,
+            attempt.status,
+            attempt.worker_id,
+            attempt.start_time,
+            deadline,
+            stored.next_sequence,
+            key,
+        )
+        if key is not None:
+            self.claim_keys.add(key, attempt.rollout_id, attempt.attempt_id)
+        self._keep_attempt(stored)
+        self._latest[attempt.rollout_id] = attempt.attempt_id
+
+    def save_attempt(self, stored: StoredAttempt, deadline: float | None) -> None:
+        attempt = stored.attempt
+        next_sequence, block = stored.next_sequence, self._block(_key(attempt))
+        if block is not None and attempt.status in rules.OPEN:
+            next_sequence = max(next_sequence, block.stop)
+        elif block is not None:
+            next_sequence = self.take_numbers(stored).next_sequence
+        self._save_attempt(stored, deadline, next_sequence)
+
+    def _save_attempt(
+        self, stored: StoredAttempt, deadline: float | None, next_sequence: int
+    ) -> None:
+        attempt = stored.attempt
+        what = f"attempt {attempt.attempt_id!r}: its metadata"
+        number = number_of(attempt.attempt_id)
+        self._unwritten["save_attempt"][number] = (
+            attempt.status,
+            attempt.worker_id,
+            attempt.end_time,
+            attempt.last_heartbeat_time,
+            deadline,
+            next_sequence,
+            json_or_none(attempt.metadata, what),
+            json_or_none(attempt.error, what),
+            number,
+        )
+        old = self._attempts.get(attempt.attempt_id)
+        if old is None or old.attempt.worker_id != attempt.worker_id:
+            self._open_of.clear()
+        self._keep_attempt(stored)
+
+    def _block(self, key: Key) -> range | None:
+        return self._new_blocks.get(key) or self.numbers.left(key)
+
+    def take_numbers(self, stored: StoredAttempt) -> StoredAttempt:
+        key = _key(stored.attempt)
+        block = self.numbers.take_back(key)
+        block = self._new_blocks.pop(key, block)
+        if block is None:
+            return stored
+        return StoredAttempt(stored.attempt, max(stored.next_sequence, block.start))
+
+    def save_numbers(self, stored: StoredAttempt, deadline: float | None) -> None:
+        block = range(stored.next_sequence, stored.next_sequence + BLOCK)
+        self._save_attempt(stored, deadline, block.stop)
+        self._new_blocks[_key(stored.attempt)] = block
+
+    def _keep_attempt(self, stored: StoredAttempt) -> None:
+        attempt = stored.attempt
+        if attempt.status != "preparing":
+            self.claim_keys.begun(attempt.attempt_id)
+        open_ids = self._open_of.get(attempt.worker_id or "", {})
+        if attempt.status in rules.OPEN:
+            if len(self._attempts) >= _CACHE_SIZE:
+                self._attempts.clear()
+            self._attempts[attempt.attempt_id] = stored
+            open_ids[attempt.attempt_id] = attempt.rollout_id
+        else:
+            self._attempts.pop(attempt.attempt_id, None)
+            open_ids.pop(attempt.attempt_id, None)
+
+    # --- spans
+
+    def known_spans(self, attempt_id: str, span_ids: Sequence[str]) -> set[str]:
+        number, unwritten = number_of(attempt_id), self._unwritten["insert_span"]
+        known = {span_id for span_id in span_ids if (number, span_id) in unwritten}
+        # On the bare connection: spans that are kept back need not be written to be found.
+        if len(span_ids) == 1:
+            rows = self._written.execute(SQL["known_span"], (number, span_ids[0]))
+        else:
+            ids = json_of(list(span_ids), "span ids")
+            rows = self._written.execute(SQL["known_spans"], (number, ids))
+        known.update(row[0] for row in rows)
+        return known
+
+    def insert_spans(self, attempt_id: str, spans: Sequence[AnySpan]) -> None:
+        number = number_of(attempt_id)
+        rows = self._unwritten["insert_span"]
+        for span in spans:
+            if isinstance(span, PackedSpan):
+                row = (number, *span[2:])  # its fields are the columns
+            else:
+                # The span was validated when it was made; its fields are written as they stand.
+                fields = {**span.__dict__, **(span.model_extra or {})}
+                row = (
+                    number,
+                    span.sequence_id,
+                    span.span_id,
+                    span.trace_id,
+                    span.parent_id,
+                    span.name,
+                    span.start_time,
+                    span.end_time,
+                    json_of(fields, f"span {span.span_id!r} of attempt {attempt_id!r}"),
+                )
+            self.written_bytes += len(row[-1])
+            rows[number, span.span_id] = row
+
+    # --- the ledger
+
+    def save_ledger_part(self, part: LedgerPart) -> None:
+        values = part.model_dump(exclude_defaults=True)
+        body = json_of(values, f"the account of rollout {part.rollout_id!r}")
+        row = (
+            number_of(part.rollout_id),
+            part.rollout_id,
+            part.run,
+            part.algorithm,
+            part.step,
+            part.mode,
+            part.generation,
+            part.lost,
+            body,
+        )
+        self.written_bytes += len(body)
+        self.connection.execute(SQL["save_ledger_part"], row)
+
+    # --- resources and workers
+
+    def has_resources(self, resources_id: str) -> bool:
+        return resources_id == self._latest_resources_id or self.resources(resources_id) is not None
+
+    def latest_resources_id(self) -> str | None:
+        return self._latest_resources_id
+
+    def save_resources(self, update: ResourcesUpdate) -> None:
+        self._num_resources += update.version == 1
+        self._touched += 1
+        row = (
+            self._num_resources,
+            update.resources_id,
+            update.create_time,
+            update.update_time,
+            update.version,
+            self._touched,
+            json_of(update.resources, f"resources {update.resources_id!r}"),
+        )
+        self.connection.execute(SQL["save_resources"], row)
+        self._latest_resources_id = update.resources_id
+
+    def worker(self, worker_id: str) -> Worker | None:
+        cached = self._workers.get(worker_id)
+        return cached if cached is not None else super().worker(worker_id)
+
+    def save_worker(self, worker: Worker) -> None:
+        if len(self._workers) >= _CACHE_SIZE:
+            self.flush()
+            self._workers.clear()
+        self._workers[worker.worker_id] = worker
+        self._unwritten["save_worker"][worker.worker_id] = row_of_worker(worker)
+
+
+def _key(attempt: Attempt) -> Key:
+    return attempt.rollout_id, attempt.attempt_id

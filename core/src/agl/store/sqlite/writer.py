@@ -1,0 +1,342 @@
+"""The one thread that writes an SQLite file, in group commits.
+
+While one commit is on its way to the disk the next operations collect; all that wait are run in the
+next transaction. There is no timer: alone, an operation is committed at once. An operation is
+acknowledged after its commit.
+"""
+
+import asyncio
+import logging
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future as SyncFuture
+from typing import Any
+
+from agl.errors import InvalidRecordError, StoreUnavailableError
+from agl.store import operations as ops
+from agl.store.clock import StoreClock
+from agl.store.sqlite.file import failure_of
+from agl.store.sqlite.tables import SqliteTables
+from agl.store.tables import Effects, Tables
+
+logger = logging.getLogger(__name__)
+
+_MAX_BATCH = 512
+_CHECKPOINT_BYTES = 16 * 2**20
+"""So much written since the last one calls for a checkpoint, beside the writer."""
+_RESTART_BYTES = 4 * _CHECKPOINT_BYTES
+"""A write-ahead log longer than this is restarted by the writer itself."""
+PAGE_BYTES = 8192
+
+Operation = Callable[[Tables, float], Any]
+Outcome = tuple[Any, Exception | None]
+
+
+class Job:
+    """An operation that waits for its commit, and where its outcome goes.
+
+    Args:
+        operation: What to run.
+        undo: Makes the operation that takes a result back when nobody is there to receive it; a job
+            that has one is not run at all once its caller is gone.
+    """
+
+    __slots__ = ("future", "loop", "operation", "undo")
+
+    def __init__(
+        self, operation: Operation, undo: Callable[[Any], Operation] | None = None
+    ) -> None:
+        self.operation = operation
+        self.undo = undo
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.future: asyncio.Future[Any] | SyncFuture[Any] | None = None
+
+    def bind_to_thread(self) -> "SyncFuture[Any]":
+        """Deliver to a thread that waits."""
+        self.future = future = SyncFuture[Any]()
+        return future
+
+    def bind_to_running_loop(self) -> "asyncio.Future[Any]":
+        """Deliver to the running event loop."""
+        self.loop = asyncio.get_running_loop()
+        self.future = future = self.loop.create_future()
+        return future
+
+
+class SqliteWriter:
+    """Runs jobs in order, many to a transaction.
+
+    Args:
+        path: For messages.
+        connection: Used by this thread alone from now on.
+        clock: Of the store.
+        check_file: Called before each commit; raises when the file is gone.
+        publish: Told the effects after each commit.
+        checkpoint: Called when a checkpoint is due; sets ``log_bytes`` and ``checkpointed`` when
+            it is done.
+        stopped: Called last, to close what the thread used.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        connection: sqlite3.Connection,
+        clock: StoreClock,
+        check_file: Callable[[], None],
+        publish: Callable[[Effects], None],
+        checkpoint: Callable[[], None],
+        stopped: Callable[[], None],
+    ) -> None:
+        self.path = path
+        self.connection = connection
+        self.tables = SqliteTables(connection)
+        self.num_queued: int = self.tables.one("num_queued")[0]
+        """Rollouts in the queue, as of the last commit."""
+        self.log_bytes = 0
+        """About the length of the write-ahead log when the last checkpoint began."""
+        self.failing: StoreUnavailableError | None = None
+        """Why the last commit could not be made, while that is so."""
+        self.checkpointed = threading.Event()
+        """Not set while a checkpoint is under way."""
+        self.checkpointed.set()
+        self._clock = clock
+        self._check_file = check_file
+        self._is_stale = False
+        """Whether what the tables know may differ from the file."""
+        self._publish = publish
+        self._checkpoint = checkpoint
+        self._stopped = stopped
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._idle: dict[str, float] = {}
+        self._idle_lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="agl-store-writer", daemon=True)
+        self._thread.start()
+
+    def submit(self, job: Job) -> None:
+        """Queue a job; from any thread."""
+        self._jobs.put(job)
+
+    def probe(self) -> Job:
+        """A job that writes something, and changes nothing."""
+        return Job(lambda tables, now: self.tables.rewrite_version())
+
+    def note_idle(self, worker_id: str) -> None:
+        """Remember an empty claim; it is written with the next commit."""
+        with self._idle_lock:
+            self._idle[worker_id] = self._clock.now()
+
+    @property
+    def has_idle(self) -> bool:
+        """Whether empty claims wait to be written."""
+        return bool(self._idle)
+
+    def stop(self) -> None:
+        """Finish what was submitted, then end the thread."""
+        self._jobs.put(None)
+        # The garbage collector may call from one of the store's own threads; those cannot wait.
+        if not threading.current_thread().name.startswith("agl-store"):
+            self._thread.join()
+
+    # --- the thread
+
+    def _run(self) -> None:
+        stopping = False
+        while not stopping:
+            batch: list[Job] = []
+            job = self._jobs.get()
+            while True:
+                if job is None:
+                    stopping = True
+                else:
+                    batch.append(job)
+                if stopping or len(batch) >= _MAX_BATCH:
+                    break
+                try:
+                    job = self._jobs.get_nowait()
+                except queue.Empty:
+                    break
+            if batch or (stopping and self._idle):
+                self._commit(batch)
+            del batch, job
+        self._stopped()
+
+    def _commit(self, batch: list[Job]) -> None:
+        with self._idle_lock:
+            idle, self._idle = self._idle, {}
+        try:
+            outcomes, effects = self._transaction(batch, idle, apart=False)
+        except Exception as error:
+            self._roll_back()
+            if len(batch) == 1 and not idle:
+                outcomes, effects = [(None, self._named(error))], Effects()
+            else:
+                # One of them failed: run them again, each in a savepoint of its own.
+                outcomes, effects = self._one_by_one(batch, idle)
+        self._note_failure(outcomes)
+        self.tables.committed()
+        self.num_queued += effects.queued - effects.dequeued
+        self._deliver(batch, outcomes)
+        self._publish(effects)
+        try:
+            self._keep_log_short()
+        except sqlite3.Error:
+            # Nothing is lost: the log only stays longer.
+            logger.exception("store %s: checkpoint failed", self.path)
+
+    def _note_failure(self, outcomes: Sequence[Outcome]) -> None:
+        """Say in the log when the disk begins to fail, and when it works again."""
+        was_failing = self.failing is not None
+        errors = (error for _, error in outcomes if isinstance(error, StoreUnavailableError))
+        self.failing = next(errors, None)
+        if self.failing is not None and not was_failing:
+            logger.error("%s", self.failing)
+        elif was_failing and self.failing is None:
+            logger.warning("store %s: records are stored again", self.path)
+
+    def _one_by_one(
+        self, batch: list[Job], idle: dict[str, float]
+    ) -> tuple[list[Outcome], Effects]:
+        try:
+            return self._transaction(batch, idle, apart=True)
+        except Exception:
+            # Not even that could be committed; perhaps some of them alone.
+            self._roll_back()
+            with self._idle_lock:
+                self._idle = idle | self._idle
+        outcomes: list[Outcome] = []
+        effects = Effects()
+        for job in batch:
+            try:
+                (outcome,), done = self._transaction([job], {}, apart=False)
+            except Exception as error:
+                self._roll_back()
+                outcome, done = (None, self._named(error)), Effects()
+            outcomes.append(outcome)
+            effects.add(done)
+        return outcomes, effects
+
+    def _transaction(
+        self, batch: list[Job], idle: dict[str, float], *, apart: bool
+    ) -> tuple[list[Outcome], Effects]:
+        execute, tables = self.connection.execute, self.tables
+        self._check_file()
+        if self._is_stale:
+            self._start_over()
+        execute("BEGIN IMMEDIATE")
+        if idle:
+            ops.found_nothing(tables, self._clock.now(), idle)
+            if apart:
+                tables.flush()  # not to be undone with the first job
+        outcomes: list[Outcome] = []
+        effects = Effects()
+        for job in batch:
+            if job.undo is not None and job.future is not None and job.future.cancelled():
+                outcomes.append((None, None))
+                continue
+            tables.effects = Effects()
+            if apart:
+                execute("SAVEPOINT one")
+            try:
+                result = job.operation(tables, self._clock.now())
+                if apart:
+                    tables.flush()
+            except Exception as error:
+                # When the disk is full, SQLite undoes the whole transaction, savepoints and all.
+                if not apart or not self.connection.in_transaction:
+                    raise
+                execute("ROLLBACK TO one")
+                tables.reload()
+                outcomes.append((None, self._named(error)))
+            else:
+                effects.add(tables.effects)
+                outcomes.append((result, None))
+            if apart:
+                execute("RELEASE one")
+        tables.flush()
+        execute("COMMIT")
+        return outcomes, effects
+
+    def _roll_back(self) -> None:
+        self._is_stale = True
+        try:
+            self._start_over()
+        except sqlite3.Error:
+            # What caused it is reported to whoever waits; the next batch tries afresh.
+            logger.exception("store %s: could not roll back", self.path)
+
+    def _start_over(self) -> None:
+        if self.connection.in_transaction:
+            self.connection.execute("ROLLBACK")
+        self.tables.reload()
+        self._is_stale = False
+
+    def _named(self, error: Exception) -> Exception:
+        if isinstance(error, sqlite3.DataError):
+            # Longer than SQLITE_LIMIT_LENGTH, say; trying again would not help.
+            refused = InvalidRecordError(
+                f"store {self.path!r}: {error}; nothing of this call was stored. Expected "
+                "records that SQLite can hold: at most 1 GB each"
+            )
+            refused.__cause__ = error
+            return refused
+        if isinstance(error, sqlite3.Error):
+            named = failure_of(self.path, error, "nothing of this call was stored")
+            named.__cause__ = error
+            return named
+        return error
+
+    # --- outcomes
+
+    def _deliver(self, batch: list[Job], outcomes: Sequence[Outcome]) -> None:
+        loops: dict[asyncio.AbstractEventLoop, list[tuple[Job, Outcome]]] = {}
+        for job, outcome in zip(batch, outcomes, strict=True):
+            if job.loop is None:
+                self._settle(job, outcome)
+            else:
+                loops.setdefault(job.loop, []).append((job, outcome))
+        for loop, settled in loops.items():
+            try:
+                loop.call_soon_threadsafe(self._settle_all, settled)
+            except RuntimeError:
+                # That loop is closed: nobody receives these.
+                for job, outcome in settled:
+                    self.take_back(job, outcome)
+
+    def _settle_all(self, settled: list[tuple[Job, Outcome]]) -> None:
+        for job, outcome in settled:
+            if job.future is not None and job.future.done():
+                self.take_back(job, outcome)
+            else:
+                self._settle(job, outcome)
+
+    def _settle(self, job: Job, outcome: Outcome) -> None:
+        result, error = outcome
+        if job.future is None:
+            if error is not None:
+                logger.error("store %s: could not take a claim back", self.path, exc_info=error)
+        elif error is not None:
+            job.future.set_exception(error)
+        else:
+            job.future.set_result(result)
+
+    def take_back(self, job: Job, outcome: Outcome) -> None:
+        """Undo a result that nobody received, when the job says how."""
+        result, error = outcome
+        if job.undo is not None and error is None and result:
+            self.submit(Job(job.undo(result)))
+
+    def _keep_log_short(self) -> None:
+        self.tables.written_bytes += 4 * PAGE_BYTES
+        written = self.tables.written_bytes
+        if self.log_bytes + written > _RESTART_BYTES:
+            # The checkpoints beside cannot keep up: wait for one, and let the log begin anew.
+            self.checkpointed.wait()
+            self.log_bytes = self.tables.written_bytes = 0
+            self.connection.execute("PRAGMA wal_checkpoint(RESTART)")
+        elif written > _CHECKPOINT_BYTES and self.checkpointed.is_set():
+            self.log_bytes += written
+            self.tables.written_bytes = 0
+            self.checkpointed.clear()
+            self._checkpoint()

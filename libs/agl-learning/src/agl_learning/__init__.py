@@ -1,0 +1,1 @@
+"""What algorithms that train share: collecting, weighing, accounts, generations, model servers."""

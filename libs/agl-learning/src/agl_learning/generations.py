@@ -1,0 +1,245 @@
+"""The starts of a run: its id, which start this is, and what earlier ones left behind.
+
+A run is a folder. Each start of it is a generation, from 1; a run that was killed and goes on is
+the next one. Rollouts carry both in their metadata (``run``, ``generation``), and so do accounts.
+
+A run that goes on from a checkpoint goes back behind what came after that: the way that led to the
+checkpoint is its branch, the list of (generation, last step of it that counts).
+"""
+
+import json
+import logging
+import os
+import secrets
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agl.algorithm.ledger import each_part
+from agl.errors import ConfigError, InvalidTransitionError
+from agl.store.base import LightningStore
+from agl.types import LedgerPart
+from agl.utils.lockfile import HeldError, LockFile
+
+logger = logging.getLogger("agl.learning")
+
+FILE = "run.json"
+LOCK = "run.lock"
+Branch = Sequence[tuple[int, int]]
+"""(generation, last step of it that counts), oldest first."""
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One start of a run."""
+
+    run: str
+    """Id of the run."""
+    number: int
+    """From 1."""
+    branch: tuple[tuple[int, int], ...] = ()
+    """The way to the checkpoint that it went on from; () if it began anew."""
+    origin: str | None = None
+    """What the run began from: a checkpoint, or the folder, of another run; None if it began at
+    step 0 by itself."""
+
+    def leads_to(self, branch: Branch) -> bool:
+        """Whether what this way leads to belongs to this start, or to what it went on from."""
+        last = dict(self.branch)
+        return all(start == self.number or step <= last.get(start, -1) for start, step in branch)
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """For rollouts."""
+        return {"run": self.run, "generation": self.number}
+
+
+@contextmanager
+def hold_run(folder: str | os.PathLike[str]) -> Generator[None]:
+    """A block in which no other process uses the run in a folder.
+
+    The system ends it when the process dies. A process forked from this one does not hold the run.
+
+    Args:
+        folder: Of the run; made when it is not there.
+
+    Raises:
+        ConfigError: Another run has it; the message says which process.
+    """
+    path = Path(folder)
+    path.mkdir(parents=True, exist_ok=True)
+    try:
+        lock = LockFile(path / LOCK)
+    except HeldError as held:
+        raise ConfigError(
+            f"the run in {str(path)!r} is in use by {held}: two in one folder would mix their "
+            "metrics, checkpoints and accounts. Stop that one or wait for its end, or give "
+            "another run_dir"
+        ) from None
+    except OSError as error:
+        logger.warning(
+            "cannot lock %s (%s): nothing keeps a second process out of this run", path, error
+        )
+        yield
+        return
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def read_generation(folder: str | os.PathLike[str]) -> Generation | None:
+    """The newest start of the run in a folder; None when the folder has no run.
+
+    Raises:
+        ConfigError: The file that says so is damaged.
+    """
+    path = Path(folder) / FILE
+    try:
+        record = json.loads(path.read_text("utf-8"))
+        branch = tuple((int(start), int(step)) for start, step in record["branch"])
+        return Generation(str(record["run"]), int(record["generation"]), branch, record["origin"])
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"{path}: expected the id of a run and the number of its starts; this cannot be read "
+            f"({error!r}). Remove the file, and the run goes on under a new id"
+        ) from error
+
+
+def begin_generation(
+    folder: str | os.PathLike[str],
+    run: str | None = None,
+    branch: Branch = (),
+    origin: str | None = None,
+) -> Generation:
+    """Count another start of the run in a folder.
+
+    Args:
+        folder: Of the run.
+        run: Its id, where that stands elsewhere; None keeps the one in the folder, or makes one.
+        branch: Of the checkpoint that it goes on from.
+        origin: Where a run that begins anew begins, see ``Generation``; one that goes on keeps its
+            own.
+
+    Raises:
+        ConfigError: See ``read_generation``.
+    """
+    before = read_generation(folder) or Generation(secrets.token_hex(6), 0)
+    now = Generation(
+        run or before.run,
+        before.number + 1,
+        tuple(branch),
+        before.origin if branch else origin,
+    )
+    record = {"run": now.run, "generation": now.number, "branch": branch, "origin": now.origin}
+    write_whole(Path(folder) / FILE, json.dumps(record))
+    return now
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file that is there whole or not at all, and on the disk when this returns."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(text, "utf-8")
+    sync(partial)
+    os.replace(partial, path)
+    sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    if os.name == "nt" and path.is_dir():
+        return  # Windows opens no folders
+    number = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+async def cancel_leftovers(store: LightningStore, run: str) -> int:
+    """Cancel the rollouts of a run that are queued or under way; how many those were.
+
+    For a new start of the run, before it queues any: what an earlier one left would be run against
+    a model that is served no longer, and nobody waits for it.
+    """
+    count = 0
+    for rollout in await store.query_rollouts(
+        status_in=["queuing", "requeuing", "preparing", "running"]
+    ):
+        if (rollout.metadata or {}).get("run") == run:
+            with suppress(InvalidTransitionError):  # it has ended meanwhile
+                await store.update_rollout(rollout.rollout_id, status="cancelled")
+                count += 1
+    return count
+
+
+async def cancel_dead_starts(
+    store: LightningStore, folder: str | os.PathLike[str], *others: str | os.PathLike[str]
+) -> None:
+    """Cancel what starts that are dead left queued or under way, before runners claim it.
+
+    Args:
+        store: Where it is.
+        folder: Of the run that is to start.
+        others: Folders of runs whose checkpoints it goes on from; those that live keep theirs.
+
+    Raises:
+        ConfigError: Another process uses the folder.
+    """
+    first = _resolve(folder)
+    for each in dict.fromkeys((first, *map(_resolve, others))):
+        generation = read_generation(each)
+        if generation is None:
+            continue
+        with ExitStack() as held:
+            try:
+                held.enter_context(hold_run(each))
+            except ConfigError:
+                if each == first:
+                    raise
+                continue
+            await cancel_leftovers(store, generation.run)
+
+
+def _resolve(folder: str | os.PathLike[str]) -> Path:
+    return Path(folder).resolve()
+
+
+def branch_to(before: Generation | None, step: int) -> list[tuple[int, int]]:
+    """The way to a checkpoint of which only the step is known.
+
+    Args:
+        before: The last start; it made the checkpoint, or what it went on from did.
+        step: Of the checkpoint; 0 where there is none.
+    """
+    way: list[tuple[int, int]] = []
+    if before is None or step == 0:
+        return way
+    for start, last in (*before.branch, (before.number, step)):
+        way.append((start, min(last, step)))
+        if last >= step:
+            break
+    return way
+
+
+async def keep_branch(store: LightningStore, run: str, branch: Branch) -> int:
+    """Mark as lost the accounts of a run beside its branch, and as counting those on it.
+
+    Returns:
+        How many are lost.
+    """
+    last = dict(branch)
+    changed: list[LedgerPart] = []
+    lost = 0
+    async for part in each_part(store, run=run):
+        is_lost = part.generation not in last or (part.step or 0) > last[part.generation]
+        lost += is_lost
+        if is_lost != part.lost and not part.problem:
+            changed.append(part.model_copy(update={"lost": is_lost}))
+    await store.add_ledger_parts(changed)
+    return lost

@@ -1,0 +1,129 @@
+"""What a run tells: a line of JSON per step, a progress bar, a summary."""
+
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+from agl_learning.generations import Branch, write_whole
+
+logger = logging.getLogger("agl.learning")
+
+
+class Report:
+    """Writes ``metrics.jsonl`` and ``summary.json`` in a folder, and a bar on standard error.
+
+    Where standard error is no terminal, each step is one line of the log instead.
+
+    Args:
+        name: Of the algorithm.
+        folder: Made when it is not there; metrics of an earlier part of the run are kept.
+        steps: How many there will be.
+        done: How many there have been.
+        show_progress: Whether to show anything.
+    """
+
+    def __init__(self, name: str, folder: Path, steps: int, done: int, show_progress: bool) -> None:
+        # Absolute: an agent in this process may change its folder.
+        self.folder = folder = folder.absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        self.metrics_path = folder / "metrics.jsonl"
+        self._steps = steps
+        self._show = show_progress
+        self._progress: Any = None
+        if show_progress and sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import (
+                BarColumn,
+                MofNCompleteColumn,
+                Progress,
+                TextColumn,
+                TimeElapsedColumn,
+                TimeRemainingColumn,
+            )
+
+            self._progress = Progress(
+                TextColumn(f"[bold]{name}[/]"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("reward {task.fields[reward]}"),
+                TextColumn("{task.fields[held_out]}"),
+                TimeElapsedColumn(),
+                TimeRemainingColumn(),
+                console=Console(stderr=True),
+            )
+            self._bar = self._progress.add_task(
+                "", total=steps, completed=done, reward="  -  ", held_out=""
+            )
+
+    def __enter__(self) -> "Report":
+        if self._progress is not None:
+            self._progress.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+    def go_back(self, step: int, evaluated: bool, branch: Branch) -> None:
+        """Drop the metrics of what came after a checkpoint, or lies beside the way to it.
+
+        Args:
+            step: Of the checkpoint.
+            evaluated: Whether the evaluation after that step belongs to it.
+            branch: The way to it; () where nothing in this folder leads there.
+        """
+        last = dict(branch)
+        if not self.metrics_path.exists():
+            return
+        kept: list[str] = []
+        for text in self.metrics_path.read_text("utf-8").splitlines():
+            try:
+                line = json.loads(text)
+                number, is_evaluation = int(line["step"]), any(k.startswith("val/") for k in line)
+                start = int(line["generation"])
+            except (ValueError, KeyError, TypeError):
+                continue  # a kill cut it off
+            if number > last.get(start, -1):
+                continue
+            if number < step or (number == step and (evaluated or not is_evaluation)):
+                kept.append(text + "\n")
+        write_whole(self.metrics_path, "".join(kept))
+
+    def write(self, metrics: dict[str, Any]) -> None:
+        """Append one line; None values are left out."""
+        line = {key: value for key, value in metrics.items() if value is not None}
+        with self.metrics_path.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def step(self, number: int, metrics: dict[str, Any]) -> None:
+        """A training step has ended."""
+        self.write(metrics)
+        reward = metrics.get("reward/mean")
+        shown = "none" if reward is None else f"{reward:.3f}"
+        if self._progress is not None:
+            self._progress.update(self._bar, completed=number, reward=shown)
+        elif self._show:
+            logger.info(
+                "step %d of %d: reward %s, %d calls trained, %.1f s",
+                number,
+                self._steps,
+                shown,
+                metrics["calls/trained"],
+                metrics["time/step"],
+            )
+
+    def evaluation(self, step: int, metrics: dict[str, Any]) -> None:
+        """An evaluation has ended."""
+        self.write(metrics)
+        reward = metrics.get("val/reward/mean")
+        shown = "none" if reward is None else f"{reward:.3f}"
+        if self._progress is not None:
+            self._progress.update(self._bar, held_out=f"held-out {shown}")
+        elif self._show:
+            logger.info("after step %d: held-out reward %s", step, shown)
+
+    def summary(self, summary: dict[str, Any]) -> None:
+        """Write ``summary.json``."""
+        (self.folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")

@@ -1,0 +1,140 @@
+"""What every trace adapter must do. Subclass the suite and provide the ``adapter`` fixture.
+
+from agl_testing.adapter_contract import AdapterContract
+
+class TestMine(AdapterContract):
+    @pytest.fixture
+    def adapter(self):
+        return MyAdapter()
+"""
+
+import random
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+
+from agl.algorithm.adapter import TraceAdapter
+from agl.errors import AdapterError
+from agl.semconv import (
+    AGL_ANNOTATION,
+    MODEL_CALL_SPAN,
+    LightningSpanAttributes,
+    ModelCallAttributes as Key,
+)
+from agl.types import Span
+
+
+def example_trace(num_calls: int = 3) -> list[Span]:
+    """One attempt: an agent's span around model calls with token ids, then a reward.
+
+    Each prompt begins with the tokens of the call before it. Spans are numbered from 1.
+    """
+    span = partial(Span.from_attributes, rollout_id="ro-1", attempt_id="at-1", trace_id="1" * 32)
+    spans = [
+        span(
+            name="agent.node",
+            attributes={"agent.name": "writer"},
+            sequence_id=1,
+            span_id="a" * 16,
+            start_time=100.0,
+            end_time=100.0 + num_calls,
+        )
+    ]
+    tokens = [1, 2]
+    for number in range(num_calls):
+        sampled = [10 + number, 3]
+        spans.append(
+            span(
+                name=MODEL_CALL_SPAN,
+                attributes={
+                    Key.OPERATION.value: "chat",
+                    Key.REQUEST_MODEL.value: "echo",
+                    Key.RESPONSE_ID.value: f"chatcmpl-{number}",
+                    Key.INPUT_MESSAGES.value: f'[{{"role": "user", "content": "turn {number}"}}]',
+                    Key.OUTPUT_MESSAGES.value: '[{"role": "assistant", "content": "ok"}]',
+                    Key.FINISH_REASONS.value: ["stop"],
+                    Key.PROMPT_TOKEN_IDS.value: list(tokens),
+                    Key.RESPONSE_TOKEN_IDS.value: sampled,
+                    Key.RESPONSE_LOGPROBS.value: [-0.5, -0.25],
+                },
+                sequence_id=number + 2,
+                span_id=f"{number + 1:016x}",
+                parent_id="a" * 16,
+                start_time=100.1 + number,
+                end_time=100.9 + number,
+            )
+        )
+        tokens += [*sampled, 5]
+    spans.append(
+        span(
+            name=AGL_ANNOTATION,
+            attributes={
+                f"{LightningSpanAttributes.REWARD.value}.0.name": "primary",
+                f"{LightningSpanAttributes.REWARD.value}.0.value": 0.5,
+            },
+            sequence_id=num_calls + 2,
+            span_id="b" * 16,
+            start_time=101.0 + num_calls,
+            end_time=101.0 + num_calls,
+        )
+    )
+    return spans
+
+
+class AdapterContract:
+    """Claims about a ``TraceAdapter``; its results must have a length, and compare by value."""
+
+    @pytest.fixture
+    def adapter(self) -> TraceAdapter[Any]:
+        """The adapter to test; a subclass provides it."""
+        raise NotImplementedError("override the fixture 'adapter' and return your adapter")
+
+    @pytest.fixture
+    def spans(self) -> Sequence[Span]:
+        """Spans that the adapter can read; override for an adapter with a source of its own."""
+        return example_trace()
+
+    def test_no_spans_give_an_empty_result_or_an_adapter_error(
+        self, adapter: TraceAdapter[Any]
+    ) -> None:
+        """An adapter documents which of the two; nothing else happens."""
+        try:
+            result = adapter.adapt([])
+        except AdapterError:
+            return
+        assert len(result) == 0
+
+    def test_spans_are_not_changed(self, adapter: TraceAdapter[Any], spans: Sequence[Span]) -> None:
+        """Neither the list nor a span in it."""
+        source = list(spans)
+        before = [span.model_dump_json() for span in source]
+        adapter.adapt(source)
+        assert [span.model_dump_json() for span in source] == before
+
+    def test_the_result_is_not_empty(
+        self, adapter: TraceAdapter[Any], spans: Sequence[Span]
+    ) -> None:
+        """The example holds what adapters are for."""
+        assert len(adapter.adapt(spans)) > 0
+
+    def test_equal_spans_give_equal_results(
+        self, adapter: TraceAdapter[Any], spans: Sequence[Span]
+    ) -> None:
+        """No randomness, no clock, no memory of earlier calls."""
+        copies = [Span.model_validate_json(span.model_dump_json()) for span in spans]
+        assert adapter.adapt(spans) == adapter.adapt(copies)
+
+    def test_calling_is_adapting(self, adapter: TraceAdapter[Any], spans: Sequence[Span]) -> None:
+        """Adapters are callable."""
+        assert adapter(spans) == adapter.adapt(spans)
+
+    @pytest.mark.parametrize("seed", range(5))
+    def test_numbered_spans_may_come_in_any_order(
+        self, adapter: TraceAdapter[Any], spans: Sequence[Span], seed: int
+    ) -> None:
+        """The numbers decide, not the order in which a store happens to return them."""
+        shuffled = list(spans)
+        random.Random(seed).shuffle(shuffled)
+        assert adapter.adapt(shuffled) == adapter.adapt(spans)

@@ -1,0 +1,38 @@
+"""What every store must do, as a pytest class.
+
+An author of a store writes one fixture and one class:
+
+    import pytest
+    from agl_testing.store_contract import StoreContract
+
+    @pytest.fixture
+    async def store(tmp_path):
+        store = MyStore(tmp_path / "store", scan_interval_seconds=0.05)
+        yield store
+        await store.close()
+
+    class TestMyStore(StoreContract):
+        pass
+
+The tests are coroutines and need pytest-asyncio. The fixture's store must look for overdue attempts
+at least ten times a second, and starts empty.
+"""
+
+import pytest
+
+from agl_testing.store_data_contract import StoreDataContract
+from agl_testing.store_ledger_contract import StoreLedgerContract
+from agl_testing.store_threads_contract import StoreThreadsContract
+from agl_testing.store_turn_contract import StoreTurnContract
+from agl_testing.store_work_contract import StoreWorkContract
+
+
+@pytest.mark.asyncio
+class StoreContract(
+    StoreWorkContract,
+    StoreDataContract,
+    StoreLedgerContract,
+    StoreThreadsContract,
+    StoreTurnContract,
+):
+    """Every claim of ``LightningStore``'s docstrings, as a test that takes a ``store`` fixture."""

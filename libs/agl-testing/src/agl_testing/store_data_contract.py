@@ -1,0 +1,550 @@
+"""The part of the store contract about data: spans, queries, resources, workers, counters."""
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from agl.errors import InvalidQueryError, InvalidRecordError, UnknownRecordError
+from agl.store.base import LightningStore
+from agl.types import (
+    LLM,
+    AttemptedRollout,
+    EnqueueRolloutRequest,
+    Event,
+    Link,
+    NamedResources,
+    PromptTemplate,
+    ProxyLLM,
+    Rollout,
+    RolloutConfig,
+    Span,
+    SpanContext,
+    TraceStatus,
+)
+from agl_testing.store_work_contract import RETRY_ONCE, claim, report, span_of, status_of
+
+PROMPT: NamedResources = {"prompt": PromptTemplate(template="Hi {name}", engine="f-string")}
+
+
+class StoreDataContract:
+    """Spans, queries, resources, workers, counters."""
+
+    # --- spans
+
+    async def test_span_comes_back_as_it_was(self, store: LightningStore) -> None:
+        started = await store.start_rollout("task")
+        context = SpanContext(trace_id="a" * 32, span_id="b" * 16, is_remote=True, trace_state={})
+        attributes = {"s": "ü", "i": 3, "f": 0.5, "b": True, "ids": [1, 2], "words": ["a", "b"]}
+        made = span_of(started, parent_id="c" * 16, attributes=attributes).model_copy(
+            update={
+                "sequence_id": 7,
+                "status": TraceStatus(status_code="ERROR", description="no"),
+                "events": [Event(name="e", attributes={"x": 1}, timestamp=1.5)],
+                "links": [Link(context=context, attributes={"y": 2})],
+            }
+        )
+        assert await store.add_span(made) == made
+        assert list(await store.query_spans(started.rollout_id)) == [made]
+
+    async def test_span_without_number_gets_the_next_one(self, store: LightningStore) -> None:
+        started = await store.start_rollout("task")
+        added = await store.add_many_spans([span_of(started) for _ in range(3)])
+        assert [span.sequence_id for span in added] == [1, 2, 3]
+        again = await store.add_span(span_of(started))
+        assert again is not None
+        assert again.sequence_id == 4
+
+    async def test_numbers_continue_after_given_and_reserved_ones(
+        self, store: LightningStore
+    ) -> None:
+        started = await store.start_rollout("task")
+        pair = (started.rollout_id, started.attempt.attempt_id)
+        assert await store.get_next_span_sequence_id(*pair) == 1
+        await store.add_span(span_of(started).model_copy(update={"sequence_id": 10}))
+        assert await store.get_next_span_sequence_id(*pair) == 11
+        added = await store.add_span(span_of(started))
+        assert added is not None
+        assert added.sequence_id == 12
+
+    async def test_numbers_grow_over_the_attempts_of_a_rollout(self, store: LightningStore) -> None:
+        first = await store.start_rollout("task", config=RETRY_ONCE)
+        pair = (first.rollout_id, first.attempt.attempt_id)
+        numbers = [await store.get_next_span_sequence_id(*pair) for _ in range(3)]
+        await store.add_span(span_of(first).model_copy(update={"sequence_id": 40}))
+        (unnumbered,) = await store.add_many_spans([span_of(first)])
+        numbers += [unnumbered.sequence_id, await store.get_next_span_sequence_id(*pair)]
+        assert numbers == [1, 2, 3, 41, 42]
+        await report(store, first, "failed")
+        second = await claim(store)
+        assert second.rollout_id == first.rollout_id
+        pair = (second.rollout_id, second.attempt.attempt_id)
+        assert await store.get_next_span_sequence_id(*pair) == 43
+        (unnumbered,) = await store.add_many_spans([span_of(second)])
+        done = await store.turn([span_of(second)], limit=0)
+        assert [unnumbered.sequence_id, done.spans[0].sequence_id] == [44, 45]
+        await store.add_span(span_of(first).model_copy(update={"sequence_id": 50}))  # late
+        third = await store.start_attempt(first.rollout_id)
+        (unnumbered,) = await store.add_many_spans([span_of(third)])
+        assert unnumbered.sequence_id == 51
+
+    async def test_numbers_are_reserved_per_attempt(self, store: LightningStore) -> None:
+        one, two = [await store.start_rollout(i) for i in range(2)]
+        first, second = [(x.rollout_id, x.attempt.attempt_id) for x in (one, two)]
+        numbers = await store.get_many_span_sequence_ids([first, second, first])
+        assert list(numbers) == [1, 1, 2]
+        assert await store.get_next_span_sequence_id(*second) == 2
+
+    async def test_numbers_of_unknown_attempts_are_refused(self, store: LightningStore) -> None:
+        started = await store.start_rollout("task")
+        with pytest.raises(UnknownRecordError, match="at-none"):
+            await store.get_next_span_sequence_id(started.rollout_id, "at-none")
+        with pytest.raises(UnknownRecordError, match="ro-none"):
+            await store.get_next_span_sequence_id("ro-none", started.attempt.attempt_id)
+
+    async def test_stored_span_is_skipped(self, store: LightningStore) -> None:
+        started = await store.start_rollout("task")
+        first, second = span_of(started), span_of(started)
+        assert await store.add_span(first) is not None
+        assert await store.add_span(first) is None
+        added = await store.add_many_spans([first, second, second])
+        assert [span.span_id for span in added] == [second.span_id]
+        assert added[0].sequence_id == 2
+        assert (await store.query_spans(started.rollout_id)).total == 2
+
+    async def test_span_id_may_recur_in_another_attempt(self, store: LightningStore) -> None:
+        one, two = [await store.start_rollout(i) for i in range(2)]
+        assert await store.add_span(span_of(one, span_id="a" * 16)) is not None
+        assert await store.add_span(span_of(two, span_id="a" * 16)) is not None
+
+    async def test_spans_are_added_all_or_none(self, store: LightningStore) -> None:
+        started = await store.start_rollout("task")
+        stray = span_of(started).model_copy(update={"attempt_id": "at-none"})
+        with pytest.raises(UnknownRecordError, match="at-none"):
+            await store.add_many_spans([span_of(started), stray])
+        assert (await store.query_spans(started.rollout_id)).total == 0
+        assert await status_of(store, started) == "preparing"
+
+    @pytest.mark.parametrize("value", [float("nan"), [1.0, float("-inf")]])
+    async def test_numbers_that_are_not_finite_are_refused_by_name(
+        self, store: LightningStore, value: Any
+    ) -> None:
+        started = await store.start_rollout("task")
+        bad = span_of(started, attributes={"score": value})
+        with pytest.raises(InvalidRecordError, match=f"{bad.span_id}.*score"):
+            await store.add_many_spans([span_of(started), bad])
+        assert len(await store.query_spans(started.rollout_id)) == 0
+
+    async def test_negative_number_is_refused_by_name(self, store: LightningStore) -> None:
+        started = await store.start_rollout("task")
+        bad = span_of(started).model_copy(update={"sequence_id": -1})
+        with pytest.raises(InvalidRecordError, match=f"{bad.span_id}.*sequence_id is -1"):
+            await store.add_many_spans([span_of(started), bad])
+        with pytest.raises(InvalidRecordError, match=f"{bad.span_id}.*sequence_id is -1"):
+            await store.turn([bad], limit=0)
+        assert len(await store.query_spans(started.rollout_id)) == 0
+
+    async def test_spans_of_several_attempts_in_one_call(self, store: LightningStore) -> None:
+        one, two = [await store.start_rollout(i) for i in range(2)]
+        added = await store.add_many_spans([span_of(one), span_of(two), span_of(one)])
+        assert [(s.rollout_id, s.sequence_id) for s in added] == [
+            (one.rollout_id, 1),
+            (two.rollout_id, 1),
+            (one.rollout_id, 2),
+        ]
+
+    async def test_first_span_sets_running_and_is_a_heartbeat(self, store: LightningStore) -> None:
+        started = await store.start_rollout("task")
+        await store.add_span(span_of(started))
+        assert await status_of(store, started) == "running"
+        attempt = await store.get_latest_attempt(started.rollout_id)
+        assert attempt is not None
+        assert attempt.status == "running"
+        assert attempt.last_heartbeat_time is not None
+        assert abs(attempt.last_heartbeat_time - time.time()) < 60
+
+    async def test_span_of_an_ended_attempt_is_kept(self, store: LightningStore) -> None:
+        started = await store.start_rollout("task")
+        ended = await report(store, started, "succeeded")
+        assert await store.add_span(span_of(started)) is not None
+        assert await store.get_latest_attempt(started.rollout_id) == ended
+        assert (await store.query_spans(started.rollout_id)).total == 1
+
+    async def test_add_otel_span(self, store: LightningStore) -> None:
+        from opentelemetry.sdk.trace import TracerProvider
+
+        started = await store.start_rollout("task")
+        pair = (started.rollout_id, started.attempt.attempt_id)
+        span: Any = TracerProvider().get_tracer("t").start_span("work", attributes={"k": [1, 2]})
+        span.end()
+        added = await store.add_otel_span(*pair, span)
+        assert added is not None
+        assert (added.name, added.sequence_id, added.attributes["k"]) == ("work", 1, [1, 2])
+        assert await store.add_otel_span(*pair, span) is None
+
+    async def test_query_spans_by_attempt(self, store: LightningStore) -> None:
+        first = await store.start_rollout("task")
+        await store.add_span(span_of(first, "one"))
+        second = await store.start_attempt(first.rollout_id)
+        await store.add_span(span_of(second, "two"))
+
+        async def names(attempt_id: str | None) -> list[str]:
+            return [span.name for span in await store.query_spans(first.rollout_id, attempt_id)]
+
+        assert await names(None) == ["one", "two"]
+        assert await names(first.attempt.attempt_id) == ["one"]
+        assert await names("latest") == ["two"]
+        assert await names("at-none") == []
+        assert (await store.query_spans("ro-none")).total == 0
+
+    async def test_query_spans_filters(self, store: LightningStore) -> None:
+        started = await store.start_rollout("task")
+        made = [
+            span_of(started, "plan", trace_id="1" * 32, span_id="a" * 16),
+            span_of(started, "plan b", trace_id="2" * 32, span_id="b" * 16, parent_id="a" * 16),
+            span_of(started, "act", trace_id="2" * 32, span_id="ab" * 8, parent_id="b" * 16),
+        ]
+        await store.add_many_spans(made)
+
+        async def found(**filters: Any) -> list[str]:
+            return [s.name for s in await store.query_spans(started.rollout_id, **filters)]
+
+        assert await found(name="plan") == ["plan"]
+        assert await found(name_contains="plan") == ["plan", "plan b"]
+        assert await found(trace_id="2" * 32) == ["plan b", "act"]
+        assert await found(trace_id_contains="1") == ["plan"]
+        assert await found(span_id="a" * 16) == ["plan"]
+        assert await found(span_id_contains="ab") == ["act"]
+        assert await found(parent_id="a" * 16) == ["plan b"]
+        assert await found(parent_id_contains="b") == ["act"]
+        assert await found(name_contains="plan", trace_id="2" * 32) == ["plan b"]
+        assert await found(name="act", parent_id="a" * 16, filter_logic="or") == ["plan b", "act"]
+        assert await found(name="none") == []
+
+    async def test_query_spans_sorts_and_pages(self, store: LightningStore) -> None:
+        started = await store.start_rollout("task")
+        times = [3.0, None, 1.0, 2.0]
+        made = [
+            span_of(started, f"s{i}").model_copy(update={"start_time": t, "end_time": t})
+            for i, t in enumerate(times)
+        ]
+        await store.add_many_spans(made)
+
+        async def names(**options: Any) -> list[str]:
+            return [span.name for span in await store.query_spans(started.rollout_id, **options)]
+
+        assert await names(sort_by="start_time") == ["s2", "s3", "s0", "s1"]
+        assert await names(sort_by="end_time", sort_order="desc") == ["s1", "s0", "s3", "s2"]
+        assert await names(sort_order="desc") == ["s3", "s2", "s1", "s0"]
+        assert await names(sort_by=None) == ["s0", "s1", "s2", "s3"]
+        page = await store.query_spans(started.rollout_id, limit=2, offset=1)
+        assert [span.name for span in page] == ["s1", "s2"]
+        assert (page.total, page.limit, page.offset) == (4, 2, 1)
+
+    # --- queries of rollouts and attempts
+
+    async def test_query_rollouts_in_order_of_enqueueing(self, store: LightningStore) -> None:
+        rollouts = await store.enqueue_many_rollouts(
+            [EnqueueRolloutRequest(input=i) for i in range(4)]
+        )
+        await claim(store)
+        found = await store.query_rollouts()
+        assert [rollout.input for rollout in found] == [0, 1, 2, 3]
+        assert found.total == 4
+        first = found[0]
+        assert isinstance(first, AttemptedRollout)
+        assert first.attempt.sequence_id == 1
+        assert type(found[1]) is Rollout
+        newest = await store.query_rollouts(sort_order="desc", limit=1)
+        assert [one.rollout_id for one in newest] == [rollouts[3].rollout_id]
+
+    async def test_query_rollouts_filters(self, store: LightningStore) -> None:
+        a, b, c = await store.enqueue_many_rollouts(
+            [EnqueueRolloutRequest(input=i) for i in range(3)]
+        )
+        await report(store, await claim(store), "succeeded")
+
+        async def found(**filters: Any) -> list[Any]:
+            return [rollout.input for rollout in await store.query_rollouts(**filters)]
+
+        ids = [c.rollout_id, a.rollout_id, "ro-none"]
+        assert await found(status_in=["queuing"]) == [1, 2]
+        assert await found(status_in=["succeeded", "queuing"]) == [0, 1, 2]
+        assert await found(status=["succeeded"]) == [0]
+        assert await found(rollout_id_in=ids) == [0, 2]
+        assert await found(rollout_ids=ids) == [0, 2]
+        assert await found(rollout_id_contains=b.rollout_id[3:]) == [1]
+        assert await found(status_in=["queuing"], rollout_id_in=ids) == [2]
+        assert await found(
+            status_in=["succeeded"], rollout_id_in=[b.rollout_id], filter_logic="or"
+        ) == [0, 1]
+        assert await found(status_in=[]) == []
+        assert await found(rollout_id_in=[]) == []
+
+    async def test_query_rollouts_sorts_and_pages(self, store: LightningStore) -> None:
+        for index, mode in enumerate(["val", None, "test", "train"]):
+            await store.enqueue_rollout(index, mode=mode)  # type: ignore[arg-type]
+        await report(store, await claim(store), "succeeded")
+
+        async def found(**options: Any) -> list[Any]:
+            return [rollout.input for rollout in await store.query_rollouts(**options)]
+
+        assert await found(sort_by="mode") == [1, 2, 3, 0]
+        assert await found(sort_by="mode", sort_order="desc") == [0, 3, 2, 1]
+        assert await found(sort_by="end_time") == [0, 1, 2, 3]
+        assert await found(sort_by="end_time", sort_order="desc") == [1, 2, 3, 0]
+        assert await found(offset=3) == [3]
+        assert await found(offset=9) == []
+        page = await store.query_rollouts(status_in=["queuing"], limit=2, offset=1)
+        assert ([one.input for one in page], page.total) == ([2, 3], 3)
+
+    async def test_get_rollout_by_id(self, store: LightningStore) -> None:
+        assert await store.get_rollout_by_id("ro-none") is None
+        started = await store.start_rollout("task")
+        assert await store.get_rollout_by_id(started.rollout_id) == started
+        stranger = started.rollout_id[:-1] + ("0" if started.rollout_id[-1] != "0" else "1")
+        assert await store.get_rollout_by_id(stranger) is None
+
+    async def test_query_attempts(self, store: LightningStore) -> None:
+        first = await store.start_rollout("task", worker_id="b")
+        second = await store.start_attempt(first.rollout_id, worker_id="a")
+        await store.start_rollout("other")
+
+        async def found(**options: Any) -> list[int]:
+            attempts = await store.query_attempts(first.rollout_id, **options)
+            return [attempt.sequence_id for attempt in attempts]
+
+        assert list(await store.query_attempts(first.rollout_id)) == [first.attempt, second.attempt]
+        assert await found(sort_order="desc") == [2, 1]
+        assert await found(sort_by="worker_id") == [2, 1]
+        assert await found(limit=1, offset=1) == [2]
+        assert (await store.query_attempts(first.rollout_id, limit=1)).total == 2
+        assert (await store.query_attempts("ro-none")).total == 0
+        assert await store.get_latest_attempt("ro-none") is None
+        queued = await store.enqueue_rollout("third")
+        assert await store.get_latest_attempt(queued.rollout_id) is None
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"limit": 0},
+            {"limit": -2},
+            {"offset": -1},
+            {"sort_by": "colour"},
+            {"sort_order": "up"},
+        ],
+    )
+    async def test_queries_that_make_no_sense_are_refused(
+        self, store: LightningStore, options: dict[str, Any]
+    ) -> None:
+        with pytest.raises(InvalidQueryError):
+            await store.query_rollouts(**options)
+        with pytest.raises(InvalidQueryError):
+            await store.query_attempts("ro-none", **options)
+        with pytest.raises(InvalidQueryError):
+            await store.query_spans("ro-none", **options)
+        with pytest.raises(InvalidQueryError):
+            await store.query_resources(**options)
+        with pytest.raises(InvalidQueryError):
+            await store.query_workers(**options)
+
+    async def test_status_that_there_is_not_is_refused_by_name(self, store: LightningStore) -> None:
+        bogus: Any = ["succeeded", "bogus"]
+        for option in ("status_in", "status"):
+            with pytest.raises(InvalidQueryError, match="no status 'bogus'; expected one of queu"):
+                await store.query_rollouts(**{option: bogus})
+        bad: Any = ["idel"]
+        with pytest.raises(InvalidQueryError, match="Did you mean 'idle'"):
+            await store.query_workers(status_in=bad)
+
+    async def test_unknown_sort_field_names_the_near_one(self, store: LightningStore) -> None:
+        with pytest.raises(InvalidQueryError, match="Did you mean 'start_time'"):
+            await store.query_rollouts(sort_by="starttime")
+
+    # --- resources
+
+    async def test_resources_come_back_as_they_were(self, store: LightningStore) -> None:
+        resources: NamedResources = {
+            **PROMPT,
+            "llm": LLM(endpoint="http://x/v1", model="m", sampling_parameters={"top_p": 0.5}),
+            "proxy": ProxyLLM(endpoint="http://y/v1", model="m", api_key="k"),
+        }
+        update = await store.add_resources(resources)
+        assert update.resources == resources
+        assert isinstance(update.resources["proxy"], ProxyLLM)
+        assert (update.version, update.create_time) == (1, update.update_time)
+        assert await store.get_resources_by_id(update.resources_id) == update
+        assert await store.get_resources_by_id("rs-none") is None
+
+    async def test_what_others_do_to_resources_does_not_reach_the_store(
+        self, store: LightningStore
+    ) -> None:
+        model = LLM(endpoint="http://x/v1", model="m", sampling_parameters={"top_p": 0.5})
+        before: NamedResources = {"llm": model.model_copy(deep=True)}
+        update = await store.add_resources({"llm": model})
+        model.sampling_parameters["top_p"] = 2
+        found = await store.get_resources_by_id(update.resources_id)
+        for one in (update, found, await store.get_latest_resources()):
+            assert one is not None
+            mine = one.resources["llm"]
+            assert isinstance(mine, LLM)
+            mine.sampling_parameters["n"] = 2
+        assert [one.resources for one in await store.query_resources()] == [before]
+
+    async def test_latest_resources_are_those_touched_last(self, store: LightningStore) -> None:
+        assert await store.get_latest_resources() is None
+        first = await store.add_resources(PROMPT)
+        second = await store.add_resources({})
+        assert await store.get_latest_resources() == second
+        replaced = await store.update_resources(first.resources_id, {})
+        assert (replaced.version, replaced.resources) == (2, {})
+        assert replaced.create_time == first.create_time
+        assert await store.get_latest_resources() == replaced
+        named = await store.update_resources("v0", PROMPT)
+        assert (named.resources_id, named.version) == ("v0", 1)
+        assert await store.get_latest_resources() == named
+
+    async def test_rollout_gets_the_latest_resources_of_its_moment(
+        self, store: LightningStore
+    ) -> None:
+        assert (await store.enqueue_rollout(0)).resources_id is None
+        await store.update_resources("v1", PROMPT)
+        assert (await store.enqueue_rollout(1)).resources_id == "v1"
+        await store.update_resources("v2", PROMPT)
+        assert (await store.start_rollout(2)).resources_id == "v2"
+        assert (await store.enqueue_rollout(3, resources_id="v1")).resources_id == "v1"
+        with pytest.raises(UnknownRecordError, match="v9"):
+            await store.start_rollout(4, resources_id="v9")
+
+    async def test_query_resources(self, store: LightningStore) -> None:
+        for name in ("base", "best-1", "best-2"):
+            await store.update_resources(name, {})
+        await store.update_resources("base", {})
+
+        async def found(**options: Any) -> list[str]:
+            return [one.resources_id for one in await store.query_resources(**options)]
+
+        assert await found() == ["base", "best-1", "best-2"]
+        assert await found(resources_id="best-1") == ["best-1"]
+        assert await found(resources_id_contains="best") == ["best-1", "best-2"]
+        assert await found(sort_by="version", sort_order="desc") == ["base", "best-1", "best-2"]
+        assert await found(sort_by="update_time", sort_order="desc", limit=1) == ["base"]
+        assert (await store.query_resources(limit=1)).total == 3
+
+    # --- workers
+
+    async def test_worker_is_busy_while_it_works(self, store: LightningStore) -> None:
+        await store.enqueue_rollout("task")
+        claimed = await claim(store, "w1")
+        worker = await store.get_worker_by_id("w1")
+        assert worker is not None
+        assert worker.status == "busy"
+        assert worker.current_rollout_id == claimed.rollout_id
+        assert worker.current_attempt_id == claimed.attempt.attempt_id
+        assert worker.last_dequeue_time is not None
+        assert worker.last_busy_time is not None
+        await report(store, claimed, "succeeded")
+        worker = await store.get_worker_by_id("w1")
+        assert worker is not None
+        assert (worker.status, worker.current_rollout_id) == ("idle", None)
+        assert worker.current_attempt_id is None
+
+    async def test_worker_that_finds_nothing_is_idle(self, store: LightningStore) -> None:
+        assert await store.get_worker_by_id("w1") is None
+        assert await store.dequeue_rollout("w1") is None
+        worker = await store.get_worker_by_id("w1")
+        assert worker is not None
+        assert worker.status == "idle"
+        assert worker.last_dequeue_time is not None
+        assert [one.worker_id for one in await store.query_workers()] == ["w1"]
+
+    @pytest.mark.parametrize("status", ["timeout", "unresponsive"])
+    async def test_worker_of_a_lost_attempt_is_unknown(
+        self, store: LightningStore, status: Any
+    ) -> None:
+        started = await store.start_rollout("task", worker_id="w1")
+        await report(store, started, status)
+        worker = await store.get_worker_by_id("w1")
+        assert worker is not None
+        assert (worker.status, worker.current_attempt_id) == ("unknown", None)
+
+    async def test_worker_with_several_attempts_is_busy_until_the_last_ends(
+        self, store: LightningStore
+    ) -> None:
+        one, two = [await store.start_rollout(i, worker_id="w1") for i in range(2)]
+        await report(store, two, "succeeded")
+        worker = await store.get_worker_by_id("w1")
+        assert worker is not None
+        assert (worker.status, worker.current_rollout_id) == ("busy", one.rollout_id)
+        await report(store, one, "failed")
+        worker = await store.get_worker_by_id("w1")
+        assert worker is not None
+        assert worker.status == "idle"
+
+    async def test_attempt_given_to_another_worker(self, store: LightningStore) -> None:
+        started = await store.start_rollout("task", worker_id="w1")
+        await store.update_attempt(started.rollout_id, "latest", worker_id="w2")
+        workers = {one.worker_id: one.status for one in await store.query_workers()}
+        assert workers == {"w1": "idle", "w2": "busy"}
+
+    async def test_worker_heartbeat(self, store: LightningStore) -> None:
+        worker = await store.update_worker("w1", heartbeat_stats={"cpu": 0.5})
+        assert worker.heartbeat_stats == {"cpu": 0.5}
+        assert worker.last_heartbeat_time is not None
+        again = await store.update_worker("w1")
+        assert again.heartbeat_stats == {"cpu": 0.5}
+        assert await store.get_worker_by_id("w1") == again
+
+    async def test_query_workers(self, store: LightningStore) -> None:
+        await store.start_rollout("task", worker_id="b-2")
+        await store.update_worker("a-1")
+        await store.dequeue_rollout("b-1")
+
+        async def found(**options: Any) -> list[str]:
+            return [one.worker_id for one in await store.query_workers(**options)]
+
+        assert await found() == ["b-2", "a-1", "b-1"]
+        assert await found(sort_by="worker_id") == ["a-1", "b-1", "b-2"]
+        assert await found(status_in=["busy"]) == ["b-2"]
+        assert await found(worker_id_contains="b-") == ["b-2", "b-1"]
+        assert await found(status_in=["unknown"], worker_id_contains="-2", filter_logic="or") == [
+            "b-2",
+            "a-1",
+        ]
+        assert await found(status_in=[]) == []
+        assert (await store.query_workers(limit=1, offset=1)).total == 3
+
+    # --- counters and closing
+
+    async def test_statistics_count_everything(self, store: LightningStore) -> None:
+        await store.add_resources(PROMPT)
+        await store.enqueue_rollout("task")
+        started = await store.start_rollout("task", worker_id="w1")
+        await store.start_attempt(started.rollout_id)
+        await store.add_many_spans([span_of(started), span_of(started)])
+        statistics = await store.statistics()
+        assert {key: statistics.get(key) for key in statistics if key.startswith("total_")} == {
+            "total_rollouts": 2,
+            "total_attempts": 2,
+            "total_spans": 2,
+            "total_resources": 1,
+            "total_workers": 1,
+        }
+        assert statistics.get("uptime", -1.0) >= 0
+
+    async def test_closing_twice_is_harmless(self, store: LightningStore) -> None:
+        await store.start_rollout("task", config=RolloutConfig(timeout_seconds=30))
+        await store.close()
+        await store.close()
+
+    async def test_many_operations_at_once(self, store: LightningStore) -> None:
+        async def cycle(index: int) -> list[Span]:
+            started = await store.start_rollout(index)
+            await store.add_many_spans([span_of(started) for _ in range(3)])
+            await report(store, started, "succeeded")
+            return list(await store.query_spans(started.rollout_id))
+
+        found = await asyncio.gather(*(cycle(index) for index in range(30)))
+        assert all([span.sequence_id for span in spans] == [1, 2, 3] for spans in found)
+        assert (await store.query_rollouts(status_in=["succeeded"])).total == 30

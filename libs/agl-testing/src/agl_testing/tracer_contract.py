@@ -1,0 +1,281 @@
+"""What every tracer must do, as tests over a fixture ``tracer``.
+
+In a test module: ``from agl_testing.tracer_contract import *``, and a fixture ``tracer`` that
+yields a fresh tracer. The tests are coroutines and need pytest-asyncio.
+"""
+
+import asyncio
+import time
+
+import pytest
+
+from agl.emitter import emit_message, emit_reward, find_final_reward, get_message_value
+from agl.errors import TracerError
+from agl.store.base import LightningStore
+from agl.tracer.base import Tracer, get_active_tracer
+from agl.tracer.operation import operation
+from agl.types import AttemptedRollout, Span, TraceStatus
+
+__all__ = [
+    "test_active_only_within_its_context",
+    "test_created_span_says_what_was_recorded",
+    "test_emitters_work_under_it",
+    "test_error_of_the_body_passes_and_its_spans_are_stored",
+    "test_failed_operation_has_status_error",
+    "test_fifty_rollouts_at_once_keep_their_spans_apart",
+    "test_last_trace_is_that_of_the_own_task",
+    "test_operation_is_the_parent_of_what_it_contains",
+    "test_plain_code_in_a_thread_belongs_to_its_rollout",
+    "test_spans_are_in_the_store_when_the_context_is_left",
+    "test_spans_are_numbered_in_the_order_of_their_ends",
+    "test_two_contexts_one_after_the_other_do_not_mix",
+    "test_unfit_ids_are_refused",
+    "test_without_ids_spans_are_kept_and_not_stored",
+]
+
+
+async def _start(store: LightningStore) -> AttemptedRollout:
+    return await store.start_rollout({"task": 1})
+
+
+def _ids(rollout: AttemptedRollout) -> dict[str, str]:
+    return {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
+
+
+async def _stored(store: LightningStore, rollout: AttemptedRollout) -> list[Span]:
+    return list(await store.query_spans(rollout.rollout_id))
+
+
+async def test_active_only_within_its_context(tracer: Tracer) -> None:
+    """The emitters find the tracer within its context, and only there."""
+    assert get_active_tracer() is None
+    async with tracer.trace_context():
+        assert get_active_tracer() is tracer
+    assert get_active_tracer() is None
+
+
+async def test_spans_are_in_the_store_when_the_context_is_left(
+    tracer: Tracer, memory_store: LightningStore
+) -> None:
+    """Nothing is still on its way: an attempt's status is final right afterwards."""
+    rollout = await _start(memory_store)
+    async with tracer.trace_context(store=memory_store, **_ids(rollout)):
+        for index in range(200):
+            tracer.create_span(f"span-{index}", {"index": index})
+    spans = await _stored(memory_store, rollout)
+    assert [span.attributes["index"] for span in spans] == list(range(200))
+    assert {span.attempt_id for span in spans} == {rollout.attempt.attempt_id}
+
+
+async def test_spans_are_numbered_in_the_order_of_their_ends(
+    tracer: Tracer, memory_store: LightningStore
+) -> None:
+    """Numbers begin at 1 and rise; an operation ends after what it contains."""
+    rollout = await _start(memory_store)
+    async with tracer.trace_context(store=memory_store, **_ids(rollout)):
+        tracer.create_span("first")
+        with tracer.operation_context("third"):
+            await asyncio.sleep(0.1)  # long enough for a background write in between
+            tracer.create_span("second")
+        tracer.create_span("fourth")
+    spans = await _stored(memory_store, rollout)
+    assert [span.name for span in spans] == ["first", "second", "third", "fourth"]
+    assert [span.sequence_id for span in spans] == [1, 2, 3, 4]
+
+
+async def test_without_ids_spans_are_kept_and_not_stored(
+    tracer: Tracer, memory_store: LightningStore
+) -> None:
+    """A context without ids is for looking at spans only."""
+    tracer.init_worker(0, memory_store)
+    async with tracer.trace_context():
+        tracer.create_span("local")
+        assert [span.name for span in tracer.get_last_trace()] == ["local"]
+    assert [span.name for span in tracer.get_last_trace()] == ["local"]
+    assert (await memory_store.statistics()).get("total_spans") == 0
+
+
+async def test_unfit_ids_are_refused(tracer: Tracer, memory_store: LightningStore) -> None:
+    """One id alone, and ids without a store."""
+    with pytest.raises(TracerError, match="both ids"):
+        async with tracer.trace_context(store=memory_store, rollout_id="ro-1"):
+            pass
+    with pytest.raises(TracerError, match="store"):
+        async with tracer.trace_context(rollout_id="ro-1", attempt_id="at-1"):
+            pass
+
+
+async def test_error_of_the_body_passes_and_its_spans_are_stored(
+    tracer: Tracer, memory_store: LightningStore
+) -> None:
+    """What happened before the error is often what explains it."""
+    rollout = await _start(memory_store)
+    error = KeyError("mine")
+
+    async def fail() -> None:
+        async with tracer.trace_context(store=memory_store, **_ids(rollout)):
+            tracer.create_span("before")
+            raise error
+
+    with pytest.raises(KeyError) as caught:
+        await fail()
+    assert caught.value is error
+    assert [span.name for span in await _stored(memory_store, rollout)] == ["before"]
+    assert get_active_tracer() is None
+
+
+async def test_two_contexts_one_after_the_other_do_not_mix(
+    tracer: Tracer, memory_store: LightningStore
+) -> None:
+    """A tracer is used for one rollout after the other."""
+    rollouts = [await _start(memory_store) for _ in range(2)]
+    for index, rollout in enumerate(rollouts):
+        async with tracer.trace_context(store=memory_store, **_ids(rollout)):
+            tracer.create_span(f"span-{index}")
+        assert [span.name for span in tracer.get_last_trace()] == [f"span-{index}"]
+    names = [[span.name for span in await _stored(memory_store, each)] for each in rollouts]
+    assert names == [["span-0"], ["span-1"]]
+
+
+async def test_fifty_rollouts_at_once_keep_their_spans_apart(
+    tracer: Tracer, memory_store: LightningStore
+) -> None:
+    """Each span is in its own rollout, whether it came from a task, a sub-task or a thread."""
+    rollouts = [await _start(memory_store) for _ in range(50)]
+
+    async def part(owner: int, index: int) -> None:
+        await asyncio.sleep(0.001 * (index % 3))
+        with tracer.operation_context("operation", {"owner": owner}):
+            await asyncio.sleep(0)
+            tracer.create_span("task", {"owner": owner})
+
+    async def run(owner: int, rollout: AttemptedRollout) -> None:
+        async with tracer.trace_context(store=memory_store, **_ids(rollout)):
+            await asyncio.gather(*(part(owner, index) for index in range(3)))
+            await asyncio.to_thread(tracer.create_span, "thread", {"owner": owner})
+            mine = tracer.get_last_trace()
+            assert [span.attributes["owner"] for span in mine] == [owner] * 7
+
+    await asyncio.gather(*(run(owner, each) for owner, each in enumerate(rollouts)))
+    for owner, rollout in enumerate(rollouts):
+        spans = await _stored(memory_store, rollout)
+        assert [span.attributes["owner"] for span in spans] == [owner] * 7
+        assert [span.sequence_id for span in spans] == list(range(1, 8))
+
+
+async def test_last_trace_is_that_of_the_own_task(
+    tracer: Tracer, memory_store: LightningStore
+) -> None:
+    """Also after its context was left, while others are open."""
+    rollouts = [await _start(memory_store) for _ in range(2)]
+    both_open = asyncio.Barrier(2)
+
+    async def run(index: int) -> list[str]:
+        async with tracer.trace_context(store=memory_store, **_ids(rollouts[index])):
+            await both_open.wait()
+            tracer.create_span(f"span-{index}")
+        await both_open.wait()
+        return [span.name for span in tracer.get_last_trace()]
+
+    assert await asyncio.gather(run(0), run(1)) == [["span-0"], ["span-1"]]
+
+
+async def test_plain_code_in_a_thread_belongs_to_its_rollout(
+    tracer: Tracer, memory_store: LightningStore
+) -> None:
+    """Plain agents run in threads, with the context of the attempt."""
+    rollout = await _start(memory_store)
+
+    def work() -> None:
+        assert get_active_tracer() is tracer
+        with tracer.operation_context("outer"):
+            tracer.create_span("inner")
+
+    async with tracer.trace_context(store=memory_store, **_ids(rollout)):
+        await asyncio.to_thread(work)
+    assert [span.name for span in await _stored(memory_store, rollout)] == ["inner", "outer"]
+
+
+async def test_operation_is_the_parent_of_what_it_contains(
+    tracer: Tracer, memory_store: LightningStore
+) -> None:
+    """Spans nest as the blocks do."""
+    rollout = await _start(memory_store)
+    async with tracer.trace_context(store=memory_store, **_ids(rollout)):
+        with tracer.operation_context("outer"):
+            with tracer.operation_context("middle"):
+                tracer.create_span("inner")
+            tracer.create_span("sibling")
+        tracer.create_span("outside")
+    spans = {span.name: span for span in await _stored(memory_store, rollout)}
+    parents = {name: span.parent_id for name, span in spans.items()}
+    assert parents == {
+        "outer": None,
+        "middle": spans["outer"].span_id,
+        "inner": spans["middle"].span_id,
+        "sibling": spans["outer"].span_id,
+        "outside": None,
+    }
+    inside = [spans[name].trace_id for name in ("outer", "middle", "inner", "sibling")]
+    assert len(set(inside)) == 1
+
+
+async def test_failed_operation_has_status_error(
+    tracer: Tracer, memory_store: LightningStore
+) -> None:
+    """The error passes, and is on the span."""
+    rollout = await _start(memory_store)
+
+    def fail() -> None:
+        with tracer.operation_context("work") as recording:
+            recording.record_attributes({"step": 1})
+            raise ValueError("broken")
+
+    async with tracer.trace_context(store=memory_store, **_ids(rollout)):
+        with pytest.raises(ValueError, match="broken"):
+            fail()
+        with tracer.operation_context("fine"):
+            pass
+    work, fine = await _stored(memory_store, rollout)
+    assert (work.status.status_code, work.attributes["step"]) == ("ERROR", 1)
+    assert "broken" in (work.status.description or "")
+    assert fine.status.status_code == "OK"
+
+
+async def test_created_span_says_what_was_recorded(
+    tracer: Tracer, memory_store: LightningStore
+) -> None:
+    """Name, attributes, status and times are those given."""
+    rollout = await _start(memory_store)
+    moment = time.time() - 100
+    async with tracer.trace_context(store=memory_store, **_ids(rollout)):
+        core = tracer.create_span(
+            "past", {"a": [1, 2]}, moment, TraceStatus(status_code="ERROR", description="why")
+        )
+    (span,) = await _stored(memory_store, rollout)
+    for each in (core, span):
+        assert each.name == "past"
+        assert list(each.attributes["a"]) == [1, 2]  # pyright: ignore
+        assert (each.status.status_code, each.status.description) == ("ERROR", "why")
+        assert each.start_time == pytest.approx(moment, abs=1e-3)
+        assert each.end_time == pytest.approx(moment, abs=1e-3)
+
+
+async def test_emitters_work_under_it(tracer: Tracer, memory_store: LightningStore) -> None:
+    """The reward that an agent emits is the reward that an algorithm reads."""
+    rollout = await _start(memory_store)
+    async with tracer.trace_context(store=memory_store, **_ids(rollout)):
+        emit_message("hello")
+        with operation(name="grade") as grade:
+            grade.set_input(answer="42")
+            emit_reward(0.25)
+            grade.set_output({"reward": 0.75})
+        emit_reward(0.75)
+    spans = await _stored(memory_store, rollout)
+    assert find_final_reward(spans) == 0.75
+    assert get_message_value(spans[0]) == "hello"
+    assert spans[2].attributes["agentlightning.operation.output.reward"] == 0.75
+
+
+for _name in __all__:
+    pytest.mark.asyncio(globals()[_name])

@@ -1,0 +1,69 @@
+"""The collector: tasks through the store, and what a broken-off request leaves."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import agl
+from agl.types import Ledger
+from agl_learning.collect import Collector
+
+
+class NoRows(agl.TraceAdapter[Any]):
+    """Reads nothing."""
+
+    def __init__(self) -> None:
+        self.rows: list[Any] = []
+        self.ledger = Ledger()
+
+    def adapt(self, source: list[agl.Span], /, *, attempts: list[agl.Attempt]) -> Any:
+        return self
+
+
+class EndsLate(agl.InMemoryLightningStore):
+    """A rollout succeeds right after somebody has looked which have ended."""
+
+    looked = False
+
+    async def wait_for_rollouts(self, *, rollout_ids: list[str], timeout: float | None = None):  # pyright: ignore
+        ended = await super().wait_for_rollouts(rollout_ids=rollout_ids, timeout=timeout)
+        if timeout == 0 and not self.looked:
+            self.looked = True
+            [claimed] = await self.dequeue_many_rollouts(limit=1)
+            attempt = claimed.attempt
+            await self.update_attempt(claimed.rollout_id, attempt.attempt_id, status="succeeded")
+        return ended
+
+
+async def break_off(store: agl.LightningStore, collecting: asyncio.Task[Any], number: int) -> None:
+    while len(await store.query_rollouts()) < number:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    collecting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await collecting
+
+
+@pytest.mark.parametrize("store", [agl.InMemoryLightningStore(), EndsLate()])
+async def test_broken_off_request_cancels_what_has_not_ended(store: agl.LightningStore) -> None:
+    collector = Collector(store, None, NoRows(), agl.RolloutConfig())
+    resources = await store.add_resources({})
+    collecting = asyncio.create_task(
+        collector.collect(["a", "b"], 2, "train", resources.resources_id, {})
+    )
+    await break_off(store, collecting, 4)
+    statuses = sorted(rollout.status for rollout in await store.query_rollouts())
+    late = isinstance(store, EndsLate)
+    assert statuses == ["cancelled"] * (4 - late) + ["succeeded"] * late
+
+
+async def test_asked_again_under_its_key_nothing_runs_twice() -> None:
+    store = agl.InMemoryLightningStore()
+    collector = Collector(store, None, NoRows(), agl.RolloutConfig())
+    resources = await store.add_resources({})
+    for _ in range(2):
+        collecting = asyncio.create_task(
+            collector.collect(["a", "b"], 2, "train", resources.resources_id, {}, key="step-1")
+        )
+        await break_off(store, collecting, 4)
+    assert len(await store.query_rollouts()) == 4
