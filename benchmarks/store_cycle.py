@@ -9,9 +9,11 @@ One cycle is: enqueue a rollout, claim it, store eight spans of about 1 KB, fini
     turn    spans, finish and the next claim in one request; 32 rollouts enqueued at once (1.03)
 
 Our server runs with an SQLite file and ``durability="power"``. Each server is a process of its own,
-the load comes from this one, by coroutines. Rounds are interleaved: every server and way in turn.
+the load comes from this one, by coroutines. Rounds are interleaved: every way and server in turn.
+``--tree`` has servers of other checkouts take part.
 
     python benchmarks/store_cycle.py --seconds 10 --rounds 3
+    python benchmarks/store_cycle.py --tree old=/path/to/old/checkout --rounds 9
     python benchmarks/store_cycle.py --peer /path/to/venv/bin/agl   # 0.3's, in an environment apart
 """
 
@@ -35,6 +37,7 @@ from urllib.parse import urlsplit
 import httptools
 import psutil
 import uvloop
+from checkouts import checkout, run_from
 
 SPANS = 8
 TEXT = "The quick brown fox jumps over the lazy dog. " * 14
@@ -298,6 +301,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--runners", type=int, default=32)
     parser.add_argument("--ways", default="wire,single,otlp,batch,turn")
+    parser.add_argument("--tree", action="append", type=checkout, default=[], metavar="NAME=FOLDER")
     parser.add_argument("--peer", help="the agl command of an environment with agentlightning 0.3")
     parser.add_argument("--peer-runners", type=int, default=16)
     parser.add_argument("--peer-ways", default="wire,otlp")
@@ -305,11 +309,11 @@ def main() -> None:
     table: dict[tuple[str, str], Figures] = {}
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         where = Path(folder)
-        command = [sys.executable, "-c", "import agl.cli; agl.cli.main()", "store"]
-        command += ["--path", str(where / "store.db"), "--log-level", "WARNING"]
-        servers = [
-            ("ours", command, options.ways.split(","), options.runners),
-        ]
+        ways = options.ways.split(",")
+        servers = [("ours", own_command(where / "ours.db"), ways, options.runners)]
+        for name, tree in options.tree:
+            command = run_from(tree, own_command(where / f"{name}.db"))
+            servers.append((name, command, ways, options.runners))
         if options.peer:
             peer = [options.peer, "store", "--backend", "memory", "--log-level", "WARNING"]
             servers.append(("peer", peer, options.peer_ways.split(","), options.peer_runners))
@@ -317,9 +321,12 @@ def main() -> None:
             (name, *stack.enter_context(serve(command, where / f"{name}.log")), ways, runners)
             for name, command, ways, runners in servers
         ]
-        for _ in range(options.rounds):
-            for name, url, pid, ways, runners in running:
-                for way in ways:
+        for number in range(options.rounds):
+            for way in WAYS:
+                # There and back: who comes first is not always the same.
+                for name, url, pid, ways, runners in running[:: -1 if number % 2 else 1]:
+                    if way not in ways:
+                        continue
                     begin = time.monotonic()
                     cpu, cycles = uvloop.run(measure(url, pid, way, runners, options.seconds))
                     figures = table.setdefault((name, way), Figures())
@@ -327,11 +334,20 @@ def main() -> None:
                     figures.cycles_per_second.append(
                         cycles / max(time.monotonic() - begin - 0.5, 0.1)
                     )
-    show(table)
+    show(table, [name for name, _ in options.tree])
 
 
-def show(table: dict[tuple[str, str], Figures]) -> None:
-    """One line per server and way; ratios to the peer's way of the wire, or to our own."""
+def own_command(path: Path) -> list[str]:
+    """How our server is started, on a file."""
+    command = [sys.executable, "-c", "import agl.cli; agl.cli.main()", "store"]
+    return [*command, "--path", str(path), "--log-level", "WARNING"]
+
+
+def show(table: dict[tuple[str, str], Figures], trees: list[str]) -> None:
+    """One line per server and way; ratios to the peer's way of the wire, or to our own.
+
+    Then ours to each other tree's in the same way: medians over rounds.
+    """
     base = table.get(("peer", "wire")) or table.get(("ours", "wire"))
     print("server way      CPU ms/cycle  (min-max)        cycles/s   less CPU  more cycles")
     for (name, way), figures in table.items():
@@ -343,6 +359,16 @@ def show(table: dict[tuple[str, str], Figures]) -> None:
             line += f" {statistics.median(base.cpu_milliseconds) / cpu:9.1f}x"
             line += f" {rate / statistics.median(base.cycles_per_second):10.1f}x"
         print(line)
+    for name in trees:
+        for way in (way for server, way in table if server == name):
+            pairs = zip(
+                table["ours", way].cpu_milliseconds, table[name, way].cpu_milliseconds, strict=True
+            )
+            ratios = sorted(ours / theirs for ours, theirs in pairs)
+            print(
+                f"ours to {name}, {way:8} CPU {statistics.median(ratios):.3f}"
+                f"  ({ratios[0]:.3f}-{ratios[-1]:.3f})"
+            )
 
 
 if __name__ == "__main__":
