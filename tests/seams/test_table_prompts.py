@@ -166,7 +166,7 @@ def make(name: str, url: str, folder: Path) -> Any:
         "run_dir": str(folder / "best"),
     }
     if name == GEPA:
-        return agl.config.build_component(
+        return agl.build_component(
             {
                 "type": "gepa",
                 "reflection_model": "critic",
