@@ -371,7 +371,7 @@ def test_concurrency_of_the_file_goes_before_the_variable(
         ("resources.p={type: prompt}", ConfigError, "agl.yaml: resources.p.type: unknown resource"),
         ("resources.p={template: x}", ConfigError, "agl.yaml: resources.p.type: missing; one of "),
         ("resources.prompt.templat=x", ConfigError, "agl.yaml: resources.prompt.templat: unknown "),
-        ("hooks=[cfg_agent:Misspelt]", ConfigError, "agl.yaml: hooks.0: hook plugin 'Misspelt': "),
+        ("hooks=[cfg_agent:Misspelt]", ConfigError, "agl.yaml: hooks.0: hook plugin 'cfg_agent.Misspelt': "),
         ("hooks=[{type: cfg_agent:watch, n: 1}]", ConfigError, "agl.yaml: hooks.0: 'cfg_agent:wa"),
         ("run_dir=${AGL_TEST_NO_SUCH}", ConfigError, "agl.yaml: run_dir: the environment variable"),
         ("store={type: sqlite, durability: x}", ConfigError, "agl.yaml: store.durability: "),

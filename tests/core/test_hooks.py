@@ -84,6 +84,31 @@ async def test_partial_plain_and_open_signatures_work() -> None:
     assert seen == ["rollout", "tracertracer", ["agent", "rollout", "runner", "tracer"]]
 
 
+async def test_one_function_may_be_several_hooks() -> None:
+    seen: list[Any] = []
+
+    class Both:
+        def on_rollout_start(self, **everything: Any) -> None:
+            seen.append(sorted(everything))
+
+        on_rollout_end = on_rollout_start
+
+    caller = HookCaller([Both()])
+    await caller.call("on_rollout_start", **START)
+    await caller.call("on_rollout_end", **END)
+    assert seen == [["agent", "rollout", "runner"], ["agent", "rollout", "runner", "spans"]]
+
+
+async def test_hook_of_0_3_may_call_the_method_of_its_base() -> None:
+    class Calls(agl.Hook):
+        async def on_rollout_start(self, *, agent: Any, runner: Any, rollout: Any) -> None:
+            await super().on_rollout_start(agent=agent, runner=runner, rollout=rollout)
+
+    caller = HookCaller([Calls()])
+    await caller.call("on_rollout_start", **START)
+    assert not caller.failures
+
+
 async def test_failing_hook_is_logged_once_counted_and_hurts_nobody(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,7 +179,7 @@ def test_wrong_hook_is_refused_and_nothing_of_it_is_registered(hook: object, mes
     with pytest.raises(ConfigError, match=message):
         manager.register(hook)
     assert manager.get_plugins() == set()
-    assert manager.implementations("on_rollout_end") == []
+    assert manager.hook.on_rollout_end.get_hookimpls() == []
 
 
 def test_same_hook_given_twice_is_refused() -> None:
@@ -195,8 +220,8 @@ async def test_installed_plugins_run_in_name_order_before_given_objects(install:
     install("agl-b", {"agl_b_mod.py": plugin_source("b")}, {"agl.plugins": {"b": "agl_b_mod"}})
     install("agl-a", {"agl_a_mod.py": plugin_source("a")}, {"agl.plugins": {"a": "agl_a_mod"}})
     caller = HookCaller([Recorder()])
-    names = [i.plugin_name for i in caller.manager.implementations("on_rollout_start")]
-    assert names == ["a", "b", "Recorder"]
+    called = reversed(caller.manager.hook.on_rollout_start.get_hookimpls())
+    assert [i.plugin_name for i in called] == ["a", "b", f"{__name__}.Recorder"]
     await caller.call("on_rollout_start", **START)
     import agl_a_mod  # pyright: ignore
 
@@ -209,7 +234,7 @@ def test_class_named_by_an_entry_point_is_instantiated(install: Any) -> None:
             def on_rollout_end(self, spans): ...
     """
     install("agl-a", {"agl_a_mod.py": source}, {"agl.plugins": {"a": "agl_a_mod:Watch"}})
-    assert len(HookCaller().manager.implementations("on_rollout_end")) == 1
+    assert len(HookCaller().manager.hook.on_rollout_end.get_hookimpls()) == 1
 
 
 BROKEN = [
@@ -256,7 +281,7 @@ async def test_caller_travels_to_another_process_with_its_hooks() -> None:
     caller = pickle.loads(pickle.dumps(HookCaller([Recorder()])))
     await caller.call("on_rollout_start", **START)
     assert caller.failures == {}
-    assert len(caller.manager.implementations("on_rollout_start")) == 1
+    assert len(caller.manager.hook.on_rollout_start.get_hookimpls()) == 1
 
 
 async def test_plugin_manager_fixture_starts_empty_and_takes_a_plugin(

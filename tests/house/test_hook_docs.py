@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agl.plugins import hookspecs
-from agl.plugins.hooks import Hook, HookManager
+from agl.plugins.hooks import HookManager
 
 REPOSITORY = Path(__file__).parents[2]
 PAGE = (REPOSITORY / "docs" / "reference" / "hooks.md").read_text(encoding="utf-8")
@@ -64,14 +64,3 @@ def test_example_of_the_page_runs_and_prints_what_it_says(hook: str) -> None:
 @pytest.mark.parametrize("hook", HOOKS)
 def test_a_test_is_named_after_the_hook(hook: str) -> None:
     assert re.search(rf"^async def test_{hook}\w*\(", TESTS, re.MULTILINE)
-
-
-@pytest.mark.parametrize("hook", HOOKS)
-def test_hook_class_has_the_method_with_the_arguments_of_the_spec(hook: str) -> None:
-    spec = inspect.signature(getattr(hookspecs, hook))
-    method = inspect.signature(getattr(Hook, hook))
-    parameters = list(method.parameters.values())[1:]
-    assert {p.kind for p in parameters} == {inspect.Parameter.KEYWORD_ONLY}
-    assert [(p.name, p.annotation) for p in parameters] == [
-        (p.name, p.annotation) for p in spec.parameters.values()
-    ]

@@ -7,8 +7,8 @@ The specs are in ``agl.plugins.hookspecs``. Implementations come from installed 
 import inspect
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import pluggy
 
@@ -16,96 +16,73 @@ from agl.env import LightningEnvVar, resolve_bool_env_var
 from agl.errors import BrokenComponentError, ConfigError, PluginError
 from agl.plugins import hookspecs, registry
 
-if TYPE_CHECKING:
-    from agl.agent.base import LitAgent, Runner
-    from agl.tracer.base import Tracer
-    from agl.types import Rollout, Span
-
 logger = logging.getLogger(__name__)
 
 
+async def _nothing(self: "Hook", **arguments: Any) -> None:
+    """Do nothing."""
+
+
 class Hook:
-    """Base of objects that watch a run: override any of the four, with the arguments you need.
+    """Base of objects that watch a run: write methods named as hooks, with the arguments you need.
 
     Give instances to ``Trainer(hooks=[...])`` or ``run_context(hooks=[...])``. A method may be a
-    coroutine function or a plain one, and may leave out arguments. What it raises is logged and
-    counted; the run goes on.
+    coroutine function or a plain one. What it raises is logged and counted; the run goes on.
     """
 
-    async def on_rollout_start(
-        self, *, agent: "LitAgent[Any]", runner: "Runner[Any]", rollout: "Rollout"
-    ) -> None:
-        """A runner has claimed a rollout and is about to run it."""
-
-    async def on_trace_start(
-        self,
-        *,
-        agent: "LitAgent[Any]",
-        runner: "Runner[Any]",
-        tracer: "Tracer",
-        rollout: "Rollout",
-    ) -> None:
-        """The trace context is open; the agent has not been called yet."""
-
-    async def on_trace_end(
-        self,
-        *,
-        agent: "LitAgent[Any]",
-        runner: "Runner[Any]",
-        tracer: "Tracer",
-        rollout: "Rollout",
-    ) -> None:
-        """The agent has returned or raised; the trace context is still open."""
-
-    async def on_rollout_end(
-        self,
-        *,
-        agent: "LitAgent[Any]",
-        runner: "Runner[Any]",
-        rollout: "Rollout",
-        spans: "list[Span]",
-    ) -> None:
-        """The attempt has its final status in the store."""
+    # 0.3's hooks may call these with super().
+    on_rollout_start: Any = _nothing
+    on_trace_start: Any = _nothing
+    on_trace_end: Any = _nothing
+    on_rollout_end: Any = _nothing
 
 
 class HookManager(pluggy.PluginManager):
     """pluggy's manager with agl's specs; a method that has a hook's name is one, marked or not.
 
-    ``register`` takes a module, a class instance or an ``agl.Hook``, and takes all of it or
-    nothing.
+    pluggy finds and orders implementations, and takes all of a plugin or nothing. Beyond it,
+    arguments may be keyword-only, as 0.3's are, and what is wrong is refused by the nearest right
+    name.
     """
 
     def __init__(self) -> None:
         super().__init__(hookspecs.PROJECT)
         self.add_hookspecs(hookspecs)
         self.arguments: dict[str, tuple[str, ...]] = {
-            name: tuple(inspect.signature(function).parameters)
-            for name, function in inspect.getmembers(hookspecs, inspect.isfunction)
-            if hasattr(function, f"{hookspecs.PROJECT}_spec")
+            name: caller.spec.argnames for name, caller in vars(self.hook).items()
         }
         """Hook name -> what it is called with."""
-        self._wanted: dict[Any, tuple[str, ...]] = {}
+        self.wanted: dict[tuple[str, Any], list[str]] = {}
+        """Hook name and implementation -> the arguments that it names."""
 
     def parse_hookimpl_opts(self, plugin: object, name: str) -> pluggy.HookimplOpts | None:
-        """Marked functions, and unmarked ones that have a hook's name."""
-        function = getattr(plugin, name, None)
-        if not inspect.isroutine(function):
-            return None
+        """See pluggy. Unmarked functions that have a hook's name are implementations as well.
+
+        Raises:
+            ConfigError: The implementation is of no hook, or asks for what its hook has not.
+        """
         options = super().parse_hookimpl_opts(plugin, name)
-        if options is not None:
-            return options
-        if name not in self.arguments or getattr(Hook, name, None) is getattr(
-            function, "__func__", function
-        ):
+        # Only an agl.Hook promises that each of its on_* methods is one of ours.
+        is_hook = name in self.arguments or (isinstance(plugin, Hook) and name.startswith("on_"))
+        if options is None and not is_hook:
             return None
-        return pluggy.HookimplOpts(
-            wrapper=False,
-            hookwrapper=False,
-            optionalhook=False,
-            tryfirst=False,
-            trylast=False,
-            specname=None,
-        )
+        function: Any = getattr(plugin, name)
+        if options is None:
+            if not inspect.isroutine(function) or getattr(function, "__func__", None) is _nothing:
+                return None
+            options = cast(pluggy.HookimplOpts, {})
+        hook = options.get("specname") or name
+        if hook not in self.arguments:
+            raise ConfigError(
+                f"there is no hook {hook!r}; the hooks are {', '.join(self.arguments)}."
+                f"{registry.did_you_mean(hook, self.arguments)}"
+            )
+        if options.get("wrapper") or options.get("hookwrapper"):
+            raise ConfigError(
+                f"{name} is a wrapper; agl's hooks are observers. Remove wrapper=True"
+            )
+        self.wanted[hook, function] = _wanted(function, hook, self.arguments[hook])
+        return options
 
     def register(self, plugin: object, name: str | None = None) -> str | None:
         """Register all hooks of ``plugin``.
@@ -119,86 +96,40 @@ class HookManager(pluggy.PluginManager):
                 argument that does not exist; or it was given before. Nothing was registered.
         """
         label = name or self.get_canonical_name(plugin)
-        if inspect.isclass(plugin):
-            raise ConfigError(f"hook plugin {label!r} is a class. Give an instance: {label}()")
-        wanted = self._check(plugin, label)
         try:
-            registered = super().register(plugin, name)
-        except ValueError as error:
-            raise ConfigError(f"hook plugin {label!r} was given twice: {error}") from None
-        self._wanted.update(wanted)
-        return registered
+            if inspect.isclass(plugin):
+                raise ConfigError(f"it is a class. Give an instance: {plugin.__name__}()")
+            if self.is_registered(plugin):
+                raise ConfigError("it was given twice")
+            super().register(plugin, label)
+            if not self.get_hookcallers(plugin):
+                self.unregister(plugin)
+                raise ConfigError(f"it has none of the hooks {', '.join(self.arguments)}")
+        except (ConfigError, ValueError) as error:
+            raise ConfigError(f"hook plugin {label!r}: {error}") from None
+        return label
 
     def get_canonical_name(self, plugin: object) -> str:
         """The module's or the class's name, numbered where several share it."""
-        name = getattr(plugin, "__name__", None) or type(plugin).__qualname__
-        taken = [given for given, _ in self.list_name_plugin()]
-        number = 2
-        label = name
-        while label in taken:
-            label, number = f"{name}#{number}", number + 1
-        return label
+        kind = type(plugin)
+        name = getattr(plugin, "__name__", None) or f"{kind.__module__}.{kind.__qualname__}"
+        same = sum(given.partition("#")[0] == name for given, _ in self.list_name_plugin())
+        return f"{name}#{same + 1}" if same else name
 
-    def implementations(self, name: str) -> list[pluggy.HookImpl]:
-        """Implementations in the order of their calls.
 
-        Those marked ``tryfirst`` come first, those marked ``trylast`` last; otherwise as
-        registered.
-        """
-        found: list[pluggy.HookImpl] = getattr(self.hook, name).get_hookimpls()
-        return sorted(found, key=lambda impl: (not impl.tryfirst, impl.trylast))
-
-    def call(self, implementation: pluggy.HookImpl, arguments: dict[str, Any]) -> Any:
-        """Call one implementation with the arguments that it names."""
-        wanted = self._wanted[implementation.function]
-        return implementation.function(**{name: arguments[name] for name in wanted})
-
-    def _check(self, plugin: object, label: str) -> dict[Any, tuple[str, ...]]:
-        wanted: dict[Any, tuple[str, ...]] = {}
-        for attribute in dir(plugin):
-            options = self.parse_hookimpl_opts(plugin, attribute)
-            if options is None:
-                # Only an agl.Hook promises that each of its on_* methods is one of ours.
-                if isinstance(plugin, Hook) and attribute.startswith("on_"):
-                    self._check_name(attribute, label)
-                continue
-            name = options["specname"] or attribute
-            self._check_name(name, label)
-            if options["wrapper"] or options["hookwrapper"]:
-                raise ConfigError(
-                    f"hook plugin {label!r}: {attribute} is a wrapper; agl's hooks are observers. "
-                    "Remove wrapper=True"
-                )
-            function = getattr(plugin, attribute)
-            wanted[function] = self._arguments_of(function, name, label)
-        if not wanted:
+def _wanted(function: Callable[..., Any], hook: str, offered: tuple[str, ...]) -> list[str]:
+    wanted: list[str] = []
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            return list(offered)
+        if parameter.name in offered and parameter.kind is not parameter.POSITIONAL_ONLY:
+            wanted.append(parameter.name)
+        elif parameter.default is parameter.empty:
             raise ConfigError(
-                f"hook plugin {label!r} has none of the hooks {', '.join(self.arguments)}"
+                f"{hook} asks for {parameter.name!r}; it is called with {', '.join(offered)}, by "
+                f"name.{registry.did_you_mean(parameter.name, offered)}"
             )
-        return wanted
-
-    def _check_name(self, name: str, label: str) -> None:
-        if name not in self.arguments:
-            raise ConfigError(
-                f"hook plugin {label!r}: there is no hook {name!r}; the hooks are "
-                f"{', '.join(self.arguments)}.{registry.did_you_mean(name, self.arguments)}"
-            )
-
-    def _arguments_of(self, function: Callable[..., Any], name: str, label: str) -> tuple[str, ...]:
-        offered = self.arguments[name]
-        wanted: list[str] = []
-        for parameter in inspect.signature(function).parameters.values():
-            if parameter.kind is parameter.VAR_KEYWORD:
-                return offered
-            if parameter.name in offered and parameter.kind is not parameter.POSITIONAL_ONLY:
-                wanted.append(parameter.name)
-            elif parameter.default is parameter.empty:
-                raise ConfigError(
-                    f"hook plugin {label!r}: {name} asks for {parameter.name!r}; "
-                    f"it is called with {', '.join(offered)}, by name."
-                    f"{registry.did_you_mean(parameter.name, offered)}"
-                )
-        return tuple(wanted)
+    return wanted
 
 
 class HookCaller:
@@ -222,10 +153,11 @@ class HookCaller:
         self._logged: set[tuple[str, str]] = set()
         self._given = manager
         self.manager = manager or HookManager()
+        # pluggy calls first what was registered last.
+        for hook in reversed(self._hooks):
+            self.manager.register(hook)
         if manager is None:
             self._load_installed()
-        for hook in self._hooks:
-            self.manager.register(hook)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Modules do not pickle; another process loads its own plugins and gets the same objects.
@@ -233,32 +165,42 @@ class HookCaller:
             raise TypeError("a HookCaller with a manager of its own stays in its process")
         return HookCaller, (self._hooks,)
 
-    async def call(self, name: str, /, **arguments: Any) -> None:
-        """Call every implementation of a hook, one after the other.
+    async def call(
+        self, name: str, take: Callable[[Any], object] | None = None, /, **arguments: Any
+    ) -> None:
+        """Call every implementation of a hook, one after the other, in pluggy's order.
 
         Args:
             name: Of the hook.
+            take: Gets each answer that is not None; what it raises is the plugin's failure as well.
             arguments: All that its spec has.
 
         Raises:
             PluginError: One raised, and ``AGL_STRICT_PLUGINS=1``.
         """
-        for implementation in self.manager.implementations(name):
+        # Not by pluggy, which stops at the first failure and awaits nothing.
+        for each in reversed(self._implementations(name)):
             try:
-                result = self.manager.call(implementation, arguments)
-                if isinstance(result, Awaitable):
-                    await result
+                wanted = self.manager.wanted[name, each.function]
+                result: Any = each.function(**{key: arguments[key] for key in wanted})
+                if inspect.isawaitable(result):
+                    result = await result
+                if take is not None and result is not None:
+                    take(result)
             except Exception as error:
-                self._failed(implementation.plugin_name, name, error)
+                self._failed(each.plugin_name, name, error)
 
     def listens(self, name: str) -> bool:
         """Whether a hook has any implementation."""
-        return bool(self.manager.implementations(name))
+        return bool(self._implementations(name))
+
+    def _implementations(self, name: str) -> list[pluggy.HookImpl]:
+        return getattr(self.manager.hook, name).get_hookimpls()
 
     def _load_installed(self) -> None:
         dropped = registry.disabled_plugins()
-        names = sorted({c.name for c in registry.components(registry.GROUPS["hook"])} - dropped)
-        for name in names:
+        names = {c.name for c in registry.components(registry.GROUPS["hook"])} - dropped
+        for name in sorted(names, reverse=True):
             try:
                 component = registry.find(registry.GROUPS["hook"], name)
                 self.manager.register(_load(component), name)
