@@ -1,0 +1,70 @@
+"""What is there where of ours only agl-core is installed, and what is said about the rest."""
+
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+import agl
+
+
+@pytest.fixture
+def packages(tmp_path: Path) -> Path:
+    """This environment's packages, of ours only agl-core with its metadata."""
+    folder = tmp_path / "packages"
+    folder.mkdir()
+    for path in Path(sysconfig.get_path("purelib")).iterdir():
+        if not path.name.startswith("agl") or path.name.startswith("agl_core-"):
+            (folder / path.name).symlink_to(path)
+    (folder / "agl").symlink_to(Path(agl.__file__).parent)
+    return folder
+
+
+def run(packages: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    # Without ``site``, whose .pth files would bring this environment's own sources.
+    elsewhere = packages.parent / "elsewhere"
+    elsewhere.mkdir(exist_ok=True)
+    return subprocess.run(
+        [sys.executable, "-S", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=elsewhere,
+        env={**os.environ, "PYTHONPATH": str(packages)},
+    )
+
+
+def test_bench_says_what_to_install(packages: Path) -> None:
+    done = run(packages, "-c", "import agl.cli; agl.cli.main()", "bench", "store")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "agl: 'bench' is not installed. Run: pip install 'agl-core[bench]'\n"
+
+
+def test_help_names_bench_and_how_to_get_it(packages: Path) -> None:
+    done = run(packages, "-c", "import agl.cli; agl.cli.main()", "--help")
+    lines = [line.split(maxsplit=1) for line in done.stdout.splitlines()]
+    assert ["bench", "(pip install 'agl-core[bench]')"] in lines
+
+
+@pytest.mark.parametrize("name", ["group_advantages", "sibling_advantages"])
+def test_name_of_a_library_says_what_to_install(packages: Path, name: str) -> None:
+    done = run(packages, "-c", f"import agl; agl.{name}")
+    assert done.stderr.splitlines()[-1] == (
+        f"agl.errors.MissingPluginError: agl.{name} lives in agl-learning, which is not "
+        "installed. Run: pip install agl-learning"
+    )
+
+
+def test_fixtures_are_active_with_agl_testing_only(packages: Path) -> None:
+    arguments = ("-m", "pytest", "--fixtures", "-q", "-p", "no:cacheprovider")
+    alone = run(packages, *arguments)
+    assert "tmp_path" in alone.stdout, alone.stderr
+    assert "memory_store" not in alone.stdout
+    agl_testing = pytest.importorskip("agl_testing")
+    (packages / "agl_testing").symlink_to(Path(agl_testing.__file__).parent)
+    [metadata] = Path(sysconfig.get_path("purelib")).glob("agl_testing-*.dist-info")
+    (packages / metadata.name).symlink_to(metadata)
+    both = run(packages, *arguments)
+    assert "memory_store" in both.stdout, both.stderr
