@@ -3,6 +3,8 @@
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import time
 from typing import Any
 
@@ -150,3 +152,23 @@ async def test_runner_that_asks_for_long_is_at_work_without_any_claim(
     assert said == []
     await store.dequeue_rollout()
     assert said == ["at work"]
+
+
+FORKED = """
+import os, signal
+import agl
+
+# As asyncio does from Python 3.12 on.
+os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
+
+@agl.rollout
+def agent(task):
+    return 1.0
+
+agl.Trainer(algorithm="baseline", strategy="cs", n_runners=1).fit(agent, [1])
+"""
+
+
+def test_runner_starts_where_a_fork_has_reset_the_wakeup_descriptor() -> None:
+    run = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr

@@ -275,10 +275,10 @@ class _Supervision:
         # Not the sentinels of the processes: their agents' children may hold those open, or an
         # agent may close them.
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
-        self.woken, wake = os.pipe()
-        for end in (self.woken, wake):
+        self.woken, self.wake = os.pipe()
+        for end in (self.woken, self.wake):
             os.set_blocking(end, False)
-        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        signal.set_wakeup_fd(self.wake, warn_on_full_buffer=False)
 
     def _wait(self, timeout: float) -> list[Any]:
         """Until a child or the parent does something, or the time is up."""
@@ -311,7 +311,8 @@ class _Supervision:
         def main() -> None:
             for number in (signal.SIGTERM, signal.SIGTSTP, signal.SIGCHLD):
                 signal.signal(number, signal.SIG_DFL)
-            os.close(signal.set_wakeup_fd(-1))
+            signal.set_wakeup_fd(-1)  # Python 3.12's asyncio has done so already
+            os.close(self.wake)
             os.close(self.woken)
             self.parent.close()
             start_group(supervisor, self.mark)
