@@ -14,8 +14,6 @@ TOO_LONG = {
     "core/src/agl/store/operations.py",
     "core/src/agl/store/sqlite/tables.py",
     "core/src/agl/trainer.py",
-    "libs/agl-testing/src/agl_testing/store_data_contract.py",
-    "libs/agl-testing/src/agl_testing/store_work_contract.py",
     "plugins/agl-adapters/src/agl_adapters/calls.py",
     "plugins/agl-adapters/src/agl_adapters/rows.py",
     "plugins/agl-apo/src/agl_apo/evaluate.py",

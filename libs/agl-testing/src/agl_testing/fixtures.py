@@ -1,4 +1,4 @@
-"""Pytest fixtures for authors of plugins; active wherever agl-core and pytest are installed.
+"""Pytest fixtures for authors of plugins; active wherever agl-testing is installed.
 
 Nothing of agl is imported before a test asks for a fixture.
 """

@@ -22,14 +22,20 @@ import pytest
 
 from agl_testing.store_data_contract import StoreDataContract
 from agl_testing.store_ledger_contract import StoreLedgerContract
+from agl_testing.store_queue_contract import StoreQueueContract
+from agl_testing.store_spans_contract import StoreSpansContract
+from agl_testing.store_status_contract import StoreStatusContract
 from agl_testing.store_threads_contract import StoreThreadsContract
+from agl_testing.store_time_contract import StoreTimeContract
 from agl_testing.store_turn_contract import StoreTurnContract
-from agl_testing.store_work_contract import StoreWorkContract
 
 
 @pytest.mark.asyncio
 class StoreContract(
-    StoreWorkContract,
+    StoreQueueContract,
+    StoreStatusContract,
+    StoreTimeContract,
+    StoreSpansContract,
     StoreDataContract,
     StoreLedgerContract,
     StoreThreadsContract,

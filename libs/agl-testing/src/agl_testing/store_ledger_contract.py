@@ -7,7 +7,7 @@ import pytest
 from agl.errors import InvalidQueryError, UnknownRecordError
 from agl.store.base import LightningStore
 from agl.types import Credit, Exclusion, LedgerItem, LedgerPart, Trained
-from agl_testing.store_work_contract import span_of
+from agl_testing.store_steps import span_of
 
 
 def part_of(rollout_id: str, step: int | None = 1, **about: Any) -> LedgerPart:

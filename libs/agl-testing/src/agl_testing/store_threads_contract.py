@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from agl.store.base import LightningStore
 from agl.types import EnqueueRolloutRequest
-from agl_testing.store_work_contract import report, span_of
+from agl_testing.store_steps import report, span_of
 
 T = TypeVar("T")
 

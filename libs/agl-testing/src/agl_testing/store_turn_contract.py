@@ -5,7 +5,7 @@ import pytest
 from agl.errors import InvalidTransitionError
 from agl.store.base import AttemptEnd, LightningStore
 from agl.types import AttemptedRollout, Failure
-from agl_testing.store_work_contract import claim, report, span_of, status_of
+from agl_testing.store_steps import claim, report, span_of, status_of
 
 
 def end_of(rollout: AttemptedRollout, error: Failure | None = None) -> AttemptEnd:

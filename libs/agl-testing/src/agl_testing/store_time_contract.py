@@ -1,0 +1,179 @@
+"""The part of the store contract about time: deadlines, clocks, waiting."""
+
+import asyncio
+import time
+
+import pytest
+
+from agl.errors import InvalidTransitionError
+from agl.store.base import LightningStore
+from agl.types import (
+    RolloutConfig,
+)
+from agl_testing.store_steps import RETRY_ONCE, claim, report, span_of, status_of, until
+
+
+class StoreTimeContract:
+    """Deadlines, clocks, waiting."""
+
+    # --- deadlines
+
+    async def test_attempt_over_its_time_times_out(self, store: LightningStore) -> None:
+        config = RolloutConfig(timeout_seconds=0.1)
+        await store.enqueue_rollout("task", config=config)
+        claimed = await claim(store, "w1")
+        attempt = await until(store, claimed, "timeout")
+        assert attempt.end_time is not None
+        assert attempt.error is not None
+        assert attempt.error.boundary == "timeout"
+        assert await status_of(store, claimed) == "failed"
+        with pytest.raises(InvalidTransitionError, match="'timeout' is final"):
+            await report(store, claimed, "succeeded")
+
+    async def test_silent_attempt_becomes_unresponsive_and_is_retried(
+        self, store: LightningStore
+    ) -> None:
+        config = RETRY_ONCE.model_copy(update={"unresponsive_seconds": 0.3})
+        await store.enqueue_rollout("task", config=config)
+        first = await claim(store)
+        second = await store.dequeue_rollout(wait_seconds=20.0)
+        assert second is not None
+        assert (second.rollout_id, second.attempt.sequence_id) == (first.rollout_id, 2)
+        attempts = await store.query_attempts(first.rollout_id)
+        assert attempts[0].status == "unresponsive"
+        assert attempts[0].error is not None
+        assert attempts[0].error.boundary == "lost"
+
+    async def test_waiting_for_a_rollout_sees_its_deadline(self, store: LightningStore) -> None:
+        started = await store.start_rollout("task", config=RolloutConfig(timeout_seconds=0.1))
+        ended = await store.wait_for_rollouts(rollout_ids=[started.rollout_id], timeout=20.0)
+        assert [rollout.status for rollout in ended] == ["failed"]
+
+    async def test_signs_of_life_keep_an_attempt_alive(self, store: LightningStore) -> None:
+        config = RETRY_ONCE.model_copy(update={"unresponsive_seconds": 1.0})
+        started = await store.start_rollout("task", config=config)
+        for index in range(6):
+            await asyncio.sleep(0.3)
+            if index % 2:
+                await store.add_span(span_of(started))
+            else:
+                await store.update_attempt(
+                    started.rollout_id, "latest", last_heartbeat_time=time.time()
+                )
+        assert await status_of(store, started) == "running"
+
+    async def test_late_span_revives_an_unresponsive_attempt(self, store: LightningStore) -> None:
+        started = await store.start_rollout("task", config=RETRY_ONCE)
+        await report(store, started, "unresponsive")
+        assert await status_of(store, started) == "requeuing"
+        await store.add_span(span_of(started))
+        attempt = await store.get_latest_attempt(started.rollout_id)
+        assert attempt is not None
+        assert (attempt.status, attempt.end_time, attempt.error) == ("running", None, None)
+        assert await status_of(store, started) == "running"
+        assert await store.dequeue_rollout() is None
+
+    async def test_late_result_of_an_unresponsive_attempt_counts(
+        self, store: LightningStore
+    ) -> None:
+        started = await store.start_rollout("task", config=RETRY_ONCE)
+        await report(store, started, "unresponsive")
+        await report(store, started, "succeeded")
+        assert await status_of(store, started) == "succeeded"
+        assert await store.dequeue_rollout() is None
+
+    async def test_superseded_unresponsive_attempt_is_not_revived(
+        self, store: LightningStore
+    ) -> None:
+        first = await store.start_rollout("task", config=RETRY_ONCE)
+        await report(store, first, "unresponsive")
+        second = await claim(store)
+        await store.add_span(span_of(first))
+        attempts = await store.query_attempts(first.rollout_id)
+        assert [attempt.status for attempt in attempts] == ["unresponsive", "preparing"]
+        with pytest.raises(InvalidTransitionError, match="newer attempt"):
+            await report(store, first, "running")
+        assert (await report(store, first, "failed")).status == "failed"
+        assert await store.get_latest_attempt(first.rollout_id) == second.attempt
+
+    async def test_deadline_changed_by_hand_holds(self, store: LightningStore) -> None:
+        started = await store.start_rollout("task")
+        await store.update_rollout(started.rollout_id, config=RolloutConfig(timeout_seconds=0.05))
+        await until(store, started, "timeout")
+
+    # --- clocks
+
+    @pytest.mark.parametrize("skew", [-3600.0, 3600.0])
+    async def test_heartbeat_counts_when_it_comes_whatever_time_it_carries(
+        self, store: LightningStore, skew: float
+    ) -> None:
+        config = RolloutConfig(unresponsive_seconds=60.0)
+        started = await store.start_rollout("task", config=config)
+        late = await store.start_rollout("late", config=RolloutConfig(timeout_seconds=0.1))
+        attempt = await store.update_attempt(
+            started.rollout_id, "latest", last_heartbeat_time=time.time() + skew
+        )
+        assert attempt.last_heartbeat_time is not None
+        assert abs(attempt.last_heartbeat_time - time.time()) < 60
+        assert await store.get_latest_attempt(started.rollout_id) == attempt
+        await until(store, late, "timeout")  # by then the store has looked at both
+        assert await status_of(store, started) == "preparing"
+
+    async def test_runner_whose_clock_is_ahead_is_missed_in_time(
+        self, store: LightningStore
+    ) -> None:
+        config = RolloutConfig(unresponsive_seconds=0.3)
+        started = await store.start_rollout("task", config=config)
+        await store.update_attempt(
+            started.rollout_id, "latest", last_heartbeat_time=time.time() + 3600
+        )
+        await until(store, started, "unresponsive")
+
+    @pytest.mark.parametrize("jump", [-3600.0, 3600.0])
+    async def test_setting_the_clock_moves_no_deadline(
+        self, store: LightningStore, monkeypatch: pytest.MonkeyPatch, jump: float
+    ) -> None:
+        limits = RolloutConfig(timeout_seconds=600, unresponsive_seconds=600)
+        well = await store.start_rollout("well", config=limits)
+        late = await store.start_rollout("late", config=RolloutConfig(timeout_seconds=0.5))
+        silent = await store.start_rollout("silent", config=RolloutConfig(unresponsive_seconds=0.5))
+        real = time.time
+        monkeypatch.setattr(time, "time", lambda: real() + jump)
+        await until(store, late, "timeout")
+        await until(store, silent, "unresponsive")
+        assert await status_of(store, well) == "preparing"
+        ended = await report(store, well, "succeeded")
+        assert ended.end_time is not None
+        assert ended.start_time <= ended.end_time <= ended.start_time + 60
+
+    # --- waiting for the end
+
+    async def test_wait_returns_the_ended_in_order(self, store: LightningStore) -> None:
+        started = [await store.start_rollout(i) for i in range(3)]
+        for one in (started[2], started[0]):
+            await report(store, one, "succeeded")
+        wanted = [started[2].rollout_id, "ro-none", started[1].rollout_id, started[0].rollout_id]
+        ended = await store.wait_for_rollouts(rollout_ids=wanted, timeout=0)
+        assert [rollout.rollout_id for rollout in ended] == [wanted[0], wanted[3]]
+
+    async def test_wait_ends_with_the_last_rollout(self, store: LightningStore) -> None:
+        started = [await store.start_rollout(i) for i in range(3)]
+        waiting = asyncio.create_task(
+            store.wait_for_rollouts(rollout_ids=[one.rollout_id for one in started])
+        )
+        for one in started:
+            await asyncio.sleep(0.03)
+            assert not waiting.done()
+            await report(store, one, "failed")
+        assert len(await waiting) == 3
+
+    async def test_wait_gives_up_in_time(self, store: LightningStore) -> None:
+        started = await store.start_rollout("task")
+        begin = time.monotonic()
+        ended = await store.wait_for_rollouts(rollout_ids=[started.rollout_id], timeout=0.15)
+        assert list(ended) == []
+        assert 0.1 < time.monotonic() - begin < 30.0
+
+    async def test_wait_does_not_wait_for_unknown_rollouts(self, store: LightningStore) -> None:
+        assert list(await store.wait_for_rollouts(rollout_ids=["ro-none"])) == []
+        assert list(await store.wait_for_rollouts(rollout_ids=[])) == []
