@@ -47,7 +47,7 @@ def make_learn() -> Learn:
 
 def build(spec: Any, **options: Any) -> Any:
     options = {"group": "agl.algorithms", "expected_type": agl.Algorithm, **options}
-    return build_component(spec, **options)
+    return plan_component(spec, **options).build()
 
 
 @pytest.fixture(autouse=True)
@@ -87,8 +87,7 @@ def test_registered_name_is_built() -> None:
     assert build({"type": "baseline", "n_epochs": 3}).n_epochs == 3
 
 
-def test_none_takes_the_default_or_stays_none() -> None:
-    assert build(None) is None
+def test_none_takes_the_default() -> None:
     assert isinstance(build(None, default="baseline"), agl.Baseline)
     assert build(None, default=ready) is ready
 
@@ -97,8 +96,11 @@ def test_dict_without_type_holds_options_of_the_default() -> None:
     assert build({"n": 3}, default=Learn).n == 3
     built = build({"n": 3}, default={"type": Learn, "rate": 0.5, "n": 1})
     assert (built.n, built.rate) == (3, 0.5)
-    with pytest.raises(ConfigError, match=r"^here: 'type' is missing; installed: .*baseline"):
-        build({"n": 3}, where="here")
+    for nothing in ({"n": 3}, None):
+        with pytest.raises(ConfigError, match=r"^here: 'type' is missing; installed: .*baseline"):
+            build(nothing, where="here")
+    with pytest.raises(ConfigError, match=r"^'type' is missing; write 'module:attribute'"):
+        build({"n": 3}, group=None)
 
 
 def test_optional_defaults_go_only_where_they_are_taken_and_not_given() -> None:
@@ -171,7 +173,6 @@ def test_planning_builds_nothing() -> None:
     plan = plan_component(
         {"type": "my_learning:Learn", "n": -1}, group="agl.algorithms", expected_type=agl.Algorithm
     )
-    assert plan is not None
     assert plan.options == {"n": -1}
 
 
@@ -371,7 +372,11 @@ def test_concurrency_of_the_file_goes_before_the_variable(
         ("resources.p={type: prompt}", ConfigError, "agl.yaml: resources.p.type: unknown resource"),
         ("resources.p={template: x}", ConfigError, "agl.yaml: resources.p.type: missing; one of "),
         ("resources.prompt.templat=x", ConfigError, "agl.yaml: resources.prompt.templat: unknown "),
-        ("hooks=[cfg_agent:Misspelt]", ConfigError, "agl.yaml: hooks.0: hook plugin 'cfg_agent.Misspelt': "),
+        (
+            "hooks=[cfg_agent:Misspelt]",
+            ConfigError,
+            "agl.yaml: hooks.0: hook plugin 'cfg_agent.Misspelt': ",
+        ),
         ("hooks=[{type: cfg_agent:watch, n: 1}]", ConfigError, "agl.yaml: hooks.0: 'cfg_agent:wa"),
         ("run_dir=${AGL_TEST_NO_SUCH}", ConfigError, "agl.yaml: run_dir: the environment variable"),
         ("store={type: sqlite, durability: x}", ConfigError, "agl.yaml: store.durability: "),

@@ -96,8 +96,12 @@ class Trainer:
         self.initial_resources = initial_resources
         self.hooks = _as_list(hooks)
         HookCaller(self.hooks)  # refuses a misspelt hook now rather than in a runner
-        self.algorithm = build_component(
-            algorithm, group="agl.algorithms", expected_type=Algorithm, where="algorithm"
+        self.algorithm = (
+            None
+            if algorithm is None
+            else build_component(
+                algorithm, group="agl.algorithms", expected_type=Algorithm, where="algorithm"
+            )
         )
         self.tracer = build_component(
             tracer, group="agl.tracers", expected_type=Tracer, where="tracer", default="otel"
@@ -107,11 +111,7 @@ class Trainer:
         )
         self.strategy = self._build_strategy(strategy, n_runners, port)
         self.n_runners = self.strategy.n_runners
-        if isinstance(llm_proxy, dict):
-            llm_proxy = {"type": "proxy", **llm_proxy}
-        self.llm_proxy = build_component(
-            llm_proxy, group="agl.gateways", expected_type=Gateway, where="llm_proxy"
-        )
+        self.llm_proxy = None if llm_proxy is None else self._build_gateway(llm_proxy)
         self._adapter_spec = adapter
         self.adapter: TraceAdapter[Any] | None = None
         if adapter is not None:
@@ -197,9 +197,7 @@ class Trainer:
         if not logging.getLogger("agl").handlers and not logging.getLogger().handlers:
             setup_logging()
         if self.llm_proxy is None and algorithm.needs_gateway:
-            self.llm_proxy = build_component(
-                "proxy", group="agl.gateways", expected_type=Gateway, where="llm_proxy"
-            )
+            self.llm_proxy = self._build_gateway(None)
         agent.set_trainer(self)
         algorithm.set_trainer(self)
         if self.adapter is not None:
@@ -302,6 +300,11 @@ class Trainer:
             options, group="agl.strategies", expected_type=ExecutionStrategy, where="strategy"
         )
 
+    def _build_gateway(self, spec: Spec[Gateway]) -> Gateway:
+        return build_component(
+            spec, group="agl.gateways", expected_type=Gateway, where="llm_proxy", default="proxy"
+        )
+
     def _build_adapter(self, spec: Spec[TraceAdapter[Any]], default: str) -> TraceAdapter[Any]:
         return build_component(
             spec,
@@ -331,7 +334,6 @@ class Trainer:
             },
             where="runner",
         )
-        assert plan is not None
         for name in ("concurrency", "max_rollouts"):
             wanted = defaults[name]
             chosen = getattr(plan.target, name, plan.options.get(name))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from agl.config.datasets import load_dataset
 from agl.config.overrides import apply_overrides, parse_yaml
-from agl.errors import AglError, ConfigError, DatasetError
+from agl.errors import ConfigError
 from agl.plugins import registry
 from agl.plugins.build import ComponentPlan, import_attribute, located, plan_component
 from agl.plugins.schema import schema_of, validate
@@ -156,8 +156,8 @@ def check_config(file: ConfigFile, *, run_dir: Path, dry: bool = False) -> Check
         sys.path.insert(0, entry)
     config = file.config
     if config.algorithm is None and not dry:
-        names = ", ".join(sorted({c.name for c in registry.components("agl.algorithms")}))
-        raise ConfigError(f"{file.where('algorithm')}: missing; installed: {names}")
+        names = registry.names_in("agl.algorithms")
+        raise ConfigError(f"{file.where('algorithm')}: missing; installed: {', '.join(names)}")
     agent = _load_agent(config.agent, file.where("agent"))
     datasets = {
         name: _load_tasks(value, folder, file.where(name))
@@ -166,7 +166,6 @@ def check_config(file: ConfigFile, *, run_dir: Path, dry: bool = False) -> Check
     }
     plans = _plan_components(file, run_dir, dry)
     _check_runners(file, plans["strategy"])
-    _check_runner(file)
     return CheckedConfig(
         file=file,
         agent=agent,
@@ -190,78 +189,61 @@ def _plan_components(file: ConfigFile, run_dir: Path, dry: bool) -> dict[str, Co
     plans: dict[str, ComponentPlan[Any]] = {}
 
     def plan(name: str, spec: ComponentSpec | None, expected: type, **given: Any) -> None:
-        found = plan_component(
+        plans[name] = plan_component(
             spec,
             group=registry.GROUPS[name],
             expected_type=expected,
             where=file.where(name),
             **given,
         )
-        if found is not None:
-            plans[name] = found
 
     if not dry:
         plan("algorithm", config.algorithm, Algorithm)
-        adapter = config.adapter
-        if isinstance(adapter, dict):
+        if config.adapter is not None:
             algorithm = plans["algorithm"].target
-            default = getattr(algorithm, "default_adapter", Algorithm.default_adapter)
-            adapter = {"type": default, **adapter}
-        plan("adapter", adapter, TraceAdapter)
+            asked_for = getattr(algorithm, "default_adapter", Algorithm.default_adapter)
+            plan("adapter", config.adapter, TraceAdapter, default=asked_for)
     plan("tracer", config.tracer, Tracer, default="otel")
     store_path = {"path": str(run_dir / "store.db")}
     plan("store", config.store, LightningStore, default="sqlite", optional_defaults=store_path)
     runners = {} if config.runners is None else {"n_runners": config.runners}
     plan("strategy", config.strategy, ExecutionStrategy, default="cs", optional_defaults=runners)
-    gateway = config.gateway
-    if isinstance(gateway, dict):
-        gateway = {"type": "proxy", **gateway}
-    plan("gateway", gateway, Gateway)
+    if config.gateway is not None:
+        plan("gateway", config.gateway, Gateway, default="proxy")
     return plans
 
 
 def _check_runners(file: ConfigFile, strategy: ComponentPlan[Any]) -> None:
-    runners, where = file.config.runners, file.where("runners")
-    if runners is None:
-        return
-    if runners < 1:
-        raise ConfigError(f"{where}: must be at least 1, got {runners}")
-    chosen = strategy.options.get("n_runners")
-    if chosen is None:
-        raise ConfigError(f"{where}: the strategy takes no number of runners; remove this key")
-    if chosen != runners:
-        raise ConfigError(
-            f"{where}: {runners} here and {chosen} in strategy.n_runners; say it in one place"
-        )
-
-
-def _check_runner(file: ConfigFile) -> None:
-    """Check the options of runners; the trainer builds those, with the tracer."""
+    """Check what the file says of runners; the trainer builds those, with the tracer."""
     from agl.agent.base import Runner
     from agl.runner import LitAgentRunner
     from agl.tracer.base import DummyTracer
 
-    config, where = file.config, file.where("runner")
-    if config.concurrency is not None and config.concurrency < 1:
-        raise ConfigError(
-            f"{file.where('concurrency')}: must be at least 1, got {config.concurrency}"
-        )
-    chosen = {} if config.concurrency is None else {"concurrency": config.concurrency}
-    plan: ComponentPlan[Any] | None = plan_component(
-        cast(Any, config.runner),
+    runners, concurrency = file.config.runners, file.config.concurrency
+    for name, number in (("runners", runners), ("concurrency", concurrency)):
+        if number is not None and number < 1:
+            raise ConfigError(f"{file.where(name)}: must be at least 1, got {number}")
+    if runners is not None and "n_runners" not in strategy.options:
+        where = file.where("runners")
+        raise ConfigError(f"{where}: the strategy takes no number of runners; remove this key")
+    plan = plan_component(
+        cast("Any", file.config.runner),
         group=None,
         expected_type=Runner,
         default=LitAgentRunner,
-        optional_defaults={"tracer": DummyTracer(), **chosen},
-        where=where,
+        optional_defaults={"tracer": DummyTracer()}
+        | ({} if concurrency is None else {"concurrency": concurrency}),
+        where=file.where("runner"),
     )
-    given = plan.options.get("concurrency") if plan else None
-    if config.concurrency is not None and given not in (None, config.concurrency):
-        raise ConfigError(
-            f"{file.where('concurrency')}: {config.concurrency} here and {given} in "
-            "runner.concurrency; say it in one place"
-        )
-    if plan is not None and inspect.isclass(plan.target):
+    for name, number, option, chosen in (
+        ("runners", runners, "strategy.n_runners", strategy.options.get("n_runners")),
+        ("concurrency", concurrency, "runner.concurrency", plan.options.get("concurrency")),
+    ):
+        if number is not None and chosen not in (None, number):
+            raise ConfigError(
+                f"{file.where(name)}: {number} here and {chosen} in {option}; say it in one place"
+            )
+    if inspect.isclass(plan.target):
         plan.build()
 
 
@@ -269,44 +251,29 @@ def _load_agent(path: str, where: str) -> "LitAgent[Any]":
     from agl.agent.base import LitAgent
 
     found: Any = import_attribute(path, where)
-    if inspect.isclass(found) and issubclass(cast("type", found), LitAgent):
-        validate(found, {}, where)
-        found = ComponentPlan[object](found, LitAgent, where=where).build()
-    if not isinstance(found, LitAgent):
+    kind = cast("type", found if inspect.isclass(found) else type(found))
+    if not issubclass(kind, LitAgent):
         what = "a function without @agl.rollout" if inspect.isfunction(found) else repr(found)
         raise ConfigError(
             f"{where}: expected an agent (a function with @agl.rollout, or an agl.LitAgent), "
             f"got {what}"
         )
-    return cast("LitAgent[Any]", found)
+    return plan_component(found, group=None, expected_type=LitAgent, where=where).build()
 
 
 def _load_tasks(value: str, folder: Path, where: str) -> list[Any]:
     beside = folder / value
-    path = beside if beside.exists() or not Path(value).exists() else Path(value)
-    try:
-        return load_dataset(path)
-    except DatasetError as error:
-        raise located(where, error) from error
+    with located(where):
+        return load_dataset(beside if beside.exists() or not Path(value).exists() else value)
 
 
 def _load_hook(spec: ComponentSpec, where: str) -> object:
     from agl.plugins.hooks import HookManager
 
-    options = dict(spec) if isinstance(spec, dict) else {"type": spec}
-    path = options.pop("type", None)
-    if not isinstance(path, str):
-        raise ConfigError(f"{where}.type: missing; write 'module:attribute'")
-    hook: object = import_attribute(path, where)
-    if inspect.isclass(hook):
-        hook = ComponentPlan(hook, object, validate(hook, options, where), where).build()
-    elif options:
-        raise ConfigError(f"{where}: {path!r} is made already; it takes no options here")
-    try:
+    hook = plan_component(spec, group=None, expected_type=object, where=where).build()
+    with located(where):
         # A manager of its own refuses now what a runner would refuse later.
         HookManager().register(hook)
-    except AglError as error:
-        raise located(where, error) from error
     return hook
 
 

@@ -8,11 +8,12 @@ import importlib
 import inspect
 import pkgutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar, cast, overload
+from typing import Any, Generic, TypeVar, cast
 
-from agl.errors import AglError, BrokenComponentError, ConfigError
+from agl.errors import AglError, ConfigError
 from agl.plugins import registry
 from agl.plugins.schema import schema_of, validate
 
@@ -41,97 +42,37 @@ class ComponentPlan(Generic[T]):
             ConfigError: The constructor refused its options, or returned something else.
             BrokenComponentError: It needs a module that is not installed.
         """
-        if isinstance(self.target, self.expected_type) and not inspect.isclass(self.target):
+        if _is_made(self.target, self.expected_type):
             return self.target
         label = str(self.component) if self.component else _name_of(self.target)
-        try:
-            built: Any = self.target(**self.options)
-        except AglError as error:
-            raise located(self.where, error) from error
-        except Exception as error:
-            if isinstance(error, ModuleNotFoundError) and self.component is not None:
-                try:
+        with located(self.where):
+            try:
+                built: Any = self.target(**self.options)
+            except AglError:
+                raise
+            except Exception as error:
+                if isinstance(error, ModuleNotFoundError) and self.component is not None:
                     registry.raise_broken(self.component, error)
-                except BrokenComponentError as broken:
-                    raise located(self.where, broken) from error
-            raise located(
-                self.where,
-                ConfigError(f"{label} cannot be built: {type(error).__name__}: {error}"),
-            ) from error
-        if not isinstance(built, self.expected_type):
-            raise located(self.where, _wrong_type(label, built, self.expected_type))
+                raise ConfigError(
+                    f"{label} cannot be built: {type(error).__name__}: {error}"
+                ) from error
+            if not isinstance(built, self.expected_type):
+                raise _wrong_type(label, built, self.expected_type)
         return built
 
 
-@overload
-def build_component(
-    spec: type[T] | Callable[[], T] | str | Mapping[str, Any],
-    *,
-    group: str,
-    expected_type: type[T],
-    default: Given[T] | None = None,
-    optional_defaults: Mapping[str, Any] | None = None,
-    where: str = "",
-) -> T: ...
-@overload
-def build_component(
-    spec: Given[T] | None,
-    *,
-    group: str,
-    expected_type: type[T],
-    default: Given[T],
-    optional_defaults: Mapping[str, Any] | None = None,
-    where: str = "",
-) -> T: ...
-@overload
-def build_component(
-    spec: Given[T] | None,
-    *,
-    group: str,
-    expected_type: type[T],
-    default: None = None,
-    optional_defaults: Mapping[str, Any] | None = None,
-    where: str = "",
-) -> T | None: ...
 def build_component(
     spec: Given[T] | None,
     *,
     group: str,
     expected_type: type[T],
     default: Given[T] | None = None,
-    optional_defaults: Mapping[str, Any] | None = None,
     where: str = "",
-) -> T | None:
-    """Build a component from any form in which one may be given.
-
-    Args:
-        spec: An instance (returned as it is), a class, a function without arguments, a registered
-            name (``"apo"``), a path (``"module:attribute"`` or ``"package.module.Attribute"``), a
-            dict of ``type`` (any of these) and options, or None. A dict without ``type`` holds
-            options of the default.
-        group: Entry point group in which names are looked up, as ``"agl.algorithms"``.
-        expected_type: What must come out.
-        default: Used for None, in any of these forms; with None too, None comes back.
-        optional_defaults: Options for a constructor that has them, unless ``spec`` says otherwise.
-        where: What error messages begin with, as ``"agl.yaml: algorithm"``.
-
-    Returns:
-        The component, or None when neither ``spec`` nor ``default`` is given.
-
-    Raises:
-        ConfigError: An unknown or missing option, a value of the wrong type, a path that leads
-            nowhere, or something that is not ``expected_type``.
-        PluginError: A name that nobody offers, or a component that does not load.
-    """
-    plan = plan_component(
-        spec,
-        group=group,
-        expected_type=expected_type,
-        default=default,
-        optional_defaults=optional_defaults,
-        where=where,
-    )
-    return plan.build() if plan else None
+) -> T:
+    """Build what ``plan_component`` plans, with its arguments and errors."""
+    return plan_component(
+        spec, group=group, expected_type=expected_type, default=default, where=where
+    ).build()
 
 
 def plan_component(
@@ -142,39 +83,46 @@ def plan_component(
     default: Given[T] | None = None,
     optional_defaults: Mapping[str, Any] | None = None,
     where: str = "",
-) -> ComponentPlan[T] | None:
-    """Find, load and check what ``build_component`` would build, and build nothing.
+) -> ComponentPlan[T]:
+    """Find, load and check a component given in any form, and build nothing.
 
-    Arguments and errors are those of ``build_component``; without a group there are no names.
+    Args:
+        spec: An instance (taken as it is), a class, a function without arguments, a registered
+            name (``"apo"``), a path (``"module:attribute"`` or ``"package.module.Attribute"``), a
+            dict of ``type`` (any of these) and options, or None. A dict without ``type`` holds
+            options of the default.
+        group: Entry point group in which names are looked up, as ``"agl.algorithms"``; without one
+            there are no names.
+        expected_type: What must come out.
+        default: Used for None, in any of these forms.
+        optional_defaults: Options for a constructor that has them, unless ``spec`` says otherwise.
+        where: What error messages begin with, as ``"agl.yaml: algorithm"``.
+
+    Raises:
+        ConfigError: An unknown or missing option, a value of the wrong type, a path that leads
+            nowhere, something that is not ``expected_type``, or neither ``spec`` nor ``default``.
+        PluginError: A name that nobody offers, or a component that does not load.
     """
     options: dict[str, Any] = {}
-    if isinstance(spec, Mapping):
-        options = dict(cast("Mapping[str, Any]", spec))
-        spec = options.pop("type", None)
-    elif spec is None and default is None:
-        return None
-    if spec is None and isinstance(default, Mapping):
-        options = {**cast("Mapping[str, Any]", default), **options}
-        spec = options.pop("type", None)
-    elif spec is None:
-        spec = cast("Given[T] | None", default)
-    if spec is None:
-        names = sorted({c.name for c in registry.components(group)}) if group else []
-        installed = ", ".join(names) or "none"
-        raise located(where, ConfigError(f"'type' is missing; installed: {installed}"))
-    target, component = _find(spec, group, where)
-    label = str(component) if component else _name_of(target)
-    if isinstance(target, expected_type):
-        if options:
-            raise located(where, ConfigError(f"{label} is made already; it takes no options here"))
-        return ComponentPlan(target, expected_type, where=where, component=component)
-    if (inspect.isclass(target) and not issubclass(target, expected_type)) or not callable(target):
-        raise located(where, _wrong_type(label, target, expected_type))
+    for given in (spec, default):
+        if isinstance(given, Mapping):
+            options = {**cast("Mapping[str, Any]", given), **options}
+            given = options.pop("type", None)
+        if given is not None:
+            break
+    with located(where):
+        target, component = _find(given, group)
+        label = str(component) if component else _name_of(target)
+        if _is_made(target, expected_type):
+            if options:
+                what = repr(given) if isinstance(given, str) else label
+                raise ConfigError(f"{what} is made already; it takes no options here")
+            return ComponentPlan(target, expected_type, where=where, component=component)
+        if not (issubclass(target, expected_type) if inspect.isclass(target) else callable(target)):
+            raise _wrong_type(label, target, expected_type)
     takes = {option.name for option in schema_of(target).options}
-    for name, value in (optional_defaults or {}).items():
-        if name in takes:
-            options.setdefault(name, value)
-    checked = validate(target, options, where)
+    defaults = {n: value for n, value in (optional_defaults or {}).items() if n in takes}
+    checked = validate(target, {**defaults, **options}, where)
     return ComponentPlan(target, expected_type, checked, where, component)
 
 
@@ -211,66 +159,67 @@ def import_attribute(path: str, where: str = "") -> Any:
     Raises:
         ConfigError: There is no such module or attribute, or importing the module fails.
     """
-    module_name, colon, attribute = path.partition(":")
-    if not colon:
-        module_name, _, attribute = path.rpartition(".")
-    if not module_name or not attribute:
-        raise located(where, ConfigError(f"{path!r} is no path; write 'module:attribute'"))
-    value: Any = _import_module(module_name, where)
-    for part in attribute.split("."):
-        try:
-            value = getattr(value, part)
-        except AglError as error:
-            raise located(where, error) from error
-        except AttributeError:
-            hint = registry.did_you_mean(part, [n for n in dir(value) if not n.startswith("_")])
-            raise located(
-                where, ConfigError(f"{module_name!r} has no {part!r}, as {path!r} says.{hint}")
-            ) from None
+    module_name, _, attribute = path.partition(":") if ":" in path else path.rpartition(".")
+    with located(where):
+        if not module_name or not attribute:
+            raise ConfigError(f"{path!r} is no path; write 'module:attribute'")
+        value = _import_module(module_name)
+        for part in attribute.split("."):
+            try:
+                value = getattr(value, part)
+            except AttributeError:
+                hint = registry.did_you_mean(part, [n for n in dir(value) if not n.startswith("_")])
+                raise ConfigError(
+                    f"{module_name!r} has no {part!r}, as {path!r} says.{hint}"
+                ) from None
     return value
 
 
-def located(where: str, error: AglError) -> AglError:
-    """The same error with the file and key in front."""
-    return type(error)(f"{where}: {error}") if where else error
+@contextmanager
+def located(where: str) -> Generator[None]:
+    """Put the file and key in front of the message of any ``AglError`` inside."""
+    try:
+        yield
+    except AglError as error:
+        if not where:
+            raise
+        raise type(error)(f"{where}: {error}") from error
 
 
-def _find(spec: object, group: str | None, where: str) -> tuple[Any, registry.Component | None]:
+def _find(spec: object, group: str | None) -> tuple[Any, registry.Component | None]:
+    names = registry.names_in(group) if group else []
+    if spec is None:
+        hint = f"installed: {', '.join(names) or 'none'}" if group else "write 'module:attribute'"
+        raise ConfigError(f"'type' is missing; {hint}")
     if not isinstance(spec, str):
         return spec, None
-    if group is None:
-        return import_attribute(spec, where), None
-    registered = any(c.name == spec for c in registry.components(group))
-    if not registered and (":" in spec or "." in spec):
-        return import_attribute(spec, where), None
-    try:
-        component = registry.find(group, spec)
-        return registry.load_component(component), component
-    except AglError as error:
-        raise located(where, error) from error
+    if group is None or (spec not in names and (":" in spec or "." in spec)):
+        return import_attribute(spec), None
+    component = registry.find(group, spec)
+    return registry.load_component(component), component
 
 
-def _import_module(name: str, where: str) -> Any:
+def _import_module(name: str) -> Any:
     try:
         return importlib.import_module(name)
-    except AglError as error:
-        raise located(where, error) from error
+    except AglError:
+        raise
     # A user's module may raise anything while it is imported, even SystemExit.
     except (Exception, SystemExit) as error:
-        if isinstance(error, ModuleNotFoundError) and _is_part(error.name, name):
-            parent, _, leaf = name.rpartition(".")
-            if hasattr(sys.modules.get(parent), leaf):  # as ``agl.adapter`` is one of ``agl``
-                return getattr(sys.modules[parent], leaf)
-            near = {module.name for module in pkgutil.iter_modules(sys.path[:2])}
-            hint = registry.did_you_mean(name, near)
-            raise located(where, ConfigError(f"there is no module {error.name!r}.{hint}")) from None
-        raise located(
-            where, ConfigError(f"importing {name!r} failed: {type(error).__name__}: {error}")
-        ) from error
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is None or not f"{name}.".startswith(f"{missing}."):
+            cause = f"{type(error).__name__}: {error}"
+            raise ConfigError(f"importing {name!r} failed: {cause}") from error
+        parent, _, leaf = name.rpartition(".")
+        if hasattr(sys.modules.get(parent), leaf):  # as ``agl.adapter`` is one of ``agl``
+            return getattr(sys.modules[parent], leaf)
+        near = {module.name for module in pkgutil.iter_modules(sys.path[:2])}
+        hint = registry.did_you_mean(name, near)
+        raise ConfigError(f"there is no module {missing!r}.{hint}") from None
 
 
-def _is_part(missing: str | None, name: str) -> bool:
-    return missing is not None and (name == missing or name.startswith(f"{missing}."))
+def _is_made(target: object, expected_type: type) -> bool:
+    return isinstance(target, expected_type) and not inspect.isclass(target)
 
 
 def _name_of(target: Any) -> str:

@@ -77,20 +77,6 @@ class Diagnosis:
     cause: str = ""
 
 
-def kind_of(group: str) -> str:
-    """The kind that an entry point group holds.
-
-    Raises:
-        ConfigError: agl has no such group.
-    """
-    if group not in _KINDS:
-        raise ConfigError(
-            f"unknown entry point group {group!r}; agl's are {', '.join(_KINDS)}."
-            + did_you_mean(group, _KINDS)
-        )
-    return _KINDS[group]
-
-
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """``" Did you mean 'x'?"`` for the nearest known name; empty when none is near."""
     near = get_close_matches(name, list(known), n=1)
@@ -101,10 +87,21 @@ def components(group: str | None = None) -> list[Component]:
     """Everything that is installed, of one group or of all, by kind and name.
 
     A name that two distributions offer stands there twice.
+
+    Raises:
+        ConfigError: agl has no such group.
     """
-    if group is not None:
-        kind_of(group)
-    return [c for c in _installed() if group is None or c.group == group]
+    if group is not None and group not in _KINDS:
+        raise ConfigError(
+            f"unknown entry point group {group!r}; agl's are {', '.join(_KINDS)}."
+            + did_you_mean(group, _KINDS)
+        )
+    return [c for c in _installed() if group in (None, c.group)]
+
+
+def names_in(group: str) -> list[str]:
+    """The names that can be given for a component of this group, sorted."""
+    return sorted({c.name for c in components(group)})
 
 
 def find(group: str, name: str) -> Component:
@@ -114,12 +111,11 @@ def find(group: str, name: str) -> Component:
         UnknownComponentError: Nobody offers it.
         DuplicateComponentError: Several distributions offer it.
     """
-    kind = kind_of(group)
     offers = [c for c in components(group) if c.name == name]
     if not offers:
-        names = sorted({c.name for c in components(group)})
+        names = names_in(group)
         raise UnknownComponentError(
-            f"unknown {kind} {name!r}; installed: {', '.join(names) or 'none'}."
+            f"unknown {_KINDS[group]} {name!r}; installed: {', '.join(names) or 'none'}."
             f"{did_you_mean(name, names)} See: agl plugins"
         )
     if len(offers) > 1:
@@ -171,9 +167,7 @@ def load_public_name(public_name: str, group: str, entry: str, dist: str) -> Any
     try:
         component = find(group, entry)
     except UnknownComponentError:
-        raise MissingPluginError(
-            f"agl.{public_name} lives in {dist}, which is not installed. Run: pip install {dist}"
-        ) from None
+        raise _absent(public_name, dist) from None
     return load_component(component)
 
 
@@ -188,9 +182,13 @@ def load_from_library(public_name: str, module: str, dist: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name != module.partition(".")[0]:
             raise
-        raise MissingPluginError(
-            f"agl.{public_name} lives in {dist}, which is not installed. Run: pip install {dist}"
-        ) from None
+        raise _absent(public_name, dist) from None
+
+
+def _absent(public_name: str, dist: str) -> MissingPluginError:
+    return MissingPluginError(
+        f"agl.{public_name} lives in {dist}, which is not installed. Run: pip install {dist}"
+    )
 
 
 def disabled_plugins() -> frozenset[str]:
@@ -210,33 +208,21 @@ def diagnose(*, check: Callable[[Component], object] | None = None) -> list[Diag
     offers: defaultdict[tuple[str, str], list[Component]] = defaultdict(list)
     for component in components():
         offers[component.group, component.name].append(component)
-    disabled = disabled_plugins()
-    rows: list[Diagnosis] = []
-    for component in components():
-        same_name = offers[component.group, component.name]
-        state, cause = _state(component, same_name, disabled, check)
-        rows.append(
-            Diagnosis(
-                kind=component.kind,
-                name=component.name,
-                distribution=component.distribution,
-                version=component.version,
-                state=state,
-                cause=cause,
-            )
-        )
-    return rows
+    return [
+        Diagnosis(c.kind, c.name, c.distribution, c.version, *_state(c, same_name, check))
+        for same_name in offers.values()
+        for c in same_name
+    ]
 
 
 def _state(
     component: Component,
     same_name: list[Component],
-    disabled: frozenset[str],
     check: Callable[[Component], object] | None,
 ) -> tuple[State, str]:
     if len(same_name) > 1:
         return "duplicate", _duplicate_cause(same_name)
-    if component.kind == "hook" and component.name in disabled:
+    if component.kind == "hook" and component.name in disabled_plugins():
         return "disabled", f"{LightningEnvVar.AGL_DISABLE_PLUGINS.value} names it"
     if check is None:
         return "installed", ""
@@ -260,16 +246,15 @@ def _explain(component: Component, error: BaseException) -> str:
     missing = error.name if isinstance(error, ModuleNotFoundError) else None
     if missing is None:
         return f"does not load: {type(error).__name__}: {error}"
-    own, missing_top = component.target.partition(".")[0], missing.partition(".")[0]
-    if missing_top == own.partition(":")[0]:
+    top = missing.partition(".")[0]
+    if top == re.split(r"[.:]", component.target)[0]:
         return (
             f"does not load: there is no module {missing!r}. "
             f"Run: pip install --force-reinstall {component.distribution}"
         )
-    missing = missing_top
-    extra = _extra_with(component.distribution, missing)
+    extra = _extra_with(component.distribution, top)
     wanted = f"'{component.distribution}[{extra}]'" if extra else component.distribution
-    return f"needs {missing!r}, which is not installed. Run: pip install {wanted}"
+    return f"needs {top!r}, which is not installed. Run: pip install {wanted}"
 
 
 def _extra_with(distribution: str, module: str) -> str | None:
@@ -306,18 +291,12 @@ def _modified(path: str) -> float:
 def _scan(path: tuple[tuple[str, float], ...]) -> tuple[Component, ...]:
     importlib.invalidate_caches()
     installed = entry_points()
-    return tuple(
-        Component(
-            kind=kind,
-            group=group,
-            name=entry.name,
-            distribution=dist.name,
-            version=dist.version,
-            target=entry.value,
-        )
+    found = [
+        Component(kind, group, entry.name, entry.dist.name, entry.dist.version, entry.value)
         for kind, group in GROUPS.items()
-        for dist, entry in sorted(
-            ((e.dist, e) for e in installed.select(group=group) if e.dist is not None),
-            key=lambda pair: (pair[1].name, pair[0].name),
-        )
-    )
+        for entry in installed.select(group=group)
+        if entry.dist is not None
+    ]
+    kinds = list(GROUPS)
+    found.sort(key=lambda c: (kinds.index(c.kind), c.name, c.distribution))
+    return tuple(found)

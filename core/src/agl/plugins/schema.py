@@ -60,22 +60,28 @@ def schema_of(target: Callable[..., Any]) -> Schema:
     except ValueError:
         # A constructor written in C; it decides itself.
         return Schema((), open=True)
-    if inspect.isclass(target) and target.__init__ is object.__init__ and _is_plain(target):
+    if (
+        inspect.isclass(target)
+        and target.__init__ is object.__init__
+        and (
+            "__signature__" not in vars(target)  # as pydantic models and Protocols have one
+        )
+    ):
         return Schema((), open=False)
-    hints, docs = _hints(target), _docs(target)
+    function = inspect.unwrap(cast("Any", target).__init__ if inspect.isclass(target) else target)
+    namespace = getattr(function, "__globals__", {})
+    docs = _docs(target)
     options: list[Option] = []
     for parameter in signature.parameters.values():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             continue
-        written = parameter.annotation
-        annotation = hints.get(parameter.name, Any if isinstance(written, str) else written)
+        annotation = _resolved(parameter.annotation, namespace)
+        unknown = isinstance(annotation, str) or annotation is NO_DEFAULT
         options.append(
             Option(
                 name=parameter.name,
-                annotation=Any if annotation is NO_DEFAULT else annotation,
-                type=written
-                if annotation is Any and isinstance(written, str)
-                else readable_type(annotation),
+                annotation=Any if unknown else annotation,
+                type=readable_type(annotation),
                 default=parameter.default,
                 doc=docs.get(parameter.name, ""),
             )
@@ -127,6 +133,8 @@ def validate(target: Callable[..., Any], values: Mapping[str, Any], where: str) 
 
 def readable_type(annotation: Any) -> str:
     """An annotation in the shortest form that a reader would write."""
+    if isinstance(annotation, str):
+        return annotation
     if annotation is NO_DEFAULT or annotation is Any:
         return "Any"
     if annotation is None or annotation is type(None):
@@ -145,48 +153,31 @@ def readable_type(annotation: Any) -> str:
     return f"{name}[{inner}]"
 
 
-def _is_plain(target: type) -> bool:
-    # Protocol classes and pydantic models replace the signature; plain classes do not.
-    return "__signature__" not in vars(target)
-
-
-def _hints(target: Callable[..., Any]) -> dict[str, Any]:
-    """Resolved annotations, one by one: a name that only type checkers can see spoils only one."""
-    function: Any = target.__init__ if inspect.isclass(target) else target
-    function = inspect.unwrap(function)
-    if "__signature__" in vars(target):
-        return {}
-    namespace = getattr(function, "__globals__", {})
-    hints: dict[str, Any] = {}
-    for name, written in getattr(function, "__annotations__", {}).items():
-        holder = types.SimpleNamespace(__annotations__={name: written})
-        try:
-            hints[name] = typing.get_type_hints(
-                holder, globalns=namespace, localns={}, include_extras=True
-            )[name]
-        except (NameError, TypeError, AttributeError):
-            continue
-    return hints
+def _resolved(annotation: Any, namespace: dict[str, Any]) -> Any:
+    """The type that a text names; the text where only type checkers can see all of it."""
+    holder = types.SimpleNamespace(__annotations__={"it": annotation})
+    try:
+        return typing.get_type_hints(holder, namespace, {}, include_extras=True)["it"]
+    except (NameError, TypeError, AttributeError):
+        return annotation
 
 
 def _docs(target: Callable[..., Any]) -> dict[str, str]:
     """Texts of parameters; a subclass's text goes before its base's."""
     import docstring_parser
 
-    sources: list[Any] = [target]
-    if inspect.isclass(target):
-        sources = [s for cls in target.__mro__[:-1] for s in (cls, vars(cls).get("__init__")) if s]
+    classes = target.__mro__[:-1] if inspect.isclass(target) else [target]
+    sources: list[Any] = [s for cls in classes for s in (cls, vars(cls).get("__init__")) if s]
     docs: dict[str, str] = {}
     for source in sources:
-        if inspect.isclass(source) and not source.__module__.startswith("pydantic"):
-            try:
-                parsed = docstring_parser.parse_from_object(source)
-            except (OSError, TypeError, SystemError):
-                # No source file, as in a notebook; or CPython 3.11, whose parser may raise
-                # SystemError when another thread parses too. Then the docstring alone.
-                parsed = docstring_parser.parse(source.__doc__ or "")
-        else:
-            parsed = docstring_parser.parse(getattr(source, "__doc__", None) or "")
+        if getattr(source, "__module__", "").startswith("pydantic"):
+            continue
+        try:
+            parsed = docstring_parser.parse_from_object(source)
+        except (OSError, TypeError, SystemError):
+            # No source file, as in a notebook; or CPython 3.11, whose parser may raise
+            # SystemError when another thread parses too. Then the docstring alone.
+            parsed = docstring_parser.parse(source.__doc__ or "")
         for parameter in parsed.params:
             text = " ".join((parameter.description or "").split())
             docs.setdefault(parameter.arg_name, text)
