@@ -18,7 +18,7 @@ import pytest
 
 import agl
 from agl.errors import AlgorithmError, RunnerCrashError, StoreDiskError, StoreUnavailableError
-from agl.execution import waits
+from agl.execution import deadlock
 from agl.execution.client_server.reports import Reports
 from agl.execution.client_server.supervisor import RunnerDied
 from agl.execution.events import ThreadingEvent
@@ -779,7 +779,7 @@ def test_algorithm_that_trains_between_looks_comes_to_its_own_end(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(waits, "WARN_SECONDS", 1.0)
+    monkeypatch.setattr(deadlock, "WARN_SECONDS", 1.0)
     came: list[str] = []
 
     @agl.algo
@@ -807,10 +807,10 @@ def test_event_is_not_set_for_an_algorithm_that_looks(monkeypatch: pytest.Monkey
                 await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id], timeout=0)
                 await asyncio.sleep(0.05)
 
-        assert await waits.run_algorithm(algorithm, store, stop, gone, lambda: 0.1)
+        assert await deadlock.run_algorithm(algorithm, store, stop, gone, lambda: 0.1)
         assert not stop.is_set()
 
-    monkeypatch.setattr(waits, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(deadlock, "LOOK_SECONDS", 0.01)
     asyncio.run(run())
 
 

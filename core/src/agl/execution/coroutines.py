@@ -1,16 +1,16 @@
 """Coroutines that run beside each other: in threads with event loops of their own, or as tasks."""
 
 import asyncio
+import concurrent.futures
 import contextlib
 import contextvars
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from agl.errors import AglError
 
 T = TypeVar("T")
-Main = Callable[[], Coroutine[Any, Any, object]]
 
 
 class UnaskedCancellationError(AglError, RuntimeError):
@@ -23,125 +23,72 @@ class UnaskedCancellationError(AglError, RuntimeError):
         )
 
 
-class Side(Protocol):
-    """One of several coroutines that make up a run."""
+class Side:
+    """One of several coroutines of a run: a task of the running loop, or a thread with its own.
 
-    @property
-    def error(self) -> BaseException | None:
+    Args:
+        main: Makes the coroutine, on the loop that runs it.
+        on_done: Called there when the coroutine has ended, however it ended.
+        thread_name: Runs it in a daemon thread of this name; None runs it as a task.
+    """
+
+    def __init__(
+        self,
+        main: Callable[[], Coroutine[Any, Any, object]],
+        on_done: Callable[[], None] = lambda: None,
+        *,
+        thread_name: str | None,
+    ) -> None:
+        self.error: BaseException | None = None
         """What ended it; being cancelled by ``cancel`` does not count."""
-        ...
+        self.is_alive = True
+        """Whether it has not ended."""
+        self._main = main
+        self._on_done = on_done
+        self._thread_name = thread_name
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[object] | None = None
+        self._was_stopped = False
 
     def start(self) -> None:
         """Begin."""
-        ...
-
-    def is_alive(self) -> bool:
-        """Whether it has begun and not ended."""
-        ...
-
-    def cancel(self) -> None:
-        """Cancel it; does not wait."""
-        ...
-
-
-class TaskSide:
-    """A coroutine as a task of the running loop.
-
-    Args:
-        main: Makes the coroutine.
-        on_done: Called when it has ended, however it ended.
-    """
-
-    def __init__(self, main: Main, on_done: Callable[[], None]) -> None:
-        self._main = main
-        self._on_done = on_done
-        self._was_stopped = False
-        self._task: asyncio.Task[object] | None = None
-
-    @property
-    def error(self) -> BaseException | None:
-        """What ended the coroutine; being cancelled by ``cancel`` does not count."""
-        if self._task is None or not self._task.done():
-            return None
-        if self._task.cancelled():
-            return None if self._was_stopped else UnaskedCancellationError()
-        return self._task.exception()
-
-    def start(self) -> None:
-        """Create the task."""
-        self._task = asyncio.ensure_future(self._main())
-        self._task.add_done_callback(lambda _: self._on_done())
-
-    def is_alive(self) -> bool:
-        """Whether the task has not ended."""
-        return self._task is not None and not self._task.done()
+        if self._thread_name is None:
+            self._loop = asyncio.get_running_loop()
+            self._task = self._loop.create_task(self._main())
+            self._task.add_done_callback(self._task_done)
+        else:
+            # A daemon: an agent that never returns must not keep the process alive.
+            threading.Thread(target=self._thread, name=self._thread_name, daemon=True).start()
 
     def cancel(self) -> None:
-        """Cancel the task."""
+        """Cancel it; from any thread, and without waiting."""
         self._was_stopped = True
-        if self._task is not None:
-            self._task.cancel()
-
-
-class ThreadSide:
-    """A coroutine in a daemon thread with an event loop of its own.
-
-    Args:
-        main: Makes the coroutine, in the new thread.
-        on_done: Called in the new thread when the coroutine has ended, however it ended.
-        name: Of the thread.
-    """
-
-    def __init__(self, main: Main, on_done: Callable[[], None], *, name: str) -> None:
-        self._error: BaseException | None = None
-        self._ended = False
-        self._was_stopped = False
-        self._main = main
-        self._on_done = on_done
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._task: asyncio.Task[object] | None = None
-        # A daemon: an agent that never returns must not keep the process alive.
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-
-    @property
-    def error(self) -> BaseException | None:
-        """What ended the coroutine; being cancelled by ``cancel`` does not count."""
-        return self._error
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    def is_alive(self) -> bool:
-        """Whether the coroutine has not ended."""
-        # Not the thread's own flag: ``on_done`` is called while the thread still lives.
-        return not self._ended
-
-    def cancel(self) -> None:
-        """Cancel the coroutine."""
-        self._was_stopped = True
-        loop, task = self._loop, self._task
-        if loop is not None and task is not None:
-            # The loop may close between the two lines, by ending on its own.
+        if self._loop is not None and self._task is not None:
+            # The loop may close at this moment, by ending on its own.
             with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(task.cancel)
+                self._loop.call_soon_threadsafe(self._task.cancel)
 
-    def _run(self) -> None:
+    def _thread(self) -> None:
+        error: BaseException | None = None
         try:
-            asyncio.run(self._start())
-        except asyncio.CancelledError:
-            if not self._was_stopped:
-                self._error = UnaskedCancellationError()
-        except BaseException as error:
-            self._error = error
-        finally:
-            self._ended = True
-            self._on_done()
+            asyncio.run(self._run_in_thread())
+        except BaseException as raised:
+            error = raised
+        self._end(error)
 
-    async def _start(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._task = asyncio.current_task()
-        await self._main()
+    async def _run_in_thread(self) -> None:
+        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+        if not self._was_stopped:
+            await self._main()
+
+    def _task_done(self, task: "asyncio.Task[object]") -> None:
+        self._end(asyncio.CancelledError() if task.cancelled() else task.exception())
+
+    def _end(self, error: BaseException | None) -> None:
+        if isinstance(error, asyncio.CancelledError):
+            error = None if self._was_stopped else UnaskedCancellationError()
+        self.error, self.is_alive = error, False
+        self._on_done()
 
 
 async def call_in_daemon_thread(function: Callable[[], T]) -> T:
@@ -150,27 +97,15 @@ async def call_in_daemon_thread(function: Callable[[], T]) -> T:
     Unlike with ``asyncio.to_thread``, a cancelled call is abandoned: it keeps neither the loop from
     closing nor the process from ending.
     """
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
+    result: concurrent.futures.Future[T] = concurrent.futures.Future()
+    result.set_running_or_notify_cancel()  # who awaits may be cancelled, and the call goes on
     context = contextvars.copy_context()
 
-    def deliver(result: Any, error: BaseException | None) -> None:
-        if future.done():
-            return
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(result)
-
     def run() -> None:
-        result, error = None, None
         try:
-            result = context.run(function)
-        except BaseException as raised:
-            error = raised
-        # A closed loop means that nobody waits any more.
-        with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(deliver, result, error)
+            result.set_result(context.run(function))
+        except BaseException as error:
+            result.set_exception(error)
 
     threading.Thread(target=run, name="agl-call", daemon=True).start()
-    return await future
+    return await asyncio.wrap_future(result)

@@ -1,5 +1,6 @@
 """Stop signals that cross threads and processes."""
 
+import math
 import multiprocessing
 import threading
 import time
@@ -15,11 +16,9 @@ class ExecutionEvent(Protocol):
 
     def set(self) -> None:
         """Raise the flag."""
-        ...
 
     def clear(self) -> None:
         """Lower it."""
-        ...
 
     def is_set(self) -> bool:
         """Whether it is raised."""
@@ -48,23 +47,16 @@ class MultiprocessingEvent:
         self._byte = (ctx or multiprocessing.get_context()).RawValue("b", 0)
 
     def set(self) -> None:
-        """Raise the flag."""
         self._byte.value = 1
 
     def clear(self) -> None:
-        """Lower it."""
         self._byte.value = 0
 
     def is_set(self) -> bool:
-        """Whether it is raised."""
         return bool(self._byte.value)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Block until it is raised or ``timeout`` seconds have passed; whether it is."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while not self.is_set():
-            left = LOOK_SECONDS if deadline is None else deadline - time.monotonic()
-            if left <= 0:
-                break
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        while not self.is_set() and (left := deadline - time.monotonic()) > 0:
             time.sleep(min(left, LOOK_SECONDS))
         return self.is_set()

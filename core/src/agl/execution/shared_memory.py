@@ -2,15 +2,16 @@
 
 import asyncio
 import contextlib
+import functools
 import logging
 from typing import Literal
 
 from agl.env import LightningEnvVar, resolve_bool_env_var
 from agl.errors import AlgorithmError, ConfigError, RunnerCrashError
 from agl.execution.base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
-from agl.execution.coroutines import Main, Side, TaskSide, ThreadSide
+from agl.execution.coroutines import Side
+from agl.execution.deadlock import run_algorithm
 from agl.execution.events import ExecutionEvent, ThreadingEvent
-from agl.execution.waits import run_algorithm
 from agl.store.base import LightningStore
 
 logger = logging.getLogger(__name__)
@@ -72,39 +73,34 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
             if not loop.is_closed():
                 loop.call_soon_threadsafe(changed.set)
 
-        def side(main: Main, name: str, here: bool) -> Side:
-            return TaskSide(main, notify) if here else ThreadSide(main, notify, name=name)
-
-        algorithm_here = self.main_thread == "algorithm"
+        here = self.main_thread
         crash: BaseException | None = None
         no_runners = ThreadingEvent()
-        learner = side(
-            lambda: run_algorithm(
-                algorithm,
-                store,
-                stop,
-                no_runners,
-                lambda: self.graceful_delay if crash is None else 0.0,
-            ),
-            "agl-algorithm",
-            algorithm_here,
+
+        def grace_seconds() -> float:
+            return self.graceful_delay if crash is None else 0.0
+
+        learner = Side(
+            lambda: run_algorithm(algorithm, store, stop, no_runners, grace_seconds),
+            notify,
+            thread_name=None if here == "algorithm" else "agl-algorithm",
         )
         runners = [
-            side(
-                lambda worker_id=worker_id: runner(store, worker_id, stop),
-                f"agl-runner-{worker_id}",
-                not algorithm_here and worker_id == 0,
+            Side(
+                functools.partial(runner, store, number, stop),
+                notify,
+                thread_name=None if here == "runner" and number == 0 else f"agl-runner-{number}",
             )
-            for worker_id in range(self.n_runners)
+            for number in range(self.n_runners)
         ]
         for each in (*runners, learner):
             each.start()
         try:
-            while learner.is_alive() and crash is None:
+            while learner.is_alive and crash is None:
                 await changed.wait()
                 changed.clear()
                 crash = next((each.error for each in runners if each.error), None)
-                if crash is not None or not any(each.is_alive() for each in runners):
+                if crash is not None or not any(each.is_alive for each in runners):
                     no_runners.set()
         except asyncio.CancelledError:
             learner.cancel()
@@ -123,12 +119,12 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
         loop = asyncio.get_running_loop()
         for timeout in (self.graceful_delay, self.join_timeout):
             deadline = loop.time() + timeout
-            while any(each.is_alive() for each in sides) and loop.time() < deadline:
+            while any(each.is_alive for each in sides) and loop.time() < deadline:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(changed.wait(), deadline - loop.time())
                 changed.clear()
             for each in sides:
                 each.cancel()
-        left = sum(each.is_alive() for each in sides)
+        left = sum(each.is_alive for each in sides)
         if left:
             logger.warning("%d threads did not end within the time limits; they are daemons.", left)

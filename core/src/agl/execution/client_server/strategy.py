@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator, Coroutine
 from typing import Any, Literal
 
 from agl.env import (
@@ -16,34 +16,29 @@ from agl.env import (
     resolve_int_env_var,
     resolve_str_env_var,
 )
-from agl.errors import AlgorithmError, ConfigError, RunnerCrashError, RunnerStuckError
+from agl.errors import AlgorithmError, ConfigError, RunnerCrashError
 from agl.execution.base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
 from agl.execution.client_server.at_work import StoreAtWork
 from agl.execution.client_server.family import start_group
-from agl.execution.client_server.reports import Reports
-from agl.execution.client_server.supervisor import (
+from agl.execution.client_server.process import (
     AT_WORK,
     FINISHED,
-    REPLACE_ME,
-    STORE_AWAY,
-    AllEnded,
-    Report,
-    RunnerDied,
-    Supervisor,
     Tell,
     describe_exit,
-    leave,
     messages_of,
+    on_sigterm,
+    run_as_process,
     teller,
 )
+from agl.execution.client_server.reports import Reports
+from agl.execution.client_server.supervisor import AllEnded, RunnerDied, RunnerMain, Supervisor
 from agl.execution.coroutines import call_in_daemon_thread
+from agl.execution.deadlock import run_algorithm
 from agl.execution.events import ExecutionEvent, MultiprocessingEvent, ThreadingEvent
-from agl.execution.waits import run_algorithm
 from agl.http.client import LightningStoreClient
 from agl.http.server import LightningStoreServer
 from agl.http.serving import bind, is_loopback
 from agl.store.base import LightningStore
-from agl.store.patience import is_away
 
 logger = logging.getLogger(__name__)
 
@@ -153,57 +148,81 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         if not managed:
             self._close_socket()
         try:
-            if self.role == "runner":
-                self._execute_runners(runner, None if managed else store)
-            elif self.main_process == "runner":
+            if self.main_process == "runner" and self.role != "runner":
                 self._execute_runner_here(algorithm, runner, store, managed)
             else:
-                self._execute_algorithm(algorithm, runner, store, managed)
+                self._execute(algorithm, runner, store, managed)
         finally:
             self._close_socket()
 
-    # --- the algorithm in this process ----------------------------------------------------------
+    # --- runners in processes of their own ------------------------------------------------------
 
-    def _execute_algorithm(
+    def _execute(
         self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore, managed: bool
     ) -> None:
-        context = multiprocessing.get_context("fork")
-        stop = MultiprocessingEvent(ctx=context)
-        reports = Reports(self._patience(managed))
+        fork = multiprocessing.get_context("fork")
+        stop = MultiprocessingEvent(ctx=fork)
+        is_served_here = managed and self.role != "runner"
+        reports = Reports(None if is_served_here else LAST_REPORTS_SECONDS)
         supervisor = None
-        if self.role == "both":
-            supervisor = self._supervise(
-                context, runner, None if managed else store, stop, reports.deliver
+        if self.role != "algorithm":
+            supervisor = Supervisor(
+                fork,
+                self._runner_main(runner, None if managed else store, stop),
+                n_runners=self.n_runners,
+                stop=stop,
+                graceful_timeout=self.graceful_timeout,
+                terminate_timeout=self.terminate_timeout,
+                after_fork=self._close_socket,
+                on_report=reports.deliver,
             )
         try:
             terminated = asyncio.run(
-                self._learn(algorithm, store, managed, stop, supervisor, reports)
+                self._run(algorithm, store, managed, stop, supervisor, reports)
             )
         finally:
             if supervisor is not None:
                 supervisor.end()
-        if terminated:
+        if terminated and self.role != "runner":
             raise SystemExit(128 + signal.SIGTERM)
 
-    async def _learn(
+    def _runner_main(
+        self, runner: RunnerBundle, store: LightningStore | None, stop: ExecutionEvent
+    ) -> RunnerMain:
+        url, token = self._url(), self.token
+
+        def main(worker_id: int, tell: Tell) -> None:
+            def run() -> Coroutine[Any, Any, object]:
+                used = store if store is not None else LightningStoreClient(url, token=token)
+                return runner(StoreAtWork(used, lambda: tell(AT_WORK)), worker_id, stop)
+
+            run_as_process(run, tell)
+
+        return main
+
+    async def _run(
         self,
         algorithm: AlgorithmBundle,
         store: LightningStore,
         managed: bool,
         stop: ExecutionEvent,
         supervisor: Supervisor | None,
-        reports: "Reports",
+        reports: Reports,
     ) -> bool:
         """Run to the end; whether SIGTERM was what ended it."""
         terminated = False
-        async with self._served(store, managed) as served:
+        no_runners = ThreadingEvent()
+        async with self._reached(store, managed) as reached:
             reports.open()
             if supervisor is not None:
                 supervisor.watch()
-            no_runners = ThreadingEvent()
-            task = asyncio.ensure_future(
-                run_algorithm(algorithm, served, stop, no_runners, lambda: self.graceful_timeout)
-            )
+            if self.role == "runner":  # the algorithm is elsewhere; this part ends otherwise
+                main: Coroutine[Any, Any, bool] = asyncio.Event().wait()
+            else:
+                main = run_algorithm(
+                    algorithm, reached, stop, no_runners, lambda: self.graceful_timeout
+                )
+            task = asyncio.ensure_future(main)
 
             def terminate() -> None:
                 nonlocal terminated
@@ -211,16 +230,16 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
                 task.cancel()
 
             try:
-                with _on_sigterm(terminate):
-                    await self._watch(task, served, reports, no_runners)
+                with on_sigterm(terminate):
+                    await self._watch(task, reached, reports, no_runners)
             finally:
                 stop.set()
                 task.cancel()
                 await asyncio.wait([task])
                 if supervisor is not None:
-                    # The store is still served: runners that finish can report.
+                    # The store can still be reached: runners that finish can report.
                     await asyncio.to_thread(supervisor.end)
-                    await reports.handle_rest(served)
+                    await reports.handle_rest(reached)
         if task.cancelled():
             came_to_its_end = terminated
         elif (error := task.exception()) is not None:
@@ -233,31 +252,14 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
             reports.raise_if_given_up()
         return terminated
 
-    def _patience(self, managed: bool) -> float | None:
-        """How long it is tried, at the end, to tell the store which attempts were lost."""
-        return None if managed else LAST_REPORTS_SECONDS
-
-    @contextlib.asynccontextmanager
-    async def _served(self, store: LightningStore, managed: bool) -> AsyncGenerator[LightningStore]:
-        if not managed:
-            yield store
-            return
-        server = LightningStoreServer(store, sock=self._socket, token=self.token)
-        await server.start()
-        logger.info("The store is served at %s", server.endpoint)
-        try:
-            yield server
-        finally:
-            await server.stop()
-
     async def _watch(
         self,
-        task: "asyncio.Future[bool]",
+        task: "asyncio.Task[bool]",
         store: LightningStore,
-        reports: "Reports",
+        reports: Reports,
         no_runners: ExecutionEvent,
     ) -> None:
-        """Until the algorithm ends."""
+        """Do what reports ask for until the algorithm ends, or all runners where there is none."""
         while not task.done():
             report = await reports.next_or(task)
             if isinstance(report, RunnerDied):
@@ -265,76 +267,39 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
             elif isinstance(report, AllEnded):
                 reports.note_end(report)
                 no_runners.set()
+                if self.role == "runner":
+                    return
 
-    # --- runners --------------------------------------------------------------------------------
-
-    def _supervise(
-        self,
-        context: Any,
-        runner: RunnerBundle,
-        store: LightningStore | None,
-        stop: ExecutionEvent,
-        on_report: Callable[[Report], None],
-    ) -> Supervisor:
-        url, token = self._url(), self.token
-
-        def runner_main(worker_id: int, tell: Tell) -> None:
-            def run() -> Coroutine[Any, Any, object]:
-                used = store if store is not None else LightningStoreClient(url, token=token)
-                return runner(StoreAtWork(used, lambda: tell(AT_WORK)), worker_id, stop)
-
-            _run_as_process(run, tell)
-
-        return Supervisor(
-            context,
-            runner_main,
-            n_runners=self.n_runners,
-            stop=stop,
-            graceful_timeout=self.graceful_timeout,
-            terminate_timeout=self.terminate_timeout,
-            after_fork=self._close_socket,
-            on_report=on_report,
-        )
-
-    def _execute_runners(self, runner: RunnerBundle, store: LightningStore | None) -> None:
-        context = multiprocessing.get_context("fork")
-        stop = MultiprocessingEvent(ctx=context)
-        reports = Reports(LAST_REPORTS_SECONDS)
-        supervisor = self._supervise(context, runner, store, stop, reports.deliver)
-        asyncio.run(self._wait_for_runners(supervisor, store, reports))
-
-    async def _wait_for_runners(
-        self, supervisor: Supervisor, store: LightningStore | None, reports: "Reports"
-    ) -> None:
-        client = store or LightningStoreClient(self._url(), token=self.token)
-        terminated: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        reports.open()
-        supervisor.watch()
-        try:
-            with _on_sigterm(terminated.cancel):
-                while not terminated.done():
-                    report = await reports.next_or(terminated)
-                    if isinstance(report, RunnerDied):
-                        await reports.handle(report, client)
-                    elif isinstance(report, AllEnded):
-                        reports.note_end(report)
-                        reports.raise_if_given_up()
-                        return
-        finally:
-            await asyncio.to_thread(supervisor.end)
-            await reports.handle_rest(client)
-            if store is None:
+    @contextlib.asynccontextmanager
+    async def _reached(
+        self, store: LightningStore, managed: bool
+    ) -> AsyncGenerator[LightningStore]:
+        """The store as this process reaches it: as it was given, or served, here or elsewhere."""
+        if not managed:
+            yield store
+        elif self.role == "runner":
+            client = LightningStoreClient(self._url(), token=self.token)
+            try:
+                yield client
+            finally:
                 await client.close()
+        else:
+            server = LightningStoreServer(store, sock=self._socket, token=self.token)
+            await server.start()
+            logger.info("The store is served at %s", server.endpoint)
+            try:
+                yield server
+            finally:
+                await server.stop()
 
     # --- the runner in this process -------------------------------------------------------------
 
     def _execute_runner_here(
         self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore, managed: bool
     ) -> None:
-        context = multiprocessing.get_context("fork")
-        stop = MultiprocessingEvent(ctx=context)
-        no_runners = MultiprocessingEvent(ctx=context)
-        ours, theirs = context.Pipe(duplex=False)
+        fork = multiprocessing.get_context("fork")
+        stop, no_runners = MultiprocessingEvent(ctx=fork), MultiprocessingEvent(ctx=fork)
+        ours, theirs = fork.Pipe(duplex=False)
         url, token, shared = self._url(), self.token, None if managed else store
         parent = os.getpid()
 
@@ -343,19 +308,19 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
             self._close_socket()
             start_group(parent)
             client = shared if shared is not None else LightningStoreClient(url, token=token)
-            _run_as_process(
+            run_as_process(
                 lambda: run_algorithm(
                     algorithm, client, stop, no_runners, lambda: self.graceful_timeout
                 ),
                 teller(theirs),
             )
 
-        learner = context.Process(target=learner_main, name="agl-algorithm")
+        learner = fork.Process(target=learner_main, name="agl-algorithm")
         learner.start()
         theirs.close()
 
         async def run_here() -> None:
-            async with self._served(store, managed) as served:
+            async with self._reached(store, managed) as served:
                 ended = asyncio.ensure_future(call_in_daemon_thread(learner.join))
                 ended.add_done_callback(lambda _: stop.set())
                 try:
@@ -393,41 +358,3 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         if self._socket is not None:
             self._socket.close()
             self._socket = None
-
-
-def _run_as_process(main: Callable[[], Coroutine[Any, Any, object]], tell: Tell) -> None:
-    """Run a bundle as the whole life of a forked process; does not return."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl+C means
-
-    async def run() -> None:
-        task = asyncio.ensure_future(main())
-        with _on_sigterm(task.cancel):
-            await task
-
-    try:
-        asyncio.run(run())
-        tell(FINISHED)
-    except RunnerStuckError as error:
-        tell(str(error))
-        leave(REPLACE_ME)
-    except asyncio.CancelledError:
-        leave(128 + signal.SIGTERM)
-    except BaseException as error:
-        logger.exception("A process of the run failed")
-        tell(f"{type(error).__name__}: {error}")
-        leave(STORE_AWAY if is_away(error) else 1)
-    leave(0)
-
-
-@contextlib.contextmanager
-def _on_sigterm(callback: Callable[[], object]) -> Generator[None]:
-    loop = asyncio.get_running_loop()
-    try:
-        loop.add_signal_handler(signal.SIGTERM, callback)
-    except (RuntimeError, ValueError):  # not the main thread: signals are somebody else's
-        yield
-        return
-    try:
-        yield
-    finally:
-        loop.remove_signal_handler(signal.SIGTERM)

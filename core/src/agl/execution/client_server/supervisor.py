@@ -10,14 +10,12 @@ import logging
 import os
 import secrets
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import connection
-from multiprocessing.context import ForkContext, ForkProcess
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
@@ -30,14 +28,22 @@ from agl.execution.client_server.family import (
     start_group,
     status_of,
 )
+from agl.execution.client_server.process import (
+    AT_WORK,
+    FINISHED,
+    STORE_AWAY,
+    Tell,
+    describe_exit,
+    messages_of,
+    teller,
+)
 from agl.execution.events import ExecutionEvent
+
+if TYPE_CHECKING:  # Windows has none, and is told so by the strategy
+    from multiprocessing.context import ForkContext, ForkProcess
 
 logger = logging.getLogger(__name__)
 
-REPLACE_ME = 75
-"""Exit code of a runner that is stuck and wants a fresh process (``EX_TEMPFAIL``)."""
-STORE_AWAY = 69
-"""Exit code of a runner that found no store, for as long as it may wait (``EX_UNAVAILABLE``)."""
 ORPHAN_SECONDS = 1.0
 """How long runners get to finish, and again to react to SIGTERM, when their parent was killed."""
 LOOK_SECONDS = 1.0
@@ -47,12 +53,6 @@ MAX_VAIN_STARTS = 3
 deaths of those at work cost attempts, of which a rollout has only so many."""
 FROZEN_SECONDS = 3.0
 """A runner that was stopped (SIGSTOP) for so long is killed; a supervisor is told to go on."""
-AT_WORK = "at work"
-"""What a runner says when it has begun to serve the queue."""
-FINISHED = "finished"
-"""What a runner says last when it ends in order; an exit code of 0 alone may be its agent's."""
-MAX_MESSAGE_BYTES = 3500
-"""A message of a runner is written in one piece, so that a killed one leaves no half."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,6 @@ class AllEnded:
 
 
 Report = RunnerStarted | RunnerDied | AllEnded
-Tell = Callable[[str], None]
 RunnerMain = Callable[[int, Tell], None]
 """Runs one runner: worker id, and what to call with ``AT_WORK`` once it is, and last with
 ``FINISHED`` or with what it died of."""
@@ -109,7 +108,7 @@ class Supervisor:
 
     def __init__(
         self,
-        context: ForkContext,
+        context: "ForkContext",
         runner_main: RunnerMain,
         *,
         n_runners: int,
@@ -218,29 +217,22 @@ class _FrozenFor:
         return 0.0 if self._since is None else now - self._since
 
 
+@dataclass
 class _Supervision:
-    def __init__(
-        self,
-        context: ForkContext,
-        runner_main: RunnerMain,
-        n_runners: int,
-        stop: ExecutionEvent,
-        graceful_timeout: float,
-        terminate_timeout: float,
-        parent: "connection.Connection[Any, Any]",
-        parent_pid: int,
-        mark: str,
-    ) -> None:
-        self.context = context
-        self.runner_main = runner_main
-        self.stop = stop
-        self.graceful_timeout = graceful_timeout
-        self.terminate_timeout = terminate_timeout
-        self.parent = parent
-        self.parent_pid = parent_pid
-        self.mark = mark
-        self.slots = {worker_id: _Slot() for worker_id in range(n_runners)}
-        self.because: str | None = None
+    """What the supervising process does."""
+
+    context: "ForkContext"
+    runner_main: RunnerMain
+    n_runners: int
+    stop: ExecutionEvent
+    graceful_timeout: float
+    terminate_timeout: float
+    parent: "connection.Connection[Any, Any]"
+    parent_pid: int
+    mark: str
+    because: str | None = None
+    due: list[tuple[float, str]] | None = None
+    """When, from the moment of ``stop`` on, which method of runners that are left is called."""
 
     def run(self) -> None:
         # Ctrl+C reaches the whole process group; the parent decides what it means.
@@ -249,16 +241,16 @@ class _Supervision:
         signal.signal(signal.SIGTSTP, self._on_sigtstp)
         adopt_orphans()
         self._wake_on_signals()
+        self.slots = {worker_id: _Slot() for worker_id in range(self.n_runners)}
         for worker_id in self.slots:
             self._spawn(worker_id)
-        while not self.stop.is_set() and self._processes():
-            if self.parent in self._wait(LOOK_SECONDS) or os.getppid() != self.parent_pid:
+        while self._processes():
+            news = self._wait(LOOK_SECONDS)
+            if not self.stop.is_set() and (self.parent in news or os.getppid() != self.parent_pid):
                 self._hear()
-                break
+                self.stop.set()
             self._reap(replace=not self.stop.is_set())
-        if self._processes():
-            self.stop.set()
-            self._wind_down()
+            self._end_the_slow()
         self._tell(AllEnded(self.because))
         end_family(psutil.Process())
 
@@ -271,6 +263,22 @@ class _Supervision:
         self.graceful_timeout = min(self.graceful_timeout, ORPHAN_SECONDS)
         self.terminate_timeout = min(self.terminate_timeout, ORPHAN_SECONDS)
 
+    def _end_the_slow(self) -> None:
+        """Once all shall stop: SIGTERM, and later SIGKILL, to the runners that have not."""
+        if not self.stop.is_set():
+            return
+        now = time.monotonic()
+        if self.due is None:
+            terminate_at = now + self.graceful_timeout
+            self.due = [
+                (terminate_at, "terminate"),
+                (terminate_at + self.terminate_timeout, "kill"),
+            ]
+        while self.due and now >= self.due[0][0]:
+            _, method = self.due.pop(0)
+            for process in self._processes():
+                getattr(process, method)()
+
     def _wake_on_signals(self) -> None:
         # Not the sentinels of the processes: their agents' children may hold those open, or an
         # agent may close them.
@@ -281,7 +289,9 @@ class _Supervision:
         signal.set_wakeup_fd(self.wake, warn_on_full_buffer=False)
 
     def _wait(self, timeout: float) -> list[Any]:
-        """Until a child or the parent does something, or the time is up."""
+        """Until a child or the parent does something, or something is due."""
+        if self.due:
+            timeout = max(0.0, min(timeout, self.due[0][0] - time.monotonic()))
         parents = [] if self.stop.is_set() else [self.parent]
         ready = connection.wait([*parents, self.woken], timeout=timeout)
         with contextlib.suppress(BlockingIOError):
@@ -349,21 +359,6 @@ class _Supervision:
                 self._spawn(worker_id)
         bury_orphans({process.pid or 0 for process in self._processes()})
 
-    def _wind_down(self) -> None:
-        for timeout, escalate in (
-            (self.graceful_timeout, "terminate"),
-            (self.terminate_timeout, "kill"),
-        ):
-            deadline = time.monotonic() + timeout
-            while self._processes() and (left := deadline - time.monotonic()) > 0:
-                self._wait(min(left, LOOK_SECONDS))
-                self._reap(replace=False)
-            for process in self._processes():
-                getattr(process, escalate)()
-        while self._processes():
-            self._wait(LOOK_SECONDS)
-            self._reap(replace=False)
-
     def _tell(self, report: Report) -> None:
         # Without a parent there is nobody to tell.
         with contextlib.suppress(OSError):
@@ -400,40 +395,3 @@ class _Slot:
             return None
         self.process = None
         return process
-
-
-def teller(messages: "connection.Connection[Any, Any]") -> Tell:
-    """What writes the messages of a process into a pipe, if somebody still reads them."""
-
-    def tell(message: str) -> None:
-        with contextlib.suppress(OSError):
-            messages.send_bytes(message.encode(errors="replace")[:MAX_MESSAGE_BYTES])
-
-    return tell
-
-
-def messages_of(messages: "connection.Connection[Any, Any]") -> list[str]:
-    """What a process that has ended said; closes the pipe."""
-    said: list[str] = []
-    with contextlib.suppress(EOFError, OSError):
-        while messages.poll():
-            said.append(messages.recv_bytes().decode(errors="replace"))
-    messages.close()
-    return said
-
-
-def describe_exit(exit_code: int) -> str:
-    """An exit code in words."""
-    if exit_code < 0:
-        with contextlib.suppress(ValueError):
-            return f"ended by {signal.Signals(-exit_code).name}"
-    if exit_code == 0:
-        return "exit code 0, though it had not finished; does an agent call os._exit?"
-    return f"exit code {exit_code}"
-
-
-def leave(exit_code: int) -> None:
-    """End this process at once, without the exit handlers that belong to its parent."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(exit_code)

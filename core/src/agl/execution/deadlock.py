@@ -1,4 +1,4 @@
-"""An algorithm whose runners have ended: it works on, unless it waits for what nobody will run."""
+"""Running an algorithm, and ending it once it is deadlocked: it waits, and no runner is left."""
 
 import asyncio
 import logging

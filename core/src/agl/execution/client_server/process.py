@@ -1,0 +1,106 @@
+"""The life of a forked process: what it runs, what it says in a pipe, and how it ends."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Generator
+from multiprocessing import connection
+from typing import Any
+
+from agl.errors import RunnerStuckError
+from agl.store.patience import is_away
+
+logger = logging.getLogger(__name__)
+
+REPLACE_ME = 75
+"""Exit code of a runner that is stuck and wants a fresh process (``EX_TEMPFAIL``)."""
+STORE_AWAY = 69
+"""Exit code of a runner that found no store, for as long as it may wait (``EX_UNAVAILABLE``)."""
+AT_WORK = "at work"
+"""What a runner says when it has begun to serve the queue."""
+FINISHED = "finished"
+"""What a process says last when it ends in order; an exit code of 0 alone may be its agent's."""
+MAX_MESSAGE_BYTES = 3500
+"""A message is written in one piece, so that a process that is killed leaves no half of one."""
+
+Tell = Callable[[str], None]
+
+
+def run_as_process(main: Callable[[], Coroutine[Any, Any, object]], tell: Tell) -> None:
+    """Run a bundle as the whole life of a forked process; does not return.
+
+    Args:
+        main: Makes the coroutine, on the loop that runs it.
+        tell: Is told ``FINISHED`` at the end, or what the process dies of.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl+C means
+
+    async def run() -> None:
+        task = asyncio.ensure_future(main())
+        with on_sigterm(task.cancel):
+            await task
+
+    exit_code = 0
+    try:
+        asyncio.run(run())
+        tell(FINISHED)
+    except RunnerStuckError as error:
+        tell(str(error))
+        exit_code = REPLACE_ME
+    except asyncio.CancelledError:
+        exit_code = 128 + signal.SIGTERM
+    except BaseException as error:
+        logger.exception("A process of the run failed")
+        tell(f"{type(error).__name__}: {error}")
+        exit_code = STORE_AWAY if is_away(error) else 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)  # without the exit handlers, which belong to the parent
+
+
+@contextlib.contextmanager
+def on_sigterm(callback: Callable[[], object]) -> Generator[None]:
+    """Within the block, SIGTERM calls ``callback`` on the running loop."""
+    loop = asyncio.get_running_loop()
+    try:
+        loop.add_signal_handler(signal.SIGTERM, callback)
+    except (RuntimeError, ValueError):  # not the main thread: signals are somebody else's
+        yield
+        return
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
+
+
+def teller(messages: "connection.Connection[Any, Any]") -> Tell:
+    """What writes the messages of a process into a pipe, if somebody still reads them."""
+
+    def tell(message: str) -> None:
+        with contextlib.suppress(OSError):
+            messages.send_bytes(message.encode(errors="replace")[:MAX_MESSAGE_BYTES])
+
+    return tell
+
+
+def messages_of(messages: "connection.Connection[Any, Any]") -> list[str]:
+    """What a process that has ended said; closes the pipe."""
+    said: list[str] = []
+    with contextlib.suppress(EOFError, OSError):
+        while messages.poll():
+            said.append(messages.recv_bytes().decode(errors="replace"))
+    messages.close()
+    return said
+
+
+def describe_exit(exit_code: int) -> str:
+    """An exit code in words."""
+    if exit_code < 0:
+        with contextlib.suppress(ValueError):
+            return f"ended by {signal.Signals(-exit_code).name}"
+    if exit_code == 0:
+        return "exit code 0, though it had not finished; does an agent call os._exit?"
+    return f"exit code {exit_code}"
