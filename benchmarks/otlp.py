@@ -19,6 +19,7 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from agl.cli.shared import print_table
 from agl.http import otlp
 from agl.types import Span
+from agl_testing.otlp import request_of
 
 SPANS = 64
 
@@ -26,7 +27,7 @@ SPANS = 64
 def request(span: Span) -> bytes:
     """The span so many times, with ids of their own."""
     spans = [span.model_copy(update={"span_id": f"{n:016x}"}) for n in range(SPANS)]
-    whole = ExportTraceServiceRequest.FromString(otlp.request_of(spans))
+    whole = ExportTraceServiceRequest.FromString(request_of(spans))
     merged = ExportTraceServiceRequest(resource_spans=whole.resource_spans[:1])
     merged.resource_spans[0].resource.attributes.append(
         KeyValue(key="service.name", value=AnyValue(string_value="agent"))

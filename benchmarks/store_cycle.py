@@ -206,10 +206,10 @@ def spans(rollout: dict) -> bytes:
 
 def protobuf(rollout: dict) -> bytes:
     """The same as OTLP."""
-    from agl.http import otlp
     from agl.types import Span
+    from agl_testing.otlp import request_of
 
-    return otlp.request_of(
+    return request_of(
         Span.model_validate_json(span(rollout, number)) for number in range(1, SPANS + 1)
     )
 

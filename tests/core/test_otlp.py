@@ -33,6 +33,7 @@ from agl.types import (
     SpanContext,
     TraceStatus,
 )
+from agl_testing.otlp import request_of
 
 HEADERS = {"Content-Type": "application/x-protobuf"}
 
@@ -326,7 +327,7 @@ def test_spans_survive_the_wire(own, of_resource, trace_id, span_id, parent_id, 
         parent=parent,
         resource=OtelResource(attributes=of_resource, schema_url="https://schema"),
     )
-    (read,), rejected = otlp.spans_of(otlp.request_of([span]))
+    (read,), rejected = otlp.spans_of(request_of([span]))
     assert not rejected
     ours = {
         "agentlightning.rollout_id": "ro-1",

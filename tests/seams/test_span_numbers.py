@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import agl
-from agl.http import otlp
+from agl_testing.otlp import request_of
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -68,7 +68,7 @@ async def test_numbers_grow_by_every_door(client: agl.LightningStoreClient) -> N
         await client.add_span(span(number))
         await client.add_many_spans([span(), span()])
         await client.turn([span()], limit=0)
-        await post_otlp(client, otlp.request_of([span()]))
+        await post_otlp(client, request_of([span()]))
         found = await client.query_spans(rollout.rollout_id, attempt.attempt_id)
         assert len(found) == 5
         numbers += [one.sequence_id for one in found]

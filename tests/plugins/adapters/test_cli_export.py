@@ -10,10 +10,10 @@ import pytest
 
 from agl.cli import main
 from agl.emitter import reward_attributes
-from agl.http.otlp import request_of
 from agl.semconv import AGL_ANNOTATION, MODEL_CALL_SPAN, ModelCallAttributes as Key
 from agl.store.sqlite import SqliteLightningStore
 from agl.types import Span, TraceStatus
+from agl_testing.otlp import request_of
 
 Agl = Callable[..., tuple[object, str, str]]
 

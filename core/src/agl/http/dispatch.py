@@ -20,7 +20,7 @@ from starlette.routing import compile_path
 
 from agl.errors import AglError
 from agl.http import wire
-from agl.http.layers import JSON, ROUTE, App, Message, Receive, Scope, Send, header
+from agl.http.layers import JSON, ROUTE, App, Receive, Scope, Send, first, header
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ class FastPath:
             try:
                 body = route.reader(message["body"])
             except (ValueError, RecursionError):
-                return await self.app(scope, _again(message, receive), send)
+                return await self.app(scope, first(message, receive), send)
         scope[ROUTE] = route.path
         try:
             response = await route.answer(Request(scope, receive), body, **ids)
@@ -167,17 +167,3 @@ class FastPath:
             kind = header(scope, b"content-type").partition(b";")[0].strip()
             found = found if kind == found.kind else None
         return found, ids
-
-
-def _again(message: Message, receive: Receive) -> Receive:
-    """The same request to read once more."""
-    fresh = True
-
-    async def again() -> Message:
-        nonlocal fresh
-        if fresh:
-            fresh = False
-            return message
-        return await receive()
-
-    return again

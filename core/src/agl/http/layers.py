@@ -57,6 +57,16 @@ async def read_body(receive: Receive, limit: int) -> bytes | None:
             return b"".join(parts)
 
 
+def first(message: Message, receive: Receive) -> Receive:
+    """Receives this message, and then what else comes."""
+    messages = [message]
+
+    async def receive_first() -> Message:
+        return messages.pop() if messages else await receive()
+
+    return receive_first
+
+
 async def send_whole(
     send: Send, status: int, body: bytes, kind: bytes, *headers: tuple[bytes, bytes]
 ) -> None:
@@ -227,16 +237,8 @@ class WholeBody:
                 f"Content-Encoding {encoding.decode('latin-1')!r} is not known; send gzip or none",
                 "UnsupportedEncoding",
             )
-        fresh = True
-
-        async def whole() -> Message:
-            nonlocal fresh
-            if fresh:
-                fresh = False
-                return {"type": "http.request", "body": body, "more_body": False}
-            return await receive()
-
-        return await self.app(scope, whole, send)
+        whole = {"type": "http.request", "body": body, "more_body": False}
+        return await self.app(scope, first(whole, receive), send)
 
     async def _too_large(self, receive: Receive | None, send: Send, what: str) -> None:
         if receive is not None:

@@ -5,83 +5,64 @@ convert, or that has keys of its own, is refused here and left to pydantic. So t
 rules, and nearly all spans are spared a model that nobody looks into.
 """
 
-from typing import Any, Literal
+import types
+from functools import cache
+from typing import Any, NamedTuple, Union, get_args, get_origin
 
 import msgspec
 from msgspec import Raw, Struct
+from pydantic import BaseModel
 
+from agl.http import wire
+from agl.store.base import AttemptEnd
 from agl.store.packed import MAX_SEQUENCE_ID, PackedSpan
-from agl.types import UNASSIGNED
+from agl.types import UNASSIGNED, Attributes, Span
 
 _Scalar = str | bool | int | float
 _Attributes = dict[str, _Scalar | list[_Scalar]]
 
 
-class _Part(Struct, forbid_unknown_fields=True, gc=False):
-    pass
+@cache
+def _struct_of(model: type[BaseModel]) -> Any:
+    """A struct with the fields of a model, and no others."""
+    fields = [
+        (name, _strict(field.annotation), *(() if field.is_required() else (field.default,)))
+        for name, field in model.model_fields.items()
+    ]
+    return msgspec.defstruct(model.__name__, fields, forbid_unknown_fields=True, gc=False)
 
 
-class _Context(_Part):
-    trace_id: str
-    span_id: str
-    is_remote: bool
-    trace_state: dict[str, str]
+def _strict(hint: Any) -> Any:
+    """A field's type as msgspec reads it, which converts nothing."""
+    if hint == Attributes:
+        return _Attributes
+    if getattr(hint, "model_fields", None):
+        return _struct_of(hint)
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is list:
+        return list[_strict(args[0])]
+    if origin in (Union, types.UnionType):
+        return Union[*map(_strict, args)]
+    return hint
 
 
-class _Status(_Part):
-    status_code: Literal["UNSET", "OK", "ERROR"]
-    description: str | None = None
+class PackedTurn(NamedTuple):
+    """``wire.TurnBody`` with its spans packed."""
+
+    spans: list[PackedSpan]
+    finish: AttemptEnd | None
+    claim: wire.DequeueBody | None
 
 
-class _Event(_Part):
-    name: str
-    attributes: _Attributes
-    timestamp: float | None = None
-
-
-class _Link(_Part):
-    context: _Context
-    attributes: _Attributes | None = None
-
-
-class _Resource(_Part):
-    attributes: _Attributes
-    schema_url: str
-
-
-class _Span(_Part):
-    rollout_id: str
-    attempt_id: str
-    sequence_id: int
-    trace_id: str
-    span_id: str
-    parent_id: str | None
-    name: str
-    status: _Status
-    attributes: _Attributes
-    events: list[_Event]
-    links: list[_Link]
-    start_time: float | None
-    end_time: float | None
-    context: _Context | None
-    parent: _Context | None
-    resource: _Resource
-
-
-_NULL = Raw(b"null")
-
-
-class TurnBody(_Part):
-    """``agl.http.wire.TurnBody`` with what is in it still packed."""
-
+class _RawTurn(Struct, forbid_unknown_fields=True, gc=False):
     spans: list[Raw] = []
-    finish: Raw = _NULL
-    claim: Raw = _NULL
+    finish: Raw = Raw(b"null")
+    claim: Raw = Raw(b"null")
 
 
-_span_decoder = msgspec.json.Decoder(_Span)
+_span_decoder = msgspec.json.Decoder(_struct_of(Span))
 _raws_decoder = msgspec.json.Decoder(list[Raw])
-_turn_decoder = msgspec.json.Decoder(TurnBody)
+_turn_decoder = msgspec.json.Decoder(_RawTurn)
 _fields_decoder = msgspec.json.Decoder(dict[str, Raw])
 _encoder = msgspec.json.Encoder()
 
@@ -126,13 +107,19 @@ def pack_all(body: bytes) -> list[PackedSpan]:
     return [pack(raw) for raw in _raws_decoder.decode(body)]
 
 
-def read_turn(body: bytes) -> TurnBody:
-    """Take a turn's body apart.
+def read_turn(body: bytes) -> PackedTurn:
+    """Read a turn's body.
 
     Raises:
-        ValueError: It is none.
+        ValueError: It is none, or one that pydantic may take.
     """
-    return _turn_decoder.decode(body)
+    turn = _turn_decoder.decode(body)
+    finish, claim = bytes(turn.finish), bytes(turn.claim)
+    return PackedTurn(
+        [pack(raw) for raw in turn.spans],
+        None if finish == b"null" else AttemptEnd.model_validate_json(finish),
+        None if claim == b"null" else wire.DequeueBody.model_validate_json(claim),
+    )
 
 
 def numbered(span: PackedSpan) -> bytes:

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request, Response
 from pydantic import TypeAdapter
@@ -19,7 +19,7 @@ from agl.http import metrics, packed_json, wire
 from agl.http.calls import CALLS, AnyRollout, Call
 from agl.http.dispatch import Route
 from agl.semconv import CLIENT_GONE
-from agl.store.base import AttemptEnd, LightningStore
+from agl.store.base import LightningStore
 from agl.store.give_back import give_back
 from agl.store.packed import PackedSpan
 from agl.types import Attempt, AttemptedRollout, Span
@@ -110,7 +110,7 @@ class StoreRoutes:
         # By hand: those that wait, and so are held; and spans, which stay the bytes they came as.
         for path, answer, answers, status, body, read in (
             ("queues/rollouts/dequeue", self.dequeue, _Claims, 200, wire.DequeueBody, None),
-            ("turn", self.turn, wire.TurnAnswer, 200, wire.TurnBody, _read_turn),
+            ("turn", self.turn, wire.TurnAnswer, 200, wire.TurnBody, packed_json.read_turn),
             ("waits/rollouts", self.wait, list[AnyRollout], 200, wire.WaitBody, None),
             ("spans", self.add_span, Span | None, 201, Span, packed_json.pack),
             ("spans/batch", self.add_spans, _Receipts, 201, list[Span], packed_json.pack_all),
@@ -192,7 +192,9 @@ class StoreRoutes:
             return None, end
         return claimed or [], end
 
-    async def turn(self, request: Request, body: "wire.TurnBody | PackedTurn") -> Response:
+    async def turn(
+        self, request: Request, body: wire.TurnBody | packed_json.PackedTurn
+    ) -> Response:
         """Store spans, end their attempt, and claim what comes next, all or nothing.
 
         When the end is refused, the spans are not stored either, and nothing is claimed. A turn may
@@ -311,24 +313,6 @@ class StoreRoutes:
         if rejected:
             logger.warning("%d spans rejected; the first: %s", len(rejected), rejected[0])
         return reply(otlp.response_of(rejected))
-
-
-class PackedTurn(NamedTuple):
-    """``wire.TurnBody`` with its spans packed."""
-
-    spans: list[PackedSpan]
-    finish: AttemptEnd | None
-    claim: wire.DequeueBody | None
-
-
-def _read_turn(body: bytes) -> PackedTurn:
-    turn = packed_json.read_turn(body)
-    end, claim = bytes(turn.finish), bytes(turn.claim)
-    return PackedTurn(
-        [packed_json.pack(raw) for raw in turn.spans],
-        None if end == b"null" else AttemptEnd.model_validate_json(end),
-        None if claim == b"null" else wire.DequeueBody.model_validate_json(claim),
-    )
 
 
 async def _disconnected(request: Request) -> None:

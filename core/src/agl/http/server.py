@@ -64,25 +64,17 @@ class LightningStoreServer(ForwardingStore):
         sock: socket.socket | None = None,
         drain_seconds: float = 5.0,
     ) -> None:
-        if launch_mode != "thread":
-            raise ConfigError(
-                f"LightningStoreServer: launch_mode {launch_mode!r} is not supported; leave it at "
-                "'thread'. To serve from a process of its own, run: agl store"
-            )
-        if n_workers != 1:
-            raise ConfigError(
-                f"LightningStoreServer: n_workers={n_workers} is not supported; one process owns "
-                "the store and serves it. Leave it at 1"
-            )
-        if launcher_args is not None:
-            raise ConfigError(
-                "LightningStoreServer: launcher_args is not supported; pass host and port"
-            )
-        if tracker is not None:
-            raise ConfigError(
-                "LightningStoreServer: tracker is not supported; leave it out. Prometheus reads "
-                "/metrics"
-            )
+        for name, value, only, instead in (
+            ("launch_mode", launch_mode, "thread", "for a process of its own, run: agl store"),
+            ("n_workers", n_workers, 1, "one process owns the store and serves it"),
+            ("launcher_args", launcher_args, None, "pass host and port"),
+            ("tracker", tracker, None, "Prometheus reads /metrics"),
+        ):
+            if value != only:
+                raise ConfigError(
+                    f"LightningStoreServer: {name}={value!r} is not supported; leave it at "
+                    f"{only!r}: {instead}"
+                )
         if sock is not None and (host is not None or port is not None):
             raise ConfigError("LightningStoreServer: give sock, or host and port, not both")
         self._host = host or DEFAULT_HOST

@@ -7,10 +7,10 @@ import logging
 import os
 import socket
 import threading
-import weakref
 from typing import TYPE_CHECKING, Any, cast
 
 from agl.errors import ConfigError, StoreError
+from agl.utils.lockfile import forget_in_forks
 
 if TYPE_CHECKING:
     import uvicorn
@@ -161,7 +161,7 @@ class ServerThread:
         self._failure = None
         self._server = server
         self._thread = threading.Thread(target=serve, name=f"agl-server-{self.port}", daemon=True)
-        _running.add(self)
+        forget_in_forks(self)
         self._thread.start()
         ready.wait()
         if not server.started:
@@ -180,10 +180,9 @@ class ServerThread:
             return
         server.should_exit = True
         thread.join()
-        _running.discard(self)
         self._thread = self._server = self._sock = None
 
-    def forget_in_child(self) -> None:
+    def forget(self) -> None:
         """Let go of the parent's sockets; called by itself in a forked child.
 
         A child that kept them would hold the port after the parent's death, and the peers of the
@@ -204,16 +203,3 @@ class ServerThread:
                     os.dup2(null, number, inheritable=False)
         os.close(null)
         self._thread = self._server = self._sock = None
-
-
-_running: "weakref.WeakSet[ServerThread]" = weakref.WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    for server in list(_running):
-        server.forget_in_child()
-    _running.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)

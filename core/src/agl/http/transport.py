@@ -7,7 +7,7 @@ import random
 import secrets
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
@@ -34,6 +34,15 @@ class _NoAnswer(Exception):
         """Whether the server may have carried the request out."""
         self.error = error
         """What the server said, if it was the server that said it."""
+
+
+class _Request(NamedTuple):
+    method: str
+    path: str
+    query: Mapping[str, str] = {}
+    body: bytes | None = None
+    headers: Mapping[str, str] = {}
+    wait_seconds: float = 0.0
 
 
 class Transport:
@@ -92,7 +101,7 @@ class Transport:
             AglError: What the server answered, or that it cannot be reached.
         """
         given = {name: str(value) for name, value in (query or {}).items() if value is not None}
-        content, _ = await self._ask("GET", path, given, None, {}, 0.0)
+        content, _ = await self._ask(_Request("GET", path, given))
         return content
 
     async def post(
@@ -113,7 +122,7 @@ class Transport:
             "Content-Type": "application/json",
             wire.IDEMPOTENCY_KEY: key or secrets.token_hex(16),
         }
-        return await self._ask("POST", path, {}, _encode(body), headers, wait_seconds)
+        return await self._ask(_Request("POST", path, {}, _encode(body), headers, wait_seconds))
 
     async def has(self, feature: str) -> bool:
         """Whether the server lists ``feature``; asks it the first time."""
@@ -129,15 +138,8 @@ class Transport:
         """Close the connections of this process."""
         await self._sessions.close()
 
-    async def _ask(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str],
-        body: bytes | None,
-        headers: Mapping[str, str],
-        wait_seconds: float,
-    ) -> tuple[bytes, Mapping[str, str]]:
+    async def _ask(self, request: _Request) -> tuple[bytes, Mapping[str, str]]:
+        method = request.method
         failure: _NoAnswer | None = None
         maybe_done = False
         begin = end = 0.0
@@ -153,7 +155,7 @@ class Transport:
                 if maybe_done and method == "POST" and not self.known_to_have("idempotency"):
                     break
             try:
-                return await self._try(method, path, query, body, headers, wait_seconds)
+                return await self._try(request)
             except _NoAnswer as error:
                 if failure is None:
                     begin = time.monotonic()
@@ -168,7 +170,7 @@ class Transport:
         outage = time.monotonic() - begin
         lost = "; whether the last request was carried out is not known" if maybe_done else ""
         raise StoreUnavailableError(
-            f"store at {self.address}: no answer to {method} {path} for {outage:.0f} s "
+            f"store at {self.address}: no answer to {method} {request.path} for {outage:.0f} s "
             f"({failure}){lost}. Is it running, and is the address right? "
             "Start one with: agl store"
         )
@@ -177,22 +179,16 @@ class Transport:
         for pause in (0.0, *self.health_retry_delays):
             await asyncio.sleep(min(pause, max(end - time.monotonic(), 0.0)))
             try:
-                content, _ = await self._try("GET", "/health", {}, None, {}, 0.0)
+                content, _ = await self._try(_Request("GET", "/health"))
             except _NoAnswer:
                 continue
             self._note_features(content)
             return True
         return False
 
-    async def _try(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str],
-        body: bytes | None,
-        headers: Mapping[str, str],
-        wait_seconds: float,
-    ) -> tuple[bytes, Mapping[str, str]]:
+    async def _try(self, request: _Request) -> tuple[bytes, Mapping[str, str]]:
+        method, path, query, body, headers, wait_seconds = request
+        limit = self.request_timeout + wait_seconds
         session = await self._sessions.get()
         # Marked as encoded: ids are quoted already, and dots in them are no path steps.
         url = URL(f"{self.address}{wire.PREFIX}{path}", encoded=True).update_query(query)
@@ -203,9 +199,7 @@ class Transport:
                 data=body,
                 headers=headers,
                 allow_redirects=False,
-                timeout=aiohttp.ClientTimeout(
-                    total=self.request_timeout + wait_seconds, sock_connect=self.connection_timeout
-                ),
+                timeout=aiohttp.ClientTimeout(total=limit, sock_connect=self.connection_timeout),
             ) as response:
                 content = await response.read()
                 status, answer_headers = response.status, response.headers
@@ -214,7 +208,6 @@ class Transport:
         except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError) as error:
             raise _NoAnswer(f"the connection was lost: {error}", lost=True) from None
         except TimeoutError:
-            limit = self.request_timeout + wait_seconds
             raise _NoAnswer(f"nothing came within {limit:g} s", lost=True) from None
         if status < 300:
             return content, answer_headers
