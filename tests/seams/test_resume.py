@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import agl
-from agl.cli.ledger_tables import Accounts, read_accounts
+from agl.cli.ledger_tables import Accounts, as_json, read_accounts
 from agl.types import LedgerPart
 from agl_learning.generations import (
     Generation,
@@ -74,7 +74,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def test_the_ledger_after_kill_and_resume_is_the_summary(killed: Path) -> None:
     accounts, _ = await look(killed)
     summary = json.loads((killed / "run/summary.json").read_text())
-    total = accounts.total.as_json()
+    total = as_json(accounts.total)
     assert total["rollouts"]["total"] == summary["rollouts"] == 5 * CALLS_PER_STEP + 4
     assert total["calls"]["total"] == summary["calls"]
     assert total["calls"]["trained"] == summary["calls_trained"]
@@ -220,7 +220,7 @@ async def check_that_it_began_anew(folder: Path, home: str) -> None:
     assert any(r.status == "cancelled" for r in dead)
     run_id = read_generation(folder / home).run
     total = sum(
-        sums.counts["calls"] for (of_run, *_), sums in accounts.steps.items() if of_run == run_id
+        sums["calls", "total"] for (of_run, *_), sums in accounts.steps.items() if of_run == run_id
     )
     assert total == summary["calls"] == 3 * CALLS_PER_STEP + 2
 

@@ -21,7 +21,7 @@ from running import MARK, end_all, marked
 from scripted import CASES, COPIES, TABLE, accounts
 
 import agl
-from agl.cli.ledger_tables import read_accounts
+from agl.cli.ledger_tables import as_json, read_accounts
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -97,7 +97,7 @@ def test_credit_per_call_trains_what_its_own_reward_sets_apart(resumed):
 def test_the_ledger_after_kill_and_resume_is_the_summary(resumed):
     found = in_store(resumed, read_accounts)
     summary = json.loads((resumed / "summary.json").read_text())
-    total = found.total.as_json()
+    total = as_json(found.total)
     assert total["rollouts"]["total"] == summary["rollouts"] == COPIES * STEPS
     assert total["calls"]["total"] == summary["calls"] == 2 * COPIES * STEPS
     assert total["calls"]["trained"] == summary["calls_trained"]

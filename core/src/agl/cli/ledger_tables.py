@@ -1,7 +1,6 @@
 """The accounts of a store, summed up per step."""
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -11,54 +10,11 @@ if TYPE_CHECKING:
 
 Key = tuple[str, str, int | None, str]
 """(run, algorithm, step, mode)."""
-KINDS = (("rollouts", "trained"), ("calls", "trained"), ("rewards", "used"))
+Sums = Counter[tuple[str, str]]
+"""(kind, bin) -> how many; a bin is "total", the good one, or a reason of exclusion."""
+GOOD_BINS = {"rollouts": "trained", "calls": "trained", "rewards": "used"}
 """What is counted, and the name of its good bin."""
-
-
-@dataclass
-class Sums:
-    """Totals and bins of one step."""
-
-    counts: Counter[str] = field(default_factory=Counter[str])
-    excluded: dict[str, Counter[str]] = field(
-        default_factory=lambda: {kind: Counter[str]() for kind, _ in KINDS}
-    )
-
-    def add(self, part: "LedgerPart") -> None:
-        """Add the account of a rollout.
-
-        Raises:
-            LedgerError: It does not balance.
-        """
-        from agl.types import Ledger
-
-        ledger = Ledger.of_parts([part])
-        ledger.check()
-        summary = ledger.summary()
-        # Calls stand at the top of a summary, the other two under their names.
-        calls = {"total": summary["calls"], "trained": summary["trained"]}
-        summary["calls"] = {**calls, "excluded": summary["excluded"]}
-        for kind, good in KINDS:
-            self.counts[kind] += summary[kind]["total"]
-            self.counts[f"{kind}/{good}"] += summary[kind][good]
-            self.excluded[kind].update(summary[kind]["excluded"])
-
-    def update(self, other: "Sums") -> None:
-        """Add those of another step."""
-        self.counts.update(other.counts)
-        for kind, reasons in other.excluded.items():
-            self.excluded[kind].update(reasons)
-
-    def as_json(self) -> dict[str, Any]:
-        """Kind -> total, good bin, and the excluded per reason."""
-        return {
-            kind: {
-                "total": self.counts[kind],
-                good: self.counts[f"{kind}/{good}"],
-                "excluded": dict(self.excluded[kind]),
-            }
-            for kind, good in KINDS
-        }
+COLUMNS = ["step", "mode", "rollouts", "trained", "calls", "trained", "excluded", "because"]
 
 
 @dataclass
@@ -78,10 +34,12 @@ class Accounts:
     @property
     def total(self) -> Sums:
         """Over all steps."""
-        total = Sums()
-        for sums in self.steps.values():
-            total.update(sums)
-        return total
+        return sum(self.steps.values(), Sums())
+
+    @property
+    def runs(self) -> list[str]:
+        """Ids of the runs, in the order in which they are met."""
+        return list(dict.fromkeys(run for run, *_ in self.steps))
 
 
 async def read_accounts(store: "LightningStore", step: int | None = None) -> Accounts:
@@ -104,85 +62,94 @@ async def read_accounts(store: "LightningStore", step: int | None = None) -> Acc
             accounts.lost += 1
             continue
         try:
-            _add(accounts, part)
+            sums = _sums_of(part)
         except LedgerError as error:
             accounts.problems.append(f"rollout {part.rollout_id!r}, step {part.step}: {error}")
-        else:
-            if step is not None:
-                accounts.parts.append(part)
+            continue
+        key = (part.run or "", part.algorithm or "", part.step, part.mode or "")
+        accounts.steps.setdefault(key, Sums()).update(sums)
+        if step is not None:
+            accounts.parts.append(part)
     accounts.without = (await store.statistics()).get("total_rollouts", 0) - len(known)
     return accounts
 
 
-def _add(accounts: Accounts, part: "LedgerPart") -> None:
+def _sums_of(part: "LedgerPart") -> Sums:
+    """Count the account of a rollout.
+
+    Raises:
+        LedgerError: It cannot be read, or does not balance.
+    """
     from agl.errors import LedgerError
+    from agl.types import Ledger
 
     if part.problem:
         raise LedgerError(f"its account cannot be read: {part.problem}")
+    ledger = Ledger.of_parts([part])
+    ledger.check()
+    summary = ledger.summary()
+    # Calls stand at the top of a summary, the other two under their names.
+    by_kind = {**summary, "calls": {**summary, "total": summary["calls"]}}
     sums = Sums()
-    sums.add(part)  # refuses before anything is counted
-    key = (part.run or "", part.algorithm or "", part.step, part.mode or "")
-    accounts.steps.setdefault(key, Sums()).update(sums)
+    for kind, good in GOOD_BINS.items():
+        for name in ("total", good):
+            sums[kind, name] = by_kind[kind][name]
+        sums.update({(kind, reason): n for reason, n in by_kind[kind]["excluded"].items()})
+    return sums
 
 
-COLUMNS = ["step", "mode", "rollouts", "trained", "calls", "trained", "excluded", "because"]
+def excluded(sums: Sums, kind: str) -> Counter[str]:
+    """Reason -> how many."""
+    good = ("total", GOOD_BINS[kind])
+    return Counter({name: n for (of, name), n in sums.items() if of == kind and name not in good})
 
 
-def columns(accounts: Accounts) -> list[str]:
-    """Headers of ``step_rows``; the run is named where there are several."""
-    return ["run", *COLUMNS] if len(_runs(accounts)) > 1 else COLUMNS
+def as_json(sums: Sums) -> dict[str, Any]:
+    """Kind -> total, good bin, and the excluded per reason."""
+    return {
+        kind: {
+            "total": sums[kind, "total"],
+            good: sums[kind, good],
+            "excluded": dict(excluded(sums, kind)),
+        }
+        for kind, good in GOOD_BINS.items()
+    }
 
 
-def _runs(accounts: Accounts) -> list[str]:
-    return list(dict.fromkeys(key[0] for key in accounts.steps))
+def print_steps(accounts: Accounts, last: int | None = None) -> None:
+    """A table with a line per step and the total below; ``last`` leaves out earlier steps.
 
+    The run is named where there are several.
+    """
+    from agl.cli.shared import print_table
 
-def step_rows(accounts: Accounts, last: int | None = None) -> list[list[object]]:
-    """A table row per step, the total below; ``last`` leaves out earlier steps."""
-    runs = _runs(accounts)
-    several = len(runs) > 1
+    runs = accounts.runs
 
     def order(item: tuple[Key, Sums]) -> tuple[object, ...]:
         (run, algorithm, step, mode), _ = item
         return (runs.index(run), step or 0, algorithm, mode)
 
     steps = sorted(accounts.steps.items(), key=order)
-    shown = steps if last is None else steps[-last:]
     rows = [
-        [*([run] if several else []), *_row("" if step is None else step, mode, sums)]
-        for (run, _, step, mode), sums in shown
+        [run, "" if step is None else step, mode, *_cells(sums)]
+        for (run, _, step, mode), sums in (steps if last is None else steps[-last:])
     ]
-    return [*rows, [*([""] if several else []), *_row("total", "", accounts.total)]]
+    rows.append(["", "total", "", *_cells(accounts.total)])
+    first = 0 if len(runs) > 1 else 1
+    print_table(["run", *COLUMNS][first:], [row[first:] for row in rows])
 
 
-def _row(step: object, mode: str, sums: Sums) -> list[object]:
-    counts, excluded = sums.counts, sums.excluded["calls"]
+def _cells(sums: Sums) -> list[object]:
+    calls = excluded(sums, "calls")
+    because = [f"{n} {reason}" for reason, n in calls.most_common()]
     # Rollouts without any call have a reason that no call has.
-    lone = sums.excluded["rollouts"]
-    lone = {reason: n for reason, n in lone.items() if reason in ("no_calls", "not_run")}
-    because = [f"{n} {reason}" for reason, n in excluded.most_common()]
-    because += [f"{n} rollouts {reason}" for reason, n in lone.items()]
-    return [
-        step,
-        mode,
-        counts["rollouts"],
-        counts["rollouts/trained"],
-        counts["calls"],
-        counts["calls/trained"],
-        excluded.total(),
-        ", ".join(because),
+    because += [
+        f"{n} rollouts {reason}"
+        for reason, n in excluded(sums, "rollouts").items()
+        if reason in ("no_calls", "not_run")
     ]
-
-
-def listed(reasons: Iterable[str]) -> str:
-    """Reasons with their meaning, a line each."""
-    from agl.types import EXCLUSION_REASONS
-
-    return "\n".join(
-        f"{reason}: {meaning}"
-        for reason, meaning in EXCLUSION_REASONS.items()
-        if reason in set(reasons)
-    )
+    counts = [sums[kind, name] for kind in ("rollouts", "calls") for name in ("total", "trained")]
+    return [*counts, calls.total(), ", ".join(because)]
 
 
 def remarks(accounts: Accounts) -> list[str]:

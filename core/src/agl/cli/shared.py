@@ -5,9 +5,9 @@ Data goes to standard output; remarks and progress to standard error.
 
 import io
 import json
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from agl.store.base import LightningStore
     from agl.types import Rollout, RolloutStatus
 
+T = TypeVar("T")
 PAGE = 500
 """Rollouts that are read from a store at once."""
 
@@ -115,6 +116,27 @@ def open_store(path: Path | None, url: str | None) -> "LightningStore":
     from agl.store.sqlite import SqliteLightningStore
 
     return SqliteLightningStore(newest_store() if path is None else store_file(path))
+
+
+def read_store(
+    path: Path | None, url: str | None, read: "Callable[[LightningStore], Awaitable[T]]"
+) -> T:
+    """What ``read`` finds in the store that the options name; it is closed afterwards.
+
+    Raises:
+        ConfigError: Both options, or no store there.
+    """
+    import asyncio
+
+    store = open_store(path, url)
+
+    async def read_and_close() -> T:
+        try:
+            return await read(store)
+        finally:
+            await store.close()
+
+    return asyncio.run(read_and_close())
 
 
 def store_file(path: Path) -> Path:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agl.cli.shared import each_rollout, note, print_table
+from agl.cli.shared import each_rollout, note
 from agl.errors import RunError
 
 if TYPE_CHECKING:
@@ -44,29 +44,26 @@ class Summary:
             print(f"mean reward  {mean:.4g} over {len(self.rewards)} succeeded rollouts")
         elif self.statuses:
             print("mean reward  none: no succeeded rollout has a reward")
-        for failure, number in self.failures.most_common(3):
-            print(f"failed       {number} x {failure}, as in: {self.examples[failure]}")
+        for failure in self.most_frequent_failures(3):
+            print(f"failed       {failure}")
         if self.accounts is not None:
-            self._print_ledger(self.accounts)
+            from agl.cli.ledger_tables import print_steps, remarks
+
+            number = len(self.accounts.steps)
+            cut = f"the last {LAST_STEPS} of {number} steps" if number > LAST_STEPS else ""
+            print(f"ledger       {cut}".rstrip())
+            print_steps(self.accounts, last=LAST_STEPS)
+            for remark in (*remarks(self.accounts), *self.accounts.problems):
+                note(remark)
         if store_path is not None:
             print(f"store        {store_path}")
 
-    def _print_ledger(self, accounts: "Accounts") -> None:
-        from agl.cli.ledger_tables import columns, remarks, step_rows
-
-        number = len(accounts.steps)
-        cut = f"the last {LAST_STEPS} of {number} steps" if number > LAST_STEPS else ""
-        print(f"ledger       {cut}".rstrip())
-        print_table(columns(accounts), step_rows(accounts, last=LAST_STEPS))
-        for remark in (*remarks(accounts), *accounts.problems):
-            note(remark)
-
-    def most_frequent_failure(self) -> str:
-        """The reason that most failed attempts give."""
-        if not self.failures:
-            return "no reason was stored"
-        failure, number = self.failures.most_common(1)[0]
-        return f"{number} x {failure}, as in: {self.examples[failure]}"
+    def most_frequent_failures(self, most: int) -> list[str]:
+        """The reasons that most failed attempts give."""
+        return [
+            f"{number} x {failure}, as in: {self.examples[failure]}"
+            for failure, number in self.failures.most_common(most)
+        ]
 
 
 def train(path: Path, overrides: Sequence[str], *, dry: bool) -> None:
@@ -92,6 +89,7 @@ def train(path: Path, overrides: Sequence[str], *, dry: bool) -> None:
     components = {
         name: plan.build() for name, plan in checked.components.items() if name != "store"
     }
+    components["llm_proxy"] = components.pop("gateway", None)
     strategy = components["strategy"]
     strategy.prepare()
     plan = checked.components["store"]
@@ -101,7 +99,7 @@ def train(path: Path, overrides: Sequence[str], *, dry: bool) -> None:
         _fit(checked, components, plan.build() if shared else None, dry=dry)
         return
     run_dir.mkdir(parents=True, exist_ok=True)
-    _write_config(checked, run_dir)
+    (run_dir / "config.yaml").write_text(checked.as_yaml(), encoding="utf-8")
     note(f"run folder: {run_dir}")
     store = plan.build()
     try:
@@ -110,7 +108,8 @@ def train(path: Path, overrides: Sequence[str], *, dry: bool) -> None:
         summary = asyncio.run(_sum_up_and_close(store))
         summary.print(plan.options.get("path"))
     if summary.statuses and not summary.statuses["succeeded"]:
-        raise RunError(f"no rollout succeeded; most often: {summary.most_frequent_failure()}")
+        [most] = summary.most_frequent_failures(1) or ["no reason was stored"]
+        raise RunError(f"no rollout succeeded; most often: {most}")
 
 
 def new_run_dir(config: "RunConfig") -> Path:
@@ -133,28 +132,18 @@ def _fit(
 ) -> None:
     from agl.trainer import Trainer
 
+    config = checked.file.config
     trainer = Trainer(
-        algorithm=components.get("algorithm"),
-        max_rollouts=checked.file.config.max_rollouts,
-        concurrency=checked.file.config.concurrency,
-        runner=checked.file.config.runner,
-        initial_resources=checked.resources,
-        tracer=components["tracer"],
-        adapter=components.get("adapter"),
+        **components,
         store=store,
-        strategy=components["strategy"],
-        llm_proxy=components.get("gateway"),
+        initial_resources=checked.resources,
+        max_rollouts=config.max_rollouts,
+        concurrency=config.concurrency,
+        runner=config.runner,
         hooks=checked.hooks,
     )
     run = trainer.dev if dry else trainer.fit
     run(checked.agent, checked.train, val_dataset=checked.val)
-
-
-def _write_config(checked: "CheckedConfig", run_dir: Path) -> None:
-    import yaml
-
-    text = yaml.safe_dump(checked.resolved(), sort_keys=False, allow_unicode=True)
-    (run_dir / "config.yaml").write_text(text, encoding="utf-8")
 
 
 async def _sum_up_and_close(store: "LightningStore") -> Summary:

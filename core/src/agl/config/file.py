@@ -104,6 +104,12 @@ class CheckedConfig:
             values[name] = _with_defaults(values[name], plan)
         return redact(values)
 
+    def as_yaml(self) -> str:
+        """What ``resolved`` gives, as text."""
+        import yaml
+
+        return yaml.safe_dump(self.resolved(), sort_keys=False, allow_unicode=True)
+
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> ConfigFile:
     """Read a file and apply overrides; keys and types are checked, names are not yet looked up.

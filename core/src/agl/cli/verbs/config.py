@@ -11,15 +11,13 @@ import click
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
 def command(file: Path, overrides: tuple[str, ...], as_json: bool) -> None:
     """Check FILE as agl run does, and print it with defaults; secrets are redacted."""
-    import yaml
-
     from agl.cli.shared import print_json
     from agl.cli.training import new_run_dir
     from agl.config.file import check_config, load_config
 
     loaded = load_config(file, overrides)
-    resolved = check_config(loaded, run_dir=new_run_dir(loaded.config)).resolved()
+    checked = check_config(loaded, run_dir=new_run_dir(loaded.config))
     if as_json:
-        print_json(resolved)
+        print_json(checked.resolved())
     else:
-        print(yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True), end="")
+        print(checked.as_yaml(), end="")

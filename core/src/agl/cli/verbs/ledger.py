@@ -1,6 +1,5 @@
 """``agl ledger``: what was trained and what was not, and why."""
 
-import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -8,7 +7,6 @@ import click
 
 if TYPE_CHECKING:
     from agl.cli.ledger_tables import Accounts
-    from agl.store.base import LightningStore
     from agl.types import LedgerPart
 
 
@@ -22,30 +20,19 @@ def command(run: Path | None, url: str | None, step: int | None, as_json: bool) 
 
     RUN is a run's folder or its store file; without it, the newest run under agl-runs.
     """
-    from agl.cli.ledger_tables import columns, listed, remarks, step_rows
-    from agl.cli.shared import note, open_store, print_json, print_table
+    from agl.cli.ledger_tables import read_accounts
+    from agl.cli.shared import print_json, read_store
+    from agl.errors import ConfigError, LedgerError
 
-    accounts = asyncio.run(_read(open_store(run, url), step))
+    accounts = read_store(run, url, lambda store: read_accounts(store, step))
+    problems = accounts.problems
+    if step is not None and not accounts.steps and not problems:
+        raise ConfigError(f"the store has no account of step {step}. See: agl ledger")
     if as_json:
         print_json(_as_json(accounts))
-        _fail_on(accounts.problems)
-        return
-    print_table(columns(accounts), step_rows(accounts))
-    if excluded := [row for part in accounts.parts for row in _excluded(part)]:
-        click.echo()
-        print_table(["rollout_id", "attempt_id", "kind", "span_id", "reason", "detail"], excluded)
-    reasons = {reason for counts in accounts.total.excluded.values() for reason in counts}
-    if reasons:
-        note(listed(reasons))
-    for remark in remarks(accounts):
-        note(remark)
-    _fail_on(accounts.problems)
-
-
-def _fail_on(problems: list[str]) -> None:
-    """The sums are shown; what is not in them is an error all the same."""
-    from agl.errors import LedgerError
-
+    else:
+        _print(accounts)
+    # The sums are shown; what is not in them is an error all the same.
     if problems:
         more = f"; and {len(problems) - 3} more" if len(problems) > 3 else ""
         raise LedgerError(
@@ -53,17 +40,21 @@ def _fail_on(problems: list[str]) -> None:
         )
 
 
-async def _read(store: "LightningStore", step: int | None) -> "Accounts":
-    from agl.cli.ledger_tables import read_accounts
-    from agl.errors import ConfigError
+def _print(accounts: "Accounts") -> None:
+    from agl.cli.ledger_tables import print_steps, remarks
+    from agl.cli.shared import note, print_table
+    from agl.types import EXCLUSION_REASONS
 
-    try:
-        accounts = await read_accounts(store, step)
-    finally:
-        await store.close()
-    if step is not None and not accounts.steps and not accounts.problems:
-        raise ConfigError(f"the store has no account of step {step}. See: agl ledger")
-    return accounts
+    print_steps(accounts)
+    if excluded := [row for part in accounts.parts for row in _excluded(part)]:
+        click.echo()
+        print_table(["rollout_id", "attempt_id", "kind", "span_id", "reason", "detail"], excluded)
+    met = {name for _, name in accounts.total}
+    for reason, meaning in EXCLUSION_REASONS.items():
+        if reason in met:
+            note(f"{reason}: {meaning}")
+    for remark in remarks(accounts):
+        note(remark)
 
 
 def _excluded(part: "LedgerPart") -> list[list[object]]:
@@ -73,6 +64,8 @@ def _excluded(part: "LedgerPart") -> list[list[object]]:
 
 
 def _as_json(accounts: "Accounts") -> dict[str, Any]:
+    from agl.cli.ledger_tables import as_json
+
     return {
         "steps": [
             {
@@ -80,11 +73,11 @@ def _as_json(accounts: "Accounts") -> dict[str, Any]:
                 "algorithm": algorithm or None,
                 "step": step,
                 "mode": mode or None,
-                **sums.as_json(),
+                **as_json(sums),
             }
             for (run, algorithm, step, mode), sums in accounts.steps.items()
         ],
-        "total": accounts.total.as_json(),
+        "total": as_json(accounts.total),
         "rollouts_without_account": accounts.without,
         "lost_accounts": accounts.lost,
         "problems": accounts.problems,

@@ -1,6 +1,6 @@
 """``agl spans``: what happened in one rollout."""
 
-import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,9 +22,15 @@ def command(
     rollout_id: str, path: Path | None, url: str | None, attempt: str | None, as_json: bool
 ) -> None:
     """List the spans of ROLLOUT."""
-    from agl.cli.shared import open_store, print_json, print_table
+    from agl.cli.shared import print_json, print_table, read_store
+    from agl.errors import ConfigError
 
-    spans = asyncio.run(_read(open_store(path, url), rollout_id, attempt))
+    async def read(store: "LightningStore") -> "Sequence[Span]":
+        if await store.get_rollout_by_id(rollout_id) is None:
+            raise ConfigError(f"the store has no rollout {rollout_id!r}. See: agl rollouts")
+        return await store.query_spans(rollout_id, attempt)
+
+    spans = read_store(path, url, read)
     if as_json:
         print_json([span.model_dump(mode="json") for span in spans])
         return
@@ -42,17 +48,6 @@ def command(
     ]
     columns = ["attempt_id", "sequence_id", "name", "status", "seconds", "span_id", "parent_id"]
     print_table(columns, rows)
-
-
-async def _read(store: "LightningStore", rollout_id: str, attempt: str | None) -> "list[Span]":
-    from agl.errors import ConfigError
-
-    try:
-        if await store.get_rollout_by_id(rollout_id) is None:
-            raise ConfigError(f"the store has no rollout {rollout_id!r}. See: agl rollouts")
-        return list(await store.query_spans(rollout_id, attempt))
-    finally:
-        await store.close()
 
 
 def _seconds(span: "Span") -> str:
