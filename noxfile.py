@@ -168,6 +168,14 @@ def tests(session: nox.Session) -> None:
     )  # fmt: skip
 
 
+@nox.session(python=["3.12", "3.13"])
+def pythons(session: nox.Session) -> None:
+    """The core on newer Pythons than the one that everything is tested with; not a part of CI."""
+    session.install(*CORE, LEARNING, *TEST_TOOLS)
+    tests = ["tests/core", "tests/libs", "tests/contract", "tests/house"]
+    session.run("pytest", *PARALLEL, *tests, *session.posargs, env={"AGL_STRICT_PLUGINS": "1"})
+
+
 @nox.session
 def litellm(session: nox.Session) -> None:
     """Models of other providers. LiteLLM wants older packages than the rest is tested with."""
