@@ -642,7 +642,7 @@ def test_a_kept_port_is_given_to_who_names_it_and_to_nobody_else():
 
 # --- agl store
 
-STORE = [sys.executable, "-c", "from agl.cli.verbs.store import command; command()"]
+STORE = [sys.executable, "-c", "from agl.cli import main; main()", "store"]
 
 
 async def test_sigterm_answers_held_requests_and_ends_with_0(tmp_path):

@@ -33,15 +33,15 @@ class Verbs(click.Group):
         from agl.errors import PluginError
         from agl.plugins import registry
 
-        others = self._of_plugins()
         if cmd_name in self._own():
             return import_module(f"{verbs.__name__}.{cmd_name}").command
-        if cmd_name not in others:
+        dist = self._of_plugins().get(cmd_name)
+        if dist is None:
             return None
         command = registry.load(registry.GROUPS["command"], cmd_name)
         if not isinstance(command, click.Command):
             raise PluginError(
-                f"command {cmd_name!r} (plugin {others[cmd_name]!r}): expected a click.Command, "
+                f"command {cmd_name!r} (plugin {dist!r}): expected a click.Command, "
                 f"got {type(command).__qualname__}"
             )
         return command
@@ -63,10 +63,10 @@ class Verbs(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List verbs with a line each."""
-        rows: list[tuple[str, str]] = []
-        for name in self._own():
-            command = self.get_command(ctx, name)
-            rows.append((name, command.get_short_help_str(80) if command else ""))
+        rows = [
+            (name, import_module(f"{verbs.__name__}.{name}").command.get_short_help_str(80))
+            for name in self._own()
+        ]
         found = self._of_plugins()
         rows += [(name, f"(from {dist})") for name, dist in found.items()]
         rows += [(name, f"({how})") for name, how in _ELSEWHERE.items() if name not in found]
@@ -80,9 +80,7 @@ class Verbs(click.Group):
         from agl.env import LightningEnvVar
 
         docs = docstring_parser.parse_from_object(LightningEnvVar).params
-        rows = [
-            (p.arg_name, " ".join((p.description or "").replace("``", "").split())) for p in docs
-        ]
+        rows = [(p.arg_name, _one_line(p.description or "")) for p in docs]
         with formatter.section("Environment"):
             formatter.write_dl(rows)
 
@@ -93,11 +91,8 @@ class Verbs(click.Group):
         from agl.plugins import registry
 
         own = self._own()
-        found: dict[str, str] = {}
-        for component in registry.components(registry.GROUPS["command"]):
-            if component.name not in own:
-                found[component.name] = component.distribution
-        return found
+        offers = registry.components(registry.GROUPS["command"])
+        return {c.name: c.distribution for c in offers if c.name not in own}
 
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
@@ -135,27 +130,21 @@ def _report(error: BaseException) -> int:
     match error:
         case click.exceptions.Exit():
             return error.exit_code
-        case click.ClickException():
-            _say(error.format_message())
-            return REQUEST_WRONG
         case click.Abort() | KeyboardInterrupt():
-            _say("interrupted")
-            return RUN_FAILED
+            message, code = "interrupted", RUN_FAILED
+        case click.ClickException():
+            message, code = error.format_message(), REQUEST_WRONG
         case ConfigError() | PluginError() | StoreUnavailableError():
-            _say(str(error))
-            return REQUEST_WRONG
+            message, code = str(error), REQUEST_WRONG
         case AglError():
-            _say(str(error))
-            return RUN_FAILED
+            message, code = str(error), RUN_FAILED
         case Exception():
-            _say(f"{type(error).__name__}: {error} (--debug shows the traceback)")
-            return RUN_FAILED
+            message = f"{type(error).__name__}: {error} (--debug shows the traceback)"
+            code = RUN_FAILED
         case _:
             raise error
-
-
-def _say(message: str) -> None:
     print(f"agl: {_one_line(message)}", file=sys.stderr)
+    return code
 
 
 def _one_line(text: str) -> str:

@@ -82,6 +82,7 @@ def _choose(name: str) -> Any:
 
 def _describe(component: Any, target: Any) -> dict[str, Any]:
     import inspect
+    from dataclasses import asdict
 
     import docstring_parser
 
@@ -92,11 +93,7 @@ def _describe(component: Any, target: Any) -> dict[str, Any]:
     text = [part for part in (doc.short_description, doc.long_description) if part]
     schema = schema_of(target) if callable(target) and component.kind != "command" else None
     return {
-        "kind": component.kind,
-        "name": component.name,
-        "distribution": component.distribution,
-        "version": component.version,
-        "target": component.target,
+        **{name: value for name, value in asdict(component).items() if name != "group"},
         "doc": "\n\n".join(text),
         "takes_any_option": bool(schema and schema.open),
         "options": [

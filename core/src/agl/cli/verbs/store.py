@@ -73,27 +73,20 @@ def command(
     import asyncio
     from pathlib import Path
 
-    from agl.errors import ConfigError, StoreUnavailableError
     from agl.utils.logs import setup_logging
 
     if path is not None and backend == "memory":
         raise click.UsageError("--path has no meaning with --backend memory; leave one of them out")
     setup_logging(log_level.upper())
-    try:
-        file = None if backend == "memory" else Path(path or "agl-store.db").absolute()
-        asyncio.run(_serve(host, port, file, token, cors_origins))
-    except (ConfigError, StoreUnavailableError) as error:
-        raise _WrongRequest(str(error)) from None
-
-
-class _WrongRequest(click.ClickException):
-    exit_code = 2
+    file = None if backend == "memory" else Path(path or "agl-store.db").absolute()
+    asyncio.run(_serve(host, port, file, token, cors_origins))
 
 
 async def _serve(
     host: str, port: int, file: "Path | None", token: str | None, origins: tuple[str, ...]
 ) -> None:
     import gc
+    from contextlib import closing
 
     from agl.cli.shared import stop_signal
     from agl.http.server import LightningStoreServer
@@ -103,8 +96,7 @@ async def _serve(
 
     stop = stop_signal()
     # The port first: a server that cannot have it leaves no file behind.
-    sock = bind(host, port)
-    try:
+    with closing(bind(host, port)) as sock:
         store = InMemoryLightningStore() if file is None else SqliteLightningStore(str(file))
         server = LightningStoreServer(
             store, sock=sock, token=token, cors_allow_origins=list(origins)
@@ -120,5 +112,3 @@ async def _serve(
             click.echo("agl store: finishing requests", err=True)
         finally:
             await server.close()
-    finally:
-        sock.close()
