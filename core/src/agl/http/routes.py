@@ -21,6 +21,7 @@ from agl.http.dispatch import Route
 from agl.semconv import CLIENT_GONE
 from agl.store.base import LightningStore
 from agl.store.give_back import give_back
+from agl.store.operation_table import json_method
 from agl.store.packed import PackedSpan
 from agl.types import Attempt, AttemptedRollout, Span
 
@@ -69,6 +70,8 @@ class StoreRoutes:
 
     def __init__(self, store: LightningStore) -> None:
         self.store = store
+        found = {name: json_method(store, name) for name in CALLS}
+        self._in_json = {name: method for name, method in found.items() if method is not None}
         self.requests = metrics.RequestMetrics()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closing = asyncio.Event()
@@ -123,12 +126,16 @@ class StoreRoutes:
 
     async def _carry_out(self, call: Call, request: Request, body: Any, **ids: str) -> Response:
         """Answer an operation as the table says."""
-        arguments = ids | call.arguments(body)
-        record = await getattr(self.store, call.operation.name)(**arguments)
-        if record is None and call.absent_is_404:
+        arguments, name = ids | call.arguments(body), call.operation.name
+        if name in self._in_json:
+            content = await self._in_json[name](**arguments)
+        else:
+            record = await getattr(self.store, name)(**arguments)
+            content = None if record is None else call.answer.dump_json(record)
+        if content is None and call.absent_is_404:
             ((name, value),) = ids.items()
             raise UnknownRecordError(f"no {name.removesuffix('_id')} {value!r}")
-        return _json(call.answer, record, call.status)
+        return Answer(content or b"null", call.status)
 
     # --- what is not an operation
 

@@ -96,6 +96,9 @@ class LightningStore:
     a ``PaginatedResult``; an unknown sort field, ``limit`` 0 or below -1, or a negative offset is
     an ``InvalidQueryError``.
 
+    A store that has records in JSON may have a method ``NAME_json`` beside an operation: the same
+    arguments, and the JSON of the answer, or None for None. A server asks that one.
+
     A store may leave methods out that nobody calls; each raises a ``NotSupportedError``. One that
     can be called from any thread says so in ``capabilities``; any other gets one call at a time
     (see ``LightningStoreThreaded``).

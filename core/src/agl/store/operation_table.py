@@ -113,3 +113,18 @@ def operation(method: F) -> F:
 def operation_of(method: Callable[..., Any]) -> Operation:
     """The operation that a method of the contract is."""
     return vars(method).get("operation") or Operation(method)
+
+
+def json_method(
+    store: object, name: str
+) -> Callable[..., Coroutine[Any, Any, bytes | None]] | None:
+    """The store's method that answers an operation in JSON: see ``LightningStore``.
+
+    None where it has none, or where a subclass of the one that has it answers in its own way.
+    """
+    for kind in type(store).__mro__:
+        if f"{name}_json" in vars(kind):
+            return getattr(store, f"{name}_json")
+        if name in vars(kind) or "call" in vars(kind):
+            return None
+    return None

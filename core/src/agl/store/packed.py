@@ -37,7 +37,7 @@ class PackedSpan(NamedTuple):
         return span_of(self.body, self.sequence_id)
 
 
-def span_of(body: str, sequence_id: int) -> Span:
+def span_of(body: str | bytes, sequence_id: int) -> Span:
     """The span of a packed body, with its number."""
     span = Span.model_validate_json(body)
     if span.sequence_id == sequence_id:

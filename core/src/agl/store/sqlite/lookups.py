@@ -19,6 +19,7 @@ from agl.store.sqlite.rows import (
     rollout_of,
     worker_of,
 )
+from agl.store.sqlite.stored_json import rollout_json, spans_json
 from agl.store.tables import StoredAttempt
 from agl.types import Attempt, LedgerPart, PaginatedResult, ResourcesUpdate, Rollout, Span, Worker
 
@@ -67,6 +68,11 @@ class SqliteLookups:
         found = {rollout.rollout_id: rollout for rollout in page}
         return [found[rollout_id] for rollout_id in rollout_ids if rollout_id in found]
 
+    def rollout_json(self, rollout_id: str) -> bytes | None:
+        """The JSON of the one in ``views``."""
+        row = self.one("rollout_view", number_of(rollout_id), rollout_id)
+        return None if row is None else rollout_json(row)
+
     def query_rollouts(self, query: Query) -> PaginatedResult[Rollout]:
         rows, total = self._page("rollouts_page", "rollout r", query, "r.{}", ("r.n",))
         items = [
@@ -91,24 +97,33 @@ class SqliteLookups:
     def query_spans(
         self, rollout_id: str, attempt_id: str | None, query: Query
     ) -> PaginatedResult[Span]:
+        rows, total = self._spans(rollout_id, attempt_id, query)
+        return make_page([span_of(row[0], row[1]) for row in rows], query, total=total)
+
+    def spans_json(self, rollout_id: str, attempt_id: str | None, query: Query) -> bytes:
+        """The JSON of ``query_spans``."""
+        rows, total = self._spans(rollout_id, attempt_id, query)
+        return spans_json(rows, query, total)
+
+    def _spans(
+        self, rollout_id: str, attempt_id: str | None, query: Query
+    ) -> tuple[list[Any], int]:
+        number = number_of(rollout_id)
+        condition, parameters = "t.n = ? AND r.rollout_id = ?", [number, rollout_id]
         if attempt_id == "latest":
-            latest = self.latest_attempt(rollout_id)
-            attempt_id = latest.attempt_id if latest else ""
-        if not self.known(rollout_id):
-            return make_page([], query, total=0)
-        condition, parameters = "t.n = ?", [number_of(rollout_id)]
-        if attempt_id is not None:
+            condition += " AND t.a = (SELECT max(a) FROM attempt WHERE n = ?)"
+            parameters.append(number)
+        elif attempt_id is not None:
             condition += " AND t.a = ? AND t.attempt_id = ?"
             parameters += [number_of(attempt_id), attempt_id]
-        rows, total = self._page(
+        return self._page(
             "spans_page",
-            "attempt t JOIN span s ON s.a = t.a",
+            "rollout r JOIN attempt t ON t.n = r.n JOIN span s ON s.a = t.a",
             query,
             "s.{}",
             ("t.a", "s.k"),
             (condition, parameters),
         )
-        return make_page([span_of(row[0], row[1]) for row in rows], query, total=total)
 
     def query_ledger_parts(self, query: Query) -> PaginatedResult[LedgerPart]:
         rows, total = self._page("ledger_page", "ledger_part", query, "{}", ("p",))

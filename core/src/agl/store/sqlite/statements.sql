@@ -50,6 +50,15 @@ SELECT r.rollout_id, r.status, r.mode, r.resources_id, r.start_time, r.end_time,
        t.last_heartbeat_time, t.metadata, t.error
 FROM rollout r LEFT JOIN attempt t ON t.a = (SELECT max(a) FROM attempt WHERE n = r.n);
 
+-- name: rollout_view
+-- The columns stand in the order of the records' fields.
+SELECT r.rollout_id, r.input, r.start_time, r.end_time, r.mode, r.resources_id, r.status, r.config,
+       r.metadata,
+       r.rollout_id, t.attempt_id, t.sequence_id, t.start_time, t.end_time, t.status, t.worker_id,
+       t.last_heartbeat_time, t.metadata, t.error
+FROM rollout r LEFT JOIN attempt t ON t.a = (SELECT max(a) FROM attempt WHERE n = r.n)
+WHERE r.n = ? AND r.rollout_id = ?;
+
 -- name: attempts_page
 SELECT t.attempt_id, t.sequence_id, t.status, t.worker_id, t.start_time, t.end_time,
        t.last_heartbeat_time, t.metadata, t.error, t.next_sequence
@@ -94,7 +103,8 @@ INSERT INTO span (a, sequence_id, span_id, trace_id, parent_id, name, start_time
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: spans_page
-SELECT s.body, s.sequence_id FROM attempt t JOIN span s ON s.a = t.a;
+SELECT CAST(s.body AS BLOB), s.sequence_id
+FROM rollout r JOIN attempt t ON t.n = r.n JOIN span s ON s.a = t.a;
 
 -- name: ledger_page
 SELECT rollout_id, run, algorithm, step, mode, generation, lost, body FROM ledger_part;

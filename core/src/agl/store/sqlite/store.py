@@ -9,15 +9,17 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from agl.errors import ConfigError, StoreUnavailableError
 from agl.store import operations as ops
-from agl.store.base import AttemptEnd, LightningStoreStatistics, Turn
+from agl.store.base import AttemptEnd, LightningStore, LightningStoreStatistics, Turn
 from agl.store.clock import StoreClock
 from agl.store.local import LocalLightningStore
-from agl.store.operation_table import Operation
+from agl.store.operation_table import Operation, operation_of
 from agl.store.patience import patiently
+from agl.store.queries import query_of
 from agl.store.sqlite.file import (
     MEMORY,
     OpenedFile,
@@ -38,6 +40,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _NUM_READERS = 2
+_QUERY_SPANS = operation_of(LightningStore.query_spans)
 
 _num_forks = 0
 """Forks between the first process and this one; asking the system for its id at each call costs."""
@@ -150,6 +153,27 @@ class SqliteLightningStore(LocalLightningStore):
 
         return await patiently(look_up)
 
+    async def _read_here(self, lookup: Callable[[SqliteLookups], T]) -> T:
+        """The same in this thread: what reads a few rows by key takes less than handing it on."""
+        if self.path == MEMORY:
+            return await self._submit(Job(lambda _, now: lookup(self._parts.writer.tables)))
+
+        async def look_up() -> T:
+            self._check_usable()
+            return self._parts.look_up_here(lookup)
+
+        return await patiently(look_up)
+
+    async def get_rollout_by_id_json(self, rollout_id: str) -> bytes | None:
+        """See ``LightningStore``."""
+        return await self._read_here(lambda lookups: lookups.rollout_json(rollout_id))
+
+    async def query_spans_json(self, **arguments: Any) -> bytes:
+        """See ``LightningStore``."""
+        arguments = _QUERY_SPANS.complete(arguments)
+        query = query_of(_QUERY_SPANS, arguments)
+        return await self._read_here(lambda lookups: lookups.spans_json(**arguments, query=query))
+
     async def get_many_span_sequence_ids(
         self, rollout_attempt_ids: Sequence[tuple[str, str]]
     ) -> Sequence[int]:
@@ -242,6 +266,7 @@ class _Parts:
     ) -> None:
         self.path = path
         self._local = threading.local()
+        self._here, self._here_lock = SimpleNamespace(), threading.Lock()
         self._connections: list[sqlite3.Connection] = []
         self._lock: OwnerLock | None = None
         self._opened: OpenedFile | None = None
@@ -289,15 +314,23 @@ class _Parts:
         if self._opened is not None:
             self._opened.check()
 
-    def look_up(self, lookup: Callable[[Lookups], T]) -> T:
+    def look_up(self, lookup: Callable[[SqliteLookups], T]) -> T:
         """Run a lookup on this thread's connection, all of it on one state of the file."""
-        lookups: SqliteLookups | None = getattr(self._local, "lookups", None)
+        return self._look_up(self._local, lookup)
+
+    def look_up_here(self, lookup: Callable[[SqliteLookups], T]) -> T:
+        """The same on one connection for all threads that are not the store's."""
+        with self._here_lock:
+            return self._look_up(self._here, lookup)
+
+    def _look_up(self, place: Any, lookup: Callable[[SqliteLookups], T]) -> T:
+        lookups: SqliteLookups | None = getattr(place, "lookups", None)
         try:
             if lookups is None:
                 self.check_file()  # connecting would make a new one
                 connection = self._connect()
                 connection.execute("PRAGMA query_only=ON")
-                lookups = self._local.lookups = SqliteLookups(connection)
+                lookups = place.lookups = SqliteLookups(connection)
             lookups.connection.execute("BEGIN")
             try:
                 return lookup(lookups)
@@ -342,8 +375,9 @@ class _Parts:
         self.readers.shutdown()
         self._checkpointer.shutdown()
         # The writer's connection is the first; as the last to be closed, it tidies the log away.
-        for connection in reversed(self._connections):
-            connection.close()
+        with self._here_lock:
+            for connection in reversed(self._connections):
+                connection.close()
         if self._lock is not None:
             self._lock.release()
 

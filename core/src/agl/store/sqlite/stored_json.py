@@ -1,0 +1,95 @@
+"""Answers in JSON, put together out of what is stored: no record is made to be written out again.
+
+They say what the JSON of the records says; numbers and texts are spelled as they are stored.
+"""
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+from pydantic import BaseModel
+from pydantic_core import from_json, to_json
+
+from agl.store.packed import span_of
+from agl.store.queries import Query
+from agl.types import (
+    Attempt,
+    Event,
+    Failure,
+    Link,
+    Rollout,
+    RolloutConfig,
+    Span,
+    TraceStatus,
+)
+
+_ROLLOUT: Final = tuple(Rollout.model_fields)
+_ATTEMPT: Final = tuple(Attempt.model_fields)
+_encode = msgspec.json.Encoder().encode
+
+
+def rollout_json(row: Sequence[Any]) -> bytes:
+    """A rollout, and its attempt if it has one, from the columns of ``rollout_view``."""
+    rollout = dict(zip(_ROLLOUT, row, strict=False))
+    rollout["input"], rollout["metadata"] = _raw(rollout["input"]), _raw(rollout["metadata"])
+    rollout["config"] = _whole(RolloutConfig, rollout["config"])
+    attempt = dict(zip(_ATTEMPT, row[len(_ROLLOUT) :], strict=True))
+    if attempt["attempt_id"] is not None:
+        attempt["metadata"] = _raw(attempt["metadata"])
+        attempt["error"] = attempt["error"] and _whole(Failure, attempt["error"])
+        rollout["attempt"] = attempt
+    return _encode(rollout)
+
+
+def spans_json(rows: Iterable[tuple[bytes, int]], query: Query, total: int) -> bytes:
+    """A page of spans, from the columns of ``spans_page``."""
+    items = [_span(body, number) for body, number in rows]
+    page = {"items": items, "limit": query.limit, "offset": query.offset, "total": total}
+    return _encode(page)
+
+
+def _raw(text: str | None) -> Raw | None:
+    if text is None:
+        return None
+    if "NaN" in text or "Infinity" in text:  # which the wire does not know; or only in a text
+        return Raw(to_json(from_json(text), inf_nan_mode="null"))
+    return Raw(text)
+
+
+# Most rollouts of a run share one config.
+@lru_cache(maxsize=256)
+def _whole(model: type[BaseModel], text: str) -> Raw:
+    """With the fields that came later than the text."""
+    return Raw(model.model_validate_json(text).model_dump_json())
+
+
+def _stored(model: type[BaseModel], **looked_into: Any) -> Any:
+    """The type of a stored part of a span: as it stands, with defaults for what may be left out."""
+    fields: list[Any] = []
+    for name, field in model.model_fields.items():
+        kind = looked_into.get(name, Raw)
+        default = () if field.is_required() else (Raw(to_json(field.default)),)
+        fields.append((name, kind, *default))
+    return msgspec.defstruct(model.__name__, fields, forbid_unknown_fields=True, gc=False)
+
+
+_decode_span: Final = msgspec.json.Decoder(
+    _stored(
+        Span,
+        sequence_id=int,
+        status=_stored(TraceStatus),
+        events=list[_stored(Event)],
+        links=list[_stored(Link)],
+    )
+).decode
+
+
+def _span(body: bytes, sequence_id: int) -> Any:
+    try:
+        span = _decode_span(body)
+    except msgspec.DecodeError:  # it has keys of its own
+        return Raw(span_of(body, sequence_id).model_dump_json())
+    span.sequence_id = sequence_id
+    return span
