@@ -5,52 +5,48 @@ that filters elsewhere (in SQL) reads the fields of ``Query`` and must agree wit
 """
 
 import functools
+import types
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, Final, Literal, TypeVar, get_args
+from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin
+
+from pydantic import BaseModel
 
 from agl.errors import InvalidQueryError
 from agl.store.operation_table import Operation
-from agl.types import PaginatedResult, RolloutStatus, WorkerStatus
+from agl.types import (
+    Attempt,
+    PaginatedResult,
+    ResourcesUpdate,
+    Rollout,
+    RolloutStatus,
+    Span,
+    Worker,
+    WorkerStatus,
+)
 
 T = TypeVar("T")
 
+
+def _ordered(record: type[BaseModel]) -> tuple[str, ...]:
+    """The fields of a record that are one text or number."""
+
+    def is_one(hint: Any) -> bool:
+        if get_origin(hint) in (Union, types.UnionType):
+            return all(map(is_one, get_args(hint)))
+        return hint in (str, int, float, types.NoneType) or get_origin(hint) is Literal
+
+    return tuple(name for name, field in record.model_fields.items() if is_one(field.annotation))
+
+
 SORTABLE: Final[dict[str, tuple[str, ...]]] = {
-    "rollouts": ("rollout_id", "start_time", "end_time", "mode", "resources_id", "status"),
-    "attempts": (
-        "rollout_id",
-        "attempt_id",
-        "sequence_id",
-        "start_time",
-        "end_time",
-        "status",
-        "worker_id",
-        "last_heartbeat_time",
-    ),
-    "spans": (
-        "rollout_id",
-        "attempt_id",
-        "sequence_id",
-        "trace_id",
-        "span_id",
-        "parent_id",
-        "name",
-        "start_time",
-        "end_time",
-    ),
+    "rollouts": _ordered(Rollout),
+    "attempts": _ordered(Attempt),
+    "spans": _ordered(Span),
     "ledger_parts": (),
-    "resources": ("resources_id", "create_time", "update_time", "version"),
-    "workers": (
-        "worker_id",
-        "status",
-        "last_heartbeat_time",
-        "last_dequeue_time",
-        "last_busy_time",
-        "last_idle_time",
-        "current_rollout_id",
-        "current_attempt_id",
-    ),
+    "resources": _ordered(ResourcesUpdate),
+    "workers": _ordered(Worker),
 }
 """Per kind of record, the fields it can be sorted by."""
 _PAGING: Final = ("filter_logic", "sort_by", "sort_order", "limit", "offset")

@@ -157,19 +157,9 @@ class Ledger:
         """
         given = [None] * len(row.call_ids) if advantages is None else list(advantages)
         versions = row.model_versions or [None] * len(row.call_ids)
-        for call_id, credit, advantage, version in zip(
-            row.call_ids, row.credits, given, versions, strict=True
-        ):
+        for call, advantage, version in zip(_calls_of(row), given, versions, strict=True):
             self.trained.append(
-                Trained(
-                    rollout_id=row.rollout_id,
-                    attempt_id=row.attempt_id,
-                    call_id=call_id,
-                    row=number,
-                    model_version=version,
-                    credit=credit,
-                    advantage=advantage,
-                )
+                Trained(**call, row=number, model_version=version, advantage=advantage)
             )
 
     def use_reward(self, rollout_id: str, attempt_id: str, span_id: str) -> None:
@@ -184,17 +174,8 @@ class Ledger:
 
     def exclude_row(self, row: "TrainingRow", reason: ExclusionReason, detail: str = "") -> None:
         """No call of ``row`` was trained."""
-        for call_id, credit in zip(row.call_ids, row.credits, strict=True):
-            self.exclude(
-                Exclusion(
-                    call_id=call_id,
-                    rollout_id=row.rollout_id,
-                    attempt_id=row.attempt_id,
-                    reason=reason,
-                    detail=detail,
-                    credit=credit,
-                )
-            )
+        for call in _calls_of(row):
+            self.exclude(Exclusion(**call, reason=reason, detail=detail))
 
     def merge(self, other: "Ledger") -> None:
         """Add what another ledger holds."""
@@ -205,15 +186,18 @@ class Ledger:
 
     # --- reading
 
+    def _announced(self, kind: ItemKind) -> list[CallKey]:
+        return [key for of, key in self.items if of == kind]
+
     @property
     def calls(self) -> set[CallKey]:
         """The calls that were announced."""
-        return {key for kind, key in self.items if kind == "call"}
+        return set(self._announced("call"))
 
     @property
     def rollout_ids(self) -> list[str]:
         """The rollouts that were announced, in order."""
-        return [key[0] for kind, key in self.items if kind == "rollout"]
+        return [key[0] for key in self._announced("rollout")]
 
     def reasons(self, kind: ItemKind = "call") -> dict[str, int]:
         """Excluded items of one kind per reason; rollouts as ``rollouts`` has them."""
@@ -242,21 +226,24 @@ class Ledger:
 
         ``rollouts`` and ``rewards`` have the same three of theirs.
         """
-        bins = self.rollouts()
         return {
-            "calls": len(self.calls),
-            "trained": len(self.trained),
-            "excluded": self.reasons(),
-            "rollouts": {
-                "total": len(self.rollout_ids),
-                "trained": sum(name == "trained" for name in bins.values()),
-                "excluded": self.reasons("rollout"),
-            },
-            "rewards": {
-                "total": sum(kind == "reward" for kind, _ in self.items),
-                "used": len(self.used_rewards),
-                "excluded": self.reasons("reward"),
-            },
+            **self._sums("call", "calls"),
+            "rollouts": self._sums("rollout"),
+            "rewards": self._sums("reward", trained="used"),
+        }
+
+    def _sums(
+        self, kind: ItemKind, total: str = "total", trained: str = "trained"
+    ) -> dict[str, Any]:
+        done = {
+            "call": len(self.trained),
+            "rollout": sum(name == "trained" for name in self.rollouts().values()),
+            "reward": len(self.used_rewards),
+        }
+        return {
+            total: len(self._announced(kind)),
+            trained: done[kind],
+            "excluded": self.reasons(kind),
         }
 
     def check(self) -> None:
@@ -277,19 +264,17 @@ class Ledger:
             if item.kind == "call":
                 rollout = ("rollout", (item.rollout_id, "", ""))
                 bins[rollout] = bins[rollout] or 1
-        for kind, noun in (("call", "calls"), ("rollout", "rollouts"), ("reward", "rewards")):
-            announced = {key for of, key in self.items if of == kind}
+        kinds: tuple[ItemKind, ...] = ("call", "rollout", "reward")
+        for kind in kinds:
+            announced = set(self._announced(kind))
             found = {key: count for (of, key), count in bins.items() if of == kind}
             missing = sorted(announced - found.keys())
             unknown = sorted(found.keys() - announced)
             double = sorted(key for key, count in found.items() if count > 1)
             if missing or unknown or double:
-                summary = self.summary() if kind == "call" else self.summary()[noun]
-                total = summary.get("calls", summary.get("total"))
-                done = summary.get("trained", summary.get("used"))
-                reasons = summary["excluded"]
+                total, done, reasons = self._sums(kind).values()
                 raise LedgerError(
-                    f"ledger does not balance: {total} {noun}, {done} trained, "
+                    f"ledger does not balance: {total} {kind}s, {done} trained, "
                     f"{sum(reasons.values())} excluded {reasons}; "
                     f"in no bin: {missing[:5]}, in several: {double[:5]}, "
                     f"never announced: {unknown[:5]}"
@@ -322,3 +307,12 @@ class Ledger:
             ledger.used_rewards.extend(item for item in part.trained if item.kind == "reward")
             ledger.exclusions.extend(part.excluded)
         return ledger
+
+
+def _calls_of(row: "TrainingRow") -> list[dict[str, Any]]:
+    """Per call of a row, what a bin has of it."""
+    ids = {"rollout_id": row.rollout_id, "attempt_id": row.attempt_id}
+    return [
+        {**ids, "call_id": call_id, "credit": credit}
+        for call_id, credit in zip(row.call_ids, row.credits, strict=True)
+    ]

@@ -159,18 +159,19 @@ class Span(_SpanPart):
         Raises:
             ValueError: The span has no context.
         """
-        context = src.context
-        if context is None:
+        if src.context is None:
             raise ValueError(
                 f"span {src.name!r} has no context; only spans that were started can be stored"
             )
+        context = SpanContext.from_opentelemetry(src.context)
+        parent = SpanContext.from_opentelemetry(src.parent) if src.parent else None
         return cls(
             rollout_id=rollout_id,
             attempt_id=attempt_id,
             sequence_id=sequence_id,
-            trace_id=f"{context.trace_id:032x}",
-            span_id=f"{context.span_id:016x}",
-            parent_id=f"{src.parent.span_id:016x}" if src.parent else None,
+            trace_id=context.trace_id,
+            span_id=context.span_id,
+            parent_id=parent.span_id if parent else None,
             name=src.name,
             status=TraceStatus.from_opentelemetry(src.status),
             attributes=_attributes(src.attributes),
@@ -178,8 +179,8 @@ class Span(_SpanPart):
             links=[Link.from_opentelemetry(link) for link in src.links],
             start_time=seconds(src.start_time),
             end_time=seconds(src.end_time),
-            context=SpanContext.from_opentelemetry(context),
-            parent=SpanContext.from_opentelemetry(src.parent) if src.parent else None,
+            context=context,
+            parent=parent,
             resource=OtelResource.from_opentelemetry(src.resource),
         )
 
@@ -207,6 +208,7 @@ class Span(_SpanPart):
         trace_id = trace_id or secrets.token_hex(16)
         span_id = span_id or secrets.token_hex(8)
         start_time = time.time() if start_time is None else start_time
+        of_trace: dict[str, Any] = {"trace_id": trace_id, "is_remote": False, "trace_state": {}}
         return cls(
             rollout_id=rollout_id or "",
             attempt_id=attempt_id or "",
@@ -221,14 +223,8 @@ class Span(_SpanPart):
             links=[],
             start_time=start_time,
             end_time=start_time if end_time is None else end_time,
-            context=SpanContext(
-                trace_id=trace_id, span_id=span_id, is_remote=False, trace_state={}
-            ),
-            parent=(
-                SpanContext(trace_id=trace_id, span_id=parent_id, is_remote=False, trace_state={})
-                if parent_id
-                else None
-            ),
+            context=SpanContext(span_id=span_id, **of_trace),
+            parent=SpanContext(span_id=parent_id, **of_trace) if parent_id else None,
             resource=resource or OtelResource(attributes={}, schema_url=""),
         )
 
@@ -243,14 +239,7 @@ class Span(_SpanPart):
     ) -> "Span":
         """Give core fields a place in an attempt, with fresh ids."""
         return cls.from_attributes(
-            attributes=core.attributes,
-            rollout_id=rollout_id,
-            attempt_id=attempt_id,
-            sequence_id=sequence_id,
-            name=core.name,
-            start_time=core.start_time,
-            end_time=core.end_time,
-            status=core.status,
+            rollout_id=rollout_id, attempt_id=attempt_id, sequence_id=sequence_id, **dict(core)
         )
 
 

@@ -53,17 +53,22 @@ def _flatten(key: str, value: Any, flat: Attributes, strict: bool) -> None:
     if isinstance(value, list | tuple):
         items = cast(Sequence[Any], value)
         if len(set(map(type, items))) <= 1 and all(map(_is_plain, items)):
-            _put(key, list(items), flat)
+            put(key, list(items), flat)
             return
         if any(isinstance(item, str | bool | int | float) for item in items):
             logger.debug("attribute %r: a list of mixed types is stored under indexed keys", key)
         for index, item in enumerate(items):
             _flatten(f"{key}.{index}", item, flat, strict)
         return
-    _put(key, to_attribute_value(value, key=key, strict=strict), flat)
+    put(key, to_attribute_value(value, key=key, strict=strict), flat)
 
 
-def _put(key: str, value: AttributeValue, flat: Attributes) -> None:
+def put(key: str, value: Any, flat: dict[str, Any]) -> None:
+    """Set an attribute.
+
+    Raises:
+        ValueError: It is set already.
+    """
     if key in flat:
         raise ValueError(
             f"attribute {key!r} is given twice, once nested and once with dots in its name; "
@@ -176,10 +181,16 @@ def _lists(value: Any) -> Any:
     return {key: _lists(item) for key, item in value.items()}
 
 
-def attributes_under(attributes: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    """The attributes under ``prefix``, without it; one named exactly ``prefix`` has the key ''."""
+def filter_attributes(attributes: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """The attributes named ``prefix`` or beginning with ``prefix`` and a dot, keys unchanged."""
     return {
-        key[len(prefix) + 1 :]: value
+        key: value
         for key, value in attributes.items()
         if key == prefix or key.startswith(f"{prefix}.")
     }
+
+
+def attributes_under(attributes: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """The same without the prefix; one named exactly ``prefix`` has the key ''."""
+    found = filter_attributes(attributes, prefix)
+    return {key[len(prefix) + 1 :]: value for key, value in found.items()}

@@ -10,8 +10,15 @@ from pydantic import BaseModel, ConfigDict
 
 from agl.errors import TracerError
 from agl.semconv import LightningSpanAttributes
-from agl.types import Attributes, AttributeValue, SpanLike
-from agl.utils.attributes import attributes_under, from_attributes, to_attribute_value
+from agl.types import Attributes, AttributeValue, SpanContext, SpanLike
+from agl.utils.attributes import (
+    attributes_under,
+    filter_attributes as filter_attributes,
+    from_attributes,
+    put,
+    to_attribute_value,
+)
+from agl.utils.text import full_name_of as full_qualified_name
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -75,13 +82,7 @@ def _flatten(path: tuple[Any, ...], value: Any, flat: dict[str, Any], expand: bo
     elif isinstance(value, list) and (expand or not _is_leaf(cast(list[Any], value))):
         pairs = _numbered(cast(list[Any], value))
     else:
-        key = ".".join(path)
-        if key in flat:
-            raise ValueError(
-                f"attribute {key!r} is given twice, once nested and once with dots in its name; "
-                "rename one of them"
-            )
-        flat[key] = value
+        put(".".join(path), value, flat)
         return
     for key, item in pairs:
         _flatten((*path, key), item, flat, expand)
@@ -104,15 +105,6 @@ def unflatten_attributes(flat_data: Mapping[str, Any]) -> dict[str, Any] | list[
     """
     root = from_attributes({f"root.{key}": value for key, value in flat_data.items()})
     return root.get("root", {})
-
-
-def filter_attributes(attributes: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    """The attributes named ``prefix`` or beginning with ``prefix`` and a dot, keys unchanged."""
-    return {
-        key: value
-        for key, value in attributes.items()
-        if key == prefix or key.startswith(f"{prefix}.")
-    }
 
 
 def filter_and_unflatten_attributes(
@@ -212,13 +204,6 @@ def check_attributes_sanity(attributes: Mapping[Any, Any]) -> None:
                 f"attribute {key!r}: got {value!r} ({type(value).__name__}); expected a string, a "
                 "bool, a number, or a list of those. See sanitize_attributes"
             )
-
-
-def full_qualified_name(obj: type) -> str:
-    """Module and name of a class; of a built-in one its name alone."""
-    return (
-        obj.__qualname__ if obj.__module__ == "builtins" else f"{obj.__module__}.{obj.__qualname__}"
-    )
 
 
 def format_exception_attributes(exception: BaseException) -> Attributes:
@@ -340,17 +325,10 @@ def query_linked_spans(spans: Sequence[SpanT], links: Sequence[LinkMatch]) -> li
 
 def _matches(span: SpanLike, link: LinkMatch) -> bool:
     if link.key_match in ("trace_id", "span_id"):
-        return span_ids(span)[link.key_match] == link.value_match
+        ids = span if hasattr(span, "trace_id") else SpanContext.from_opentelemetry(span.context)
+        return getattr(ids, link.key_match) == link.value_match
     attributes = cast(Mapping[str, Any], span.attributes or {})
     return link.key_match in attributes and attributes[link.key_match] == link.value_match
-
-
-def span_ids(span: SpanLike) -> dict[str, str]:
-    """``trace_id`` and ``span_id`` of a ``Span`` or an OpenTelemetry span, as hex."""
-    if hasattr(span, "trace_id"):
-        return {"trace_id": span.trace_id, "span_id": span.span_id}
-    context = span.context
-    return {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}
 
 
 def _indices(keys: Iterable[str]) -> list[str]:
