@@ -2,6 +2,7 @@
 
 import csv
 import json
+import reprlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -60,9 +61,8 @@ def _read_json(path: Path) -> list[Any]:
             hint = ". One value per line is JSONL: name the file .jsonl"
         raise DatasetError(f"{path}, line {error.lineno}: not JSON: {error.msg}{hint}") from None
     if not isinstance(value, list):
-        raise DatasetError(
-            f"{path}: expected an array of tasks, got {_json_type(cast('object', value))}"
-        )
+        found = "an object" if isinstance(value, dict) else reprlib.repr(value)
+        raise DatasetError(f"{path}: expected an array of tasks, got {found}")
     return cast("list[Any]", value)
 
 
@@ -114,16 +114,6 @@ def _read_parquet(path: Path) -> list[Any]:
     except ArrowException as error:  # pyright: ignore
         first_line = str(cast("Exception", error)).partition("\n")[0]
         raise DatasetError(f"{path}: not Parquet: {first_line}") from None
-
-
-def _json_type(value: object) -> str:
-    names: dict[type, str] = {
-        dict: "an object",
-        str: "a text",
-        bool: "true or false",
-        type(None): "null",
-    }
-    return names.get(type(value), "a number")
 
 
 _READERS: dict[str, Callable[[Path], list[Any]]] = {

@@ -54,36 +54,27 @@ def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> None:
             raise ConfigError(f"{override!r}: expected key=value, as in algorithm.beam_width=4")
         block: Any = values
         for part, following in pairwise(parts):
-            inner: Any = _get(block, part, override)
+            at = _place(block, part, override)
+            is_new = isinstance(block, dict) and at not in block
+            inner: Any = None if is_new else block[at]
             if inner is None:
                 inner = {}
             elif isinstance(inner, str):
                 inner = {"type": inner}
             elif not isinstance(inner, dict | list):
                 raise ConfigError(f"{override!r}: {part!r} is {inner!r} and has no {following!r}")
-            _set(block, part, inner, override)
+            block[at] = inner
             block = cast("Any", inner)
-        _set(block, parts[-1], parse_yaml(text, override), override)
+        block[_place(block, parts[-1], override)] = parse_yaml(text, override)
 
 
-def _get(block: Any, part: str, override: str) -> Any:
+def _place(block: Any, part: str, override: str) -> Any:
+    """What ``part`` is in this block: a key, or the position in a list."""
     if isinstance(block, dict):
-        return cast("dict[str, Any]", block).get(part)
-    return block[_position(cast("list[Any]", block), part, override)]
-
-
-def _set(block: Any, part: str, value: Any, override: str) -> None:
-    if isinstance(block, list):
-        items = cast("list[Any]", block)
-        items[_position(items, part, override)] = value
-    else:
-        block[part] = value
-
-
-def _position(items: list[Any], part: str, override: str) -> int:
-    if not part.isdigit() or int(part) >= len(items):
+        return part
+    if not part.isdigit() or int(part) >= len(block):
         raise ConfigError(
-            f"{override!r}: {part!r} is no position in a list of {len(items)}; the first is 0"
+            f"{override!r}: {part!r} is no position in a list of {len(block)}; the first is 0"
         )
     return int(part)
 

@@ -60,14 +60,6 @@ def schema_of(target: Callable[..., Any]) -> Schema:
     except ValueError:
         # A constructor written in C; it decides itself.
         return Schema((), open=True)
-    if (
-        inspect.isclass(target)
-        and target.__init__ is object.__init__
-        and (
-            "__signature__" not in vars(target)  # as pydantic models and Protocols have one
-        )
-    ):
-        return Schema((), open=False)
     function = inspect.unwrap(cast("Any", target).__init__ if inspect.isclass(target) else target)
     namespace = getattr(function, "__globals__", {})
     docs = _docs(target)
@@ -226,8 +218,11 @@ def _explain(error: "ValidationError", annotation: Any, value: Any, address: str
     at, found, name = address, value, address.rpartition(".")[2]
     # pydantic's location also names the members of unions; only real keys lead on.
     for part in first["loc"]:
-        if _has(found, part):
-            at, found, name = key(at, part), found[part], str(part)
+        try:
+            found = found[part]
+        except (KeyError, IndexError, TypeError):
+            continue
+        at, name = key(at, part), str(part)
     got = HIDDEN if is_secret(name) else repr(found)
     if first["type"] == "missing":
         return f"{key(at, first['loc'][-1])}: missing"
@@ -235,12 +230,6 @@ def _explain(error: "ValidationError", annotation: Any, value: Any, address: str
         return f"{at}: expected {readable_type(annotation)}, got {got}"
     message = first["msg"].removeprefix("Value error, ")
     return f"{at}: {message[0].lower()}{message[1:]}; got {got}"
-
-
-def _has(found: Any, part: str | int) -> bool:
-    if isinstance(found, Mapping):
-        return part in found
-    return isinstance(found, list) and isinstance(part, int) and part < len(cast("Any", found))
 
 
 def _refuse_unknown_keys(annotation: Any, value: Any, address: str) -> None:
