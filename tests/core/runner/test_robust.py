@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import agl
-from agl.runner.agents import AgentThreads
+from agl.runner.agent_threads import AgentThreads
 
 Store = agl.InMemoryLightningStore
 

@@ -4,5 +4,5 @@
 that can be stopped, ``result`` what its return value means, ``heartbeat`` the sign of life.
 """
 
-from agl.runner.call import RolloutCancelledError as RolloutCancelledError
+from agl.runner.agent_call import RolloutCancelledError as RolloutCancelledError
 from agl.runner.litagent import LitAgentRunner as LitAgentRunner

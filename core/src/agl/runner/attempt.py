@@ -18,13 +18,13 @@ from agl.errors import (
     TracerError,
 )
 from agl.plugins.hooks import HookCaller
-from agl.runner.call import AgentCall, RolloutCancelledError
+from agl.runner.agent_call import AgentCall, RolloutCancelledError
 from agl.runner.claims import Claims
 from agl.runner.gateways import AttemptGateways
 from agl.runner.heartbeat import Running
 from agl.runner.held_spans import HeldSpans
-from agl.runner.hosts import AgentHosts
 from agl.runner.result import Outcome, read_result, set_traceback, traceback_of
+from agl.runner.watchdog import Watchdog
 from agl.store.base import AttemptEnd, LightningStore, Turn
 from agl.store.packed import is_refusal, unpacked
 from agl.tracer.base import Tracer
@@ -69,7 +69,6 @@ class AttemptRunner:
         self._context = {"agent": agent, "runner": runner}
         self._running: dict[str, Running] = {}
         self._blocked_seconds = blocked_seconds
-        self._hosts = self._new_hosts()
         self._gateways = AttemptGateways()
         self.stuck: str | None = None
         """Why the runner shall be replaced, once it must be."""
@@ -81,16 +80,13 @@ class AttemptRunner:
     @contextlib.contextmanager
     def hosting(self) -> Generator[None]:
         """Have threads for agents within the block."""
-        self._hosts = self._new_hosts()
+        self._watchdog = Watchdog(
+            self._blocked_seconds, lambda: [running.call for running in self.running()]
+        )
         try:
             yield
         finally:
-            self._hosts.stop()
-
-    def _new_hosts(self) -> AgentHosts:
-        return AgentHosts(
-            self._blocked_seconds, lambda: [running.call for running in self.running()]
-        )
+            self._watchdog.stop()
 
     async def run(
         self, rollout: AttemptedRollout, claims: Claims, *, apart: bool
@@ -115,7 +111,9 @@ class AttemptRunner:
             if lost is not None and outcome.error is None:
                 outcome = Outcome(error=lost, boundary="model")
             spans = self._tracer.get_last_trace()
-            outcome = await self._add_result(rollout, outcome, spans, held)
+            if outcome.error is None:
+                trace_id = spans[-1].trace_id if spans else None
+                spans += await held.add_many_spans(outcome.spans(rollout.attempt, trace_id))
         except asyncio.CancelledError:
             was_interrupted = True
             outcome = Outcome(
@@ -123,15 +121,16 @@ class AttemptRunner:
             )
             await self._gateways.end(rollout, patient=False)
         # A rollout is not claimed before it can start: its deadline would run.
-        more = not was_interrupted and not self._hooks.listens("on_rollout_end")
+        is_watched = self._hooks.listens("on_rollout_end")
+        more = not was_interrupted and not is_watched
         done = await self._record(rollout, outcome, held.spans, claims, more)
-        if self._hooks.listens("on_rollout_end"):
+        if is_watched:
             stored = await self._store.get_rollout_by_id(rollout.rollout_id) or rollout
             attempt = done.attempt or rollout.attempt
             rollout = rollout.model_copy(update={**dict(stored), "attempt": attempt})
-        numbered = {span.span_id: span for span in unpacked(done.spans)}
-        spans = [numbered.get(span.span_id, span) for span in spans]
-        await self._hooks.call("on_rollout_end", rollout=rollout, spans=spans, **self._context)
+            numbered = {span.span_id: span for span in unpacked(done.spans)}
+            spans = [numbered.get(span.span_id, span) for span in spans]
+            await self._hooks.call("on_rollout_end", rollout=rollout, spans=spans, **self._context)
         if was_interrupted:
             raise asyncio.CancelledError
         return outcome, next(iter(done.claimed), None)
@@ -186,7 +185,7 @@ class AttemptRunner:
             return Outcome(error=error), False
         is_coroutine = inspect.iscoroutinefunction(method)
         try:
-            agents = self._hosts.loop() if apart and is_coroutine else None
+            agents = self._watchdog.loop() if apart and is_coroutine else None
         except (OSError, RuntimeError) as error:
             return self._without_loop(rollout, error), False
         call = AgentCall(
@@ -195,7 +194,7 @@ class AttemptRunner:
             read=lambda result: read_result(result, rollout.attempt),
             timeout=rollout.config.timeout_seconds,
             agents=agents,
-            threads=self._hosts.threads,
+            threads=self._watchdog.threads,
             what=_what(rollout),
         )
         attempt_id = rollout.attempt.attempt_id
@@ -210,11 +209,9 @@ class AttemptRunner:
 
     def _left_behind(self, call: AgentCall, outcome: Outcome) -> None:
         message = f"{outcome.error}; its agent cannot be stopped and is left behind"
-        logger.error("%s", message)
-        if self._on_stuck == "raise" and outcome.boundary != "cancelled":
-            self.stuck = message
+        self._is_stuck(message, replace=outcome.boundary != "cancelled")
         if call.agents is not None and call.agents.lost:
-            self._hosts.leave(call.agents)
+            self._watchdog.leave(call.agents)
 
     def _without_loop(self, rollout: AttemptedRollout, cause: Exception) -> Outcome:
         message = (
@@ -222,10 +219,13 @@ class AttemptRunner:
             f"({type(cause).__name__}: {describe(cause)}). Earlier agents may have left files or "
             "threads open"
         )
-        logger.error("%s", message)
-        if self._on_stuck == "raise":
-            self.stuck = message
+        self._is_stuck(message)
         return Outcome(error=RolloutCancelledError(message), boundary="lost")
+
+    def _is_stuck(self, message: str, *, replace: bool = True) -> None:
+        logger.error("%s", message)
+        if replace and self._on_stuck == "raise":
+            self.stuck = message
 
     async def _resources(self, rollout: AttemptedRollout) -> NamedResources:
         store = self._store
@@ -239,19 +239,6 @@ class AttemptRunner:
                 "enqueue with the id of a stored snapshot, or with None for the latest"
             )
         return update.resources
-
-    async def _add_result(
-        self, rollout: AttemptedRollout, outcome: Outcome, spans: list[Span], held: HeldSpans
-    ) -> Outcome:
-        """Keep the spans of the result for the end; ``spans`` gets them too."""
-        if outcome.error is not None:
-            return outcome
-        trace_id = spans[-1].trace_id if spans else None
-        try:
-            spans.extend(await held.add_many_spans(outcome.spans(rollout.attempt, trace_id)))
-        except InvalidRecordError as error:  # changed after it was read
-            return Outcome(error=error, boundary="store")
-        return outcome
 
     async def _record(
         self,
@@ -277,7 +264,9 @@ class AttemptRunner:
                 if not is_refusal(error):
                     raise
                 added, refusal = await self._add_one_by_one(spans)
-                end = self._end_of_refused(end, refusal)
+                if refusal is not None and end.status == "succeeded":
+                    failure = Outcome(error=refusal, boundary="store").failure
+                    end = end.model_copy(update={"status": "failed", "error": failure})
                 done = await claims.turn([], end, more=more)
                 done = done._replace(spans=added)
         except InvalidTransitionError as error:
@@ -310,14 +299,6 @@ class AttemptRunner:
                     raise
                 refusal = refusal or error
         return added, refusal
-
-    @staticmethod
-    def _end_of_refused(end: AttemptEnd, refusal: Exception | None) -> AttemptEnd:
-        """How an attempt ends of which something was refused; its own failure goes first."""
-        if refusal is None or end.status != "succeeded":
-            return end
-        failure = Outcome(error=refusal, boundary="store").failure
-        return end.model_copy(update={"status": "failed", "error": failure})
 
 
 def _what(rollout: AttemptedRollout) -> str:

@@ -11,6 +11,7 @@ that a span that follows a call has a higher number than the call.
 """
 
 import asyncio
+import json
 import logging
 import socket
 import time
@@ -29,6 +30,8 @@ END_SECONDS = 60.0
 """Longest that the end of an attempt waits for a gateway to store its calls."""
 FLUSH_SECONDS = 10.0
 """Longest that spans wait for a gateway to store the calls before them."""
+NOT_OFFERED = (404, 405)
+"""Answers of a gateway that stores at once, as 0.3's does, and cannot be asked for it."""
 RETRY_SECONDS = (0.2, 0.5, 1.0, 2.0)
 """Waits while nobody listens: a gateway that restarts in good order has lost nothing."""
 
@@ -37,8 +40,8 @@ RETRY_SECONDS = (0.2, 0.5, 1.0, 2.0)
 class _Gateway:
     name: str
     """Its address; no secret."""
-    end_url: str
-    """Where the end of the attempt is posted."""
+    url: str
+    """What is posted to it has addresses below this one."""
     key: str | None
     noted: float
     """``time.monotonic()`` when the attempt began."""
@@ -51,9 +54,9 @@ class AttemptGateways:
 
     def __init__(self) -> None:
         self._gateways: dict[str, dict[str, _Gateway]] = {}
-        """Attempt id -> where its end is posted -> gateway."""
+        """Attempt id -> address of a gateway -> gateway."""
         self._silent: set[str] = set()
-        """Where calls were not stored when that was asked for; it is asked for no more."""
+        """Addresses where calls were not stored when asked for; they are not asked again."""
 
     def note(self, rollout: AttemptedRollout, resources: Mapping[str, Resource]) -> None:
         """The agent of this attempt is about to get these resources."""
@@ -61,10 +64,10 @@ class AttemptGateways:
         for llm in resources.values():
             if isinstance(llm, ProxyLLM):
                 url = llm.get_base_url(attempt.rollout_id, attempt.attempt_id)
-                end_url = f"{url.removesuffix('/v1')}/end"
-                exists = asyncio.create_task(_exists(end_url))
-                found[end_url] = _Gateway(
-                    llm.get_base_url(), end_url, llm.api_key, time.monotonic(), exists
+                url = url.removesuffix("/v1")
+                exists = asyncio.create_task(_exists(url))
+                found[url] = _Gateway(
+                    llm.get_base_url(), url, llm.api_key, time.monotonic(), exists
                 )
         if found:
             self._gateways[attempt.attempt_id] = found
@@ -75,18 +78,20 @@ class AttemptGateways:
         Returns:
             Whether they are. A gateway that does not answer is asked no more for this attempt.
         """
-        for gateway in list(self._gateways.get(rollout.attempt.attempt_id, {}).values()):
-            if gateway.end_url not in self._silent and (why := await _flush(gateway)):
-                self._silent.add(gateway.end_url)
+        attempt_id = rollout.attempt.attempt_id
+        gateways = list(self._gateways.get(attempt_id, {}).values())
+        for gateway in gateways:
+            if gateway.url not in self._silent and (why := await _flush(gateway)):
+                self._silent.add(gateway.url)
                 logger.warning(
                     "the gateway at %s does not say that it has stored the calls of attempt %r so "
                     "far: %s. Rewards that the attempt emits from now on cannot be given to single "
                     "calls, unless they link to them",
                     gateway.name,
-                    rollout.attempt.attempt_id,
+                    attempt_id,
                     why,
                 )
-        return not self._silent.intersection(self._gateways.get(rollout.attempt.attempt_id, ()))
+        return not any(gateway.url in self._silent for gateway in gateways)
 
     async def end(self, rollout: AttemptedRollout, *, patient: bool = True) -> GatewayError | None:
         """Return when the calls of this attempt are stored; it makes no more. May be repeated.
@@ -108,57 +113,52 @@ class AttemptGateways:
                     f"calls of attempt {attempt_id!r}: {why}"
                 )
                 logger.warning("%s", failure)
-            self._silent.discard(gateway.end_url)
+            self._silent.discard(gateway.url)
         self._gateways.pop(attempt_id, None)
         return failure
 
 
-async def _flush(gateway: _Gateway) -> str | None:
-    """Why the gateway may not have stored what it had; what it lost, the attempt's end tells."""
+async def _post(gateway: _Gateway, what: str, seconds: float) -> tuple[int, str]:
+    """Status and text of the gateway's answer."""
     import aiohttp
 
-    address = f"{gateway.end_url.removesuffix('/end')}/flush"
     headers = {"authorization": f"Bearer {gateway.key}"} if gateway.key else {}
-    timeout = aiohttp.ClientTimeout(total=FLUSH_SECONDS)
+    async with (
+        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=seconds)) as session,
+        session.post(f"{gateway.url}/{what}", headers=headers) as response,
+    ):
+        return response.status, await response.text()
+
+
+async def _flush(gateway: _Gateway) -> str | None:
+    """Why the gateway may not have stored what it had; what it lost, the attempt's end tells."""
+    from aiohttp import ClientError
+
     try:
-        async with (
-            aiohttp.ClientSession(timeout=timeout) as session,
-            session.post(address, headers=headers) as response,
-        ):
-            # One that stores at once, as 0.3's does, has no such address.
-            return None if response.status in (200, 404, 405) else f"HTTP {response.status}"
+        status, _ = await _post(gateway, "flush", FLUSH_SECONDS)
     except TimeoutError:
         return f"no answer within {FLUSH_SECONDS:g} s"
-    except (aiohttp.ClientError, OSError) as error:
+    except (ClientError, OSError) as error:
         return str(error) or repr(error)
+    return None if status in (200, *NOT_OFFERED) else f"HTTP {status}"
 
 
 async def _end(gateway: _Gateway, waits: tuple[float, ...]) -> str | None:
     """Why calls may be lost."""
-    import aiohttp
+    from aiohttp import ClientError
 
-    headers = {"authorization": f"Bearer {gateway.key}"} if gateway.key else {}
-    timeout = aiohttp.ClientTimeout(total=END_SECONDS)
     for wait in (*waits, None):
         elapsed = time.monotonic() - gateway.noted
         try:
-            async with (
-                aiohttp.ClientSession(timeout=timeout) as session,
-                session.post(gateway.end_url, headers=headers) as response,
-            ):
-                # A gateway that stores at once, as 0.3's does, has no such address.
-                if response.status in (404, 405):
-                    return None
-                if response.status != 200:
-                    text = (await response.text())[:300]
-                    return f"HTTP {response.status}: {text}"
-                answer = await response.json(content_type=None)
-                return _what_is_missing(answer, elapsed)
+            status, text = await _post(gateway, "end", END_SECONDS)
+            if status == 200:
+                return _what_is_missing(json.loads(text.strip() or "null"), elapsed)
+            return None if status in NOT_OFFERED else f"HTTP {status}: {text[:300]}"
         except TimeoutError:
             return f"no answer within {END_SECONDS:g} s"
-        except (aiohttp.ClientError, OSError, ValueError) as error:
+        except (ClientError, OSError, ValueError) as error:
             existed = await asyncio.shield(gateway.exists)
-            if not existed and not await _exists(gateway.end_url):
+            if not existed and not await _exists(gateway.url):
                 return None  # the agent cannot have called it either
             if wait is None:
                 return str(error) or repr(error)

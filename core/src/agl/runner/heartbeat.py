@@ -10,7 +10,6 @@ import random
 import shutil
 import socket
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,8 @@ from typing import Any, Literal
 import psutil
 
 from agl.errors import ConfigError, InvalidTransitionError
-from agl.runner.call import AgentCall
+from agl.execution.coroutines import Side
+from agl.runner.agent_call import AgentCall
 from agl.store.base import UNSET, LightningStore
 from agl.store.rules import ENDED, OPEN
 from agl.types import AttemptedRollout
@@ -79,56 +79,45 @@ class Heartbeat:
         self._jitter = jitter
         self._launch_mode = launch_mode
         self._include_gpu = include_gpu
-        self._failing = False
+        self._is_quiet = False
+        """A failure is known already, or the runner ends."""
         self._last_stats = 0.0
 
     @contextlib.contextmanager
     def beating(self) -> Generator[None]:
         """Beat for as long as the block runs."""
-        stop = threading.Event()
-        if self._launch_mode == "thread":
-            thread = threading.Thread(
-                # Without the caller's context: these calls belong to no trace.
-                target=contextvars.Context().run,
-                args=(lambda: asyncio.run(self._run(stop)),),
-                name="agl-heartbeat",
-                daemon=True,
-            )
-            thread.start()
-            try:
-                yield
-            finally:
-                stop.set()
-        else:
-            task = asyncio.get_running_loop().create_task(
-                self._run(stop), context=contextvars.Context()
-            )
-            try:
-                yield
-            finally:
-                task.cancel()
+        beats = Side(
+            self._beat_at_intervals,
+            thread_name="agl-heartbeat" if self._launch_mode == "thread" else None,
+        )
+        # Without the caller's context: these calls belong to no trace.
+        contextvars.Context().run(beats.start)
+        try:
+            yield
+        finally:
+            self._is_quiet = True
+            beats.cancel()
 
-    async def _run(self, stop: threading.Event) -> None:
+    async def _beat_at_intervals(self) -> None:
         loop = asyncio.get_running_loop()
-        while not stop.is_set():
+        while True:
             try:
                 await self.beat()
-                self._failing = False
+                self._is_quiet = False
             except Exception as error:  # a heartbeat that fails must not end the work
-                quiet = self._failing or stop.is_set()
                 logger.log(
-                    logging.DEBUG if quiet else logging.WARNING,
+                    logging.DEBUG if self._is_quiet else logging.WARNING,
                     "heartbeat of %s failed: %s: %s",
                     self._worker_id,
                     type(error).__name__,
                     error,
                 )
-                self._failing = True
+                self._is_quiet = True
             last_beat = loop.time()
             wake_at = last_beat + self._pause()
-            while not stop.is_set() and (left := wake_at - loop.time()) > 0:
-                # Short steps: a runner that ends, or that starts a rollout with a short
-                # ``unresponsive_seconds``, is noticed within one of them.
+            while (left := wake_at - loop.time()) > 0:
+                # Short steps: a rollout that starts with a short ``unresponsive_seconds`` is
+                # noticed within one of them.
                 await asyncio.sleep(min(left, 0.25))
                 wake_at = min(wake_at, last_beat + self._shortest())
 

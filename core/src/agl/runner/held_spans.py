@@ -3,13 +3,12 @@
 from collections.abc import Awaitable, Callable, Sequence
 
 from agl.semconv import LightningSpanAttributes as Key
-from agl.store.base import LightningStore, LightningStoreCapabilities
-from agl.store.forwarding import ForwardingStore
-from agl.store.packed import check_span
+from agl.store.base import LightningStore
+from agl.store.forwarding import StandInStore
 from agl.types import Span
 
 
-class HeldSpans(ForwardingStore):
+class HeldSpans(StandInStore):
     """Passes everything on, until ``hold``: then spans are kept, to go with the final status.
 
     Args:
@@ -18,10 +17,8 @@ class HeldSpans(ForwardingStore):
             where it cannot say so; then rewards are marked as such.
     """
 
-    def __init__(
-        self, store: LightningStore, before: Callable[[], Awaitable[bool]] | None = None
-    ) -> None:
-        self._store = store
+    def __init__(self, store: LightningStore, before: Callable[[], Awaitable[bool]]) -> None:
+        super().__init__(store)
         self._before = before
         self._holding = False
         self.spans: list[Span] = []
@@ -32,28 +29,15 @@ class HeldSpans(ForwardingStore):
         self._holding = True
 
     async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
-        if not self._holding:
-            if self._before is not None and not await self._before():
-                spans = [_unordered(span) for span in spans]
-            return await self._store.add_many_spans(spans)
-        for span in spans:
-            check_span(span)  # while it can still be told which boundary it crossed
-        self.spans += spans
-        return spans
+        if self._holding:
+            self.spans += spans
+            return spans
+        if not await self._before():
+            spans = [_unordered(span) for span in spans]
+        return await self._store.add_many_spans(spans)
 
     add_span = LightningStore.add_span
     add_otel_span = LightningStore.add_otel_span
-
-    @property
-    def target(self) -> LightningStore:
-        return self._store
-
-    @property
-    def capabilities(self) -> LightningStoreCapabilities:
-        return self._store.capabilities
-
-    def otlp_traces_endpoint(self) -> str:
-        return self._store.otlp_traces_endpoint()
 
 
 def _unordered(span: Span) -> Span:

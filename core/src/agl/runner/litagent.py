@@ -1,7 +1,7 @@
 """Runners: claim rollouts, run the agent under a tracer with a deadline, report what came of it."""
 
 import asyncio
-import logging
+import functools
 import math
 import time
 from collections.abc import Sequence
@@ -21,8 +21,6 @@ from agl.tracer.base import Tracer
 from agl.types import AttemptedRollout, NamedResources, Rollout, RolloutMode, TaskInput
 from agl.utils.checks import check_numbers
 from agl.utils.workers import worker_name
-
-logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -78,23 +76,12 @@ class LitAgentRunner(Runner[T]):
         blocked_seconds: float = 60.0,
     ) -> None:
         concurrency = resolve_int_env_var(LightningEnvVar.AGL_CONCURRENCY, concurrency, 1, least=1)
-        check_numbers("LitAgentRunner", whole=True, least=1, concurrency=concurrency)
-        check_numbers(
-            "LitAgentRunner", whole=True, optional=True, least=1, max_rollouts=max_rollouts
-        )
-        check_numbers(
-            "LitAgentRunner",
-            above=0,
-            poll_interval=poll_interval,
-            heartbeat_interval=heartbeat_interval,
-            blocked_seconds=blocked_seconds,
-        )
-        check_numbers(
-            "LitAgentRunner",
-            least=0,
-            interval_jitter=interval_jitter,
-            grace_seconds=grace_seconds,
-        )
+        check = functools.partial(check_numbers, "LitAgentRunner")
+        check(whole=True, least=1, concurrency=concurrency)
+        check(whole=True, optional=True, least=1, max_rollouts=max_rollouts)
+        check(above=0, poll_interval=poll_interval, heartbeat_interval=heartbeat_interval)
+        check(above=0, blocked_seconds=blocked_seconds)
+        check(least=0, interval_jitter=interval_jitter, grace_seconds=grace_seconds)
         self.tracer = tracer
         self.max_rollouts = max_rollouts
         self.poll_interval = poll_interval

@@ -1,16 +1,16 @@
-"""Which loop an attempt's agent runs on, and what becomes of those on a loop that is lost."""
+"""Gives agents their threads, watches over their event loop, and replaces one that hangs."""
 
 import asyncio
 from collections.abc import Callable, Sequence
 
-from agl.runner.agents import CANCEL_SECONDS, LOOK_SECONDS, AgentLoop, AgentThreads
-from agl.runner.call import BLOCKED, AgentCall
+from agl.runner.agent_call import BLOCKED, AgentCall
+from agl.runner.agent_threads import CANCEL_SECONDS, LOOK_SECONDS, AgentLoop, AgentThreads
 
 PATIENCE_WHEN_ALONE = 10
 """A coroutine that shares its loop with no other may block it for so many times as long."""
 
 
-class AgentHosts:
+class Watchdog:
     """Threads and the present event loop for the agents of one runner.
 
     A loop that an agent closed, broke or has blocked for too long is left behind: the calls on it

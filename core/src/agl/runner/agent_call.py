@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from agl.errors import AglError, InvalidRecordError, RolloutTimeoutError
-from agl.runner import agents as hosts
-from agl.runner.agents import AgentLoop, AgentThreads, TaskOwner, current_call
+from agl.runner import agent_threads
+from agl.runner.agent_threads import AgentLoop, AgentThreads, TaskOwner, current_call
 from agl.runner.result import Outcome, ReadResult, set_traceback, traceback_of
 
 _OUR_MODULES = (__name__, "agl.agent.base", "agl.agent.function", "agl.agent.injection")
@@ -233,7 +233,7 @@ class AgentCall(TaskOwner):
             with contextlib.suppress(RuntimeError):
                 self.agents.submit(lambda: self._cancel(pong))
         if patient and not self._ended.done():
-            await asyncio.wait([self._ended], timeout=hosts.CANCEL_SECONDS)
+            await asyncio.wait([self._ended], timeout=agent_threads.CANCEL_SECONDS)
         if patient and self.agents is not None and not pong.done():
             self.agents.lost = BLOCKED
             culprit, self._where = self.agents.at_work()
