@@ -28,6 +28,7 @@ REPOSITORY = Path(__file__).parents[2]
 PAGES = [
     *(REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md", "core/README.md")),
     *sorted((REPOSITORY / "docs").rglob("*.md")),
+    *sorted(REPOSITORY.glob("libs/*/README.md")),
 ]
 LANGUAGES = {"python", "bash", "yaml", "toml", "json", "javascript", "text", "mermaid"}
 KNOWN_NEEDS = {
@@ -62,7 +63,7 @@ STUB_AGENT = "import agl\n\n@agl.rollout\ndef agent(task, llm=None) -> float:\n 
 
 FENCE = re.compile(r"^( *)```([^\n`]*)\n(.*?)^\1```$", re.M | re.S)
 SETTING = re.compile(r'(\w+)="([^"]*)"')
-PATH = re.compile(r"(?:core|plugins|tests|docs|examples|changelog\.d)(?:/[\w.{}*-]+)+/?")
+PATH = re.compile(r"(?:core|libs|plugins|tests|docs|examples|changelog\.d)(?:/[\w.{}*-]+)+/?")
 ROOT_FILE = re.compile(r"(?:[A-Z]{4,}|noxfile|pyproject)\.(?:md|py|toml)|LICENSE")
 
 

@@ -55,8 +55,7 @@ def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> None:
         block: Any = values
         for part, following in pairwise(parts):
             at = _place(block, part, override)
-            is_new = isinstance(block, dict) and at not in block
-            inner: Any = None if is_new else block[at]
+            inner: Any = None if isinstance(at, str) and at not in block else block[at]
             if inner is None:
                 inner = {}
             elif isinstance(inner, str):
@@ -68,7 +67,7 @@ def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> None:
         block[_place(block, parts[-1], override)] = parse_yaml(text, override)
 
 
-def _place(block: Any, part: str, override: str) -> Any:
+def _place(block: Any, part: str, override: str) -> str | int:
     """What ``part`` is in this block: a key, or the position in a list."""
     if isinstance(block, dict):
         return part
