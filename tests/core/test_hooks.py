@@ -296,7 +296,7 @@ async def test_plugin_manager_fixture_starts_empty_and_takes_a_plugin(
 
 def test_trying_a_component_that_is_no_hook_imports_it() -> None:
     with pytest.raises(BrokenComponentError):
-        try_component(Component("store", "agl.stores", "x", "agl-core", "1", "agl_no_such:X"))
+        try_component(Component("store", "x", "agl-core", "1", "agl_no_such:X"))
 
 
 def test_module_is_a_plugin_too() -> None:

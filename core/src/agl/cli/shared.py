@@ -58,7 +58,6 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     """Write rows as a table; on a terminal long cells are folded, in a pipe lines are as long."""
     from rich import box
     from rich.console import Console
-    from rich.measure import Measurement
     from rich.table import Table
     from rich.text import Text
 
@@ -71,11 +70,9 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     if console.is_terminal:
         console.print(table)
         return
-    wide = console.options.update(max_width=100_000)
-    page = Console(file=io.StringIO(), width=Measurement.get(console, wide, table).maximum)
-    with page.capture() as captured:
-        page.print(table)
-    for line in captured.get().splitlines():
+    page = io.StringIO()
+    Console(file=page, width=100_000).print(table)
+    for line in page.getvalue().splitlines():
         click.echo(line.rstrip())
 
 
@@ -118,25 +115,17 @@ def open_store(path: Path | None, url: str | None) -> "LightningStore":
     return SqliteLightningStore(newest_store() if path is None else store_file(path))
 
 
-def read_store(
-    path: Path | None, url: str | None, read: "Callable[[LightningStore], Awaitable[T]]"
-) -> T:
-    """What ``read`` finds in the store that the options name; it is closed afterwards.
-
-    Raises:
-        ConfigError: Both options, or no store there.
-    """
+def read_and_close(store: "LightningStore", read: "Callable[[LightningStore], Awaitable[T]]") -> T:
+    """What ``read`` finds in a store, which is closed afterwards."""
     import asyncio
 
-    store = open_store(path, url)
-
-    async def read_and_close() -> T:
+    async def read_then_close() -> T:
         try:
             return await read(store)
         finally:
             await store.close()
 
-    return asyncio.run(read_and_close())
+    return asyncio.run(read_then_close())
 
 
 def store_file(path: Path) -> Path:

@@ -1,6 +1,5 @@
 """What ``agl run`` and ``agl dev`` do: check everything, then build, run and sum up."""
 
-import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -8,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agl.cli.shared import each_rollout, note
+from agl.cli.shared import each_rollout, note, read_and_close
 from agl.errors import RunError
 
 if TYPE_CHECKING:
@@ -105,7 +104,7 @@ def train(path: Path, overrides: Sequence[str], *, dry: bool) -> None:
     try:
         _fit(checked, components, store, dry=dry)
     finally:
-        summary = asyncio.run(_sum_up_and_close(store))
+        summary = read_and_close(store, _sum_up)
         summary.print(plan.options.get("path"))
     if summary.statuses and not summary.statuses["succeeded"]:
         [most] = summary.most_frequent_failures(1) or ["no reason was stored"]
@@ -146,26 +145,23 @@ def _fit(
     run(checked.agent, checked.train, val_dataset=checked.val)
 
 
-async def _sum_up_and_close(store: "LightningStore") -> Summary:
+async def _sum_up(store: "LightningStore") -> Summary:
     from agl.cli.ledger_tables import read_accounts
     from agl.emitter import find_final_reward
 
     summary = Summary()
-    try:
-        accounts = await read_accounts(store)
-        if accounts.steps or accounts.problems:
-            summary.accounts = accounts
-        async for rollout in each_rollout(store):
-            summary.statuses[rollout.status] += 1
-            if rollout.status == "succeeded":
-                reward = find_final_reward(await store.query_spans(rollout.rollout_id, "latest"))
-                if reward is not None:
-                    summary.rewards.append(reward)
-            for attempt in await store.query_attempts(rollout.rollout_id):
-                if attempt.error is not None:
-                    failure = f"{attempt.error.boundary}: {attempt.error.type}"
-                    summary.failures[failure] += 1
-                    summary.examples.setdefault(failure, attempt.error.message)
-    finally:
-        await store.close()
+    accounts = await read_accounts(store)
+    if accounts.steps or accounts.problems:
+        summary.accounts = accounts
+    async for rollout in each_rollout(store):
+        summary.statuses[rollout.status] += 1
+        if rollout.status == "succeeded":
+            reward = find_final_reward(await store.query_spans(rollout.rollout_id, "latest"))
+            if reward is not None:
+                summary.rewards.append(reward)
+        for attempt in await store.query_attempts(rollout.rollout_id):
+            if attempt.error is not None:
+                failure = f"{attempt.error.boundary}: {attempt.error.type}"
+                summary.failures[failure] += 1
+                summary.examples.setdefault(failure, attempt.error.message)
     return summary

@@ -52,7 +52,7 @@ class ComponentPlan(Generic[T]):
                 raise
             except Exception as error:
                 if isinstance(error, ModuleNotFoundError) and self.component is not None:
-                    registry.raise_broken(self.component, error)
+                    raise registry.broken(self.component, error) from error
                 raise ConfigError(
                     f"{label} cannot be built: {type(error).__name__}: {error}"
                 ) from error

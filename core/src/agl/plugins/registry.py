@@ -15,7 +15,7 @@ from difflib import get_close_matches
 from functools import lru_cache
 from importlib.metadata import Distribution, EntryPoint, entry_points
 from types import MappingProxyType
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 from agl.env import LightningEnvVar
 from agl.errors import (
@@ -53,12 +53,16 @@ class Component:
     """One published name; nothing of it has been imported."""
 
     kind: str
-    group: str
     name: str
     distribution: str
     version: str
     target: str
     """``module:attribute``, as the entry point has it."""
+
+    @property
+    def group(self) -> str:
+        """Of entry points."""
+        return GROUPS[self.kind]
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name!r} (plugin {self.distribution!r})"
@@ -146,16 +150,24 @@ def load_component(component: Component) -> Any:
         raise
     # A plugin may raise anything while it is imported, even SystemExit; it must break nobody else.
     except (Exception, SystemExit) as error:
-        raise_broken(component, error)
+        raise broken(component, error) from error
 
 
-def raise_broken(component: Component, error: BaseException) -> NoReturn:
-    """Say why a component does not work, and what to install if that is all it needs.
-
-    Raises:
-        BrokenComponentError: Always; ``error`` is chained.
-    """
-    raise BrokenComponentError(f"{component} {_explain(component, error)}") from error
+def broken(component: Component, error: BaseException) -> BrokenComponentError:
+    """Why a component does not work, and what to install if that is all it needs."""
+    missing = error.name if isinstance(error, ModuleNotFoundError) else None
+    if missing is None:
+        cause = f"does not load: {type(error).__name__}: {error}"
+    elif (top := missing.partition(".")[0]) == re.split(r"[.:]", component.target)[0]:
+        cause = (
+            f"does not load: there is no module {missing!r}. "
+            f"Run: pip install --force-reinstall {component.distribution}"
+        )
+    else:
+        extra = _extra_with(component.distribution, top)
+        wanted = f"'{component.distribution}[{extra}]'" if extra else component.distribution
+        cause = f"needs {top!r}, which is not installed. Run: pip install {wanted}"
+    return BrokenComponentError(f"{component} {cause}")
 
 
 def load_public_name(public_name: str, group: str, entry: str, dist: str) -> Any:
@@ -242,21 +254,6 @@ def _duplicate_cause(offers: list[Component]) -> str:
     )
 
 
-def _explain(component: Component, error: BaseException) -> str:
-    missing = error.name if isinstance(error, ModuleNotFoundError) else None
-    if missing is None:
-        return f"does not load: {type(error).__name__}: {error}"
-    top = missing.partition(".")[0]
-    if top == re.split(r"[.:]", component.target)[0]:
-        return (
-            f"does not load: there is no module {missing!r}. "
-            f"Run: pip install --force-reinstall {component.distribution}"
-        )
-    extra = _extra_with(component.distribution, top)
-    wanted = f"'{component.distribution}[{extra}]'" if extra else component.distribution
-    return f"needs {top!r}, which is not installed. Run: pip install {wanted}"
-
-
 def _extra_with(distribution: str, module: str) -> str | None:
     """The extra that brings a module: ``backend`` if there is one, else the one that names it."""
     metadata = Distribution.from_name(distribution).metadata
@@ -292,7 +289,7 @@ def _scan(path: tuple[tuple[str, float], ...]) -> tuple[Component, ...]:
     importlib.invalidate_caches()
     installed = entry_points()
     found = [
-        Component(kind, group, entry.name, entry.dist.name, entry.dist.version, entry.value)
+        Component(kind, entry.name, entry.dist.name, entry.dist.version, entry.value)
         for kind, group in GROUPS.items()
         for entry in installed.select(group=group)
         if entry.dist is not None

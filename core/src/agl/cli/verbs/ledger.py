@@ -21,10 +21,10 @@ def command(run: Path | None, url: str | None, step: int | None, as_json: bool) 
     RUN is a run's folder or its store file; without it, the newest run under agl-runs.
     """
     from agl.cli.ledger_tables import read_accounts
-    from agl.cli.shared import print_json, read_store
+    from agl.cli.shared import open_store, print_json, read_and_close
     from agl.errors import ConfigError, LedgerError
 
-    accounts = read_store(run, url, lambda store: read_accounts(store, step))
+    accounts = read_and_close(open_store(run, url), lambda store: read_accounts(store, step))
     problems = accounts.problems
     if step is not None and not accounts.steps and not problems:
         raise ConfigError(f"the store has no account of step {step}. See: agl ledger")

@@ -93,7 +93,7 @@ def _describe(component: Any, target: Any) -> dict[str, Any]:
     text = [part for part in (doc.short_description, doc.long_description) if part]
     schema = schema_of(target) if callable(target) and component.kind != "command" else None
     return {
-        **{name: value for name, value in asdict(component).items() if name != "group"},
+        **asdict(component),
         "doc": "\n\n".join(text),
         "takes_any_option": bool(schema and schema.open),
         "options": [

@@ -22,7 +22,7 @@ def command(
     rollout_id: str, path: Path | None, url: str | None, attempt: str | None, as_json: bool
 ) -> None:
     """List the spans of ROLLOUT."""
-    from agl.cli.shared import print_json, print_table, read_store
+    from agl.cli.shared import open_store, print_json, print_table, read_and_close
     from agl.errors import ConfigError
 
     async def read(store: "LightningStore") -> "Sequence[Span]":
@@ -30,7 +30,7 @@ def command(
             raise ConfigError(f"the store has no rollout {rollout_id!r}. See: agl rollouts")
         return await store.query_spans(rollout_id, attempt)
 
-    spans = read_store(path, url, read)
+    spans = read_and_close(open_store(path, url), read)
     if as_json:
         print_json([span.model_dump(mode="json") for span in spans])
         return
