@@ -5,6 +5,7 @@ keeps it local, for which no tracer is needed.
 """
 
 import base64
+import functools
 import itertools
 import logging
 import math
@@ -14,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from agl.env import LightningEnvVar, resolve_bool_env_var
-from agl.errors import TracerError
 from agl.semconv import (
     AGL_ANNOTATION,
     AGL_EXCEPTION,
@@ -23,7 +23,7 @@ from agl.semconv import (
     LightningSpanAttributes,
     ModelCallAttributes,
 )
-from agl.tracer.base import DummyTracer, Tracer, get_active_tracer
+from agl.tracer.base import recording_tracer
 from agl.tracer.operation import OperationContext as OperationContext, operation as operation
 from agl.types import UNASSIGNED, Attributes, RewardDimension, SpanCoreFields, SpanLike, TraceStatus
 from agl.utils.attributes import attributes_under, to_attributes, to_json_text
@@ -121,7 +121,7 @@ def emit_message(
     _emit(
         "message",
         AGL_MESSAGE,
-        {LightningSpanAttributes.MESSAGE_BODY.value: message, **_extra(attributes)},
+        {LightningSpanAttributes.MESSAGE_BODY.value: message, **to_attributes(attributes or {})},
         propagate,
     )
 
@@ -143,7 +143,7 @@ def emit_object(
         body[LightningSpanAttributes.OBJECT_LITERAL.value] = str(object)
     else:
         body[LightningSpanAttributes.OBJECT_JSON.value] = to_json_text(object, strict=True)
-    return _emit("object", AGL_OBJECT, {**body, **_extra(attributes)}, propagate)
+    return _emit("object", AGL_OBJECT, {**body, **to_attributes(attributes or {})}, propagate)
 
 
 def emit_exception(
@@ -165,7 +165,7 @@ def emit_exception(
             "exception.message": str(exception),
             "exception.stacktrace": "".join(traceback.format_exception(exception)),
             "exception.escaped": False,
-            **_extra(attributes),
+            **to_attributes(attributes or {}),
         },
         propagate,
     )
@@ -215,19 +215,8 @@ def reward_attributes(
     return attributes
 
 
-def _extra(attributes: Mapping[str, Any] | None) -> Attributes:
-    return to_attributes(attributes or {})
-
-
 def _emit(what: str, name: str, attributes: Attributes, propagate: bool) -> SpanCoreFields:
-    tracer: Tracer | None = get_active_tracer() if propagate else DummyTracer()
-    if tracer is None:
-        raise TracerError(
-            f"No active tracer found. Cannot emit {what} span. Emit from an agent that a runner "
-            "runs, or within tracer.trace_context(); in a thread of your own, start it with "
-            "contextvars.copy_context().run or asyncio.to_thread; or pass propagate=False to keep "
-            "the span local"
-        )
+    tracer = recording_tracer(f"emit {what} span", propagate=propagate)
     if resolve_bool_env_var(LightningEnvVar.AGL_EMITTER_DEBUG, fallback=False):
         logger.info("emit %s: %s", name, attributes)
     return tracer.create_span(name, attributes, status=TraceStatus(status_code="OK"))
@@ -263,26 +252,21 @@ def reward_problem(span: SpanLike) -> str | None:
 
 def _read_rewards(span: SpanLike) -> list[RewardDimension]:
     attributes = _attributes_of(span)
-    rewards = _rewards_in(attributes, span.name)
+    found = attributes_under(attributes, LightningSpanAttributes.REWARD)
+    values: list[tuple[str, Any]] = []
+    while (value := found.get(f"{len(values)}.value")) is not None:
+        values.append((str(found.get(f"{len(values)}.name", PRIMARY_REWARD)), value))
+    if not values:
+        value = _agentops_reward(attributes)
+        if value is None and span.name == AGL_ANNOTATION:
+            value = attributes.get("reward")
+        values = [] if value is None else [(PRIMARY_REWARD, value)]
+    rewards = [
+        RewardDimension(name=name, value=_checked_reward(name, value)) for name, value in values
+    ]
     if rewards:
         extract_links_from_attributes(attributes)  # raises where nobody can say what it is about
     return rewards
-
-
-def _rewards_in(attributes: Mapping[str, Any], name_of_span: str) -> list[RewardDimension]:
-    found = attributes_under(attributes, LightningSpanAttributes.REWARD)
-    rewards: list[RewardDimension] = []
-    while (value := found.get(f"{len(rewards)}.value")) is not None:
-        name = str(found.get(f"{len(rewards)}.name", PRIMARY_REWARD))
-        rewards.append(RewardDimension(name=name, value=_checked_reward(name, value)))
-    if rewards:
-        return rewards
-    value = _agentops_reward(attributes)
-    if value is None and name_of_span == AGL_ANNOTATION:
-        value = attributes.get("reward")
-    if value is None:
-        return []
-    return [RewardDimension(name=PRIMARY_REWARD, value=_checked_reward(PRIMARY_REWARD, value))]
 
 
 def _checked_reward(name: str, value: Any) -> float:
@@ -395,15 +379,11 @@ def get_object_value(span: SpanLike) -> Any:
         raise ValueError(f"object span {span.name!r}: {literal!r} is no {kind}") from None
 
 
-def _base64(text: str) -> bytes:
-    return base64.b64decode(text, validate=True)
-
-
 _FROM_LITERAL: dict[Any, Callable[[str], Any]] = {
     "bool": lambda text: {"true": True, "false": False}[text.lower()],
     "int": int,
     "float": float,
-    "bytes": _base64,
+    "bytes": functools.partial(base64.b64decode, validate=True),
 }
 """How the text of an object span becomes an object again, by the name of its type."""
 

@@ -67,7 +67,8 @@ class AgentCall(TaskOwner):
         self._method = method
         self._arguments = arguments
         self._read = read
-        self._timeout = timeout
+        self.timeout = timeout
+        """Seconds that it may take in all."""
         self._what = what
         self._loop = asyncio.get_running_loop()
         self._why: asyncio.Future[Why] = self._loop.create_future()
@@ -77,11 +78,6 @@ class AgentCall(TaskOwner):
         self._ends_at = None if timeout is None else time.monotonic() + timeout
         self.was_interrupted = False
         """The caller itself was cancelled; it should say so once the attempt is recorded."""
-
-    @property
-    def timeout(self) -> float | None:
-        """Seconds that it may take in all."""
-        return self._timeout
 
     @property
     def seconds_left(self) -> float:
@@ -101,8 +97,8 @@ class AgentCall(TaskOwner):
     async def run(self) -> Outcome:
         """Call, and return what came of it."""
         timer = None
-        if self._timeout is not None:
-            timer = self._loop.call_later(self._timeout, self._decide, "timeout")
+        if self.timeout is not None:
+            timer = self._loop.call_later(self.timeout, self._decide, "timeout")
         self._start()
         try:
             why = await self._why
@@ -120,7 +116,7 @@ class AgentCall(TaskOwner):
             why = "lost"
         if why == "timeout":
             error: AglError = RolloutTimeoutError(
-                f"{self._what} ran longer than timeout_seconds={self._timeout:g}"
+                f"{self._what} ran longer than timeout_seconds={self.timeout:g}"
             )
             if self._where:
                 error.add_note(f"It blocked the event loop of coroutine agents:\n{self._where}")
@@ -226,28 +222,25 @@ class AgentCall(TaskOwner):
         """Whether the agent has ended after all."""
         if not self.is_coroutine:
             return self._ended.done()
-        pong: asyncio.Future[None] = self._loop.create_future()
         if self.agents is None:
-            self._cancel(pong)
+            self._cancel()
         else:
             with contextlib.suppress(RuntimeError):
-                self.agents.submit(lambda: self._cancel(pong))
+                self.agents.submit(self._cancel)
         if patient and not self._ended.done():
             await asyncio.wait([self._ended], timeout=agent_threads.CANCEL_SECONDS)
-        if patient and self.agents is not None and not pong.done():
+        if patient and self.agents is not None and not self.is_given_up:
             self.agents.lost = BLOCKED
             culprit, self._where = self.agents.at_work()
             if culprit not in (self, None):
                 self._was_held_up, self._where = True, BLOCKED
         return self._ended.done()
 
-    def _cancel(self, pong: "asyncio.Future[None]") -> None:
+    def _cancel(self) -> None:
         # On the agent's loop; that it runs at all shows that the loop is not blocked.
         self.is_given_up = True
         if self.task is not None:
             self.task.cancel()
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(lambda: pong.done() or pong.set_result(None))
 
 
 async def _awaited(awaitable: Any) -> Any:

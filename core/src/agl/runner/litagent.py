@@ -170,21 +170,24 @@ class LitAgentRunner(Runner[T]):
         claims = Claims(self.get_store(), self.get_worker_id(), event, left)
         wait_seconds = min(self.poll_interval, CLAIM_SECONDS)
         tasks: set[asyncio.Task[None]] = set()
+        cancel_at = math.inf
         with self._heartbeat().beating(), self._attempts.hosting():
             try:
-                while self._attempts.stuck is None and not event.is_set():
+                while True:
+                    goes_on = self._attempts.stuck is None and not event.is_set()
                     free = self.concurrency - len(tasks)
-                    if free > 0 and claims.left > 0:
+                    if goes_on and free > 0 and claims.left > 0:
                         for rollout in await claims.wait(free, wait_seconds):
                             tasks.add(asyncio.create_task(self._serve(rollout, claims)))
-                    elif tasks:
+                    elif tasks and time.monotonic() < cancel_at:
                         await asyncio.wait(
                             tasks, timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED
                         )
                     else:
                         break
+                    if event.is_set():
+                        cancel_at = min(cancel_at, time.monotonic() + self.grace_seconds)
                     tasks = self._unfinished(tasks)
-                await self._drain(tasks, event)
             finally:
                 await asyncio.sleep(0)  # what never began could not be recorded
                 for task in tasks:
@@ -217,17 +220,6 @@ class LitAgentRunner(Runner[T]):
             if task.done():
                 task.result()  # raises what ended the runner: the store failed, or Ctrl+C
         return {task for task in tasks if not task.done()}
-
-    async def _drain(self, tasks: set[asyncio.Task[None]], event: ExecutionEvent) -> None:
-        deadline: float | None = None
-        while tasks:
-            now = time.monotonic()
-            if deadline is None and event.is_set():
-                deadline = now + self.grace_seconds
-            if deadline is not None and now >= deadline:
-                return  # ``iter`` cancels the rest
-            await asyncio.wait(tasks, timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-            tasks = self._unfinished(tasks)
 
     def _heartbeat(self) -> Heartbeat:
         return Heartbeat(

@@ -22,17 +22,14 @@ class SpanRecordingContext(Protocol):
 
     def record_attributes(self, attributes: Attributes) -> None:
         """Add attributes."""
-        ...
 
     def record_exception(self, exception: BaseException) -> None:
         """Add an exception event and set the status to ERROR."""
-        ...
 
     def record_status(
         self, status_code: StatusCode | TraceStatus, description: str | None = None
     ) -> None:
         """Set the outcome: a code and a description of it, or both as one ``TraceStatus``."""
-        ...
 
     def get_recorded_span(self) -> SpanCoreFields:
         """What was recorded; complete once the context has been left."""
@@ -204,6 +201,23 @@ def get_active_tracer() -> Tracer | None:
     tracer = _active.get()
     if tracer is None and len({id(other) for other in _open}) == 1:
         return next(iter(_open), None)
+    return tracer
+
+
+def recording_tracer(doing: str, *, propagate: bool) -> Tracer:
+    """The active tracer; one that keeps nothing without ``propagate``.
+
+    Raises:
+        TracerError: ``doing`` something needs an active tracer, and there is none.
+    """
+    tracer = get_active_tracer() if propagate else DummyTracer()
+    if tracer is None:
+        raise TracerError(
+            f"No active tracer found. Cannot {doing}. Do so in an agent that a runner runs, or "
+            "within tracer.trace_context(); in a thread of your own, start it with "
+            "contextvars.copy_context().run or asyncio.to_thread; or pass propagate=False to keep "
+            "the span local"
+        )
     return tracer
 
 

@@ -184,26 +184,22 @@ class SpanBuffer:
             return
         if self._timer is not None:
             self._timer.cancel()
-        writing = self._writing
-        if writing is None or writing.done():
-            writing = None
-        while writing is not None or self._pending:
-            # A failed write in the background is tried once more here.
-            self._error = None if writing is None else self._error
-            # Shielded, so that a second cancellation does not cut a write in two.
-            await asyncio.shield(writing or self._start_writing())
-            if writing is None and self._error is not None:
+        # Shielded, so that a second cancellation does not cut a write in two.
+        if self._writing is not None and not self._writing.done():
+            await asyncio.shield(self._writing)
+        what = f"rollout {self._target.rollout_id!r}, attempt {self._target.attempt_id!r}"
+        while self._pending:
+            self._error = None  # a write that failed in the background is tried once more
+            await asyncio.shield(self._start_writing())
+            if self._error is not None:
                 raise TracerError(
-                    f"rollout {self._target.rollout_id!r}, attempt {self._target.attempt_id!r}: "
-                    f"{len(self._pending)} of {len(self._spans)} spans could not be stored: "
-                    f"{type(self._error).__name__}: {self._error}"
+                    f"{what}: {len(self._pending)} of {len(self._spans)} spans could not be "
+                    f"stored: {type(self._error).__name__}: {self._error}"
                 ) from self._error
-            writing = None
         if self._refused:
             raise TracerError(
-                f"rollout {self._target.rollout_id!r}, attempt {self._target.attempt_id!r}: the "
-                f"store refused {len(self._refused)} of {len(self._spans)} spans; the others are "
-                f"stored. {self._refused[0]}"
+                f"{what}: the store refused {len(self._refused)} of {len(self._spans)} spans; the "
+                f"others are stored. {self._refused[0]}"
             ) from self._refused[0]
 
 

@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 from agl.errors import ConfigError, TracerError
 from agl.semconv import AGL_OPERATION, LightningSpanAttributes
-from agl.tracer.base import DummyTracer, SpanRecordingContext, Tracer, get_active_tracer
+from agl.tracer.base import SpanRecordingContext, recording_tracer
 from agl.types import Attributes, SpanCoreFields
 from agl.utils.attributes import to_attributes
 
@@ -33,13 +33,7 @@ class OperationContext:
                 f"operation {self._name!r} is open already; call operation() anew for each block"
             )
         # Resolved here and not at decoration: a module is imported before any tracer is active.
-        tracer: Tracer | None = get_active_tracer() if self._propagate else DummyTracer()
-        if tracer is None:
-            raise TracerError(
-                f"No active tracer found. Cannot record operation {self._name!r}. Run it in an "
-                "agent that a runner runs, or within tracer.trace_context(), or pass "
-                "propagate=False to keep it local"
-            )
+        tracer = recording_tracer(f"record operation {self._name!r}", propagate=self._propagate)
         attributes: Attributes = dict(self._attributes)
         if self._name is not None:
             attributes[LightningSpanAttributes.OPERATION_NAME.value] = self._name
