@@ -12,8 +12,9 @@ from agl.execution.coroutines import UnaskedCancellationError
 from agl.execution.events import ExecutionEvent
 from agl.store.base import LightningStore
 from agl.store.forwarding import StandInStore
+from agl.store.operation_table import Operation
 from agl.store.rules import ENDED
-from agl.types import PaginatedResult, Rollout
+from agl.types import Rollout
 
 logger = logging.getLogger(__name__)
 
@@ -141,18 +142,15 @@ class _WatchedStore(StandInStore):
         self._note_asked(wait.rollout_ids - {rollout.rollout_id for rollout in ended})
         return ended
 
-    async def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:
-        found = await self._store.get_rollout_by_id(rollout_id)
-        self._note_asked(_unended([found] if found is not None else []))
-        return found
-
-    async def query_rollouts(self, **query: Any) -> PaginatedResult[Rollout]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        found = await self._store.query_rollouts(**query)
+    async def call(self, operation: Operation, arguments: dict[str, Any]) -> Any:
+        answer = await super().call(operation, arguments)
         # A list of all rollouts is a report, not a question.
         selected = ("status_in", "status", "rollout_id_in", "rollout_ids")
-        if any(query.get(name) is not None for name in selected):
-            self._note_asked(_unended(found))
-        return found
+        if operation.name == "get_rollout_by_id":
+            self._note_asked(_unended([answer] if answer else []))
+        elif operation.name == "query_rollouts" and any(map(arguments.get, selected)):
+            self._note_asked(_unended(answer))
+        return answer
 
     def _note_asked(self, unended: set[str] | frozenset[str]) -> None:
         """Warn of an algorithm that asks for ever; whether it does, only people can tell."""

@@ -98,32 +98,25 @@ class AgentLoop:
         self._pinged = False
         self._looked_at = time.monotonic()
         self._silent = 0.0
-        self._started = threading.Event()
-        self._failure: Exception | None = None
+        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        self.loop = self._runner.get_loop()
+        self.loop.set_task_factory(_make_task)
+        for name, doing in NOT_FOR_AGENTS.items():
+            setattr(self.loop, name, _unless_agent(getattr(self.loop, name), doing))
         self._thread = threading.Thread(target=self._main, name="agl-agents", daemon=True)
-        self._thread.start()
-        self._started.wait()
-        if self._failure is not None:
-            raise self._failure
+        try:
+            self._thread.start()
+        except RuntimeError:
+            self._runner.close()
+            raise
 
     def _main(self) -> None:
-        runner = asyncio.Runner()
-        try:
-            self.loop = loop = runner.get_loop()
-            asyncio.set_event_loop(loop)
-            loop.set_task_factory(_make_task)
-            for name, doing in NOT_FOR_AGENTS.items():
-                setattr(loop, name, _unless_agent(getattr(loop, name), doing))
-        except Exception as error:
-            self._failure = error
-            return
-        finally:
-            self._started.set()
+        asyncio.set_event_loop(self.loop)
         # What an agent left behind, or broke, must not reach this thread's end as an exception.
-        with contextlib.suppress(Exception), runner:
+        with contextlib.suppress(Exception), self._runner:
             while not self._ending:
                 try:
-                    loop.run_forever()
+                    self.loop.run_forever()
                 except (KeyboardInterrupt, SystemExit) as error:
                     # A task of an agent raised it and has ended; the others go on.
                     logger.warning("a task that an agent left behind raised %r", type(error))
