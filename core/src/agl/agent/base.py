@@ -130,10 +130,7 @@ class LitAgent(Generic[T]):
         """The ``agl.Trainer`` that this agent was given to."""
         return self._need("trainer", self._trainer, "agl.Trainer(...).fit(agent, ...)")
 
-    @property
-    def trainer(self) -> Any:
-        """See ``get_trainer``."""
-        return self.get_trainer()
+    trainer = property(get_trainer)
 
     def set_runner(self, runner: "Runner[T]") -> None:
         """Called by the runner."""
@@ -143,20 +140,14 @@ class LitAgent(Generic[T]):
         """The runner that took this agent last."""
         return self._need("runner", self._runner, "runner.run_context(agent=..., store=...)")
 
-    @property
-    def runner(self) -> "Runner[T]":
-        """See ``get_runner``."""
-        return self.get_runner()
+    runner = property(get_runner)
 
     def get_tracer(self) -> Tracer:
         """The tracer of the rollout that runs here, else the runner's."""
         tracer = get_active_tracer() or getattr(self._runner, "tracer", None)
         return self._need("tracer", tracer, "runner.run_context(agent=..., store=...)")
 
-    @property
-    def tracer(self) -> Tracer:
-        """See ``get_tracer``."""
-        return self.get_tracer()
+    tracer = property(get_tracer)
 
     def _need(self, what: str, value: Any, source: str) -> Any:
         if value is None:
@@ -175,11 +166,7 @@ def _as_written(method: Callable[..., Any]) -> RolloutMethod:
         return method
 
     def arguments(resources: NamedResources, rollout: Rollout) -> list[Any]:
-        values = {
-            "resources": resources,
-            "rollout": rollout,
-            "rollout_id": rollout.rollout_id,
-        }
+        values = {"resources": resources, "rollout": rollout, "rollout_id": rollout.rollout_id}
         return [values[name] for name in names]
 
     if inspect.iscoroutinefunction(method):

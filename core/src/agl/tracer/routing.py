@@ -88,11 +88,10 @@ class SpanRouter(SpanProcessor):
                 "another tracer"
             )
         with self._lock:
-            provider = trace_api.get_tracer_provider()  # another runner may have set it meanwhile
-            if isinstance(provider, trace_api.ProxyTracerProvider):
+            if isinstance(trace_api.get_tracer_provider(), trace_api.ProxyTracerProvider):
                 trace_api.set_tracer_provider(_own_provider())
-                provider = trace_api.get_tracer_provider()
-            if provider is self._provider:
+            provider = trace_api.get_tracer_provider()
+            if provider is self._provider:  # another runner has set it meanwhile
                 return
             if not hasattr(provider, "add_span_processor"):
                 raise TracerError(
