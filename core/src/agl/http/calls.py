@@ -145,34 +145,21 @@ def _wire_type(hint: Any) -> Any:
     return list[args[0]] if origin is cast(Any, Sequence) else hint
 
 
-_ATTEMPTS = "/rollouts/{rollout_id}/attempts"
+_QUEUE, _ROLLOUT = "/queues/rollouts/enqueue", "/rollouts/{rollout_id}"
+_ATTEMPTS = f"{_ROLLOUT}/attempts"
+_Page = PaginatedResult[AnyRollout]
 _CALLS: Final = (
     Call(S.statistics, "GET", "/statistics", answers=dict[str, Any]),  # others may count more
-    Call(
-        S.enqueue_many_rollouts,
-        *("POST", "/queues/rollouts/enqueue"),
-        status=201,
-        answers=list[AnyRollout],
-    ),
-    Call(
-        S.query_rollouts,
-        *("POST", "/rollouts/search"),
-        also_get="/rollouts",
-        answers=PaginatedResult[AnyRollout],
-    ),
+    Call(S.enqueue_many_rollouts, "POST", _QUEUE, status=201, answers=list[AnyRollout]),
+    Call(S.query_rollouts, "POST", "/rollouts/search", "/rollouts", answers=_Page),
     Call(S.start_rollout, "POST", "/rollouts", status=201),
-    Call(
-        S.get_rollout_by_id,
-        *("GET", "/rollouts/{rollout_id}"),
-        answers=AnyRollout,
-        absent_is_404=True,
-    ),
-    Call(S.update_rollout, "POST", "/rollouts/{rollout_id}", answers=AnyRollout),
-    Call(S.query_attempts, "POST", f"{_ATTEMPTS}/search", also_get=_ATTEMPTS),
+    Call(S.get_rollout_by_id, "GET", _ROLLOUT, answers=AnyRollout, absent_is_404=True),
+    Call(S.update_rollout, "POST", _ROLLOUT, answers=AnyRollout),
+    Call(S.query_attempts, "POST", f"{_ATTEMPTS}/search", _ATTEMPTS),
     Call(S.start_attempt, "POST", _ATTEMPTS, status=201, may_be_empty=True),
     Call(S.get_latest_attempt, "GET", f"{_ATTEMPTS}/latest"),
     Call(S.update_attempt, "POST", f"{_ATTEMPTS}/{{attempt_id}}"),
-    Call(S.query_spans, "POST", "/spans/search", also_get="/spans"),
+    Call(S.query_spans, "POST", "/spans/search", "/spans"),
     Call(S.add_ledger_parts, "POST", "/ledger", status=201),
     Call(S.query_ledger_parts, "POST", "/ledger/search"),
     Call(S.query_resources, "GET", "/resources"),
@@ -180,7 +167,7 @@ _CALLS: Final = (
     Call(S.get_latest_resources, "GET", "/resources/latest"),
     Call(S.get_resources_by_id, "GET", "/resources/{resources_id:path}"),
     Call(S.update_resources, "POST", "/resources/{resources_id:path}", whole="resources"),
-    Call(S.query_workers, "POST", "/workers/search", also_get="/workers"),
+    Call(S.query_workers, "POST", "/workers/search", "/workers"),
     Call(S.get_worker_by_id, "GET", "/workers/{worker_id:path}"),
     Call(S.update_worker, "POST", "/workers/{worker_id:path}", may_be_empty=True),
 )

@@ -164,35 +164,33 @@ class LightningStoreClient(LightningStore):
     ) -> Sequence[AttemptedRollout]:
         end = time.monotonic() + max(wait_seconds, 0.0)
         while True:
-            left = min(end - time.monotonic(), LONG_POLL_SECONDS)
             begin = time.monotonic()
-            request = secrets.token_hex(16)
-            # The server's memory of requests ends with it; a key is stored with what is claimed.
-            body: dict[str, Any] = {
-                "limit": limit,
-                "worker_id": worker_id,
-                "key": key or request,
-            }
+            left = min(end - begin, LONG_POLL_SECONDS)
+            body: dict[str, Any] = {"limit": limit, "worker_id": worker_id, "key": key}
             if left > 0:
                 body["wait_seconds"] = left
-            try:
-                claimed = await self._post(
-                    "/queues/rollouts/dequeue", body, _many_attempted, max(left, 0.0), request
-                )
-            except asyncio.CancelledError:
-                await self._abandon(request)
-                raise
+            claimed = await self._claim("/queues/rollouts/dequeue", body, _many_attempted)
             left = end - time.monotonic()
             if claimed or left <= 0:
                 return claimed
             await _pause_if_early(begin, left)
 
-    async def _abandon(self, key: str, path: str = "/queues/rollouts/dequeue") -> None:
-        """Give back what a claim brought that nobody waits for any more.
+    async def _claim(self, path: str, body: dict[str, Any], answer: TypeAdapter[T]) -> T:
+        """Post what may claim; what nobody waits for any more is given back."""
+        request = secrets.token_hex(16)
+        claim: dict[str, Any] = body.get("claim", {}) if path == "/turn" else body
+        if claim:
+            # The server's memory of requests ends with it; a key is stored with what is claimed.
+            claim["key"] = claim["key"] or request
+        wait_seconds = max(claim.get("wait_seconds", 0.0), 0.0)
+        try:
+            return await self._post(path, body, answer, wait_seconds, request)
+        except asyncio.CancelledError:
+            await self._abandon(request, path)
+            raise
 
-        Asked again with the same key, the server answers what it had claimed, if it had; else this
-        claims nothing.
-        """
+    async def _abandon(self, key: str, path: str = "/queues/rollouts/dequeue") -> None:
+        """Asked again with the same key, the server answers what it had claimed; else nothing."""
         with contextlib.suppress(AglError, TimeoutError):
             async with asyncio.timeout(2.0):
                 if path == "/turn":
@@ -283,19 +281,10 @@ class LightningStoreClient(LightningStore):
         end = begin + max(wait_seconds, 0.0)
         held = min(wait_seconds, LONG_POLL_SECONDS) if limit > 0 else 0.0
         body: dict[str, Any] = {"spans": [_fields(span) for span in spans], "finish": finish}
-        request = secrets.token_hex(16)
         if limit > 0:
-            body["claim"] = {
-                "limit": limit,
-                "worker_id": worker_id,
-                "wait_seconds": held,
-                "key": key or request,
-            }
-        try:
-            answer = await self._post("/turn", body, _turn, max(held, 0.0), request)
-        except asyncio.CancelledError:
-            await self._abandon(request, "/turn")
-            raise
+            who = {"limit": limit, "worker_id": worker_id, "key": key}
+            body["claim"] = {**who, "wait_seconds": held}
+        answer = await self._claim("/turn", body, _turn)
         claimed: Sequence[AttemptedRollout] = answer.claimed
         left = end - time.monotonic()
         if not claimed and limit > 0 and left > 0:

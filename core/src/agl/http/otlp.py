@@ -19,7 +19,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
-from opentelemetry.proto.trace.v1.trace_pb2 import Span as ProtoSpan
+from opentelemetry.proto.trace.v1.trace_pb2 import Span as ProtoSpan, Status as ProtoStatus
 
 from agl.semconv import LightningResourceAttributes as Keys
 from agl.store.packed import MAX_SEQUENCE_ID, PackedSpan, unpacked
@@ -91,16 +91,10 @@ def response_of(rejected: Sequence[str]) -> bytes:
 def status_message(text: str) -> bytes:
     """A ``google.rpc.Status`` with a message, which is how OTLP answers errors.
 
-    Written by hand (field 2, a string) because its generated class is in a package that the core
-    does not otherwise need.
+    Its generated class is in a package that the core does not otherwise need; OpenTelemetry's own
+    ``Status`` has its message in the same field.
     """
-    data = text.encode()
-    length, prefix = len(data), bytearray(b"\x12")
-    while length > 0x7F:
-        prefix.append(length & 0x7F | 0x80)
-        length >>= 7
-    prefix.append(length)
-    return bytes(prefix) + data
+    return ProtoStatus(message=text).SerializeToString()
 
 
 def _packed(proto: ProtoSpan, of_resource: Attributes, resource: Raw) -> PackedSpan:
@@ -241,24 +235,16 @@ def _uniform(values: Sequence[AnyValue]) -> list[Any] | None:
 
 
 def _value(value: AnyValue) -> Any:
-    match value.WhichOneof("value"):
-        case "string_value":
-            return value.string_value
-        case "bool_value":
-            return value.bool_value
-        case "int_value":
-            return value.int_value
-        case "double_value":
-            number = value.double_value
-            return number if math.isfinite(number) else json.dumps(number)
-        case "array_value":
-            return [_value(item) for item in value.array_value.values]
-        case "kvlist_value":
-            return {item.key: _value(item.value) for item in value.kvlist_value.values}
-        case "bytes_value":
-            return value.bytes_value.hex()
-        case _:
-            return ""
+    kind = value.WhichOneof("value")
+    if kind == "double_value" and not math.isfinite(value.double_value):
+        return json.dumps(value.double_value)
+    if kind in _SCALARS:
+        return _SCALARS[kind](value)
+    if kind == "array_value":
+        return [_value(item) for item in value.array_value.values]
+    if kind == "kvlist_value":
+        return {item.key: _value(item.value) for item in value.kvlist_value.values}
+    return value.bytes_value.hex()  # of nothing: an empty text
 
 
 def _unfold(attributes: Attributes, key: str, value: Any) -> None:

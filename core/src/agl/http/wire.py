@@ -1,13 +1,12 @@
-"""What both sides of the store's HTTP interface share beside its operations (``agl/calls.py``).
+"""What both sides of the store's HTTP interface share beside its operations (``calls.py``).
 
 The interface is 0.3's (``/v1/agl``) with additions: ``POST spans/batch``, ``POST turn`` and
-``POST ledger``,
-``wait_seconds`` when claiming, ``key`` when claiming or starting, ``error`` when an attempt ends,
-``Idempotency-Key`` on posts, and error answers that name the class of the error.
+``POST ledger``, ``wait_seconds`` when claiming, ``key`` when claiming or starting, ``error`` when
+an attempt ends, ``Idempotency-Key`` on posts, and error answers that name the class of the error.
 """
 
+import math
 import re
-from collections.abc import Sequence
 from typing import Any, cast
 
 import pydantic_core
@@ -111,29 +110,25 @@ def decode(body: bytes) -> Any:
 
 
 def _refuse_infinity(value: Any) -> None:
-    if isinstance(value, float) and value in (float("inf"), float("-inf")):
+    if isinstance(value, float) and math.isinf(value):
         raise ValueError("a number is too large for a float")
-    if isinstance(value, dict):
-        for item in cast(dict[str, Any], value).values():
+    if isinstance(value, dict | list):
+        inner = cast(dict[str, Any] | list[Any], value)
+        for item in inner.values() if isinstance(inner, dict) else inner:
             _refuse_infinity(item)
-    elif isinstance(value, list):
-        for item in cast(list[Any], value):
-            _refuse_infinity(item)
+
+
+_STATUS = {
+    errors.UnknownRecordError: 404,
+    errors.InvalidTransitionError: 409,
+    errors.NotSupportedError: 501,
+    errors.StoreUnavailableError: 503,
+}
 
 
 def status_of(error: errors.AglError) -> int:
     """The HTTP status that answers an error."""
-    match error:
-        case errors.UnknownRecordError():
-            return 404
-        case errors.InvalidTransitionError():
-            return 409
-        case errors.NotSupportedError():
-            return 501
-        case errors.StoreUnavailableError():
-            return 503
-        case _:
-            return 400
+    return next((status for kind, status in _STATUS.items() if isinstance(error, kind)), 400)
 
 
 def error_of(status: int, answer: Any, where: str) -> errors.AglError:
@@ -166,13 +161,8 @@ def error_of(status: int, answer: Any, where: str) -> errors.AglError:
 
 def _sentence(detail: Any) -> str:
     """FastAPI's list of validation errors in one line; anything else as it is."""
-    if not isinstance(detail, list):
+    try:
+        parts = [f"{'.'.join(map(str, part['loc']))}: {part['msg']}" for part in detail[:5]]
+    except (TypeError, KeyError):
         return str(detail)
-    parts = [
-        f"{'.'.join(str(step) for step in cast(Sequence[Any], part.get('loc', ())))}: "
-        f"{part.get('msg')}"
-        for part in cast(list[Any], detail)
-        if isinstance(part, dict)
-        for part in [cast(dict[str, Any], part)]
-    ]
-    return "; ".join(parts[:5]) or str(cast(Any, detail))
+    return "; ".join(parts)
