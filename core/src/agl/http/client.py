@@ -85,11 +85,11 @@ class LightningStoreClient(LightningStore):
         self._token = resolve_str_env_var(LightningEnvVar.AGL_SERVER_TOKEN, token) or None
         self._transport = Transport(
             server_address,
-            headers=self.headers,
-            retry_delays=retry_delays,
-            health_retry_delays=health_retry_delays,
-            request_timeout=request_timeout,
-            connection_timeout=connection_timeout,
+            self.headers,
+            retry_delays,
+            health_retry_delays,
+            request_timeout,
+            connection_timeout,
         )
         self.server_address = self._transport.address
 

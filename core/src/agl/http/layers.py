@@ -13,6 +13,7 @@ import time
 import zlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
 from typing import Any
 
 from agl.semconv import CLIENT_GONE
@@ -116,18 +117,13 @@ ROUTE = "agl.route"
 """Key of a scope: the path of the route that answers, where it is not FastAPI's."""
 
 
+@dataclass
 class ErrorGuard:
-    """Answers what nobody caught with a bare 500, and logs it; counts requests.
+    """Answers what nobody caught with a bare 500, and logs it; counts requests, and logs them."""
 
-    Args:
-        app: What may fail.
-        observe: Told of each request: method, route, status, seconds. Requests are also logged,
-            at DEBUG.
-    """
-
-    def __init__(self, app: App, observe: Callable[[str, str, int, float], None]) -> None:
-        self.app = app
-        self.observe = observe
+    app: App
+    observe: Callable[[str, str, int, float], None]
+    """Told of each request: method, route, status, seconds."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -166,19 +162,14 @@ def _route_of(scope: Scope) -> str:
     return route or getattr(scope.get("route"), "path", "none")
 
 
+@dataclass
 class BearerAuth:
-    """Requires ``Authorization: Bearer TOKEN``.
+    """Requires ``Authorization: Bearer TOKEN``."""
 
-    Args:
-        app: What to protect.
-        token: The token.
-        open_paths: Paths that need none.
-    """
-
-    def __init__(self, app: App, token: str, open_paths: frozenset[str]) -> None:
-        self.app = app
-        self.expected = f"Bearer {token}".encode()
-        self.open_paths = open_paths
+    app: App
+    token: str
+    open_paths: frozenset[str]
+    """Paths that need none."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -186,7 +177,7 @@ class BearerAuth:
             got = header(scope, b"authorization")
             # The scheme is case-insensitive, the token is not.
             got = b"Bearer" + got[6:] if got[:6].lower() == b"bearer" else got
-            if not hmac.compare_digest(got, self.expected):
+            if not hmac.compare_digest(got, f"Bearer {self.token}".encode()):
                 return await answer(
                     send,
                     401,
@@ -197,17 +188,13 @@ class BearerAuth:
         return await self.app(scope, receive, send)
 
 
+@dataclass
 class WholeBody:
-    """Reads the request's body, unpacked if it is gzip, before the application sees the request.
+    """Reads the request's body, unpacked if it is gzip, before the application sees the request."""
 
-    Args:
-        app: What gets the body in one piece.
-        max_bytes: A longer body, packed or unpacked, is answered with 413.
-    """
-
-    def __init__(self, app: App, max_bytes: int) -> None:
-        self.app = app
-        self.max_bytes = max_bytes
+    app: App
+    max_bytes: int
+    """A longer body, packed or unpacked, is answered with 413."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -258,25 +245,19 @@ class WholeBody:
         )
 
 
+MAX_REMEMBERED, MAX_REMEMBERED_BYTES = 10_000, 64 * 1024 * 1024
+
+
 class RememberedPosts:
     """Answers a repeated post from memory, so that it is carried out once.
 
     Requests are the same when path, ``Idempotency-Key`` and ``Authorization`` are. A repetition
     that arrives while the first is still in work waits for it. Only successes are remembered. The
-    memory is this process's: it ends with the server.
-
-    Args:
-        app: What carries requests out.
-        max_entries: How many answers are kept, oldest dropped first.
-        max_bytes: How large they may be together.
+    memory is this process's: it ends with the server, and drops the oldest answers first.
     """
 
-    def __init__(
-        self, app: App, max_entries: int = 10_000, max_bytes: int = 64 * 1024 * 1024
-    ) -> None:
+    def __init__(self, app: App) -> None:
         self.app = app
-        self.max_entries = max_entries
-        self.max_bytes = max_bytes
         self._answers: OrderedDict[tuple[bytes, ...], list[Message]] = OrderedDict()
         self._in_work: dict[tuple[bytes, ...], asyncio.Future[None]] = {}
         self._size = 0
@@ -317,7 +298,7 @@ class RememberedPosts:
             return
         self._answers[key] = messages
         self._size += _size(messages)
-        while len(self._answers) > self.max_entries or self._size > self.max_bytes:
+        while len(self._answers) > MAX_REMEMBERED or self._size > MAX_REMEMBERED_BYTES:
             _, dropped = self._answers.popitem(last=False)
             self._size -= _size(dropped)
 

@@ -7,6 +7,7 @@ import random
 import secrets
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
@@ -45,43 +46,32 @@ class _Request(NamedTuple):
     wait_seconds: float = 0.0
 
 
+@dataclass(eq=False)
 class Transport:
     """Sends requests, and sends them again.
 
     Posts carry an ``Idempotency-Key``, by which a server that knows it carries each out once. A
     server that does not (0.3's) is not asked again when it may have carried out what it was asked.
-
-    Args:
-        address: Of the server.
-        headers: Sent with every request.
-        retry_delays: See ``LightningStoreClient``.
-        health_retry_delays: See ``LightningStoreClient``.
-        request_timeout: See ``LightningStoreClient``.
-        connection_timeout: See ``LightningStoreClient``.
+    What the fields mean says ``LightningStoreClient``.
 
     Raises:
         ConfigError: The address is none.
     """
 
-    def __init__(
-        self,
-        address: str,
-        *,
-        headers: Mapping[str, str],
-        retry_delays: Sequence[float],
-        health_retry_delays: Sequence[float],
-        request_timeout: float,
-        connection_timeout: float,
-    ) -> None:
-        parts = urlsplit(address)
+    address: str
+    headers: dict[str, str]
+    retry_delays: Sequence[float]
+    health_retry_delays: Sequence[float]
+    request_timeout: float
+    connection_timeout: float
+
+    def __post_init__(self) -> None:
+        parts = urlsplit(self.address)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ConfigError(f"store address {address!r}: expected one like http://127.0.0.1:4747")
-        self.address = address.rstrip("/")
-        self.headers = dict(headers)
-        self.retry_delays = tuple(retry_delays)
-        self.health_retry_delays = tuple(health_retry_delays)
-        self.request_timeout = request_timeout
-        self.connection_timeout = connection_timeout
+            raise ConfigError(
+                f"store address {self.address!r}: expected one like http://127.0.0.1:4747"
+            )
+        self.address = self.address.rstrip("/")
         self._sessions = _Sessions(self)
         self._features: frozenset[str] | None = None
 

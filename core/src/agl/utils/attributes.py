@@ -134,14 +134,9 @@ def _as_number(value: Any) -> bool | int | float | str | None:
     """The primitive inside an enum member, a numpy scalar or another subclass of a primitive."""
     if isinstance(value, Enum):
         return _as_number(value.value)
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, str):
-        return str(value)
-    if isinstance(value, int):
-        return int(value)
-    if isinstance(value, float):
-        return float(value)
+    for kind in (bool, str, int, float):
+        if isinstance(value, kind):
+            return kind(value)
     if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
         return value.item()
     return None

@@ -65,31 +65,25 @@ def flatten_attributes(
         ValueError: A key is no string, or two values get one key.
     """
     flat: dict[str, Any] = {}
-    pairs = nested_data.items() if isinstance(nested_data, Mapping) else _numbered(nested_data)
-    for key, value in pairs:
-        _flatten((key,), value, flat, expand_leaf_lists)
+    _flatten((), nested_data, flat, expand_leaf_lists)
     return flat
 
 
-def _flatten(path: tuple[Any, ...], value: Any, flat: dict[str, Any], expand: bool) -> None:
-    if not isinstance(path[-1], str):
-        raise ValueError(
-            f"attribute keys are strings; got {path[-1]!r} ({type(path[-1]).__name__}) under "
-            f"{'.'.join(path[:-1])!r}"
-        )
+def _flatten(path: tuple[str, ...], value: Any, flat: dict[str, Any], expand: bool) -> None:
     if isinstance(value, Mapping):
         pairs: Iterable[tuple[Any, Any]] = cast(Mapping[Any, Any], value).items()
-    elif isinstance(value, list) and (expand or not _is_leaf(cast(list[Any], value))):
-        pairs = _numbered(cast(list[Any], value))
+    elif isinstance(value, list) and (expand or not path or not _is_leaf(cast(list[Any], value))):
+        pairs = ((str(index), item) for index, item in enumerate(cast(list[Any], value)))
     else:
         put(".".join(path), value, flat)
         return
     for key, item in pairs:
+        if not isinstance(key, str):
+            raise ValueError(
+                f"attribute keys are strings; got {key!r} ({type(key).__name__}) under "
+                f"{'.'.join(path)!r}"
+            )
         _flatten((*path, key), item, flat, expand)
-
-
-def _numbered(items: list[Any]) -> Iterable[tuple[str, Any]]:
-    return ((str(index), item) for index, item in enumerate(items))
 
 
 def _is_leaf(items: list[Any]) -> bool:
