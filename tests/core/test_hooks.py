@@ -1,14 +1,26 @@
 """Hooks get what they name, in order, and what they raise stays out of the run."""
 
+import asyncio
+import contextlib
+import json
 import logging
+import os
 import pickle
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
 
 import agl
-from agl.errors import BrokenComponentError, ConfigError, PluginError
+from agl.cli import main
+from agl.errors import AlgorithmError, BrokenComponentError, ConfigError, PluginError
 from agl.plugins.hooks import HookCaller, HookManager, try_component
 from agl.plugins.registry import Component, components
 
@@ -63,6 +75,250 @@ async def test_on_rollout_end_gets_the_spans() -> None:
     hook = Recorder()
     await HookCaller([hook]).call("on_rollout_end", **END)
     assert hook.calls == [("on_rollout_end", END)]
+
+
+class Watcher:
+    """Keeps what the hooks of runs say, without the components."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+
+    def on_run_start(self, agent: Any, algorithm: Any, store: Any) -> None:
+        self.calls.append(("run start", type(agent), type(algorithm), store))
+
+    async def on_run_end(self, algorithm: Any, error: Any) -> None:
+        self.calls.append(("run end", repr(error)))
+
+    def on_attempt_end(self, runner: Any, rollout: Any, attempt: Any, error: Any) -> None:
+        assert attempt.rollout_id == rollout.rollout_id
+        self.calls.append(("attempt end", type(runner), attempt.status, repr(error)))
+
+    def on_step_end(self, algorithm: Any, step: int, metrics: Any) -> None:
+        self.calls.append(("step end", type(algorithm), step, metrics))
+
+    def on_evaluation_end(self, algorithm: Any, step: int, metrics: Any) -> None:
+        self.calls.append(("evaluation end", type(algorithm), step, metrics))
+
+    def on_resources_published(self, algorithm: Any, resources: Any) -> None:
+        self.calls.append(("resources published", type(algorithm), resources))
+
+    def on_checkpoint_saved(self, algorithm: Any, step: int, path: Any) -> None:
+        self.calls.append(("checkpoint saved", type(algorithm), step, path))
+
+
+class OneStep(agl.Algorithm):
+    """Publishes, runs each task and says what algorithms that train say."""
+
+    async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
+        store = self.get_store()
+        await self.publish_resources({"prompt": PROMPT}, "mine")
+        for task in train_dataset or ():
+            rollout = await store.enqueue_rollout(task)
+            await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
+        await self.tell("on_step_end", step=1, metrics={"reward/mean": 0.5})
+        await self.tell("on_evaluation_end", step=1, metrics={"val/reward/mean": 1.0})
+        await self.tell("on_checkpoint_saved", step=1, path=Path("one"))
+        if val_dataset:
+            raise ValueError("it was enough")
+
+
+PROMPT = agl.PromptTemplate(template="{x}")
+SHM = {"type": "shm", "main_thread": "algorithm", "graceful_delay": 1.0, "join_timeout": 1.0}
+
+
+@agl.rollout
+def halves(task: int) -> float:
+    if task == 2:
+        raise LookupError("no two")
+    return task / 2
+
+
+def watched(train: Any = None, val: Any = None, **options: Any) -> tuple[Watcher, agl.Trainer]:
+    """What a watcher saw of a run."""
+    watcher = Watcher()
+    trainer = agl.Trainer(algorithm=OneStep(), strategy=SHM, hooks=watcher, **options)
+    with contextlib.suppress(AlgorithmError):
+        trainer.fit(halves, train, val_dataset=val)
+    return watcher, trainer
+
+
+def seen(watcher: Watcher, what: str) -> list[tuple[Any, ...]]:
+    return [rest for first, *rest in map(tuple, watcher.calls) if first == what]  # type: ignore
+
+
+def test_on_run_start_comes_first_and_has_agent_algorithm_and_store() -> None:
+    watcher, _ = watched([1])
+    assert watcher.calls[0][0] == "run start"
+    [[agent, algorithm, store]] = seen(watcher, "run start")
+    assert (agent, algorithm) == (type(halves), OneStep)
+    assert len(asyncio.run(store.query_rollouts())) == 1
+
+
+def test_on_run_end_comes_last_and_has_the_error_of_the_algorithm() -> None:
+    watcher, _ = watched()
+    assert watcher.calls[-1] == ("run end", "None")
+    watcher, _ = watched(val=[1])
+    assert watcher.calls[-1] == ("run end", repr(ValueError("it was enough")))
+
+
+def test_on_attempt_end_has_the_stored_attempt_and_the_error_of_the_agent() -> None:
+    watcher, _ = watched([1, 2])
+    assert seen(watcher, "attempt end") == [
+        [agl.LitAgentRunner, "succeeded", "None"],
+        [agl.LitAgentRunner, "failed", repr(LookupError("no two"))],
+    ]
+
+
+def test_on_step_end_has_the_metrics_that_the_algorithm_tells() -> None:
+    watcher, _ = watched()
+    assert seen(watcher, "step end") == [[OneStep, 1, {"reward/mean": 0.5}]]
+
+
+def test_on_evaluation_end_has_the_metrics_that_the_algorithm_tells() -> None:
+    watcher, _ = watched()
+    assert seen(watcher, "evaluation end") == [[OneStep, 1, {"val/reward/mean": 1.0}]]
+
+
+def test_on_resources_published_sees_the_trainers_and_the_algorithms() -> None:
+    watcher, trainer = watched(initial_resources={"first": PROMPT})
+    [[_, first], [_, second]] = seen(watcher, "resources published")
+    assert (first.resources, second.resources) == ({"first": PROMPT}, {"prompt": PROMPT})
+    assert second.resources_id == "mine"
+    assert asyncio.run(trainer.store.get_resources_by_id("mine")) == second
+
+
+def test_on_checkpoint_saved_has_step_and_path() -> None:
+    watcher, _ = watched()
+    assert seen(watcher, "checkpoint saved") == [[OneStep, 1, Path("one")]]
+
+
+async def test_an_algorithm_without_a_trainer_publishes_and_tells_nobody() -> None:
+    algorithm = OneStep()
+    algorithm.set_store(agl.InMemoryLightningStore())
+    await algorithm.run()
+    latest = await algorithm.get_store().get_latest_resources()
+    assert latest is not None
+    assert latest.resources_id == "mine"
+
+
+ROUTES = """
+    from starlette.responses import PlainTextResponse
+    from starlette.routing import Route
+
+    def store_routes(store):
+        async def count(request):
+            return PlainTextResponse(str(len(await store.query_rollouts())))
+
+        async def never(request):
+            raise AssertionError("the store's own paths come first")
+
+        return [Route("/count", count), Route("/v1/agl/health", never)]
+"""
+
+
+def test_store_routes_are_answered_by_agl_store_behind_its_token(
+    install: Any, tmp_path: Path
+) -> None:
+    folder = install("agl-a", {"agl_a_mod.py": ROUTES}, {"agl.plugins": {"a": "agl_a_mod"}})
+    code = "from agl.cli import main; main(['store', '--port', '0', '--backend', 'memory'])"
+    command = [sys.executable, "-c", code]
+    environment = {**os.environ, "AGL_SERVER_TOKEN": "secret"}
+    environment["PYTHONPATH"] = f"{folder}{os.pathsep}{environment.get('PYTHONPATH', '')}"
+    with subprocess.Popen(
+        command, env=environment, stderr=subprocess.PIPE, text=True, cwd=tmp_path
+    ) as server:
+        try:
+            assert server.stderr is not None
+            line = next(line for line in server.stderr if line.startswith("agl store: http"))
+            url = line.split()[2]
+            assert answer(f"{url}/count", "secret") == (200, "0")
+            assert answer(f"{url}/count", "wrong")[0] == 401
+            assert answer(f"{url}/v1/agl/health", "secret")[0] == 200
+        finally:
+            server.terminate()
+
+
+def answer(url: str, token: str) -> tuple[int, str]:
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
+    try:
+        with urllib.request.urlopen(request, timeout=5) as response:
+            return response.status, response.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, ""
+
+
+def test_store_routes_are_answered_by_the_strategy_cs() -> None:
+    class Counts:
+        def store_routes(self, store: Any) -> list[Route]:
+            async def count(request: Any) -> PlainTextResponse:
+                return PlainTextResponse(str(len(await store.query_rollouts())))
+
+            return [Route("/count", count)]
+
+    counted: list[str] = []
+
+    @agl.algo
+    async def algorithm(store: Any) -> None:
+        await store.enqueue_rollout(1)
+        _, text = await asyncio.to_thread(answer, f"{store.endpoint}/count", "")
+        counted.append(text)
+
+    strategy = {"type": "cs", "server_port": 0}
+    agl.Trainer(algorithm=algorithm, strategy=strategy, hooks=Counts()).fit(halves)
+    assert counted == ["1"]
+
+
+async def test_store_routes_that_are_none_are_the_plugins_failure(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AGL_STRICT_PLUGINS", raising=False)
+
+    class Wrong:
+        def store_routes(self, store: Any) -> Any:
+            return 5
+
+    caller, routes = HookCaller([Wrong()]), list[Any]()
+    await caller.call("store_routes", routes.extend, store=None)
+    assert routes == []
+    assert sum(caller.failures.values()) == 1
+    assert "Wrong': store_routes raised TypeError: 'int' object is not iterable" in caplog.text
+
+
+COLUMNS = """
+    def rollout_columns(rollout, attempts, spans):
+        if rollout.input["x"] == 1:
+            return {"spans": len(spans), "tries": [attempt.status for attempt in attempts]}
+"""
+
+
+async def test_rollout_columns_stand_in_agl_rollouts(
+    install: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.delenv("AGL_STRICT_PLUGINS", raising=False)
+    install("agl-a", {"agl_a_mod.py": COLUMNS}, {"agl.plugins": {"a": "agl_a_mod"}})
+    taken = "def rollout_columns(): return {'reward': 7}"
+    install("agl-b", {"agl_b_mod.py": taken}, {"agl.plugins": {"b": "agl_b_mod"}})
+    store = agl.SqliteLightningStore(tmp_path / "store.db")
+    for x in (1, 2):
+        await store.enqueue_rollout({"x": x})
+        claimed = await store.dequeue_rollout()
+        assert claimed is not None
+        await store.update_attempt(claimed.rollout_id, "latest", status="succeeded")
+    await store.close()
+
+    async def listed(*options: str) -> str:
+        call = [("rollouts", "--path", str(tmp_path / "store.db"), *options)]
+        with pytest.raises(SystemExit):
+            await asyncio.to_thread(main, *map(list, call))
+        return capsys.readouterr().out
+
+    first, second = json.loads(await listed("--json"))
+    assert (first["spans"], first["tries"], first["reward"]) == (0, ["succeeded"], None)
+    assert "tries" not in second
+    header, _, *lines = (await listed()).splitlines()
+    assert header.split()[-2:] == ["spans", "tries"]
+    assert [line.endswith("['succeeded']") for line in lines] == [True, False]
 
 
 async def test_partial_plain_and_open_signatures_work() -> None:

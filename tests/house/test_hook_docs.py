@@ -63,4 +63,4 @@ def test_example_of_the_page_runs_and_prints_what_it_says(hook: str) -> None:
 
 @pytest.mark.parametrize("hook", HOOKS)
 def test_a_test_is_named_after_the_hook(hook: str) -> None:
-    assert re.search(rf"^async def test_{hook}\w*\(", TESTS, re.MULTILINE)
+    assert re.search(rf"^(async )?def test_{hook}\w*\(", TESTS, re.MULTILINE)

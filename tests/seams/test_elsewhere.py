@@ -56,7 +56,9 @@ def test_folders_of_algorithms_are_taken_from_where_they_are_made(
 def test_report_goes_on_in_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
-    with Report("name", Path("run"), steps=1, done=0, show_progress=False) as report:
+    with Report(
+        agl.Baseline(), "name", Path("run"), steps=1, done=0, show_progress=False
+    ) as report:
         os.chdir("elsewhere")
         report.write({"step": 1})
         report.summary({})

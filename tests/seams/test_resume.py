@@ -342,20 +342,20 @@ def test_a_start_leads_to_what_it_makes_and_to_what_it_went_on_from(tmp_path: Pa
     assert not any(newest.leads_to(branch) for branch in beside)
 
 
-def test_metrics_beside_the_way_to_a_checkpoint_are_dropped(tmp_path: Path) -> None:
+async def test_metrics_beside_the_way_to_a_checkpoint_are_dropped(tmp_path: Path) -> None:
     """Start 2 went back to step 1 and did step 2; now it goes on from step 3 of start 1 again."""
-    report = Report("grpo", tmp_path, 5, 3, show_progress=False)
+    report = Report(agl.Baseline(), "grpo", tmp_path, 5, 3, show_progress=False)
     for step, generation in ((1, 1), (2, 2)):
-        report.step(step, {"step": step, "generation": generation})
+        await report.step(step, {"step": step, "generation": generation})
     report.go_back(3, evaluated=True, branch=[(1, 3)])
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["generation"] for line in lines] == [1]
 
 
-def test_no_metrics_are_kept_that_do_not_lead_to_the_checkpoint(tmp_path: Path) -> None:
+async def test_no_metrics_are_kept_that_do_not_lead_to_the_checkpoint(tmp_path: Path) -> None:
     """It was made in another folder."""
-    report = Report("grpo", tmp_path, 5, 3, show_progress=False)
-    report.step(1, {"step": 1, "generation": 1})
+    report = Report(agl.Baseline(), "grpo", tmp_path, 5, 3, show_progress=False)
+    await report.step(1, {"step": 1, "generation": 1})
     report.go_back(3, evaluated=True, branch=[])
     assert (tmp_path / "metrics.jsonl").read_text() == ""
 

@@ -5,11 +5,12 @@ import copy
 import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any, TypeVar, cast
 
 from agl.agent.base import LitAgent, Runner
 from agl.algorithm.adapter import TraceAdapter
-from agl.algorithm.base import Algorithm, FastAlgorithm
+from agl.algorithm.base import Algorithm, FastAlgorithm, RunContext
 from agl.algorithm.baseline import Baseline
 from agl.algorithm.gateway import Gateway
 from agl.errors import ConfigError, DatasetError
@@ -95,7 +96,7 @@ class Trainer:
         self.max_rollouts = max_rollouts
         self.initial_resources = initial_resources
         self.hooks = _as_list(hooks)
-        HookCaller(self.hooks)  # refuses a misspelt hook now rather than in a runner
+        self._hook_caller = HookCaller(self.hooks)
         self.algorithm = (
             None
             if algorithm is None
@@ -199,22 +200,19 @@ class Trainer:
         if self.llm_proxy is None and algorithm.needs_gateway:
             self.llm_proxy = self._build_gateway(None)
         agent.set_trainer(self)
-        algorithm.set_trainer(self)
-        if self.adapter is not None:
-            _check_match(self.adapter, agent.trained_agents)
-            algorithm.set_adapter(self.adapter)
-        else:
-            options = {"type": algorithm.default_adapter, **algorithm.adapter_options}
-            if agent.trained_agents is not None:
-                options["agent_match"] = agent.trained_agents
-            algorithm.set_adapter_factory(
-                lambda: self._build_adapter(options, algorithm.default_adapter)
+        algorithm.set_context(
+            RunContext(
+                store=self.store,
+                make_adapter=self._adapter_maker(agent, algorithm),
+                gateway=self.llm_proxy,
+                resources=self.initial_resources,
+                hooks=self._hook_caller,
+                trainer=self,
             )
-        algorithm.set_llm_proxy(self.llm_proxy)
-        algorithm.set_initial_resources(self.initial_resources)
+        )
 
         async def algorithm_bundle(store: LightningStore, event: ExecutionEvent) -> None:
-            await self._run_algorithm(algorithm, store, train_dataset, val_dataset)
+            await self._run_algorithm(agent, algorithm, store, train_dataset, val_dataset)
 
         async def runner_bundle(
             store: LightningStore, worker_id: int, event: ExecutionEvent
@@ -223,44 +221,55 @@ class Trainer:
 
         self.strategy.prepare()
         if self.strategy.runs_algorithm:
-            asyncio.run(algorithm.clear_leftovers(self.store))
+            asyncio.run(self._make_ready(algorithm))
         self.strategy.execute(algorithm_bundle, runner_bundle, self.store)
+
+    async def _make_ready(self, algorithm: Algorithm) -> None:
+        await algorithm.clear_leftovers(self.store)
+        self.strategy.extra_routes = routes = list[Any]()
+        await self._hook_caller.call("store_routes", routes.extend, store=self.store)
 
     async def _run_algorithm(
         self,
+        agent: LitAgent[Any],
         algorithm: Algorithm,
         store: LightningStore,
         train_dataset: Dataset[Any] | None,
         val_dataset: Dataset[Any] | None,
     ) -> None:
         algorithm.set_store(store)
-        if self.llm_proxy is not None:
-            self.llm_proxy.set_store(store)
-        if self.initial_resources is not None:
-            await store.add_resources(self.initial_resources)
+        gateway, hooks = self.llm_proxy, self._hook_caller
+        error: BaseException | None = None
+        await hooks.call("on_run_start", agent=agent, algorithm=algorithm, store=store)
         # One that its user started goes on running for its user.
-        own = self.llm_proxy is not None and not self.llm_proxy.is_running()
+        own = gateway is not None and not gateway.is_running()
         try:
-            if self.llm_proxy is not None and own:
-                await self.llm_proxy.start()
+            if gateway is not None:
+                gateway.set_store(store)
+            if self.initial_resources is not None:
+                await algorithm.publish_resources(self.initial_resources)
+            if gateway is not None and own:
+                await gateway.start()
             if algorithm.is_async():
                 await algorithm.run(train_dataset, val_dataset)  # pyright: ignore[reportGeneralTypeIssues]
             else:
                 await call_in_daemon_thread(lambda: algorithm.run(train_dataset, val_dataset))
-        except Exception as error:
+        except BaseException as raised:
             # Without a budget nothing more can be learned, and what was learned is there.
-            if self.llm_proxy is None or self.llm_proxy.spent_budget() is None:
+            if not isinstance(raised, Exception) or not algorithm.is_budget_spent():
+                error = raised
                 raise
-            logger.warning("the algorithm could not go on: %r", error, exc_info=error)
+            logger.warning("the algorithm could not go on: %r", raised, exc_info=raised)
         finally:
-            if self.llm_proxy is not None:
-                spent = self.llm_proxy.spent_budget()
-                if spent is not None:
-                    logger.warning(
-                        "the budget of the run is spent (%s): it ends with what it has", spent
-                    )
-                if own and self.llm_proxy.is_running():
-                    await self.llm_proxy.stop()
+            if gateway is not None and (spent := gateway.spent_budget()) is not None:
+                logger.warning(
+                    "the budget of the run is spent (%s): it ends with what it has", spent
+                )
+            if gateway is not None and own and gateway.is_running():
+                await gateway.stop()
+            await hooks.call(
+                "on_run_end", agent=agent, algorithm=algorithm, store=store, error=error
+            )
 
     async def _run_runner(
         self, agent: LitAgent[Any], store: LightningStore, worker_id: int, event: ExecutionEvent
@@ -313,6 +322,19 @@ class Trainer:
             where="adapter",
             default=default,
         )
+
+    def _adapter_maker(
+        self, agent: LitAgent[Any], algorithm: Algorithm
+    ) -> Callable[[], TraceAdapter[Any]]:
+        """What gives the adapter; one that the algorithm asks for is built at its first use."""
+        adapter, match = self.adapter, agent.trained_agents
+        if adapter is not None:
+            _check_adapter(adapter, algorithm, match)
+            return lambda: adapter
+        options = {"type": algorithm.default_adapter, **algorithm.adapter_options}
+        if match is not None:
+            options["agent_match"] = match
+        return cache(lambda: self._build_adapter(options, algorithm.default_adapter))
 
     def _plan_runner(
         self, spec: Spec[Runner[Any]], concurrency: int | None
@@ -401,19 +423,27 @@ def _check_dataset(name: str, dataset: object) -> None:
         ) from error
 
 
-def _check_match(adapter: TraceAdapter[Any], trained_agents: str | None) -> None:
-    """Refuse an adapter that selects other agents than the agent says.
+def _check_adapter(
+    adapter: TraceAdapter[Any], algorithm: Algorithm, trained_agents: str | None
+) -> None:
+    """Refuse an adapter beside options for one, or that selects other agents than the agent says.
 
     Raises:
         ConfigError: It names both.
     """
-    if trained_agents is None:
-        return
+    name = type(adapter).__name__
+    if algorithm.adapter_options:
+        given = ", ".join(map(repr, algorithm.adapter_options))
+        raise ConfigError(
+            f"algorithm {type(algorithm).__name__!r} was given {given} for the adapter that it "
+            f"asks for, and there is an adapter ({name}) beside it. Give {given} to the adapter, "
+            "or leave the adapter out"
+        )
     match = getattr(adapter, "agent_match", None)
     found = getattr(match, "pattern", match)
-    if found != trained_agents:
+    if trained_agents is not None and found != trained_agents:
         raise ConfigError(
-            f"Trainer: the agent says trained_agents={trained_agents!r}, and the adapter "
-            f"({type(adapter).__name__}) has agent_match={found!r}. Give the adapter "
-            f"agent_match={trained_agents!r}, or leave one of the two out"
+            f"Trainer: the agent says trained_agents={trained_agents!r}, and the adapter ({name}) "
+            f"has agent_match={found!r}. Give the adapter agent_match={trained_agents!r}, or leave "
+            "one of the two out"
         )

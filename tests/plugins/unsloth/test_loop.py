@@ -13,7 +13,9 @@ import aiohttp
 import pytest
 
 import agl
+from agl.algorithm.base import RunContext
 from agl.errors import AlgorithmError, ConfigError
+from agl.plugins.hooks import HookCaller
 from agl_learning.generations import begin_generation
 from agl_testing.echo_llm import EchoLLM, RawReply
 
@@ -306,3 +308,34 @@ async def test_killed_while_it_collects_it_goes_on_with_the_rollouts_that_are_th
     ledger.check()
     assert set(ledger.rollouts()) == {rollout.rollout_id for rollout in rollouts}
     assert Counter(ledger.rollouts().values())["trained"] == 8
+
+
+async def test_hooks_see_steps_evaluations_versions_and_resources(counting, store):
+    told = []
+
+    class Watch(agl.Hook):
+        def on_step_end(self, step, metrics):
+            told.append(("step", step, metrics["train/lines"]))
+
+        def on_evaluation_end(self, step):
+            told.append(("evaluation", step))
+
+        def on_checkpoint_saved(self, step, path):
+            told.append(("checkpoint", step, path))
+
+        def on_resources_published(self, resources):
+            told.append(("resources", resources.resources_id.rpartition("-")[2]))
+
+    algorithm = counting(iterations=1, rollouts_per_task=1)
+    algorithm.set_context(RunContext(hooks=HookCaller([Watch()])))
+    await fit(algorithm, store, TASKS, ["four"])
+    assert told == [
+        ("resources", "train"),
+        ("resources", "val"),
+        ("evaluation", 0),
+        ("checkpoint", 1, "trained-1"),
+        ("step", 1, 3),
+        ("resources", "train"),
+        ("resources", "val"),
+        ("evaluation", 1),
+    ]

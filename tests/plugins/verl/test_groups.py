@@ -2,10 +2,13 @@
 
 import asyncio
 import contextlib
+from types import SimpleNamespace
 
 import pytest
 
 import agl
+from agl.algorithm.base import RunContext
+from agl.plugins.hooks import HookCaller
 from agl.semconv import MODEL_CALL_SPAN, ModelCallAttributes as Key
 from agl.types import Credit, Ledger, RolloutConfig, Span, TrainingRow
 from agl_learning.collect import Collector
@@ -14,6 +17,7 @@ from agl_verl.groups import Groups, Policy, Resources
 from agl_verl.making import Limits, fit, split, to_row, versions
 from agl_verl.messages import GroupRequest, Settle
 from agl_verl.rows import RowNotes
+from agl_verl.run import Run
 
 TASKS = [{"rewards": [1.0, 0.0]}, {"rewards": [1.0, None]}, {"rewards": [None, None]}]
 """Per copy of the task, the reward of its rollout; None for an agent that fails."""
@@ -286,3 +290,31 @@ def test_a_row_ends_with_the_last_call_that_fits():
 )
 def test_versions_are_the_oldest_and_newest_weights(given, expected):
     assert versions(row([(2, 3)], given)) == expected
+
+
+async def test_hooks_see_verls_steps_and_each_checkpoint_once(tmp_path):
+    told = []
+
+    class Watch(agl.Hook):
+        def on_step_end(self, step, metrics):
+            told.append(("step", step, metrics["generation"], metrics["actor/lr"]))
+
+        def on_checkpoint_saved(self, step, path):
+            told.append(("checkpoint", step, path))
+
+    algorithm = agl.Baseline()
+    algorithm.set_context(RunContext(hooks=HookCaller([Watch()])))
+    config = SimpleNamespace(trainer=SimpleNamespace(default_local_dir=str(tmp_path)))
+    run = Run(algorithm, None, config, tmp_path / "run", TASKS, None)
+    run._generation = Generation("a1", 2)
+    async with groups() as run._groups:
+        for step in (7, 8, 9):
+            if step == 8:
+                (tmp_path / "latest_checkpointed_iteration.txt").write_text("8")
+            await run.answer(Settle(step, {}, {"actor/lr": 1.0}))
+    assert told == [
+        ("step", 7, 2, 1.0),
+        ("step", 8, 2, 1.0),
+        ("checkpoint", 8, tmp_path / "global_step_8"),
+        ("step", 9, 2, 1.0),
+    ]

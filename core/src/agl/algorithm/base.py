@@ -3,11 +3,13 @@
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from agl.errors import ConfigError, UnusedDatasetError
-from agl.types import Dataset, NamedResources
+from agl.types import Dataset, NamedResources, ResourcesUpdate
 
 if TYPE_CHECKING:
     from agl.algorithm.adapter import TraceAdapter
@@ -15,11 +17,33 @@ if TYPE_CHECKING:
     from agl.store.base import LightningStore
 
 
+class Hooks(Protocol):
+    """What calls the hooks of a run; ``agl.plugins.hooks.HookCaller`` is one."""
+
+    async def call(self, name: str, /, **arguments: Any) -> None:
+        """Call every implementation of a hook."""
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """All that an algorithm gets for a run; the trainer makes it."""
+
+    store: "LightningStore | None" = None
+    """Where the runners look."""
+    make_adapter: "Callable[[], TraceAdapter[Any]] | None" = None
+    """Gives the adapter, always the same."""
+    gateway: "Gateway | None" = None
+    resources: NamedResources | None = None
+    """What ``Trainer(initial_resources=...)`` was given."""
+    hooks: Hooks | None = None
+    trainer: Any = None
+
+
 class Algorithm(ABC):
     """Puts rollouts in the store, learns from what comes back, publishes better resources.
 
-    Implement ``run``; the trainer sets store, adapter, gateway and initial resources before it is
-    called.
+    Implement ``run``; before it is called the trainer gives a ``RunContext``, which the ``get_*``
+    methods read. Who runs an algorithm without a trainer calls the ``set_*`` methods that it needs.
     """
 
     default_adapter: ClassVar[str] = "triplet"
@@ -34,12 +58,7 @@ class Algorithm(ABC):
         """The class itself: ``APO[Task](...)`` says what a task is to readers and type checkers."""
         return cls
 
-    _trainer: Any = None
-    _store: "LightningStore | None" = None
-    _adapter: "TraceAdapter[Any] | None" = None
-    _make_adapter: "Callable[[], TraceAdapter[Any]] | None" = None
-    _llm_proxy: "Gateway | None" = None
-    _initial_resources: NamedResources | None = None
+    _context = RunContext()
 
     @abstractmethod
     def run(
@@ -65,50 +84,6 @@ class Algorithm(ABC):
         """Whether ``run`` is a coroutine function."""
         return inspect.iscoroutinefunction(self.run)
 
-    def set_trainer(self, trainer: Any) -> None:
-        """Called by the trainer."""
-        self._trainer = trainer
-
-    def get_trainer(self) -> Any:
-        """The ``agl.Trainer`` that runs this algorithm."""
-        return self._need("trainer", self._trainer)
-
-    def set_store(self, store: "LightningStore") -> None:
-        """Called by the trainer."""
-        self._store = store
-
-    def get_store(self) -> "LightningStore":
-        """The store that the runners use."""
-        return self._need("store", self._store)
-
-    def set_adapter(self, adapter: "TraceAdapter[Any]") -> None:
-        """Called by the trainer when it was given an adapter.
-
-        Raises:
-            ConfigError: The algorithm was given options for an adapter of its own.
-        """
-        if self.adapter_options:
-            name, given = type(self).__name__, ", ".join(map(repr, self.adapter_options))
-            raise ConfigError(
-                f"algorithm {name!r} was given {given} for the adapter that it asks for, and there "
-                f"is an adapter ({type(adapter).__name__}) beside it. Give {given} to the adapter, "
-                "or leave the adapter out"
-            )
-        self._adapter = adapter
-
-    def set_adapter_factory(self, make: "Callable[[], TraceAdapter[Any]]") -> None:
-        """Called by the trainer when it was given none: built when it is first asked for.
-
-        What an earlier run had is forgotten.
-        """
-        self._adapter, self._make_adapter = None, make
-
-    def get_adapter(self) -> "TraceAdapter[Any]":
-        """The adapter from spans to what this algorithm learns from."""
-        if self._adapter is None and self._make_adapter is not None:
-            self._adapter = self._make_adapter()
-        return self._need("adapter", self._adapter)
-
     async def clear_leftovers(self, store: "LightningStore") -> None:
         """Called by the trainer before any runner starts.
 
@@ -119,25 +94,85 @@ class Algorithm(ABC):
             store: The trainer's; it may be one that is served elsewhere.
         """
 
-    def set_llm_proxy(self, llm_proxy: "Gateway | None") -> None:
-        """Called by the trainer."""
-        self._llm_proxy = llm_proxy
+    async def publish_resources(
+        self, resources: NamedResources, resources_id: str | None = None
+    ) -> ResourcesUpdate:
+        """Store a snapshot for the next rollouts, and tell the hooks.
 
-    def get_llm_proxy(self) -> "Gateway | None":
-        """The gateway, or None when the trainer has none."""
-        return self._llm_proxy
+        Args:
+            resources: What agents get.
+            resources_id: Of the snapshot that this replaces or makes; None makes another one.
+        """
+        store = self.get_store()
+        if resources_id is None:
+            update = await store.add_resources(resources)
+        else:
+            update = await store.update_resources(resources_id, resources)
+        await self.tell("on_resources_published", resources=update)
+        return update
+
+    async def tell(self, hook: str, **arguments: Any) -> None:
+        """Call a hook that is about an algorithm: a step, an evaluation or a checkpoint of it.
+
+        Args:
+            hook: Its name, see ``agl.plugins.hookspecs``.
+            arguments: What it gets besides ``algorithm``.
+        """
+        if self._context.hooks is not None:
+            await self._context.hooks.call(hook, algorithm=self, **arguments)
 
     def is_budget_spent(self) -> bool:
         """Whether the gateway refuses all further calls; then end with what there is."""
-        return self._llm_proxy is not None and self._llm_proxy.spent_budget() is not None
+        gateway = self._context.gateway
+        return gateway is not None and gateway.spent_budget() is not None
+
+    def set_context(self, context: RunContext) -> None:
+        """Called by the trainer; what an earlier run had is forgotten."""
+        self._context = context
+
+    # --- the parts of the context by the names of 0.3
+
+    def set_trainer(self, trainer: Any) -> None:
+        self._change(trainer=trainer)
+
+    def get_trainer(self) -> Any:
+        """The ``agl.Trainer`` that runs this algorithm."""
+        return self._need("trainer", self._context.trainer)
+
+    def set_store(self, store: "LightningStore") -> None:
+        self._change(store=store)
+
+    def get_store(self) -> "LightningStore":
+        """The store that the runners use."""
+        return self._need("store", self._context.store)
+
+    def set_adapter(self, adapter: "TraceAdapter[Any]") -> None:
+        self._change(make_adapter=lambda: adapter)
+
+    def set_adapter_factory(self, make: "Callable[[], TraceAdapter[Any]]") -> None:
+        """Have the adapter built when it is first asked for."""
+        self._change(make_adapter=cache(make))
+
+    def get_adapter(self) -> "TraceAdapter[Any]":
+        """The adapter from spans to what this algorithm learns from."""
+        return self._need("adapter", self._context.make_adapter)()
+
+    def set_llm_proxy(self, llm_proxy: "Gateway | None") -> None:
+        self._change(gateway=llm_proxy)
+
+    def get_llm_proxy(self) -> "Gateway | None":
+        """The gateway, or None when the trainer has none."""
+        return self._context.gateway
 
     def set_initial_resources(self, resources: NamedResources | None) -> None:
-        """Called by the trainer."""
-        self._initial_resources = resources
+        self._change(resources=resources)
 
     def get_initial_resources(self) -> NamedResources | None:
         """What ``Trainer(initial_resources=...)`` was given, or None."""
-        return self._initial_resources
+        return self._context.resources
+
+    def _change(self, **parts: Any) -> None:
+        self._context = replace(self._context, **parts)
 
     def _need(self, what: str, value: Any) -> Any:
         if value is None:

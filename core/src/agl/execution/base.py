@@ -6,6 +6,10 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 from agl.execution.events import ExecutionEvent
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from starlette.routing import BaseRoute
+
     from agl.store.base import LightningStore
 
 
@@ -29,6 +33,8 @@ class ExecutionStrategy(ABC):
     n_runners: int = 1
     replaces_runners: ClassVar[bool] = False
     """Whether a runner that ends with ``RunnerStuckError`` gets a successor."""
+    extra_routes: "Sequence[BaseRoute]" = ()
+    """Of plugins, beside the store's, where it serves one; the trainer sets them."""
 
     @property
     def runs_algorithm(self) -> bool:

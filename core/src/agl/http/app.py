@@ -9,6 +9,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import PlainTextResponse
 from pydantic import BaseModel
 from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import BaseRoute
 
 import agl
 from agl.errors import AglError
@@ -45,6 +46,7 @@ def store_app(
     token: str | None = None,
     cors_allow_origins: Sequence[str] = (),
     max_body_bytes: int = wire.MAX_BODY_BYTES,
+    extra_routes: Sequence[BaseRoute] = (),
 ) -> App:
     """The application that a store server serves.
 
@@ -53,6 +55,7 @@ def store_app(
         token: Bearer token that every request needs, health checks aside; None for none.
         cors_allow_origins: Origins whose pages may call; ``*`` for all.
         max_body_bytes: A request with a longer body is refused.
+        extra_routes: Of plugins; the store's own paths come first.
     """
     api = FastAPI(
         title="agl store",
@@ -70,6 +73,7 @@ def store_app(
     api.add_api_route("/metrics", routes.metrics, methods=["GET"], response_class=PlainTextResponse)
     for signal in ("metrics", "logs", "development/profiles"):
         api.add_api_route(f"/v1/{signal}", not_implemented, methods=["POST"])
+    api.router.routes.extend(extra_routes)
     api.add_exception_handler(AglError, _agl_error)
     api.add_exception_handler(RequestValidationError, _validation_error)
     api.add_exception_handler(Exception, _unforeseen)

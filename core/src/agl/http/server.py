@@ -16,6 +16,8 @@ from agl.store.forwarding import ForwardingStore
 from agl.store.threaded import LightningStoreThreaded
 
 if TYPE_CHECKING:
+    from starlette.routing import BaseRoute
+
     from agl.http.routes import StoreRoutes
 
 DEFAULT_HOST = "127.0.0.1"
@@ -40,6 +42,8 @@ class LightningStoreServer(ForwardingStore):
         sock: Listen on this one, bound already (see ``agl.http.serving.bind``), so that a port can
             be taken before processes are forked. Excludes ``host`` and ``port``.
         drain_seconds: How long ``stop`` lets requests finish.
+        extra_routes: What else is answered at the address, as routes of starlette; the store's own
+            paths come first.
         n_workers: 1; several processes cannot share one store.
         launcher_args: None; 0.3's settings of its launcher are refused.
         tracker: None; 0.3's metrics are refused.
@@ -63,6 +67,7 @@ class LightningStoreServer(ForwardingStore):
         max_body_bytes: int = MAX_BODY_BYTES,
         sock: socket.socket | None = None,
         drain_seconds: float = 5.0,
+        extra_routes: "Sequence[BaseRoute]" = (),
     ) -> None:
         for name, value, only, instead in (
             ("launch_mode", launch_mode, "thread", "for a process of its own, run: agl store"),
@@ -93,6 +98,7 @@ class LightningStoreServer(ForwardingStore):
         )
         self._max_body_bytes = max_body_bytes
         self._drain_seconds = drain_seconds
+        self._extra_routes = extra_routes
         self._sock = sock
         # Requests are answered in a thread of the server, beside the calls of this process.
         is_safe = store.capabilities.get("thread_safe", False)
@@ -144,6 +150,7 @@ class LightningStoreServer(ForwardingStore):
             token=self._token,
             cors_allow_origins=self._origins or (),
             max_body_bytes=self._max_body_bytes,
+            extra_routes=self._extra_routes,
         )
         # Started again on the port that it had: clients know that one.
         sock, self._sock = self._sock or bind(self._host, self._port), None

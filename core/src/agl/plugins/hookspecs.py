@@ -3,7 +3,8 @@
 A hook is a function of one of these names, marked with ``agl.hookimpl`` in a module or class that
 the entry point group ``agl.plugins`` names, or a method of an ``agl.Hook`` given to
 ``Trainer(hooks=[...])`` or ``run_context(hooks=[...])``. Implementations take the arguments they
-need, by name, and may be coroutines. They return nothing.
+need, by name, and may be coroutines. Those that watch (``on_...``) return nothing; the other two
+add to what there is.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -11,13 +12,56 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from starlette.routing import BaseRoute
+
     from agl.agent.base import LitAgent, Runner
+    from agl.algorithm.base import Algorithm
+    from agl.store.base import LightningStore
     from agl.tracer.base import Tracer
-    from agl.types import Rollout, Span
+    from agl.types import Attempt, ResourcesUpdate, Rollout, Span
 
 PROJECT = "agl"
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
+
+
+@hookspec
+def on_run_start(agent: "LitAgent[Any]", algorithm: "Algorithm", store: "LightningStore") -> None:
+    """A trainer is about to run its algorithm.
+
+    Called: in the algorithm's process, once per ``Trainer.fit`` or ``dev``, before the initial
+    resources are published.
+    If it raises: logged once with the plugin's name and counted; the run goes on.
+    Used by: the tests; trackers.
+
+    Args:
+        agent: The agent.
+        algorithm: The algorithm, ready to run; its attributes are its options.
+        store: The store that the runners use.
+    """
+
+
+@hookspec
+def on_run_end(
+    agent: "LitAgent[Any]",
+    algorithm: "Algorithm",
+    store: "LightningStore",
+    error: "BaseException | None",
+) -> None:
+    """The algorithm has returned or raised.
+
+    Called: in the algorithm's process, once per ``on_run_start``; the store is still open.
+    If it raises: logged once with the plugin's name and counted; the run ends as it would.
+    Used by: the tests; trackers.
+
+    Args:
+        agent: The agent.
+        algorithm: The algorithm.
+        store: The store that the runners use.
+        error: What the algorithm raised, also a cancellation; None if it returned.
+    """
 
 
 @hookspec
@@ -88,4 +132,131 @@ def on_rollout_end(
         runner: The runner.
         rollout: An ``AttemptedRollout`` whose attempt is final.
         spans: The attempt's spans as its tracer saw them, the final reward included.
+    """
+
+
+@hookspec
+def on_attempt_end(
+    agent: "LitAgent[Any]",
+    runner: "Runner[Any]",
+    rollout: "Rollout",
+    attempt: "Attempt",
+    error: "BaseException | None",
+) -> None:
+    """The attempt has its final status in the store; unlike ``on_rollout_end``, it costs no read.
+
+    Called: in the runner's process, once per attempt, whatever the outcome, before
+    ``on_rollout_end``. The runner may have claimed its next rollout. An attempt that the store ends
+    because its runner is gone is not seen.
+    If it raises: logged once with the plugin's name and counted; the run goes on.
+    Used by: the tests; trackers.
+
+    Args:
+        agent: The agent.
+        runner: The runner.
+        rollout: As it was claimed.
+        attempt: As stored; final.
+        error: What the agent or something around it raised, or None if it returned;
+            ``attempt.error`` is what of it is stored.
+    """
+
+
+@hookspec
+def on_step_end(algorithm: "Algorithm", step: int, metrics: "dict[str, Any]") -> None:
+    """A training step has ended.
+
+    Called: in the algorithm's process, once per step, by algorithms that train in steps; after the
+    step is in ``metrics.jsonl``.
+    If it raises: logged once with the plugin's name and counted; the run goes on.
+    Used by: the tests; trackers.
+
+    Args:
+        algorithm: The algorithm.
+        step: Its number, from 1.
+        metrics: Name -> value, None where there is none; the algorithm's page defines them.
+    """
+
+
+@hookspec
+def on_evaluation_end(algorithm: "Algorithm", step: int, metrics: "dict[str, Any]") -> None:
+    """An evaluation on held-out tasks has ended.
+
+    Called: in the algorithm's process, once per evaluation, by algorithms that evaluate; after it
+    is in ``metrics.jsonl``.
+    If it raises: logged once with the plugin's name and counted; the run goes on.
+    Used by: the tests; trackers.
+
+    Args:
+        algorithm: The algorithm.
+        step: After which step; 0 before the first.
+        metrics: Name (``val/...``) -> value, None where there is none.
+    """
+
+
+@hookspec
+def on_resources_published(algorithm: "Algorithm", resources: "ResourcesUpdate") -> None:
+    """There are resources for the next rollouts.
+
+    Called: in the algorithm's process, for the trainer's initial resources and for what algorithms
+    publish with ``publish_resources``. A store calls no hooks: what is put there by its own methods
+    is not seen.
+    If it raises: logged once with the plugin's name and counted; the run goes on.
+    Used by: the tests; trackers.
+
+    Args:
+        algorithm: The algorithm.
+        resources: The snapshot, as stored.
+    """
+
+
+@hookspec
+def on_checkpoint_saved(algorithm: "Algorithm", step: int, path: "str | Path") -> None:
+    """A checkpoint or a new version of the model is on the disk.
+
+    Called: in the algorithm's process, by algorithms that keep weights, once what they wrote is
+    whole.
+    If it raises: logged once with the plugin's name and counted; the run goes on.
+    Used by: the tests; trackers.
+
+    Args:
+        algorithm: The algorithm.
+        step: After which step.
+        path: Where it is; of a model that is trained elsewhere, what it is called there.
+    """
+
+
+@hookspec
+def store_routes(store: "LightningStore") -> "list[BaseRoute] | None":
+    """Answer more requests on the store's address: a page, an export.
+
+    Called: in the process that serves a store, once, before it is served: by ``agl store`` and by
+    the strategy ``cs``.
+    If it raises: logged once with the plugin's name and counted; the store is served without.
+    Used by: the tests; the web page.
+
+    Args:
+        store: The one that is served.
+
+    Returns:
+        Routes of starlette. The store's own paths come first, and its token and limits hold.
+    """
+
+
+@hookspec
+def rollout_columns(
+    rollout: "Rollout", attempts: "list[Attempt]", spans: "list[Span]"
+) -> "dict[str, Any] | None":
+    """Add columns to ``agl rollouts``.
+
+    Called: in the process of ``agl rollouts``, once per line.
+    If it raises: logged once with the plugin's name and counted; its cells are empty.
+    Used by: the tests; plugins that know more of a rollout.
+
+    Args:
+        rollout: Of the line.
+        attempts: Of it, the latest last.
+        spans: Of the latest attempt.
+
+    Returns:
+        Column -> value, of JSON; a column that is there already counts as a failure.
     """

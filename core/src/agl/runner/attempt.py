@@ -124,9 +124,16 @@ class AttemptRunner:
         is_watched = self._hooks.listens("on_rollout_end")
         more = not was_interrupted and not is_watched
         done = await self._record(rollout, outcome, held.spans, claims, more)
+        attempt = done.attempt or rollout.attempt
+        await self._hooks.call(
+            "on_attempt_end",
+            rollout=rollout,
+            attempt=attempt,
+            error=outcome.shown,
+            **self._context,
+        )
         if is_watched:
             stored = await self._store.get_rollout_by_id(rollout.rollout_id) or rollout
-            attempt = done.attempt or rollout.attempt
             rollout = rollout.model_copy(update={**dict(stored), "attempt": attempt})
             numbered = {span.span_id: span for span in unpacked(done.spans)}
             spans = [numbered.get(span.span_id, span) for span in spans]

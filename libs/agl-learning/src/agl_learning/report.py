@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from agl.algorithm.base import Algorithm
 from agl_learning.generations import Branch, write_whole
 
 logger = logging.getLogger("agl.learning")
@@ -17,6 +18,7 @@ class Report:
     Where standard error is no terminal, each step is one line of the log instead.
 
     Args:
+        algorithm: Whose steps these are; the hooks of its run hear of them.
         name: Of the algorithm.
         folder: Made when it is not there; metrics of an earlier part of the run are kept.
         steps: How many there will be.
@@ -24,7 +26,16 @@ class Report:
         show_progress: Whether to show anything.
     """
 
-    def __init__(self, name: str, folder: Path, steps: int, done: int, show_progress: bool) -> None:
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        name: str,
+        folder: Path,
+        steps: int,
+        done: int,
+        show_progress: bool,
+    ) -> None:
+        self._algorithm = algorithm
         # Absolute: an agent in this process may change its folder.
         self.folder = folder = folder.absolute()
         folder.mkdir(parents=True, exist_ok=True)
@@ -97,7 +108,7 @@ class Report:
         with self.metrics_path.open("a") as file:
             file.write(json.dumps(line) + "\n")
 
-    def step(self, number: int, metrics: dict[str, Any]) -> None:
+    async def step(self, number: int, metrics: dict[str, Any]) -> None:
         """A training step has ended."""
         self.write(metrics)
         reward = metrics.get("reward/mean")
@@ -113,8 +124,9 @@ class Report:
                 metrics["calls/trained"],
                 metrics["time/step"],
             )
+        await self._algorithm.tell("on_step_end", step=number, metrics=metrics)
 
-    def evaluation(self, step: int, metrics: dict[str, Any]) -> None:
+    async def evaluation(self, step: int, metrics: dict[str, Any]) -> None:
         """An evaluation has ended."""
         self.write(metrics)
         reward = metrics.get("val/reward/mean")
@@ -123,6 +135,7 @@ class Report:
             self._progress.update(self._bar, held_out=f"held-out {shown}")
         elif self._show:
             logger.info("after step %d: held-out reward %s", step, shown)
+        await self._algorithm.tell("on_evaluation_end", step=step, metrics=metrics)
 
     def summary(self, summary: dict[str, Any]) -> None:
         """Write ``summary.json``."""

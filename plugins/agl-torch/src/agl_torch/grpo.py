@@ -290,7 +290,9 @@ class GRPO(Algorithm):
             self._session = session
             try:
                 done = session.steps_done
-                with Report("grpo", session.folder, self.steps, done, self.show_progress) as report:
+                with Report(
+                    self, "grpo", session.folder, self.steps, done, self.show_progress
+                ) as report:
                     report.go_back(done, session.is_evaluated(done), session.branch)
                     await self._train(session, report, train_dataset, val_dataset)
             finally:
@@ -309,12 +311,13 @@ class GRPO(Algorithm):
         checkpoint: Path | None = None
         for step in range(session.steps_done + 1, self.steps + 1):
             tasks = [train_dataset[index] for index in session.tasks.take(self.groups_per_step)]
-            report.step(step, await self._step(step, tasks, session))
+            await report.step(step, await self._step(step, tasks, session))
             last = step == self.steps or self._is_over(session)
             if last or (self.eval_every and step % self.eval_every == 0):
                 await self._evaluate_on(val_dataset, step, session, report)
             if last or (self.checkpoint_every and step % self.checkpoint_every == 0):
                 checkpoint = session.save(step)
+                await self.tell("on_checkpoint_saved", step=step, path=checkpoint)
             if last:
                 break
         self.summary = {
@@ -379,7 +382,7 @@ class GRPO(Algorithm):
         session.val_rewards.append((step, collected.mean_reward))
         metrics = {f"val/{name}": value for name, value in collected_metrics(collected).items()}
         start = session.generation.number
-        report.evaluation(step, {"step": step, "generation": start, **metrics})
+        await report.evaluation(step, {"step": step, "generation": start, **metrics})
 
     async def _step(self, step: int, tasks: list[Any], session: "Session") -> dict[str, Any]:
         from agl_learning.accounts import collected_metrics, version_lag, weigh

@@ -207,7 +207,7 @@ async def _publish(options: "GRPO", gateway: "Gateway", temperature: float) -> s
         sampling["max_tokens"] = options.max_tokens
     llm = gateway.as_resource(model=MODEL_NAME, sampling_parameters=sampling)
     resources = {**(options.get_initial_resources() or {}), options.resource_name: llm}
-    return (await options.get_store().add_resources(resources)).resources_id
+    return (await options.publish_resources(resources)).resources_id
 
 
 def _learner_options(options: "GRPO") -> LearnerOptions:

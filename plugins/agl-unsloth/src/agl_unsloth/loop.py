@@ -274,7 +274,8 @@ class FineTuning(Algorithm):
         await self._keep_trained(following)
         end = time.perf_counter()
         learned = {f"train/{name}": value for name, value in following.metrics.items()}
-        session.report.step(
+        await self.tell("on_checkpoint_saved", step=number, path=following.ref)
+        await session.report.step(
             number,
             {
                 "step": number,
@@ -317,7 +318,7 @@ class FineTuning(Algorithm):
         resources = {**(self.get_initial_resources() or {}), self.resource_name: llm}
         # One id per version: rollouts that a killed run left queued find the new address in it.
         resources_id = f"{self.name}-{session.run_id}-{version.number}-{mode}"
-        return (await self.get_store().update_resources(resources_id, resources)).resources_id
+        return (await self.publish_resources(resources, resources_id)).resources_id
 
     def _chosen(self, dataset: Dataset[Any], number: int) -> list[Any]:
         """The tasks of an iteration."""
@@ -493,7 +494,7 @@ class FineTuning(Algorithm):
             )
         session.val_rewards.append((version.number, reward))
         metrics = {f"val/{name}": value for name, value in collected_metrics(collected).items()}
-        session.report.evaluation(version.number, {"step": version.number, **metrics})
+        await session.report.evaluation(version.number, {"step": version.number, **metrics})
         session.journal.append(
             "evaluated", version=version.number, reward=reward, totals=dict(session.totals.counts)
         )

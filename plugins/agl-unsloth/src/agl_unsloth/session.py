@@ -83,7 +83,9 @@ def open_session(loop: "FineTuning") -> Generator[Session]:
         run_id, before = _find_run(loop, journal), read_generation(folder)
         collections = journal.all("collected")
         totals = [entry["totals"] for entry in journal.entries if "totals" in entry]
-        with Report(name, folder, loop.iterations, len(collections), loop.show_progress) as report:
+        with Report(
+            loop, name, folder, loop.iterations, len(collections), loop.show_progress
+        ) as report:
             yield Session(
                 folder=report.folder,
                 run_id=run_id,

@@ -127,8 +127,9 @@ class Run:
         self._rewards: list[float | None] = []
         self._val_rewards: list[tuple[int, float | None]] = []
         self._last_step = 0
+        self._saved_step = 0
         self._generation: Generation | None = None
-        self._report = Report("verl", folder, 0, 0, show_progress=False)
+        self._report = Report(options, "verl", folder, 0, 0, show_progress=False)
 
     async def answer(self, message: Message) -> Answer:
         """Answer a question of verl."""
@@ -144,10 +145,10 @@ class Run:
             return await groups.run(message)
         if isinstance(message, Settle):
             settled = await groups.settle(message)
-            self._step(message, settled)
+            await self._step(message, settled)
             return settled
         settled = groups.validated()
-        self._validation(message, settled)
+        await self._validation(message, settled)
         return settled
 
     async def end(self) -> dict[str, Any]:
@@ -155,6 +156,7 @@ class Run:
         try:
             if self._groups is not None:
                 await self._groups.end()
+                await self._tell_saved()
         finally:
             await self._serving.aclose()
         summary: dict[str, Any] = {
@@ -223,6 +225,7 @@ class Run:
         # Where verl begins anew nothing stays, not even a validation at step 0.
         self._report.go_back(step or -1, True, branch)
         self._last_step = step
+        self._saved_step = self._latest_checkpoint()
         self._rewards.clear()
         self._val_rewards.clear()
         path = self._report.metrics_path
@@ -269,12 +272,14 @@ class Run:
         llm = self._gateway.as_resource(model=model, sampling_parameters=sampling)
         options = self._options
         resources = {**(options.get_initial_resources() or {}), options.resource_name: llm}
-        return (await options.get_store().add_resources(resources)).resources_id
+        return (await options.publish_resources(resources)).resources_id
 
-    def _step(self, settle: Settle, settled: Settled) -> None:
+    async def _step(self, settle: Settle, settled: Settled) -> None:
         reward = settled.metrics.get("agl/reward/mean")
         self._last_step = settle.step
-        self._write({"step": settle.step, **settle.metrics, **settled.metrics})
+        line = self._line(settle.step, settle.metrics, settled.metrics)
+        await self._report.step(settle.step, line)
+        await self._tell_saved()
         logger.info(
             "step %d: reward %s, %d calls trained",
             settle.step,
@@ -282,16 +287,37 @@ class Run:
             settled.metrics.get("agl/calls/trained", 0),
         )
 
-    def _validation(self, validated: Validated, settled: Settled) -> None:
+    async def _validation(self, validated: Validated, settled: Settled) -> None:
         reward = settled.metrics.get("val-agl/reward/mean")
-        self._write({"step": validated.step, **validated.metrics, **settled.metrics})
+        line = self._line(validated.step, validated.metrics, settled.metrics)
+        await self._report.evaluation(validated.step, line)
         shown = "none" if reward is None else f"{reward:.3f}"
         logger.info("after step %d: held-out reward %s", validated.step, shown)
 
-    def _write(self, line: dict[str, Any]) -> None:
+    def _line(self, step: int, *metrics: dict[str, float]) -> dict[str, Any]:
+        """What is written of a step or an evaluation; the summary counts it."""
         assert self._generation is not None
-        self._report.write({**line, "generation": self._generation.number})
+        line: dict[str, Any] = {"step": step, "generation": self._generation.number}
+        for each in metrics:
+            line.update(each)
         self._count(line)
+        return line
+
+    def _latest_checkpoint(self) -> int:
+        """The step of the checkpoint that verl wrote last, 0 where there is none here."""
+        path = Path(self._config.trainer.default_local_dir) / "latest_checkpointed_iteration.txt"
+        try:
+            return int(path.read_text("utf-8"))
+        except (OSError, ValueError):
+            return 0  # none yet, or on another machine
+
+    async def _tell_saved(self) -> None:
+        """Tell the hooks of a checkpoint that verl has written meanwhile."""
+        step = self._latest_checkpoint()
+        if step != self._saved_step:
+            self._saved_step = step
+            path = Path(self._config.trainer.default_local_dir) / f"global_step_{step}"
+            await self._options.tell("on_checkpoint_saved", step=step, path=path)
 
 
 def _compares_dimensions(algorithm: Any) -> bool:

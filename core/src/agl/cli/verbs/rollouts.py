@@ -1,6 +1,7 @@
 """``agl rollouts``: what a store was asked to do, and how it went."""
 
 import asyncio
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,9 +10,11 @@ import click
 from agl.cli.shared import store_options
 
 if TYPE_CHECKING:
+    from agl.plugins.hooks import HookCaller
     from agl.store.base import LightningStore
     from agl.types import Rollout
 
+COLUMNS = ["rollout_id", "status", "mode", "attempts", "reward", "seconds", "input", "error"]
 STATUSES = ["queuing", "preparing", "running", "failed", "succeeded", "cancelled", "requeuing"]
 
 
@@ -32,8 +35,10 @@ def command(
     if as_json:
         print_json(rows)
         return
-    columns = ["rollout_id", "status", "mode", "attempts", "reward", "seconds", "input", "error"]
-    print_table(columns, [[_short(row[column]) for column in columns] for row in rows])
+    # Those of plugins last, as they appear; not every line need have them.
+    columns = dict.fromkeys(chain(COLUMNS, *rows))
+    columns.pop("resources_id", None)
+    print_table(list(columns), [[_short(row.get(column)) for column in columns] for row in rows])
     if len(rows) < total:
         note(f"{len(rows)} of {total} rollouts; --limit shows more")
 
@@ -41,30 +46,43 @@ def command(
 async def _read(
     store: "LightningStore", statuses: tuple[str, ...], limit: int
 ) -> tuple[list[dict[str, Any]], int]:
+    from agl.plugins.hooks import HookCaller
+
     wanted: Any = list(statuses) or None
     try:
+        hooks = HookCaller()
         found = await store.query_rollouts(status_in=wanted, limit=limit)
-        return [await _row(store, rollout) for rollout in found], found.total
+        return [await _row(store, rollout, hooks) for rollout in found], found.total
     finally:
         await store.close()
 
 
-async def _row(store: "LightningStore", rollout: "Rollout") -> dict[str, Any]:
+async def _row(store: "LightningStore", rollout: "Rollout", hooks: "HookCaller") -> dict[str, Any]:
     from agl.emitter import find_final_reward
 
     attempts = await store.query_attempts(rollout.rollout_id)
+    spans = await store.query_spans(rollout.rollout_id, "latest")
     error = attempts[-1].error if attempts else None
-    return {
+    row = {
         "rollout_id": rollout.rollout_id,
         "status": rollout.status,
         "mode": rollout.mode,
         "attempts": len(attempts),
-        "reward": find_final_reward(await store.query_spans(rollout.rollout_id, "latest")),
+        "reward": find_final_reward(spans),
         "seconds": None if rollout.end_time is None else rollout.end_time - rollout.start_time,
         "resources_id": rollout.resources_id,
         "input": rollout.input,
         "error": None if error is None else f"{error.boundary}: {error.type}: {error.message}",
     }
+
+    def add(cells: dict[str, Any]) -> None:
+        if taken := row.keys() & cells:
+            raise ValueError(f"columns of these names are there already: {sorted(taken)}")
+        row.update(cells)
+
+    about = {"rollout": rollout, "attempts": list(attempts), "spans": list(spans)}
+    await hooks.call("rollout_columns", add, **about)
+    return row
 
 
 def _short(value: object) -> str:

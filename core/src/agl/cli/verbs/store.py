@@ -1,6 +1,6 @@
 """``agl store``: serve a store until told to stop."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -91,6 +91,7 @@ async def _serve(
     from agl.cli.shared import stop_signal
     from agl.http.server import LightningStoreServer
     from agl.http.serving import bind
+    from agl.plugins.hooks import HookCaller
     from agl.store.memory import InMemoryLightningStore
     from agl.store.sqlite import SqliteLightningStore
 
@@ -98,8 +99,14 @@ async def _serve(
     # The port first: a server that cannot have it leaves no file behind.
     with closing(bind(host, port)) as sock:
         store = InMemoryLightningStore() if file is None else SqliteLightningStore(str(file))
+        routes = list[Any]()
+        await HookCaller().call("store_routes", routes.extend, store=store)
         server = LightningStoreServer(
-            store, sock=sock, token=token, cors_allow_origins=list(origins)
+            store,
+            sock=sock,
+            token=token,
+            cors_allow_origins=list(origins),
+            extra_routes=routes,
         )
         try:
             await server.start()

@@ -284,7 +284,9 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
             finally:
                 await client.close()
         else:
-            server = LightningStoreServer(store, sock=self._socket, token=self.token)
+            server = LightningStoreServer(
+                store, sock=self._socket, token=self.token, extra_routes=self.extra_routes
+            )
             await server.start()
             logger.info("The store is served at %s", server.endpoint)
             try:
