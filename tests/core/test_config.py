@@ -47,7 +47,7 @@ def make_learn() -> Learn:
 
 def build(spec: Any, **options: Any) -> Any:
     options = {"group": "agl.algorithms", "expected_type": agl.Algorithm, **options}
-    return plan_component(spec, **options).build()
+    return build_component(spec, **options)
 
 
 @pytest.fixture(autouse=True)
@@ -87,7 +87,8 @@ def test_registered_name_is_built() -> None:
     assert build({"type": "baseline", "n_epochs": 3}).n_epochs == 3
 
 
-def test_none_takes_the_default() -> None:
+def test_none_takes_the_default_or_stays_none() -> None:
+    assert build(None) is None
     assert isinstance(build(None, default="baseline"), agl.Baseline)
     assert build(None, default=ready) is ready
 
@@ -96,9 +97,8 @@ def test_dict_without_type_holds_options_of_the_default() -> None:
     assert build({"n": 3}, default=Learn).n == 3
     built = build({"n": 3}, default={"type": Learn, "rate": 0.5, "n": 1})
     assert (built.n, built.rate) == (3, 0.5)
-    for nothing in ({"n": 3}, None):
-        with pytest.raises(ConfigError, match=r"^here: 'type' is missing; installed: .*baseline"):
-            build(nothing, where="here")
+    with pytest.raises(ConfigError, match=r"^here: 'type' is missing; installed: .*baseline"):
+        build({"n": 3}, where="here")
     with pytest.raises(ConfigError, match=r"^'type' is missing; write 'module:attribute'"):
         build({"n": 3}, group=None)
 

@@ -97,12 +97,8 @@ class Trainer:
         self.initial_resources = initial_resources
         self.hooks = _as_list(hooks)
         self._hook_caller = HookCaller(self.hooks)
-        self.algorithm = (
-            None
-            if algorithm is None
-            else build_component(
-                algorithm, group="agl.algorithms", expected_type=Algorithm, where="algorithm"
-            )
+        self.algorithm = build_component(
+            algorithm, group="agl.algorithms", expected_type=Algorithm, where="algorithm"
         )
         self.tracer = build_component(
             tracer, group="agl.tracers", expected_type=Tracer, where="tracer", default="otel"

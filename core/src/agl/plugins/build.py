@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast, overload
 
 from agl.errors import AglError, ConfigError
 from agl.plugins import registry
@@ -61,18 +61,63 @@ class ComponentPlan(Generic[T]):
         return built
 
 
+@overload
+def build_component(
+    spec: type[T] | Callable[[], T] | str | Mapping[str, Any],
+    *,
+    group: str,
+    expected_type: type[T],
+    default: Given[T] | None = None,
+    optional_defaults: Mapping[str, Any] | None = None,
+    where: str = "",
+) -> T: ...
+@overload
 def build_component(
     spec: Given[T] | None,
     *,
     group: str,
     expected_type: type[T],
-    default: Given[T] | None = None,
+    default: Given[T],
+    optional_defaults: Mapping[str, Any] | None = None,
     where: str = "",
-) -> T:
-    """Build what ``plan_component`` plans, with its arguments and errors."""
-    return plan_component(
-        spec, group=group, expected_type=expected_type, default=default, where=where
-    ).build()
+) -> T: ...
+@overload
+def build_component(
+    spec: Given[T] | None,
+    *,
+    group: str,
+    expected_type: type[T],
+    default: None = None,
+    optional_defaults: Mapping[str, Any] | None = None,
+    where: str = "",
+) -> T | None: ...
+def build_component(
+    spec: Given[T] | None, *, default: Given[T] | None = None, **options: Any
+) -> T | None:
+    """Build a component from any form in which one may be given.
+
+    Args:
+        spec: An instance (returned as it is), a class, a function without arguments, a registered
+            name (``"apo"``), a path (``"module:attribute"`` or ``"package.module.Attribute"``), a
+            dict of ``type`` (any of these) and options, or None. A dict without ``type`` holds
+            options of the default.
+        default: Used for None, in any of these forms; with None too, None comes back.
+        options: ``group`` is the entry point group in which names are looked up, as
+            ``"agl.algorithms"``; ``expected_type`` what must come out; ``optional_defaults`` holds
+            options for a constructor that has them, unless ``spec`` says otherwise; error messages
+            begin with ``where``, as ``"agl.yaml: algorithm"``.
+
+    Returns:
+        The component, or None when neither ``spec`` nor ``default`` is given.
+
+    Raises:
+        ConfigError: An unknown or missing option, a value of the wrong type, a path that leads
+            nowhere, or something that is not ``expected_type``.
+        PluginError: A name that nobody offers, or a component that does not load.
+    """
+    if spec is None and default is None:
+        return None
+    return plan_component(spec, default=default, **options).build()
 
 
 def plan_component(
@@ -84,24 +129,10 @@ def plan_component(
     optional_defaults: Mapping[str, Any] | None = None,
     where: str = "",
 ) -> ComponentPlan[T]:
-    """Find, load and check a component given in any form, and build nothing.
+    """Find, load and check what ``build_component`` would build, and build nothing.
 
-    Args:
-        spec: An instance (taken as it is), a class, a function without arguments, a registered
-            name (``"apo"``), a path (``"module:attribute"`` or ``"package.module.Attribute"``), a
-            dict of ``type`` (any of these) and options, or None. A dict without ``type`` holds
-            options of the default.
-        group: Entry point group in which names are looked up, as ``"agl.algorithms"``; without one
-            there are no names.
-        expected_type: What must come out.
-        default: Used for None, in any of these forms.
-        optional_defaults: Options for a constructor that has them, unless ``spec`` says otherwise.
-        where: What error messages begin with, as ``"agl.yaml: algorithm"``.
-
-    Raises:
-        ConfigError: An unknown or missing option, a value of the wrong type, a path that leads
-            nowhere, something that is not ``expected_type``, or neither ``spec`` nor ``default``.
-        PluginError: A name that nobody offers, or a component that does not load.
+    Arguments and errors are those of ``build_component``; without a group there are no names, and
+    it is an error to give neither ``spec`` nor ``default``.
     """
     options: dict[str, Any] = {}
     for given in (spec, default):
