@@ -1,6 +1,5 @@
 """``agl rollouts``: what a store was asked to do, and how it went."""
 
-import asyncio
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,9 +28,16 @@ def command(
     path: Path | None, url: str | None, statuses: tuple[str, ...], limit: int, as_json: bool
 ) -> None:
     """List the rollouts of a store, with reward and reason of failure."""
-    from agl.cli.shared import note, open_store, print_json, print_table
+    from agl.cli.shared import note, open_store, print_json, print_table, read_and_close
+    from agl.plugins.hooks import HookCaller
 
-    rows, total = asyncio.run(_read(open_store(path, url), statuses, limit))
+    async def read(store: "LightningStore") -> tuple[list[dict[str, Any]], int]:
+        hooks = HookCaller()
+        wanted: Any = list(statuses) or None
+        found = await store.query_rollouts(status_in=wanted, limit=limit)
+        return [await _row(store, rollout, hooks) for rollout in found], found.total
+
+    rows, total = read_and_close(open_store(path, url), read)
     if as_json:
         print_json(rows)
         return
@@ -41,20 +47,6 @@ def command(
     print_table(list(columns), [[_short(row.get(column)) for column in columns] for row in rows])
     if len(rows) < total:
         note(f"{len(rows)} of {total} rollouts; --limit shows more")
-
-
-async def _read(
-    store: "LightningStore", statuses: tuple[str, ...], limit: int
-) -> tuple[list[dict[str, Any]], int]:
-    from agl.plugins.hooks import HookCaller
-
-    wanted: Any = list(statuses) or None
-    try:
-        hooks = HookCaller()
-        found = await store.query_rollouts(status_in=wanted, limit=limit)
-        return [await _row(store, rollout, hooks) for rollout in found], found.total
-    finally:
-        await store.close()
 
 
 async def _row(store: "LightningStore", rollout: "Rollout", hooks: "HookCaller") -> dict[str, Any]:
