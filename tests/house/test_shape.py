@@ -7,9 +7,6 @@ ROOT = Path(__file__).parents[2]
 AGL = ROOT / "core/src/agl"
 ROOMS, LINES = 20, 400
 TOO_LONG = {
-    "core/src/agl/emitter.py",
-    "core/src/agl/execution/client_server/strategy.py",
-    "core/src/agl/execution/client_server/supervisor.py",
     "core/src/agl/store/base.py",
     "core/src/agl/store/operations.py",
     "core/src/agl/store/sqlite/tables.py",

@@ -36,11 +36,6 @@ class Accounts:
         """Over all steps."""
         return sum(self.steps.values(), Sums())
 
-    @property
-    def runs(self) -> list[str]:
-        """Ids of the runs, in the order in which they are met."""
-        return list(dict.fromkeys(run for run, *_ in self.steps))
-
 
 async def read_accounts(store: "LightningStore", step: int | None = None) -> Accounts:
     """Read all accounts of a store, page by page.
@@ -123,7 +118,7 @@ def print_steps(accounts: Accounts, last: int | None = None) -> None:
     """
     from agl.cli.shared import print_table
 
-    runs = accounts.runs
+    runs = list(dict.fromkeys(run for run, *_ in accounts.steps))
 
     def order(item: tuple[Key, Sums]) -> tuple[object, ...]:
         (run, algorithm, step, mode), _ = item

@@ -7,7 +7,6 @@ import click
 
 if TYPE_CHECKING:
     from agl.cli.ledger_tables import Accounts
-    from agl.types import LedgerPart
 
 
 @click.command("ledger")
@@ -46,7 +45,12 @@ def _print(accounts: "Accounts") -> None:
     from agl.types import EXCLUSION_REASONS
 
     print_steps(accounts)
-    if excluded := [row for part in accounts.parts for row in _excluded(part)]:
+    excluded = [
+        [e.rollout_id, e.attempt_id, e.kind, e.call_id, e.reason, e.detail]
+        for part in accounts.parts
+        for e in part.excluded
+    ]
+    if excluded:
         click.echo()
         print_table(["rollout_id", "attempt_id", "kind", "span_id", "reason", "detail"], excluded)
     met = {name for _, name in accounts.total}
@@ -55,12 +59,6 @@ def _print(accounts: "Accounts") -> None:
             note(f"{reason}: {meaning}")
     for remark in remarks(accounts):
         note(remark)
-
-
-def _excluded(part: "LedgerPart") -> list[list[object]]:
-    return [
-        [e.rollout_id, e.attempt_id, e.kind, e.call_id, e.reason, e.detail] for e in part.excluded
-    ]
 
 
 def _as_json(accounts: "Accounts") -> dict[str, Any]:
