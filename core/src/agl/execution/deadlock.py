@@ -21,13 +21,13 @@ logger = logging.getLogger(__name__)
 LOOK_SECONDS = 0.25
 """How often it is looked whether an algorithm waits in vain."""
 AT_ONCE = 0.1
-"""A wait that begins less than this part of the former one's length after it counts as the same:
-in between there was no time to work."""
+"""A wait goes on with the former one where the pause between them is shorter than this part of the
+former one's length: there was no time to work."""
 WARN_SECONDS = 10.0
-"""Who asks for the same rollouts in vain, at first and after so long, is warned of."""
+"""An algorithm that still asks for the same rollouts after so long gets a warning."""
 WARN_AGAIN_SECONDS = 600.0
 NAMED = 3
-"""Most rollouts that a warning names."""
+"""How many rollouts a warning names at most."""
 
 
 async def run_algorithm(

@@ -96,18 +96,15 @@ class AgentCall(TaskOwner):
 
     async def run(self) -> Outcome:
         """Call, and return what came of it."""
-        timer = None
-        if self.timeout is not None:
-            timer = self._loop.call_later(self.timeout, self._decide, "timeout")
-        self._start()
         try:
-            why = await self._why
+            async with asyncio.timeout(self.timeout):
+                self._start()
+                why = await self._why
+        except TimeoutError:
+            why = "timeout"
         except asyncio.CancelledError:
             self.was_interrupted = True
             why = "cancelled"
-        finally:
-            if timer is not None:
-                timer.cancel()
         if why == "ended":
             return self._ended.result()
         # The loop of a lost call does not answer, and nobody waits for it.

@@ -102,7 +102,6 @@ class LitAgentRunner(Runner[T]):
     def init(
         self, agent: LitAgent[T], *, hooks: Sequence[object] | None = None, **kwargs: Any
     ) -> None:
-        """See ``Runner.init``."""
         agent.is_async()  # refuses one that cannot do anything
         self._agent = agent
         self._hooks = HookCaller(hooks or ())
@@ -110,7 +109,6 @@ class LitAgentRunner(Runner[T]):
         self.tracer.init()
 
     def init_worker(self, worker_id: int, store: LightningStore, **kwargs: Any) -> None:
-        """See ``Runner.init_worker``."""
         self.worker_id = worker_id
         self._store = store
         self._worker_name = worker_name(worker_id)
@@ -126,12 +124,10 @@ class LitAgentRunner(Runner[T]):
         self.tracer.init_worker(worker_id, store)
 
     def teardown_worker(self, worker_id: int, *args: Any, **kwargs: Any) -> None:
-        """See ``Runner.init_worker``."""
         self.tracer.teardown_worker(worker_id)
         self._store = None
 
     def teardown(self, *args: Any, **kwargs: Any) -> None:
-        """See ``Runner.init``."""
         self.tracer.teardown()
         self._agent = None
 

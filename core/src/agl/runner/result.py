@@ -151,17 +151,14 @@ def read_result(result: Any, attempt: Attempt) -> ReadResult:
         raise
     except BaseException as error:
         kind = type(error)
-        if issubclass(kind, KeyboardInterrupt) and _in_main_thread():
+        is_main = threading.current_thread() is threading.main_thread()
+        if issubclass(kind, KeyboardInterrupt) and is_main:
             raise  # Ctrl+C; it comes nowhere else
         name = name_of(cast(type[Any], type(result)))
         raise AgentResultError(
             f"the agent returned a {name} that cannot be read: looking at it raised "
             f"{full_name_of(kind)}: {describe(error)}"
         ) from None
-
-
-def _in_main_thread() -> bool:
-    return threading.current_thread() is threading.main_thread()
 
 
 def _read(result: Any, attempt: Attempt) -> ReadResult:

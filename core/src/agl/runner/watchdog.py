@@ -7,7 +7,7 @@ from agl.runner.agent_call import BLOCKED, AgentCall
 from agl.runner.agent_threads import CANCEL_SECONDS, LOOK_SECONDS, AgentLoop, AgentThreads
 
 PATIENCE_WHEN_ALONE = 10
-"""A coroutine that shares its loop with no other may block it for so many times as long."""
+"""A coroutine that is alone on its loop may block it for so many times ``blocked_seconds``."""
 
 
 class Watchdog:

@@ -298,12 +298,10 @@ class DummyTracer(Tracer):
         rollout_id: str | None = None,
         attempt_id: str | None = None,
     ) -> AsyncGenerator[Any]:
-        """Make this tracer active; nothing is collected."""
         with active_tracer(self):
             yield self
 
     def get_last_trace(self) -> list[Span]:
-        """Always empty."""
         return []
 
     @contextlib.contextmanager
@@ -314,7 +312,6 @@ class DummyTracer(Tracer):
         start_time: float | None = None,
         end_time: float | None = None,
     ) -> Generator[SpanRecordingContext]:
-        """A recording that goes nowhere."""
         span = _LocalSpan(name, attributes, start_time)
         try:
             yield span

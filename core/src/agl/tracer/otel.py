@@ -58,7 +58,6 @@ class OtelTracer(Tracer, trace_api.Tracer):
     def init_worker(
         self, worker_id: int, store: "LightningStore | None" = None, *args: Any, **kwargs: Any
     ) -> None:
-        """Prepare for one runner; ``store`` is used by trace contexts that name none."""
         super().init_worker(worker_id, store)
         get_router().install()
 
@@ -111,7 +110,6 @@ class OtelTracer(Tracer, trace_api.Tracer):
         return trace_api.get_tracer(SCOPE).start_as_current_span(*args, **kwargs)
 
     def get_last_trace(self) -> list[Span]:
-        """See ``Tracer.get_last_trace``; spans that are stored have their numbers."""
         sink = get_router().current_sink()
         if isinstance(sink, SpanBuffer):
             return sink.spans()

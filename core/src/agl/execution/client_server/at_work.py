@@ -1,4 +1,4 @@
-"""When a runner is at work: it serves the queue, and what it dies of now is not its start."""
+"""Tells when a runner has begun to work: what it dies of later is no failure to start."""
 
 import time
 from collections.abc import Callable
@@ -12,7 +12,7 @@ CLAIMS = frozenset(
     {"dequeue_rollout", "dequeue_many_rollouts", "start_rollout", "start_attempt", "turn"}
 )
 IDLE_SECONDS = 2.0
-"""A runner that asks for so long, and finds the queue empty, is at work, too."""
+"""A runner that has asked an empty queue for so long has begun to work, too."""
 
 
 class StoreAtWork(StandInStore):

@@ -14,7 +14,7 @@ import psutil
 PARENT_LOOK_SECONDS = 0.5
 """How often a process looks whether its parent still lives."""
 KILL_SECONDS = 5.0
-"""So long it is tried to kill processes that make new ones."""
+"""How long killing is repeated while those that are killed leave new processes."""
 MARK = "AGL_RUNNER_MARK"
 """Environment variable of runners, and so of the programs that their agents start."""
 _PR_SET_CHILD_SUBREAPER = 36
