@@ -35,12 +35,7 @@ class FunctionalLitAgent(LitAgent[T]):
         """Call the function itself."""
         return self.function(*args, **kwargs)
 
-    def is_async(self) -> bool:
-        """Whether the function is a coroutine function."""
-        return self._is_async
-
-    def rollout_method(self, mode: RolloutMode | None) -> RolloutMethod:
-        """The function behind its injection; the same for every mode."""
+    def _find_method(self, mode: RolloutMode | None) -> RolloutMethod:
         return self.rollout_async if self._is_async else self.rollout
 
     def rollout(self, task: T, resources: NamedResources, rollout: Rollout) -> RolloutRawResult:

@@ -11,7 +11,7 @@ from agl.errors import AlgorithmError, ConfigError, RunnerCrashError
 from agl.execution.base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
 from agl.execution.coroutines import Side
 from agl.execution.deadlock import run_algorithm
-from agl.execution.events import ExecutionEvent, ThreadingEvent
+from agl.execution.events import ThreadingEvent
 from agl.store.base import LightningStore
 
 logger = logging.getLogger(__name__)
@@ -57,14 +57,10 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
             from agl.store.threaded import LightningStoreThreaded
 
             store = LightningStoreThreaded(store)
-        asyncio.run(self._coordinate(algorithm, runner, store, ThreadingEvent()))
+        asyncio.run(self._coordinate(algorithm, runner, store))
 
     async def _coordinate(
-        self,
-        algorithm: AlgorithmBundle,
-        runner: RunnerBundle,
-        store: LightningStore,
-        stop: ExecutionEvent,
+        self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore
     ) -> None:
         loop = asyncio.get_running_loop()
         changed = asyncio.Event()
@@ -75,7 +71,7 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
 
         here = self.main_thread
         crash: BaseException | None = None
-        no_runners = ThreadingEvent()
+        stop, no_runners = ThreadingEvent(), ThreadingEvent()
 
         def grace_seconds() -> float:
             return self.graceful_delay if crash is None else 0.0

@@ -13,7 +13,7 @@ from opentelemetry.trace import Status, StatusCode
 from agl.errors import TracerError
 from agl.tracer.base import SpanRecordingContext, Tracer, active_tracer, as_status
 from agl.tracer.buffer import EMITTER_SCOPE, SpanBuffer
-from agl.tracer.routing import get_router, use_sink
+from agl.tracer.routing import ROUTER, use_sink
 from agl.types import Attributes, Span, SpanCoreFields, StatusCode as Code, TraceStatus
 from agl.types.spans import seconds
 
@@ -53,13 +53,13 @@ class OtelTracer(Tracer, trace_api.Tracer):
     @property
     def num_unattributed_spans(self) -> int:
         """How many spans of this process could not be given to any attempt."""
-        return get_router().num_unattributed
+        return ROUTER.num_unattributed
 
     def init_worker(
         self, worker_id: int, store: "LightningStore | None" = None, *args: Any, **kwargs: Any
     ) -> None:
         super().init_worker(worker_id, store)
-        get_router().install()
+        ROUTER.install()
 
     @contextlib.asynccontextmanager
     async def trace_context(  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -76,19 +76,18 @@ class OtelTracer(Tracer, trace_api.Tracer):
             TracerError: Only one of the ids was given, or ids without a store; or, on leaving, the
                 store did not take the spans.
         """
-        router = get_router()
-        router.install()
+        ROUTER.install()
         buffer = SpanBuffer(self.target(store, rollout_id, attempt_id))
         body_error: BaseException | None = None
         with use_sink(buffer), active_tracer(self):
-            router.open(buffer)
+            ROUTER.open(buffer)
             try:
                 yield self
             except BaseException as error:
                 body_error = error
                 raise
             finally:
-                buffer.add_unended(router.close(buffer))
+                buffer.add_unended(ROUTER.close(buffer))
                 self._last = buffer
                 _last.set((self, buffer))
                 try:
@@ -110,7 +109,7 @@ class OtelTracer(Tracer, trace_api.Tracer):
         return trace_api.get_tracer(SCOPE).start_as_current_span(*args, **kwargs)
 
     def get_last_trace(self) -> list[Span]:
-        sink = get_router().current_sink()
+        sink = ROUTER.current_sink()
         if isinstance(sink, SpanBuffer):
             return sink.spans()
         tracer, buffer = _last.get() or (None, None)
@@ -145,10 +144,9 @@ class OtelTracer(Tracer, trace_api.Tracer):
             span.end(None if end_time is None else _nanoseconds(end_time))
 
     def _start(self, name: str, attributes: Attributes | None, start_time: float | None) -> SdkSpan:
-        router = get_router()
-        if router.current_sink() is None:
+        if ROUTER.current_sink() is None:
             raise TracerError(
-                f"span {name!r} was emitted outside every open trace context ({router.num_open} "
+                f"span {name!r} was emitted outside every open trace context ({ROUTER.num_open} "
                 "are open in this process). Emit it from the agent's own task or thread; start "
                 "threads of your own with contextvars.copy_context().run or asyncio.to_thread"
             )

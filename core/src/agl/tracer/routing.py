@@ -213,7 +213,7 @@ class _IdGenerator(IdGenerator):
         return secrets.randbits(64) or 1
 
     def generate_trace_id(self) -> int:
-        sink = _router.current_sink()
+        sink = ROUTER.current_sink()
         return new_trace_id() if sink is None else sink.trace_id
 
     def is_trace_id_random(self) -> bool:
@@ -229,15 +229,11 @@ def new_trace_id() -> int:
     return secrets.randbits(128) or 1
 
 
-_router = SpanRouter()
+ROUTER: Final = SpanRouter()
+"""That of this process."""
 # A forked runner must not think that its parent's trace contexts are open in it; Windows has none.
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_router._reset)  # pyright: ignore[reportPrivateUsage]
-
-
-def get_router() -> SpanRouter:
-    """The router of this process."""
-    return _router
+    os.register_at_fork(after_in_child=ROUTER._reset)  # pyright: ignore[reportPrivateUsage]
 
 
 @contextlib.contextmanager
