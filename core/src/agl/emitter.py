@@ -20,7 +20,7 @@ from agl.semconv import (
     AGL_EXCEPTION,
     AGL_MESSAGE,
     AGL_OBJECT,
-    LightningSpanAttributes,
+    LightningSpanAttributes as Key,
     ModelCallAttributes,
 )
 from agl.tracer.base import recording_tracer
@@ -79,7 +79,7 @@ def emit_annotation(annotation: Mapping[str, Any], propagate: bool = True) -> Sp
         ValueError: A value is none of these.
         TracerError: There is no active tracer.
     """
-    return _emit("annotation", AGL_ANNOTATION, to_attributes(annotation, strict=True), propagate)
+    return _emit(AGL_ANNOTATION, to_attributes(annotation, strict=True), None, propagate)
 
 
 def emit_choice(response_id: str, index: int, propagate: bool = True) -> SpanCoreFields:
@@ -100,7 +100,7 @@ def emit_choice(response_id: str, index: int, propagate: bool = True) -> SpanCor
     if type(index) is not int or index < 0:
         raise ValueError(f"emit_choice: index={index!r}; expected the number of a choice, from 0")
     link = make_link_attributes({ModelCallAttributes.RESPONSE_ID.value: response_id})
-    chosen = {LightningSpanAttributes.CHOSEN.value: index, **link}
+    chosen = {Key.CHOSEN.value: index, **link}
     return emit_annotation(chosen, propagate=propagate)
 
 
@@ -118,12 +118,7 @@ def emit_message(
             f"emit_message takes a string, got {type(message).__name__}; "
             "use emit_object for anything else"
         )
-    _emit(
-        "message",
-        AGL_MESSAGE,
-        {LightningSpanAttributes.MESSAGE_BODY.value: message, **to_attributes(attributes or {})},
-        propagate,
-    )
+    _emit(AGL_MESSAGE, {Key.MESSAGE_BODY.value: message}, attributes, propagate)
 
 
 def emit_object(
@@ -136,14 +131,14 @@ def emit_object(
         TracerError: There is no active tracer.
     """
     kind = type(object).__name__
-    body: Attributes = {LightningSpanAttributes.OBJECT_TYPE.value: kind}
+    body: Attributes = {Key.OBJECT_TYPE.value: kind}
     if type(object) is bytes:
-        body[LightningSpanAttributes.OBJECT_LITERAL.value] = base64.b64encode(object).decode()
-    elif type(object) is str or type(object) in (bool, int, float):
-        body[LightningSpanAttributes.OBJECT_LITERAL.value] = str(object)
+        body[Key.OBJECT_LITERAL.value] = base64.b64encode(object).decode()
+    elif type(object) in (str, bool, int, float):
+        body[Key.OBJECT_LITERAL.value] = str(object)
     else:
-        body[LightningSpanAttributes.OBJECT_JSON.value] = to_json_text(object, strict=True)
-    return _emit("object", AGL_OBJECT, {**body, **to_attributes(attributes or {})}, propagate)
+        body[Key.OBJECT_JSON.value] = to_json_text(object, strict=True)
+    return _emit(AGL_OBJECT, body, attributes, propagate)
 
 
 def emit_exception(
@@ -157,18 +152,13 @@ def emit_exception(
     """
     if not isinstance(exception, BaseException):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"emit_exception takes an exception, got {type(exception).__name__}")
-    _emit(
-        "exception",
-        AGL_EXCEPTION,
-        {
-            "exception.type": type(exception).__qualname__,
-            "exception.message": str(exception),
-            "exception.stacktrace": "".join(traceback.format_exception(exception)),
-            "exception.escaped": False,
-            **to_attributes(attributes or {}),
-        },
-        propagate,
-    )
+    body: Attributes = {
+        "exception.type": type(exception).__qualname__,
+        "exception.message": str(exception),
+        "exception.stacktrace": "".join(traceback.format_exception(exception)),
+        "exception.escaped": False,
+    }
+    _emit(AGL_EXCEPTION, body, attributes, propagate)
 
 
 def reward_value(value: Any) -> float:
@@ -207,7 +197,7 @@ def reward_attributes(
         )
     else:
         dimensions = {primary_key: reward[primary_key], **reward}
-    prefix = LightningSpanAttributes.REWARD.value
+    prefix = Key.REWARD.value
     attributes: Attributes = {}
     for index, (name, value) in enumerate(dimensions.items()):
         attributes[f"{prefix}.{index}.name"] = name
@@ -215,8 +205,11 @@ def reward_attributes(
     return attributes
 
 
-def _emit(what: str, name: str, attributes: Attributes, propagate: bool) -> SpanCoreFields:
-    tracer = recording_tracer(f"emit {what} span", propagate=propagate)
+def _emit(
+    name: str, body: Attributes, attributes: Mapping[str, Any] | None, propagate: bool
+) -> SpanCoreFields:
+    attributes = {**body, **to_attributes(attributes or {})}
+    tracer = recording_tracer(f"emit {name.rpartition('.')[2]} span", propagate=propagate)
     if resolve_bool_env_var(LightningEnvVar.AGL_EMITTER_DEBUG, fallback=False):
         logger.info("emit %s: %s", name, attributes)
     return tracer.create_span(name, attributes, status=TraceStatus(status_code="OK"))
@@ -252,7 +245,7 @@ def reward_problem(span: SpanLike) -> str | None:
 
 def _read_rewards(span: SpanLike) -> list[RewardDimension]:
     attributes = _attributes_of(span)
-    found = attributes_under(attributes, LightningSpanAttributes.REWARD)
+    found = attributes_under(attributes, Key.REWARD)
     values: list[tuple[str, Any]] = []
     while (value := found.get(f"{len(values)}.value")) is not None:
         values.append((str(found.get(f"{len(values)}.name", PRIMARY_REWARD)), value))
@@ -354,7 +347,7 @@ def _sequence(span: SpanLike) -> float:
 
 def get_message_value(span: SpanLike) -> str | None:
     """The text of a message span, or None."""
-    value = _attributes_of(span).get(LightningSpanAttributes.MESSAGE_BODY)
+    value = _attributes_of(span).get(Key.MESSAGE_BODY)
     return None if value is None else str(value)
 
 
@@ -365,11 +358,11 @@ def get_object_value(span: SpanLike) -> Any:
         ValueError: The span's text is none of the type that it names.
     """
     attributes = _attributes_of(span)
-    literal = attributes.get(LightningSpanAttributes.OBJECT_LITERAL)
+    literal = attributes.get(Key.OBJECT_LITERAL)
     if literal is None:
-        text = attributes.get(LightningSpanAttributes.OBJECT_JSON)
+        text = attributes.get(Key.OBJECT_JSON)
         return None if text is None else parse_json(text)
-    kind = attributes.get(LightningSpanAttributes.OBJECT_TYPE)
+    kind = attributes.get(Key.OBJECT_TYPE)
     read = _FROM_LITERAL.get(kind)
     if read is None or not isinstance(literal, str):
         return literal

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, overload
 
 from agl.errors import ConfigError, TracerError
-from agl.semconv import AGL_OPERATION, LightningSpanAttributes
+from agl.semconv import AGL_OPERATION, LightningSpanAttributes as Key
 from agl.tracer.base import SpanRecordingContext, recording_tracer
 from agl.types import Attributes, SpanCoreFields
 from agl.utils.attributes import to_attributes
@@ -36,7 +36,7 @@ class OperationContext:
         tracer = recording_tracer(f"record operation {self._name!r}", propagate=self._propagate)
         attributes: Attributes = dict(self._attributes)
         if self._name is not None:
-            attributes[LightningSpanAttributes.OPERATION_NAME.value] = self._name
+            attributes[Key.OPERATION_NAME.value] = self._name
         self._manager = tracer.operation_context(AGL_OPERATION, attributes)
         self._span = self._manager.__enter__()
         return self
@@ -54,17 +54,11 @@ class OperationContext:
     def set_input(self, *args: Any, **kwargs: Any) -> None:
         """Record what the work begins with; positional values are stored under their index."""
         values: dict[str, Any] = {str(index): value for index, value in enumerate(args)}
-        self.record_attributes(
-            to_attributes(
-                {**values, **kwargs}, prefix=LightningSpanAttributes.OPERATION_INPUT.value
-            )
-        )
+        self.record_attributes({Key.OPERATION_INPUT.value: {**values, **kwargs}})
 
     def set_output(self, output: Any) -> None:
         """Record what came of it; mappings and lists are flattened."""
-        self.record_attributes(
-            to_attributes({LightningSpanAttributes.OPERATION_OUTPUT.value: output})
-        )
+        self.record_attributes({Key.OPERATION_OUTPUT.value: output})
 
     def record_attributes(self, attributes: Mapping[str, Any]) -> None:
         """Add attributes, nested or flat."""
