@@ -28,23 +28,18 @@ class Side:
 
     Args:
         main: Makes the coroutine, on the loop that runs it.
-        on_done: Called there when the coroutine has ended, however it ended.
         thread_name: Runs it in a daemon thread of this name; None runs it as a task.
     """
 
     def __init__(
-        self,
-        main: Callable[[], Coroutine[Any, Any, object]],
-        on_done: Callable[[], None] = lambda: None,
-        *,
-        thread_name: str | None,
+        self, main: Callable[[], Coroutine[Any, Any, object]], *, thread_name: str | None
     ) -> None:
+        self._here = asyncio.get_running_loop()
+        self.ended: asyncio.Future[None] = self._here.create_future()
+        """Done when it has ended, in whatever way."""
         self.error: BaseException | None = None
         """What ended it; being cancelled by ``cancel`` does not count."""
-        self.is_alive = True
-        """Whether it has not ended."""
         self._main = main
-        self._on_done = on_done
         self._thread_name = thread_name
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[object] | None = None
@@ -53,15 +48,14 @@ class Side:
     def start(self) -> None:
         """Begin."""
         if self._thread_name is None:
-            self._loop = asyncio.get_running_loop()
-            self._task = self._loop.create_task(self._main())
+            self._loop, self._task = self._here, self._here.create_task(self._main())
             self._task.add_done_callback(self._task_done)
         else:
             # A daemon: an agent that never returns must not keep the process alive.
             threading.Thread(target=self._thread, name=self._thread_name, daemon=True).start()
 
     def cancel(self) -> None:
-        """Cancel it; from any thread, and without waiting."""
+        """Cancel it, without waiting."""
         self._was_stopped = True
         if self._loop is not None and self._task is not None:
             # The loop may close at this moment, by ending on its own.
@@ -87,8 +81,9 @@ class Side:
     def _end(self, error: BaseException | None) -> None:
         if isinstance(error, asyncio.CancelledError):
             error = None if self._was_stopped else UnaskedCancellationError()
-        self.error, self.is_alive = error, False
-        self._on_done()
+        self.error = error
+        with contextlib.suppress(RuntimeError):  # nobody waits any more: that loop is closed
+            self._here.call_soon_threadsafe(self.ended.set_result, None)
 
 
 async def call_in_daemon_thread(function: Callable[[], T]) -> T:

@@ -1,7 +1,6 @@
 """Everything in one process: algorithm and runners in threads, sharing the store object."""
 
 import asyncio
-import contextlib
 import functools
 import logging
 from typing import Literal
@@ -62,13 +61,6 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
     async def _coordinate(
         self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore
     ) -> None:
-        loop = asyncio.get_running_loop()
-        changed = asyncio.Event()
-
-        def notify() -> None:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(changed.set)
-
         here = self.main_thread
         crash: BaseException | None = None
         stop, no_runners = ThreadingEvent(), ThreadingEvent()
@@ -78,32 +70,31 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
 
         learner = Side(
             lambda: run_algorithm(algorithm, store, stop, no_runners, grace_seconds),
-            notify,
             thread_name=None if here == "algorithm" else "agl-algorithm",
         )
         runners = [
             Side(
                 functools.partial(runner, store, number, stop),
-                notify,
                 thread_name=None if here == "runner" and number == 0 else f"agl-runner-{number}",
             )
             for number in range(self.n_runners)
         ]
-        for each in (*runners, learner):
+        sides = [*runners, learner]
+        for each in sides:
             each.start()
         try:
-            while learner.is_alive and crash is None:
-                await changed.wait()
-                changed.clear()
+            while not learner.ended.done() and crash is None:
+                running = [each.ended for each in sides if not each.ended.done()]
+                await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
                 crash = next((each.error for each in runners if each.error), None)
-                if crash is not None or not any(each.is_alive for each in runners):
+                if crash is not None or all(each.ended.done() for each in runners):
                     no_runners.set()
         except asyncio.CancelledError:
             learner.cancel()
             raise
         finally:
             stop.set()
-            await self._wind_down([learner, *runners], changed)
+            await self._wind_down(sides)
         if crash is not None:
             raise RunnerCrashError(f"a runner failed: {crash}") from crash
         if (error := learner.error) is not None:
@@ -111,16 +102,11 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
                 f"the algorithm failed: {type(error).__name__}: {error}"
             ) from error
 
-    async def _wind_down(self, sides: list[Side], changed: asyncio.Event) -> None:
-        loop = asyncio.get_running_loop()
+    async def _wind_down(self, sides: list[Side]) -> None:
         for timeout in (self.graceful_delay, self.join_timeout):
-            deadline = loop.time() + timeout
-            while any(each.is_alive for each in sides) and loop.time() < deadline:
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(changed.wait(), deadline - loop.time())
-                changed.clear()
+            await asyncio.wait([each.ended for each in sides], timeout=timeout)
             for each in sides:
                 each.cancel()
-        left = sum(each.is_alive for each in sides)
+        left = sum(not each.ended.done() for each in sides)
         if left:
             logger.warning("%d threads did not end within the time limits; they are daemons.", left)
