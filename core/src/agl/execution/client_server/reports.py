@@ -5,13 +5,9 @@ import contextlib
 import logging
 from typing import Any
 
-from agl.errors import (
-    AglError,
-    InvalidTransitionError,
-    RunnerCrashError,
-    StoreError,
-)
+from agl.errors import AglError, InvalidTransitionError, RunnerCrashError, StoreError
 from agl.execution.client_server.supervisor import AllEnded, Report, RunnerDied
+from agl.execution.events import ThreadingEvent
 from agl.store.base import LightningStore
 from agl.store.patience import is_away
 from agl.types import Failure
@@ -20,18 +16,20 @@ from agl.utils.workers import worker_name
 logger = logging.getLogger(__name__)
 
 AGAIN_SECONDS = 1.0
-"""After this a store that could not write is told once more."""
+"""After so long, a store that could not write what was lost is told once more."""
 
 
 class Reports:
     """Reports of the supervisor's reader thread, brought to the running loop.
 
     Args:
-        last_seconds: So long ``handle_rest`` may take; None for no limit.
+        last_seconds: How long ``handle_rest`` may take; None for no limit.
     """
 
     def __init__(self, last_seconds: float | None) -> None:
         self._last_seconds = last_seconds
+        self.no_runners = ThreadingEvent()
+        """Set when no runner is left."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._queue: asyncio.Queue[Report] = asyncio.Queue()
         self._again: list[RunnerDied] = []
@@ -55,29 +53,31 @@ class Reports:
         getter.cancel()
         return None
 
-    async def handle(self, died: RunnerDied, store: LightningStore) -> None:
-        """Mark what a runner leaves.
+    async def handle(self, report: Report | None, store: LightningStore) -> None:
+        """Do what follows from a report: mark what a dead runner leaves, say that none is left.
 
         Raises:
             RunnerCrashError: It died because the store is away; that was waited for already.
             StoreUnavailableError: The same, found out here.
         """
-        if died.store_away:
-            raise RunnerCrashError(f"runner {died.worker_id}: {died.message}")
-        if died.given_up:
-            self._why_gone = f"runner {died.worker_id}: {died.message}"
+        if isinstance(report, AllEnded):
+            self._why_gone = report.because or self._why_gone
+            self.no_runners.set()
+        if not isinstance(report, RunnerDied):
+            return
+        message = f"runner {report.worker_id}: {report.message}"
+        if report.store_away:
+            raise RunnerCrashError(message)
+        if report.given_up:
+            self._why_gone = message
         try:
-            await mark_lost(store, died)
+            await mark_lost(store, report)
         except StoreError as error:  # a full disk, say: once more when there may be space
             if is_away(error):
                 raise
-            logger.warning("What runner %d left cannot be noted yet: %s", died.worker_id, error)
-            self._again.append(died)
+            logger.warning("What runner %d left cannot be noted yet: %s", report.worker_id, error)
+            self._again.append(report)
             asyncio.get_running_loop().call_later(AGAIN_SECONDS, self._repeat)
-
-    def note_end(self, ended: AllEnded) -> None:
-        """Remember what ended the runners."""
-        self._why_gone = ended.because or self._why_gone
 
     async def handle_rest(self, store: LightningStore) -> None:
         """Mark what was lost in the last moments, if the store is still there."""

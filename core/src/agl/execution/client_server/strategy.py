@@ -31,10 +31,10 @@ from agl.execution.client_server.process import (
     teller,
 )
 from agl.execution.client_server.reports import Reports
-from agl.execution.client_server.supervisor import AllEnded, RunnerDied, RunnerMain, Supervisor
+from agl.execution.client_server.supervisor import RunnerMain, Supervisor
 from agl.execution.coroutines import call_in_daemon_thread
 from agl.execution.deadlock import run_algorithm
-from agl.execution.events import ExecutionEvent, MultiprocessingEvent, ThreadingEvent
+from agl.execution.events import ExecutionEvent, MultiprocessingEvent
 from agl.http.client import LightningStoreClient
 from agl.http.server import LightningStoreServer
 from agl.http.serving import bind, is_loopback
@@ -211,16 +211,15 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
     ) -> bool:
         """Run to the end; whether SIGTERM was what ended it."""
         terminated = False
-        no_runners = ThreadingEvent()
         async with self._reached(store, managed) as reached:
             reports.open()
             if supervisor is not None:
                 supervisor.watch()
-            if self.role == "runner":  # the algorithm is elsewhere; this part ends otherwise
+            if self.role == "runner":  # the algorithm runs elsewhere: the runners' end is the end
                 main: Coroutine[Any, Any, bool] = asyncio.Event().wait()
             else:
                 main = run_algorithm(
-                    algorithm, reached, stop, no_runners, lambda: self.graceful_timeout
+                    algorithm, reached, stop, reports.no_runners, lambda: self.graceful_timeout
                 )
             task = asyncio.ensure_future(main)
 
@@ -231,7 +230,11 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
 
             try:
                 with on_sigterm(terminate):
-                    await self._watch(task, reached, reports, no_runners)
+                    while not task.done():
+                        report = await reports.next_or(task)
+                        await reports.handle(report, reached)
+                        if self.role == "runner" and reports.no_runners.is_set():
+                            break
             finally:
                 stop.set()
                 task.cancel()
@@ -251,24 +254,6 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         if not came_to_its_end:
             reports.raise_if_given_up()
         return terminated
-
-    async def _watch(
-        self,
-        task: "asyncio.Task[bool]",
-        store: LightningStore,
-        reports: Reports,
-        no_runners: ExecutionEvent,
-    ) -> None:
-        """Do what reports ask for until the algorithm ends, or all runners where there is none."""
-        while not task.done():
-            report = await reports.next_or(task)
-            if isinstance(report, RunnerDied):
-                await reports.handle(report, store)
-            elif isinstance(report, AllEnded):
-                reports.note_end(report)
-                no_runners.set()
-                if self.role == "runner":
-                    return
 
     @contextlib.asynccontextmanager
     async def _reached(
