@@ -36,13 +36,17 @@ async def by_environment(task: dict[str, str], llm: agl.LLM) -> float:
     return 1.0
 
 
+ALL_FOUR = threading.Barrier(4)
+
+
 @agl.rollout
 def by_environment_in_threads(task: dict[str, str], llm: agl.LLM) -> float:
     """The same as a plain function."""
     os.environ["TEST_BASE_URL"] = llm.endpoint
-    threading.Event().wait(0.1)
+    ALL_FOUR.wait(30)
     for _ in range(2):
         asyncio.run(ask(llm, os.environ["TEST_BASE_URL"], task["question"]))
+    ALL_FOUR.wait(30)  # an attempt that ends takes no more calls of the others
     return 1.0
 
 
