@@ -229,7 +229,7 @@ def _check_runners(file: ConfigFile, strategy: ComponentPlan[Any]) -> None:
     for name, number in (("runners", runners), ("concurrency", concurrency)):
         if number is not None and number < 1:
             raise ConfigError(f"{file.where(name)}: must be at least 1, got {number}")
-    if runners is not None and "n_runners" not in strategy.options:
+    if runners is not None and strategy.options.get("n_runners") is None:
         where = file.where("runners")
         raise ConfigError(f"{where}: the strategy takes no number of runners; remove this key")
     plan = plan_component(
