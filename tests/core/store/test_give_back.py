@@ -12,9 +12,9 @@ from agl.execution.events import ThreadingEvent
 from agl.http import wire
 from agl.http.routes import StoreRoutes
 from agl.runner.claims import Claims
-from agl.store import operations as ops
 from agl.store.base import AttemptEnd
 from agl.store.give_back import give_back
+from agl.store.sqlite import operations as ops
 
 
 async def two_claimed(store: agl.LightningStore) -> Sequence[agl.AttemptedRollout]:

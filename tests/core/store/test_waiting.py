@@ -5,7 +5,6 @@ import weakref
 
 import pytest
 
-from agl.store import operations as ops
 from agl.store.memory import InMemoryLightningStore
 from agl.store.sqlite import SqliteLightningStore
 from agl.store.sqlite.writer import Job
@@ -65,7 +64,7 @@ async def test_claim_that_nobody_received_is_put_back(tmp_path):
     claimed = await store.dequeue_rollout()
     job = Job(
         lambda tables, now: None,
-        undo=lambda result: lambda tables, now: ops.return_claims(tables, now, result),
+        claimed_of=lambda result: result,
     )
     store._parts.writer.take_back(job, ([claimed], None))
     again = await store.dequeue_rollout(wait_seconds=4)

@@ -37,6 +37,9 @@ class PackedSpan(NamedTuple):
         return span_of(self.body, self.sequence_id)
 
 
+AnySpan = Span | PackedSpan
+
+
 def span_of(body: str | bytes, sequence_id: int) -> Span:
     """The span of a packed body, with its number."""
     span = Span.model_validate_json(body)
@@ -45,7 +48,7 @@ def span_of(body: str | bytes, sequence_id: int) -> Span:
     return span.model_copy(update={"sequence_id": sequence_id})
 
 
-def unpacked(spans: "Iterable[Span | PackedSpan]") -> list[Span]:
+def unpacked(spans: Iterable[AnySpan]) -> list[Span]:
     """All as spans."""
     return [span if isinstance(span, Span) else span.unpack() for span in spans]
 

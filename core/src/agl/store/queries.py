@@ -1,12 +1,11 @@
-"""Filtering, sorting and paging of records: what a query may ask, and how it is answered.
+"""Filtering, sorting and paging of records: what a query may ask.
 
-``make_query`` refuses what makes no sense; ``run_query`` answers over records in memory. A store
-that filters elsewhere (in SQL) reads the fields of ``Query`` and must agree with ``run_query``.
+``make_query`` refuses what makes no sense; a store answers by the fields of ``Query``.
 """
 
 import functools
 import types
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin
@@ -81,12 +80,6 @@ class Query:
     descending: bool = False
     limit: int = -1
     offset: int = 0
-
-    def filter_on(self, field: str) -> Filter | None:
-        """The filter on ``field`` when every match must satisfy it: for choosing an index."""
-        if not self.match_all and len(self.filters) > 1:
-            return None
-        return next((one for one in self.filters if one.field == field), None)
 
 
 _STATUSES: Final = {"rollouts": get_args(RolloutStatus), "workers": get_args(WorkerStatus)}
@@ -191,43 +184,8 @@ def _filters(operation: Operation) -> list[tuple[str, FilterKind, str]]:
     return found
 
 
-def run_query(records: Iterable[T], query: Query) -> PaginatedResult[T]:
-    """Answer a query over records that stand in the order of creation."""
-    found = list(records)
-    if query.filters:
-        combine = all if query.match_all else any
-        found = [
-            record
-            for record in found
-            if combine(_matches(getattr(record, f.field), f) for f in query.filters)
-        ]
-    if query.sort_by is not None:
-        absent = float("inf") if query.sort_by.endswith("_time") else ""
-        field = query.sort_by
-
-        def key(record: T) -> Any:
-            value = getattr(record, field)
-            return absent if value is None else value
-
-        found.sort(key=key, reverse=query.descending)
-    elif query.descending:
-        found.reverse()
-    stop = None if query.limit == -1 else query.offset + query.limit
-    return make_page(found[query.offset : stop], query, total=len(found))
-
-
 def make_page(items: Sequence[T], query: Query, *, total: int) -> PaginatedResult[T]:
     """The page of a query; the records in it are valid already and not looked at again."""
     return PaginatedResult[Any].model_construct(
         items=items, limit=query.limit, offset=query.offset, total=total
     )
-
-
-def _matches(value: Any, condition: Filter) -> bool:
-    if value is None:
-        return False
-    if condition.kind == "exact":
-        return value == condition.value
-    if condition.kind == "within":
-        return value in condition.value
-    return condition.value in value

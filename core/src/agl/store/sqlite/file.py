@@ -10,7 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Final, get_args
 
-from agl.errors import StoreDiskError, StoreError, StoreUnavailableError
+from agl.errors import InvalidRecordError, StoreDiskError, StoreError, StoreUnavailableError
 from agl.types import Worker
 from agl.utils.lockfile import HeldError, LockFile, forget_in_forks
 
@@ -136,6 +136,22 @@ def failure_of(path: str, error: sqlite3.Error, what: str) -> StoreError:
     return kind(
         f"store {path!r}: {error}; {what}. Check the disk and its free space, then try again"
     )
+
+
+def named(path: str, error: Exception) -> Exception:
+    """The error of a write: what SQLite says in our words, and anything else as it is."""
+    if not isinstance(error, sqlite3.Error):
+        return error
+    if isinstance(error, sqlite3.DataError):
+        # Longer than SQLITE_LIMIT_LENGTH, say; trying again would not help.
+        ours: Exception = InvalidRecordError(
+            f"store {path!r}: {error}; nothing of this call was stored. Expected records that "
+            "SQLite can hold: at most 1 GB each"
+        )
+    else:
+        ours = failure_of(path, error, "nothing of this call was stored")
+    ours.__cause__ = error
+    return ours
 
 
 class OpenedFile:

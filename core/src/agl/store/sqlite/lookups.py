@@ -1,4 +1,4 @@
-"""Reading an SQLite store: ``operations.Lookups`` over a connection, with queries as SQL."""
+"""Reading a store over a connection to SQLite, with queries as SQL."""
 
 import re
 import sqlite3
@@ -8,29 +8,39 @@ from typing import Any, Final
 
 from agl.store.base import LightningStoreStatistics
 from agl.store.ids import number_of
-from agl.store.operations import attempted
 from agl.store.packed import span_of
 from agl.store.queries import Filter, Query, make_page
 from agl.store.sqlite.rows import (
+    ATTEMPT_FIELDS,
+    ROLLOUT_FIELDS,
+    WORKER_FIELDS,
+    StoredAttempt,
     attempt_of,
     json_of,
     ledger_part_of,
     resources_of,
-    rollout_of,
+    stored_attempt_of,
+    view_of,
     worker_of,
 )
 from agl.store.sqlite.stored_json import rollout_json, spans_json
-from agl.store.tables import StoredAttempt
 from agl.types import Attempt, LedgerPart, PaginatedResult, ResourcesUpdate, Rollout, Span, Worker
 
 
 def _statements() -> dict[str, str]:
     text = files("agl.store.sqlite").joinpath("statements.sql").read_text("utf-8")
-    fields = tuple(Worker.model_fields)
-    changes = (f"{name} = excluded.{name}" for name in fields)
-    text = text.replace("{worker_fields}", ", ".join(fields))
-    text = text.replace("{worker_values}", ", ".join("?" for _ in fields))
-    text = text.replace("{worker_changes}", ", ".join(changes))
+    columns = {
+        "rollout": ", ".join(f"r.{name}" for name in ROLLOUT_FIELDS),
+        # Attempts have the number of their rollout, and not its id.
+        "attempt": ", ".join(
+            f"{'r' if name == 'rollout_id' else 't'}.{name}" for name in ATTEMPT_FIELDS
+        ),
+        "worker": ", ".join(WORKER_FIELDS),
+        "worker_values": ", ".join("?" for _ in WORKER_FIELDS),
+        "worker_changes": ", ".join(f"{name} = excluded.{name}" for name in WORKER_FIELDS),
+    }
+    for name, sql in columns.items():
+        text = text.replace(f"{{{name}}}", sql)
     parts = re.split(r"^-- name: (\w+)$", text, flags=re.MULTILINE)
     return {
         name: sql.strip().removesuffix(";")
@@ -64,9 +74,9 @@ class SqliteLookups:
         }
 
     def views(self, rollout_ids: Sequence[str]) -> list[Rollout]:
-        page = self.query_rollouts(Query((Filter("rollout_id", "within", rollout_ids),)))
-        found = {rollout.rollout_id: rollout for rollout in page}
-        return [found[rollout_id] for rollout_id in rollout_ids if rollout_id in found]
+        """The known ones of these, in this order; as ``AttemptedRollout`` once attempted."""
+        found = (self.one("rollout_view", number_of(one), one) for one in rollout_ids)
+        return [view_of(row) for row in found if row is not None]
 
     def rollout_json(self, rollout_id: str) -> bytes | None:
         """The JSON of the one in ``views``."""
@@ -75,12 +85,7 @@ class SqliteLookups:
 
     def query_rollouts(self, query: Query) -> PaginatedResult[Rollout]:
         rows, total = self._page("rollouts_page", "rollout r", query, "r.{}", ("r.n",))
-        items = [
-            rollout_of(row[:9])
-            if row[9] is None
-            else attempted(rollout_of(row[:9]), attempt_of(row[0], row[9:]))
-            for row in rows
-        ]
+        items = [view_of(row) for row in rows]
         return make_page(items, query, total=total)
 
     def latest_attempt(self, rollout_id: str) -> Attempt | None:
@@ -88,11 +93,15 @@ class SqliteLookups:
         return stored.attempt if stored else None
 
     def query_attempts(self, rollout_id: str, query: Query) -> PaginatedResult[Attempt]:
-        if not self.known(rollout_id):
-            return make_page([], query, total=0)
-        where = ("t.n = ?", [number_of(rollout_id)])
-        rows, total = self._page("attempts_page", "attempt t", query, "t.{}", ("t.a",), where)
-        return make_page([attempt_of(rollout_id, row) for row in rows], query, total=total)
+        rows, total = self._page(
+            "attempts_page",
+            "attempt t JOIN rollout r ON r.n = t.n",
+            query,
+            "t.{}",
+            ("t.a",),
+            ("t.n = ? AND r.rollout_id = ?", [number_of(rollout_id), rollout_id]),
+        )
+        return make_page([attempt_of(row[:-1]) for row in rows], query, total=total)
 
     def query_spans(
         self, rollout_id: str, attempt_id: str | None, query: Query
@@ -151,19 +160,10 @@ class SqliteLookups:
 
     # --- steps
 
-    def known(self, rollout_id: str) -> bool:
-        """Whether there is a rollout of that id."""
-        found = self.connection.execute(
-            "SELECT rollout_id FROM rollout WHERE n = ?", (number_of(rollout_id),)
-        ).fetchone()
-        return found is not None and found[0] == rollout_id
-
     def latest_stored(self, rollout_id: str) -> StoredAttempt | None:
         """The newest attempt."""
-        if not self.known(rollout_id):
-            return None
-        row = self.one("latest_attempt", number_of(rollout_id))
-        return StoredAttempt(attempt_of(rollout_id, row), row[9]) if row else None
+        row = self.one("latest_attempt", number_of(rollout_id), rollout_id)
+        return stored_attempt_of(row) if row else None
 
     def _page(
         self,

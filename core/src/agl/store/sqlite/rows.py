@@ -2,43 +2,66 @@
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from agl.errors import InvalidRecordError
-from agl.types import Attempt, Failure, LedgerPart, ResourcesUpdate, Rollout, RolloutConfig, Worker
+from agl.types import (
+    Attempt,
+    AttemptedRollout,
+    Failure,
+    LedgerPart,
+    ResourcesUpdate,
+    Rollout,
+    RolloutConfig,
+    Worker,
+)
+
+
+class StoredAttempt(NamedTuple):
+    """An attempt with the number that its next span gets."""
+
+    attempt: Attempt
+    next_sequence: int = 1
+
+
+def attempted(rollout: Rollout, attempt: Attempt) -> AttemptedRollout:
+    """A rollout with its latest attempt."""
+    return AttemptedRollout(**rollout.__dict__, attempt=attempt)
+
+
+ROLLOUT_FIELDS: Final = tuple(Rollout.model_fields)
+ATTEMPT_FIELDS: Final = tuple(Attempt.model_fields)
 
 
 def rollout_of(row: Sequence[Any]) -> Rollout:
-    """From the columns of ``rollout`` in ``statements.sql``."""
-    return Rollout(
-        rollout_id=row[0],
-        status=row[1],
-        mode=row[2],
-        resources_id=row[3],
-        start_time=row[4],
-        end_time=row[5],
-        input=from_json(row[6]),
-        config=_config(row[7]),
-        metadata=_loaded(row[8]),
-    )
+    """From the columns of its fields."""
+    values = dict(zip(ROLLOUT_FIELDS, row, strict=True))
+    values["input"], values["metadata"] = from_json(values["input"]), _loaded(values["metadata"])
+    values["config"] = _config(values["config"])
+    return Rollout(**values)
 
 
-def attempt_of(rollout_id: str, row: Sequence[Any]) -> Attempt:
+def attempt_of(row: Sequence[Any]) -> Attempt:
+    """From the columns of its fields."""
+    values = dict(zip(ATTEMPT_FIELDS, row, strict=True))
+    values["metadata"] = _loaded(values["metadata"])
+    if values["error"] is not None:
+        values["error"] = Failure.model_validate_json(values["error"])
+    return Attempt(**values)
+
+
+def stored_attempt_of(row: Sequence[Any]) -> StoredAttempt:
     """From the columns of ``attempts_page``."""
-    return Attempt(
-        rollout_id=rollout_id,
-        attempt_id=row[0],
-        sequence_id=row[1],
-        status=row[2],
-        worker_id=row[3],
-        start_time=row[4],
-        end_time=row[5],
-        last_heartbeat_time=row[6],
-        metadata=_loaded(row[7]),
-        error=Failure.model_validate_json(row[8]) if row[8] is not None else None,
-    )
+    return StoredAttempt(attempt_of(row[:-1]), row[-1])
+
+
+def view_of(row: Sequence[Any]) -> Rollout:
+    """From the columns of ``rollouts_page``."""
+    split = len(ROLLOUT_FIELDS)
+    rollout = rollout_of(row[:split])
+    return rollout if row[split + 1] is None else attempted(rollout, attempt_of(row[split:]))
 
 
 def ledger_part_of(row: Sequence[Any]) -> LedgerPart:
@@ -69,9 +92,12 @@ def resources_of(row: Sequence[Any]) -> ResourcesUpdate:
     )
 
 
+WORKER_FIELDS: Final = tuple(Worker.model_fields)
+
+
 def worker_of(row: Sequence[Any]) -> Worker:
-    """From the columns of ``worker``, which are the fields of the record."""
-    values = dict(zip(Worker.model_fields, row, strict=True))
+    """From the columns of its fields."""
+    values = dict(zip(WORKER_FIELDS, row, strict=True))
     return Worker(**values | {"heartbeat_stats": _loaded(values["heartbeat_stats"])})
 
 
@@ -80,7 +106,7 @@ def row_of_worker(worker: Worker) -> tuple[Any, ...]:
     what = f"worker {worker.worker_id!r}: its statistics"
     stats = json_or_none(worker.heartbeat_stats, what)
     values = {**worker.__dict__, "heartbeat_stats": stats}
-    return tuple(values[name] for name in Worker.model_fields)
+    return tuple(map(values.__getitem__, WORKER_FIELDS))
 
 
 # Most rollouts of a run share one config; configs are frozen, so one object serves them all.

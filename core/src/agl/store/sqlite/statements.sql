@@ -1,5 +1,5 @@
 -- What the SQLite store asks, by name. A page's WHERE, ORDER BY and LIMIT are put together in
--- sqlite_tables.py out of the columns of schema.sql.
+-- lookups.py out of the columns of schema.sql.
 
 -- name: counts
 SELECT (SELECT coalesce(max(n), 0) FROM rollout) AS total_rollouts,
@@ -22,12 +22,10 @@ SELECT count(*) FROM rollout WHERE position IS NOT NULL;
 SELECT EXISTS (SELECT 1 FROM attempt WHERE deadline IS NOT NULL);
 
 -- name: rollout
-SELECT rollout_id, status, mode, resources_id, start_time, end_time, input, config, metadata
-FROM rollout WHERE n = ?;
+SELECT {rollout} FROM rollout r WHERE r.n = ? AND r.rollout_id = ?;
 
 -- name: first_queued
-SELECT rollout_id, status, mode, resources_id, start_time, end_time, input, config, metadata
-FROM rollout WHERE position IS NOT NULL ORDER BY position LIMIT ?;
+SELECT {rollout} FROM rollout r WHERE r.position IS NOT NULL ORDER BY r.position LIMIT ?;
 
 -- name: insert_rollout
 INSERT INTO rollout (n, rollout_id, status, mode, resources_id, start_time, end_time, position,
@@ -44,30 +42,27 @@ UPDATE rollout SET status = ?, end_time = ?, position = ? WHERE n = ?;
 UPDATE rollout SET mode = ?, resources_id = ?, input = ?, config = ?, metadata = ? WHERE n = ?;
 
 -- name: rollouts_page
-SELECT r.rollout_id, r.status, r.mode, r.resources_id, r.start_time, r.end_time, r.input, r.config,
-       r.metadata,
-       t.attempt_id, t.sequence_id, t.status, t.worker_id, t.start_time, t.end_time,
-       t.last_heartbeat_time, t.metadata, t.error
+SELECT {rollout}, {attempt}
 FROM rollout r LEFT JOIN attempt t ON t.a = (SELECT max(a) FROM attempt WHERE n = r.n);
 
 -- name: rollout_view
--- The columns stand in the order of the records' fields.
-SELECT r.rollout_id, r.input, r.start_time, r.end_time, r.mode, r.resources_id, r.status, r.config,
-       r.metadata,
-       r.rollout_id, t.attempt_id, t.sequence_id, t.start_time, t.end_time, t.status, t.worker_id,
-       t.last_heartbeat_time, t.metadata, t.error
+SELECT {rollout}, {attempt}
 FROM rollout r LEFT JOIN attempt t ON t.a = (SELECT max(a) FROM attempt WHERE n = r.n)
 WHERE r.n = ? AND r.rollout_id = ?;
 
 -- name: attempts_page
-SELECT t.attempt_id, t.sequence_id, t.status, t.worker_id, t.start_time, t.end_time,
-       t.last_heartbeat_time, t.metadata, t.error, t.next_sequence
-FROM attempt t;
+SELECT {attempt}, t.next_sequence FROM attempt t JOIN rollout r ON r.n = t.n;
+
+-- name: attempt
+SELECT {attempt}, t.next_sequence FROM attempt t JOIN rollout r ON r.n = t.n
+WHERE t.a = ? AND t.attempt_id = ? AND t.n = ? AND r.rollout_id = ?;
 
 -- name: latest_attempt
-SELECT attempt_id, sequence_id, status, worker_id, start_time, end_time, last_heartbeat_time,
-       metadata, error, next_sequence
-FROM attempt WHERE n = ? ORDER BY a DESC LIMIT 1;
+SELECT {attempt}, t.next_sequence FROM attempt t JOIN rollout r ON r.n = t.n
+WHERE t.n = ? AND r.rollout_id = ? ORDER BY t.a DESC LIMIT 1;
+
+-- name: next_sequence_of_all
+SELECT max(next_sequence) FROM attempt WHERE n = ?;
 
 -- name: open_attempts_of
 SELECT t.attempt_id, r.rollout_id FROM attempt t JOIN rollout r ON r.n = t.n
@@ -138,11 +133,11 @@ SET update_time = excluded.update_time, version = excluded.version, touched = ex
     body = excluded.body;
 
 -- name: worker
-SELECT {worker_fields} FROM worker WHERE worker_id = ?;
+SELECT {worker} FROM worker WHERE worker_id = ?;
 
 -- name: workers_page
-SELECT {worker_fields} FROM worker;
+SELECT {worker} FROM worker;
 
 -- name: save_worker
-INSERT INTO worker ({worker_fields}) VALUES ({worker_values})
+INSERT INTO worker ({worker}) VALUES ({worker_values})
 ON CONFLICT (worker_id) DO UPDATE SET {worker_changes};

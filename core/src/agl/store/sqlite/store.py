@@ -10,16 +10,13 @@ import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
-from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
+from typing import Any, Literal, TypeVar
 
 from agl.errors import ConfigError, StoreUnavailableError
-from agl.store import operations as ops
-from agl.store.base import AttemptEnd, LightningStore, LightningStoreStatistics, Turn
 from agl.store.clock import StoreClock
-from agl.store.local import LocalLightningStore
-from agl.store.operation_table import Operation, operation_of
 from agl.store.patience import patiently
-from agl.store.queries import query_of
+from agl.store.sqlite import operations as ops
+from agl.store.sqlite.effects import Effects
 from agl.store.sqlite.file import (
     MEMORY,
     OpenedFile,
@@ -29,18 +26,17 @@ from agl.store.sqlite.file import (
     prepare,
     unavailable,
 )
+from agl.store.sqlite.local import LocalLightningStore
 from agl.store.sqlite.lookups import SQL, SqliteLookups
+from agl.store.sqlite.tables import Tables
 from agl.store.sqlite.writer import PAGE_BYTES, Job, SqliteWriter
-from agl.store.tables import AnySpan, Effects, Lookups, Tables
-from agl.types import AttemptedRollout, Worker
+from agl.types import AttemptedRollout
 
 logger = logging.getLogger(__name__)
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 _NUM_READERS = 2
-_QUERY_SPANS = operation_of(LightningStore.query_spans)
 
 _num_forks = 0
 """Forks between the first process and this one; asking the system for its id at each call costs."""
@@ -93,7 +89,7 @@ class SqliteLightningStore(LocalLightningStore):
         if sqlite3.sqlite_version_info < (3, 37):
             raise StoreUnavailableError(
                 f"SqliteLightningStore needs SQLite 3.37 or newer; this Python has "
-                f"{sqlite3.sqlite_version}. Use a newer Python, or the store 'memory'"
+                f"{sqlite3.sqlite_version}. Use a newer Python"
             )
         self.path = os.fspath(path)
         self._pid, self._num_forks = os.getpid(), _num_forks
@@ -122,11 +118,15 @@ class SqliteLightningStore(LocalLightningStore):
 
     async def _write(
         self,
-        operation: Callable[Concatenate[Tables, float, P], T],
-        *args: P.args,
-        **kwargs: P.kwargs,
+        operation: Callable[..., T],
+        *args: Any,
+        claimed_of: Callable[[T], Sequence[AttemptedRollout]] | None = None,
+        **kwargs: Any,
     ) -> T:
-        return await self._submit(Job(lambda tables, now: operation(tables, now, *args, **kwargs)))
+        def run(tables: Tables, now: float) -> T:
+            return operation(tables, now, *args, **kwargs)
+
+        return await self._submit(Job(run, claimed_of))
 
     async def _submit(self, job: Job) -> Any:
         return await patiently(lambda: self._submit_once(job))
@@ -142,7 +142,7 @@ class SqliteLightningStore(LocalLightningStore):
                 self._parts.writer.take_back(job, (future.result(), None))
             raise
 
-    async def _read(self, lookup: Callable[[Lookups], T]) -> T:
+    async def _read(self, lookup: Callable[[SqliteLookups], T]) -> T:
         if self.path == MEMORY:
             return await self._submit(Job(lambda tables, now: lookup(tables)))
         loop = asyncio.get_running_loop()
@@ -154,33 +154,14 @@ class SqliteLightningStore(LocalLightningStore):
         return await patiently(look_up)
 
     async def _read_here(self, lookup: Callable[[SqliteLookups], T]) -> T:
-        """The same in this thread: what reads a few rows by key takes less than handing it on."""
         if self.path == MEMORY:
-            return await self._submit(Job(lambda _, now: lookup(self._parts.writer.tables)))
+            return await self._read(lookup)
 
         async def look_up() -> T:
             self._check_usable()
             return self._parts.look_up_here(lookup)
 
         return await patiently(look_up)
-
-    async def get_rollout_by_id_json(self, rollout_id: str) -> bytes | None:
-        """See ``LightningStore``."""
-        return await self._read_here(lambda lookups: lookups.rollout_json(rollout_id))
-
-    async def query_spans_json(self, **arguments: Any) -> bytes:
-        """See ``LightningStore``."""
-        arguments = _QUERY_SPANS.complete(arguments)
-        query = query_of(_QUERY_SPANS, arguments)
-        return await self._read_here(lambda lookups: lookups.spans_json(**arguments, query=query))
-
-    async def get_many_span_sequence_ids(
-        self, rollout_attempt_ids: Sequence[tuple[str, str]]
-    ) -> Sequence[int]:
-        self._check_usable()
-        pairs = [(rollout_id, attempt_id) for rollout_id, attempt_id in rollout_attempt_ids]
-        numbers = self._parts.writer.tables.numbers.take(pairs)
-        return await super().get_many_span_sequence_ids(pairs) if numbers is None else numbers
 
     async def _claim(
         self, limit: int, worker_id: str | None, key: str | None
@@ -192,27 +173,7 @@ class SqliteLightningStore(LocalLightningStore):
             if worker_id is not None:
                 self._parts.writer.note_idle(worker_id)
             return []
-        return await self._submit(
-            Job(
-                lambda tables, now: ops.claim(tables, now, limit, worker_id, key),
-                undo=lambda claimed: lambda tables, now: ops.return_claims(tables, now, claimed),
-            )
-        )
-
-    async def _turn(
-        self,
-        spans: Sequence[AnySpan],
-        finish: AttemptEnd | None,
-        limit: int,
-        worker_id: str | None,
-        key: str | None,
-    ) -> Turn:
-        return await self._submit(
-            Job(
-                lambda tables, now: ops.turn(tables, now, spans, finish, limit, worker_id, key),
-                undo=lambda done: lambda tables, now: ops.return_claims(tables, now, done.claimed),
-            )
-        )
+        return await super()._claim(limit, worker_id, key)
 
     def _has_queued(self) -> bool:
         return self._parts.writer.num_queued > 0
@@ -234,22 +195,8 @@ class SqliteLightningStore(LocalLightningStore):
                 f"{os.getpid()}. Reach it over HTTP with agl.LightningStoreClient"
             )
 
-    # --- workers: empty claims that are not written yet belong to the answer
-
-    async def statistics(self) -> LightningStoreStatistics:
-        await self._write_idle()
-        return await super().statistics()
-
-    async def call(self, operation: Operation, arguments: dict[str, Any]) -> Any:
-        if operation.kind == "workers":
-            await self._write_idle()
-        return await super().call(operation, arguments)
-
-    async def get_worker_by_id(self, worker_id: str) -> Worker | None:
-        await self._write_idle()
-        return await super().get_worker_by_id(worker_id)
-
     async def _write_idle(self) -> None:
+        """Empty claims that are not written yet belong to what is answered about workers."""
         if self._parts.writer.has_idle:
             await self._submit(Job(lambda tables, now: None))
 

@@ -14,28 +14,25 @@ from pydantic_core import from_json, to_json
 
 from agl.store.packed import span_of
 from agl.store.queries import Query
+from agl.store.sqlite.rows import ATTEMPT_FIELDS, ROLLOUT_FIELDS
 from agl.types import (
-    Attempt,
     Event,
     Failure,
     Link,
-    Rollout,
     RolloutConfig,
     Span,
     TraceStatus,
 )
 
-_ROLLOUT: Final = tuple(Rollout.model_fields)
-_ATTEMPT: Final = tuple(Attempt.model_fields)
 _encode = msgspec.json.Encoder().encode
 
 
 def rollout_json(row: Sequence[Any]) -> bytes:
     """A rollout, and its attempt if it has one, from the columns of ``rollout_view``."""
-    rollout = dict(zip(_ROLLOUT, row, strict=False))
+    rollout = dict(zip(ROLLOUT_FIELDS, row, strict=False))
     rollout["input"], rollout["metadata"] = _raw(rollout["input"]), _raw(rollout["metadata"])
     rollout["config"] = _whole(RolloutConfig, rollout["config"])
-    attempt = dict(zip(_ATTEMPT, row[len(_ROLLOUT) :], strict=True))
+    attempt = dict(zip(ATTEMPT_FIELDS, row[len(ROLLOUT_FIELDS) :], strict=True))
     if attempt["attempt_id"] is not None:
         attempt["metadata"] = _raw(attempt["metadata"])
         attempt["error"] = attempt["error"] and _whole(Failure, attempt["error"])

@@ -1,4 +1,4 @@
-"""Writing an SQLite store: ``operations.Tables`` over the writer's connection."""
+"""Writing a store over a connection to SQLite: what the operations keep and find."""
 
 import sqlite3
 from collections.abc import Sequence
@@ -7,19 +7,19 @@ from typing import Any, Literal
 from agl.store import rules
 from agl.store.claim_keys import ClaimKeys
 from agl.store.ids import make_id, number_of
-from agl.store.operations import detached_record
-from agl.store.packed import PackedSpan
+from agl.store.packed import AnySpan, PackedSpan
+from agl.store.sqlite.detached import detached_record
+from agl.store.sqlite.effects import Effects
 from agl.store.sqlite.lookups import SQL, SqliteLookups
-from agl.store.sqlite.numbers import BLOCK, Key, NumberBlocks
 from agl.store.sqlite.rows import (
-    attempt_of,
+    StoredAttempt,
     config_json,
     json_of,
     json_or_none,
     rollout_of,
     row_of_worker,
+    stored_attempt_of,
 )
-from agl.store.tables import AnySpan, Effects, StoredAttempt
 from agl.types import Attempt, LedgerPart, ResourcesUpdate, Rollout, Worker
 
 _CACHE_SIZE = 20_000
@@ -37,7 +37,7 @@ _KEPT_BACK = (
 """Statements in the order in which a transaction runs them: a record is made, then changed."""
 
 
-class SqliteTables(SqliteLookups):
+class Tables(SqliteLookups):
     """Both sides, on the writer's connection and in its thread.
 
     Rows are kept back and written by ``flush``: before a commit, and by ``connection``, before
@@ -50,9 +50,6 @@ class SqliteTables(SqliteLookups):
         self._written = connection
         self._unwritten: dict[str, dict[Any, tuple[Any, ...]]] = {name: {} for name in _KEPT_BACK}
         """Statement -> rows by the key of their record, so that the last change of it counts."""
-        self.numbers = NumberBlocks()
-        """Span numbers that were reserved in advance; those of the open transaction come to it
-        with ``committed``."""
         self.effects = Effects()
         self.written_bytes = 0
         """Roughly, since somebody set it to 0."""
@@ -68,10 +65,11 @@ class SqliteTables(SqliteLookups):
         """Forget what is known beside the file."""
         for rows in self._unwritten.values():
             rows.clear()
-        self._new_blocks: dict[Key, range] = {}
         self._rollouts: dict[str, Rollout] = {}
         self._queue: dict[str, Rollout] = {}
-        """The head of the queue, in its order; when it is empty, there may be more in the file."""
+        """The head of the queue, in its order."""
+        self._is_whole_queue = False
+        """Whether that is all of it; else there may be more in the file."""
         self._open_of: dict[str, dict[str, str]] = {}
         """Worker id -> attempt id -> rollout id of its open attempts, of workers asked for."""
         self._attempts: dict[str, StoredAttempt] = {}
@@ -86,12 +84,6 @@ class SqliteTables(SqliteLookups):
         self._num_resources, self._touched = counters[3:]
         row = self.one("latest_resources_id")
         self._latest_resources_id: str | None = row[0] if row else None
-
-    def committed(self) -> None:
-        """Act on a commit."""
-        for key, block in self._new_blocks.items():
-            self.numbers.give(key, block)
-        self._new_blocks.clear()
 
     def new_id(self, prefix: Literal["ro", "at", "rs"]) -> str:
         if prefix == "ro":
@@ -120,17 +112,18 @@ class SqliteTables(SqliteLookups):
         cached = self._rollouts.get(rollout_id)
         if cached is not None:
             return cached
-        row = self.one("rollout", number_of(rollout_id))
-        if row is None or row[0] != rollout_id:
+        row = self.one("rollout", number_of(rollout_id), rollout_id)
+        if row is None:
             return None
         rollout = rollout_of(row)
         self._remember(rollout)
         return rollout
 
     def first_queued(self) -> Rollout | None:
-        if not self._queue:
+        if not self._queue and not self._is_whole_queue:
             rows = self.connection.execute(SQL["first_queued"], (_QUEUE_HEAD,)).fetchall()
             self._queue = {row[0]: rollout_of(row) for row in rows}
+            self._is_whole_queue = len(rows) < _QUEUE_HEAD
         return next(iter(self._queue.values()), None)
 
     def rollout_id_of_key(self, key: str) -> str | None:
@@ -156,8 +149,9 @@ class SqliteTables(SqliteLookups):
             key,
         )
         self.written_bytes += len(text)
-        if rollout.status == "preparing":
-            self._remember(detached_record(rollout))
+        own = detached_record(rollout)
+        self._keep_place(own)
+        self._remember(own)
 
     def move_rollout(self, rollout: Rollout) -> None:
         number = number_of(rollout.rollout_id)
@@ -165,7 +159,15 @@ class SqliteTables(SqliteLookups):
         row = (rollout.status, rollout.end_time, position, number)
         self._unwritten["move_rollout"][number] = row
         self._queue.pop(rollout.rollout_id, None)
+        self._keep_place(rollout)
         self._remember(rollout)
+
+    def _keep_place(self, rollout: Rollout) -> None:
+        """Append to the head of the queue what joins the queue, where the head is all of it."""
+        if rollout.status in rules.QUEUED and self._is_whole_queue:
+            self._is_whole_queue = len(self._queue) < _CACHE_SIZE
+            if self._is_whole_queue:
+                self._queue[rollout.rollout_id] = rollout
 
     def edit_rollout(self, rollout: Rollout) -> None:
         what = f"rollout {rollout.rollout_id!r}: its new input or metadata"
@@ -179,7 +181,7 @@ class SqliteTables(SqliteLookups):
         )
         self.connection.execute(SQL["edit_rollout"], row)
         if rollout.rollout_id in self._queue:
-            self._queue.clear()
+            self._queue[rollout.rollout_id] = rollout
         self._remember(rollout)
 
     def _next_position(self, rollout: Rollout) -> int | None:
@@ -203,20 +205,10 @@ class SqliteTables(SqliteLookups):
     def attempt(self, rollout_id: str, attempt_id: str) -> StoredAttempt | None:
         stored = self._attempts.get(attempt_id)
         if stored is None or stored.attempt.rollout_id != rollout_id:
-            stored = self._load_attempt(rollout_id, attempt_id)
-        block = self._block((rollout_id, attempt_id))
-        if stored is None or block is None:
-            return stored
-        return StoredAttempt(stored.attempt, block.start)
-
-    def _load_attempt(self, rollout_id: str, attempt_id: str) -> StoredAttempt | None:
-        row = self.connection.execute(
-            f"{SQL['attempts_page']} WHERE t.a = ? AND t.n = ?",
-            (number_of(attempt_id), number_of(rollout_id)),
-        ).fetchone()
-        if row is None or row[0] != attempt_id or not self.known(rollout_id):
-            return None
-        return StoredAttempt(attempt_of(rollout_id, row), row[9])
+            ids = (number_of(attempt_id), attempt_id, number_of(rollout_id), rollout_id)
+            row = self.one("attempt", *ids)
+            return stored_attempt_of(row) if row else None
+        return stored
 
     def latest_attempt(self, rollout_id: str) -> Attempt | None:
         cached = self._attempts.get(self._latest.get(rollout_id, ""))
@@ -229,6 +221,10 @@ class SqliteTables(SqliteLookups):
             self._latest[rollout_id] = stored.attempt.attempt_id
             self._attempts[stored.attempt.attempt_id] = stored
         return stored.attempt
+
+    def next_sequence_of_all(self, rollout_id: str) -> int:
+        """Above the number of every span of the rollout."""
+        return self.one("next_sequence_of_all", number_of(rollout_id))[0]
 
     def open_attempt_of(self, worker_id: str) -> Attempt | None:
         open_ids = self._open_of.get(worker_id)
@@ -280,17 +276,6 @@ class SqliteTables(SqliteLookups):
 
     def save_attempt(self, stored: StoredAttempt, deadline: float | None) -> None:
         attempt = stored.attempt
-        next_sequence, block = stored.next_sequence, self._block(_key(attempt))
-        if block is not None and attempt.status in rules.OPEN:
-            next_sequence = max(next_sequence, block.stop)
-        elif block is not None:
-            next_sequence = self.take_numbers(stored).next_sequence
-        self._save_attempt(stored, deadline, next_sequence)
-
-    def _save_attempt(
-        self, stored: StoredAttempt, deadline: float | None, next_sequence: int
-    ) -> None:
-        attempt = stored.attempt
         what = f"attempt {attempt.attempt_id!r}: its metadata"
         number = number_of(attempt.attempt_id)
         self._unwritten["save_attempt"][number] = (
@@ -299,7 +284,7 @@ class SqliteTables(SqliteLookups):
             attempt.end_time,
             attempt.last_heartbeat_time,
             deadline,
-            next_sequence,
+            stored.next_sequence,
             json_or_none(attempt.metadata, what),
             json_or_none(attempt.error, what),
             number,
@@ -308,22 +293,6 @@ class SqliteTables(SqliteLookups):
         if old is None or old.attempt.worker_id != attempt.worker_id:
             self._open_of.clear()
         self._keep_attempt(stored)
-
-    def _block(self, key: Key) -> range | None:
-        return self._new_blocks.get(key) or self.numbers.left(key)
-
-    def take_numbers(self, stored: StoredAttempt) -> StoredAttempt:
-        key = _key(stored.attempt)
-        block = self.numbers.take_back(key)
-        block = self._new_blocks.pop(key, block)
-        if block is None:
-            return stored
-        return StoredAttempt(stored.attempt, max(stored.next_sequence, block.start))
-
-    def save_numbers(self, stored: StoredAttempt, deadline: float | None) -> None:
-        block = range(stored.next_sequence, stored.next_sequence + BLOCK)
-        self._save_attempt(stored, deadline, block.stop)
-        self._new_blocks[_key(stored.attempt)] = block
 
     def _keep_attempt(self, stored: StoredAttempt) -> None:
         attempt = stored.attempt
@@ -428,7 +397,3 @@ class SqliteTables(SqliteLookups):
             self._workers.clear()
         self._workers[worker.worker_id] = worker
         self._unwritten["save_worker"][worker.worker_id] = row_of_worker(worker)
-
-
-def _key(attempt: Attempt) -> Key:
-    return attempt.rollout_id, attempt.attempt_id

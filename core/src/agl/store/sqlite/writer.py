@@ -14,12 +14,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future as SyncFuture
 from typing import Any
 
-from agl.errors import InvalidRecordError, StoreUnavailableError
-from agl.store import operations as ops
+from agl.errors import StoreUnavailableError
 from agl.store.clock import StoreClock
-from agl.store.sqlite.file import failure_of
-from agl.store.sqlite.tables import SqliteTables
-from agl.store.tables import Effects, Tables
+from agl.store.sqlite import operations as ops
+from agl.store.sqlite.effects import Effects
+from agl.store.sqlite.file import named
+from agl.store.sqlite.tables import Tables
+from agl.types import AttemptedRollout
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +33,7 @@ PAGE_BYTES = 8192
 
 Operation = Callable[[Tables, float], Any]
 Outcome = tuple[Any, Exception | None]
+ClaimedOf = Callable[[Any], Sequence[AttemptedRollout]]
 
 
 class Job:
@@ -39,17 +41,15 @@ class Job:
 
     Args:
         operation: What to run.
-        undo: Makes the operation that takes a result back when nobody is there to receive it; a job
-            that has one is not run at all once its caller is gone.
+        claimed_of: Finds the claims in a result. They are given back when nobody is there to
+            receive it, and the job is not run at all once its caller is gone.
     """
 
-    __slots__ = ("future", "loop", "operation", "undo")
+    __slots__ = ("claimed_of", "future", "loop", "operation")
 
-    def __init__(
-        self, operation: Operation, undo: Callable[[Any], Operation] | None = None
-    ) -> None:
+    def __init__(self, operation: Operation, claimed_of: ClaimedOf | None = None) -> None:
         self.operation = operation
-        self.undo = undo
+        self.claimed_of = claimed_of
         self.loop: asyncio.AbstractEventLoop | None = None
         self.future: asyncio.Future[Any] | SyncFuture[Any] | None = None
 
@@ -91,7 +91,7 @@ class SqliteWriter:
     ) -> None:
         self.path = path
         self.connection = connection
-        self.tables = SqliteTables(connection)
+        self.tables = Tables(connection)
         self.num_queued: int = self.tables.one("num_queued")[0]
         """Rollouts in the queue, as of the last commit."""
         self.log_bytes = 0
@@ -170,12 +170,11 @@ class SqliteWriter:
         except Exception as error:
             self._roll_back()
             if len(batch) == 1 and not idle:
-                outcomes, effects = [(None, self._named(error))], Effects()
+                outcomes, effects = [(None, named(self.path, error))], Effects()
             else:
                 # One of them failed: run them again, each in a savepoint of its own.
                 outcomes, effects = self._one_by_one(batch, idle)
         self._note_failure(outcomes)
-        self.tables.committed()
         self.num_queued += effects.queued - effects.dequeued
         self._deliver(batch, outcomes)
         self._publish(effects)
@@ -212,7 +211,7 @@ class SqliteWriter:
                 (outcome,), done = self._transaction([job], {}, apart=False)
             except Exception as error:
                 self._roll_back()
-                outcome, done = (None, self._named(error)), Effects()
+                outcome, done = (None, named(self.path, error)), Effects()
             outcomes.append(outcome)
             effects.add(done)
         return outcomes, effects
@@ -232,7 +231,7 @@ class SqliteWriter:
         outcomes: list[Outcome] = []
         effects = Effects()
         for job in batch:
-            if job.undo is not None and job.future is not None and job.future.cancelled():
+            if job.claimed_of is not None and job.future is not None and job.future.cancelled():
                 outcomes.append((None, None))
                 continue
             tables.effects = Effects()
@@ -248,7 +247,7 @@ class SqliteWriter:
                     raise
                 execute("ROLLBACK TO one")
                 tables.reload()
-                outcomes.append((None, self._named(error)))
+                outcomes.append((None, named(self.path, error)))
             else:
                 effects.add(tables.effects)
                 outcomes.append((result, None))
@@ -271,21 +270,6 @@ class SqliteWriter:
             self.connection.execute("ROLLBACK")
         self.tables.reload()
         self._is_stale = False
-
-    def _named(self, error: Exception) -> Exception:
-        if isinstance(error, sqlite3.DataError):
-            # Longer than SQLITE_LIMIT_LENGTH, say; trying again would not help.
-            refused = InvalidRecordError(
-                f"store {self.path!r}: {error}; nothing of this call was stored. Expected "
-                "records that SQLite can hold: at most 1 GB each"
-            )
-            refused.__cause__ = error
-            return refused
-        if isinstance(error, sqlite3.Error):
-            named = failure_of(self.path, error, "nothing of this call was stored")
-            named.__cause__ = error
-            return named
-        return error
 
     # --- outcomes
 
@@ -322,10 +306,11 @@ class SqliteWriter:
             job.future.set_result(result)
 
     def take_back(self, job: Job, outcome: Outcome) -> None:
-        """Undo a result that nobody received, when the job says how."""
+        """Give back the claims in a result that nobody received."""
         result, error = outcome
-        if job.undo is not None and error is None and result:
-            self.submit(Job(job.undo(result)))
+        if job.claimed_of is not None and error is None and result:
+            claimed = job.claimed_of(result)
+            self.submit(Job(lambda tables, now: ops.return_claims(tables, now, claimed)))
 
     def _keep_log_short(self) -> None:
         self.tables.written_bytes += 4 * PAGE_BYTES

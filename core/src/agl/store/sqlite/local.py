@@ -4,10 +4,10 @@ import asyncio
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from agl.errors import ConfigError
-from agl.store import operations as ops, rules
+from agl.store import rules
 from agl.store.base import (
     AttemptEnd,
     LightningStore,
@@ -16,9 +16,13 @@ from agl.store.base import (
     Turn,
 )
 from agl.store.clock import StoreClock
-from agl.store.operation_table import Operation
+from agl.store.operation_table import Operation, operation_of
+from agl.store.packed import AnySpan
 from agl.store.queries import query_of
-from agl.store.tables import AnySpan, Effects, Lookups, Tables
+from agl.store.sqlite import operations as ops
+from agl.store.sqlite.detached import detached_record
+from agl.store.sqlite.effects import Effects
+from agl.store.sqlite.lookups import SqliteLookups
 from agl.store.waiting import EndWaiters, QueueWaiters
 from agl.store.watchdog import Watchdog
 from agl.types import (
@@ -33,9 +37,10 @@ from agl.types import (
 )
 from agl.types.records import Record
 
-P = ParamSpec("P")
 T = TypeVar("T")
 R = TypeVar("R", bound=Record)
+
+_QUERY_SPANS = operation_of(LightningStore.query_spans)
 
 
 class LocalLightningStore(LightningStore):
@@ -69,15 +74,30 @@ class LocalLightningStore(LightningStore):
     @abstractmethod
     async def _write(
         self,
-        operation: Callable[Concatenate[Tables, float, P], T],
-        *args: P.args,
-        **kwargs: P.kwargs,
+        operation: Callable[..., T],
+        *args: Any,
+        claimed_of: Callable[[T], Sequence[AttemptedRollout]] | None = None,
+        **kwargs: Any,
     ) -> T:
-        """Run an operation alone, keep what it did, then pass its effects to ``_publish``."""
+        """Run an operation alone, keep what it did, then pass its effects to ``_publish``.
+
+        Args:
+            operation: One of ``operations``, which gets the tables and the time first.
+            args: What it gets beside these.
+            claimed_of: Finds the claims in its result, which go back when the caller is gone.
+            kwargs: As ``args``.
+        """
 
     @abstractmethod
-    async def _read(self, lookup: Callable[[Lookups], T]) -> T:
+    async def _read(self, lookup: Callable[[SqliteLookups], T]) -> T:
         """Run a lookup; it sees every write that was acknowledged."""
+
+    async def _read_here(self, lookup: Callable[[SqliteLookups], T]) -> T:
+        """The same in this thread: what reads a few rows by key takes less than handing it on."""
+        return await self._read(lookup)
+
+    async def _write_idle(self) -> None:
+        """Write what is known of workers that found nothing, before somebody asks for workers."""
 
     @abstractmethod
     def _scan(self) -> None:
@@ -90,17 +110,9 @@ class LocalLightningStore(LightningStore):
     async def _claim(
         self, limit: int, worker_id: str | None, key: str | None
     ) -> list[AttemptedRollout]:
-        return await self._write(ops.claim, limit, worker_id, key)
-
-    async def _turn(
-        self,
-        spans: Sequence[AnySpan],
-        finish: AttemptEnd | None,
-        limit: int,
-        worker_id: str | None,
-        key: str | None,
-    ) -> Turn:
-        return await self._write(ops.turn, spans, finish, limit, worker_id, key)
+        return await self._write(
+            ops.claim, limit, worker_id, key, claimed_of=lambda claimed: claimed
+        )
 
     def _publish(self, effects: Effects) -> None:
         """Wake who waits for this. Called from any thread, outside of any lock."""
@@ -120,6 +132,8 @@ class LocalLightningStore(LightningStore):
     async def call(self, operation: Operation, arguments: dict[str, Any]) -> Any:
         """What has no method here is a query, or the function of this name in ``operations``."""
         name, arguments = operation.name, operation.complete(arguments)
+        if operation.kind == "workers":
+            await self._write_idle()
         if operation.kind is not None:
             query = query_of(operation, arguments)
             return await self._read(
@@ -131,6 +145,7 @@ class LocalLightningStore(LightningStore):
         return await self._write(getattr(ops, name), **arguments)
 
     async def statistics(self) -> LightningStoreStatistics:
+        await self._write_idle()
         counts = await self._read(lambda lookups: lookups.counts())
         return {
             "name": type(self).__name__,
@@ -190,6 +205,16 @@ class LocalLightningStore(LightningStore):
         found = await self._read(lambda lookups: lookups.views([rollout_id]))
         return found[0] if found else None
 
+    async def get_rollout_by_id_json(self, rollout_id: str) -> bytes | None:
+        """See ``LightningStore``."""
+        return await self._read_here(lambda lookups: lookups.rollout_json(rollout_id))
+
+    async def query_spans_json(self, **arguments: Any) -> bytes:
+        """See ``LightningStore``."""
+        arguments = _QUERY_SPANS.complete(arguments)
+        query = query_of(_QUERY_SPANS, arguments)
+        return await self._read_here(lambda lookups: lookups.spans_json(**arguments, query=query))
+
     async def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
         return await self._read(lambda lookups: _handed_out(lookups.latest_attempt(rollout_id)))
 
@@ -220,7 +245,9 @@ class LocalLightningStore(LightningStore):
         key: str | None = None,
     ) -> Turn:
         """The same, all or nothing; waiting comes after it is stored."""
-        done = await self._turn(spans, finish, limit, worker_id, key)
+        done = await self._write(
+            ops.turn, spans, finish, limit, worker_id, key, claimed_of=lambda done: done.claimed
+        )
         if done.claimed or limit <= 0 or wait_seconds <= 0:
             return done
         return done._replace(
@@ -246,8 +273,9 @@ class LocalLightningStore(LightningStore):
     # --- workers
 
     async def get_worker_by_id(self, worker_id: str) -> Worker | None:
+        await self._write_idle()
         return await self._read(lambda lookups: _handed_out(lookups.worker(worker_id)))
 
 
 def _handed_out(record: R | None) -> R | None:
-    return None if record is None else ops.detached_record(record)
+    return None if record is None else detached_record(record)

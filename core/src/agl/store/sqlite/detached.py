@@ -1,0 +1,36 @@
+"""Copies of what callers may change in place, so that what a store keeps is its own."""
+
+from copy import deepcopy
+from typing import Any, TypeVar, cast
+
+from agl.types.records import Record
+
+R = TypeVar("R", bound=Record)
+
+_FREE = ("input", "metadata", "heartbeat_stats")
+"""Fields of records that hold what callers made."""
+
+
+def detached_record(record: R) -> R:
+    """The record as it is handed out: what its reader changes in it stays the reader's."""
+    fields = record.__dict__
+    changes = {name: detached(fields[name]) for name in _FREE if fields.get(name) is not None}
+    return record.changed(**changes) if changes else record
+
+
+def detached_changes(changes: dict[str, Any]) -> dict[str, Any]:
+    """Changes as they are kept: what the caller does to its values later stays the caller's."""
+    return {name: detached(value) if name in _FREE else value for name, value in changes.items()}
+
+
+def detached(value: Any) -> Any:
+    """A deep copy; of JSON's types, which is what nearly all inputs are made of, a fast one."""
+    match value:
+        case str() | int() | float() | None:
+            return value
+        case dict():
+            return {key: detached(item) for key, item in cast(dict[Any, Any], value).items()}
+        case list():
+            return [detached(item) for item in cast(list[Any], value)]
+        case _:
+            return deepcopy(value)

@@ -1,0 +1,308 @@
+"""Every operation of a store, once: pure functions of (tables, now, arguments).
+
+The tables keep and find, and know no rules. An operation reads what it needs, refuses before it
+writes, and notes in ``tables.effects`` what others wait for. A store runs each operation alone, in
+a transaction, and then acts on the effects.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from agl.store import rules
+from agl.store.base import AttemptEnd, Turn
+from agl.store.packed import AnySpan
+from agl.store.sqlite import steps
+from agl.store.sqlite.detached import detached_changes, detached_record
+from agl.store.sqlite.rows import StoredAttempt, attempted
+from agl.store.sqlite.tables import Tables
+from agl.types import (
+    Attempt,
+    AttemptedRollout,
+    EnqueueRolloutRequest,
+    Failure,
+    LedgerPart,
+    NamedResources,
+    ResourcesUpdate,
+    Rollout,
+    Worker,
+)
+
+# --- putting work in, taking it out
+
+
+def enqueue(tables: Tables, now: float, requests: Sequence[EnqueueRolloutRequest]) -> list[Rollout]:
+    """Queue tasks; see ``EnqueueRolloutRequest.key``."""
+    resources_ids = [steps.known_resources_id(tables, request.resources_id) for request in requests]
+    rollouts: list[Rollout] = []
+    for request, resources_id in zip(requests, resources_ids, strict=True):
+        known = None if request.key is None else tables.rollout_id_of_key(request.key)
+        if known is not None:
+            rollouts += tables.views([known])
+            continue
+        rollout = steps.new_rollout(tables, now, request, resources_id, "queuing")
+        tables.insert_rollout(rollout, request.key)
+        tables.effects.queued += 1
+        rollouts.append(rollout)
+    return rollouts
+
+
+def claim(
+    tables: Tables, now: float, limit: int, worker_id: str | None, key: str | None = None
+) -> list[AttemptedRollout]:
+    """Take rollouts out of the queue, each with a new attempt."""
+    claimed = steps.made_by(tables, key)
+    if claimed:
+        return claimed
+    while len(claimed) < limit and (rollout := tables.first_queued()) is not None:
+        claimed.append(steps.begin_attempt(tables, now, rollout, worker_id, key))
+    if worker_id is not None:
+        worker = steps.find_worker(tables, worker_id)
+        tables.save_worker(
+            rules.worker_busy(worker, claimed[-1].attempt, now, claimed=True)
+            if claimed
+            else rules.worker_found_nothing(worker, now)
+        )
+    return claimed
+
+
+def found_nothing(tables: Tables, now: float, worker_ids: dict[str, float]) -> None:
+    """Note empty claims of before, worker id -> time; for stores that write them later."""
+    for worker_id, time in worker_ids.items():
+        tables.save_worker(rules.worker_found_nothing(steps.find_worker(tables, worker_id), time))
+
+
+def return_claims(tables: Tables, now: float, claimed: Sequence[AttemptedRollout]) -> None:
+    """Put back what was claimed by a call that nobody waits for any more."""
+    for view in claimed:
+        if tables.latest_attempt(view.rollout_id) == view.attempt:
+            steps.requeue(tables, now, view.rollout_id, rules.CLAIM_ABANDONED)
+
+
+def start_rollout(
+    tables: Tables, now: float, *, worker_id: str | None, **task: Any
+) -> AttemptedRollout:
+    """Make a rollout and its first attempt; see ``EnqueueRolloutRequest``."""
+    request = EnqueueRolloutRequest(**task)
+    known = None if request.key is None else tables.rollout_id_of_key(request.key)
+    if known is not None:
+        latest = tables.latest_attempt(known)
+        if latest is None:  # queued under this key
+            return start_attempt(tables, now, known, worker_id)
+        return attempted(
+            detached_record(steps.find_rollout(tables, known)), detached_record(latest)
+        )
+    resources_id = steps.known_resources_id(tables, request.resources_id)
+    rollout = steps.new_rollout(tables, now, request, resources_id, "preparing")
+    tables.insert_rollout(rollout, request.key)
+    return steps.begin_attempt_of_worker(tables, now, rollout, worker_id)
+
+
+def start_attempt(
+    tables: Tables, now: float, rollout_id: str, worker_id: str | None, key: str | None = None
+) -> AttemptedRollout:
+    """Make another attempt."""
+    for view in steps.made_by(tables, key):
+        if view.rollout_id == rollout_id:
+            return view
+    rollout = steps.find_rollout(tables, rollout_id)
+    rules.move_rollout(rollout, "preparing", now)  # refuses before anything is written
+    return steps.begin_attempt_of_worker(tables, now, rollout, worker_id, key)
+
+
+# --- spans
+
+
+def add_spans(tables: Tables, now: float, spans: Sequence[AnySpan]) -> list[AnySpan]:
+    """Store spans; see the contract for numbers and duplicates."""
+    groups: dict[tuple[str, str], list[int]] = {}
+    steps.check_spans(spans)
+    for index, span in enumerate(spans):
+        groups.setdefault((span.rollout_id, span.attempt_id), []).append(index)
+    found = {key: steps.find_attempt(tables, *key) for key in groups}
+    added: dict[int, AnySpan] = {}
+    for key, indexes in groups.items():
+        rollout, stored = found[key]
+        new, next_sequence = steps.insert_new(tables, stored, [spans[index] for index in indexes])
+        by_id = {span.span_id: span for span in new}
+        for index in indexes:
+            if (span := by_id.pop(spans[index].span_id, None)) is not None:
+                added[index] = span
+        current = steps.is_current(tables, rollout, stored.attempt)
+        attempt = rules.sign_of_life(stored.attempt, now, current=current, span=True)
+        steps.save_attempt(tables, now, rollout, stored, attempt, current, next_sequence)
+    return [added[index] for index in sorted(added)]
+
+
+def reserve_sequence_ids(tables: Tables, now: float, pairs: Sequence[tuple[str, str]]) -> list[int]:
+    """Give out span numbers."""
+    found = {pair: steps.find_attempt(tables, *pair) for pair in pairs}
+    following = {pair: stored.next_sequence for pair, (_, stored) in found.items()}
+    numbers: list[int] = []
+    for pair in pairs:
+        numbers.append(following[pair])
+        following[pair] += 1
+    for pair, (rollout, stored) in found.items():
+        steps.save_with_deadline(
+            tables, StoredAttempt(stored.attempt, following[pair]), rollout.config
+        )
+    return numbers
+
+
+# --- changing work
+
+
+def update_rollout(tables: Tables, now: float, rollout_id: str, changes: dict[str, Any]) -> Rollout:
+    """Change the fields of a rollout."""
+    rollout = steps.find_rollout(tables, rollout_id)
+    changes = detached_changes(changes)
+    status = changes.pop("status", rollout.status)
+    if changes.get("resources_id") is not None:
+        steps.known_resources_id(tables, changes["resources_id"])
+    edited = Rollout.model_validate({**rollout.__dict__, **changes}) if changes else rollout
+    moved = rules.move_rollout_by_hand(edited, status, now)
+    if changes:
+        tables.edit_rollout(edited)
+    if "config" in changes and (latest := tables.latest_attempt(rollout_id)) is not None:
+        _, stored = steps.find_attempt(tables, rollout_id, latest.attempt_id)
+        steps.save_with_deadline(tables, stored, edited.config)
+    if status == "requeuing" and rollout.status != "requeuing":
+        return detached_record(steps.requeue(tables, now, rollout_id, rules.REQUEUED_BY_HAND))
+    steps.move(tables, edited, moved)
+    return detached_record(moved)
+
+
+def update_attempt(
+    tables: Tables, now: float, rollout_id: str, attempt_id: str, changes: dict[str, Any]
+) -> Attempt:
+    """Change the fields of an attempt, and what follows from that."""
+    if attempt_id == "latest":
+        latest = tables.latest_attempt(rollout_id)
+        attempt_id = latest.attempt_id if latest is not None else attempt_id
+    rollout, stored = steps.find_attempt(tables, rollout_id, attempt_id)
+    old = stored.attempt
+    changes = detached_changes(changes)
+    status = changes.pop("status", None)
+    if status == old.status and status not in rules.OPEN:
+        return detached_record(old)
+    current = steps.is_current(tables, rollout, old)
+    attempt = old
+    if changes.pop("last_heartbeat_time", None) is not None:
+        # Whatever time it carries, which is that of another machine's clock.
+        attempt = rules.sign_of_life(attempt, now, current=current, span=False)
+    if status is not None and status != old.status:
+        error: Failure | None = changes.pop("error", None)
+        attempt = rules.move_attempt(attempt, status, now, current=current, error=error)
+    if changes:
+        attempt = Attempt.model_validate({**attempt.__dict__, **changes})
+    steps.save_attempt(tables, now, rollout, stored, attempt, current, stored.next_sequence)
+    return detached_record(attempt)
+
+
+def expire(tables: Tables, now: float, listening_since: float = 0.0) -> int:
+    """End the attempts whose deadline has passed; how many those were.
+
+    Args:
+        tables: Of the store.
+        now: The time.
+        listening_since: See ``rules.overdue``.
+    """
+    count = 0
+    for rollout, stored in tables.overdue(now):
+        verdict = rules.overdue(stored.attempt, rollout.config, now, listening_since)
+        if verdict is None:
+            continue
+        status, failure = verdict
+        current = steps.is_current(tables, rollout, stored.attempt)
+        attempt = rules.move_attempt(stored.attempt, status, now, current=current, error=failure)
+        steps.save_attempt(tables, now, rollout, stored, attempt, current, stored.next_sequence)
+        count += 1
+    return count
+
+
+# --- a runner's whole turn
+
+
+def turn(
+    tables: Tables,
+    now: float,
+    spans: Sequence[AnySpan],
+    finish: AttemptEnd | None,
+    limit: int,
+    worker_id: str | None,
+    key: str | None = None,
+) -> Turn:
+    """Store spans, end an attempt, claim the next rollouts; see the contract."""
+    steps.check_spans(spans)
+    added: list[AnySpan] = []
+    attempt = None
+    if finish is None:
+        added = add_spans(tables, now, spans)
+    else:
+        rollout, stored = steps.find_attempt(tables, finish.rollout_id, finish.attempt_id)
+        current = steps.is_current(tables, rollout, stored.attempt)
+        # Refuses before anything is written.
+        attempt = rules.move_attempt(
+            stored.attempt, finish.status, now, current=current, error=finish.error
+        )
+        own = (finish.rollout_id, finish.attempt_id)
+        if stored.attempt.status in rules.OPEN and all(
+            (span.rollout_id, span.attempt_id) == own for span in spans
+        ):
+            # What the two steps below do, with one look at the records and one write of them.
+            added, next_sequence = steps.insert_new(tables, stored, spans)
+            if spans:
+                attempt = attempt.changed(last_heartbeat_time=now)
+            steps.save_attempt(tables, now, rollout, stored, attempt, current, next_sequence)
+        else:
+            added = add_spans(tables, now, spans)
+            changes: dict[str, Any] = {"status": finish.status}
+            if finish.error is not None:
+                changes["error"] = finish.error
+            attempt = update_attempt(tables, now, *own, changes)
+    claimed = claim(tables, now, limit, worker_id, key) if limit > 0 else []
+    return Turn(added, attempt and detached_record(attempt), claimed)
+
+
+# --- the ledger
+
+
+def add_ledger_parts(tables: Tables, now: float, parts: Sequence[LedgerPart]) -> None:
+    """Keep accounts of rollouts."""
+    for rollout_id in {part.rollout_id for part in parts}:
+        steps.find_rollout(tables, rollout_id)
+    for part in parts:
+        tables.save_ledger_part(part)
+
+
+# --- resources and workers
+
+
+def add_resources(tables: Tables, now: float, resources: NamedResources) -> ResourcesUpdate:
+    """Store a new snapshot."""
+    return update_resources(tables, now, tables.new_id("rs"), resources)
+
+
+def update_resources(
+    tables: Tables, now: float, resources_id: str, resources: NamedResources
+) -> ResourcesUpdate:
+    """Replace or make a snapshot."""
+    old = tables.resources(resources_id)
+    update = ResourcesUpdate(
+        resources_id=resources_id,
+        create_time=old.create_time if old else now,
+        update_time=now,
+        version=old.version + 1 if old else 1,
+        resources=resources,
+    )
+    tables.save_resources(update)
+    return update
+
+
+def update_worker(tables: Tables, now: float, worker_id: str, changes: dict[str, Any]) -> Worker:
+    """Note a heartbeat."""
+    worker = steps.find_worker(tables, worker_id)
+    worker = Worker.model_validate(
+        {**worker.__dict__, **detached_changes(changes), "last_heartbeat_time": now}
+    )
+    tables.save_worker(worker)
+    return detached_record(worker)

@@ -1,0 +1,228 @@
+"""What operations are made of: finding records, making them, and what follows from a change."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from agl.errors import UnknownRecordError
+from agl.store import rules
+from agl.store.packed import AnySpan, PackedSpan, check_span
+from agl.store.sqlite.detached import detached_record
+from agl.store.sqlite.rows import StoredAttempt, attempted
+from agl.store.sqlite.tables import Tables
+from agl.types import (
+    UNASSIGNED,
+    Attempt,
+    AttemptedRollout,
+    EnqueueRolloutRequest,
+    Failure,
+    Rollout,
+    RolloutConfig,
+    Worker,
+)
+
+
+def find_rollout(tables: Tables, rollout_id: str) -> Rollout:
+    """The rollout, or an ``UnknownRecordError``."""
+    rollout = tables.rollout(rollout_id)
+    if rollout is None:
+        raise UnknownRecordError(f"no rollout {rollout_id!r} in this store")
+    return rollout
+
+
+def find_attempt(tables: Tables, rollout_id: str, attempt_id: str) -> tuple[Rollout, StoredAttempt]:
+    """The rollout and its attempt, or an ``UnknownRecordError``."""
+    rollout = find_rollout(tables, rollout_id)
+    stored = tables.attempt(rollout_id, attempt_id)
+    if stored is None:
+        raise UnknownRecordError(f"rollout {rollout_id!r}: it has no attempt {attempt_id!r}")
+    return rollout, stored
+
+
+def find_worker(tables: Tables, worker_id: str) -> Worker:
+    """The worker; one that is not stored yet is new."""
+    return tables.worker(worker_id) or Worker(worker_id=worker_id)
+
+
+def known_resources_id(tables: Tables, resources_id: str | None) -> str | None:
+    """The id, for None the latest; or an ``UnknownRecordError``."""
+    if resources_id is None:
+        return tables.latest_resources_id()
+    if not tables.has_resources(resources_id):
+        raise UnknownRecordError(
+            f"no resources {resources_id!r} in this store; add them with update_resources first"
+        )
+    return resources_id
+
+
+def new_rollout(
+    tables: Tables,
+    now: float,
+    request: EnqueueRolloutRequest,
+    resources_id: str | None,
+    status: Literal["queuing", "preparing"],
+) -> Rollout:
+    """A rollout as it was asked for."""
+    return Rollout(
+        rollout_id=tables.new_id("ro"),
+        input=request.input,
+        start_time=now,
+        mode=request.mode,
+        resources_id=resources_id,
+        status=status,
+        config=request.config or RolloutConfig(),
+        metadata={} if request.metadata is None else request.metadata,
+    )
+
+
+def begin_attempt(
+    tables: Tables, now: float, rollout: Rollout, worker_id: str | None, key: str | None
+) -> AttemptedRollout:
+    """Make the next attempt, which takes the rollout out of the queue; the worker is not told."""
+    latest = None if rollout.status == "queuing" else tables.latest_attempt(rollout.rollout_id)
+    # Numbers grow over a rollout's attempts, so that who sorts all its spans finds those of the
+    # last attempt last.
+    next_sequence = 1 if latest is None else tables.next_sequence_of_all(rollout.rollout_id)
+    attempt = Attempt(
+        rollout_id=rollout.rollout_id,
+        attempt_id=tables.new_id("at"),
+        sequence_id=latest.sequence_id + 1 if latest else 1,
+        start_time=now,
+        worker_id=worker_id,
+    )
+    deadline = rules.deadline(attempt, rollout.config)
+    tables.effects.limits = tables.effects.limits or deadline is not None
+    tables.insert_attempt(StoredAttempt(attempt, next_sequence), deadline, key)
+    moved = rules.move_rollout(rollout, "preparing", now)
+    move(tables, rollout, moved)
+    return attempted(detached_record(moved), attempt)
+
+
+def made_by(tables: Tables, key: str | None) -> list[AttemptedRollout]:
+    """What the request of this key made, when that was not begun: its answer was lost."""
+    found: list[AttemptedRollout] = []
+    for rollout_id, attempt_id in tables.claimed_with(key) if key is not None else ():
+        rollout, stored = find_attempt(tables, rollout_id, attempt_id)
+        if is_current(tables, rollout, stored.attempt):
+            found.append(attempted(detached_record(rollout), stored.attempt))
+    return found
+
+
+def begin_attempt_of_worker(
+    tables: Tables, now: float, rollout: Rollout, worker_id: str | None, key: str | None = None
+) -> AttemptedRollout:
+    """The same, and the worker is busy with it."""
+    view = begin_attempt(tables, now, rollout, worker_id, key)
+    if worker_id is not None:
+        tables.save_worker(rules.worker_busy(find_worker(tables, worker_id), view.attempt, now))
+    return view
+
+
+def is_current(tables: Tables, rollout: Rollout, attempt: Attempt) -> bool:
+    """See ``rules.is_current``."""
+    latest = tables.latest_attempt(rollout.rollout_id)
+    return latest is not None and rules.is_current(rollout, attempt, latest)
+
+
+def move(tables: Tables, old: Rollout, new: Rollout) -> None:
+    """Keep the new status of a rollout, and note who may wait for it."""
+    if old.status == new.status:
+        return
+    tables.move_rollout(new)
+    tables.effects.dequeued += old.status in rules.QUEUED
+    tables.effects.queued += new.status in rules.QUEUED
+    if new.status in rules.ENDED:
+        tables.effects.ended.append(new.rollout_id)
+
+
+def requeue(tables: Tables, now: float, rollout_id: str, failure: Failure) -> Rollout:
+    """Put a rollout back unless it has ended; its current attempt ends in any case."""
+    rollout = find_rollout(tables, rollout_id)
+    latest = tables.latest_attempt(rollout_id)
+    if latest is None:
+        return rollout
+    requeued = rollout
+    if rollout.status not in rules.ENDED:
+        requeued = rules.move_rollout(rollout, "requeuing", now)
+        move(tables, rollout, requeued)
+    if latest.status in rules.OPEN:
+        _, stored = find_attempt(tables, rollout_id, latest.attempt_id)
+        attempt = rules.move_attempt(latest, "failed", now, current=False, error=failure)
+        save_attempt(tables, now, requeued, stored, attempt, False, stored.next_sequence)
+    return requeued
+
+
+def save_with_deadline(tables: Tables, stored: StoredAttempt, config: RolloutConfig) -> None:
+    """Keep an attempt; the watchdog looks where it now has a deadline."""
+    deadline = rules.deadline(stored.attempt, config)
+    tables.effects.limits = tables.effects.limits or deadline is not None
+    tables.save_attempt(stored, deadline)
+
+
+def save_attempt(
+    tables: Tables,
+    now: float,
+    rollout: Rollout,
+    stored: StoredAttempt,
+    attempt: Attempt,
+    current: bool,
+    next_sequence: int,
+) -> None:
+    """Keep a changed attempt, and move its rollout and its worker accordingly."""
+    old = stored.attempt
+    save_with_deadline(tables, StoredAttempt(attempt, next_sequence), rollout.config)
+    if current and attempt.status != old.status:
+        move(tables, rollout, rules.rollout_after(rollout, attempt, now))
+    was_open, is_open = old.status in rules.OPEN, attempt.status in rules.OPEN
+    if attempt.worker_id != old.worker_id:
+        if was_open and old.worker_id is not None:
+            _release(tables, now, old.worker_id, attempt)
+        was_open = False
+    if attempt.worker_id is None or was_open == is_open:
+        return
+    if is_open:
+        worker = find_worker(tables, attempt.worker_id)
+        tables.save_worker(rules.worker_busy(worker, attempt, now))
+    else:
+        _release(tables, now, attempt.worker_id, attempt)
+
+
+def _release(tables: Tables, now: float, worker_id: str, attempt: Attempt) -> None:
+    worker, still_open = find_worker(tables, worker_id), tables.open_attempt_of(worker_id)
+    tables.save_worker(rules.worker_after(worker, attempt, still_open, now))
+
+
+# --- spans
+
+
+def check_spans(spans: Sequence[AnySpan]) -> None:
+    """Refuse what cannot be stored; see ``check_span``."""
+    for span in spans:
+        if not isinstance(span, PackedSpan):  # those were checked when they were packed
+            check_span(span)
+
+
+def insert_new(
+    tables: Tables, stored: StoredAttempt, spans: Sequence[AnySpan]
+) -> tuple[list[AnySpan], int]:
+    """Keep those of an attempt's spans that are new; they, and the number after theirs."""
+    next_sequence = stored.next_sequence
+    known: set[str] = set()
+    if next_sequence > 1:  # else it has none
+        known = tables.known_spans(stored.attempt.attempt_id, [span.span_id for span in spans])
+    new: list[AnySpan] = []
+    for span in spans:
+        if span.span_id in known:
+            continue
+        known.add(span.span_id)
+        if span.sequence_id == UNASSIGNED:
+            span = _numbered(span, next_sequence)
+        next_sequence = max(next_sequence, span.sequence_id + 1)
+        new.append(span)
+    tables.insert_spans(stored.attempt.attempt_id, new)
+    return new, next_sequence
+
+
+def _numbered(span: AnySpan, number: int) -> AnySpan:
+    if isinstance(span, PackedSpan):
+        return PackedSpan(span[0], span[1], number, *span[3:])  # a third of _replace's time
+    return span.model_copy(update={"sequence_id": number})
