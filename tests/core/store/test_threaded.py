@@ -35,8 +35,8 @@ async def test_every_method_is_forwarded(facade):
 
     methods = {
         name
-        for name, value in vars(LightningStore).items()
-        if inspect.iscoroutinefunction(value) and name != "call"
+        for name, _ in inspect.getmembers(LightningStore, inspect.iscoroutinefunction)
+        if name != "call"
     }
     called = []
     front = facade(Noted())

@@ -5,13 +5,18 @@ from any thread and any event loop. Records are returned as they were right afte
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
-
-from pydantic import ConfigDict
+from typing import TYPE_CHECKING, Any, Literal
 
 from agl.errors import NotSupportedError
+from agl.store.answers import (
+    AttemptEnd as AttemptEnd,
+    LightningStoreCapabilities as LightningStoreCapabilities,
+    LightningStoreStatistics as LightningStoreStatistics,
+    Turn as Turn,
+)
 from agl.store.operation_table import UNSET as UNSET, Operation, Unset as Unset, operation
-from agl.store.packed import PackedSpan, unpacked
+from agl.store.packed import AnySpan, unpacked
+from agl.store.reads import FilterLogic as FilterLogic, SortOrder as SortOrder, StoreReads
 from agl.types import (
     Attempt,
     AttemptedRollout,
@@ -20,7 +25,6 @@ from agl.types import (
     Failure,
     LedgerPart,
     NamedResources,
-    PaginatedResult,
     ResourcesUpdate,
     Rollout,
     RolloutConfig,
@@ -29,72 +33,19 @@ from agl.types import (
     Span,
     TaskInput,
     Worker,
-    WorkerStatus,
 )
-from agl.types.records import Record
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
 
-SortOrder = Literal["asc", "desc"]
-FilterLogic = Literal["and", "or"]
-
-
-class LightningStoreCapabilities(TypedDict, total=False):
-    """What a store can do; absent means False."""
-
-    thread_safe: bool
-    async_safe: bool
-    zero_copy: bool
-    """Processes that get the object (by fork or pickle) see the same data."""
-    otlp_traces: bool
-    """``otlp_traces_endpoint`` takes OTLP."""
-
-
-class LightningStoreStatistics(TypedDict, total=False):
-    """Counters of a store."""
-
-    name: str
-    total_rollouts: int
-    total_attempts: int
-    total_spans: int
-    total_resources: int
-    total_workers: int
-    uptime: float
-    """Seconds since the store was opened."""
-
-
-class AttemptEnd(Record):
-    """The final status of an attempt, as ``LightningStore.turn`` reports it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    rollout_id: str
-    attempt_id: str
-    status: Literal["succeeded", "failed", "timeout"]
-    error: Failure | None = None
-
-
-class Turn(NamedTuple):
-    """What ``LightningStore.turn`` did."""
-
-    spans: "Sequence[Span | PackedSpan]"
-    """Those that were added, as stored."""
-    attempt: Attempt | None
-    """The ended attempt as it is now; None when none was to be ended."""
-    claimed: Sequence[AttemptedRollout]
-
-
-class LightningStore:
+class LightningStore(StoreReads):
     """Where algorithm and runners meet.
 
     It holds a queue of rollouts, their attempts and spans, resources, and workers.
 
     Ids are strings made by the store: ``ro-…``, ``at-…``, ``rs-…``. Instants are unix seconds.
-    Queries take ``limit`` -1 for "all", an ``offset``, a field to sort by and an order, and return
-    a ``PaginatedResult``; an unknown sort field, ``limit`` 0 or below -1, or a negative offset is
-    an ``InvalidQueryError``.
+    What only asks is in ``StoreReads``.
 
     A store that has records in JSON may have a method ``NAME_json`` beside an operation: the same
     arguments, and the JSON of the answer, or None for None. A server asks that one.
@@ -312,97 +263,6 @@ class LightningStore:
         """
         ...
 
-    @operation
-    async def query_spans(
-        self,
-        rollout_id: str,
-        attempt_id: str | Literal["latest"] | None = None,
-        *,
-        trace_id: str | None = None,
-        trace_id_contains: str | None = None,
-        span_id: str | None = None,
-        span_id_contains: str | None = None,
-        parent_id: str | None = None,
-        parent_id_contains: str | None = None,
-        name: str | None = None,
-        name_contains: str | None = None,
-        filter_logic: FilterLogic = "and",
-        limit: int = -1,
-        offset: int = 0,
-        sort_by: str | None = "sequence_id",
-        sort_order: SortOrder = "asc",
-    ) -> PaginatedResult[Span]:
-        """Spans of a rollout, or of one attempt of it. Empty for unknown ids.
-
-        Args:
-            rollout_id: Whose spans.
-            attempt_id: Only this attempt; ``"latest"`` for the newest; None for all.
-            filter_logic: How the exact and ``_contains`` filters combine; the two ids always hold.
-        """
-        ...
-
-    # --- looking at work
-
-    @operation
-    async def query_rollouts(
-        self,
-        *,
-        status_in: Sequence[RolloutStatus] | None = None,
-        rollout_id_in: Sequence[str] | None = None,
-        rollout_id_contains: str | None = None,
-        filter_logic: FilterLogic = "and",
-        sort_by: str | None = None,
-        sort_order: SortOrder = "asc",
-        limit: int = -1,
-        offset: int = 0,
-        status: Sequence[RolloutStatus] | None = None,
-        rollout_ids: Sequence[str] | None = None,
-    ) -> PaginatedResult[Rollout]:
-        """Rollouts; those with an attempt come as ``AttemptedRollout``.
-
-        An empty ``status_in`` or ``rollout_id_in`` matches nothing. ``status`` and ``rollout_ids``
-        are 0.3's older names of the two. Default order: as enqueued.
-        """
-        ...
-
-    @operation
-    async def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:
-        """The rollout (an ``AttemptedRollout`` once it has an attempt), or None."""
-        ...
-
-    @operation
-    async def query_attempts(
-        self,
-        rollout_id: str,
-        *,
-        sort_by: str | None = "sequence_id",
-        sort_order: SortOrder = "asc",
-        limit: int = -1,
-        offset: int = 0,
-    ) -> PaginatedResult[Attempt]:
-        """Attempts of a rollout; empty for an unknown one."""
-        ...
-
-    @operation
-    async def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
-        """The newest attempt, or None."""
-        ...
-
-    @operation
-    async def wait_for_rollouts(
-        self, *, rollout_ids: Sequence[str], timeout: float | None = None
-    ) -> list[Rollout]:
-        """Wait until all these rollouts have ended.
-
-        Args:
-            rollout_ids: Which; unknown ids are left out of the answer and not waited for.
-            timeout: Seconds to wait at most; None for as long as it takes, 0 to look only.
-
-        Returns:
-            Those that have ended, in the order of ``rollout_ids``.
-        """
-        ...
-
     # --- changing work
 
     @operation
@@ -452,7 +312,7 @@ class LightningStore:
 
     async def turn(
         self,
-        spans: "Sequence[Span | PackedSpan]" = (),
+        spans: Sequence[AnySpan] = (),
         *,
         finish: AttemptEnd | None = None,
         limit: int = 1,
@@ -475,7 +335,7 @@ class LightningStore:
             wait_seconds: While the queue is empty, wait up to so long for the first one.
             key: Unique name of this claim; see ``dequeue_many_rollouts``.
         """
-        added: Sequence[Span | PackedSpan] = ()
+        added: Sequence[AnySpan] = ()
         if spans:
             added = await self.add_many_spans(unpacked(spans))
         attempt = None
@@ -509,27 +369,6 @@ class LightningStore:
         """
         ...
 
-    @operation
-    async def query_ledger_parts(
-        self,
-        *,
-        rollout_id_in: Sequence[str] | None = None,
-        run: str | None = None,
-        step: int | None = None,
-        lost: bool | None = None,
-        limit: int = -1,
-        offset: int = 0,
-    ) -> PaginatedResult[LedgerPart]:
-        """Accounts of rollouts; default order: as they were first added.
-
-        Args:
-            rollout_id_in: Only of these; an empty one matches nothing.
-            run: Only of this run.
-            step: Only of this step.
-            lost: Only those that the run went back behind, or only those that count; None for all.
-        """
-        ...
-
     # --- resources
 
     @operation
@@ -544,51 +383,7 @@ class LightningStore:
         """Replace a snapshot, or make it under this id; it becomes the latest."""
         ...
 
-    @operation
-    async def get_resources_by_id(self, resources_id: str) -> ResourcesUpdate | None:
-        """The snapshot, or None."""
-        ...
-
-    @operation
-    async def get_latest_resources(self) -> ResourcesUpdate | None:
-        """The snapshot that was added or replaced last, or None."""
-        ...
-
-    @operation
-    async def query_resources(
-        self,
-        *,
-        resources_id: str | None = None,
-        resources_id_contains: str | None = None,
-        sort_by: str | None = None,
-        sort_order: SortOrder = "asc",
-        limit: int = -1,
-        offset: int = 0,
-    ) -> PaginatedResult[ResourcesUpdate]:
-        """Snapshots; default order: as created."""
-        ...
-
     # --- workers
-
-    @operation
-    async def query_workers(
-        self,
-        *,
-        status_in: Sequence[WorkerStatus] | None = None,
-        worker_id_contains: str | None = None,
-        filter_logic: FilterLogic = "and",
-        sort_by: str | None = None,
-        sort_order: SortOrder = "asc",
-        limit: int = -1,
-        offset: int = 0,
-    ) -> PaginatedResult[Worker]:
-        """Workers; default order: as first seen."""
-        ...
-
-    @operation
-    async def get_worker_by_id(self, worker_id: str) -> Worker | None:
-        """The worker, or None."""
-        ...
 
     @operation
     async def update_worker(

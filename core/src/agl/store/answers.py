@@ -1,0 +1,55 @@
+"""What a store says of itself, and a runner's whole turn as data."""
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, TypedDict
+
+from pydantic import ConfigDict
+
+from agl.store.packed import AnySpan
+from agl.types import Attempt, AttemptedRollout, Failure
+from agl.types.records import Record
+
+
+class LightningStoreCapabilities(TypedDict, total=False):
+    """What a store can do; absent means False."""
+
+    thread_safe: bool
+    async_safe: bool
+    zero_copy: bool
+    """Processes that get the object (by fork or pickle) see the same data."""
+    otlp_traces: bool
+    """``otlp_traces_endpoint`` takes OTLP."""
+
+
+class LightningStoreStatistics(TypedDict, total=False):
+    """Counters of a store."""
+
+    name: str
+    total_rollouts: int
+    total_attempts: int
+    total_spans: int
+    total_resources: int
+    total_workers: int
+    uptime: float
+    """Seconds since the store was opened."""
+
+
+class AttemptEnd(Record):
+    """The final status of an attempt, as ``LightningStore.turn`` reports it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rollout_id: str
+    attempt_id: str
+    status: Literal["succeeded", "failed", "timeout"]
+    error: Failure | None = None
+
+
+class Turn(NamedTuple):
+    """What ``LightningStore.turn`` did."""
+
+    spans: Sequence[AnySpan]
+    """Those that were added, as stored."""
+    attempt: Attempt | None
+    """The ended attempt as it is now; None when none was to be ended."""
+    claimed: Sequence[AttemptedRollout]

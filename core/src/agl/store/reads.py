@@ -1,0 +1,183 @@
+"""The contract of a store, as far as it is asked; the rest is in ``base``."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from agl.store.operation_table import operation
+from agl.types import (
+    Attempt,
+    LedgerPart,
+    PaginatedResult,
+    ResourcesUpdate,
+    Rollout,
+    RolloutStatus,
+    Span,
+    Worker,
+    WorkerStatus,
+)
+
+SortOrder = Literal["asc", "desc"]
+FilterLogic = Literal["and", "or"]
+
+
+class StoreReads:
+    """The operations that change nothing.
+
+    Queries take ``limit`` -1 for "all", an ``offset``, a field to sort by and an order, and return
+    a ``PaginatedResult``; an unknown sort field, ``limit`` 0 or below -1, or a negative offset is
+    an ``InvalidQueryError``.
+    """
+
+    @operation
+    async def query_spans(
+        self,
+        rollout_id: str,
+        attempt_id: str | Literal["latest"] | None = None,
+        *,
+        trace_id: str | None = None,
+        trace_id_contains: str | None = None,
+        span_id: str | None = None,
+        span_id_contains: str | None = None,
+        parent_id: str | None = None,
+        parent_id_contains: str | None = None,
+        name: str | None = None,
+        name_contains: str | None = None,
+        filter_logic: FilterLogic = "and",
+        limit: int = -1,
+        offset: int = 0,
+        sort_by: str | None = "sequence_id",
+        sort_order: SortOrder = "asc",
+    ) -> PaginatedResult[Span]:
+        """Spans of a rollout, or of one attempt of it. Empty for unknown ids.
+
+        Args:
+            rollout_id: Whose spans.
+            attempt_id: Only this attempt; ``"latest"`` for the newest; None for all.
+            filter_logic: How the exact and ``_contains`` filters combine; the two ids always hold.
+        """
+        ...
+
+    @operation
+    async def query_rollouts(
+        self,
+        *,
+        status_in: Sequence[RolloutStatus] | None = None,
+        rollout_id_in: Sequence[str] | None = None,
+        rollout_id_contains: str | None = None,
+        filter_logic: FilterLogic = "and",
+        sort_by: str | None = None,
+        sort_order: SortOrder = "asc",
+        limit: int = -1,
+        offset: int = 0,
+        status: Sequence[RolloutStatus] | None = None,
+        rollout_ids: Sequence[str] | None = None,
+    ) -> PaginatedResult[Rollout]:
+        """Rollouts; those with an attempt come as ``AttemptedRollout``.
+
+        An empty ``status_in`` or ``rollout_id_in`` matches nothing. ``status`` and ``rollout_ids``
+        are 0.3's older names of the two. Default order: as enqueued.
+        """
+        ...
+
+    @operation
+    async def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:
+        """The rollout (an ``AttemptedRollout`` once it has an attempt), or None."""
+        ...
+
+    @operation
+    async def query_attempts(
+        self,
+        rollout_id: str,
+        *,
+        sort_by: str | None = "sequence_id",
+        sort_order: SortOrder = "asc",
+        limit: int = -1,
+        offset: int = 0,
+    ) -> PaginatedResult[Attempt]:
+        """Attempts of a rollout; empty for an unknown one."""
+        ...
+
+    @operation
+    async def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
+        """The newest attempt, or None."""
+        ...
+
+    @operation
+    async def wait_for_rollouts(
+        self, *, rollout_ids: Sequence[str], timeout: float | None = None
+    ) -> list[Rollout]:
+        """Wait until all these rollouts have ended.
+
+        Args:
+            rollout_ids: Which; unknown ids are left out of the answer and not waited for.
+            timeout: Seconds to wait at most; None for as long as it takes, 0 to look only.
+
+        Returns:
+            Those that have ended, in the order of ``rollout_ids``.
+        """
+        ...
+
+    @operation
+    async def query_ledger_parts(
+        self,
+        *,
+        rollout_id_in: Sequence[str] | None = None,
+        run: str | None = None,
+        step: int | None = None,
+        lost: bool | None = None,
+        limit: int = -1,
+        offset: int = 0,
+    ) -> PaginatedResult[LedgerPart]:
+        """Accounts of rollouts; default order: as they were first added.
+
+        Args:
+            rollout_id_in: Only of these; an empty one matches nothing.
+            run: Only of this run.
+            step: Only of this step.
+            lost: Only those that the run went back behind, or only those that count; None for all.
+        """
+        ...
+
+    @operation
+    async def get_resources_by_id(self, resources_id: str) -> ResourcesUpdate | None:
+        """The snapshot, or None."""
+        ...
+
+    @operation
+    async def get_latest_resources(self) -> ResourcesUpdate | None:
+        """The snapshot that was added or replaced last, or None."""
+        ...
+
+    @operation
+    async def query_resources(
+        self,
+        *,
+        resources_id: str | None = None,
+        resources_id_contains: str | None = None,
+        sort_by: str | None = None,
+        sort_order: SortOrder = "asc",
+        limit: int = -1,
+        offset: int = 0,
+    ) -> PaginatedResult[ResourcesUpdate]:
+        """Snapshots; default order: as created."""
+        ...
+
+    @operation
+    async def query_workers(
+        self,
+        *,
+        status_in: Sequence[WorkerStatus] | None = None,
+        worker_id_contains: str | None = None,
+        filter_logic: FilterLogic = "and",
+        sort_by: str | None = None,
+        sort_order: SortOrder = "asc",
+        limit: int = -1,
+        offset: int = 0,
+    ) -> PaginatedResult[Worker]:
+        """Workers; default order: as first seen."""
+        ...
+
+    @operation
+    async def get_worker_by_id(self, worker_id: str) -> Worker | None:
+        """The worker, or None."""
+        ...
