@@ -7,9 +7,6 @@ ROOT = Path(__file__).parents[2]
 AGL = ROOT / "core/src/agl"
 ROOMS, LINES = 20, 400
 TOO_LONG = {
-    "core/src/agl/store/base.py",
-    "core/src/agl/store/operations.py",
-    "core/src/agl/store/sqlite/tables.py",
     "core/src/agl/trainer.py",
     "plugins/agl-adapters/src/agl_adapters/calls.py",
     "plugins/agl-adapters/src/agl_adapters/rows.py",
