@@ -5,7 +5,7 @@ import copy
 import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeVar, cast
 
 from agl.agent.base import LitAgent, Runner
@@ -13,11 +13,12 @@ from agl.algorithm.adapter import TraceAdapter
 from agl.algorithm.base import Algorithm, FastAlgorithm, RunContext
 from agl.algorithm.baseline import Baseline
 from agl.algorithm.gateway import Gateway
-from agl.errors import ConfigError, DatasetError
+from agl.config.datasets import check_dataset
+from agl.errors import ConfigError
 from agl.execution.base import ExecutionStrategy
 from agl.execution.coroutines import call_in_daemon_thread
 from agl.execution.events import ExecutionEvent
-from agl.plugins.build import ComponentPlan, build_component, plan_component
+from agl.plugins.build import ComponentPlan, Given, build_component, plan_component
 from agl.plugins.hooks import HookCaller
 from agl.runner import LitAgentRunner
 from agl.store.base import LightningStore
@@ -29,8 +30,7 @@ from agl.utils.logs import setup_logging
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Spec = T | type[T] | Callable[[], T] | str | dict[str, Any] | None
-"""How a component is given: an instance, its class, what makes it, a name, or type and options."""
+Spec = Given[T] | None
 
 
 class Trainer:
@@ -56,8 +56,7 @@ class Trainer:
         strategy: Where things run; ``cs`` (processes) if left out.
         port: Of the store server, for strategy ``cs``.
         llm_proxy: The gateway; if left out, the installed one for algorithms that need it.
-        hooks: Objects with any of ``on_rollout_start``, ``on_trace_start``, ``on_trace_end`` and
-            ``on_rollout_end``.
+        hooks: Objects with methods named as hooks; see ``agl.plugins.hookspecs``.
         n_workers: The name of ``n_runners`` in the guides of 0.3.
 
     Raises:
@@ -109,12 +108,10 @@ class Trainer:
         self.strategy = self._build_strategy(strategy, n_runners, port)
         self.n_runners = self.strategy.n_runners
         self.llm_proxy = None if llm_proxy is None else self._build_gateway(llm_proxy)
-        self._adapter_spec = adapter
         self.adapter: TraceAdapter[Any] | None = None
         if adapter is not None:
             # Options without a type are for the adapter that the algorithm asks for.
-            asked_for = Algorithm if self.algorithm is None else self.algorithm
-            self.adapter = self._build_adapter(adapter, asked_for.default_adapter)
+            self.adapter = self._build_adapter(adapter, self.algorithm or Algorithm)
         self._runner = self._plan_runner(runner, concurrency)
 
     def fit(
@@ -156,14 +153,10 @@ class Trainer:
     ) -> None:
         """Dry-run the whole loop with a fast algorithm, ``Baseline`` if none was given.
 
-        Args:
-            agent: The agent.
-            train_dataset: Tasks to run in mode ``train``.
-            val_dataset: Tasks to run in mode ``val``.
-            dev_dataset: The name of ``train_dataset`` in the guides of 0.3.
+        See ``fit``; ``dev_dataset`` is the name of ``train_dataset`` in the guides of 0.3.
 
         Raises:
-            ConfigError: The trainer's algorithm is not a ``FastAlgorithm``; see also ``fit``.
+            ConfigError: The trainer's algorithm is not a ``FastAlgorithm``.
         """
         train_dataset = _one_of(train_dataset=train_dataset, dev_dataset=dev_dataset)
         algorithm = self.algorithm or Baseline()
@@ -188,8 +181,8 @@ class Trainer:
                 f"Trainer: the agent must be a LitAgent; got {type(agent).__name__}. "
                 "Decorate your function with @agl.rollout, or subclass agl.LitAgent"
             )
-        _check_dataset("train_dataset", train_dataset)
-        _check_dataset("val_dataset", val_dataset)
+        check_dataset("Trainer: train_dataset", train_dataset)
+        check_dataset("Trainer: val_dataset", val_dataset)
         algorithm.check_datasets(train_dataset, val_dataset)
         if not logging.getLogger("agl").handlers and not logging.getLogger().handlers:
             setup_logging()
@@ -207,18 +200,14 @@ class Trainer:
             )
         )
 
-        async def algorithm_bundle(store: LightningStore, event: ExecutionEvent) -> None:
-            await self._run_algorithm(agent, algorithm, store, train_dataset, val_dataset)
-
-        async def runner_bundle(
-            store: LightningStore, worker_id: int, event: ExecutionEvent
-        ) -> None:
-            await self._run_runner(agent, store, worker_id, event)
-
         self.strategy.prepare()
         if self.strategy.runs_algorithm:
             asyncio.run(self._make_ready(algorithm))
-        self.strategy.execute(algorithm_bundle, runner_bundle, self.store)
+        self.strategy.execute(
+            partial(self._run_algorithm, agent, algorithm, train_dataset, val_dataset),
+            partial(self._run_runner, agent),
+            self.store,
+        )
 
     async def _make_ready(self, algorithm: Algorithm) -> None:
         await algorithm.clear_leftovers(self.store)
@@ -229,14 +218,15 @@ class Trainer:
         self,
         agent: LitAgent[Any],
         algorithm: Algorithm,
-        store: LightningStore,
         train_dataset: Dataset[Any] | None,
         val_dataset: Dataset[Any] | None,
+        store: LightningStore,
+        event: ExecutionEvent,
     ) -> None:
         algorithm.set_store(store)
-        gateway, hooks = self.llm_proxy, self._hook_caller
-        error: BaseException | None = None
-        await hooks.call("on_run_start", agent=agent, algorithm=algorithm, store=store)
+        gateway, error = self.llm_proxy, None
+        about = {"agent": agent, "algorithm": algorithm, "store": store}
+        await self._hook_caller.call("on_run_start", **about)
         # One that its user started goes on running for its user.
         own = gateway is not None and not gateway.is_running()
         try:
@@ -263,9 +253,7 @@ class Trainer:
                 )
             if gateway is not None and own and gateway.is_running():
                 await gateway.stop()
-            await hooks.call(
-                "on_run_end", agent=agent, algorithm=algorithm, store=store, error=error
-            )
+            await self._hook_caller.call("on_run_end", error=error, **about)
 
     async def _run_runner(
         self, agent: LitAgent[Any], store: LightningStore, worker_id: int, event: ExecutionEvent
@@ -293,16 +281,14 @@ class Trainer:
             if port is not None:
                 raise ConfigError("Trainer: give the port to the strategy, not to the trainer")
             return spec
-        options: dict[str, Any] = {"type": spec or "cs"}
-        if isinstance(spec, dict):
-            options = {**cast("dict[str, Any]", spec)}
-        options.setdefault("type", "cs")
-        if n_runners is not None:
-            options.setdefault("n_runners", n_runners)
-        if port is not None:
-            options.setdefault("server_port", port)
+        given = {"n_runners": n_runners, "server_port": port}
+        options = {name: value for name, value in given.items() if value is not None}
         return build_component(
-            options, group="agl.strategies", expected_type=ExecutionStrategy, where="strategy"
+            {**options, **(spec if isinstance(spec, Mapping) else {"type": spec})},
+            group="agl.strategies",
+            expected_type=ExecutionStrategy,
+            where="strategy",
+            default="cs",
         )
 
     def _build_gateway(self, spec: Spec[Gateway]) -> Gateway:
@@ -310,13 +296,15 @@ class Trainer:
             spec, group="agl.gateways", expected_type=Gateway, where="llm_proxy", default="proxy"
         )
 
-    def _build_adapter(self, spec: Spec[TraceAdapter[Any]], default: str) -> TraceAdapter[Any]:
+    def _build_adapter(
+        self, spec: Given[TraceAdapter[Any]], asked_for: Algorithm | type[Algorithm]
+    ) -> TraceAdapter[Any]:
         return build_component(
             spec,
             group="agl.adapters",
             expected_type=TraceAdapter,
             where="adapter",
-            default=default,
+            default=asked_for.default_adapter,
         )
 
     def _adapter_maker(
@@ -327,10 +315,10 @@ class Trainer:
         if adapter is not None:
             _check_adapter(adapter, algorithm, match)
             return lambda: adapter
-        options = {"type": algorithm.default_adapter, **algorithm.adapter_options}
+        options = dict(algorithm.adapter_options)
         if match is not None:
             options["agent_match"] = match
-        return cache(lambda: self._build_adapter(options, algorithm.default_adapter))
+        return cache(lambda: self._build_adapter(options, algorithm))
 
     def _plan_runner(
         self, spec: Spec[Runner[Any]], concurrency: int | None
@@ -381,42 +369,6 @@ def _one_of(**values: T | None) -> T | None:
     if len(given) > 1:
         raise ConfigError(f"Trainer: {' and '.join(given)} are one setting; give one of them")
     return next(iter(given.values()), None)
-
-
-def _check_dataset(name: str, dataset: object) -> None:
-    """Refuse what can be counted and indexed like a dataset and is none.
-
-    Raises:
-        DatasetError: It is a text, bytes or a mapping, or cannot be counted or indexed.
-    """
-    if isinstance(dataset, str | bytes):
-        raise DatasetError(
-            f"Trainer: {name}={dataset!r}: expected a dataset, a list of tasks say. The tasks of a "
-            "file are agl.config.datasets.load_dataset(path); an address of a server, as 0.1 took "
-            "it, is none: runners of a store elsewhere are started with AGL_CURRENT_ROLE=runner"
-        )
-    if isinstance(dataset, Mapping):
-        keys = ", ".join(map(repr, list(cast("Mapping[object, object]", dataset))[:5]))
-        raise DatasetError(
-            f"Trainer: {name}: expected a dataset, a list of tasks say; got a "
-            f"{type(dataset).__name__} with the keys {keys}. Give one of its values"  # pyright: ignore
-        )
-    if dataset is None:
-        return
-    kind: Any = type(dataset)
-    if inspect.isclass(dataset) or not (hasattr(kind, "__len__") and hasattr(kind, "__getitem__")):
-        what = f"the class {dataset.__qualname__}" if inspect.isclass(dataset) else repr(dataset)
-        raise DatasetError(
-            f"Trainer: {name}: expected a dataset, a list of tasks say: something with len() and "
-            f"[index]; got {what}. Of a generator or a set, give list(...)"
-        )
-    try:
-        len(cast("Dataset[Any]", dataset))
-    except Exception as error:
-        raise DatasetError(
-            f"Trainer: {name}: its tasks cannot be counted: len() of a {kind.__qualname__} raises "
-            f"{type(error).__name__}: {error}"
-        ) from error
 
 
 def _check_adapter(

@@ -192,18 +192,12 @@ class FunctionalAlgorithm(Algorithm):
     """An algorithm made of a function by ``@algo``.
 
     Args:
-        function: Takes any of ``store``, ``train_dataset``, ``val_dataset``, ``llm_proxy``,
-            ``adapter`` and
-            ``initial_resources``, by name.
+        function: Takes any of ``INJECTED``, by name.
     """
 
     INJECTED: ClassVar[tuple[str, ...]] = (
-        "store",
-        "train_dataset",
-        "val_dataset",
-        "llm_proxy",
-        "adapter",
-        "initial_resources",
+        *("train_dataset", "val_dataset"),
+        *("store", "llm_proxy", "adapter", "initial_resources"),
     )
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -253,15 +247,13 @@ class FunctionalAlgorithm(Algorithm):
             UnusedDatasetError: A dataset is given that it does not name.
         """
         self.check_datasets(train_dataset, val_dataset)
-        values: dict[str, Callable[[], Any]] = {
-            "store": self.get_store,
-            "train_dataset": lambda: train_dataset,
-            "val_dataset": lambda: val_dataset,
-            "llm_proxy": self.get_llm_proxy,
-            "adapter": self.get_adapter,
-            "initial_resources": self.get_initial_resources,
-        }
-        return self.function(**{name: values[name]() for name in self._takes})
+        datasets = {"train_dataset": train_dataset, "val_dataset": val_dataset}
+        return self.function(
+            **{
+                name: datasets[name] if name in datasets else getattr(self, f"get_{name}")()
+                for name in self._takes
+            }
+        )
 
 
 def algo(function: Callable[..., Any]) -> FunctionalAlgorithm:

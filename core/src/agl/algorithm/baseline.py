@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Iterator
 from typing import Any, Literal, get_args
 
 from agl.algorithm.base import FastAlgorithm
@@ -70,75 +71,59 @@ class Baseline(FastAlgorithm):
             MixedCallsError: Calls of rollouts that ran side by side were recorded in each other.
         """
         self.rewards = {}
+        self._num_succeeded = 0
         self._ran: list[Ran | None] = []
         mixing = MixingCheck()
-        slots = asyncio.Semaphore(self.max_queue_length)
-        statuses: list[str] = []
         try:
             for epoch in range(1, self.n_epochs + 1):
                 logger.info("Epoch %d of %d.", epoch, self.n_epochs)
+                slots = asyncio.Semaphore(self.max_queue_length)
                 async with asyncio.TaskGroup() as group:
-                    datasets: list[tuple[RolloutMode, Dataset[Any] | None]] = [
-                        ("train", train_dataset),
-                        ("val", val_dataset),
-                    ]
-                    for mode, dataset in datasets:
-                        for index in range(len(dataset) if dataset is not None else 0):
-                            await slots.acquire()
-                            if self.is_budget_spent():
-                                slots.release()
-                                break
-                            task = group.create_task(self._run_one(dataset[index], mode))  # pyright: ignore[reportOptionalSubscript]
-                            task.add_done_callback(
-                                lambda done: (
-                                    slots.release(),
-                                    statuses.append(done.result())
-                                    if not done.cancelled() and done.exception() is None
-                                    else None,
-                                )
-                            )
+                    for mode, sample in _tasks(train_dataset, val_dataset):
+                        await slots.acquire()
+                        if self.is_budget_spent():
+                            break
+                        group.create_task(self._run_one(sample, mode, slots))
                 await mixing.look(self._ran)
                 self._ran.clear()
         finally:
-            self._sum_up(statuses)
+            self._sum_up()
 
-    def _sum_up(self, statuses: list[str]) -> None:
+    def _sum_up(self) -> None:
         rewards = [reward for reward in self.rewards.values() if reward is not None]
         mean = f"{sum(rewards) / len(rewards):.3f}" if rewards else "none"
         logger.info(
             "Finished %d rollouts: %d succeeded, mean reward %s over the %d that have one.",
-            len(statuses),
-            statuses.count("succeeded"),
+            len(self.rewards),
+            self._num_succeeded,
             mean,
             len(rewards),
         )
 
-    async def _run_one(self, sample: Any, mode: RolloutMode) -> str:
+    async def _run_one(self, sample: Any, mode: RolloutMode, slots: asyncio.Semaphore) -> None:
         store = self.get_store()
-        rollout = await store.enqueue_rollout(sample, mode=mode)
-        logger.info("[Rollout %s] Enqueued in %s mode: %s", rollout.rollout_id, mode, sample)
-        (ended,) = await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
-        await self._show(ended)
-        return ended.status
+        try:
+            rollout = await store.enqueue_rollout(sample, mode=mode)
+            logger.info("[Rollout %s] Enqueued in %s mode: %s", rollout.rollout_id, mode, sample)
+            (ended,) = await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
+            await self._show(await store.get_rollout_by_id(rollout.rollout_id) or ended)
+        finally:
+            slots.release()
 
-    async def _show(self, rollout: Rollout) -> None:
-        store = self.get_store()
-        who = f"[Rollout {rollout.rollout_id}]"
-        ended = await store.get_rollout_by_id(rollout.rollout_id) or rollout
+    async def _show(self, ended: Rollout) -> None:
+        who = f"[Rollout {ended.rollout_id}]"
         seconds = (ended.end_time or ended.start_time) - ended.start_time
         logger.info("%s Finished with status %s in %.2f seconds.", who, ended.status, seconds)
-        if isinstance(ended, AttemptedRollout) and ended.attempt.error is not None:
-            error = ended.attempt.error
+        attempt = ended.attempt if isinstance(ended, AttemptedRollout) else None
+        if attempt is not None and (error := attempt.error) is not None:
             logger.warning("%s %s: %s: %s", who, error.boundary, error.type, error.message)
-        spans = await store.query_spans(rollout.rollout_id, "latest")
+        spans = await self.get_store().query_spans(ended.rollout_id, "latest")
         for span in spans:
             logger.info("%s %s", who, self._describe(span))
-        if (
-            isinstance(ended, AttemptedRollout)
-            and ended.status == "succeeded"
-            and len(self._ran) < MAX_LOOKED_AT
-        ):
-            self._ran.append(ran(ended.rollout_id, ended.input, ended.attempt, spans))
+        if ended.status == "succeeded":
+            self._num_succeeded += 1
+            if attempt is not None and len(self._ran) < MAX_LOOKED_AT:
+                self._ran.append(ran(ended.rollout_id, ended.input, attempt, spans))
         reward = find_final_reward(spans)
         failure = infrastructure_failure(spans)
         if failure is not None and self.infrastructure_failures != "keep":
@@ -146,7 +131,7 @@ class Baseline(FastAlgorithm):
                 "%s Its reward %s is left out, as a model call failed: %s", who, reward, failure
             )
             reward = None
-        self.rewards[rollout.rollout_id] = reward
+        self.rewards[ended.rollout_id] = reward
         logger.info("%s Final reward: %s", who, reward)
         try:
             adapted = self.get_adapter().adapt(spans)
@@ -168,3 +153,13 @@ class Baseline(FastAlgorithm):
         elif self.span_verbosity == "key_values":
             line += f" {dict(span.attributes)}"
         return line
+
+
+def _tasks(
+    train: Dataset[Any] | None, val: Dataset[Any] | None
+) -> Iterator[tuple[RolloutMode, Any]]:
+    modes: list[tuple[RolloutMode, Dataset[Any] | None]] = [("train", train), ("val", val)]
+    for mode, dataset in modes:
+        if dataset is not None:
+            for index in range(len(dataset)):
+                yield mode, dataset[index]
