@@ -119,7 +119,7 @@ class LightningStoreClient(LightningStore):
     statistics = operation(LightningStore.statistics)
 
     async def call(self, operation: Operation, arguments: dict[str, Any]) -> Any:
-        """Ask the server; see ``agl/calls.py``."""
+        """Ask the server; see ``agl/http/calls.py``."""
         arguments = operation.complete(arguments)
         if "key" in arguments:  # what is asked twice is done once
             arguments["key"] = arguments["key"] or secrets.token_urlsafe(12)
