@@ -1,4 +1,4 @@
--- Version 3. Integers inside; the text ids carry them (store/ids.py), so no text is indexed.
+-- Version 3. Integers inside; the text ids carry them (store/sqlite/ids.py), so no text is indexed.
 -- JSON stands in TEXT columns; instants are unix seconds.
 
 CREATE TABLE rollout (

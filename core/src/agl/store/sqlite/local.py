@@ -4,7 +4,7 @@ import asyncio
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from agl.errors import ConfigError
 from agl.store import rules
@@ -15,25 +15,19 @@ from agl.store.base import (
     LightningStoreStatistics,
     Turn,
 )
-from agl.store.clock import StoreClock
 from agl.store.operation_table import Operation, operation_of
 from agl.store.packed import AnySpan
 from agl.store.queries import query_of
 from agl.store.sqlite import operations as ops
+from agl.store.sqlite.clock import StoreClock
 from agl.store.sqlite.detached import detached_record
 from agl.store.sqlite.effects import Effects
 from agl.store.sqlite.lookups import SqliteLookups
+from agl.store.sqlite.watchdog import Watchdog
 from agl.store.waiting import EndWaiters, QueueWaiters
-from agl.store.watchdog import Watchdog
 from agl.types import (
-    Attempt,
     AttemptedRollout,
-    EnqueueRolloutRequest,
-    LedgerPart,
-    ResourcesUpdate,
     Rollout,
-    Span,
-    Worker,
 )
 from agl.types.records import Record
 
@@ -130,10 +124,14 @@ class LocalLightningStore(LightningStore):
         await asyncio.to_thread(self._watchdog.stop)
 
     async def call(self, operation: Operation, arguments: dict[str, Any]) -> Any:
-        """What has no method here is a query, or the function of this name in ``operations``."""
+        """What has no method here is a lookup, or the function of this name in ``operations``."""
         name, arguments = operation.name, operation.complete(arguments)
-        if operation.kind == "workers":
+        if name in ("query_workers", "get_worker_by_id"):
             await self._write_idle()
+        if name.startswith("get_") and not hasattr(ops, name):
+            lookup = name.removeprefix("get_").removesuffix("_by_id")
+            record = await self._read(lambda lookups: getattr(lookups, lookup)(**arguments))
+            return None if record is None else detached_record(record)
         if operation.kind is not None:
             query = query_of(operation, arguments)
             return await self._read(
@@ -154,13 +152,6 @@ class LocalLightningStore(LightningStore):
         }
 
     # --- putting work in, taking it out
-
-    async def enqueue_many_rollouts(
-        self, rollouts: Sequence[EnqueueRolloutRequest]
-    ) -> Sequence[Rollout]:
-        if not rollouts:
-            return []
-        return await self._write(ops.enqueue, rollouts)
 
     async def dequeue_many_rollouts(
         self,
@@ -185,20 +176,6 @@ class LocalLightningStore(LightningStore):
                     claimed = await self._claim(limit, worker_id, key)
         return claimed
 
-    # --- spans
-
-    async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
-        if not spans:
-            return []
-        added = await self._write(ops.add_spans, spans)
-        return cast(Sequence[Span], added)
-
-    async def get_many_span_sequence_ids(
-        self, rollout_attempt_ids: Sequence[tuple[str, str]]
-    ) -> Sequence[int]:
-        pairs = [(rollout_id, attempt_id) for rollout_id, attempt_id in rollout_attempt_ids]
-        return await self._write(ops.reserve_sequence_ids, pairs)
-
     # --- looking at work
 
     async def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:
@@ -214,9 +191,6 @@ class LocalLightningStore(LightningStore):
         arguments = _QUERY_SPANS.complete(arguments)
         query = query_of(_QUERY_SPANS, arguments)
         return await self._read_here(lambda lookups: lookups.spans_json(**arguments, query=query))
-
-    async def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
-        return await self._read(lambda lookups: _handed_out(lookups.latest_attempt(rollout_id)))
 
     async def wait_for_rollouts(
         self, *, rollout_ids: Sequence[str], timeout: float | None = None
@@ -255,27 +229,3 @@ class LocalLightningStore(LightningStore):
                 limit=limit, worker_id=worker_id, wait_seconds=wait_seconds, key=key
             )
         )
-
-    # --- the ledger
-
-    async def add_ledger_parts(self, parts: Sequence[LedgerPart]) -> None:
-        if parts:
-            await self._write(ops.add_ledger_parts, parts)
-
-    # --- resources
-
-    async def get_resources_by_id(self, resources_id: str) -> ResourcesUpdate | None:
-        return await self._read(lambda lookups: lookups.resources(resources_id))
-
-    async def get_latest_resources(self) -> ResourcesUpdate | None:
-        return await self._read(lambda lookups: lookups.latest_resources())
-
-    # --- workers
-
-    async def get_worker_by_id(self, worker_id: str) -> Worker | None:
-        await self._write_idle()
-        return await self._read(lambda lookups: _handed_out(lookups.worker(worker_id)))
-
-
-def _handed_out(record: R | None) -> R | None:
-    return None if record is None else detached_record(record)

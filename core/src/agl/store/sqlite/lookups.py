@@ -7,9 +7,9 @@ from importlib.resources import files
 from typing import Any, Final
 
 from agl.store.base import LightningStoreStatistics
-from agl.store.ids import number_of
 from agl.store.packed import span_of
 from agl.store.queries import Filter, Query, make_page
+from agl.store.sqlite.ids import number_of
 from agl.store.sqlite.rows import (
     ATTEMPT_FIELDS,
     ROLLOUT_FIELDS,

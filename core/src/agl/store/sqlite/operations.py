@@ -30,20 +30,22 @@ from agl.types import (
 # --- putting work in, taking it out
 
 
-def enqueue(tables: Tables, now: float, requests: Sequence[EnqueueRolloutRequest]) -> list[Rollout]:
+def enqueue_many_rollouts(
+    tables: Tables, now: float, rollouts: Sequence[EnqueueRolloutRequest]
+) -> list[Rollout]:
     """Queue tasks; see ``EnqueueRolloutRequest.key``."""
-    resources_ids = [steps.known_resources_id(tables, request.resources_id) for request in requests]
-    rollouts: list[Rollout] = []
-    for request, resources_id in zip(requests, resources_ids, strict=True):
+    resources_ids = [steps.known_resources_id(tables, request.resources_id) for request in rollouts]
+    queued: list[Rollout] = []
+    for request, resources_id in zip(rollouts, resources_ids, strict=True):
         known = None if request.key is None else tables.rollout_id_of_key(request.key)
         if known is not None:
-            rollouts += tables.views([known])
+            queued += tables.views([known])
             continue
         rollout = steps.new_rollout(tables, now, request, resources_id, "queuing")
         tables.insert_rollout(rollout, request.key)
         tables.effects.queued += 1
-        rollouts.append(rollout)
-    return rollouts
+        queued.append(rollout)
+    return queued
 
 
 def claim(
@@ -112,7 +114,7 @@ def start_attempt(
 # --- spans
 
 
-def add_spans(tables: Tables, now: float, spans: Sequence[AnySpan]) -> list[AnySpan]:
+def add_many_spans(tables: Tables, now: float, spans: Sequence[AnySpan]) -> list[AnySpan]:
     """Store spans; see the contract for numbers and duplicates."""
     groups: dict[tuple[str, str], list[int]] = {}
     steps.check_spans(spans)
@@ -133,8 +135,11 @@ def add_spans(tables: Tables, now: float, spans: Sequence[AnySpan]) -> list[AnyS
     return [added[index] for index in sorted(added)]
 
 
-def reserve_sequence_ids(tables: Tables, now: float, pairs: Sequence[tuple[str, str]]) -> list[int]:
+def get_many_span_sequence_ids(
+    tables: Tables, now: float, rollout_attempt_ids: Sequence[tuple[str, str]]
+) -> list[int]:
     """Give out span numbers."""
+    pairs = [(rollout_id, attempt_id) for rollout_id, attempt_id in rollout_attempt_ids]
     found = {pair: steps.find_attempt(tables, *pair) for pair in pairs}
     following = {pair: stored.next_sequence for pair, (_, stored) in found.items()}
     numbers: list[int] = []
@@ -236,7 +241,7 @@ def turn(
     added: list[AnySpan] = []
     attempt = None
     if finish is None:
-        added = add_spans(tables, now, spans)
+        added = add_many_spans(tables, now, spans)
     else:
         rollout, stored = steps.find_attempt(tables, finish.rollout_id, finish.attempt_id)
         current = steps.is_current(tables, rollout, stored.attempt)
@@ -254,7 +259,7 @@ def turn(
                 attempt = attempt.changed(last_heartbeat_time=now)
             steps.save_attempt(tables, now, rollout, stored, attempt, current, next_sequence)
         else:
-            added = add_spans(tables, now, spans)
+            added = add_many_spans(tables, now, spans)
             changes: dict[str, Any] = {"status": finish.status}
             if finish.error is not None:
                 changes["error"] = finish.error

@@ -13,9 +13,9 @@ from types import SimpleNamespace
 from typing import Any, Literal, TypeVar
 
 from agl.errors import ConfigError, StoreUnavailableError
-from agl.store.clock import StoreClock
 from agl.store.patience import patiently
 from agl.store.sqlite import operations as ops
+from agl.store.sqlite.clock import StoreClock
 from agl.store.sqlite.effects import Effects
 from agl.store.sqlite.file import (
     MEMORY,

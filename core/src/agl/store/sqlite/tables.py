@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from agl.store import rules
-from agl.store.claim_keys import ClaimKeys
-from agl.store.ids import make_id, number_of
 from agl.store.packed import AnySpan, PackedSpan
+from agl.store.sqlite.claim_keys import ClaimKeys
 from agl.store.sqlite.detached import detached_record
 from agl.store.sqlite.effects import Effects
+from agl.store.sqlite.ids import make_id, number_of
 from agl.store.sqlite.lookups import SQL, SqliteLookups
 from agl.store.sqlite.rows import (
     StoredAttempt,
