@@ -242,7 +242,8 @@ class Trainer:
                 await call_in_daemon_thread(lambda: algorithm.run(train_dataset, val_dataset))
         except BaseException as raised:
             # Without a budget nothing more can be learned, and what was learned is there.
-            if not isinstance(raised, Exception) or not algorithm.is_budget_spent():
+            is_spent = gateway is not None and gateway.spent_budget() is not None
+            if not isinstance(raised, Exception) or not is_spent:
                 error = raised
                 raise
             logger.warning("the algorithm could not go on: %r", raised, exc_info=raised)

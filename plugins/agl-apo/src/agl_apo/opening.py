@@ -76,7 +76,7 @@ async def open_session(
         gateway=proxy,
         shuffled=shuffled,
     )
-    session = Session(setup, journal, evaluator, templates, others, seed, seed)
+    session = Session(algorithm, setup, journal, evaluator, templates, others, seed, seed)
     await session.publish(seed)
     await session.renew()
     return session

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from agl.algorithm.base import Algorithm
 from agl.errors import ConfigError
 from agl.types import NamedResources, PromptTemplate
 from agl_apo.copying import copied_tasks
@@ -50,6 +51,7 @@ class Setup:
 class Session:
     """One run, begun or continued."""
 
+    algorithm: Algorithm
     setup: Setup
     journal: Journal
     evaluator: Evaluator
@@ -81,12 +83,11 @@ class Session:
 
     async def publish(self, candidate: Candidate) -> str:
         """Store a candidate as a snapshot; its id."""
-        store = self.journal.store
         resources_id = self.journal.key(candidate.candidate_id).replace("/", "-")
         resources = self.as_resources(candidate)
-        stored = await store.get_resources_by_id(resources_id)
+        stored = await self.journal.store.get_resources_by_id(resources_id)
         if stored is None or stored.resources != resources:
-            await store.update_resources(resources_id, resources)
+            await self.algorithm.publish_resources(resources, resources_id)
         self.evaluator.resources_ids[candidate.candidate_id] = resources_id
         return resources_id
 
@@ -272,9 +273,8 @@ class Session:
             self.setup.run_dir
             or self.started_in / "agl-runs" / time.strftime(f"{self.setup.algorithm}-%Y%m%d-%H%M%S")
         )
-        store = self.journal.store
         resources_id = self.journal.key("best").replace("/", "-")
-        await store.update_resources(resources_id, self.as_resources(best))
+        await self.algorithm.publish_resources(self.as_resources(best), resources_id)
         result = Result(
             decision=decision,
             prompts=dict(best.texts),
