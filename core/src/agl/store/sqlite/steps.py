@@ -46,7 +46,7 @@ def find_worker(tables: Tables, worker_id: str) -> Worker:
 def known_resources_id(tables: Tables, resources_id: str | None) -> str | None:
     """The id, for None the latest; or an ``UnknownRecordError``."""
     if resources_id is None:
-        return tables.latest_resources_id()
+        return tables.latest_resources_id
     if not tables.has_resources(resources_id):
         raise UnknownRecordError(
             f"no resources {resources_id!r} in this store; add them with update_resources first"
@@ -100,7 +100,7 @@ def begin_attempt(
 def made_by(tables: Tables, key: str | None) -> list[AttemptedRollout]:
     """What the request of this key made, when that was not begun: its answer was lost."""
     found: list[AttemptedRollout] = []
-    for rollout_id, attempt_id in tables.claimed_with(key) if key is not None else ():
+    for rollout_id, attempt_id in tables.claim_keys.made_by(key) if key is not None else ():
         rollout, stored = find_attempt(tables, rollout_id, attempt_id)
         if is_current(tables, rollout, stored.attempt):
             found.append(attempted(detached_record(rollout), stored.attempt))

@@ -24,7 +24,7 @@ from agl.types import Attempt, LedgerPart, ResourcesUpdate, Rollout, Worker
 
 _CACHE_SIZE = 20_000
 _QUEUE_HEAD = 64
-"""Queued rollouts that are read at once."""
+"""Queued rollouts that are read at once, and kept."""
 
 _KEPT_BACK = (
     "insert_rollout",
@@ -83,7 +83,7 @@ class Tables(SqliteLookups):
         self._num_rollouts, self._num_attempts, self._position = counters[:3]
         self._num_resources, self._touched = counters[3:]
         row = self.one("latest_resources_id")
-        self._latest_resources_id: str | None = row[0] if row else None
+        self.latest_resources_id: str | None = row[0] if row else None
 
     def new_id(self, prefix: Literal["ro", "at", "rs"]) -> str:
         if prefix == "ro":
@@ -149,9 +149,10 @@ class Tables(SqliteLookups):
             key,
         )
         self.written_bytes += len(text)
-        own = detached_record(rollout)
-        self._keep_place(own)
-        self._remember(own)
+        if self._is_whole_queue or rollout.status == "preparing":
+            own = detached_record(rollout)
+            self._keep_place(own)
+            self._remember(own)
 
     def move_rollout(self, rollout: Rollout) -> None:
         number = number_of(rollout.rollout_id)
@@ -165,7 +166,7 @@ class Tables(SqliteLookups):
     def _keep_place(self, rollout: Rollout) -> None:
         """Append to the head of the queue what joins the queue, where the head is all of it."""
         if rollout.status in rules.QUEUED and self._is_whole_queue:
-            self._is_whole_queue = len(self._queue) < _CACHE_SIZE
+            self._is_whole_queue = len(self._queue) < _QUEUE_HEAD
             if self._is_whole_queue:
                 self._queue[rollout.rollout_id] = rollout
 
@@ -204,11 +205,11 @@ class Tables(SqliteLookups):
 
     def attempt(self, rollout_id: str, attempt_id: str) -> StoredAttempt | None:
         stored = self._attempts.get(attempt_id)
-        if stored is None or stored.attempt.rollout_id != rollout_id:
-            ids = (number_of(attempt_id), attempt_id, number_of(rollout_id), rollout_id)
-            row = self.one("attempt", *ids)
-            return stored_attempt_of(row) if row else None
-        return stored
+        if stored is not None and stored.attempt.rollout_id == rollout_id:
+            return stored
+        ids = (number_of(attempt_id), attempt_id, number_of(rollout_id), rollout_id)
+        row = self.one("attempt", *ids)
+        return stored_attempt_of(row) if row else None
 
     def latest_attempt(self, rollout_id: str) -> Attempt | None:
         cached = self._attempts.get(self._latest.get(rollout_id, ""))
@@ -248,9 +249,6 @@ class Tables(SqliteLookups):
             assert stored is not None
             found.append((rollout, stored))
         return found
-
-    def claimed_with(self, key: str) -> list[tuple[str, str]]:
-        return self.claim_keys.made_by(key)
 
     def insert_attempt(
         self, stored: StoredAttempt, deadline: float | None, key: str | None = None
@@ -367,10 +365,7 @@ class Tables(SqliteLookups):
     # --- resources and workers
 
     def has_resources(self, resources_id: str) -> bool:
-        return resources_id == self._latest_resources_id or self.resources(resources_id) is not None
-
-    def latest_resources_id(self) -> str | None:
-        return self._latest_resources_id
+        return resources_id == self.latest_resources_id or self.resources(resources_id) is not None
 
     def save_resources(self, update: ResourcesUpdate) -> None:
         self._num_resources += update.version == 1
@@ -385,7 +380,7 @@ class Tables(SqliteLookups):
             json_of(update.resources, f"resources {update.resources_id!r}"),
         )
         self.connection.execute(SQL["save_resources"], row)
-        self._latest_resources_id = update.resources_id
+        self.latest_resources_id = update.resources_id
 
     def worker(self, worker_id: str) -> Worker | None:
         cached = self._workers.get(worker_id)

@@ -1,0 +1,64 @@
+"""The head of the queue, which a store keeps beside its file."""
+
+from pathlib import Path
+
+import pytest
+
+import agl
+from agl.errors import InvalidRecordError
+from agl.types import EnqueueRolloutRequest
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> agl.LightningStore:
+    if request.param == "memory":
+        return agl.InMemoryLightningStore()
+    return agl.SqliteLightningStore(tmp_path / "agl.db", durability="process")
+
+
+async def claim(store: agl.LightningStore, count: int) -> list[object]:
+    return [rollout.input for rollout in await store.dequeue_many_rollouts(limit=count)]
+
+
+async def test_order_holds_where_the_head_overflows_and_fills_again(
+    store: agl.LightningStore,
+) -> None:
+    async def enqueue(numbers: range) -> None:
+        await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=n) for n in numbers])
+
+    await enqueue(range(3))
+    assert await claim(store, 2) == [0, 1]  # the head is read: it is the whole queue
+    await enqueue(range(3, 200))  # more than it holds
+    assert await claim(store, 10) == list(range(2, 12))
+    await enqueue(range(200, 210))
+    assert await claim(store, 300) == list(range(12, 210))
+    await enqueue(range(210, 212))
+    assert await claim(store, 5) == [210, 211]
+    await store.close()
+
+
+async def test_who_changes_a_queued_input_changes_what_is_claimed(
+    store: agl.LightningStore,
+) -> None:
+    await store.enqueue_rollout(0)
+    assert await claim(store, 1) == [0]
+    task = {"q": [1]}
+    queued = await store.enqueue_rollout(task)
+    task["q"].append(2)  # the caller's own copy
+    (claimed,) = await store.query_rollouts(status_in=["queuing"])
+    assert claimed.input == {"q": [1]}
+    await store.update_rollout(queued.rollout_id, input={"q": [3]})
+    assert await claim(store, 1) == [{"q": [3]}]
+    await store.close()
+
+
+async def test_what_is_not_stored_is_not_claimed(store: agl.LightningStore) -> None:
+    await store.enqueue_rollout(0)
+    assert await claim(store, 1) == [0]
+    bad = [EnqueueRolloutRequest(input=1), EnqueueRolloutRequest(input=object())]
+    with pytest.raises(InvalidRecordError):
+        await store.enqueue_many_rollouts(bad)
+    assert await claim(store, 1) == []
+    await store.enqueue_rollout(2)
+    assert await claim(store, 5) == [2]
+    await store.close()
