@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from agl.store.sqlite import operations as ops
 from agl.store.sqlite.effects import Effects
-from agl.store.sqlite.file import MEMORY, named, prepare
+from agl.store.sqlite.file import MEMORY, failure_of, named, prepare
 from agl.store.sqlite.local import LocalLightningStore
 from agl.store.sqlite.lookups import SqliteLookups
 from agl.store.sqlite.tables import Tables
@@ -41,8 +41,11 @@ class InMemoryLightningStore(LocalLightningStore):
         return self._run(operation, *args, **kwargs)  # nothing waits, so no caller is gone
 
     async def _read(self, lookup: Callable[[SqliteLookups], T]) -> T:
-        with self._lock:
-            return lookup(self._tables)
+        try:
+            with self._lock:
+                return lookup(self._tables)
+        except sqlite3.Error as error:
+            raise failure_of(MEMORY, error, "it could not be read") from error
 
     def _has_queued(self) -> bool:
         return self._num_queued > 0
