@@ -4,8 +4,8 @@ Each run has a server process of its own and the same load program (``agl bench 
 servers take turns. Ours runs on an SQLite file and is spoken to in the fastest way that it knows;
 0.3's runs in memory and is spoken to by OTLP, the fastest of its own (``--peer-way wire`` is what
 its client does for spans that are no OpenTelemetry's). Runs are cut short after ``--seconds``.
-``--tree`` has servers of other checkouts take part, under the same load program; last are the
-medians, over rounds, of what ours needs for each one's 1 in the same round.
+``--tree`` has servers of other checkouts take part, under the same load program; last are medians
+of what ours needs for each one's 1, over the rounds in which neither was cut short.
 
     python benchmarks/store_workloads.py --peer /path/to/venv/bin/python
     python benchmarks/store_workloads.py --tree old=/path/to/old/checkout --rounds 5
@@ -86,12 +86,20 @@ def compare(reports: list[dict[str, Any]], servers: list[str]) -> None:
             for server in servers
         )
         for theirs in others:
+            # A run that was cut short has read less than it has written.
+            pairs = [
+                (one, other)
+                for one, other in zip(ours, theirs, strict=True)
+                if one["share_of_perfect"] is not None and other["share_of_perfect"] is not None
+            ]
+            if not pairs:
+                rows.append([name, theirs[0]["server"], "cut short", "cut short"])
+                continue
             cells = [name, theirs[0]["server"]]
             for key in ("server_cpu_ms_per_rollout", "rollouts_per_second"):
-                ratios = [one[key] / other[key] for one, other in zip(ours, theirs, strict=True)]
-                cells.append(
-                    f"{statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
-                )
+                ratios = [one[key] / other[key] for one, other in pairs]
+                middle = statistics.median(ratios)
+                cells.append(f"{middle:.2f} ({min(ratios):.2f}-{max(ratios):.2f})")
             rows.append(cells)
     print_table(["workload", "ours to", "server CPU", "rollouts/s"], rows)
 
