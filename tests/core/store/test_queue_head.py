@@ -55,7 +55,7 @@ async def test_who_changes_a_queued_input_changes_what_is_claimed(
 async def test_what_is_not_stored_is_not_claimed(store: agl.LightningStore) -> None:
     await store.enqueue_rollout(0)
     assert await claim(store, 1) == [0]
-    bad = [EnqueueRolloutRequest(input=1), EnqueueRolloutRequest(input=object())]
+    bad = [EnqueueRolloutRequest(input=1, metadata={"a": value}) for value in (1, object())]
     with pytest.raises(InvalidRecordError):
         await store.enqueue_many_rollouts(bad)
     assert await claim(store, 1) == []

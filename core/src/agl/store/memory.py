@@ -1,23 +1,65 @@
 """The store in this process's memory: SQLite without a file. Nothing survives the process."""
 
+import contextlib
 import sqlite3
 import threading
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
+from agl.errors import InvalidRecordError
+from agl.store.answers import Turn
 from agl.store.sqlite import operations as ops
+from agl.store.sqlite.detached import detached, is_json
 from agl.store.sqlite.effects import Effects
 from agl.store.sqlite.file import MEMORY, failure_of, named, prepare
 from agl.store.sqlite.local import LocalLightningStore
 from agl.store.sqlite.lookups import SqliteLookups
+from agl.store.sqlite.rows import json_of
 from agl.store.sqlite.tables import Tables
+from agl.types import PaginatedResult, Rollout
 
 T = TypeVar("T")
+
+
+class _MemoryTables(Tables):
+    """Tables that also keep, as they are, inputs that JSON would change."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        super().__init__(connection)
+        self._inputs: dict[str, Any] = {}
+        """Rollout id -> such an input."""
+
+    def input_json(self, rollout: Rollout, what: str) -> str:
+        self._inputs.pop(rollout.rollout_id, None)
+        if is_json(rollout.input):
+            return super().input_json(rollout, what)
+        self._inputs[rollout.rollout_id] = detached(rollout.input)
+        with contextlib.suppress(InvalidRecordError):
+            return super().input_json(rollout, what)
+        return json_of(ascii(rollout.input), what)
+
+    def restored(self, answer: Any) -> Any:
+        """What an operation or a lookup answers, with inputs as they were given."""
+        if not self._inputs:
+            return answer
+        match answer:
+            case Rollout() if answer.rollout_id in self._inputs:
+                return answer.changed(input=detached(self._inputs[answer.rollout_id]))
+            case Turn():
+                return answer._replace(claimed=self.restored(answer.claimed))
+            case PaginatedResult():
+                page = cast("PaginatedResult[Any]", answer)
+                return page.model_copy(update={"items": self.restored(page.items)})
+            case list():
+                return [self.restored(one) for one in cast(list[Any], answer)]
+            case _:
+                return answer
 
 
 class InMemoryLightningStore(LocalLightningStore):
     """Keeps everything in memory, and forgets nothing while it lives.
 
+    In this process an input may be any object; who reads it over HTTP gets what JSON makes of it.
     Safe to use from any thread and any event loop, whatever ``thread_safe`` says.
 
     Args:
@@ -32,7 +74,7 @@ class InMemoryLightningStore(LocalLightningStore):
         self._connection = sqlite3.connect(MEMORY, isolation_level=None, check_same_thread=False)
         self._connection.execute("PRAGMA synchronous=OFF")
         prepare(self._connection, MEMORY)
-        self._tables = Tables(self._connection)
+        self._tables = _MemoryTables(self._connection)
         self._num_queued = 0
 
     async def _write(
@@ -43,7 +85,7 @@ class InMemoryLightningStore(LocalLightningStore):
     async def _read(self, lookup: Callable[[SqliteLookups], T]) -> T:
         try:
             with self._lock:
-                return lookup(self._tables)
+                return self._tables.restored(lookup(self._tables))
         except sqlite3.Error as error:
             raise failure_of(MEMORY, error, "it could not be read") from error
 
@@ -68,6 +110,7 @@ class InMemoryLightningStore(LocalLightningStore):
                 if isinstance(error, sqlite3.Error):
                     raise named(MEMORY, error) from error
                 raise
+            result = self._tables.restored(result)
             self._num_queued += effects.queued - effects.dequeued
         self._publish(effects)
         return result

@@ -11,6 +11,19 @@ _FREE = ("input", "metadata", "heartbeat_stats")
 """Fields of records that hold what callers made."""
 
 
+def is_json(value: Any) -> bool:
+    """Whether a value comes out of JSON as it went in."""
+    kind = cast(type[Any], type(value))
+    if kind is dict:
+        items = cast(dict[Any, Any], value).items()
+        return all(type(key) is str and is_json(item) for key, item in items)
+    if kind is list:
+        return all(is_json(item) for item in cast(list[Any], value))
+    if kind is str:
+        return value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value)
+    return value is None or kind in (bool, int, float)
+
+
 def detached_record(record: R) -> R:
     """The record as it is handed out: what its reader changes in it stays the reader's."""
     fields = record.__dict__

@@ -130,9 +130,13 @@ class Tables(SqliteLookups):
         row = self.one("rollout_id_of_key", key)
         return row[0] if row else None
 
+    def input_json(self, rollout: Rollout, what: str) -> str:
+        """The input as it is stored."""
+        return json_of(rollout.input, what)
+
     def insert_rollout(self, rollout: Rollout, key: str | None = None) -> None:
         what = f"rollout {rollout.rollout_id!r}: its input"
-        text = json_of(rollout.input, what)
+        text = self.input_json(rollout, what)
         number = number_of(rollout.rollout_id)
         self._unwritten["insert_rollout"][number] = (
             number,
@@ -175,7 +179,7 @@ class Tables(SqliteLookups):
         row = (
             rollout.mode,
             rollout.resources_id,
-            json_of(rollout.input, what),
+            self.input_json(rollout, what),
             config_json(rollout.config),
             json_or_none(rollout.metadata, what),
             number_of(rollout.rollout_id),

@@ -1,0 +1,80 @@
+"""The store in memory: in its own process, an input may be any object."""
+
+import dataclasses
+from enum import Enum
+from typing import Any
+
+import agl
+
+
+@dataclasses.dataclass
+class Task:
+    numbers: list[int]
+
+
+class Plain:
+    """Knows neither JSON nor equality."""
+
+
+class Colour(Enum):
+    RED = 1
+
+
+async def seen(store: agl.LightningStore, given: Any, num_before: int = 0) -> list[Any]:
+    """The input, as each way of reading shows it."""
+    for number in range(num_before):
+        await store.enqueue_rollout(number)
+    rollout = await store.enqueue_rollout(given)
+    pages = await store.query_rollouts(rollout_id_in=[rollout.rollout_id])
+    read = await store.get_rollout_by_id(rollout.rollout_id)
+    claimed = (await store.dequeue_many_rollouts(limit=num_before + 1))[-1]
+    await store.update_rollout(rollout.rollout_id, status="cancelled")
+    (ended,) = await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
+    assert read is not None
+    return [one.input for one in (rollout, pages[0], read, claimed, ended)]
+
+
+async def test_input_may_be_any_object_of_the_process(memory_store: agl.LightningStore) -> None:
+    for given in [
+        Task([1]),
+        Colour.RED,
+        (1, (2,)),
+        {1: "a"},
+        {"a": {3}},
+        b"\xff",
+        "\ud800",
+        range(3),
+    ]:
+        for found in await seen(memory_store, given):
+            assert (found, type(found)) == (given, type(given))
+    assert all(isinstance(found, Plain) for found in await seen(memory_store, Plain()))
+
+
+async def test_objects_come_back_however_long_the_queue_is(
+    memory_store: agl.LightningStore,
+) -> None:
+    assert await seen(memory_store, Task([1]), num_before=2_000) == [Task([1])] * 5
+
+
+async def test_an_object_in_the_store_is_the_stores_own(memory_store: agl.LightningStore) -> None:
+    task = Task([1])
+    rollout = await memory_store.enqueue_rollout(task)
+    task.numbers.append(2)
+    claimed = await memory_store.dequeue_rollout()
+    assert claimed is not None
+    assert claimed.input == Task([1])
+    claimed.input.numbers.append(3)
+    read = await memory_store.get_rollout_by_id(rollout.rollout_id)
+    assert read is not None
+    assert read.input == Task([1])
+
+
+async def test_a_turn_and_a_new_input_keep_objects(memory_store: agl.LightningStore) -> None:
+    rollout = await memory_store.enqueue_rollout("text")
+    await memory_store.update_rollout(rollout.rollout_id, input=Task([1]))
+    turn = await memory_store.turn([], limit=1, worker_id="w")
+    assert [one.input for one in turn.claimed] == [Task([1])]
+    await memory_store.update_rollout(rollout.rollout_id, input={"plain": [1]})
+    read = await memory_store.get_rollout_by_id(rollout.rollout_id)
+    assert read is not None
+    assert read.input == {"plain": [1]}
