@@ -1,5 +1,6 @@
 """The head of the queue, which a store keeps beside its file."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,11 @@ import pytest
 import agl
 from agl.errors import InvalidRecordError
 from agl.types import EnqueueRolloutRequest
+
+
+@dataclass
+class Point:
+    x: int
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -61,4 +67,22 @@ async def test_what_is_not_stored_is_not_claimed(store: agl.LightningStore) -> N
     assert await claim(store, 1) == []
     await store.enqueue_rollout(2)
     assert await claim(store, 5) == [2]
+    await store.close()
+
+
+async def test_what_json_changes_is_claimed_as_it_is_stored_whatever_the_queue_holds(
+    tmp_path: Path,
+) -> None:
+    store = agl.SqliteLightningStore(tmp_path / "agl.db", durability="process")
+    for num_before in (0, 200):  # the head is all of the queue, and it is not
+        await store.enqueue_many_rollouts(
+            [EnqueueRolloutRequest(input=n) for n in range(num_before)]
+        )
+        await store.enqueue_rollout((1, Point(2)), metadata={"a": (3,)})
+        *_, last = await store.dequeue_many_rollouts(limit=num_before + 1)
+        assert (last.input, last.metadata) == ([1, {"x": 2}], {"a": [3]})
+        await store.enqueue_rollout(0)
+        changed = await store.enqueue_rollout(0)
+        await store.update_rollout(changed.rollout_id, input=(1,))
+        assert await claim(store, 2) == [0, [1]]
     await store.close()

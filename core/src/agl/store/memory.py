@@ -38,6 +38,10 @@ class _MemoryTables(Tables):
             return super().input_json(rollout, what)
         return json_of(ascii(rollout.input), what)
 
+    def own(self, rollout: Rollout) -> Rollout:
+        # The input is restored when it is handed out.
+        return super().own(rollout.changed(input=None)).changed(input=detached(rollout.input))
+
     def restored(self, answer: Any) -> Any:
         """What an operation or a lookup answers, with inputs as they were given."""
         if not self._inputs:

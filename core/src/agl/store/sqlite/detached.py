@@ -1,7 +1,10 @@
 """Copies of what callers may change in place, so that what a store keeps is its own."""
 
+from collections.abc import Callable
 from copy import deepcopy
 from typing import Any, TypeVar, cast
+
+from pydantic_core import from_json, to_json
 
 from agl.types.records import Record
 
@@ -26,8 +29,19 @@ def is_json(value: Any) -> bool:
 
 def detached_record(record: R) -> R:
     """The record as it is handed out: what its reader changes in it stays the reader's."""
+    return _with_free(record, detached)
+
+
+def stored_record(record: R) -> R:
+    """The record as its row would give it back, and the store's own."""
+    return _with_free(
+        record, lambda value: detached(value) if is_json(value) else from_json(to_json(value))
+    )
+
+
+def _with_free(record: R, change: Callable[[Any], Any]) -> R:
     fields = record.__dict__
-    changes = {name: detached(fields[name]) for name in _FREE if fields.get(name) is not None}
+    changes = {name: change(fields[name]) for name in _FREE if fields.get(name) is not None}
     return record.changed(**changes) if changes else record
 
 

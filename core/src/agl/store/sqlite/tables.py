@@ -7,7 +7,7 @@ from typing import Any, Literal
 from agl.store import rules
 from agl.store.packed import AnySpan, PackedSpan
 from agl.store.sqlite.claim_keys import ClaimKeys
-from agl.store.sqlite.detached import detached_record
+from agl.store.sqlite.detached import stored_record
 from agl.store.sqlite.effects import Effects
 from agl.store.sqlite.ids import make_id, number_of
 from agl.store.sqlite.lookups import SQL, SqliteLookups
@@ -134,6 +134,10 @@ class Tables(SqliteLookups):
         """The input as it is stored."""
         return json_of(rollout.input, what)
 
+    def own(self, rollout: Rollout) -> Rollout:
+        """A new rollout as it is kept beside its row, which it must equal."""
+        return stored_record(rollout)
+
     def insert_rollout(self, rollout: Rollout, key: str | None = None) -> None:
         what = f"rollout {rollout.rollout_id!r}: its input"
         text = self.input_json(rollout, what)
@@ -154,7 +158,7 @@ class Tables(SqliteLookups):
         )
         self.written_bytes += len(text)
         if self._is_whole_queue or rollout.status == "preparing":
-            own = detached_record(rollout)
+            own = self.own(rollout)
             self._keep_place(own)
             self._remember(own)
 
@@ -185,6 +189,7 @@ class Tables(SqliteLookups):
             number_of(rollout.rollout_id),
         )
         self.connection.execute(SQL["edit_rollout"], row)
+        rollout = self.own(rollout)
         if rollout.rollout_id in self._queue:
             self._queue[rollout.rollout_id] = rollout
         self._remember(rollout)
