@@ -158,7 +158,7 @@ def test_public_name_of_a_missing_plugin_says_what_to_install() -> None:
     [
         ("agl", "VERL", "agl.algorithms", "verl"),
         ("agl", "TraceToMessages", "agl.adapters", "messages"),
-        ("agl.algorithm.adapter", "TraceToMessages", "agl.adapters", "messages"),
+        ("agl.adapter", "TraceToMessages", "agl.adapters", "messages"),
     ],
 )
 def test_public_name_of_an_installed_plugin_is_its_class(
@@ -177,4 +177,4 @@ def test_public_name_of_an_installed_plugin_is_its_class(
 
 def test_agl_adapter_has_no_names_of_other_groups() -> None:
     with pytest.raises(AttributeError, match="no attribute 'APO'"):
-        _ = import_module("agl.algorithm.adapter").APO
+        _ = import_module("agl.adapter").APO

@@ -4,6 +4,7 @@ import inspect
 import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -61,12 +62,18 @@ GUIDE_NAMES = [
 ]
 
 
-SUBMODULES = {name for name in agl.__all__ if inspect.ismodule(getattr(agl, name))}
-
-
 def test_every_public_name_can_be_imported() -> None:
     for name in agl.__all__:
         assert getattr(agl, name) is not None, name
+
+
+def test_a_star_import_brings_no_module() -> None:
+    assert not [name for name in agl.__all__ if inspect.ismodule(getattr(agl, name))]
+
+
+def test_submodules_are_attributes() -> None:
+    for name in ("types", "store", "adapter", "emitter", "semconv", "trainer"):
+        assert getattr(agl, name) is import_module(f"agl.{name}")
 
 
 @pytest.mark.parametrize("name", GUIDE_NAMES)
@@ -76,7 +83,7 @@ def test_names_of_the_guides_are_there(name: str) -> None:
 
 def test_reference_page_lists_exactly_the_public_names() -> None:
     listed = set(re.findall(r"^\| `([A-Za-z_]+)` \|", REFERENCE.read_text(), re.M))
-    assert listed == set(agl.__all__) - {"__version__"} - SUBMODULES
+    assert listed == set(agl.__all__) - {"__version__"}
 
 
 def test_generated_pages_are_what_the_code_says() -> None:

@@ -6,8 +6,10 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 AGL = ROOT / "core/src/agl"
 ROOMS, LINES = 20, 400
+WINGS = ("cli", "config", "execution/client_server", "http", "store/sqlite")
+MOST_IN_A_WING, MOST_IN_THE_KERNEL, MOST_IN_ALL = 3_000, 12_600, 21_300
+"""Lines. The kernel is to come down to 10,800, and all to 17,500; they may only go down."""
 TOO_LONG = {
-    "core/src/agl/trainer.py",
     "plugins/agl-adapters/src/agl_adapters/calls.py",
     "plugins/agl-adapters/src/agl_adapters/rows.py",
     "plugins/agl-apo/src/agl_apo/evaluate.py",
@@ -24,6 +26,21 @@ def test_top_level_has_few_rooms() -> None:
     assert len(rooms - {"__init__", "__pycache__"}) <= ROOMS
 
 
+def test_kernel_and_wings_do_not_grow() -> None:
+    lines = {
+        path.relative_to(AGL).as_posix(): len(path.read_text(encoding="utf-8").splitlines())
+        for path in AGL.rglob("*.py*")
+        if path.suffix in (".py", ".pyi")
+    }
+    wings = {
+        wing: sum(count for path, count in lines.items() if path.startswith(f"{wing}/"))
+        for wing in WINGS
+    }
+    assert max(wings.values()) <= MOST_IN_A_WING, wings
+    assert sum(lines.values()) - sum(wings.values()) <= MOST_IN_THE_KERNEL
+    assert sum(lines.values()) <= MOST_IN_ALL
+
+
 def test_modules_are_short() -> None:
     sources = [*AGL.rglob("*.py"), *ROOT.glob("libs/*/src/**/*.py")]
     sources += ROOT.glob("plugins/*/src/**/*.py")
@@ -32,7 +49,7 @@ def test_modules_are_short() -> None:
         for path in sources
         if len(path.read_text(encoding="utf-8").splitlines()) > LINES
     }
-    assert long <= TOO_LONG
+    assert long == TOO_LONG
 
 
 def test_imports_of_every_distribution_are_checked() -> None:

@@ -8,6 +8,7 @@ of names is ``__init__.pyi``.
 """
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, cast
 
 import lazy_loader  # pyright: ignore[reportMissingTypeStubs]
@@ -34,9 +35,6 @@ _LIBRARY: dict[str, tuple[str, str]] = {
 }
 """Public names that live in a library: module, distribution."""
 
-_MODULE = {"adapter": "agl.algorithm.adapter"}
-"""Paths of 0.3's guides: ``agl.adapter.TraceToMessages``."""
-
 _load, __dir__, _names = cast(Any, lazy_loader).attach_stub(__name__, __file__)
 __all__ = sorted([*_names, "__version__"])  # pyright: ignore[reportUnsupportedDunderAll]
 
@@ -50,12 +48,12 @@ def __getattr__(name: str) -> Any:
         from agl.plugins.registry import load_from_library
 
         value = load_from_library(name, *_LIBRARY[name])
-    elif name in _MODULE:
-        value = import_module(_MODULE[name])
     else:
-        try:
+        if name in _names:
             value = _load(name)
-        except AttributeError:
-            raise AttributeError(f"module 'agl' has no attribute {name!r}") from None
+        elif find_spec(f"agl.{name}") is not None:
+            value = import_module(f"agl.{name}")
+        else:
+            raise AttributeError(f"module 'agl' has no attribute {name!r}")
     globals()[name] = value
     return value

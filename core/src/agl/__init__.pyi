@@ -2,21 +2,6 @@
 
 import typing
 
-from . import (
-    cli as cli,
-    emitter as emitter,
-    env as env,
-    errors as errors,
-    execution as execution,
-    plugins as plugins,
-    runner as runner,
-    semconv as semconv,
-    store as store,
-    tracer as tracer,
-    trainer as trainer,
-    types as types,
-    utils as utils,
-)
 from .agent.base import LitAgent as LitAgent, Runner as Runner
 from .agent.function import (
     FunctionalLitAgent as FunctionalLitAgent,

@@ -13,7 +13,6 @@ from agl.algorithm.adapter import TraceAdapter
 from agl.algorithm.base import Algorithm, FastAlgorithm, RunContext
 from agl.algorithm.baseline import Baseline
 from agl.algorithm.gateway import Gateway
-from agl.config.datasets import check_dataset
 from agl.errors import ConfigError
 from agl.execution.base import ExecutionStrategy
 from agl.execution.coroutines import call_in_daemon_thread
@@ -24,7 +23,7 @@ from agl.runner import LitAgentRunner
 from agl.store.base import LightningStore
 from agl.tracer.base import Tracer
 from agl.types import Dataset, NamedResources
-from agl.utils.checks import check_numbers
+from agl.utils.checks import check_dataset, check_numbers
 from agl.utils.logs import setup_logging
 
 logger = logging.getLogger(__name__)

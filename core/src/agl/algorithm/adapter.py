@@ -61,12 +61,3 @@ class CreditRule(ABC):
 
 
 AnyTraceAdapter = TraceAdapter[Any]
-
-
-def __getattr__(name: str) -> Any:
-    """The adapters of plugins, so that the path ``agl.adapter.TraceToMessages`` leads to one."""
-    import agl
-
-    if agl._PLUGIN.get(name, ("",))[0] == "agl.adapters":  # pyright: ignore[reportPrivateUsage]
-        return getattr(agl, name)
-    raise AttributeError(f"module 'agl.algorithm.adapter' has no attribute {name!r}")

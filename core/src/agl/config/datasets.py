@@ -1,10 +1,9 @@
 """Tasks from files: JSON, JSONL, CSV and Parquet."""
 
 import csv
-import inspect
 import json
 import reprlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -124,43 +123,3 @@ _READERS: dict[str, Callable[[Path], list[Any]]] = {
     ".csv": _read_csv,
     ".parquet": _read_parquet,
 }
-
-
-def check_dataset(where: str, dataset: Any) -> None:
-    """Refuse what is no dataset, though it may be counted and indexed like one.
-
-    Args:
-        where: What the message begins with.
-        dataset: What was given; None passes.
-
-    Raises:
-        DatasetError: It is a text, bytes or a mapping, or cannot be counted or indexed.
-    """
-    kind = cast("type[Any]", type(dataset))
-    if dataset is None:
-        return
-    if isinstance(dataset, str | bytes):
-        found = (
-            f"{dataset!r}. The tasks of a file are agl.config.datasets.load_dataset(path); an "
-            "address of a server, as 0.1 took it, is none: runners of a store elsewhere are "
-            "started with AGL_CURRENT_ROLE=runner"
-        )
-    elif isinstance(dataset, Mapping):
-        keys = ", ".join(map(repr, list(cast("Mapping[object, object]", dataset))[:5]))
-        found = f"a {kind.__name__} with the keys {keys}. Give one of its values"
-    elif inspect.isclass(dataset):
-        found = f"the class {dataset.__qualname__}"
-    elif not (hasattr(kind, "__len__") and hasattr(kind, "__getitem__")):
-        found = f"{dataset!r}. Of a generator or a set, give list(...)"
-    else:
-        try:
-            len(dataset)
-            return
-        except Exception as error:
-            found = (
-                f"one whose tasks cannot be counted: len() of a {kind.__qualname__} raises "
-                f"{type(error).__name__}: {error}"
-            )
-    raise DatasetError(
-        f"{where}: expected a dataset, a list of tasks say, with len() and [index]; got {found}"
-    )

@@ -241,9 +241,6 @@ def _import_module(name: str) -> Any:
         if missing is None or not f"{name}.".startswith(f"{missing}."):
             cause = f"{type(error).__name__}: {error}"
             raise ConfigError(f"importing {name!r} failed: {cause}") from error
-        parent, _, leaf = name.rpartition(".")
-        if hasattr(sys.modules.get(parent), leaf):  # as ``agl.adapter`` is one of ``agl``
-            return getattr(sys.modules[parent], leaf)
         near = {module.name for module in pkgutil.iter_modules(sys.path[:2])}
         hint = registry.did_you_mean(name, near)
         raise ConfigError(f"there is no module {missing!r}.{hint}") from None

@@ -1,12 +1,13 @@
-"""Options of components that are no sensible values, refused by name."""
+"""What users give, and what of it makes no sense: refused by name."""
 
+import inspect
 import math
 import numbers
 import os
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
-from agl.errors import ConfigError
+from agl.errors import ConfigError, DatasetError
 
 
 def check_numbers(
@@ -84,3 +85,43 @@ def check_choice(owner: str, known: Sequence[str], /, **values: object) -> None:
 def absolute(folder: str | None) -> str | None:
     """The path of a folder from the root: an agent may change the folder of the process."""
     return None if folder is None else os.path.abspath(folder)
+
+
+def check_dataset(where: str, dataset: Any) -> None:
+    """Refuse what is no dataset, though it may be counted and indexed like one.
+
+    Args:
+        where: What the message begins with.
+        dataset: What was given; None passes.
+
+    Raises:
+        DatasetError: It is a text, bytes or a mapping, or cannot be counted or indexed.
+    """
+    kind = cast("type[Any]", type(dataset))
+    if dataset is None:
+        return
+    if isinstance(dataset, str | bytes):
+        found = (
+            f"{dataset!r}. The tasks of a file are agl.config.datasets.load_dataset(path); an "
+            "address of a server, as 0.1 took it, is none: runners of a store elsewhere are "
+            "started with AGL_CURRENT_ROLE=runner"
+        )
+    elif isinstance(dataset, Mapping):
+        keys = ", ".join(map(repr, list(cast("Mapping[object, object]", dataset))[:5]))
+        found = f"a {kind.__name__} with the keys {keys}. Give one of its values"
+    elif inspect.isclass(dataset):
+        found = f"the class {dataset.__qualname__}"
+    elif not (hasattr(kind, "__len__") and hasattr(kind, "__getitem__")):
+        found = f"{dataset!r}. Of a generator or a set, give list(...)"
+    else:
+        try:
+            len(dataset)
+            return
+        except Exception as error:
+            found = (
+                f"one whose tasks cannot be counted: len() of a {kind.__qualname__} raises "
+                f"{type(error).__name__}: {error}"
+            )
+    raise DatasetError(
+        f"{where}: expected a dataset, a list of tasks say, with len() and [index]; got {found}"
+    )

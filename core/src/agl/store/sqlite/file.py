@@ -105,7 +105,7 @@ def check_header(path: str) -> None:
 
 
 def _sql(name: str) -> str:
-    return files("agl.store").joinpath(name).read_text("utf-8")
+    return files("agl.store.sqlite").joinpath(name).read_text("utf-8")
 
 
 def _run(connection: sqlite3.Connection, scripts: Sequence[str]) -> None:

@@ -98,7 +98,9 @@ WORKER_FIELDS: Final = tuple(Worker.model_fields)
 def worker_of(row: Sequence[Any]) -> Worker:
     """From the columns of its fields."""
     values = dict(zip(WORKER_FIELDS, row, strict=True))
-    return Worker(**values | {"heartbeat_stats": _loaded(values["heartbeat_stats"])})
+    values["heartbeat_stats"] = _loaded(values["heartbeat_stats"])
+    # An older file says nothing of fields that came later.
+    return Worker(**{name: value for name, value in values.items() if value is not None})
 
 
 def row_of_worker(worker: Worker) -> tuple[Any, ...]:

@@ -55,7 +55,7 @@ class SqliteLightningStore(LocalLightningStore):
     """Keeps everything in one file, which one process owns at a time.
 
     Other processes reach it through ``LightningStoreServer``. The file can be read by any SQLite
-    tool; its tables are those of ``store/schema.sql``.
+    tool; its tables are those of ``store/sqlite/schema.sql``.
 
     Args:
         path: The file, made when it is not there; ``:memory:`` for none. When it is deleted or

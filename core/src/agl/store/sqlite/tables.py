@@ -2,7 +2,7 @@
 
 import sqlite3
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from agl.store import rules
 from agl.store.packed import AnySpan, PackedSpan
@@ -158,9 +158,9 @@ class Tables(SqliteLookups):
         )
         self.written_bytes += len(text)
         if self._is_whole_queue or rollout.status == "preparing":
-            own = self.own(rollout)
-            self._keep_place(own)
-            self._remember(own)
+            rollout = self.own(rollout)
+            self._keep_place(rollout)
+            self._remember(rollout)
 
     def move_rollout(self, rollout: Rollout) -> None:
         number = number_of(rollout.rollout_id)
@@ -246,17 +246,13 @@ class Tables(SqliteLookups):
         if not open_ids:
             return None
         newest = max(open_ids, key=number_of)
-        stored = self.attempt(open_ids[newest], newest)
-        assert stored is not None
-        return stored.attempt
+        return cast(StoredAttempt, self.attempt(open_ids[newest], newest)).attempt
 
     def overdue(self, now: float) -> list[tuple[Rollout, StoredAttempt]]:
         found: list[tuple[Rollout, StoredAttempt]] = []
         for rollout_id, attempt_id in self.connection.execute(SQL["overdue"], (now,)).fetchall():
             rollout, stored = self.rollout(rollout_id), self.attempt(rollout_id, attempt_id)
-            assert rollout is not None
-            assert stored is not None
-            found.append((rollout, stored))
+            found.append((cast(Rollout, rollout), cast(StoredAttempt, stored)))
         return found
 
     def insert_attempt(
