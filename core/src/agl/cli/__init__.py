@@ -1,7 +1,7 @@
 """The ``agl`` command: one file per verb, imported when it is called.
 
-Each module here without a leading underscore is a verb and has a ``command``; plugins add theirs in
-the entry point group ``agl.commands``.
+Those of the core are the modules of ``verbs``; plugins add theirs in the entry point group
+``agl.commands``.
 """
 
 import pkgutil

@@ -23,7 +23,7 @@ class UnaskedCancellationError(AglError, RuntimeError):
         )
 
 
-class Side:
+class BackgroundCoroutine:
     """One of several coroutines of a run: a task of the running loop, or a thread with its own.
 
     Args:

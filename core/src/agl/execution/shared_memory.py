@@ -8,7 +8,7 @@ from typing import Literal
 from agl.env import LightningEnvVar, resolve_bool_env_var
 from agl.errors import AlgorithmError, ConfigError, RunnerCrashError
 from agl.execution.base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
-from agl.execution.coroutines import Side
+from agl.execution.coroutines import BackgroundCoroutine
 from agl.execution.deadlock import run_algorithm
 from agl.execution.events import ThreadingEvent
 from agl.store.base import LightningStore
@@ -68,23 +68,23 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
         def grace_seconds() -> float:
             return self.graceful_delay if crash is None else 0.0
 
-        learner = Side(
+        learner = BackgroundCoroutine(
             lambda: run_algorithm(algorithm, store, stop, no_runners, grace_seconds),
             thread_name=None if here == "algorithm" else "agl-algorithm",
         )
         runners = [
-            Side(
+            BackgroundCoroutine(
                 functools.partial(runner, store, number, stop),
                 thread_name=None if here == "runner" and number == 0 else f"agl-runner-{number}",
             )
             for number in range(self.n_runners)
         ]
-        sides = [*runners, learner]
-        for each in sides:
+        coroutines = [*runners, learner]
+        for each in coroutines:
             each.start()
         try:
             while not learner.ended.done() and crash is None:
-                running = [each.ended for each in sides if not each.ended.done()]
+                running = [each.ended for each in coroutines if not each.ended.done()]
                 await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
                 crash = next((each.error for each in runners if each.error), None)
                 if crash is not None or all(each.ended.done() for each in runners):
@@ -94,7 +94,7 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
             raise
         finally:
             stop.set()
-            await self._wind_down(sides)
+            await self._wind_down(coroutines)
         if crash is not None:
             raise RunnerCrashError(f"a runner failed: {crash}") from crash
         if (error := learner.error) is not None:
@@ -102,11 +102,11 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
                 f"the algorithm failed: {type(error).__name__}: {error}"
             ) from error
 
-    async def _wind_down(self, sides: list[Side]) -> None:
+    async def _wind_down(self, coroutines: list[BackgroundCoroutine]) -> None:
         for timeout in (self.graceful_delay, self.join_timeout):
-            await asyncio.wait([each.ended for each in sides], timeout=timeout)
-            for each in sides:
+            await asyncio.wait([each.ended for each in coroutines], timeout=timeout)
+            for each in coroutines:
                 each.cancel()
-        left = sum(not each.ended.done() for each in sides)
+        left = sum(not each.ended.done() for each in coroutines)
         if left:
             logger.warning("%d threads did not end within the time limits; they are daemons.", left)

@@ -19,12 +19,12 @@ from agl.errors import (
 )
 from agl.plugins.hooks import HookCaller
 from agl.runner.agent_call import AgentCall, RolloutCancelledError
+from agl.runner.agent_host import AgentHost
 from agl.runner.claims import Claims
 from agl.runner.gateways import AttemptGateways
 from agl.runner.heartbeat import Running
 from agl.runner.held_spans import HeldSpans
 from agl.runner.result import Outcome, read_result, set_traceback, traceback_of
-from agl.runner.watchdog import Watchdog
 from agl.store.base import AttemptEnd, LightningStore, Turn
 from agl.store.packed import is_refusal, unpacked
 from agl.tracer.base import Tracer
@@ -80,13 +80,13 @@ class AttemptRunner:
     @contextlib.contextmanager
     def hosting(self) -> Generator[None]:
         """Have threads for agents within the block."""
-        self._watchdog = Watchdog(
+        self._host = AgentHost(
             self._blocked_seconds, lambda: [running.call for running in self.running()]
         )
         try:
             yield
         finally:
-            self._watchdog.stop()
+            self._host.stop()
 
     async def run(
         self, rollout: AttemptedRollout, claims: Claims, *, apart: bool
@@ -192,7 +192,7 @@ class AttemptRunner:
             return Outcome(error=error), False
         is_coroutine = inspect.iscoroutinefunction(method)
         try:
-            agents = self._watchdog.loop() if apart and is_coroutine else None
+            agents = self._host.loop() if apart and is_coroutine else None
         except (OSError, RuntimeError) as error:
             return self._without_loop(rollout, error), False
         call = AgentCall(
@@ -201,7 +201,7 @@ class AttemptRunner:
             read=lambda result: read_result(result, rollout.attempt),
             timeout=rollout.config.timeout_seconds,
             agents=agents,
-            threads=self._watchdog.threads,
+            threads=self._host.threads,
             what=_what(rollout),
         )
         attempt_id = rollout.attempt.attempt_id
@@ -218,7 +218,7 @@ class AttemptRunner:
         message = f"{outcome.error}; its agent cannot be stopped and is left behind"
         self._is_stuck(message, replace=outcome.boundary != "cancelled")
         if call.agents is not None and call.agents.lost:
-            self._watchdog.leave(call.agents)
+            self._host.leave(call.agents)
 
     def _without_loop(self, rollout: AttemptedRollout, cause: Exception) -> Outcome:
         message = (

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import psutil
 
 from agl.errors import ConfigError, InvalidTransitionError
-from agl.execution.coroutines import Side
+from agl.execution.coroutines import BackgroundCoroutine
 from agl.runner.agent_call import AgentCall
 from agl.store.base import UNSET, LightningStore
 from agl.store.rules import ENDED, OPEN
@@ -86,7 +86,7 @@ class Heartbeat:
     @contextlib.contextmanager
     def beating(self) -> Generator[None]:
         """Beat for as long as the block runs."""
-        beats = Side(
+        beats = BackgroundCoroutine(
             self._beat_at_intervals,
             thread_name="agl-heartbeat" if self._launch_mode == "thread" else None,
         )

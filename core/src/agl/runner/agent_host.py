@@ -10,7 +10,7 @@ PATIENCE_WHEN_ALONE = 10
 """A coroutine that is alone on its loop may block it for so many times ``blocked_seconds``."""
 
 
-class Watchdog:
+class AgentHost:
     """Threads and the present event loop for the agents of one runner.
 
     A loop that an agent closed, broke or has blocked for too long is left behind: the calls on it

@@ -319,7 +319,7 @@ async def test_bodies_may_be_gzip_and_must_not_be_bombs(http, store):
     assert (await store.statistics())["total_spans"] == 1
 
 
-async def test_hot_routes_need_the_token(store):
+async def test_routes_of_the_fast_path_need_the_token(store):
     server = LightningStoreServer(store, port=0, token="s3cret")
     await server.start()
     async with aiohttp.ClientSession(server.endpoint) as http:
