@@ -255,6 +255,8 @@ def test_run_trains_and_leaves_a_store_and_its_configuration(agl: Agl, project: 
     failed = agl("rollouts", "--path", "out/store.db", "--status", "failed").out.splitlines()
     assert len(failed) == 3
     assert "agent: ValueError: no such room" in failed[-1]
+    typo = agl("rollouts", "--path", "out/store.db", "--status", "fialed")
+    assert (typo.code, "Did you mean 'failed'?" in typo.err) == (2, True)
     first = agl("rollouts", "--path", "out/store.db", "--limit", "1")
     assert "1 of 3 rollouts" in first.err
 

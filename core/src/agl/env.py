@@ -31,6 +31,11 @@ class LightningEnvVar(StrEnum):
     """Comma-separated names of hook plugins that are left out."""
 
 
+DEFAULT_HOST = "127.0.0.1"
+DEFAULT_PORT = 4747
+"""Of a store server, where nothing else is said."""
+
+
 def resolve_str_env_var(
     env_var: LightningEnvVar, override: str | None = None, fallback: str | None = None
 ) -> str | None:

@@ -12,7 +12,7 @@
     ├── StoreError (RuntimeError)           a store refused or failed
     │   ├── UnknownRecordError (ValueError)       no such rollout, attempt, resources or worker
     │   ├── InvalidTransitionError (ValueError)   the status machine says no
-    │   ├── InvalidQueryError (ValueError)        a filter, sort key or page that cannot be
+    │   ├── InvalidQueryError (ValueError)        a filter or page that cannot be; exit code 2
     │   ├── InvalidRecordError (ValueError)       a record holds what no store keeps
     │   ├── NotSupportedError (NotImplementedError)   the store does not have this method
     │   └── StoreUnavailableError (ConnectionError)   cannot be reached or opened

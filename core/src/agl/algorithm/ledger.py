@@ -9,10 +9,8 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 from agl.store.base import LightningStore
+from agl.store.queries import each_record
 from agl.types import Ledger, LedgerPart, Rollout
-
-PAGE = 500
-"""Accounts that are read from a store at once."""
 
 
 async def save_ledger(
@@ -74,7 +72,7 @@ def ledger_parts(ledger: Ledger, rollouts: Sequence[Rollout], **about: Any) -> l
     ]
 
 
-async def each_part(
+def each_part(
     store: LightningStore,
     *,
     run: str | None = None,
@@ -82,13 +80,7 @@ async def each_part(
     lost: bool | None = None,
 ) -> AsyncGenerator[LedgerPart]:
     """The accounts that a store keeps, read page by page; see ``query_ledger_parts``."""
-    offset = 0
-    while page := await store.query_ledger_parts(
-        run=run, step=step, lost=lost, limit=PAGE, offset=offset
-    ):
-        for part in page:
-            yield part
-        offset += len(page)
+    return each_record(store.query_ledger_parts, run=run, step=step, lost=lost)
 
 
 async def load_parts(

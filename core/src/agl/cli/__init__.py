@@ -125,7 +125,13 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 def _report(error: BaseException) -> int:
     """Say in one sentence what went wrong; the exit code."""
-    from agl.errors import AglError, ConfigError, PluginError, StoreUnavailableError
+    from agl.errors import (
+        AglError,
+        ConfigError,
+        InvalidQueryError,
+        PluginError,
+        StoreUnavailableError,
+    )
 
     match error:
         case click.exceptions.Exit():
@@ -134,7 +140,7 @@ def _report(error: BaseException) -> int:
             message, code = "interrupted", RUN_FAILED
         case click.ClickException():
             message, code = error.format_message(), REQUEST_WRONG
-        case ConfigError() | PluginError() | StoreUnavailableError():
+        case ConfigError() | InvalidQueryError() | PluginError() | StoreUnavailableError():
             message, code = str(error), REQUEST_WRONG
         case AglError():
             message, code = str(error), RUN_FAILED

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from agl.types import Rollout, RolloutStatus
 
 T = TypeVar("T")
-PAGE = 500
-"""Rollouts that are read from a store at once."""
 
 
 # --- running until it is told to stop
@@ -157,12 +155,10 @@ def newest_store() -> Path:
     return files[-1]
 
 
-async def each_rollout(
+def each_rollout(
     store: "LightningStore", status_in: "Sequence[RolloutStatus] | None" = None
 ) -> "AsyncGenerator[Rollout]":
     """All rollouts in the order in which they were queued, read page by page."""
-    offset = 0
-    while page := list(await store.query_rollouts(status_in=status_in, limit=PAGE, offset=offset)):
-        for rollout in page:
-            yield rollout
-        offset += len(page)
+    from agl.store.queries import each_record
+
+    return each_record(store.query_rollouts, status_in=status_in)

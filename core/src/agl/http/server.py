@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from agl.env import LightningEnvVar, resolve_str_env_var
+from agl.env import DEFAULT_HOST, DEFAULT_PORT, LightningEnvVar, resolve_str_env_var
 from agl.errors import ConfigError, StoreError
 from agl.http.serving import ServerThread, bind, is_loopback
 from agl.http.wire import MAX_BODY_BYTES, TRACES
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from starlette.routing import BaseRoute
 
     from agl.http.routes import StoreRoutes
-
-DEFAULT_HOST = "127.0.0.1"
-DEFAULT_PORT = 4747
 
 
 class LightningStoreServer(ForwardingStore):

@@ -5,7 +5,7 @@
 
 import functools
 import types
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin
@@ -26,6 +26,8 @@ from agl.types import (
 )
 
 T = TypeVar("T")
+PAGE = 500
+"""Records that are read from a store at once, where all are read."""
 
 
 def _ordered(record: type[BaseModel]) -> tuple[str, ...]:
@@ -189,3 +191,14 @@ def make_page(items: Sequence[T], query: Query, *, total: int) -> PaginatedResul
     return PaginatedResult[Any].model_construct(
         items=items, limit=query.limit, offset=query.offset, total=total
     )
+
+
+async def each_record(
+    query: Callable[..., Awaitable[Sequence[T]]], **filters: Any
+) -> AsyncGenerator[T]:
+    """All that a store's ``query`` finds, read page by page in the order of the query."""
+    offset = 0
+    while len(page := await query(**filters, limit=PAGE, offset=offset)):
+        for record in page:
+            yield record
+        offset += len(page)

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from agl.algorithm.ledger import PAGE, each_part
+from agl.algorithm.ledger import each_part
+from agl.store.queries import PAGE
 from agl.types import Advantage, Exclusion, ExclusionReason, Ledger, TrainingRow
 from agl_learning.advantages import sibling_advantages
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agl.env import LightningEnvVar
+from agl.env import DEFAULT_HOST, DEFAULT_PORT, LightningEnvVar
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 @click.command("store")
 @click.option(
     "--host",
-    default="127.0.0.1",
+    default=DEFAULT_HOST,
     show_default=True,
     envvar=LightningEnvVar.AGL_SERVER_HOST.value,
     show_envvar=True,
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--port",
-    default=4747,
+    default=DEFAULT_PORT,
     show_default=True,
     type=click.IntRange(0, 65535),
     envvar=LightningEnvVar.AGL_SERVER_PORT.value,

@@ -11,6 +11,8 @@ from collections.abc import AsyncGenerator, Coroutine
 from typing import Any, Literal
 
 from agl.env import (
+    DEFAULT_HOST,
+    DEFAULT_PORT,
     LightningEnvVar,
     resolve_bool_env_var,
     resolve_int_env_var,
@@ -46,7 +48,6 @@ Role = Literal["algorithm", "runner", "both"]
 
 LAST_REPORTS_SECONDS = 2.0
 """So long it is tried, at the end, to tell a store of others which attempts were lost."""
-DEFAULT_PORT = 4747
 
 
 class ClientServerExecutionStrategy(ExecutionStrategy):
@@ -106,7 +107,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
             )
         self.role: Role = given_role
         self.server_host = (
-            resolve_str_env_var(LightningEnvVar.AGL_SERVER_HOST, server_host) or "127.0.0.1"
+            resolve_str_env_var(LightningEnvVar.AGL_SERVER_HOST, server_host) or DEFAULT_HOST
         )
         port = resolve_int_env_var(LightningEnvVar.AGL_SERVER_PORT, server_port)
         self.server_port = DEFAULT_PORT if port is None else port
