@@ -19,6 +19,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 import agl
+from agl.algorithm.base import RunContext
 from agl.cli import main
 from agl.errors import AlgorithmError, BrokenComponentError, ConfigError, PluginError
 from agl.plugins.hooks import HookCaller, HookManager, try_component
@@ -362,6 +363,29 @@ async def test_hook_of_0_3_may_call_the_method_of_its_base() -> None:
 
     caller = HookCaller([Calls()])
     await caller.call("on_rollout_start", **START)
+    assert not caller.failures
+
+
+@pytest.mark.parametrize(
+    ("hook", "arguments", "message"),
+    [
+        ("on_step_end", {"step": 1}, "with algorithm, step, metrics; 'metrics' is missing"),
+        (
+            "on_step_end",
+            {"step": 1, "metric": {}},
+            "with algorithm, step, metrics; got 'metric'. Did you mean 'metrics'?",
+        ),
+        ("on_steps_end", {}, "no hook 'on_steps_end'; .* Did you mean 'on_step_end'?"),
+    ],
+)
+@pytest.mark.parametrize("hooks", [[], [Watcher()]])
+async def test_algorithm_that_tells_wrongly_is_told_so_with_and_without_listeners(
+    hooks: list[object], hook: str, arguments: dict[str, Any], message: str
+) -> None:
+    caller, algorithm = HookCaller(hooks), OneStep()
+    algorithm.set_context(RunContext(hooks=caller))
+    with pytest.raises(ConfigError, match=message):
+        await algorithm.tell(hook, **arguments)
     assert not caller.failures
 
 

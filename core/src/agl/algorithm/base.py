@@ -117,6 +117,9 @@ class Algorithm(ABC):
         Args:
             hook: Its name, see ``agl.plugins.hookspecs``.
             arguments: What it gets besides ``algorithm``.
+
+        Raises:
+            ConfigError: In a run: there is no such hook, or it has other arguments.
         """
         if self._context.hooks is not None:
             await self._context.hooks.call(hook, algorithm=self, **arguments)

@@ -72,17 +72,26 @@ class HookManager(pluggy.PluginManager):
                 return None
             options = cast(pluggy.HookimplOpts, {})
         hook = options.get("specname") or name
+        offered = self.arguments_of(hook)
+        if options.get("wrapper") or options.get("hookwrapper"):
+            raise ConfigError(
+                f"{name} is a wrapper; agl's hooks are observers. Remove wrapper=True"
+            )
+        self.wanted[hook, function] = _wanted(function, hook, offered)
+        return options
+
+    def arguments_of(self, hook: str) -> tuple[str, ...]:
+        """What a hook is called with.
+
+        Raises:
+            ConfigError: There is no such hook.
+        """
         if hook not in self.arguments:
             raise ConfigError(
                 f"there is no hook {hook!r}; the hooks are {', '.join(self.arguments)}."
                 f"{registry.did_you_mean(hook, self.arguments)}"
             )
-        if options.get("wrapper") or options.get("hookwrapper"):
-            raise ConfigError(
-                f"{name} is a wrapper; agl's hooks are observers. Remove wrapper=True"
-            )
-        self.wanted[hook, function] = _wanted(function, hook, self.arguments[hook])
-        return options
+        return self.arguments[hook]
 
     def register(self, plugin: object, name: str | None = None) -> str | None:
         """Register all hooks of ``plugin``.
@@ -176,8 +185,19 @@ class HookCaller:
             arguments: All that its spec has.
 
         Raises:
+            ConfigError: There is no such hook, or it has other arguments; nothing was called.
             PluginError: One raised, and ``AGL_STRICT_PLUGINS=1``.
         """
+        offered = self.manager.arguments_of(name)
+        if given := [argument for argument in arguments if argument not in offered]:
+            raise ConfigError(
+                f"{name} is called with {', '.join(offered)}; got {given[0]!r}."
+                f"{registry.did_you_mean(given[0], offered)}"
+            )
+        if missing := [argument for argument in offered if argument not in arguments]:
+            raise ConfigError(
+                f"{name} is called with {', '.join(offered)}; {missing[0]!r} is missing"
+            )
         # Not by pluggy, which stops at the first failure and awaits nothing.
         for each in reversed(self._implementations(name)):
             try:
