@@ -247,13 +247,15 @@ class Trainer:
                 raise
             logger.warning("the algorithm could not go on: %r", raised, exc_info=raised)
         finally:
-            if gateway is not None and (spent := gateway.spent_budget()) is not None:
-                logger.warning(
-                    "the budget of the run is spent (%s): it ends with what it has", spent
-                )
-            if gateway is not None and own and gateway.is_running():
-                await gateway.stop()
-            await self._hook_caller.call("on_run_end", error=error, **about)
+            try:
+                if gateway is not None and (spent := gateway.spent_budget()) is not None:
+                    logger.warning(
+                        "the budget of the run is spent (%s): it ends with what it has", spent
+                    )
+                if gateway is not None and own and gateway.is_running():
+                    await gateway.stop()
+            finally:
+                await self._hook_caller.call("on_run_end", error=error, **about)
 
     async def _run_runner(
         self, agent: LitAgent[Any], store: LightningStore, worker_id: int, event: ExecutionEvent

@@ -7,6 +7,8 @@ import socket
 import aiohttp
 import pytest
 
+import agl
+from agl.errors import AlgorithmError
 from agl.semconv import ModelCallAttributes as Key
 from agl.types import ProxyLLM
 from agl_gateway import LLMProxy
@@ -223,3 +225,29 @@ async def test_a_call_of_an_unknown_attempt_is_refused_and_costs_no_other_record
     assert (unknown, known) == (404, 200)
     assert "unknown attempt 'at-x' of rollout 'ro-x'" in json.loads(body)["error"]["message"]
     assert json.loads((await bench.span()).attributes[Key.INPUT_MESSAGES])[0]["content"] == "kept"
+
+
+def test_run_whose_gateway_fails_to_stop_has_its_on_run_end_all_the_same(echo_llm) -> None:
+    class FailsToStop(LLMProxy):
+        async def stop(self) -> None:
+            await super().stop()
+            raise OSError("no space left")
+
+    entry = {
+        "model_name": "echo",
+        "litellm_params": {"model": "hosted_vllm/echo", "api_base": echo_llm.url},
+    }
+    told = []
+
+    class Watch:
+        def on_run_start(self) -> None:
+            told.append("start")
+
+        def on_run_end(self, error) -> None:
+            told.append(error)
+
+    gateway = FailsToStop(free_port(), [entry])
+    trainer = agl.Trainer(algorithm="baseline", strategy="shm", llm_proxy=gateway, hooks=[Watch()])
+    with pytest.raises(AlgorithmError, match="no space left"):
+        trainer.fit(agl.rollout(lambda task: 1.0), ["task"])
+    assert told == ["start", None]
