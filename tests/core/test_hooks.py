@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import pickle
+import re
 import subprocess
 import sys
 import urllib.error
@@ -22,7 +23,7 @@ import agl
 from agl.algorithm.base import RunContext
 from agl.cli import main
 from agl.errors import AlgorithmError, BrokenComponentError, ConfigError, PluginError
-from agl.plugins.hooks import HookCaller, HookManager, try_component
+from agl.plugins.hooks import HookCaller, HookManager, routes_of, try_component
 from agl.plugins.registry import Component, components
 
 TRACE = {"agent": "agent", "runner": "runner", "tracer": "tracer", "rollout": "rollout"}
@@ -269,20 +270,59 @@ def test_store_routes_are_answered_by_the_strategy_cs() -> None:
     assert counted == ["1"]
 
 
-async def test_store_routes_that_are_none_are_the_plugins_failure(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (5, "'int' object is not iterable"),
+        ([Route("/a", answer), answer], "<function answer at .*> is no route of starlette"),
+    ],
+)
+async def test_store_routes_that_are_none_are_the_plugins_failure_and_left_out_whole(
+    given: Any, message: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("AGL_STRICT_PLUGINS", raising=False)
+    good = Route("/good", answer)
 
     class Wrong:
-        def store_routes(self, store: Any) -> Any:
-            return 5
+        def store_routes(self) -> Any:
+            return given
 
-    caller, routes = HookCaller([Wrong()]), list[Any]()
-    await caller.call("store_routes", routes.extend, store=None)
-    assert routes == []
+    class Right:
+        def store_routes(self) -> Any:
+            return [good]
+
+    caller = HookCaller([Wrong(), Right()])
+    assert await routes_of(caller, agl.InMemoryLightningStore()) == [good]
     assert sum(caller.failures.values()) == 1
-    assert "Wrong': store_routes raised TypeError: 'int' object is not iterable" in caplog.text
+    assert re.search(f"Wrong': store_routes raised TypeError: {message}", caplog.text)
+
+
+def test_store_routes_are_not_asked_for_where_no_store_is_served() -> None:
+    asked: list[object] = []
+
+    class Routes:
+        def store_routes(self, store: object) -> None:
+            asked.append(store)
+
+    agl.Trainer(algorithm="baseline", strategy=SHM, hooks=Routes()).fit(halves, [1])
+    assert asked == []
+
+
+@pytest.mark.parametrize(
+    ("options", "store", "serves"),
+    [
+        ({}, agl.InMemoryLightningStore(), True),
+        ({"role": "algorithm"}, agl.InMemoryLightningStore(), True),
+        ({"role": "runner"}, agl.InMemoryLightningStore(), False),
+        ({"managed_store": False}, agl.InMemoryLightningStore(), False),
+        ({}, agl.LightningStoreClient("http://127.0.0.1:1"), False),
+        ({"managed_store": True}, agl.LightningStoreClient("http://127.0.0.1:1"), True),
+    ],
+)
+def test_strategy_cs_serves_a_store_of_its_own_only(
+    options: dict[str, Any], store: agl.LightningStore, serves: bool
+) -> None:
+    assert agl.ClientServerExecutionStrategy(**options).serves(store) is serves
 
 
 COLUMNS = """

@@ -18,7 +18,7 @@ from agl.execution.base import ExecutionStrategy
 from agl.execution.coroutines import call_in_daemon_thread
 from agl.execution.events import ExecutionEvent
 from agl.plugins.build import ComponentPlan, Given, build_component, plan_component
-from agl.plugins.hooks import HookCaller
+from agl.plugins.hooks import HookCaller, routes_of
 from agl.runner import LitAgentRunner
 from agl.store.base import LightningStore
 from agl.tracer.base import Tracer
@@ -210,8 +210,8 @@ class Trainer:
 
     async def _make_ready(self, algorithm: Algorithm) -> None:
         await algorithm.clear_leftovers(self.store)
-        self.strategy.extra_routes = routes = list[Any]()
-        await self._hook_caller.call("store_routes", routes.extend, store=self.store)
+        if self.strategy.serves(self.store):
+            self.strategy.extra_routes = await routes_of(self._hook_caller, self.store)
 
     async def _run_algorithm(
         self,

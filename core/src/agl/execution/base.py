@@ -41,6 +41,10 @@ class ExecutionStrategy(ABC):
         """Whether the algorithm runs here; False on a machine that has runners only."""
         return True
 
+    def serves(self, store: "LightningStore") -> bool:
+        """Whether this process would serve the store, with ``extra_routes``, or only use it."""
+        return False
+
     def prepare(self) -> None:
         """Check that it could run now (a free port, say), before anything is started.
 

@@ -7,14 +7,19 @@ The specs are in ``agl.plugins.hookspecs``. Implementations come from installed 
 import inspect
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 import pluggy
 
 from agl.env import LightningEnvVar, resolve_bool_env_var
 from agl.errors import BrokenComponentError, ConfigError, PluginError
 from agl.plugins import hookspecs, registry
+
+if TYPE_CHECKING:
+    from starlette.routing import BaseRoute
+
+    from agl.store.base import LightningStore
 
 logger = logging.getLogger(__name__)
 
@@ -240,6 +245,23 @@ class HookCaller:
             logger.error(
                 "%s. The run goes on; further failures are counted only", message, exc_info=error
             )
+
+
+async def routes_of(hooks: HookCaller, store: "LightningStore") -> "list[BaseRoute]":
+    """What plugins answer at the address of a store that is about to be served."""
+    from starlette.routing import BaseRoute
+
+    routes: list[BaseRoute] = []
+
+    def take(given: Iterable[Any]) -> None:
+        new = list(given)
+        for route in new:
+            if not isinstance(route, BaseRoute):
+                raise TypeError(f"{route!r} is no route of starlette")
+        routes.extend(new)
+
+    await hooks.call("store_routes", take, store=store)
+    return routes
 
 
 def try_component(component: registry.Component) -> None:

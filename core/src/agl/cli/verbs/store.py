@@ -1,6 +1,6 @@
 """``agl store``: serve a store until told to stop."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -91,7 +91,7 @@ async def _serve(
     from agl.cli.shared import stop_signal
     from agl.http.server import LightningStoreServer
     from agl.http.serving import bind
-    from agl.plugins.hooks import HookCaller
+    from agl.plugins.hooks import HookCaller, routes_of
     from agl.store.memory import InMemoryLightningStore
     from agl.store.sqlite import SqliteLightningStore
 
@@ -99,14 +99,12 @@ async def _serve(
     # The port first: a server that cannot have it leaves no file behind.
     with closing(bind(host, port)) as sock:
         store = InMemoryLightningStore() if file is None else SqliteLightningStore(str(file))
-        routes = list[Any]()
-        await HookCaller().call("store_routes", routes.extend, store=store)
         server = LightningStoreServer(
             store,
             sock=sock,
             token=token,
             cors_allow_origins=list(origins),
-            extra_routes=routes,
+            extra_routes=await routes_of(HookCaller(), store),
         )
         try:
             await server.start()

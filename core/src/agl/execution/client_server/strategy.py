@@ -123,6 +123,9 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
     def runs_algorithm(self) -> bool:
         return self.role != "runner"
 
+    def serves(self, store: LightningStore) -> bool:
+        return self.role != "runner" and self._manages(store)
+
     def prepare(self) -> None:
         """Take the port, so that one in use is refused before anything starts.
 
@@ -142,9 +145,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore
     ) -> None:
         """Run this machine's part to the end; see ``ExecutionStrategy.execute``."""
-        managed = self.managed_store
-        if managed is None:
-            managed = not isinstance(store, LightningStoreClient)
+        managed = self._manages(store)
         self.prepare()
         if not managed:
             self._close_socket()
@@ -163,8 +164,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
     ) -> None:
         fork = multiprocessing.get_context("fork")
         stop = MultiprocessingEvent(ctx=fork)
-        is_served_here = managed and self.role != "runner"
-        reports = Reports(None if is_served_here else LAST_REPORTS_SECONDS)
+        reports = Reports(None if self.serves(store) else LAST_REPORTS_SECONDS)
         supervisor = None
         if self.role != "algorithm":
             supervisor = Supervisor(
@@ -333,6 +333,11 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
             raise AlgorithmError(f"the algorithm failed: {said[-1]}")
 
     # --- small things ---------------------------------------------------------------------------
+
+    def _manages(self, store: LightningStore) -> bool:
+        if self.managed_store is None:
+            return not isinstance(store, LightningStoreClient)
+        return self.managed_store
 
     def _url(self) -> str:
         host, port = self.server_host, self.server_port
