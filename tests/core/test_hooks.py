@@ -429,6 +429,14 @@ async def test_algorithm_that_tells_wrongly_is_told_so_with_and_without_listener
     assert not caller.failures
 
 
+def test_methods_that_a_hook_does_not_override_are_no_implementations() -> None:
+    class OnlySteps(agl.Hook):
+        def on_step_end(self) -> None: ...
+
+    caller = HookCaller([OnlySteps()])
+    assert [name for name in caller.manager.arguments if caller.listens(name)] == ["on_step_end"]
+
+
 async def test_failing_hook_is_logged_once_counted_and_hurts_nobody(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agl.plugins import hookspecs
-from agl.plugins.hooks import HookManager
+from agl.plugins.hooks import Hook, HookManager
 
 REPOSITORY = Path(__file__).parents[2]
 PAGE = (REPOSITORY / "docs" / "reference" / "hooks.md").read_text(encoding="utf-8")
@@ -42,6 +42,20 @@ def test_spec_describes_each_argument(hook: str) -> None:
     doc = inspect.getdoc(function) or ""
     for name in inspect.signature(function).parameters:
         assert re.search(rf"^    {name}: \S", doc, re.MULTILINE), f"{hook}: {name!r} has no text"
+
+
+@pytest.mark.parametrize(
+    "hook", ["on_rollout_start", "on_trace_start", "on_trace_end", "on_rollout_end"]
+)
+def test_hook_class_has_the_method_with_the_arguments_of_the_spec(hook: str) -> None:
+    spec = inspect.signature(getattr(hookspecs, hook))
+    method = inspect.signature(vars(Hook)[hook])
+    parameters = list(method.parameters.values())[1:]
+    assert {p.kind for p in parameters} == {inspect.Parameter.KEYWORD_ONLY}
+    assert [(p.name, p.annotation) for p in parameters] == [
+        (p.name, p.annotation) for p in spec.parameters.values()
+    ]
+    assert inspect.iscoroutinefunction(vars(Hook)[hook])
 
 
 @pytest.mark.parametrize("hook", HOOKS)

@@ -19,13 +19,12 @@ from agl.plugins import hookspecs, registry
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
 
+    from agl.agent.base import LitAgent, Runner
     from agl.store.base import LightningStore
+    from agl.tracer.base import Tracer
+    from agl.types import Rollout, Span
 
 logger = logging.getLogger(__name__)
-
-
-async def _nothing(self: "Hook", **arguments: Any) -> None:
-    """Do nothing."""
 
 
 class Hook:
@@ -35,11 +34,27 @@ class Hook:
     coroutine function or a plain one. What it raises is logged and counted; the run goes on.
     """
 
-    # 0.3's hooks may call these with super().
-    on_rollout_start: Any = _nothing
-    on_trace_start: Any = _nothing
-    on_trace_end: Any = _nothing
-    on_rollout_end: Any = _nothing
+    # Those of 0.3, whose hooks may call them with super().
+    async def on_rollout_start(
+        self, *, agent: "LitAgent[Any]", runner: "Runner[Any]", rollout: "Rollout"
+    ) -> None:
+        """A runner has claimed a rollout and is about to run it."""
+
+    async def on_trace_start(
+        self, *, agent: "LitAgent[Any]", runner: "Runner[Any]", tracer: "Tracer", rollout: "Rollout"
+    ) -> None:
+        """The trace context is open; the agent has not been called yet."""
+
+    async def on_trace_end(
+        self, *, agent: "LitAgent[Any]", runner: "Runner[Any]", tracer: "Tracer", rollout: "Rollout"
+    ) -> None:
+        """The agent has returned or raised; the trace context is still open."""
+
+    async def on_rollout_end(
+        self, *, agent: "LitAgent[Any]", runner: "Runner[Any]", rollout: "Rollout",
+        spans: "list[Span]",
+    ) -> None:  # fmt: skip
+        """The attempt has its final status in the store."""
 
 
 class HookManager(pluggy.PluginManager):
@@ -73,8 +88,10 @@ class HookManager(pluggy.PluginManager):
             return None
         function: Any = getattr(plugin, name)
         if options is None:
-            if not inspect.isroutine(function) or getattr(function, "__func__", None) is _nothing:
+            if not inspect.isroutine(function):
                 return None
+            if getattr(function, "__func__", function) is vars(Hook).get(name):
+                return None  # agl.Hook's own, which does nothing
             options = cast(pluggy.HookimplOpts, {})
         hook = options.get("specname") or name
         offered = self.arguments_of(hook)
