@@ -484,6 +484,28 @@ class Wrapper:
         yield
 
 
+class PlainMisspelt:
+    def on_rollout_end(self) -> None: ...
+
+    def on_steps_end(self) -> None: ...
+
+
+class Routes(agl.Hook):
+    def store_route(self) -> None: ...
+
+
+def module(*functions: Any) -> ModuleType:
+    made = ModuleType(__name__)
+    vars(made).update({function.__name__: function for function in functions})
+    return made
+
+
+def rollout_column() -> None: ...
+
+
+def on_rollout_end() -> None: ...
+
+
 class MarkedMisspelt:
     def on_rollout_end(self) -> None: ...
 
@@ -495,6 +517,9 @@ class MarkedMisspelt:
     ("hook", "message"),
     [
         (Misspelt(), "no hook 'on_trace_ended'; .* Did you mean 'on_trace_end'?"),
+        (PlainMisspelt(), "no hook 'on_steps_end'; .* Did you mean 'on_step_end'?"),
+        (Routes(), "no hook 'store_route'; .* Did you mean 'store_routes'?"),
+        (module(on_rollout_end, rollout_column), "'rollout_column'; .* mean 'rollout_columns'?"),
         (AsksTooMuch(), "on_rollout_end asks for 'span'; .* Did you mean 'spans'?"),
         (Wrapper(), "on_rollout_end is a wrapper"),
         (MarkedMisspelt(), "no hook 'on_rollout_begin'"),
@@ -508,6 +533,22 @@ def test_wrong_hook_is_refused_and_nothing_of_it_is_registered(hook: object, mes
         manager.register(hook)
     assert manager.get_plugins() == set()
     assert manager.hook.on_rollout_end.get_hookimpls() == []
+
+
+def test_helpers_agents_and_what_a_module_imports_are_not_taken_for_misspelt_hooks() -> None:
+    class Helpers(agl.LitAgent[Any]):
+        routes = columns = add_routes = on_start = on_end = _on_rollout_ended = (
+            agl.find_final_reward
+        )
+        on_steps_end = 3
+
+        def on_rollout_end(self) -> None: ...
+
+    manager = HookManager()
+    manager.register(Helpers())
+    imported = module(on_rollout_end, rollout_column)
+    imported.__name__ = "importing"
+    assert manager.register(imported) == "importing"
 
 
 def test_same_hook_given_twice_is_refused() -> None:

@@ -8,6 +8,7 @@ import inspect
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, cast
 
 import pluggy
@@ -82,16 +83,17 @@ class HookManager(pluggy.PluginManager):
             ConfigError: The implementation is of no hook, or asks for what its hook has not.
         """
         options = super().parse_hookimpl_opts(plugin, name)
-        # Only an agl.Hook promises that each of its on_* methods is one of ours.
-        is_hook = name in self.arguments or (isinstance(plugin, Hook) and name.startswith("on_"))
-        if options is None and not is_hook:
+        if options is None and not self._sounds_like_one(plugin, name):
             return None
         function: Any = getattr(plugin, name)
         if options is None:
-            if not inspect.isroutine(function):
+            # agl.Hook's own do nothing.
+            is_own = getattr(function, "__func__", function) is vars(Hook).get(name)
+            if not inspect.isroutine(function) or is_own:
                 return None
-            if getattr(function, "__func__", function) is vars(Hook).get(name):
-                return None  # agl.Hook's own, which does nothing
+            is_imported = inspect.ismodule(plugin) and function.__module__ != plugin.__name__
+            if is_imported and name not in self.arguments:
+                return None
             options = cast(pluggy.HookimplOpts, {})
         hook = options.get("specname") or name
         offered = self.arguments_of(hook)
@@ -101,6 +103,16 @@ class HookManager(pluggy.PluginManager):
             )
         self.wanted[hook, function] = _wanted(function, hook, offered)
         return options
+
+    def _sounds_like_one(self, plugin: object, name: str) -> bool:
+        if name in self.arguments:
+            return True
+        # Only an agl.Hook promises that each of its on_* methods is one of ours.
+        if isinstance(plugin, Hook) and name.startswith("on_"):
+            return True
+        # Nearer than for a hint, which would take a helper `routes` or `columns` for a mistake.
+        is_near = bool(get_close_matches(name, self.arguments, n=1, cutoff=0.9))
+        return is_near and not name.startswith("_")
 
     def arguments_of(self, hook: str) -> tuple[str, ...]:
         """What a hook is called with.
