@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import csv
 import json
 import logging
 import os
@@ -9,6 +10,7 @@ import pickle
 import re
 import subprocess
 import sys
+import tomllib
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -192,6 +194,24 @@ def test_on_resources_published_sees_the_trainers_and_the_algorithms() -> None:
 def test_on_checkpoint_saved_has_step_and_path() -> None:
     watcher, _ = watched()
     assert seen(watcher, "checkpoint saved") == [[OneStep, 1, Path("one")]]
+
+
+def test_example_csv_tracker_writes_steps_and_evaluations_of_runs_that_do_not_name_it(
+    install: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path(__file__).parents[2] / "examples" / "csv-tracker"
+    project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    source = (folder / "agl_csv_tracker.py").read_text(encoding="utf-8")
+    install(project["name"], {"agl_csv_tracker.py": source}, project["entry-points"])
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        agl.Trainer(algorithm=OneStep(), strategy=SHM).fit(halves)
+    with open("agl-metrics.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    metrics = [(row["step"], row["metric"], row["value"]) for row in rows]
+    assert metrics == [("1", "reward/mean", "0.5"), ("1", "val/reward/mean", "1.0")] * 2
+    first, _, second, _ = [row["run"] for row in rows]
+    assert "" < first < second
 
 
 async def test_an_algorithm_without_a_trainer_publishes_and_tells_nobody() -> None:

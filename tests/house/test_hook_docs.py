@@ -37,6 +37,17 @@ def test_spec_says_when_it_is_called_what_if_it_raises_and_who_uses_it(
 
 
 @pytest.mark.parametrize("hook", HOOKS)
+def test_those_whom_the_spec_names_use_it(hook: str) -> None:
+    doc = inspect.getdoc(getattr(hookspecs, hook)) or ""
+    [users] = re.findall(r"^Used by: (.*)\.$", doc, re.MULTILINE)
+    first, *folders = users.split("; ")
+    assert first == "the tests"
+    for folder in folders:
+        sources = [file.read_text(encoding="utf-8") for file in (REPOSITORY / folder).glob("*.py")]
+        assert any(re.search(rf"\b{hook}\b", source) for source in sources), folder
+
+
+@pytest.mark.parametrize("hook", HOOKS)
 def test_spec_describes_each_argument(hook: str) -> None:
     function = getattr(hookspecs, hook)
     doc = inspect.getdoc(function) or ""

@@ -34,7 +34,7 @@ def on_run_start(agent: "LitAgent[Any]", algorithm: "Algorithm", store: "Lightni
     Called: in the algorithm's process, once per ``Trainer.fit`` or ``dev``, before the initial
     resources are published.
     If it raises: logged once with the plugin's name and counted; the run goes on.
-    Used by: the tests; trackers.
+    Used by: the tests; examples/csv-tracker.
 
     Args:
         agent: The agent.
@@ -54,7 +54,7 @@ def on_run_end(
 
     Called: in the algorithm's process, once per ``on_run_start``; the store is still open.
     If it raises: logged once with the plugin's name and counted; the run ends as it would.
-    Used by: the tests; trackers.
+    Used by: the tests.
 
     Args:
         agent: The agent.
@@ -70,7 +70,7 @@ def on_rollout_start(agent: "LitAgent[Any]", runner: "Runner[Any]", rollout: "Ro
 
     Called: in the runner's process, once per attempt, before the trace begins.
     If it raises: logged once with the plugin's name and counted; the run goes on.
-    Used by: the tests; loggers.
+    Used by: the tests.
 
     Args:
         agent: The agent.
@@ -88,7 +88,7 @@ def on_trace_start(
     Called: in the runner's process, once per attempt, within the trace context, so that spans made
     here are the attempt's.
     If it raises: logged once with the plugin's name and counted; the run goes on.
-    Used by: the tests; loggers.
+    Used by: the tests.
 
     Args:
         agent: The agent.
@@ -107,7 +107,7 @@ def on_trace_end(
     Called: in the runner's process, once per attempt; ``tracer.get_last_trace()`` gives the spans
     so far.
     If it raises: logged once with the plugin's name and counted; the run goes on.
-    Used by: the tests; loggers.
+    Used by: the tests; examples/apo.
 
     Args:
         agent: The agent.
@@ -125,7 +125,7 @@ def on_rollout_end(
 
     Called: in the runner's process, once per attempt, whatever the outcome.
     If it raises: logged once with the plugin's name and counted; the run goes on.
-    Used by: the tests; loggers.
+    Used by: the tests.
 
     Args:
         agent: The agent.
@@ -149,7 +149,7 @@ def on_attempt_end(
     ``on_rollout_end``. The runner may have claimed its next rollout. An attempt that the store ends
     because its runner is gone is not seen.
     If it raises: logged once with the plugin's name and counted; the run goes on.
-    Used by: the tests; trackers.
+    Used by: the tests.
 
     Args:
         agent: The agent.
@@ -168,7 +168,7 @@ def on_step_end(algorithm: "Algorithm", step: int, metrics: "dict[str, Any]") ->
     Called: in the algorithm's process, once per step, by algorithms that train in steps; after the
     step is in ``metrics.jsonl``.
     If it raises: logged once with the plugin's name and counted; the run goes on.
-    Used by: the tests; trackers.
+    Used by: the tests; examples/csv-tracker.
 
     Args:
         algorithm: The algorithm.
@@ -184,7 +184,7 @@ def on_evaluation_end(algorithm: "Algorithm", step: int, metrics: "dict[str, Any
     Called: in the algorithm's process, once per evaluation, by algorithms that evaluate; after it
     is in ``metrics.jsonl``.
     If it raises: logged once with the plugin's name and counted; the run goes on.
-    Used by: the tests; trackers.
+    Used by: the tests; examples/csv-tracker.
 
     Args:
         algorithm: The algorithm.
@@ -201,7 +201,7 @@ def on_resources_published(algorithm: "Algorithm", resources: "ResourcesUpdate")
     publish with ``publish_resources``. A store calls no hooks: what is put there by its own methods
     is not seen.
     If it raises: logged once with the plugin's name and counted; the run goes on.
-    Used by: the tests; trackers.
+    Used by: the tests.
 
     Args:
         algorithm: The algorithm.
@@ -216,7 +216,7 @@ def on_checkpoint_saved(algorithm: "Algorithm", step: int, path: "str | Path") -
     Called: in the algorithm's process, by algorithms that keep weights, once what they wrote is
     whole.
     If it raises: logged once with the plugin's name and counted; the run goes on.
-    Used by: the tests; trackers.
+    Used by: the tests.
 
     Args:
         algorithm: The algorithm.
@@ -232,7 +232,7 @@ def store_routes(store: "LightningStore") -> "list[BaseRoute] | None":
     Called: in the process that serves a store, once, before it is served: by ``agl store`` and by
     the strategy ``cs``.
     If it raises: logged once with the plugin's name and counted; the store is served without.
-    Used by: the tests; the web page.
+    Used by: the tests.
 
     Args:
         store: The one that is served.
@@ -250,7 +250,7 @@ def rollout_columns(
 
     Called: in the process of ``agl rollouts``, once per line.
     If it raises: logged once with the plugin's name and counted; its cells are empty.
-    Used by: the tests; plugins that know more of a rollout.
+    Used by: the tests.
 
     Args:
         rollout: Of the line.

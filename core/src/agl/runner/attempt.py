@@ -45,7 +45,7 @@ class AttemptRunner:
         agent: The agent.
         store: Where results go.
         tracer: Collects the spans.
-        hooks: Called at the four moments of an attempt.
+        hooks: Told of each moment of an attempt.
         on_stuck: See ``LitAgentRunner``.
         blocked_seconds: See ``LitAgentRunner``.
     """
