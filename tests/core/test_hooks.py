@@ -692,3 +692,45 @@ def test_module_is_a_plugin_too() -> None:
     module = ModuleType("watching")
     vars(module)["on_rollout_start"] = lambda rollout: None
     assert HookManager().register(module) == "watching"
+
+
+class _Fails(agl.FastAlgorithm):
+    async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
+        raise ValueError("the algorithm failed")
+
+
+def _fit(algorithm: agl.Algorithm, *hooks: object) -> None:
+    trainer = agl.Trainer(algorithm=algorithm, strategy="shm", hooks=list(hooks))
+    trainer.fit(agl.rollout(lambda task: 1.0), [])
+
+
+def test_on_run_end_hides_no_error_of_the_algorithm(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Raises:
+        def on_run_end(self) -> None:
+            raise RuntimeError("the hook failed")
+
+    monkeypatch.setenv("AGL_STRICT_PLUGINS", "1")
+    with pytest.raises(AlgorithmError, match="the algorithm failed"):
+        _fit(_Fails(), Raises())
+
+
+def test_on_run_end_is_called_although_on_run_start_raised(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[str] = []
+
+    class Tracker:
+        def on_run_start(self) -> None:
+            told.append("start")
+
+        def on_run_end(self) -> None:
+            told.append("end")
+
+    class Bad:
+        def on_run_start(self) -> None:
+            raise RuntimeError
+
+    monkeypatch.setenv("AGL_STRICT_PLUGINS", "1")
+    with pytest.raises(AlgorithmError):
+        _fit(agl.Baseline(), Tracker(), Bad())
+    assert told == ["start", "end"]

@@ -288,3 +288,44 @@ def test_what_is_no_dataset_is_refused_by_name(dataset: Any, said: str) -> None:
         trainer.fit(tenth, dataset)
     with pytest.raises(DatasetError, match=f"Trainer: val_dataset.*{said}"):
         trainer.dev(tenth, [1], val_dataset=dataset)
+
+
+def test_setters_that_an_algorithm_overrides_are_called() -> None:
+    class Keeps(agl.FastAlgorithm):
+        def set_trainer(self, trainer: Any) -> None:
+            self.kept_trainer = trainer
+
+        def set_llm_proxy(self, llm_proxy: Any) -> None:
+            self.kept_proxy = llm_proxy
+
+        def set_initial_resources(self, resources: Any) -> None:
+            self.kept_resources = resources
+
+        async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None: ...
+
+    algorithm, resources = Keeps(), {"p": agl.PromptTemplate(template="x")}
+    trainer = agl.Trainer(algorithm=algorithm, strategy="shm", initial_resources=resources)
+    trainer.fit(agl.rollout(lambda task: 1.0), [])
+    assert algorithm.kept_trainer is trainer
+    assert algorithm.kept_resources == resources
+    assert algorithm.kept_proxy is None
+
+
+def test_methods_of_a_users_algorithm_do_not_meet_those_of_ours() -> None:
+    class Own(agl.FastAlgorithm):
+        _context = "mine"
+        seen: list[Any] = []  # noqa: RUF012
+
+        def tell(self, what: str) -> None:
+            self.seen.append(what)
+
+        def publish_resources(self, resources: Any) -> None:
+            raise AssertionError
+
+        def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
+            self.tell(self._context)
+
+    resources = {"p": agl.PromptTemplate(template="x")}
+    trainer = agl.Trainer(algorithm=Own(), strategy="shm", initial_resources=resources)
+    trainer.fit(agl.rollout(lambda task: 1.0), [])
+    assert Own.seen == ["mine"]

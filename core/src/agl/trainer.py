@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 
 from agl.agent.base import LitAgent, Runner
 from agl.algorithm.adapter import TraceAdapter
-from agl.algorithm.base import Algorithm, FastAlgorithm, RunContext
+from agl.algorithm.base import Algorithm, FastAlgorithm, RunContext, check_adapter
 from agl.algorithm.baseline import Baseline
 from agl.algorithm.gateway import Gateway
 from agl.errors import ConfigError
@@ -225,14 +225,15 @@ class Trainer:
         algorithm.set_store(store)
         gateway, error = self.llm_proxy, None
         about = {"agent": agent, "algorithm": algorithm, "store": store}
-        await self._hook_caller.call("on_run_start", **about)
         # One that its user started goes on running for its user.
         own = gateway is not None and not gateway.is_running()
         try:
+            await self._hook_caller.call("on_run_start", **about)
             if gateway is not None:
                 gateway.set_store(store)
             if self.initial_resources is not None:
-                await algorithm.publish_resources(self.initial_resources)
+                # Not the method: a subclass may have one of this name for itself.
+                await Algorithm.publish_resources(algorithm, self.initial_resources)
             if gateway is not None and own:
                 await gateway.start()
             if algorithm.is_async():
@@ -255,7 +256,15 @@ class Trainer:
                 if gateway is not None and own and gateway.is_running():
                     await gateway.stop()
             finally:
-                await self._hook_caller.call("on_run_end", error=error, **about)
+                await self._end_run(error, about)
+
+    async def _end_run(self, error: BaseException | None, about: dict[str, Any]) -> None:
+        try:
+            await self._hook_caller.call("on_run_end", error=error, **about)
+        except BaseException:
+            if error is None:
+                raise
+            logger.exception("on_run_end failed, after the run had")
 
     async def _run_runner(
         self, agent: LitAgent[Any], store: LightningStore, worker_id: int, event: ExecutionEvent
@@ -315,7 +324,7 @@ class Trainer:
         """What gives the adapter; one that the algorithm asks for is built at its first use."""
         adapter, match = self.adapter, agent.trained_agents
         if adapter is not None:
-            _check_adapter(adapter, algorithm, match)
+            check_adapter(adapter, algorithm, match)
             return lambda: adapter
         options = dict(algorithm.adapter_options)
         if match is not None:
@@ -371,29 +380,3 @@ def _one_of(**values: T | None) -> T | None:
     if len(given) > 1:
         raise ConfigError(f"Trainer: {' and '.join(given)} are one setting; give one of them")
     return next(iter(given.values()), None)
-
-
-def _check_adapter(
-    adapter: TraceAdapter[Any], algorithm: Algorithm, trained_agents: str | None
-) -> None:
-    """Refuse an adapter beside options for one, or that selects other agents than the agent says.
-
-    Raises:
-        ConfigError: It names both.
-    """
-    name = type(adapter).__name__
-    if algorithm.adapter_options:
-        given = ", ".join(map(repr, algorithm.adapter_options))
-        raise ConfigError(
-            f"algorithm {type(algorithm).__name__!r} was given {given} for the adapter that it "
-            f"asks for, and there is an adapter ({name}) beside it. Give {given} to the adapter, "
-            "or leave the adapter out"
-        )
-    match = getattr(adapter, "agent_match", None)
-    found = getattr(match, "pattern", match)
-    if trained_agents is not None and found != trained_agents:
-        raise ConfigError(
-            f"Trainer: the agent says trained_agents={trained_agents!r}, and the adapter ({name}) "
-            f"has agent_match={found!r}. Give the adapter agent_match={trained_agents!r}, or leave "
-            "one of the two out"
-        )

@@ -1,10 +1,15 @@
 """The store in memory: in its own process, an input may be any object."""
 
 import dataclasses
+import subprocess
+import sys
 from enum import Enum
 from typing import Any
 
+import pytest
+
 import agl
+from agl.errors import InvalidRecordError, UnknownRecordError
 
 
 @dataclasses.dataclass
@@ -78,3 +83,91 @@ async def test_a_turn_and_a_new_input_keep_objects(memory_store: agl.LightningSt
     read = await memory_store.get_rollout_by_id(rollout.rollout_id)
     assert read is not None
     assert read.input == {"plain": [1]}
+
+
+async def test_an_interrupt_between_two_steps_of_a_call_leaves_a_working_store(
+    memory_store: agl.LightningStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (connection,) = (value for value in vars(memory_store).values() if hasattr(value, "cursor"))
+    connection.execute("BEGIN")  # as an interrupt right after it leaves it
+    await memory_store.enqueue_rollout(1)
+    tables = vars(memory_store)["_tables"]
+
+    def interrupted() -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tables, "flush", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        await memory_store.enqueue_rollout(2)
+    await memory_store.enqueue_rollout(3)
+    claimed = await memory_store.dequeue_many_rollouts(limit=5)
+    assert [one.input for one in claimed] == [1, 3]
+
+
+def test_a_forked_child_can_use_sqlite_while_the_store_is_busy() -> None:
+    code = """
+import asyncio, os, sqlite3, threading
+import pytest
+
+import agl
+from agl.errors import InvalidRecordError, UnknownRecordError
+
+store, stop = agl.InMemoryLightningStore(), threading.Event()
+
+async def write():
+    while not stop.is_set():
+        await store.enqueue_rollout(1)
+
+writer = threading.Thread(target=lambda: asyncio.run(write()))
+writer.start()
+for _ in range(60):
+    pid = os.fork()
+    if pid == 0:
+        sqlite3.connect(":memory:").execute("CREATE TABLE t (a)")
+        asyncio.run(agl.InMemoryLightningStore().enqueue_rollout(1))
+        os._exit(0)
+    os.waitpid(pid, 0)
+stop.set()
+writer.join()
+"""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, timeout=250)
+
+
+async def test_input_that_cannot_be_read_back_is_refused(memory_store: agl.LightningStore) -> None:
+    deep: Any = 1
+    for _ in range(230):
+        deep = [deep]
+    await memory_store.enqueue_rollout(0)
+    with pytest.raises(InvalidRecordError, match="its input"):
+        await memory_store.enqueue_rollout(0, metadata={"a": deep})
+    claimed = await memory_store.dequeue_rollout()
+    assert claimed is not None
+    assert claimed.input == 0
+
+
+async def test_text_that_no_store_keeps_is_refused_by_name(
+    memory_store: agl.LightningStore,
+) -> None:
+    with pytest.raises(InvalidRecordError, match="no such text"):
+        await memory_store.get_rollout_by_id("\ud800")
+    await memory_store.enqueue_rollout(1)
+
+
+def test_a_store_that_is_forgotten_leaves_no_connection_open() -> None:
+    code = "import agl, gc; agl.InMemoryLightningStore(); gc.collect()"
+    run = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True
+    )
+    assert run.stderr == ""
+
+
+async def test_a_refused_call_forgets_nothing(memory_store: agl.LightningStore) -> None:
+    tables = vars(memory_store)["_tables"]
+    await memory_store.enqueue_rollout(1)
+    await memory_store.dequeue_rollout()
+    known = dict(tables._rollouts)
+    assert known
+    with pytest.raises(UnknownRecordError):
+        await memory_store.update_rollout("ro-nope", status="cancelled")
+    assert tables._rollouts == known

@@ -58,7 +58,7 @@ class Algorithm(ABC):
         """The class itself: ``APO[Task](...)`` says what a task is to readers and type checkers."""
         return cls
 
-    _context = RunContext()
+    _run_context = RunContext()
 
     @abstractmethod
     def run(
@@ -108,7 +108,7 @@ class Algorithm(ABC):
             update = await store.add_resources(resources)
         else:
             update = await store.update_resources(resources_id, resources)
-        await self.tell("on_resources_published", resources=update)
+        await Algorithm.tell(self, "on_resources_published", resources=update)
         return update
 
     async def tell(self, hook: str, **arguments: Any) -> None:
@@ -121,17 +121,25 @@ class Algorithm(ABC):
         Raises:
             ConfigError: In a run: there is no such hook, or it has other arguments.
         """
-        if self._context.hooks is not None:
-            await self._context.hooks.call(hook, algorithm=self, **arguments)
+        if self._run_context.hooks is not None:
+            await self._run_context.hooks.call(hook, algorithm=self, **arguments)
 
     def is_budget_spent(self) -> bool:
         """Whether the gateway refuses all further calls; then end with what there is."""
-        gateway = self._context.gateway
+        gateway = self._run_context.gateway
         return gateway is not None and gateway.spent_budget() is not None
 
     def set_context(self, context: RunContext) -> None:
         """Called by the trainer; what an earlier run had is forgotten."""
-        self._context = context
+        self._run_context = context
+        for name, value in (
+            ("trainer", context.trainer),
+            ("llm_proxy", context.gateway),
+            ("initial_resources", context.resources),
+        ):
+            # One that a subclass has of its own, as scripts for 0.3 may, is to be called.
+            if getattr(type(self), f"set_{name}") is not getattr(Algorithm, f"set_{name}"):
+                getattr(self, f"set_{name}")(value)
 
     # --- the parts of the context by the names of 0.3
 
@@ -140,14 +148,14 @@ class Algorithm(ABC):
 
     def get_trainer(self) -> Any:
         """The ``agl.Trainer`` that runs this algorithm."""
-        return self._need("trainer", self._context.trainer)
+        return self._need("trainer", self._run_context.trainer)
 
     def set_store(self, store: "LightningStore") -> None:
         self._change(store=store)
 
     def get_store(self) -> "LightningStore":
         """The store that the runners use."""
-        return self._need("store", self._context.store)
+        return self._need("store", self._run_context.store)
 
     def set_adapter(self, adapter: "TraceAdapter[Any]") -> None:
         self._change(make_adapter=lambda: adapter)
@@ -158,24 +166,24 @@ class Algorithm(ABC):
 
     def get_adapter(self) -> "TraceAdapter[Any]":
         """The adapter from spans to what this algorithm learns from."""
-        return self._need("adapter", self._context.make_adapter)()
+        return self._need("adapter", self._run_context.make_adapter)()
 
     def set_llm_proxy(self, llm_proxy: "Gateway | None") -> None:
         self._change(gateway=llm_proxy)
 
     def get_llm_proxy(self) -> "Gateway | None":
         """The gateway, or None when the trainer has none."""
-        return self._context.gateway
+        return self._run_context.gateway
 
     def set_initial_resources(self, resources: NamedResources | None) -> None:
         self._change(resources=resources)
 
     def get_initial_resources(self) -> NamedResources | None:
         """What ``Trainer(initial_resources=...)`` was given, or None."""
-        return self._context.resources
+        return self._run_context.resources
 
     def _change(self, **parts: Any) -> None:
-        self._context = replace(self._context, **parts)
+        self._run_context = replace(self._run_context, **parts)
 
     def _need(self, what: str, value: Any) -> Any:
         if value is None:
@@ -262,3 +270,29 @@ class FunctionalAlgorithm(Algorithm):
 def algo(function: Callable[..., Any]) -> FunctionalAlgorithm:
     """Make an algorithm of a function, which gets the things that it names among its parameters."""
     return FunctionalAlgorithm(function)
+
+
+def check_adapter(
+    adapter: "TraceAdapter[Any]", algorithm: Algorithm, trained_agents: str | None
+) -> None:
+    """Refuse an adapter beside options for one, or that selects other agents than the agent says.
+
+    Raises:
+        ConfigError: It names both.
+    """
+    name = type(adapter).__name__
+    if algorithm.adapter_options:
+        given = ", ".join(map(repr, algorithm.adapter_options))
+        raise ConfigError(
+            f"algorithm {type(algorithm).__name__!r} was given {given} for the adapter that it "
+            f"asks for, and there is an adapter ({name}) beside it. Give {given} to the adapter, "
+            "or leave the adapter out"
+        )
+    match = getattr(adapter, "agent_match", None)
+    found = getattr(match, "pattern", match)
+    if trained_agents is not None and found != trained_agents:
+        raise ConfigError(
+            f"Trainer: the agent says trained_agents={trained_agents!r}, and the adapter ({name}) "
+            f"has agent_match={found!r}. Give the adapter agent_match={trained_agents!r}, or leave "
+            "one of the two out"
+        )

@@ -1,17 +1,19 @@
 """The store in this process's memory: SQLite without a file. Nothing survives the process."""
 
 import contextlib
+import os
 import sqlite3
 import threading
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Generator
 from typing import Any, TypeVar, cast
 
-from agl.errors import InvalidRecordError
+from agl.errors import AglError, InvalidRecordError
 from agl.store.answers import Turn
 from agl.store.sqlite import operations as ops
 from agl.store.sqlite.detached import detached, is_json
 from agl.store.sqlite.effects import Effects
-from agl.store.sqlite.file import MEMORY, failure_of, named, prepare
+from agl.store.sqlite.file import MEMORY, named, prepare
 from agl.store.sqlite.local import LocalLightningStore
 from agl.store.sqlite.lookups import SqliteLookups
 from agl.store.sqlite.rows import json_of
@@ -19,6 +21,15 @@ from agl.store.sqlite.tables import Tables
 from agl.types import PaginatedResult, Rollout
 
 T = TypeVar("T")
+
+_LOCK = threading.RLock()
+"""Of all stores in memory, and held while the process forks: what SQLite has locked at that moment
+would stay locked in the child."""
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release
+    )
 
 
 class _MemoryTables(Tables):
@@ -28,6 +39,11 @@ class _MemoryTables(Tables):
         super().__init__(connection)
         self._inputs: dict[str, Any] = {}
         """Rollout id -> such an input."""
+
+    @property
+    def has_unwritten(self) -> bool:
+        """Whether rows are kept back."""
+        return any(self._unwritten.values())
 
     def input_json(self, rollout: Rollout, what: str) -> str:
         self._inputs.pop(rollout.rollout_id, None)
@@ -74,11 +90,12 @@ class InMemoryLightningStore(LocalLightningStore):
 
     def __init__(self, *, thread_safe: bool = False, scan_interval_seconds: float = 1.0) -> None:
         super().__init__(scan_interval_seconds=scan_interval_seconds)
-        self._lock = threading.Lock()
-        self._connection = sqlite3.connect(MEMORY, isolation_level=None, check_same_thread=False)
-        self._connection.execute("PRAGMA synchronous=OFF")
-        prepare(self._connection, MEMORY)
-        self._tables = _MemoryTables(self._connection)
+        with _LOCK:
+            connection = sqlite3.connect(MEMORY, isolation_level=None, check_same_thread=False)
+            weakref.finalize(self, connection.close)
+            connection.execute("PRAGMA synchronous=OFF")
+            prepare(connection, MEMORY)
+            self._connection, self._tables = connection, _MemoryTables(connection)
         self._num_queued = 0
 
     async def _write(
@@ -87,11 +104,8 @@ class InMemoryLightningStore(LocalLightningStore):
         return self._run(operation, *args, **kwargs)  # nothing waits, so no caller is gone
 
     async def _read(self, lookup: Callable[[SqliteLookups], T]) -> T:
-        try:
-            with self._lock:
-                return self._tables.restored(lookup(self._tables))
-        except sqlite3.Error as error:
-            raise failure_of(MEMORY, error, "it could not be read") from error
+        with _LOCK, _errors():
+            return self._tables.restored(lookup(self._tables))
 
     def _has_queued(self) -> bool:
         return self._num_queued > 0
@@ -101,20 +115,43 @@ class InMemoryLightningStore(LocalLightningStore):
 
     def _run(self, operation: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Run an operation in the caller's thread: there is no disk to wait for."""
-        with self._lock:
+        with _LOCK, _errors():
             effects = self._tables.effects = Effects()
-            self._connection.execute("BEGIN")
+            if self._connection.in_transaction:  # an interrupt came between two steps of a call
+                self._undo()
+            num_changes = self._connection.total_changes
             try:
-                result = operation(self._tables, self._clock.now(), *args, **kwargs)
+                self._connection.execute("BEGIN")
+                result = self._tables.restored(
+                    operation(self._tables, self._clock.now(), *args, **kwargs)
+                )
                 self._tables.flush()
                 self._connection.execute("COMMIT")
-            except BaseException as error:
-                self._connection.execute("ROLLBACK")
-                self._tables.reload()
-                if isinstance(error, sqlite3.Error):
-                    raise named(MEMORY, error) from error
+                self._num_queued += effects.queued - effects.dequeued
+            except AglError:
+                if self._connection.total_changes != num_changes or self._tables.has_unwritten:
+                    self._undo()
+                else:
+                    self._connection.execute("ROLLBACK")  # refused before anything was changed
                 raise
-            result = self._tables.restored(result)
-            self._num_queued += effects.queued - effects.dequeued
+            except BaseException:
+                self._undo()
+                raise
         self._publish(effects)
         return result
+
+    def _undo(self) -> None:
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+        self._tables.reload()
+        self._num_queued = self._tables.one("num_queued")[0]
+
+
+@contextlib.contextmanager
+def _errors() -> Generator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise named(MEMORY, error) from error
+    except UnicodeEncodeError as error:
+        raise InvalidRecordError(f"store {MEMORY!r}: it keeps no such text: {error}") from error

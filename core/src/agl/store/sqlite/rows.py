@@ -31,6 +31,8 @@ def attempted(rollout: Rollout, attempt: Attempt) -> AttemptedRollout:
     return AttemptedRollout(**rollout.__dict__, attempt=attempt)
 
 
+_READ_DEPTH = 150
+"""So many levels can be read back; with more brackets it is tried."""
 ROLLOUT_FIELDS: Final = tuple(Rollout.model_fields)
 ATTEMPT_FIELDS: Final = tuple(Attempt.model_fields)
 
@@ -133,7 +135,10 @@ def json_of(value: Any, what: str) -> str:
         InvalidRecordError: JSON cannot hold it.
     """
     try:
-        return to_json(value).decode()
+        text = to_json(value)
+        if text.count(b"[") + text.count(b"{") > _READ_DEPTH:
+            from_json(text)  # which goes less deep than writing does
+        return text.decode()
     except (PydanticSerializationError, UnicodeError, ValueError) as error:
         raise InvalidRecordError(
             f"{what} cannot be stored: {error}. Expected what JSON can hold: null, true, false, "
