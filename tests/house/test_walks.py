@@ -1,19 +1,139 @@
-"""The pages that follow a rollout and a reward name files that exist, each once on the way down."""
+"""The pages that follow a rollout and a reward name files in the order in which a run meets them.
 
+The run is one rollout: the half of strategy ``cs`` that has the algorithm and the server, and a
+runner as its process has it, in a thread.
+"""
+
+import asyncio
+import contextlib
 import re
+import socket
+import sys
+import threading
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
+import agl
+from agl.execution.client_server.at_work import StoreAtWork
+from agl.runner.heartbeat import Heartbeat
+from agl.store.sqlite import SqliteLightningStore
+
 REPOSITORY = Path(__file__).parents[2]
-PAGES = sorted((REPOSITORY / "docs" / "explanation").glob("follow-*.md"))
+CORE = f"{REPOSITORY / 'core' / 'src' / 'agl'}/"
+LEFT_OUT = re.compile(
+    r"(types|utils)/|(env|errors|semconv)\.py|http/metrics|store/(patience|queries|waiting)"
+    r"|store/sqlite/(claim_keys|clock|detached|effects|file|lookups|rows)"
+)
+"""What others call everywhere, and what serves the store and not the one that is followed."""
 
 
-@pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
-def test_no_file_is_met_twice_on_the_way_down(page: Path) -> None:
-    files = re.findall(r"^\| `([^`]+)` \|", page.read_text(), re.M)
-    assert len(files) > 10
+def rows(page: str, *tables: int) -> list[str]:
+    parts = (REPOSITORY / "docs" / "explanation" / page).read_text().split("\n## ")
+    return [file for n in tables for file in re.findall(r"^\| `([^`]+)` \|", parts[n], re.M)]
+
+
+class Walk:
+    """Files of which something is called after ``begin`` and before ``end``, by first call.
+
+    What is made is not yet called, and what a coroutine resumes was called before.
+    """
+
+    def __init__(self, begin: str, end: str, threads: str, *, with_callers: bool = False) -> None:
+        self.begin, self.end, self.threads = begin, end, re.compile(threads)
+        self.with_callers = with_callers
+        self.files: dict[str, None] = {}
+        self.begun, self.ended = False, threading.Event()
+
+    def __call__(self, frame: FrameType) -> None:
+        name = frame.f_code.co_qualname
+        is_resumed = frame.f_lineno != frame.f_code.co_firstlineno
+        if name.endswith("__init__") or is_resumed or self.ended.is_set():
+            return
+        if name == self.begin and not self.begun:
+            self.begun = True
+            self._note(frame, self.with_callers)
+        elif name == self.end and self.begun:
+            self.ended.set()
+        elif self.begun and self.threads.match(threading.current_thread().name):
+            self._note(frame)
+
+    def _note(self, frame: FrameType, with_callers: bool = False) -> None:
+        if with_callers and frame.f_back is not None:
+            self._note(frame.f_back, True)
+        file = frame.f_code.co_filename
+        if file.startswith(CORE) and not LEFT_OUT.match(file := file.removeprefix(CORE)):
+            self.files[file] = None
+
+
+@agl.rollout
+def agent(task: str, llm: agl.LLM) -> float:
+    agl.emit_reward(0.5)
+    assert REWARD.ended.wait(10)  # what comes after is no part of the walk
+    return 0.5
+
+
+OF_RUNNER = "runner|agl-(?!store-reader)"
+ENQUEUE = Walk(
+    "Baseline.run", "_WatchedStore.wait_for_rollouts", "Main|agl-store-writer", with_callers=True
+)
+CLAIM = Walk("Claims.wait", "agent", OF_RUNNER, with_callers=True)
+REWARD = Walk("emit_reward", "Tables.insert_spans", OF_RUNNER)
+
+
+def look(frame: FrameType, event: str, argument: object) -> None:
+    if event == "call":
+        for walk in (ENQUEUE, CLAIM, REWARD):
+            walk(frame)
+
+
+async def run_one(port: int) -> None:
+    client = agl.LightningStoreClient(f"http://127.0.0.1:{port}")
+    await client.query_ledger_parts(limit=1)  # it asks once what the server can do
+    runner = agl.LitAgentRunner(agl.OtelTracer(), max_rollouts=1)
+    with runner.run_context(agent=agent, store=StoreAtWork(client, lambda: None)):
+        await runner.iter()
+
+
+@pytest.mark.timeout(60)  # a runner that fails leaves the algorithm waiting
+def test_files_are_met_in_the_order_of_the_pages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What a runner does by the clock is on nobody's way.
+    monkeypatch.setattr(Heartbeat, "beating", lambda _: contextlib.nullcontext())
+    monkeypatch.setattr("agl.runner.litagent.LOOK_SECONDS", 60)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+
+    def runner() -> None:
+        if ENQUEUE.ended.wait(10):
+            asyncio.run(run_one(port))
+
+    thread = threading.Thread(target=runner, name="runner", daemon=True)
+    threading.setprofile(look)
+    sys.setprofile(look)
+    try:
+        thread.start()
+        agl.Trainer(
+            algorithm=agl.Baseline(),
+            strategy=agl.ClientServerExecutionStrategy(role="algorithm", server_port=port),
+            store=SqliteLightningStore(str(tmp_path / "store.db")),
+            initial_resources={"llm": agl.LLM(endpoint="http://localhost/v1", model="m")},
+        ).fit(agent, ["task"])
+        thread.join(10)
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    assert rows("follow-a-rollout.md", 1, 2) == list(ENQUEUE.files | CLAIM.files)
+    assert rows("follow-a-reward.md", 1) == list(REWARD.files)
+
+
+@pytest.mark.parametrize("page", ["follow-a-rollout.md", "follow-a-reward.md"])
+def test_no_file_is_met_twice_on_the_way_down(page: str) -> None:
+    files = rows(page, 1, 2)
     assert len(files) == len(set(files))
     for file in files:
-        base = REPOSITORY if file.startswith(("libs/", "plugins/")) else REPOSITORY / "core/src/agl"
-        assert (base / file).exists(), file
+        assert Path(
+            REPOSITORY if file.startswith(("libs/", "plugins/agl-")) else CORE, file
+        ).exists()
