@@ -382,6 +382,35 @@ async def test_rollout_columns_stand_in_agl_rollouts(
     assert [line.endswith("['succeeded']") for line in lines] == [True, False]
 
 
+@pytest.mark.parametrize(
+    "cells",
+    ["[('status', 'x'), ('rollout_id', 'x')]", "{1: 2}", "{'x': {1}}", "{'x': float('nan')}",
+     "{'x': '\\ud800'}", "{('a',): 1}"],
+)  # fmt: skip
+async def test_what_is_no_column_of_json_is_the_plugins_failure(
+    install: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch, cells: str,
+) -> None:  # fmt: skip
+    monkeypatch.delenv("AGL_STRICT_PLUGINS", raising=False)
+    source = f"def rollout_columns(): return {cells}"
+    install("agl-a", {"agl_a_mod.py": source}, {"agl.plugins": {"a": "agl_a_mod"}})
+    store = agl.SqliteLightningStore(tmp_path / "store.db")
+    rollout = await store.enqueue_rollout(1)
+    await store.close()
+    for options in ([], ["--json"]):
+        call = ["rollouts", "--path", str(tmp_path / "store.db"), *options]
+        with pytest.raises(SystemExit) as ended:
+            await asyncio.to_thread(main, call)
+        assert ended.value.code == 0
+    assert json.loads(capsys.readouterr().out.partition("\n[")[2].join(["[", ""]))[0] == {
+        **dict.fromkeys(("mode", "reward", "seconds", "resources_id", "error")),
+        "rollout_id": rollout.rollout_id,
+        "status": "queuing",
+        "attempts": 0,
+        "input": 1,
+    }
+
+
 async def test_partial_plain_and_open_signatures_work() -> None:
     seen: list[Any] = []
 
@@ -498,6 +527,11 @@ class AsksTooMuch(agl.Hook):
     async def on_rollout_end(self, *, span: Any) -> None: ...
 
 
+class Generator:
+    async def on_rollout_end(self) -> Any:
+        yield
+
+
 class Wrapper:
     @agl.hookimpl(wrapper=True)
     def on_rollout_end(self) -> Any:
@@ -543,6 +577,8 @@ class MarkedMisspelt:
         (AsksTooMuch(), "on_rollout_end asks for 'span'; .* Did you mean 'spans'?"),
         (Wrapper(), "on_rollout_end is a wrapper"),
         (MarkedMisspelt(), "no hook 'on_rollout_begin'"),
+        (Generator(), "on_rollout_end is a generator"),
+        (None, "None is no hook"),
         (object(), "has none of the hooks"),
         (Recorder, "is a class. Give an instance: Recorder()"),
     ],

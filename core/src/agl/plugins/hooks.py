@@ -101,6 +101,8 @@ class HookManager(pluggy.PluginManager):
             raise ConfigError(
                 f"{name} is a wrapper; agl's hooks are observers. Remove wrapper=True"
             )
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise ConfigError(f"{name} is a generator, of which nothing would run. Remove `yield`")
         self.wanted[hook, function] = _wanted(function, hook, offered)
         return options
 
@@ -140,6 +142,8 @@ class HookManager(pluggy.PluginManager):
         """
         label = name or self.get_canonical_name(plugin)
         try:
+            if plugin is None:
+                raise ConfigError("None is no hook; leave it out")
             if inspect.isclass(plugin):
                 raise ConfigError(f"it is a class. Give an instance: {plugin.__name__}()")
             if self.is_registered(plugin):

@@ -1,8 +1,9 @@
 """``agl rollouts``: what a store was asked to do, and how it went."""
 
+import json
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -64,10 +65,15 @@ async def _row(store: "LightningStore", rollout: "Rollout", hooks: "HookCaller")
         "error": None if error is None else f"{error.boundary}: {error.type}: {error.message}",
     }
 
-    def add(cells: dict[str, Any]) -> None:
-        if taken := row.keys() & cells:
+    def add(cells: object) -> None:
+        # What is no JSON object is the plugin's failure, and not that of the table.
+        given = json.loads(json.dumps(cells, allow_nan=False).encode("ascii"))
+        if given != cells or not isinstance(given, dict):
+            raise TypeError(f"expected a dict of JSON, column -> value; got {cells!r}")
+        if taken := row.keys() & cast("dict[str, Any]", given):
             raise ValueError(f"columns of these names are there already: {sorted(taken)}")
-        row.update(cells)
+        json.dumps(given, ensure_ascii=False).encode()  # a lone surrogate cannot be printed
+        row.update(given)
 
     about = {"rollout": rollout, "attempts": list(attempts), "spans": list(spans)}
     await hooks.call("rollout_columns", add, **about)
