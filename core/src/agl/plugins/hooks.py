@@ -83,16 +83,17 @@ class HookManager(pluggy.PluginManager):
             ConfigError: The implementation is of no hook, or asks for what its hook has not.
         """
         options = super().parse_hookimpl_opts(plugin, name)
-        if options is None and not self._sounds_like_one(plugin, name):
+        # Only an agl.Hook promises that each of its on_* methods is one of ours. Elsewhere a name
+        # is a mistake if nearer than for a hint: `routes` and `columns` are names of helpers.
+        is_meant = isinstance(plugin, Hook) and name.startswith("on_")
+        if not is_meant and not name.startswith("_"):
+            is_meant = bool(get_close_matches(name, self.arguments, n=1, cutoff=0.9))
+        if options is None and not is_meant:
             return None
         function: Any = getattr(plugin, name)
         if options is None:
-            # agl.Hook's own do nothing.
             is_own = getattr(function, "__func__", function) is vars(Hook).get(name)
-            if not inspect.isroutine(function) or is_own:
-                return None
-            is_imported = inspect.ismodule(plugin) and function.__module__ != plugin.__name__
-            if is_imported and name not in self.arguments:
+            if is_own or not inspect.isroutine(function):
                 return None
             options = cast(pluggy.HookimplOpts, {})
         hook = options.get("specname") or name
@@ -105,16 +106,6 @@ class HookManager(pluggy.PluginManager):
             raise ConfigError(f"{name} is a generator, of which nothing would run. Remove `yield`")
         self.wanted[hook, function] = _wanted(function, hook, offered)
         return options
-
-    def _sounds_like_one(self, plugin: object, name: str) -> bool:
-        if name in self.arguments:
-            return True
-        # Only an agl.Hook promises that each of its on_* methods is one of ours.
-        if isinstance(plugin, Hook) and name.startswith("on_"):
-            return True
-        # Nearer than for a hint, which would take a helper `routes` or `columns` for a mistake.
-        is_near = bool(get_close_matches(name, self.arguments, n=1, cutoff=0.9))
-        return is_near and not name.startswith("_")
 
     def arguments_of(self, hook: str) -> tuple[str, ...]:
         """What a hook is called with.
@@ -227,17 +218,10 @@ class HookCaller:
             PluginError: One raised, and ``AGL_STRICT_PLUGINS=1``.
         """
         offered = self.manager.arguments_of(name)
-        if given := [argument for argument in arguments if argument not in offered]:
-            raise ConfigError(
-                f"{name} is called with {', '.join(offered)}; got {given[0]!r}."
-                f"{registry.did_you_mean(given[0], offered)}"
-            )
-        if missing := [argument for argument in offered if argument not in arguments]:
-            raise ConfigError(
-                f"{name} is called with {', '.join(offered)}; {missing[0]!r} is missing"
-            )
+        if arguments.keys() != set(offered):
+            raise ConfigError(f"{name} takes {', '.join(offered)}; got {', '.join(arguments)}")
         # Not by pluggy, which stops at the first failure and awaits nothing.
-        for each in reversed(self._implementations(name)):
+        for each in reversed(getattr(self.manager.hook, name).get_hookimpls()):
             try:
                 wanted = self.manager.wanted[name, each.function]
                 result: Any = each.function(**{key: arguments[key] for key in wanted})
@@ -250,10 +234,7 @@ class HookCaller:
 
     def listens(self, name: str) -> bool:
         """Whether a hook has any implementation."""
-        return bool(self._implementations(name))
-
-    def _implementations(self, name: str) -> list[pluggy.HookImpl]:
-        return getattr(self.manager.hook, name).get_hookimpls()
+        return bool(getattr(self.manager.hook, name).get_hookimpls())
 
     def _load_installed(self) -> None:
         dropped = registry.disabled_plugins()
