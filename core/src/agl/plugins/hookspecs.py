@@ -52,7 +52,8 @@ def on_run_end(
 ) -> None:
     """The algorithm has returned or raised.
 
-    Called: in the algorithm's process, once per ``on_run_start``; the store is still open.
+    Called: in the algorithm's process, once per ``on_run_start``; the store is still open, and
+    runners may still end their last attempts.
     If it raises: logged once with the plugin's name and counted; the run ends as it would.
     Used by: the tests.
 

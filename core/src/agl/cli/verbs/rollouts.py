@@ -67,13 +67,14 @@ async def _row(store: "LightningStore", rollout: "Rollout", hooks: "HookCaller")
 
     def add(cells: object) -> None:
         # What is no JSON object is the plugin's failure, and not that of the table.
-        given = json.loads(json.dumps(cells, allow_nan=False).encode("ascii"))
+        given: Any = json.loads(json.dumps(cells, allow_nan=False))
         if given != cells or not isinstance(given, dict):
             raise TypeError(f"expected a dict of JSON, column -> value; got {cells!r}")
-        if taken := row.keys() & cast("dict[str, Any]", given):
+        columns = cast("dict[str, Any]", given)
+        if taken := row.keys() & columns:
             raise ValueError(f"columns of these names are there already: {sorted(taken)}")
-        json.dumps(given, ensure_ascii=False).encode()  # a lone surrogate cannot be printed
-        row.update(given)
+        json.dumps(columns, ensure_ascii=False).encode()  # a lone surrogate cannot be printed
+        row.update(columns)
 
     about = {"rollout": rollout, "attempts": list(attempts), "spans": list(spans)}
     await hooks.call("rollout_columns", add, **about)
