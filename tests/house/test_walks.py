@@ -21,7 +21,7 @@ from agl.runner.heartbeat import Heartbeat
 from agl.store.sqlite import SqliteLightningStore
 
 REPOSITORY = Path(__file__).parents[2]
-CORE = f"{REPOSITORY / 'core' / 'src' / 'agl'}/"
+CORE = f"{Path(agl.__file__).parent}/"  # installed, or in this checkout
 LEFT_OUT = re.compile(
     r"(types|utils)/|(env|errors|semconv)\.py|http/metrics|store/(patience|queries|waiting)"
     r"|store/sqlite/(claim_keys|clock|detached|effects|file|lookups|rows)"

@@ -13,7 +13,7 @@ from agl.store.answers import Turn
 from agl.store.sqlite import operations as ops
 from agl.store.sqlite.detached import detached, is_json
 from agl.store.sqlite.effects import Effects
-from agl.store.sqlite.file import MEMORY, named, prepare
+from agl.store.sqlite.file import MEMORY, failure_of, named, prepare
 from agl.store.sqlite.local import LocalLightningStore
 from agl.store.sqlite.lookups import SqliteLookups
 from agl.store.sqlite.rows import json_of
@@ -104,7 +104,7 @@ class InMemoryLightningStore(LocalLightningStore):
         return self._run(operation, *args, **kwargs)  # nothing waits, so no caller is gone
 
     async def _read(self, lookup: Callable[[SqliteLookups], T]) -> T:
-        with _LOCK, _errors():
+        with _LOCK, _errors("it could not be read"):
             return self._tables.restored(lookup(self._tables))
 
     def _has_queued(self) -> bool:
@@ -115,7 +115,7 @@ class InMemoryLightningStore(LocalLightningStore):
 
     def _run(self, operation: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Run an operation in the caller's thread: there is no disk to wait for."""
-        with _LOCK, _errors():
+        with _LOCK, _errors("nothing of this call was stored"):
             effects = self._tables.effects = Effects()
             if self._connection.in_transaction:  # an interrupt came between two steps of a call
                 self._undo()
@@ -148,10 +148,12 @@ class InMemoryLightningStore(LocalLightningStore):
 
 
 @contextlib.contextmanager
-def _errors() -> Generator[None]:
+def _errors(what: str) -> Generator[None]:
     try:
         yield
-    except sqlite3.Error as error:
+    except sqlite3.DataError as error:
         raise named(MEMORY, error) from error
+    except sqlite3.Error as error:
+        raise failure_of(MEMORY, error, what) from error
     except UnicodeEncodeError as error:
         raise InvalidRecordError(f"store {MEMORY!r}: it keeps no such text: {error}") from error

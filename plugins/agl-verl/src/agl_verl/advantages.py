@@ -288,7 +288,8 @@ def optimal_token_baseline(inputs: Inputs) -> "tuple[Tensor, Tensor]":
         )
     mask_NT = inputs.rollouts.mask_NT
     returns_NT = _to_go(inputs.rewards_NT, mask_NT, 1.0)
-    energy_NT = 1 - 2 * inputs.old_logprobs_NT.exp() + inputs.sum_pi_squared_NT
+    # Where the model is sure, this is the small difference of numbers near one.
+    energy_NT = 1 - 2 * inputs.old_logprobs_NT.double().exp() + inputs.sum_pi_squared_NT
     if inputs.importance_NT is not None:
         energy_NT = energy_NT * inputs.importance_NT**2
     path_NT = (energy_NT * mask_NT).cumsum(-1) * mask_NT
@@ -305,7 +306,7 @@ def optimal_token_baseline(inputs: Inputs) -> "tuple[Tensor, Tensor]":
         low_T = torch.where(mask_NT[members] > 0, shown_GT, torch.inf).amin(0)
         high_T = torch.where(mask_NT[members] > 0, shown_GT, -torch.inf).amax(0)
         equal_T = compared_T & (high_T - low_T <= EQUAL * shown_GT.abs().amax(0))
-        advantages_NT[members] = torch.where(equal_T, 0.0, distance_GT)
+        advantages_NT[members] = torch.where(equal_T, 0.0, distance_GT).to(returns_NT)
     return advantages_NT * mask_NT, returns_NT
 
 
