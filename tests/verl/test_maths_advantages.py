@@ -71,8 +71,9 @@ def split(draw: Any, one: ref.Rollout) -> list[ref.Call]:
 def fill(one: ref.Rollout, rng: np.random.Generator, penalties: bool = True) -> None:
     one.values = rng.normal(size=one.length)
     one.penalties = 0.1 * rng.normal(size=one.length) * penalties
-    one.old = np.log(rng.uniform(0.05, 0.9, size=one.length))
-    one.sum_pi_squared = rng.uniform(0.1, 0.9, size=one.length)
+    # Of numbers that float32 holds: their differences may be as small as its rounding.
+    one.old = np.float32(np.log(rng.uniform(0.05, 0.9, size=one.length))).astype(float)
+    one.sum_pi_squared = np.float32(rng.uniform(0.1, 0.9, size=one.length)).astype(float)
     one.dimensions = {"right": float(rng.integers(0, 2)), "short": float(rng.normal())}
 
 
