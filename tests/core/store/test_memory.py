@@ -171,3 +171,23 @@ async def test_a_refused_call_forgets_nothing(memory_store: agl.LightningStore) 
     with pytest.raises(UnknownRecordError):
         await memory_store.update_rollout("ro-nope", status="cancelled")
     assert tables._rollouts == known
+
+
+def test_an_open_store_with_a_watchdog_ends_with_its_process() -> None:
+    code = """
+import asyncio
+import agl
+
+async def main():
+    store = agl.InMemoryLightningStore(scan_interval_seconds=0.001)
+    config = agl.RolloutConfig(timeout_seconds=100)
+    await store.enqueue_rollout(1, config=config)
+    await store.dequeue_rollout()
+    await asyncio.sleep(0.05)
+    return store
+
+store = asyncio.run(main())
+"""
+    for _ in range(12):  # it crashed at about one end of four
+        run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert (run.returncode, run.stderr) == (0, "")

@@ -92,7 +92,8 @@ class InMemoryLightningStore(LocalLightningStore):
         super().__init__(scan_interval_seconds=scan_interval_seconds)
         with _LOCK:
             connection = sqlite3.connect(MEMORY, isolation_level=None, check_same_thread=False)
-            weakref.finalize(self, connection.close)
+            # Not at the exit of the interpreter, where the watchdog may be using it.
+            weakref.finalize(self, connection.close).atexit = False
             connection.execute("PRAGMA synchronous=OFF")
             prepare(connection, MEMORY)
             self._connection, self._tables = connection, _MemoryTables(connection)
