@@ -63,7 +63,9 @@ STUB_AGENT = "import agl\n\n@agl.rollout\ndef agent(task, llm=None) -> float:\n 
 
 FENCE = re.compile(r"^( *)```([^\n`]*)\n(.*?)^\1```$", re.M | re.S)
 SETTING = re.compile(r'(\w+)="([^"]*)"')
-PATH = re.compile(r"(?:core|libs|plugins/agl-\w+|tests|docs|examples|changelog\.d)(?:/[\w.{}*-]+)+/?")
+PATH = re.compile(
+    r"(?:core|libs|plugins/agl-\w+|tests|docs|examples|changelog\.d)(?:/[\w.{}*-]+)+/?"
+)
 ROOT_FILE = re.compile(r"(?:[A-Z]{4,}|noxfile|pyproject)\.(?:md|py|toml)|LICENSE")
 
 
