@@ -85,6 +85,18 @@ async def test_a_turn_and_a_new_input_keep_objects(memory_store: agl.LightningSt
     assert read.input == {"plain": [1]}
 
 
+async def test_a_refused_change_leaves_the_input(memory_store: agl.LightningStore) -> None:
+    for given, other in (((1,), Plain()), ((1,), "text"), ("text", Plain())):
+        rollout = await memory_store.enqueue_rollout(given)
+        with pytest.raises(InvalidRecordError):
+            await memory_store.update_rollout(
+                rollout.rollout_id, input=other, metadata={"a": object()}
+            )
+        read = await memory_store.get_rollout_by_id(rollout.rollout_id)
+        assert read is not None
+        assert read.input == given
+
+
 async def test_an_interrupt_between_two_steps_of_a_call_leaves_a_working_store(
     memory_store: agl.LightningStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

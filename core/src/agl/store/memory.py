@@ -39,6 +39,8 @@ class _MemoryTables(Tables):
         super().__init__(connection)
         self._inputs: dict[str, Any] = {}
         """Rollout id -> such an input."""
+        self._changes: list[tuple[str, Any]] = []
+        """Of the current transaction; None for an input that is JSON."""
 
     @property
     def has_unwritten(self) -> bool:
@@ -46,13 +48,21 @@ class _MemoryTables(Tables):
         return any(self._unwritten.values())
 
     def input_json(self, rollout: Rollout, what: str) -> str:
-        self._inputs.pop(rollout.rollout_id, None)
         if is_json(rollout.input):
+            self._changes.append((rollout.rollout_id, None))
             return super().input_json(rollout, what)
-        self._inputs[rollout.rollout_id] = detached(rollout.input)
+        self._changes.append((rollout.rollout_id, detached(rollout.input)))
         with contextlib.suppress(InvalidRecordError):
             return super().input_json(rollout, what)
         return json_of(ascii(rollout.input), what)
+
+    def end_transaction(self, *, committed: bool) -> None:
+        """Keep the inputs of a transaction, or forget them."""
+        for rollout_id, given in self._changes if committed else ():
+            self._inputs.pop(rollout_id, None)
+            if given is not None:
+                self._inputs[rollout_id] = given
+        self._changes.clear()
 
     def own(self, rollout: Rollout) -> Rollout:
         # The input is restored when it is handed out.
@@ -123,13 +133,14 @@ class InMemoryLightningStore(LocalLightningStore):
             num_changes = self._connection.total_changes
             try:
                 self._connection.execute("BEGIN")
-                result = self._tables.restored(
-                    operation(self._tables, self._clock.now(), *args, **kwargs)
-                )
+                result = operation(self._tables, self._clock.now(), *args, **kwargs)
                 self._tables.flush()
                 self._connection.execute("COMMIT")
+                self._tables.end_transaction(committed=True)
                 self._num_queued += effects.queued - effects.dequeued
+                result = self._tables.restored(result)
             except AglError:
+                self._tables.end_transaction(committed=False)
                 if self._connection.total_changes != num_changes or self._tables.has_unwritten:
                     self._undo()
                 else:
@@ -142,6 +153,7 @@ class InMemoryLightningStore(LocalLightningStore):
         return result
 
     def _undo(self) -> None:
+        self._tables.end_transaction(committed=False)
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
         self._tables.reload()
