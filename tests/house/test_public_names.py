@@ -71,6 +71,10 @@ def test_a_star_import_brings_no_module() -> None:
     assert not [name for name in agl.__all__ if inspect.ismodule(getattr(agl, name))]
 
 
+def test_dir_lists_the_public_names() -> None:
+    assert set(agl.__all__) <= set(dir(agl))
+
+
 def test_submodules_are_attributes() -> None:
     for name in ("types", "store", "adapter", "emitter", "semconv", "trainer"):
         assert getattr(agl, name) is import_module(f"agl.{name}")

@@ -35,8 +35,13 @@ _LIBRARY: dict[str, tuple[str, str]] = {
 }
 """Public names that live in a library: module, distribution."""
 
-_load, __dir__, _names = cast(Any, lazy_loader).attach_stub(__name__, __file__)
+_load, _, _names = cast(Any, lazy_loader).attach_stub(__name__, __file__)
 __all__ = sorted([*_names, "__version__"])  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __dir__() -> list[str]:
+    # Without the names of plugins: ``help(agl)`` must work where one of them is not installed.
+    return list(__all__)
 
 
 def __getattr__(name: str) -> Any:
@@ -48,12 +53,11 @@ def __getattr__(name: str) -> Any:
         from agl.plugins.registry import load_from_library
 
         value = load_from_library(name, *_LIBRARY[name])
+    elif name in _names:
+        value = _load(name)
+    elif find_spec(f"agl.{name}") is not None:
+        value = import_module(f"agl.{name}")
     else:
-        if name in _names:
-            value = _load(name)
-        elif find_spec(f"agl.{name}") is not None:
-            value = import_module(f"agl.{name}")
-        else:
-            raise AttributeError(f"module 'agl' has no attribute {name!r}")
+        raise AttributeError(f"module 'agl' has no attribute {name!r}")
     globals()[name] = value
     return value
