@@ -234,3 +234,10 @@ def test_a_subclass_that_answers_in_its_own_way_is_not_passed_by(tmp_path: Path)
     assert json_method(InMemoryLightningStore(), "query_spans") is not None
     for store in (own, watched):
         asyncio.run(store.close())
+
+
+def test_a_method_that_is_put_on_a_store_is_not_passed_by() -> None:
+    store = InMemoryLightningStore()
+    assert json_method(store, "query_spans") is not None
+    vars(store)["query_spans"] = None
+    assert json_method(store, "query_spans") is None
