@@ -13,7 +13,9 @@ from agl.plugins.hooks import Hook, HookManager
 
 REPOSITORY = Path(__file__).parents[2]
 PAGE = (REPOSITORY / "docs" / "reference" / "hooks.md").read_text(encoding="utf-8")
-TESTS = (REPOSITORY / "tests" / "core" / "test_hooks.py").read_text(encoding="utf-8")
+TESTS = "".join(
+    path.read_text(encoding="utf-8") for path in (REPOSITORY / "tests/core").glob("test_hooks*.py")
+)
 HOOKS = sorted(HookManager().arguments)
 
 

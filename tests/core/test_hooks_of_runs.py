@@ -1,0 +1,420 @@
+"""The hooks of runs, as trainer, runner, store server and command line call them."""
+
+import asyncio
+import contextlib
+import csv
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+import agl
+from agl.algorithm.base import RunContext
+from agl.cli import main
+from agl.errors import AlgorithmError, ConfigError
+from agl.plugins.hooks import HookCaller, routes_of
+
+
+class Watcher:
+    """Keeps what the hooks of runs say, without the components."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+
+    def on_run_start(self, agent: Any, algorithm: Any, store: Any) -> None:
+        self.calls.append(("run start", type(agent), type(algorithm), store))
+
+    async def on_run_end(self, algorithm: Any, error: Any) -> None:
+        self.calls.append(("run end", repr(error)))
+
+    def on_attempt_end(self, runner: Any, rollout: Any, attempt: Any, error: Any) -> None:
+        assert attempt.rollout_id == rollout.rollout_id
+        self.calls.append(("attempt end", type(runner), attempt.status, repr(error)))
+
+    def on_step_end(self, algorithm: Any, step: int, metrics: Any) -> None:
+        self.calls.append(("step end", type(algorithm), step, metrics))
+
+    def on_evaluation_end(self, algorithm: Any, step: int, metrics: Any) -> None:
+        self.calls.append(("evaluation end", type(algorithm), step, metrics))
+
+    def on_resources_published(self, algorithm: Any, resources: Any) -> None:
+        self.calls.append(("resources published", type(algorithm), resources))
+
+    def on_checkpoint_saved(self, algorithm: Any, step: int, path: Any) -> None:
+        self.calls.append(("checkpoint saved", type(algorithm), step, path))
+
+
+class OneStep(agl.Algorithm):
+    """Publishes, runs each task and says what algorithms that train say."""
+
+    async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
+        store = self.get_store()
+        await self.publish_resources({"prompt": PROMPT}, "mine")
+        for task in train_dataset or ():
+            rollout = await store.enqueue_rollout(task)
+            await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
+        await self.tell("on_step_end", step=1, metrics={"reward/mean": 0.5})
+        await self.tell("on_evaluation_end", step=1, metrics={"val/reward/mean": 1.0})
+        await self.tell("on_checkpoint_saved", step=1, path=Path("one"))
+        if val_dataset:
+            raise ValueError("it was enough")
+
+
+PROMPT = agl.PromptTemplate(template="{x}")
+SHM = {"type": "shm", "main_thread": "algorithm", "graceful_delay": 1.0, "join_timeout": 1.0}
+
+
+@agl.rollout
+def halves(task: int) -> float:
+    if task == 2:
+        raise LookupError("no two")
+    return task / 2
+
+
+def watched(train: Any = None, val: Any = None, **options: Any) -> tuple[Watcher, agl.Trainer]:
+    """What a watcher saw of a run."""
+    watcher = Watcher()
+    trainer = agl.Trainer(algorithm=OneStep(), strategy=SHM, hooks=watcher, **options)
+    with contextlib.suppress(AlgorithmError):
+        trainer.fit(halves, train, val_dataset=val)
+    return watcher, trainer
+
+
+def seen(watcher: Watcher, what: str) -> list[tuple[Any, ...]]:
+    return [rest for first, *rest in map(tuple, watcher.calls) if first == what]  # type: ignore
+
+
+def test_on_run_start_comes_first_and_has_agent_algorithm_and_store() -> None:
+    watcher, _ = watched([1])
+    assert watcher.calls[0][0] == "run start"
+    [[agent, algorithm, store]] = seen(watcher, "run start")
+    assert (agent, algorithm) == (type(halves), OneStep)
+    assert len(asyncio.run(store.query_rollouts())) == 1
+
+
+def test_on_run_end_comes_last_and_has_the_error_of_the_algorithm() -> None:
+    watcher, _ = watched()
+    assert watcher.calls[-1] == ("run end", "None")
+    watcher, _ = watched(val=[1])
+    assert watcher.calls[-1] == ("run end", repr(ValueError("it was enough")))
+
+
+def test_on_attempt_end_has_the_stored_attempt_and_the_error_of_the_agent() -> None:
+    watcher, _ = watched([1, 2])
+    assert seen(watcher, "attempt end") == [
+        [agl.LitAgentRunner, "succeeded", "None"],
+        [agl.LitAgentRunner, "failed", repr(LookupError("no two"))],
+    ]
+
+
+def test_on_step_end_has_the_metrics_that_the_algorithm_tells() -> None:
+    watcher, _ = watched()
+    assert seen(watcher, "step end") == [[OneStep, 1, {"reward/mean": 0.5}]]
+
+
+def test_on_evaluation_end_has_the_metrics_that_the_algorithm_tells() -> None:
+    watcher, _ = watched()
+    assert seen(watcher, "evaluation end") == [[OneStep, 1, {"val/reward/mean": 1.0}]]
+
+
+def test_on_resources_published_sees_the_trainers_and_the_algorithms() -> None:
+    watcher, trainer = watched(initial_resources={"first": PROMPT})
+    [[_, first], [_, second]] = seen(watcher, "resources published")
+    assert (first.resources, second.resources) == ({"first": PROMPT}, {"prompt": PROMPT})
+    assert second.resources_id == "mine"
+    assert asyncio.run(trainer.store.get_resources_by_id("mine")) == second
+
+
+def test_on_checkpoint_saved_has_step_and_path() -> None:
+    watcher, _ = watched()
+    assert seen(watcher, "checkpoint saved") == [[OneStep, 1, Path("one")]]
+
+
+def test_example_csv_tracker_writes_steps_and_evaluations_of_runs_that_do_not_name_it(
+    install: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path(__file__).parents[2] / "examples" / "csv-tracker"
+    project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    source = (folder / "agl_csv_tracker.py").read_text(encoding="utf-8")
+    install(project["name"], {"agl_csv_tracker.py": source}, project["entry-points"])
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        agl.Trainer(algorithm=OneStep(), strategy=SHM).fit(halves)
+    with open("agl-metrics.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    metrics = [(row["step"], row["metric"], row["value"]) for row in rows]
+    assert metrics == [("1", "reward/mean", "0.5"), ("1", "val/reward/mean", "1.0")] * 2
+    first, _, second, _ = [row["run"] for row in rows]
+    assert "" < first < second
+
+
+async def test_an_algorithm_without_a_trainer_publishes_and_tells_nobody() -> None:
+    algorithm = OneStep()
+    algorithm.set_store(agl.InMemoryLightningStore())
+    await algorithm.run()
+    latest = await algorithm.get_store().get_latest_resources()
+    assert latest is not None
+    assert latest.resources_id == "mine"
+
+
+ROUTES = """
+    from starlette.responses import PlainTextResponse
+    from starlette.routing import Route
+
+    def store_routes(store):
+        async def count(request):
+            return PlainTextResponse(str(len(await store.query_rollouts())))
+
+        async def never(request):
+            raise AssertionError("the store's own paths come first")
+
+        return [Route("/count", count), Route("/v1/agl/health", never)]
+"""
+
+
+def test_store_routes_are_answered_by_agl_store_behind_its_token(
+    install: Any, tmp_path: Path
+) -> None:
+    folder = install("agl-a", {"agl_a_mod.py": ROUTES}, {"agl.plugins": {"a": "agl_a_mod"}})
+    code = "from agl.cli import main; main(['store', '--port', '0', '--backend', 'memory'])"
+    command = [sys.executable, "-c", code]
+    environment = {**os.environ, "AGL_SERVER_TOKEN": "secret"}
+    environment["PYTHONPATH"] = f"{folder}{os.pathsep}{environment.get('PYTHONPATH', '')}"
+    with subprocess.Popen(
+        command, env=environment, stderr=subprocess.PIPE, text=True, cwd=tmp_path
+    ) as server:
+        try:
+            assert server.stderr is not None
+            line = next(line for line in server.stderr if line.startswith("agl store: http"))
+            url = line.split()[2]
+            assert answer(f"{url}/count", "secret") == (200, "0")
+            assert answer(f"{url}/count", "wrong")[0] == 401
+            assert answer(f"{url}/v1/agl/health", "secret")[0] == 200
+        finally:
+            server.terminate()
+
+
+def answer(url: str, token: str) -> tuple[int, str]:
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
+    try:
+        with urllib.request.urlopen(request, timeout=5) as response:
+            return response.status, response.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, ""
+
+
+def test_store_routes_are_answered_by_the_strategy_cs() -> None:
+    class Counts:
+        def store_routes(self, store: Any) -> list[Route]:
+            async def count(request: Any) -> PlainTextResponse:
+                return PlainTextResponse(str(len(await store.query_rollouts())))
+
+            return [Route("/count", count)]
+
+    counted: list[str] = []
+
+    @agl.algo
+    async def algorithm(store: Any) -> None:
+        await store.enqueue_rollout(1)
+        _, text = await asyncio.to_thread(answer, f"{store.endpoint}/count", "")
+        counted.append(text)
+
+    strategy = {"type": "cs", "server_port": 0}
+    agl.Trainer(algorithm=algorithm, strategy=strategy, hooks=Counts()).fit(halves)
+    assert counted == ["1"]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (5, "'int' object is not iterable"),
+        ([Route("/a", answer), answer], "<function answer at .*> is no route of starlette"),
+    ],
+)
+async def test_store_routes_that_are_none_are_the_plugins_failure_and_left_out_whole(
+    given: Any, message: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AGL_STRICT_PLUGINS", raising=False)
+    good = Route("/good", answer)
+
+    class Wrong:
+        def store_routes(self) -> Any:
+            return given
+
+    class Right:
+        def store_routes(self) -> Any:
+            return [good]
+
+    caller = HookCaller([Wrong(), Right()])
+    assert await routes_of(caller, agl.InMemoryLightningStore()) == [good]
+    assert sum(caller.failures.values()) == 1
+    assert re.search(f"Wrong': store_routes raised TypeError: {message}", caplog.text)
+
+
+def test_store_routes_are_not_asked_for_where_no_store_is_served() -> None:
+    asked: list[object] = []
+
+    class Routes:
+        def store_routes(self, store: object) -> None:
+            asked.append(store)
+
+    agl.Trainer(algorithm="baseline", strategy=SHM, hooks=Routes()).fit(halves, [1])
+    assert asked == []
+
+
+@pytest.mark.parametrize(
+    ("options", "store", "serves"),
+    [
+        ({}, agl.InMemoryLightningStore(), True),
+        ({"role": "algorithm"}, agl.InMemoryLightningStore(), True),
+        ({"role": "runner"}, agl.InMemoryLightningStore(), False),
+        ({"managed_store": False}, agl.InMemoryLightningStore(), False),
+        ({}, agl.LightningStoreClient("http://127.0.0.1:1"), False),
+        ({"managed_store": True}, agl.LightningStoreClient("http://127.0.0.1:1"), True),
+    ],
+)
+def test_strategy_cs_serves_a_store_of_its_own_only(
+    options: dict[str, Any], store: agl.LightningStore, serves: bool
+) -> None:
+    assert agl.ClientServerExecutionStrategy(**options).serves(store) is serves
+
+
+COLUMNS = """
+    def rollout_columns(rollout, attempts, spans):
+        if rollout.input["x"] == 1:
+            return {"spans": len(spans), "tries": [attempt.status for attempt in attempts]}
+"""
+
+
+async def test_rollout_columns_stand_in_agl_rollouts(
+    install: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.delenv("AGL_STRICT_PLUGINS", raising=False)
+    install("agl-a", {"agl_a_mod.py": COLUMNS}, {"agl.plugins": {"a": "agl_a_mod"}})
+    taken = "def rollout_columns(): return {'reward': 7}"
+    install("agl-b", {"agl_b_mod.py": taken}, {"agl.plugins": {"b": "agl_b_mod"}})
+    store = agl.SqliteLightningStore(tmp_path / "store.db")
+    for x in (1, 2):
+        await store.enqueue_rollout({"x": x})
+        claimed = await store.dequeue_rollout()
+        assert claimed is not None
+        await store.update_attempt(claimed.rollout_id, "latest", status="succeeded")
+    await store.close()
+
+    async def listed(*options: str) -> str:
+        call = [("rollouts", "--path", str(tmp_path / "store.db"), *options)]
+        with pytest.raises(SystemExit):
+            await asyncio.to_thread(main, *map(list, call))
+        return capsys.readouterr().out
+
+    first, second = json.loads(await listed("--json"))
+    assert (first["spans"], first["tries"], first["reward"]) == (0, ["succeeded"], None)
+    assert "tries" not in second
+    header, _, *lines = (await listed()).splitlines()
+    assert header.split()[-2:] == ["spans", "tries"]
+    assert [line.endswith("['succeeded']") for line in lines] == [True, False]
+
+
+@pytest.mark.parametrize(
+    "cells",
+    ["[('status', 'x'), ('rollout_id', 'x')]", "{1: 2}", "{'x': {1}}", "{'x': float('nan')}",
+     "{'x': '\\ud800'}", "{('a',): 1}"],
+)  # fmt: skip
+async def test_what_is_no_column_of_json_is_the_plugins_failure(
+    install: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch, cells: str,
+) -> None:  # fmt: skip
+    monkeypatch.delenv("AGL_STRICT_PLUGINS", raising=False)
+    source = f"def rollout_columns(): return {cells}"
+    install("agl-a", {"agl_a_mod.py": source}, {"agl.plugins": {"a": "agl_a_mod"}})
+    store = agl.SqliteLightningStore(tmp_path / "store.db")
+    rollout = await store.enqueue_rollout(1)
+    await store.close()
+    for options in ([], ["--json"]):
+        call = ["rollouts", "--path", str(tmp_path / "store.db"), *options]
+        with pytest.raises(SystemExit) as ended:
+            await asyncio.to_thread(main, call)
+        assert ended.value.code == 0
+    assert json.loads(capsys.readouterr().out.partition("\n[")[2].join(["[", ""]))[0] == {
+        **dict.fromkeys(("mode", "reward", "seconds", "resources_id", "error")),
+        "rollout_id": rollout.rollout_id,
+        "status": "queuing",
+        "attempts": 0,
+        "input": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("hook", "arguments", "message"),
+    [
+        ("on_step_end", {"step": 1}, "takes algorithm, step, metrics; got algorithm, step"),
+        (
+            "on_step_end",
+            {"step": 1, "metric": {}},
+            "takes algorithm, step, metrics; got algorithm, step, metric",
+        ),
+        ("on_steps_end", {}, "no hook 'on_steps_end'; .* Did you mean 'on_step_end'?"),
+    ],
+)
+@pytest.mark.parametrize("hooks", [[], [Watcher()]])
+async def test_algorithm_that_tells_wrongly_is_told_so_with_and_without_listeners(
+    hooks: list[object], hook: str, arguments: dict[str, Any], message: str
+) -> None:
+    caller, algorithm = HookCaller(hooks), OneStep()
+    algorithm.set_context(RunContext(hooks=caller))
+    with pytest.raises(ConfigError, match=message):
+        await algorithm.tell(hook, **arguments)
+    assert not caller.failures
+
+
+class _Fails(agl.FastAlgorithm):
+    async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
+        raise ValueError("the algorithm failed")
+
+
+def _fit(algorithm: agl.Algorithm, *hooks: object) -> None:
+    trainer = agl.Trainer(algorithm=algorithm, strategy="shm", hooks=list(hooks))
+    trainer.fit(agl.rollout(lambda task: 1.0), [])
+
+
+def test_on_run_end_hides_no_error_of_the_algorithm(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Raises:
+        def on_run_end(self) -> None:
+            raise RuntimeError("the hook failed")
+
+    monkeypatch.setenv("AGL_STRICT_PLUGINS", "1")
+    with pytest.raises(AlgorithmError, match="the algorithm failed"):
+        _fit(_Fails(), Raises())
+
+
+def test_on_run_end_is_called_although_on_run_start_raised(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[str] = []
+
+    class Tracker:
+        def on_run_start(self) -> None:
+            told.append("start")
+
+        def on_run_end(self) -> None:
+            told.append("end")
+
+    class Bad:
+        def on_run_start(self) -> None:
+            raise RuntimeError
+
+    monkeypatch.setenv("AGL_STRICT_PLUGINS", "1")
+    with pytest.raises(AlgorithmError):
+        _fit(agl.Baseline(), Tracker(), Bad())
+    assert told == ["start", "end"]
