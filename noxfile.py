@@ -187,7 +187,7 @@ def litellm(session: nox.Session) -> None:
 def remote_trainers(session: nox.Session) -> None:
     """Azure OpenAI and Tinker: their SDKs against servers on this machine. Needs no account."""
     packages = [*CORE, LEARNING, "./plugins/agl-adapters", "./plugins/agl-gateway"]
-    session.install(*packages, "./plugins/agl-unsloth[azure,tinker]", *TEST_TOOLS[:4])
+    session.install(*packages, "./plugins/agl-azure", "./plugins/agl-tinker", *TEST_TOOLS[:4])
     environment = {"AGL_STRICT_PLUGINS": "1", "HF_HUB_OFFLINE": "1"}
     session.run(
         "pytest", *PARALLEL, "tests/plugins/unsloth_remote",
@@ -417,7 +417,7 @@ def types(session: nox.Session) -> None:
     """pyright: strict in the core, standard in the plugins."""
     # Editable: pyright must not see every class twice, here and in site-packages.
     install_all(session, "--editable")
-    session.install("--editable", "./plugins/agl-unsloth[azure,tinker,trl]", TRL)
+    session.install("--editable", "./plugins/agl-unsloth[trl]", TRL)
     session.install("pyright>=1.1.400", OPENAI, "pytest>=8.3", "pytest-asyncio>=0.25")
     session.run("pyright")
 

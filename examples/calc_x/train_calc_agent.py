@@ -94,7 +94,7 @@ def train_tiny(steps: int, runners: int, out: Path) -> None:
     """The same with a model of 0.1 M parameters and without a GPU; needs ``agl-verl[backend]``."""
     from tiny_model import save_tiny_model, tiny_tasks
 
-    from agl_verl.testing import cpu_config, use_cpu
+    from agl_verl.cpu import cpu_config, use_cpu
 
     use_cpu()
     tasks = tiny_tasks()

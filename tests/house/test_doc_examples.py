@@ -36,8 +36,10 @@ KNOWN_NEEDS = {
     "agent-framework-openai",
     "agl-adapters",
     "agl-apo",
+    "agl-azure",
     "agl-bestprompt",
     "agl-gateway",
+    "agl-tinker",
     "agl-torch",
     "agl-tracers",
     "agl-unsloth",
@@ -343,6 +345,7 @@ def test_fences_are_read() -> None:
         3,
         "python",
         "agl-apo",
+        "agl-azure",
         True,
     )
     assert (second.language, second.source) == ("yaml", "a: 1\n")

@@ -15,8 +15,8 @@ TOO_LONG = {
     "plugins/agl-apo/src/agl_apo/evaluate.py",
     "plugins/agl-gateway/src/agl_gateway/proxy.py",
     "plugins/agl-torch/src/agl_torch/grpo.py",
-    "plugins/agl-unsloth/src/agl_unsloth/loop.py",
-    "plugins/agl-verl/src/agl_verl/advantages.py",
+    "libs/agl-learning/src/agl_learning/loop.py",
+    "libs/agl-learning/src/agl_learning/estimators.py",
 }
 """Modules that hold a second idea; names go from here, none come."""
 

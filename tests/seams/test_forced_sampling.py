@@ -97,7 +97,8 @@ async def test_who_asks_for_nothing_else_is_told_nothing(call, caplog):
 
 
 def test_tinker_forces_it_where_its_loss_needs_it():
-    from agl_unsloth import SFT, Tinker
+    from agl_tinker import Tinker
+    from agl_unsloth import SFT
 
     assert Tinker("m").forced_sampling() == WHOLE_SOFTMAX
     assert Tinker("m", loss="ppo").forced_sampling() == WHOLE_SOFTMAX

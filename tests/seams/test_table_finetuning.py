@@ -319,7 +319,7 @@ def run_of(
 ) -> tuple[dict[str, dict[str, int]], list[dict[str, Any]]]:
     """The one run of an algorithm on all cases."""
     if name not in RUNS:
-        import agl_unsloth.session as session
+        import agl_learning.session as session
 
         options = complete(name, services[name], folder)
         store, whole = agl.InMemoryLightningStore(), session.RolloutConfig
@@ -364,7 +364,7 @@ def test_what_is_sent_to_training_are_the_calls_that_the_ledger_names(
 def test_credit_per_call_chooses_calls(name, services, tmp_path, monkeypatch) -> None:
     options = complete(name, services[name], tmp_path)
     if name == "azure-sft":
-        monkeypatch.setattr("agl_unsloth.azure.MIN_EXAMPLES", 1)
+        monkeypatch.setattr("agl_azure.algorithm.MIN_EXAMPLES", 1)
     store = agl.InMemoryLightningStore()
     fit(name, options, ["credit_per_call"], OwnWords(), store, credit="per_call")
     assert asyncio.run(accounts(store)) == {"credit_per_call": PER_CALL[name]}
@@ -395,9 +395,9 @@ def main(name: str, folder: Path, given: dict[str, Any]) -> None:
     """A run, begun or continued; the first is killed."""
     options = complete(name, given, folder)
     if name == "azure-sft":
-        import agl_unsloth.azure
+        import agl_azure.algorithm
 
-        agl_unsloth.azure.MIN_EXAMPLES = 1
+        agl_azure.algorithm.MIN_EXAMPLES = 1
     store = agl.SqliteLightningStore(folder / "store.db")
     asyncio.run(end_lost_attempts(store))
     fit(name, options, ["plain"], OwnWords(folder, dies_in=2), store)

@@ -13,7 +13,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from agl_verl.testing import use_cpu
+from agl_verl.cpu import use_cpu
 
 use_cpu()
 
@@ -44,8 +44,8 @@ from verl.workers.config import (  # noqa: E402
 )
 from verl.workers.utils.losses import ppo_loss  # noqa: E402
 
-from agl_verl.testing.inference_server import InferenceServer  # noqa: E402
-from agl_verl.testing.workers import CPUDetachedActorWorker, CPUTrainingWorker  # noqa: E402
+from agl_verl.cpu.inference_server import InferenceServer  # noqa: E402
+from agl_verl.cpu.workers import CPUDetachedActorWorker, CPUTrainingWorker  # noqa: E402
 
 torch.set_num_threads(1)
 SINGLE = {"param_dtype": "fp32", "reduce_dtype": "fp32", "buffer_dtype": "fp32"}

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from agl_verl.testing.config import use_cpu
+from agl_verl.cpu.config import use_cpu
 
 RANK, WORLD = (int(x) for x in (sys.argv[3:5] or ("0", "1")))
 os.environ.update(
@@ -44,8 +44,8 @@ from verl.workers.config import (  # noqa: E402
 )
 from verl.workers.utils.losses import ppo_loss  # noqa: E402
 
+from agl_verl.cpu.workers import CPUTrainingWorker  # noqa: E402
 from agl_verl.losses import FIELD, actor_loss, critic_loss, loss_weights  # noqa: E402
-from agl_verl.testing.workers import CPUTrainingWorker  # noqa: E402
 from agl_verl.trainer_mixin import RowContext, estimate, row_context  # noqa: E402
 from agl_verl.trajectories import trajectories  # noqa: E402
 

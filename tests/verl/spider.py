@@ -14,7 +14,7 @@ from sql_tasks import load_small_tasks
 from tiny_model import build_model, build_tokenizer, easy_tasks
 
 import agl
-from agl_verl.testing import cpu_config, use_cpu
+from agl_verl.cpu import cpu_config, use_cpu
 
 
 def save_model(folder, tasks):

@@ -19,7 +19,7 @@ from scripted import COPIES, Script, agent_of, judge, judge_entry
 from table_model import save_model
 
 import agl
-from agl_verl.testing import cpu_config, use_cpu
+from agl_verl.cpu import cpu_config, use_cpu
 
 
 class Killing(Script):

@@ -12,8 +12,8 @@ import pytest
 
 pytest.importorskip("verl")
 
-from agl_verl.testing.config import SECTIONS, cpu_config
-from agl_verl.testing.inference_server import Sampled
+from agl_verl.cpu.config import SECTIONS, cpu_config
+from agl_verl.cpu.inference_server import Sampled
 from agl_verl.versions import WANTED, check_versions, installed
 
 
@@ -119,7 +119,7 @@ def test_trainers_have_the_methods_we_override():
     )  # fmt: skip
     source = inspect.getsource(PPOTrainer)
     for name in ("self.role_worker_mapping[", "self.actor_rollout_wg", "self.critic_wg"):
-        assert name in source, f"PPOTrainer no longer has {name}; see agl_verl.testing.trainers"
+        assert name in source, f"PPOTrainer no longer has {name}; see agl_verl.cpu.trainers"
 
 
 def test_advantages_are_computed_between_scores_and_queue():
@@ -199,7 +199,7 @@ def test_llm_client_takes_tokens_and_says_versions():
     expected = {"token_ids", "log_probs", "stop_reason", "extra_fields"}
     assert expected <= set(TokenOutput.model_fields), "see agl_verl.backend"
     ours = {field.name for field in dataclasses.fields(Sampled)}
-    assert set(TokenOutput.model_fields) == ours, "see agl_verl.testing.inference_server.Sampled"
+    assert set(TokenOutput.model_fields) == ours, "see agl_verl.cpu.inference_server.Sampled"
 
 
 def test_replicas_are_registered_by_name():
@@ -232,7 +232,7 @@ def test_weight_receivers_are_found_in_the_private_dictionary():
     )
     assert ("vllm", "async") in registry, f"its keys have another form: {list(registry)}"
     register_inference()
-    from agl_verl.testing.inference import WeightReceiver
+    from agl_verl.cpu.inference import WeightReceiver
 
     assert base.get_rollout_class("agl_cpu", "async") is WeightReceiver
 
@@ -311,7 +311,7 @@ def test_engines_can_be_registered_for_the_cpu():
 def test_platform_has_no_question_that_we_do_not_answer():
     from verl.plugin.platform import PlatformBase
 
-    from agl_verl.testing.platform import CPUPlatform
+    from agl_verl.cpu.platform import CPUPlatform
 
     unanswered = {
         name for name in PlatformBase.__abstractmethods__ if name not in vars(CPUPlatform)

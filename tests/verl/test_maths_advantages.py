@@ -16,7 +16,7 @@ import maths_reference as ref  # noqa: E402
 
 from agl.errors import AlgorithmError  # noqa: E402
 from agl.types import Credit, StepCredit  # noqa: E402
-from agl_verl.advantages import ESTIMATORS, Inputs, token_weights, whiten  # noqa: E402
+from agl_learning.estimators import ESTIMATORS, Inputs, token_weights, whiten  # noqa: E402
 from agl_verl.rows import CallNote, RowNotes  # noqa: E402
 from agl_verl.trajectories import Trajectories, trajectories  # noqa: E402
 

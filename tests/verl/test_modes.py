@@ -17,7 +17,7 @@ pytest.importorskip("verl")
 import torch
 from running import check, check_weights, run
 
-from agl_verl.testing import as_hydra, cpu_config, write_prompts
+from agl_verl.cpu import as_hydra, cpu_config, write_prompts
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 
@@ -148,7 +148,7 @@ def test_stock_verl_with_its_own_agent_loop_and_command_line(tmp_path, tiny_mode
     )
     metrics = tmp_path / "metrics.jsonl"
     environment = {
-        "VERL_USE_EXTERNAL_MODULES": "agl_verl.testing.trainers",
+        "VERL_USE_EXTERNAL_MODULES": "agl_verl.cpu.trainers",
         "VERL_FILE_LOGGER_PATH": str(metrics),
     }
     subprocess.run(

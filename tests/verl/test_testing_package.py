@@ -1,4 +1,4 @@
-"""The parts of ``agl_verl.testing`` by themselves; nothing of Ray is started."""
+"""The parts of ``agl_verl.cpu`` by themselves; nothing of Ray is started."""
 
 import asyncio
 import os
@@ -11,9 +11,9 @@ pytest.importorskip("verl")
 
 import torch
 
-from agl_verl.testing import as_hydra, cpu_config, make_tiny_model, write_prompts
-from agl_verl.testing.inference_server import InferenceServer, Sampling, sample_token
-from agl_verl.testing.workers import copied
+from agl_verl.cpu import as_hydra, cpu_config, make_tiny_model, write_prompts
+from agl_verl.cpu.inference_server import InferenceServer, Sampling, sample_token
+from agl_verl.cpu.workers import copied
 
 pytestmark = pytest.mark.timeout(300)
 LOGPROBS = {"logprobs": True, "ignore_eos": True, "max_tokens": 8}
@@ -30,8 +30,8 @@ async def generate(server, **params):
 
 def test_importing_the_package_imports_neither_torch_nor_verl():
     code = (
-        "import sys, agl_verl.testing, agl_verl.versions; "
-        "agl_verl.testing.cpu_config('m'); agl_verl.testing.use_cpu(); "
+        "import sys, agl_verl.cpu, agl_verl.versions; "
+        "agl_verl.cpu.cpu_config('m'); agl_verl.cpu.use_cpu(); "
         "print([m for m in ('torch', 'verl', 'ray', 'transformers') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -282,7 +282,7 @@ def test_copied_weights_are_in_memory_of_their_own():
 
 
 async def test_weights_travel_by_copy():
-    from agl_verl.testing.checkpoint import RayStoreCheckpointEngine, own_copy
+    from agl_verl.cpu.checkpoint import RayStoreCheckpointEngine, own_copy
 
     live = torch.ones(3)
     sent = own_copy(live)

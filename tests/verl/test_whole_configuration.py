@@ -11,9 +11,9 @@ pytest.importorskip("verl")
 import agl
 from agl.errors import ConfigError
 from agl_verl.configuration import compose, known_keys
+from agl_verl.cpu import cpu_config
 from agl_verl.preflight import check_cluster, needs
 from agl_verl.run import verl_config
-from agl_verl.testing import cpu_config
 
 ROOT = Path(__file__).parents[2]
 TASKS = [{"number": number} for number in range(64)]

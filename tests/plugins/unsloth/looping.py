@@ -12,10 +12,11 @@ from pathlib import Path
 import aiohttp
 
 import agl
-import agl_unsloth.session
+import agl_learning.session
 from agl.execution.events import ThreadingEvent
-from agl_unsloth import FineTuning, Served, Version
-from agl_unsloth.selection import nothing_selected, select_best
+from agl_learning.loop import FineTuning, Served
+from agl_learning.selection import nothing_selected, select_best
+from agl_learning.versions import Version
 
 
 async def ask(task: str, llm: agl.LLM) -> float:
@@ -104,7 +105,7 @@ async def fit(algorithm, store, train, val=None, gateway=None, agent=agent):
 
 async def main(folder, url):
     """One iteration on eight tasks, over a store that lasts."""
-    agl_unsloth.session.SILENCE_SECONDS = 3.0
+    agl_learning.session.SILENCE_SECONDS = 3.0
     store = agl.SqliteLightningStore(folder / "store.db")
     algorithm = Counting(url, iterations=1, rollouts_per_task=1, run_dir=str(folder / "run"))
     await fit(algorithm, store, [f"task {number}" for number in range(8)])

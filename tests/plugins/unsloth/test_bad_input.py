@@ -12,13 +12,13 @@ import agl
 import agl_unsloth
 from agl.errors import AlgorithmError, ConfigError
 from agl.http.serving import bind
+from agl_learning.loop import FineTuning
+from agl_learning.versions import Version
 from agl_unsloth import memory, servers
 from agl_unsloth.engines import choose_engine
-from agl_unsloth.loop import FineTuning
 from agl_unsloth.models import Size, check_folder, size_of
 from agl_unsloth.options import TrainingOptions
 from agl_unsloth.servers import ServerOptions, choose_server, serve
-from agl_unsloth.versions import Version
 
 
 @pytest.fixture

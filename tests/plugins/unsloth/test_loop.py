@@ -188,7 +188,7 @@ async def test_a_run_killed_between_its_journal_and_its_generation_goes_on(
         raise OSError("killed")
 
     with monkeypatch.context() as patch:
-        patch.setattr("agl_unsloth.session.begin_generation", killed)
+        patch.setattr("agl_learning.session.begin_generation", killed)
         with pytest.raises(OSError, match="killed"):
             await fit(counting(), store, TASKS)
     assert events(tmp_path) == ["begun"]

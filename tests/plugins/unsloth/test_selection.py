@@ -3,8 +3,8 @@
 import pytest
 
 from agl.errors import AglError
+from agl_learning.selection import nothing_selected, select_best
 from agl_unsloth.pairs import no_pairs, select_pairs
-from agl_unsloth.selection import nothing_selected, select_best
 
 
 def best(collected, **options):

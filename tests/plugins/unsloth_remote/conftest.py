@@ -73,7 +73,7 @@ def sft(azure, tmp_path):
             "run_dir": str(tmp_path / "run"),
             "show_progress": False,
         }
-        from agl_unsloth.azure import AzureSFT
+        from agl_azure.algorithm import AzureSFT
 
         return AzureSFT(**{**defaults, **options})
 
@@ -154,7 +154,7 @@ def tinker(service, tokenizer, tmp_path):
     """Builds a ``Tinker`` for the local service."""
 
     def build(**options):
-        from agl_unsloth.tinker import Tinker
+        from agl_tinker.algorithm import Tinker
 
         defaults = {
             "base_model": "tiny/table",

@@ -28,13 +28,13 @@ def main() -> None:
     given = json.loads(sys.argv[1])
     options = given["options"]
     if given["type"] == "azure-sft":
-        from agl_unsloth import AzureSFT
+        from agl_azure import AzureSFT
 
         algorithm, agent = AzureSFT(credential=Login(given["token"]), **options), capitals
     else:
         from transformers import AutoTokenizer
 
-        from agl_unsloth import Tinker
+        from agl_tinker import Tinker
 
         tokenizer = AutoTokenizer.from_pretrained(given["tokenizer"])
         algorithm, agent = Tinker(tokenizer=tokenizer, **options), says_red

@@ -71,7 +71,7 @@ async def test_no_deployment_need_stay(azure, sft, line):
 
 
 async def test_the_cost_is_stated_before_anything_is_sent(azure, sft, line, caplog):
-    caplog.set_level(logging.INFO, "agl.unsloth")
+    caplog.set_level(logging.INFO, "agl")
     algorithm = await line(
         capitals, sft(dry_run=True, epochs=2, price_per_million_tokens=25.0), TASKS
     )

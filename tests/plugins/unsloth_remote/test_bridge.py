@@ -17,8 +17,8 @@ MESSAGES = [{"role": "user", "content": "one two"}]
 
 @pytest.fixture
 async def client(service, tokenizer):
-    from agl_unsloth.tinker_bridge import Bridge
-    from agl_unsloth.tinker_service import TinkerService
+    from agl_tinker.bridge import Bridge
+    from agl_tinker.service import TinkerService
 
     tinker = TinkerService(service.server.url, service.key, "test")
     sampler = await tinker.sampler("tiny/table", None)

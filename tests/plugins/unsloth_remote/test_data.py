@@ -3,8 +3,8 @@
 import pytest
 
 from agl.types import Credit, TrainingRow
-from agl_unsloth.azure_data import bill, count_tokens, example_of_chat
-from agl_unsloth.tinker_data import batches, example_of_row, logprob_gap, shifted
+from agl_azure.data import bill, count_tokens, example_of_chat
+from agl_tinker.data import batches, example_of_row, logprob_gap, shifted
 
 
 class Chat:

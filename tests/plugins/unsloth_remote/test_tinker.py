@@ -99,7 +99,7 @@ async def test_ppo_in_several_steps(service, tinker, run):
 
 
 async def test_the_cost_is_stated_before_training(service, tinker, run, caplog):
-    caplog.set_level(logging.INFO, "agl.unsloth")
+    caplog.set_level(logging.INFO, "agl")
     algorithm = await run(tinker(dry_run=True, epochs=2, price_per_million_tokens=3.0))
     tokens = algorithm.summary["trained_tokens"]
     assert f"2 epochs: {tokens:,} trained tokens" in caplog.text
@@ -207,7 +207,7 @@ async def test_a_tokenizer_without_a_template_is_refused_before_any_rollout(
 
 async def test_without_the_sdk_the_error_names_the_extra(tinker, run, monkeypatch):
     monkeypatch.setitem(sys.modules, "tinker", None)
-    with pytest.raises(ConfigError, match=r"pip install 'agl-unsloth\[tinker\]'"):
+    with pytest.raises(ConfigError, match=r"pip install agl-tinker"):
         await run(tinker())
 
 

@@ -1,8 +1,7 @@
 """agl-unsloth: fine-tuning on what the agent itself did well, with TRL or Unsloth.
 
 ``SFT`` (``algorithm: sft``) trains on the best rollouts, ``DPO`` (``algorithm: dpo``) on pairs of
-a better and a worse answer to one prompt. ``FineTuning`` is the loop that they share, for trainers
-of one's own. Nothing heavy is imported before one of them is used.
+a better and a worse answer to one prompt. Nothing heavy is imported before one of them is used.
 """
 
 from importlib import import_module
@@ -10,17 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-_HOME = {
-    "AzureSFT": "agl_unsloth.azure",
-    "DPO": "agl_unsloth.dpo",
-    "FineTuning": "agl_unsloth.loop",
-    "SFT": "agl_unsloth.sft",
-    "Served": "agl_unsloth.loop",
-    "Tinker": "agl_unsloth.tinker",
-    "Version": "agl_unsloth.versions",
-}
+_HOME = {"DPO": "agl_unsloth.dpo", "SFT": "agl_unsloth.sft"}
 
-__all__ = ["DPO", "SFT", "AzureSFT", "FineTuning", "Served", "Tinker", "Version", "__version__"]
+__all__ = ["DPO", "SFT", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
@@ -31,9 +22,5 @@ def __getattr__(name: str) -> Any:
 
 
 if TYPE_CHECKING:
-    from agl_unsloth.azure import AzureSFT as AzureSFT
     from agl_unsloth.dpo import DPO as DPO
-    from agl_unsloth.loop import FineTuning as FineTuning, Served as Served
     from agl_unsloth.sft import SFT as SFT
-    from agl_unsloth.tinker import Tinker as Tinker
-    from agl_unsloth.versions import Version as Version

@@ -14,16 +14,16 @@ from typing import Any, ClassVar
 
 from agl.errors import AlgorithmError, ConfigError
 from agl.types import TrainedModel
+from agl_learning.loop import MODEL_NAME, FineTuning, Served
+from agl_learning.versions import Version, publish, read_record, write_file, write_record
 from agl_unsloth.card import write_card
 from agl_unsloth.children import child, tail
 from agl_unsloth.engines import choose_engine
-from agl_unsloth.loop import MODEL_NAME, FineTuning, Served
 from agl_unsloth.memory import check_memory, find_machine
 from agl_unsloth.models import check_folder, size_of
 from agl_unsloth.options import Engine, Method, Order, TrainingOptions
 from agl_unsloth.servers import ServerOptions, check_port, choose_server, serve
 from agl_unsloth.training import RESULT
-from agl_unsloth.versions import Version, publish, read_record, write_file, write_record
 
 logger = logging.getLogger("agl.unsloth")
 

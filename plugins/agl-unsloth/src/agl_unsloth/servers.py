@@ -17,9 +17,9 @@ from typing import Any
 
 from agl.errors import AlgorithmError, ConfigError
 from agl.http.serving import bind
+from agl_learning.loop import MODEL_NAME, Served
+from agl_learning.versions import Version
 from agl_unsloth.children import child, tail
-from agl_unsloth.loop import MODEL_NAME, Served
-from agl_unsloth.versions import Version
 
 HOST = "127.0.0.1"
 POLL_SECONDS = 0.25

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from agl_learning.selection import nothing_selected, select_best
 from agl_unsloth.local import LocalFineTuning
-from agl_unsloth.selection import nothing_selected, select_best
 
 if TYPE_CHECKING:
     from agl_learning.collect import Collected

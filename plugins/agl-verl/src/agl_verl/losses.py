@@ -58,7 +58,7 @@ def loss_weights(
         mean: ``rollout``, ``token`` or ``constant``.
         constant: Tokens; needed by the last of these.
     """
-    from agl_verl.advantages import token_weights
+    from agl_learning.estimators import token_weights
 
     mask_NT = rollouts.mask_NT
     number = int((rollouts.lengths_N > 0).sum())

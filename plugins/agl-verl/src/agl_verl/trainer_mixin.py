@@ -63,7 +63,7 @@ def register_estimators() -> None:
     """Make ``agl_<name>`` known to verl, in this process; again does nothing."""
     from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, register_adv_est
 
-    from agl_verl.advantages import ESTIMATORS
+    from agl_learning.estimators import ESTIMATORS
 
     for name in ESTIMATORS:
         if PREFIX + name not in ADV_ESTIMATOR_REGISTRY:
@@ -89,7 +89,7 @@ def estimate(
     """
     import torch
 
-    from agl_verl.advantages import ESTIMATORS, Inputs
+    from agl_learning.estimators import ESTIMATORS, Inputs
 
     context = _CONTEXT.get()
     if context is None:
@@ -141,7 +141,7 @@ def check(config: Any) -> None:
     Raises:
         ConfigError: With the option, its value and what to do.
     """
-    from agl_verl.advantages import ESTIMATORS
+    from agl_learning.estimators import ESTIMATORS
     from agl_verl.losses import check_loss_mode
 
     known = [PREFIX + name for name in ESTIMATORS]

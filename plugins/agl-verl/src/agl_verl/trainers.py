@@ -120,7 +120,7 @@ def trainer_class(config: Any, given: Any = None) -> type:
     made = type(f"Agl{base.__name__}", (*mixins, base), {}) if mixins else base
     _tolerate_flush(trainer_separate_async)
     if get_device_name() == "cpu":
-        from agl_verl.testing.trainers import on_cpu
+        from agl_verl.cpu.trainers import on_cpu
 
         made = on_cpu(made)
     return made

@@ -28,18 +28,18 @@ from typing import TYPE_CHECKING, Any
 
 from agl.algorithm.gateway import WHOLE_SOFTMAX
 from agl.errors import AlgorithmError, ConfigError
-from agl_unsloth.loop import Served
-from agl_unsloth.paid import Bill, PaidTraining
-from agl_unsloth.selection import nothing_selected, select_best
-from agl_unsloth.tinker_data import Loss, batches, example_of_row
-from agl_unsloth.versions import Version
+from agl_learning.loop import Served
+from agl_learning.paid import Bill, PaidTraining
+from agl_learning.selection import nothing_selected, select_best
+from agl_learning.versions import Version
+from agl_tinker.data import Loss, batches, example_of_row
 
 if TYPE_CHECKING:
     from agl.types import TrainedModel
     from agl_learning.collect import Collected
-    from agl_unsloth.tinker_service import Saved, TinkerService
+    from agl_tinker.service import Saved, TinkerService
 
-logger = logging.getLogger("agl.unsloth.tinker")
+logger = logging.getLogger("agl.tinker")
 
 GAP_LIMIT = 0.05
 """Nats between recorded and present log-probabilities that rounding does not explain."""
@@ -148,7 +148,7 @@ class Tinker(PaidTraining):
 
     async def prepare(self) -> Version:
         """Open a session, and look whether key and model are right."""
-        from agl_unsloth.tinker_service import TinkerService
+        from agl_tinker.service import TinkerService
 
         label = f"agl-{self.session.run_id}"
         self._service = await asyncio.to_thread(TinkerService, self.base_url, self.api_key, label)
@@ -174,7 +174,7 @@ class Tinker(PaidTraining):
     @contextlib.asynccontextmanager
     async def _serving(self, version: Version) -> AsyncGenerator[Served]:
         from agl.http.serving import ServerThread
-        from agl_unsloth.tinker_bridge import MODEL_NAME, Bridge
+        from agl_tinker.bridge import MODEL_NAME, Bridge
 
         sampler = await self._tinker.sampler(self.base_model, version.metrics.get("sampler"))
         if self._loaded_tokenizer is None:

@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from agl.errors import AglError
-from agl_unsloth.azure_errors import is_passing
-from agl_unsloth.remote import RemoteRefusalError
+from agl_azure.errors import is_passing
+from agl_learning.remote import RemoteRefusalError
 
-logger = logging.getLogger("agl.unsloth.azure")
+logger = logging.getLogger("agl.azure")
 
 FIRST_PAUSE_SECONDS = 1.0
 GROWTH = 1.5

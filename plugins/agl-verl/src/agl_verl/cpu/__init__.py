@@ -6,7 +6,7 @@ place of vLLM) and, for the mode ``separate_async``, the way of the weights (Ray
 A green run shows that agent, rewards and configuration fit together. It does not show that the GPU
 run is right, and a tiny random model learns only what a tiny model can::
 
-    from agl_verl.testing import cpu_config, make_tiny_model, use_cpu
+    from agl_verl.cpu import cpu_config, make_tiny_model, use_cpu
 
     use_cpu()  # before verl is imported
     config = cpu_config(make_tiny_model("tiny"), trainer={"total_training_steps": 3})
@@ -37,19 +37,19 @@ __all__ = ["as_hydra", "cpu_config", "make_tiny_model", "on_cpu", "use_cpu", "wr
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
-        raise AttributeError(f"module 'agl_verl.testing' has no attribute {name!r}")
+        raise AttributeError(f"module 'agl_verl.cpu' has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
     return value
 
 
 if TYPE_CHECKING:
-    from agl_verl.testing.config import (
+    from agl_verl.cpu.config import (
         as_hydra as as_hydra,
         cpu_config as cpu_config,
         use_cpu as use_cpu,
     )
-    from agl_verl.testing.model import (
+    from agl_verl.cpu.model import (
         make_tiny_model as make_tiny_model,
         write_prompts as write_prompts,
     )
-    from agl_verl.testing.trainers import on_cpu as on_cpu
+    from agl_verl.cpu.trainers import on_cpu as on_cpu

@@ -36,8 +36,8 @@ from agl.errors import AlgorithmError, ConfigError
 from agl.plugins.build import check_credit
 from agl.types import Dataset, LedgerPart, RolloutMode, TrainedModel
 from agl.utils.checks import absolute, check_name, check_numbers
-from agl_unsloth.session import Session, open_session
-from agl_unsloth.versions import Version, write_lines
+from agl_learning.session import Session, open_session
+from agl_learning.versions import Version, write_lines
 
 LEDGER = "ledger.jsonl"
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from agl.algorithm.gateway import ModelConfig
     from agl_learning.collect import Collected
 
-logger = logging.getLogger("agl.unsloth")
+logger = logging.getLogger("agl.learning")
 
 MODEL_NAME = "policy"
 """What the gateway calls the model that is trained."""

@@ -48,8 +48,8 @@ class Keys:
 def needs_extra(error: ImportError) -> ConfigError:
     """The error for an SDK that is not installed."""
     return ConfigError(
-        f"algorithm 'azure-sft' (plugin 'agl-unsloth') needs {error.name!r}, which is not "
-        "installed. Run: pip install 'agl-unsloth[azure]'"
+        f"algorithm 'azure-sft' (plugin 'agl-azure') needs {error.name!r}, which is not "
+        "installed. Run: pip install agl-azure"
     )
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from verl.single_controller.base.decorator import Dispatch, register
 
+from agl_verl.cpu import engines  # noqa: F401  (registers the engines)
 from agl_verl.register import register_inference
-from agl_verl.testing import engines  # noqa: F401  (registers the engines)
 
 register_inference()
 

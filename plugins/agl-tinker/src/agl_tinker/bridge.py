@@ -19,7 +19,7 @@ from agl_learning.completions import (
     room_for_answer,
 )
 from agl_learning.model_app import ModelApp
-from agl_unsloth.tinker_service import Sampled
+from agl_tinker.service import Sampled
 
 MODEL_NAME = "policy"
 

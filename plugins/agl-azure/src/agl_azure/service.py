@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from agl.errors import AglError
-from agl_unsloth.azure_errors import failed_job, is_passing, refusal
-from agl_unsloth.azure_keys import Keys
-from agl_unsloth.azure_waiting import Patience, retry_after, until
-from agl_unsloth.remote import RemoteRefusalError
+from agl_azure.errors import failed_job, is_passing, refusal
+from agl_azure.keys import Keys
+from agl_azure.waiting import Patience, retry_after, until
+from agl_learning.remote import RemoteRefusalError
 
-logger = logging.getLogger("agl.unsloth.azure")
+logger = logging.getLogger("agl.azure")
 
 JOB_ENDS = ("failed", "cancelled", "canceled")
 BILLED_REQUEST_LOOKS = 3

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from typing import Any
 
 from agl.errors import AglError, ConfigError
-from agl_unsloth.remote import RemoteRefusalError, hide, status_of
+from agl_learning.remote import RemoteRefusalError, hide, status_of
 
 _FILTER_WORDS = ("rai check", "content filter", "content_filter", "contentfilter", "harm")
 _QUOTA_CODES = ("quotaexceeded", "insufficientquota", "insufficient_quota")

@@ -28,21 +28,21 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from agl.errors import AlgorithmError, ConfigError
-from agl_unsloth.azure_data import MAX_BYTES, MIN_EXAMPLES, bill, example_of_chat
-from agl_unsloth.loop import Served
-from agl_unsloth.paid import Bill, PaidTraining
-from agl_unsloth.selection import nothing_selected, select_best
-from agl_unsloth.versions import Version
+from agl_azure.data import MAX_BYTES, MIN_EXAMPLES, bill, example_of_chat
+from agl_learning.loop import Served
+from agl_learning.paid import Bill, PaidTraining
+from agl_learning.selection import nothing_selected, select_best
+from agl_learning.versions import Version
 
 if TYPE_CHECKING:
+    from agl_azure.deployments import Deployments
+    from agl_azure.jobs import Jobs
+    from agl_azure.keys import Keys
+    from agl_azure.management import Management
+    from agl_azure.service import AzureService
     from agl_learning.collect import Collected
-    from agl_unsloth.azure_deployments import Deployments
-    from agl_unsloth.azure_jobs import Jobs
-    from agl_unsloth.azure_keys import Keys
-    from agl_unsloth.azure_management import Management
-    from agl_unsloth.azure_service import AzureService
 
-logger = logging.getLogger("agl.unsloth.azure")
+logger = logging.getLogger("agl.azure")
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,60}")
 _SUFFIX = re.compile(r"[A-Za-z0-9_-]{1,18}")
@@ -169,12 +169,12 @@ class AzureSFT(PaidTraining):
 
     async def prepare(self) -> Version:
         """Open the resource, and look whether key, login and names are right."""
-        from agl_unsloth.azure_deployments import Deployments
-        from agl_unsloth.azure_jobs import JobOptions, Jobs
-        from agl_unsloth.azure_keys import Keys, needs_extra
-        from agl_unsloth.azure_management import Account, Management
-        from agl_unsloth.azure_service import AzureService
-        from agl_unsloth.azure_waiting import Patience
+        from agl_azure.deployments import Deployments
+        from agl_azure.jobs import JobOptions, Jobs
+        from agl_azure.keys import Keys, needs_extra
+        from agl_azure.management import Account, Management
+        from agl_azure.service import AzureService
+        from agl_azure.waiting import Patience
 
         account = Account(
             self.subscription_id, self.resource_group, self._account, self.management_url
@@ -235,7 +235,7 @@ class AzureSFT(PaidTraining):
 
     def select(self, collected: "Collected", iteration: int) -> list[dict[str, Any]]:
         """The best conversations, as lines of a training file."""
-        from agl_unsloth.azure_errors import is_filtered
+        from agl_azure.errors import is_filtered
 
         filtered = [
             exclusion

@@ -8,9 +8,9 @@ from urllib.parse import urlsplit
 
 from agl.errors import AglError
 from agl.http.serving import is_loopback
-from agl_unsloth.azure_errors import DeploymentFailedError, refusal
-from agl_unsloth.azure_keys import Keys
-from agl_unsloth.azure_waiting import Patience, until
+from agl_azure.errors import DeploymentFailedError, refusal
+from agl_azure.keys import Keys
+from agl_azure.waiting import Patience, until
 
 T = TypeVar("T")
 

@@ -21,7 +21,7 @@ class _CPUModule(types.ModuleType):
     """``torch.cpu``, and what verl calls on ``torch.cuda`` besides."""
 
     def __init__(self) -> None:
-        super().__init__("agl_verl.testing.torch_cpu")
+        super().__init__("agl_verl.cpu.torch_cpu")
 
     def __getattr__(self, name: str) -> Any:
         return getattr(torch.cpu, name)

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 from agl.errors import ConfigError
 from agl.types import RolloutConfig
 from agl_learning.generations import begin_generation, read_generation
-from agl_unsloth.journal import Journal
+from agl_learning.journal import Journal
 
 if TYPE_CHECKING:
     from agl.algorithm.gateway import Gateway
     from agl_learning.accounts import Totals
     from agl_learning.collect import Collector
+    from agl_learning.loop import FineTuning
     from agl_learning.report import Report
-    from agl_unsloth.loop import FineTuning
 
 SILENCE_SECONDS = 60.0
 """A rollout without a sign for so long runs again: its runner died with the run before."""

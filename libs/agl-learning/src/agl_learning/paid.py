@@ -6,9 +6,9 @@ from typing import Any
 
 from agl.errors import AlgorithmError
 from agl.types import Dataset
-from agl_unsloth.loop import FineTuning
+from agl_learning.loop import FineTuning
 
-logger = logging.getLogger("agl.unsloth")
+logger = logging.getLogger("agl.learning")
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,14 @@ import logging
 from typing import TYPE_CHECKING
 
 from agl.errors import AglError, ConfigError
-from agl_unsloth.azure_errors import DeploymentFailedError
+from agl_azure.errors import DeploymentFailedError
 
 if TYPE_CHECKING:
-    from agl_unsloth.azure_management import Management
-    from agl_unsloth.journal import Journal
-    from agl_unsloth.versions import Version
+    from agl_azure.management import Management
+    from agl_learning.journal import Journal
+    from agl_learning.versions import Version
 
-logger = logging.getLogger("agl.unsloth.azure")
+logger = logging.getLogger("agl.azure")
 
 
 class Deployments:

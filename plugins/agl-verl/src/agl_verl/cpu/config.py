@@ -243,7 +243,7 @@ def _separate() -> dict[str, Any]:
                 "n_gpus_per_node": 1,
                 "checkpoint_engine": {
                     "backend": "agl_ray_store",
-                    "custom_backend_module": "agl_verl.testing.checkpoint",
+                    "custom_backend_module": "agl_verl.cpu.checkpoint",
                 },
             }
         },

@@ -5,14 +5,14 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from agl_unsloth.azure_errors import JobFailedError
+from agl_azure.errors import JobFailedError
 
 if TYPE_CHECKING:
-    from agl_unsloth.azure_service import AzureService, FinishedJob
-    from agl_unsloth.journal import Entry, Journal
-    from agl_unsloth.versions import Version
+    from agl_azure.service import AzureService, FinishedJob
+    from agl_learning.journal import Entry, Journal
+    from agl_learning.versions import Version
 
-logger = logging.getLogger("agl.unsloth.azure")
+logger = logging.getLogger("agl.azure")
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from agl.errors import AglError, ConfigError
-from agl_unsloth.remote import RemoteRefusalError, hide, status_of
-from agl_unsloth.tinker_data import Loss, logprob_gap, shifted
+from agl_learning.remote import RemoteRefusalError, hide, status_of
+from agl_tinker.data import Loss, logprob_gap, shifted
 
-logger = logging.getLogger("agl.unsloth.tinker")
+logger = logging.getLogger("agl.tinker")
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ class TinkerService:
             import tinker
         except ImportError as error:
             raise ConfigError(
-                f"algorithm 'tinker' (plugin 'agl-unsloth') needs {error.name!r}, which is not "
-                "installed. Run: pip install 'agl-unsloth[tinker]'"
+                f"algorithm 'tinker' (plugin 'agl-tinker') needs {error.name!r}, which is not "
+                "installed. Run: pip install agl-tinker"
             ) from None
         import os
 

@@ -2,7 +2,7 @@
 
 The three trainers of verl are registered as ``agl_cpu_sync``, ``agl_cpu_colocate_async`` and
 ``agl_cpu_separate_async``, for ``trainer.v1.trainer_mode`` of a stock verl run with
-``VERL_USE_EXTERNAL_MODULES=agl_verl.testing.trainers``.
+``VERL_USE_EXTERNAL_MODULES=agl_verl.cpu.trainers``.
 """
 
 from functools import cache
@@ -55,9 +55,9 @@ def on_cpu(trainer_class: type) -> type:
                 raise RuntimeError(
                     f"verl's device is {get_device_name()!r}, expected 'cpu'; set the environment "
                     f"variable VERL_PLATFORM=agl_cpu before verl is imported "
-                    f"(agl_verl.testing.use_cpu() does)"
+                    f"(agl_verl.cpu.use_cpu() does)"
                 )
-            from agl_verl.testing.workers import worker_for
+            from agl_verl.cpu.workers import worker_for
 
             super()._init_resource_pool_mgr()
             for role in list(self.role_worker_mapping):
