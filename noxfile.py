@@ -301,7 +301,7 @@ def verl_cpu(session: nox.Session) -> None:
         session.install(*(name for name in TRACED_FRAMEWORKS if name.startswith("lang")))
     # verl, Ray and transformers warn; their warnings are not ours to mend.
     session.run(
-        "pytest", "-n", "2", "--dist", "loadgroup", "-W", "default", "tests/verl",
+        "pytest", "-n", "2", "--dist", "loadgroup", "-W", "default", "tests/plugins/verl/real",
         *session.posargs,
         env={"AGL_CORE_PYTHON": python, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
     )  # fmt: skip

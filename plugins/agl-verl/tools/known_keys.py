@@ -2,10 +2,11 @@
 
     python tools/known_keys.py
 
-Run it where verl is installed, after a new release of verl; ``tests/verl`` compares the file with
-the installed verl. Keys come from verl's YAML files, for each of its engines, and from the
-dataclasses that they name: those have fields that no file mentions. A key whose value is free
-(``engine_kwargs.vllm``, ``override_config``) has ``true``, one without keys below it ``null``.
+Run it where verl is installed, after a new release of verl; a test in ``tests/plugins/verl/real``
+compares the file with the installed verl. Keys come from verl's YAML files, for each of its
+engines, and from the dataclasses that they name: those have fields that no file mentions. A key
+whose value is free (``engine_kwargs.vllm``, ``override_config``) has ``true``, one without keys
+below it ``null``.
 """
 
 import dataclasses

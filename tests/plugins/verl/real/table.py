@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "seams"))
+sys.path.insert(0, str(Path(__file__).parents[3] / "seams"))
 
 from scripted import COPIES, Script, agent_of, judge, judge_entry
 from table_model import save_model

@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("verl")
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "seams"))
+sys.path.insert(0, str(Path(__file__).parents[3] / "seams"))
 
 from running import MARK, end_all, marked
 from scripted import CASES, COPIES, TABLE, accounts

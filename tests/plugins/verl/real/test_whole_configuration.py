@@ -15,7 +15,7 @@ from agl_verl.cpu import cpu_config
 from agl_verl.preflight import check_cluster, needs
 from agl_verl.run import verl_config
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[4]
 TASKS = [{"number": number} for number in range(64)]
 GUIDE = {
     "algorithm": {"adv_estimator": "grpo", "use_kl_in_reward": False},

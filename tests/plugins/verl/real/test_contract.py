@@ -285,7 +285,7 @@ def test_workers_can_be_replaced():
     source = inspect.getsource(ActorRolloutRefWorker)
     for name in ("actor_worker_cls", "ref_worker_cls"):
         assert f"self.{name}(" in source, f"the worker no longer builds its parts from {name!r}"
-    assert isinstance(DetachActorWorker.copy_handler, property), "see testing.workers (no copies!)"
+    assert isinstance(DetachActorWorker.copy_handler, property), "see cpu.workers (no copies!)"
     source = inspect.getsource(DetachActorWorker.save_model_to_cpu)
     assert "self.copy_handler(" in source, "saved weights no longer go through copy_handler"
 
@@ -294,7 +294,7 @@ def test_saved_weights_have_the_form_that_we_copy():
     from verl.utils.fsdp_utils import fsdp2_sharded_save_to_cpu
 
     source = inspect.getsource(fsdp2_sharded_save_to_cpu)
-    assert "return cpu_sharded_state, global_spec" in source, "see testing.workers.copied"
+    assert "return cpu_sharded_state, global_spec" in source, "see cpu.workers.copied"
 
 
 def test_engines_can_be_registered_for_the_cpu():
@@ -305,7 +305,7 @@ def test_engines_can_be_registered_for_the_cpu():
     language = transformer_impl.FSDPEngineWithLMHead
     require(language._build_fsdp_module, "module")
     require_methods(language, "_build_module", "get_per_tensor_param", "initialize")
-    assert hasattr(transformer_impl, "CPUOffloadPolicy"), "see testing.engines (pinned memory)"
+    assert hasattr(transformer_impl, "CPUOffloadPolicy"), "see cpu.engines (pinned memory)"
 
 
 def test_platform_has_no_question_that_we_do_not_answer():
@@ -379,7 +379,7 @@ def test_settings_for_the_cpu_are_keys_of_verl(verl_config, mode):
     unknown = [
         key for key in flat(settings) if key not in added and not known(verl_config, key, OmegaConf)
     ]
-    assert not unknown, f"verl's configuration no longer has {unknown}; see testing/config.py"
+    assert not unknown, f"verl's configuration no longer has {unknown}; see cpu/config.py"
 
 
 def flat(config, prefix=""):

@@ -7,7 +7,7 @@ are trained, a row per call.
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "spider"))
+sys.path.insert(0, str(Path(__file__).parents[4] / "examples" / "spider"))
 
 from sql_agent import LitSQLAgent
 from sql_tasks import load_small_tasks

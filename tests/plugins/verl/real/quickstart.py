@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "quickstart"))
+sys.path.insert(0, str(Path(__file__).parents[4] / "examples" / "quickstart"))
 
 from world import House, Task, build_model, build_tokenizer, split_tasks
 
