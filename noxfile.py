@@ -195,6 +195,7 @@ def remote_trainers(session: nox.Session) -> None:
     )  # fmt: skip
 
 
+TRACER_TESTS = "tests/plugins/tracers/real"
 TRACERS = ("otel", "agentops", "openinference", "otel-genai", "weave")
 TRACER_PACKAGES = (
     *CORE,
@@ -227,9 +228,8 @@ def tracers_crewai(session: nox.Session) -> None:
     # Weave asks every object that it meets for attributes, and in a crew meets `pytest.mark`, which
     # under --strict-markers ends the test.
     options = ("-o", "addopts=--import-mode=importlib", "-k", "CrewAI")
-    run_with_tracers(
-        session, "tests/tracers/test_frameworks.py", "tests/tracers/test_howto.py", *options
-    )
+    tests = [f"{TRACER_TESTS}/test_{name}.py" for name in ("frameworks", "howto")]
+    run_with_tracers(session, *tests, *options)
 
 
 @nox.session(name="tracers-page", venv_backend="none")
@@ -246,9 +246,9 @@ def tracers_short(session: nox.Session) -> None:
     """
     install_tracers(session)
     names = ("contract", "concurrency", "tracers", "langgraph")
-    alone = [f"tests/tracers/test_{name}.py" for name in names]
+    alone = [f"{TRACER_TESTS}/test_{name}.py" for name in names]
     for tracer in TRACERS:
-        tests = ["tests/tracers"] if tracer == "otel" else alone
+        tests = [TRACER_TESTS] if tracer == "otel" else alone
         session.run("pytest", "-W", "default", *tests, "--tracer", tracer, *session.posargs)
 
 
@@ -262,7 +262,7 @@ def run_with_tracers(session: nox.Session, *tests: str) -> None:
     for tracer in TRACERS:
         path = f"{captured_folder(session)}/{session.name}.{tracer}.json"
         session.run(
-            "pytest", "-W", "default", *(tests or ("tests/tracers",)), "--tracer", tracer,
+            "pytest", "-W", "default", *(tests or (TRACER_TESTS,)), "--tracer", tracer,
             "--captured", path, *session.posargs,
         )  # fmt: skip
 
@@ -346,8 +346,9 @@ def unsloth(session: nox.Session) -> None:
 def train_with(session: nox.Session, engine: str, *more: str) -> None:
     """Run the tests that train. The libraries' own warnings are not ours to mend."""
     session.run(
-        "pytest", *TRAINING, "-W", "default", "tests/unsloth", *more, "--engine", engine,
-        "--durations=0", *session.posargs, env={"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
+        "pytest", *TRAINING, "-W", "default", "tests/plugins/unsloth/real", *more,
+        "--engine", engine, "--durations=0", *session.posargs,
+        env={"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
     )  # fmt: skip
 
 

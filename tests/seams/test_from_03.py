@@ -1,8 +1,8 @@
 """What scripts of 0.3 rely on: a test for each finding about them (D: bugs, C: public, S: seen).
 
-D1, AgentOps with LangGraph imported at the top, is ``tests/tracers/test_langgraph.py``, where those
-are installed. S4 is ``test_infrastructure_failures.py``; S8 is in
-``tests/plugins/adapters/test_cli_export.py``, and S10 in ``test_cli_doctor.py`` beside it.
+D1, AgentOps with LangGraph imported at the top, is
+``tests/plugins/tracers/real/test_langgraph.py``, where those are installed. S4 is
+``test_infrastructure_failures.py``; S8 is in ``tests/plugins/adapters/test_cli_export.py``, S10 in ``test_cli_doctor.py`` beside it.
 """
 
 import asyncio

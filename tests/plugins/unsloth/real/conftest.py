@@ -1,4 +1,4 @@
-"""Real trainings with one engine: ``pytest tests/unsloth --engine unsloth``; the default is trl."""
+"""Real trainings with one engine: ``pytest FOLDER --engine unsloth``; the default is trl."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parents[1] / "examples" / "quickstart"))
+sys.path.insert(0, str(HERE.parents[3] / "examples" / "quickstart"))
 
 QUIET = {
     "HF_HUB_OFFLINE": "1",

@@ -1,4 +1,4 @@
-"""Every test here runs with one tracer: ``pytest tests/tracers --tracer agentops``."""
+"""Every test here runs with one tracer: ``pytest tests/plugins/tracers/real --tracer agentops``."""
 
 import json
 import sys

@@ -17,7 +17,7 @@ from agl_adapters import TraceToRows
 from agl_testing.echo_llm import EchoLLM
 
 pytestmark = pytest.mark.timeout(300)
-PAGE = Path(__file__).parents[2] / "docs" / "howto" / "use-any-framework.md"
+PAGE = Path(__file__).parents[4] / "docs" / "howto" / "use-any-framework.md"
 SECTION = re.compile(r'^## (.*?)$.*?^```python needs="(.*?)"$\n(.*?)^```$', re.M | re.S)
 TOOL = re.compile(r'^```python file="weather.py"$\n(.*?)^```$', re.M | re.S)
 SECTIONS = {name: (needs, code) for name, needs, code in SECTION.findall(PAGE.read_text())}

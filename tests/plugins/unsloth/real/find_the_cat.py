@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "quickstart"))
+sys.path.insert(0, str(Path(__file__).parents[4] / "examples" / "quickstart"))
 
 from quickstart import find_the_cat
 from world import split_tasks
