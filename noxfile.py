@@ -190,7 +190,7 @@ def remote_trainers(session: nox.Session) -> None:
     session.install(*packages, "./plugins/agl-azure", "./plugins/agl-tinker", *TEST_TOOLS[:4])
     environment = {"AGL_STRICT_PLUGINS": "1", "HF_HUB_OFFLINE": "1"}
     session.run(
-        "pytest", *PARALLEL, "tests/plugins/unsloth_remote",
+        "pytest", *PARALLEL, "tests/plugins/azure", "tests/plugins/tinker",
         "tests/seams/test_table_finetuning.py", *session.posargs, env=environment,
     )  # fmt: skip
 

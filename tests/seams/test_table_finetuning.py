@@ -221,7 +221,7 @@ class Services(dict[str, dict[str, Any]]):
 
     def azure_sft(self) -> dict[str, Any]:
         pytest.importorskip("azure.mgmt.cognitiveservices")
-        from ..plugins.unsloth_remote.azure_server import Azure  # noqa: TID252
+        from ..plugins.azure.azure_server import Azure  # noqa: TID252
 
         azure = Azure(guesses=tuple(f"word{number}" for number in range(1000)))
         azure.min_examples = 1
@@ -245,7 +245,7 @@ class Services(dict[str, dict[str, Any]]):
     def tinker(self) -> dict[str, Any]:
         pytest.importorskip("tinker")
         pytest.importorskip("transformers")
-        from ..plugins.unsloth_remote import tinker_server  # noqa: TID252
+        from ..plugins.tinker import tinker_server  # noqa: TID252
         from .table_model import WORDS
 
         end, agent = WORDS.index("<end>"), WORDS.index("<agent>")

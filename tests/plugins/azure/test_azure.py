@@ -9,7 +9,8 @@ import pytest
 
 from agl.errors import AlgorithmError, ConfigError
 
-from .agents import CAPITALS, capitals
+from ..agents import CAPITALS, capitals  # noqa: TID252
+from ..conftest import end, kill_when  # noqa: TID252
 from .conftest import Login
 
 TASKS = list(CAPITALS)
@@ -282,3 +283,24 @@ async def test_secrets_are_written_nowhere(azure, sft, line, tmp_path, caplog):
 def test_wrong_options_are_refused(sft, options, message):
     with pytest.raises(ConfigError, match=message):
         sft(**options)
+
+
+async def test_a_killed_run_does_not_ask_for_a_second_job(azure, defaults, start, tmp_path):
+    given = {
+        "type": "azure-sft",
+        "token": azure.token,
+        "store": str(tmp_path / "store.db"),
+        "tasks": TASKS,
+        "options": defaults,
+    }
+    azure.hold_jobs = True
+    await kill_when(await start(given), lambda: azure.jobs)
+    asked = azure.log.count("POST /openai/v1/chat/completions")
+    azure.hold_jobs = False
+    await end(await start(given))
+    assert [job["status"] for job in azure.jobs.values()] == ["succeeded"]
+    assert azure.log.count("POST /openai/v1/chat/completions") == asked == 72
+    assert azure.files == {}
+    stored = (tmp_path / "store.db").read_bytes()
+    assert azure.key.encode() not in stored
+    assert azure.token.encode() not in stored

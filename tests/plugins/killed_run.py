@@ -1,14 +1,12 @@
-"""A whole run with a store on the disk, in a process that a test kills: ``killed_run.py JSON``."""
+"""A whole run with a store on the disk, in a process that a test kills; it is said as JSON."""
 
 import json
 import sys
 import time
-from pathlib import Path
 
 import agl
 
-sys.path.insert(0, str(Path(__file__).parent))
-from agents import capitals, says_red
+from .agents import capitals, says_red
 
 
 class Login:

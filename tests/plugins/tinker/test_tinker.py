@@ -12,7 +12,8 @@ import pytest
 import agl
 from agl.errors import AlgorithmError, ConfigError
 
-from .agents import ask, says_red
+from ..agents import ask, says_red  # noqa: TID252
+from ..conftest import end, kill_when  # noqa: TID252
 
 # The SDK leaves a connection of each of its clients to the garbage collector.
 pytestmark = pytest.mark.filterwarnings(
@@ -25,7 +26,7 @@ TASKS = ["one", "two", "three"]
 @pytest.fixture
 def run(line):
     async def run(algorithm, train=TASKS, val=None):
-        return await line(says_red, algorithm, train, val, adapter=agl.TraceToRows())
+        return await line(says_red, algorithm, train, val)
 
     return run
 
@@ -174,7 +175,7 @@ async def test_equal_rewards_train_nothing_and_end_nothing(service, tinker, line
         await ask(llm, task)
         return 1.0
 
-    algorithm = await line(always, tinker(), TASKS, adapter=agl.TraceToRows())
+    algorithm = await line(always, tinker(), TASKS)
     assert service.losses == []
     assert algorithm.summary["calls_excluded"] == {"zero_advantage": 48}
 
@@ -238,3 +239,25 @@ async def test_secrets_are_written_nowhere(service, tinker, run, line, tmp_path,
 def test_wrong_options_are_refused(tinker, options, message):
     with pytest.raises(ConfigError, match=message):
         tinker(**options)
+
+
+async def test_a_killed_run_trains_again_what_was_not_saved_and_no_more(
+    service, tokenizer, defaults, start, tmp_path
+):
+    tokenizer.save_pretrained(tmp_path / "tokenizer")
+    given = {
+        "type": "tinker",
+        "tokenizer": str(tmp_path / "tokenizer"),
+        "store": str(tmp_path / "store.db"),
+        "tasks": TASKS,
+        "options": {**defaults, "iterations": 4},
+    }
+    await kill_when(await start(given), lambda: service.steps >= 2)
+    await end(await start(given))
+    assert 4 <= len(service.losses) <= 5
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    assert summary["iterations"] == 4
+    assert len(summary["rewards"]) == 4
+    # At most the rollouts that were under way when it was killed ran twice.
+    assert service.log.count("POST asample") <= 4 * 24 + 24
+    assert service.key.encode() not in (tmp_path / "store.db").read_bytes()

@@ -1,0 +1,77 @@
+"""A provider that runs on this machine, and what is trained there."""
+
+import time
+
+import pytest
+
+
+class Token:
+    """What azure-core takes for an access token."""
+
+    def __init__(self, token: str) -> None:
+        self.token = token
+        self.expires_on = int(time.time()) + 3600
+        self.refresh_on = None
+
+
+class Login:
+    """A credential like those of azure-identity."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    def get_token(self, *scopes: str, **options: object) -> Token:
+        return Token(self._token)
+
+
+@pytest.fixture(autouse=True)
+def _no_keys_of_ours(monkeypatch):
+    for name in ("AZURE_OPENAI_API_KEY", "AZURE_OPENAI_AD_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def azure():
+    """A local Azure, running."""
+    pytest.importorskip("openai")
+    pytest.importorskip("azure.mgmt.cognitiveservices")
+    from .azure_server import Azure
+
+    server = Azure()
+    server.server.start()
+    yield server
+    server.server.stop()
+
+
+@pytest.fixture
+def defaults(azure, tmp_path):
+    """Options of an ``AzureSFT`` for the local Azure, but for the login."""
+    return {
+        "endpoint": azure.url,
+        "base_deployment": "base",
+        "base_model": "gpt-base-2026-01-01",
+        "subscription_id": "sub-1",
+        "resource_group": "group-1",
+        "account_name": "acme",
+        "api_key": azure.key,
+        "management_url": azure.url,
+        "poll_seconds": 0.02,
+        "iterations": 1,
+        "rollouts_per_task": 24,
+        "data_filter_ratio": 1.0,
+        "min_reward": 1.0,
+        "run_dir": str(tmp_path / "run"),
+        "show_progress": False,
+    }
+
+
+@pytest.fixture
+def sft(azure, defaults):
+    """Builds an ``AzureSFT`` for the local Azure."""
+
+    def build(**options):
+        from agl_azure.algorithm import AzureSFT
+
+        return AzureSFT(**{**defaults, "credential": Login(azure.token), **options})
+
+    return build

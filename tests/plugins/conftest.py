@@ -1,0 +1,89 @@
+"""The real line (store, runner, gateway, adapter), and runs in processes that a test kills."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+async def line():
+    """Runs an algorithm, with its default adapter, and one runner beside it."""
+    import agl
+    from agl.algorithm.adapter import Adapter
+    from agl.execution.events import ThreadingEvent
+    from agl.plugins.build import build_component
+
+    store = agl.InMemoryLightningStore()
+
+    async def run(agent, algorithm, train=None, val=None):
+        algorithm.set_store(store)
+        algorithm.set_adapter(
+            build_component(algorithm.default_adapter, group="agl.adapters", expected_type=Adapter)
+        )
+        algorithm.set_llm_proxy(agl.LLMProxy())
+        runner, event = agl.LitAgentRunner(agl.OtelTracer(), grace_seconds=0.1), ThreadingEvent()
+        with runner.run_context(agent=agent, store=store):
+            running = asyncio.create_task(runner.iter(event=event))
+            try:
+                await algorithm.run(train, val)
+            finally:
+                event.set()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await running
+        return algorithm
+
+    run.store = store
+    yield run
+    await store.close()
+
+
+@pytest.fixture
+async def start():
+    """Starts the run of ``killed_run.py`` in a process group of its own."""
+    processes = []
+
+    async def begin(given):
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "tests.plugins.killed_run",
+            json.dumps(given),
+            cwd=ROOT,
+            start_new_session=True,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        processes.append(process)
+        return process
+
+    yield begin
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+
+
+async def kill_when(process, there):
+    """Kill a process, and what it started, once something is there."""
+    for _ in range(10_000):
+        if there():
+            break
+        assert process.returncode is None, (await process.stderr.read()).decode()
+        await asyncio.sleep(0.005)
+    else:
+        raise AssertionError("it did not come")
+    os.killpg(process.pid, signal.SIGKILL)
+    await process.communicate()
+
+
+async def end(process):
+    """Wait until a process has done its work."""
+    _, errors = await process.communicate()
+    assert process.returncode == 0, errors.decode()

@@ -1,0 +1,81 @@
+"""A provider that runs on this machine, and what is trained there."""
+
+import gc
+import warnings
+
+import pytest
+
+WORDS = ["<pad>", "<user>", "<agent>", "<end>", "red", "green", "blue", "one", "two", "three"]
+TEMPLATE = (
+    "{% for m in messages %}"
+    "{{ '<user> ' if m['role'] == 'user' else '<agent> ' }}{{ m['content'] }} <end> "
+    "{% endfor %}"
+    "{% if add_generation_prompt %}<agent> {% endif %}"
+)
+
+
+@pytest.fixture(autouse=True)
+def _no_key_of_ours(monkeypatch):
+    monkeypatch.delenv("TINKER_API_KEY", raising=False)
+
+
+@pytest.fixture(scope="session")
+def tokenizer():
+    """Ten words and a chat template."""
+    pytest.importorskip("transformers")
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    backend = Tokenizer(models.WordLevel({w: i for i, w in enumerate(WORDS)}, unk_token="<pad>"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        pad_token="<pad>",
+        eos_token="<end>",
+        chat_template=TEMPLATE,
+    )
+
+
+@pytest.fixture
+def service():
+    """A local Tinker, running."""
+    pytest.importorskip("tinker")
+    from .tinker_server import Tinker
+
+    server = Tinker(len(WORDS), WORDS.index("<end>"))
+    server.server.start()
+    yield server
+    server.server.stop()
+    # The SDK leaves a connection of each of its clients to the garbage collector.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
+
+
+@pytest.fixture
+def defaults(service, tmp_path):
+    """Options of a ``Tinker`` for the local service, but for the tokenizer."""
+    return {
+        "base_model": "tiny/table",
+        "api_key": service.key,
+        "base_url": service.server.url,
+        "learning_rate": 0.5,
+        "iterations": 2,
+        "rollouts_per_task": 8,
+        "max_tokens": 2,
+        "eval_every": 100,
+        "run_dir": str(tmp_path / "run"),
+        "show_progress": False,
+    }
+
+
+@pytest.fixture
+def tinker(defaults, tokenizer):
+    """Builds a ``Tinker`` for the local service."""
+
+    def build(**options):
+        from agl_tinker.algorithm import Tinker
+
+        return Tinker(**{**defaults, "tokenizer": tokenizer, **options})
+
+    return build
