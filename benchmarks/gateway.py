@@ -1,5 +1,7 @@
 """What the gateway adds to model calls, next to direct calls and, with --peer, to 0.3.0's LLMProxy.
 
+With --client it is compared with itself, calling backends by aiohttp's client instead of its own.
+
 A mock model server, the gateway with its store on an SQLite file, and this client have a process
 each; direct and proxied calls take turns in rounds, and medians over the rounds are reported.
 
@@ -105,12 +107,12 @@ def report(rows: dict[tuple[str, str], Row], targets: list[Target]) -> None:
         if target.child is not None:
             memory, ready = target.child.memory_mb(), target.child.ready_seconds
             print(f"{target.name}: ready after {ready:.2f} s, {memory:.0f} MB at the end")
-    if any(target.name == "0.3.0" for target in targets):
-        for load in (f"c={n}" for n in CONCURRENCY):
-            ours, peer = rows[load, "ours"], rows[load, "0.3.0"]
+    for other in (target.name for target in targets if target.name not in ("direct", "ours")):
+        for load in dict.fromkeys(load for load, _ in rows):
+            ours, peer = rows[load, "ours"], rows[load, other]
             print(
-                f"{load}: 0.3.0 takes {peer['CPU ms'] / ours['CPU ms']:.0f} times our CPU per "
-                f"call, and makes 1/{ours['calls/s'] / peer['calls/s']:.0f} of our calls/s"
+                f"{load}: {other} takes {peer['CPU ms'] / ours['CPU ms']:.2g} times our CPU per "
+                f"call, and makes 1/{ours['calls/s'] / peer['calls/s']:.2g} of our calls/s"
             )
 
 
@@ -120,6 +122,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--peer", help="the interpreter of an environment with agentlightning")
+    parser.add_argument("--client", action="store_true", help="compare HTTP clients to backends")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=3.0, help="of each load")
     options = parser.parse_args()
@@ -132,13 +135,15 @@ def main() -> None:
         folder = Path(name)
         mock, port = start_mock(folder)
         targets = [Target("direct", None, port, ["/v1"])]
-        programs = {"ours": (sys.executable, "gateway_ours.py")}
+        programs = {"ours": [sys.executable, "gateway_ours.py"]}
         if options.peer:
-            programs["0.3.0"] = (options.peer, "gateway_peer.py")
+            programs["0.3.0"] = [options.peer, "gateway_peer.py"]
+        if options.client:
+            programs["aiohttp"] = [sys.executable, "gateway_ours.py", "aiohttp"]
         try:
-            for program, (python, script) in programs.items():
+            for program, (python, script, *more) in programs.items():
                 log = folder / f"{program}.log"
-                child = Child([python, str(SOURCE / script), str(port), str(folder)], log)
+                child = Child([python, str(SOURCE / script), str(port), str(folder), *more], log)
                 try:
                     told = child.ready()
                 except SystemExit:

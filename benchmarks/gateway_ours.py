@@ -1,4 +1,7 @@
-"""Our gateway on an SQLite file, for ``gateway.py``: ``gateway_ours.py BACKEND_PORT FOLDER``."""
+"""Our gateway on an SQLite file, for ``gateway.py``: ``gateway_ours.py BACKEND_PORT FOLDER``.
+
+With ``aiohttp`` as a third argument it calls backends by aiohttp's client instead of its own.
+"""
 
 import asyncio
 import json
@@ -7,13 +10,17 @@ from pathlib import Path
 
 from agl.store.sqlite import SqliteLightningStore
 from agl_gateway import LLMProxy
+from agl_gateway.backends import Backend
+from agl_gateway.upstream import HttpAnswer, Upstream
 
 NUM_ATTEMPTS = 8
 
 
-async def main(backend_port: str, folder: str) -> None:
+async def main(backend_port: str, folder: str, client: str = "own") -> None:
     """Serve until the process is ended; prints the ports and paths of attempts."""
-    store = SqliteLightningStore(Path(folder, "store.db"))
+    if client == "aiohttp":
+        Upstream._post = post_by_aiohttp
+    store = SqliteLightningStore(Path(folder, f"store-{client}.db"))
     params = {"model": "hosted_vllm/mock", "api_base": f"http://127.0.0.1:{backend_port}/v1"}
     proxy = LLMProxy(model_list=[{"model_name": "mock", "litellm_params": params}], store=store)
     await proxy.start()
@@ -25,6 +32,12 @@ async def main(backend_port: str, folder: str) -> None:
     finally:
         await proxy.stop()
         await store.close()
+
+
+async def post_by_aiohttp(self: Upstream, backend: Backend, url: str, body: bytes) -> HttpAnswer:
+    """As the gateway posts to ``https://``."""
+    backend.in_flight += 1
+    return HttpAnswer(await self._post_by_aiohttp(backend, url, body), backend)
 
 
 if __name__ == "__main__":
