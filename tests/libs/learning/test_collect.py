@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 import agl
-from agl.types import Ledger
+from agl.emitter import reward_attributes
+from agl.semconv import AGL_ANNOTATION
+from agl.types import EnqueueRolloutRequest, Ledger
 from agl_learning.collect import Collector
 
 
@@ -67,3 +69,47 @@ async def test_asked_again_under_its_key_nothing_runs_twice() -> None:
         )
         await break_off(store, collecting, 4)
     assert len(await store.query_rollouts()) == 4
+
+
+async def test_requests_of_any_kind_come_back_in_order_and_late_ones_are_cancelled() -> None:
+    store = agl.InMemoryLightningStore()
+    collector = Collector(store, None, None, agl.RolloutConfig())
+    resources = await store.add_resources({})
+    requests = [
+        EnqueueRolloutRequest(input=task, resources_id=resources.resources_id, key=task)
+        for task in ("quick", "slow")
+    ]
+    running = asyncio.create_task(collector.run(requests, timeout_seconds=0.3))
+    while (claimed := await store.dequeue_rollout()) is None:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    rollout_id, attempt_id = claimed.rollout_id, claimed.attempt.attempt_id
+    attributes = reward_attributes({"reward": 0.5}, "reward")
+    span = agl.Span.from_attributes(
+        name=AGL_ANNOTATION,
+        attributes=attributes,
+        rollout_id=rollout_id,
+        attempt_id=attempt_id,
+        sequence_id=1,
+    )
+    await store.add_many_spans([span])
+    await store.update_attempt(rollout_id, attempt_id, status="succeeded")
+    quick, slow = await running
+    assert (quick.rollout.input, quick.reward, quick.is_late, quick.group) == (
+        "quick",
+        0.5,
+        False,
+        0,
+    )
+    assert (slow.rollout.input, slow.reward, slow.is_late, slow.group) == ("slow", None, True, 1)
+    assert slow.rollout.status == "cancelled"
+    assert (quick.rows, slow.rows) == ([], [])
+
+
+async def test_broken_off_requests_stay_for_who_asks_again_under_their_keys() -> None:
+    store = agl.InMemoryLightningStore()
+    collector = Collector(store, None, None, agl.RolloutConfig())
+    await store.add_resources({})
+    requests = [EnqueueRolloutRequest(input=task, key=task) for task in ("a", "b")]
+    for _ in range(2):
+        await break_off(store, asyncio.create_task(collector.run(requests)), 2)
+    assert [one.status for one in await store.query_rollouts()] == ["queuing", "queuing"]

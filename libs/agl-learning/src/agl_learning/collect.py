@@ -15,7 +15,7 @@ from agl.algorithm.infrastructure import (
     infrastructure_failure,
 )
 from agl.algorithm.mixing import MixingCheck, Ran, ran
-from agl.emitter import find_final_reward
+from agl.emitter import find_final_reward, reward_problem
 from agl.errors import ConfigError, InvalidTransitionError
 from agl.types import (
     Attempt,
@@ -60,6 +60,10 @@ class Ended:
     """The final one of its last successful attempt; None for a failed rollout, and for one whose
     reward says nothing because a model call failed by infrastructure."""
     rows: list[TrainingRow] = field(default_factory=list[TrainingRow])
+    problem: str | None = None
+    """Why it has no reward, where one was given that cannot be read."""
+    is_late: bool = False
+    """Whether it was cancelled because it had not ended in time."""
     infrastructure: str | None = None
     """Why, in the attempt that counts, servers or the network failed a model call."""
     unusable: tuple[ExclusionReason, str] | None = None
@@ -116,7 +120,8 @@ class Collector:
         gateway: Flushed before spans are read; None where an algorithm has none.
         adapter: Gives an object with ``rows`` and ``ledger``, and takes ``attempts=`` beside the
             spans, as the adapter ``rows`` does; and ``model=``, or it is asked for rows of all
-            models, and a warning says so.
+            models, and a warning says so. None where only rewards are wanted: there are no rows,
+            and the ledger stays empty.
         config: Limits and retries of each rollout.
         patience_seconds: After so long without the end of a rollout it says so. More, where many
             requests wait for the same runners.
@@ -133,7 +138,7 @@ class Collector:
         self,
         store: "LightningStore",
         gateway: "Gateway | None",
-        adapter: "TraceAdapter[Any]",
+        adapter: "TraceAdapter[Any] | None",
         config: RolloutConfig,
         patience_seconds: float = PATIENCE_SECONDS,
         infrastructure_failures: InfrastructureFailures = "exclude",
@@ -148,7 +153,7 @@ class Collector:
         self._patience_seconds = patience_seconds
         self._infrastructure_failures: InfrastructureFailures = infrastructure_failures
         self._mixing = MixingCheck()
-        self._knows_models = _takes(adapter.adapt, "model")
+        self._knows_models = adapter is not None and _takes(adapter.adapt, "model")
 
     async def collect(
         self,
@@ -181,21 +186,6 @@ class Collector:
             MixedCallsError: Calls of rollouts that ran side by side were recorded in each other.
                 Of several requests at once, the one that ends last says so of all.
         """
-        with self._mixing.request():
-            collected = await self._collect(tasks, copies, mode, resources_id, metadata, key)
-        if look_for_mixed:
-            await self._mixing.look(one.ran for one in collected.ended)
-        return collected
-
-    async def _collect(
-        self,
-        tasks: Sequence[Any],
-        copies: int,
-        mode: RolloutMode,
-        resources_id: str,
-        metadata: dict[str, Any],
-        key: str | None,
-    ) -> Collected:
         start = time.perf_counter()
         if self.model is not None and not self._knows_models:
             logger.warning(
@@ -205,43 +195,98 @@ class Collector:
                 self.model.name,
             )
             self.model = None  # said once
-        rollouts = await self._store.enqueue_many_rollouts(
-            [
-                EnqueueRolloutRequest(
-                    input=task,
-                    mode=mode,
-                    resources_id=resources_id,
-                    config=self._config,
-                    metadata={**metadata, "group": group},
-                    key=None if key is None else f"{key}/{group}/{copy}",
-                )
-                for group, task in enumerate(tasks)
-                for copy in range(copies)
-            ]
-        )
+        requests = [
+            EnqueueRolloutRequest(
+                input=task,
+                mode=mode,
+                resources_id=resources_id,
+                config=self._config,
+                metadata={**metadata, "group": group},
+                key=None if key is None else f"{key}/{group}/{copy}",
+            )
+            for group, task in enumerate(tasks)
+            for copy in range(copies)
+        ]
+        ledger = Ledger()
+        with self._mixing.request():
+            ended = await self._run(requests, None, ledger, True)
+        if self._infrastructure_failures == "drop_group":
+            drop_groups(ended)
+        if look_for_mixed:
+            await self.look_for_mixed(ended)
+        return Collected(ended, ledger, time.perf_counter() - start)
+
+    async def run(
+        self, requests: Sequence[EnqueueRolloutRequest], timeout_seconds: float | None = None
+    ) -> list[Ended]:
+        """Run requests that may differ in everything, and wait for all of them.
+
+        Cancelled, it leaves them in the store: who asks again under the same keys goes on there.
+        It does not look for mixed calls.
+
+        Args:
+            requests: Their position is the ``group`` of what comes back.
+            timeout_seconds: What has not ended after so long is cancelled.
+
+        Returns:
+            As many as there are requests, in their order.
+        """
+        with self._mixing.request():
+            return await self._run(requests, timeout_seconds, Ledger(), False)
+
+    async def look_for_mixed(self, ended: Sequence[Ended]) -> None:
+        """Refuse rollouts that ran side by side and were recorded in each other.
+
+        Raises:
+            MixedCallsError: Of several requests at once, the one that ends last says so of all.
+        """
+        await self._mixing.look(one.ran for one in ended)
+
+    async def _run(
+        self,
+        requests: Sequence[EnqueueRolloutRequest],
+        timeout_seconds: float | None,
+        ledger: Ledger,
+        cancels: bool,
+    ) -> list[Ended]:
+        rollouts = await self._store.enqueue_many_rollouts(requests)
         rollout_ids = [rollout.rollout_id for rollout in rollouts]
         try:
-            ended = await self._wait(rollout_ids)
+            ended, late = await self._wait(rollout_ids, timeout_seconds)
         except BaseException:
-            await self._cancel(rollout_ids)
+            if cancels:
+                await self._cancel(rollout_ids)
             raise
         if self._gateway is not None:
             await self._gateway.flush()
-        ledger = Ledger()
-        read = await asyncio.gather(*(self._read(rollout, ledger) for rollout in ended))
-        if self._infrastructure_failures == "drop_group":
-            drop_groups(read)
-        return Collected(list(read), ledger, time.perf_counter() - start)
-
-    async def _wait(self, rollout_ids: list[str]) -> list[Rollout]:
-        done = -1
-        while True:
-            ended = await self._store.wait_for_rollouts(
-                rollout_ids=rollout_ids, timeout=self._patience_seconds
+        read = await asyncio.gather(
+            *(
+                self._read(ended[rollout_id], (request.metadata or {}).get("group", number), ledger)
+                for number, (rollout_id, request) in enumerate(
+                    zip(rollout_ids, requests, strict=True)
+                )
             )
+        )
+        for one in read:
+            one.is_late = one.rollout.rollout_id in late
+        return read
+
+    async def _wait(
+        self, rollout_ids: list[str], timeout_seconds: float | None
+    ) -> tuple[dict[str, Rollout], set[str]]:
+        """All of them as they ended, and the ids of those that were cancelled for it."""
+        done, late = -1, set[str]()
+        until = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        while True:
+            patience = self._patience_seconds
+            if until is not None:
+                patience = max(0.0, min(patience, until - time.monotonic()))
+            ended = await self._store.wait_for_rollouts(rollout_ids=rollout_ids, timeout=patience)
             if len(ended) == len(rollout_ids):
-                return ended
-            if len(ended) == done:
+                return {rollout.rollout_id: rollout for rollout in ended}, late
+            if until is not None and time.monotonic() >= until:
+                late |= await self._cancel(rollout_ids)
+            elif len(ended) == done:
                 logger.warning(
                     "%d of %d rollouts have not ended, and none did in the last %.0f seconds. "
                     "Are runners connected, and do rollouts have a time limit?",
@@ -251,34 +296,20 @@ class Collector:
                 )
             done = len(ended)
 
-    async def _cancel(self, rollout_ids: list[str]) -> None:
+    async def _cancel(self, rollout_ids: list[str]) -> set[str]:
         ended = await self._store.wait_for_rollouts(rollout_ids=rollout_ids, timeout=0)
-        over = {rollout.rollout_id for rollout in ended}
-        for rollout_id in rollout_ids:
-            if rollout_id not in over:
-                with contextlib.suppress(InvalidTransitionError):  # it has ended meanwhile
-                    await self._store.update_rollout(rollout_id, status="cancelled")
+        late = set(rollout_ids) - {rollout.rollout_id for rollout in ended}
+        for rollout_id in late:
+            with contextlib.suppress(InvalidTransitionError):  # it has ended meanwhile
+                await self._store.update_rollout(rollout_id, status="cancelled")
+        return late
 
-    async def _read(self, rollout: Rollout, ledger: Ledger) -> Ended:
+    async def _read(self, rollout: Rollout, group: int, ledger: Ledger) -> Ended:
         spans = await self._store.query_spans(rollout.rollout_id)
         attempts = await self._store.query_attempts(rollout.rollout_id)
-        one = Ended(rollout, (rollout.metadata or {})["group"], None)
-        try:
-            read = self._adapt(spans, attempts)
-        except ConfigError:
-            raise
-        except Exception as error:
-            # Anybody may write spans, and what one agent wrote must not end the training of all.
-            why = f"its spans cannot be read: {type(error).__name__}: {error}"
-            logger.warning("rollout %r: %s", rollout.rollout_id, why, exc_info=error)
-            one.unusable = ("malformed", why)
-            _exclude(rollout, *one.unusable, ledger)
-        else:
-            one.rows = read.rows
-            ledger.merge(read.ledger)
-            if not attempts:
-                why = f"it ended as {rollout.status} before any attempt began"
-                _exclude(rollout, "not_run", why, ledger)
+        one = Ended(rollout, group, None)
+        if self._adapter is not None:
+            self._read_rows(one, self._adapter, spans, attempts, ledger)
         if rollout.status == "succeeded":
             used = [a.attempt_id for a in attempts if a.status == "succeeded"][-1:]
             spans_used = [span for span in spans if span.attempt_id in used]
@@ -288,22 +319,48 @@ class Collector:
             one.infrastructure = infrastructure_failure(spans_used)
             if one.infrastructure is None or self._infrastructure_failures == "keep":
                 one.reward = find_final_reward(spans_used)
+                if one.reward is None:
+                    one.problem = next(
+                        filter(None, map(reward_problem, reversed(spans_used))), None
+                    )
             else:
                 why = f"a model call of its rollout failed: {one.infrastructure}"
                 one.unusable = ("infrastructure", why)
         return one
 
-    def _adapt(self, spans: Sequence[Span], attempts: Sequence[Attempt]) -> _Rows:
-        adapt: Callable[..., Any] = self._adapter.adapt
+    def _read_rows(
+        self,
+        one: Ended,
+        adapter: "TraceAdapter[Any]",
+        spans: Sequence[Span],
+        attempts: Sequence[Attempt],
+        ledger: Ledger,
+    ) -> None:
+        adapt: Callable[..., Any] = adapter.adapt
         about: dict[str, Any] = {} if self.model is None else {"model": self.model}
-        adapted = adapt(list(spans), attempts=list(attempts), **about)
+        rollout = one.rollout
+        try:
+            adapted = adapt(list(spans), attempts=list(attempts), **about)
+        except ConfigError:
+            raise
+        except Exception as error:
+            # Anybody may write spans, and what one agent wrote must not end the training of all.
+            why = f"its spans cannot be read: {type(error).__name__}: {error}"
+            logger.warning("rollout %r: %s", rollout.rollout_id, why, exc_info=error)
+            one.unusable = ("malformed", why)
+            _exclude(rollout, *one.unusable, ledger)
+            return
         if not hasattr(adapted, "rows") or not hasattr(adapted, "ledger"):
             raise ConfigError(
-                f"the algorithm learns from training rows; the adapter "
-                f"{type(self._adapter).__name__} gave {type(adapted).__name__}. Use the adapter "
-                "'rows', or leave the adapter out"
+                f"the algorithm learns from training rows; the adapter {type(adapter).__name__} "
+                f"gave {type(adapted).__name__}. Use the adapter 'rows', or leave the adapter out"
             )
-        return cast(_Rows, adapted)
+        read = cast(_Rows, adapted)
+        one.rows = read.rows
+        ledger.merge(read.ledger)
+        if not attempts:
+            why = f"it ended as {rollout.status} before any attempt began"
+            _exclude(rollout, "not_run", why, ledger)
 
 
 def _exclude(rollout: Rollout, reason: ExclusionReason, detail: str, ledger: Ledger) -> None:

@@ -9,6 +9,7 @@ the types, and ``check_options`` refuses in Python what they do not allow.
         rows: Count | None = None
 """
 
+import sys
 import types
 from collections.abc import Callable
 from dataclasses import fields
@@ -44,9 +45,21 @@ def check_options(owner: str, options: Any) -> None:
     Raises:
         ConfigError: It names the first field that is wrong.
     """
-    hints = get_type_hints(type(options), include_extras=True)
+    owning: type[Any] = type(options)
     for field in fields(options):
-        _check(owner, field.name, hints[field.name], getattr(options, field.name))
+        kind = _resolved(owning, field.name, field.type)
+        _check(owner, field.name, kind, getattr(options, field.name))
+
+
+def _resolved(options: type[Any], name: str, kind: Any) -> Any:
+    """The type of a field; Any where it is a text that only type checkers can read."""
+    declared = next(cls for cls in options.__mro__ if name in vars(cls).get("__annotations__", {}))
+    holder = types.SimpleNamespace(__annotations__={name: kind})
+    try:
+        namespace = vars(sys.modules[declared.__module__])
+        return get_type_hints(holder, namespace, {}, include_extras=True)[name]
+    except NameError:
+        return Any
 
 
 def _check(owner: str, name: str, kind: Any, value: Any) -> None:
