@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from agl.types import Credit, Ledger, TrainingRow
-from agl_learning.estimators import ESTIMATORS, Inputs
+from agl_learning.estimators import ESTIMATORS
+from agl_learning.siblings import Inputs
 from agl_verl.groups import _train
 from agl_verl.losses import loss_weights
 from agl_verl.rows import CallNote, RowNotes

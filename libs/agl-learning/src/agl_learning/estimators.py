@@ -11,7 +11,7 @@ over them, the advantage of every sampled token of rollout i is
     reinforce_plus_plus_baseline    whiten(R_i - mean)
     gdpo                 whiten(sum_k w_k (R_ik - mean_k) / (std_k + 1e-6)), k its dimensions
 
-and, with r_t the rewards in time (``R`` at the last token, KL penalties where verl puts them), over
+and, with r_t the rewards in time (``R`` at the last token, penalties at their own tokens), over
 all T sampled tokens of the rollout as one trajectory, whatever rows they lie in,
 
     reinforce_plus_plus  whiten(G_t), G_t = r_t + gamma G_(t+1)
@@ -44,113 +44,54 @@ Where we differ from verl, which has the same formulas over rows:
    comparison of that comes to it, ``weight`` times. A rollout has weight 1 in each comparison.
 """
 
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
 
 from agl.errors import AlgorithmError
-from agl_learning.advantages import Moments, distance, moments
+from agl_learning.advantages import distance
+from agl_learning.siblings import (
+    EQUAL,
+    Entry,
+    Inputs,
+    compared,
+    group_moments,
+    refuse_credits_of_calls,
+    whiten,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from agl_verl.trajectories import Trajectories
-
 EPSILON = 1e-6
 """Added to deviations, as in verl."""
-EQUAL = 1e-6
-"""Rewards that differ by no more than this part of the largest of their group are equal. Coarser
-than ``agl_learning.advantages.EQUAL``: verl's tensors keep seven digits of a reward."""
 
 
-@dataclass(frozen=True)
-class Inputs:
-    """What estimators read. ``NT`` tensors are packed, see ``Trajectories.pack``."""
+def grpo(inputs: Inputs, whole: bool = False) -> "Tensor":
+    """Distance from the mean of siblings, in their standard deviations unless told not to.
 
-    rollouts: "Trajectories"
-    outcomes_N: "Tensor"
-    penalties_NT: "Tensor"
-    """What a KL penalty adds to the rewards; zeros without one."""
-    gamma: float = 1.0
-    lam: float = 1.0
-    normalise_std: bool = True
-    reward_keys: Sequence[str] = ()
-    reward_weights: Sequence[float] | None = None
-    values_NT: "Tensor | None" = None
-    old_logprobs_NT: "Tensor | None" = None
-    sum_pi_squared_NT: "Tensor | None" = None
-    importance_NT: "Tensor | None" = None
-
-    @property
-    def rewards_NT(self) -> "Tensor":
-        """Rewards in time: the outcome at the last token, penalties at their own."""
-        rewards_NT = self.penalties_NT.clone()
-        lengths_N = self.rollouts.lengths_N
-        has = lengths_N > 0
-        rewards_NT[has, lengths_N[has] - 1] += self.outcomes_N[has]
-        return rewards_NT
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A reward that is compared with those of its group, for some tokens of a rollout."""
-
-    rollout: int
-    start: int
-    end: int
-    reward: float
-    weight: float = 1.0
-
-
-Comparison = Callable[[list[list[Entry]]], list[list[float]]]
-"""Per rollout of a group its entries -> the same shape: how much better each of them did."""
-
-
-def token_weights(mask_NT: "Tensor") -> "Tensor":
-    """Weight per token, double: rollouts weigh the same, tokens of one equally; their sum is 1."""
-    lengths_N = mask_NT.sum(-1)
-    number = (lengths_N > 0).sum().clamp(min=1)
-    return mask_NT.double() / (lengths_N.clamp(min=1) * number)[:, None]
-
-
-def whiten(values_NT: "Tensor", mask_NT: "Tensor") -> "Tensor":
-    """Zero mean, unit variance over rollouts; zeros at the mean, and where there is one token."""
-    weights_NT = token_weights(mask_NT)
-    values = values_NT.double() * mask_NT
-    mean = (weights_NT * values).sum()
-    free = 1.0 - (weights_NT**2).sum()
-    if free <= 1e-8:
-        return torch.zeros_like(values_NT)
-    variance = (weights_NT * (values - mean) ** 2).sum() / free
-    is_equal_NT = (values - mean).abs() <= EQUAL * values.abs().amax()
-    white = (values - mean) / (variance + 1e-8).sqrt() * mask_NT
-    return torch.where(is_equal_NT, 0.0, white).to(values_NT.dtype)
-
-
-def grpo(inputs: Inputs) -> "Tensor":
-    """Distance from the mean of siblings, in their standard deviations unless told not to."""
+    With ``whole``, rollouts are compared even where credits tell their calls apart.
+    """
 
     def compare(group: list[list[Entry]]) -> list[list[float]]:
-        of_group = _moments(group)
+        of_group = group_moments(group)
         scale = of_group.std + EPSILON if inputs.normalise_std else 1.0
         return [[of_group.distance(entry.reward) / scale for entry in each] for each in group]
 
-    return _compared(inputs, compare)
+    return compared(inputs, compare, whole)
 
 
 def rloo(inputs: Inputs) -> "Tensor":
     """Distance from the mean of the other siblings."""
-    return _compared(inputs, _against_others)
+    return compared(inputs, _against_others)
 
 
 def _against_others(group: list[list[Entry]]) -> list[list[float]]:
     if len(group) < 2:
         return [[0.0] * len(entries) for entries in group]
     means = [sum(entry.reward for entry in entries) / len(entries) for entries in group]
-    total, others, tolerance = sum(means), len(group) - 1, _moments(group).tolerance
+    total, others, tolerance = sum(means), len(group) - 1, group_moments(group).tolerance
     return [
         [distance(entry.reward, (total - mean) / others, tolerance) for entry in entries]
         for entries, mean in zip(group, means, strict=True)
@@ -166,22 +107,22 @@ def opo(inputs: Inputs) -> "Tensor":
         flat = [entry for entries in group for entry in entries]
         tokens = sum(entry.end - entry.start for entry in flat)
         baseline = sum((e.end - e.start) * e.reward for e in flat) / max(tokens, 1)
-        tolerance = _moments(group).tolerance
+        tolerance = group_moments(group).tolerance
         return [[distance(entry.reward, baseline, tolerance) for entry in each] for each in group]
 
-    return _compared(inputs, compare)
+    return compared(inputs, compare)
 
 
 def gpg(inputs: Inputs) -> "Tensor":
     """Distance from the mean of siblings, larger where few rollouts of the batch got a reward."""
     outcomes_N = inputs.outcomes_N + inputs.penalties_NT.sum(-1)
     alpha = len(outcomes_N) / max(1, int(outcomes_N.count_nonzero()))
-    return alpha * _compared(inputs, _against_mean)
+    return alpha * compared(inputs, _against_mean)
 
 
 def reinforce_plus_plus_baseline(inputs: Inputs) -> "Tensor":
     """Distance from the mean of siblings, whitened over the batch."""
-    return _whiten_distances(_compared(inputs, _against_mean), inputs.rollouts.mask_NT)
+    return _whiten_distances(compared(inputs, _against_mean), inputs.rollouts.mask_NT)
 
 
 def _whiten_distances(values_NT: "Tensor", mask_NT: "Tensor") -> "Tensor":
@@ -190,17 +131,17 @@ def _whiten_distances(values_NT: "Tensor", mask_NT: "Tensor") -> "Tensor":
 
 
 def _against_mean(group: list[list[Entry]]) -> list[list[float]]:
-    of_group = _moments(group)
+    of_group = group_moments(group)
     return [[of_group.distance(entry.reward) for entry in entries] for entries in group]
 
 
 def grpo_passk(inputs: Inputs) -> "Tensor":
     """Only the best of each task: its distance from the second best."""
-    _whole_rollouts("grpo_passk", inputs)
+    refuse_credits_of_calls("grpo_passk", inputs)
 
     def compare(group: list[list[Entry]]) -> list[list[float]]:
         values = [[0.0] * len(entries) for entries in group]
-        _, std, tolerance = _moments(group)
+        _, std, tolerance = group_moments(group)
         if std > 0:
             rewards = [entries[0].reward for entries in group]
             best, second = sorted(range(len(rewards)), key=lambda i: -rewards[i])[:2]
@@ -208,16 +149,17 @@ def grpo_passk(inputs: Inputs) -> "Tensor":
             values[best][0] = distance(rewards[best], rewards[second], tolerance) / scale
         return values
 
-    return _compared(inputs, compare, whole=True)
+    return compared(inputs, compare, whole=True)
 
 
 def gdpo(inputs: Inputs) -> "Tensor":
     """Each dimension of the reward compared by itself; their weighted sum, whitened."""
-    _whole_rollouts("gdpo", inputs)
+    refuse_credits_of_calls("gdpo", inputs)
     keys = list(inputs.reward_keys)
     if not keys:
-        raise AlgorithmError("estimator 'gdpo': set algorithm.gdpo_reward_keys, the names of the "
-                             "reward's dimensions")  # fmt: skip
+        raise AlgorithmError(
+            "estimator 'gdpo' needs reward_keys, the names of the reward's dimensions"
+        )
     weights = list(inputs.reward_weights or [1.0] * len(keys))
     # With double precision, so that what is left of terms that cancel each other is rounding.
     zeros_NT = torch.zeros_like(inputs.penalties_NT, dtype=torch.double)
@@ -228,7 +170,7 @@ def gdpo(inputs: Inputs) -> "Tensor":
             if key not in found:
                 raise AlgorithmError(
                     f"estimator 'gdpo': rollout {name!r} has no reward {key!r}; it has "
-                    f"{sorted(found)}. Emit it, or correct algorithm.gdpo_reward_keys"
+                    f"{sorted(found)}. Emit it, or correct reward_keys"
                 )
             rewards.append(found[key])
         of_key = Inputs(
@@ -237,7 +179,7 @@ def gdpo(inputs: Inputs) -> "Tensor":
             zeros_NT,
             normalise_std=inputs.normalise_std,
         )
-        term_NT = weight * _whole_grpo(of_key)
+        term_NT = weight * grpo(of_key, whole=True)
         total_NT += term_NT
         size_NT += term_NT.abs()
     for members in inputs.rollouts.by_task().values():
@@ -248,18 +190,9 @@ def gdpo(inputs: Inputs) -> "Tensor":
     return white_NT.to(inputs.penalties_NT.dtype)
 
 
-def _whole_grpo(inputs: Inputs) -> "Tensor":
-    def compare(group: list[list[Entry]]) -> list[list[float]]:
-        of_group = _moments(group)
-        scale = of_group.std + EPSILON if inputs.normalise_std else 1.0
-        return [[of_group.distance(entries[0].reward) / scale] for entries in group]
-
-    return _compared(inputs, compare, whole=True)
-
-
 def reinforce_plus_plus(inputs: Inputs) -> "tuple[Tensor, Tensor]":
     """Discounted rewards to go, whitened over the batch."""
-    _whole_rollouts("reinforce_plus_plus", inputs)
+    refuse_credits_of_calls("reinforce_plus_plus", inputs)
     mask_NT = inputs.rollouts.mask_NT
     returns_NT = _to_go(inputs.rewards_NT, mask_NT, inputs.gamma)
     return whiten(returns_NT, mask_NT), returns_NT
@@ -267,9 +200,9 @@ def reinforce_plus_plus(inputs: Inputs) -> "tuple[Tensor, Tensor]":
 
 def gae(inputs: Inputs) -> "tuple[Tensor, Tensor]":
     """Generalised advantage estimation along the rollout, whitened over the batch."""
-    _whole_rollouts("gae", inputs)
+    refuse_credits_of_calls("gae", inputs)
     if inputs.values_NT is None:
-        raise AlgorithmError("estimator 'gae' needs a critic's values; set critic.enable=True")
+        raise AlgorithmError("estimator 'gae' needs a critic's values")
     mask_NT, values_NT = inputs.rollouts.mask_NT, inputs.values_NT
     next_NT = torch.zeros_like(values_NT)
     next_NT[:, :-1] = values_NT[:, 1:]
@@ -280,11 +213,11 @@ def gae(inputs: Inputs) -> "tuple[Tensor, Tensor]":
 
 def optimal_token_baseline(inputs: Inputs) -> "tuple[Tensor, Tensor]":
     """Rewards to go against a baseline per token, the one that makes the variance least."""
-    _whole_rollouts("optimal_token_baseline", inputs)
+    refuse_credits_of_calls("optimal_token_baseline", inputs)
     if inputs.sum_pi_squared_NT is None or inputs.old_logprobs_NT is None:
         raise AlgorithmError(
-            "estimator 'optimal_token_baseline' needs sum_pi_squared and old_log_probs of the "
-            "actor; with rollout_correction.bypass_mode they are not computed"
+            "estimator 'optimal_token_baseline' needs the policy's log-probabilities at the "
+            "start of the step, and its sums of squared probabilities"
         )
     mask_NT = inputs.rollouts.mask_NT
     returns_NT = _to_go(inputs.rewards_NT, mask_NT, 1.0)
@@ -322,72 +255,6 @@ def _to_go(values_NT: "Tensor", mask_NT: "Tensor", decay: float) -> "Tensor":
             running = values[:, t] + decay * running
             sums[:, t] = running
     return (sums * mask_NT).to(values_NT.dtype)
-
-
-def _compared(inputs: Inputs, compare: Comparison, whole: bool = False) -> "Tensor":
-    """Advantage per token of a comparison among siblings."""
-    rollouts = inputs.rollouts
-    advantages_NT = torch.zeros_like(inputs.penalties_NT)
-    for entries in _groups(inputs, whole):
-        by_rollout: dict[int, list[Entry]] = {}
-        for entry in entries:
-            by_rollout.setdefault(entry.rollout, []).append(entry)
-        group = list(by_rollout.values())
-        for members, values in zip(group, compare(group), strict=True):
-            for entry, value in zip(members, values, strict=True):
-                advantages_NT[entry.rollout, entry.start : entry.end] += entry.weight * value
-    return advantages_NT * rollouts.mask_NT
-
-
-def _groups(inputs: Inputs, whole: bool) -> list[list[Entry]]:
-    """What is compared with each other: rollouts of a task, or calls of them of one group."""
-    rollouts = inputs.rollouts
-    penalties = inputs.penalties_NT.sum(-1).tolist()
-    groups: dict[tuple[str, str, str], list[Entry]] = {}
-    lengths = rollouts.lengths_N.tolist()
-    for number, task in enumerate(rollouts.tasks):
-        if rollouts.calls is None or whole:
-            reward = float(inputs.outcomes_N[number]) + penalties[number]
-            entry = Entry(number, 0, lengths[number], reward)
-            groups.setdefault((task, "rollout", ""), []).append(entry)
-            continue
-        for call in rollouts.calls[number]:
-            credit = call.credit
-            reward = (credit.reward or 0.0) + penalties[number]
-            entry = Entry(number, call.start, call.end, reward)
-            groups.setdefault((task, "call", credit.group), []).append(entry)
-            if credit.step is not None:
-                step = credit.step
-                entry = Entry(number, call.start, call.end, step.reward, step.weight)
-                groups.setdefault((task, "step", step.group), []).append(entry)
-    return list(groups.values())
-
-
-def _moments(group: list[list[Entry]]) -> Moments:
-    """Over rollouts, each with weight 1; the deviation is unbiased.
-
-    A single one has nothing to be compared with: everything is equal there.
-    """
-    found = moments([[entry.reward for entry in entries] for entries in group], EQUAL)
-    number = len(group)
-    if number < 2:
-        return found._replace(std=0.0, tolerance=math.inf)
-    return found._replace(std=found.std * (number / (number - 1)) ** 0.5)
-
-
-def _whole_rollouts(name: str, inputs: Inputs) -> None:
-    """Refuse credits that tell calls of one rollout apart: this estimator cannot use them."""
-    for rollout, calls in zip(
-        inputs.rollouts.names, inputs.rollouts.calls or [], strict=inputs.rollouts.calls is not None
-    ):
-        kinds = {(c.credit.reward, c.credit.group, c.credit.step is None) for c in calls}
-        if len(kinds) > 1 or any(c.credit.step is not None for c in calls):
-            rule = next((c.credit.rule for c in calls if c.credit.rule), "of unknown name")
-            raise AlgorithmError(
-                f"estimator {name!r} takes the reward of whole rollouts, but the credit rule "
-                f"{rule!r} tells calls of rollout {rollout!r} apart. Use the rule 'final', or an "
-                "algorithm that compares calls, such as grpo or rloo"
-            )
 
 
 Estimator = Callable[[Inputs], "Tensor | tuple[Tensor, Tensor]"]

@@ -2,7 +2,8 @@
 
 One name chooses the advantage estimator, whether there is a critic, the policy loss and how tokens
 are weighed in it. Everything else (learning rate, clip bounds, KL penalties ...) stays as it is.
-Formulas and sources are in ``advantages``, ``losses`` and ``docs/explanation/verl-algorithms.md``.
+Formulas and sources are in ``agl_learning.estimators``, ``losses`` and
+``docs/explanation/verl-algorithms.md``.
 """
 
 from dataclasses import dataclass, field
@@ -29,7 +30,7 @@ class VerlAlgorithm:
     """A name, and what it stands for."""
 
     estimator: str
-    """One of ``advantages.ESTIMATORS``."""
+    """One of ``estimators.ESTIMATORS``."""
     summary: str
     loss_mode: str = "vanilla"
     """verl's ``policy_loss.loss_mode``."""

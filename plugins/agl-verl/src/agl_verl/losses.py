@@ -39,7 +39,7 @@ from agl.errors import ConfigError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from agl_verl.trajectories import Trajectories
+    from agl_learning.trajectories import Trajectories
 
 FIELD = "agl_weights"
 """Name of the weights in the batch, per response token."""
@@ -58,7 +58,7 @@ def loss_weights(
         mean: ``rollout``, ``token`` or ``constant``.
         constant: Tokens; needed by the last of these.
     """
-    from agl_learning.estimators import token_weights
+    from agl_learning.siblings import token_weights
 
     mask_NT = rollouts.mask_NT
     number = int((rollouts.lengths_N > 0).sum())

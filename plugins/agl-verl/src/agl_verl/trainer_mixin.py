@@ -9,7 +9,7 @@ and workers get ``losses.actor_loss`` and ``critic_loss`` through verl's own ``s
 
 Options that are read here, all in verl's own configuration:
 
-- ``algorithm.adv_estimator``: must be ``agl_<name>``, the name one of ``advantages.ESTIMATORS``
+- ``algorithm.adv_estimator``: must be ``agl_<name>``, the name one of ``estimators.ESTIMATORS``
 - ``algorithm.gamma``, ``lam``, ``norm_adv_by_std_in_grpo``, ``gdpo_reward_keys``,
   ``gdpo_reward_weights``
 - ``actor_rollout_ref.rollout.custom.agl_loss_mean``: one of ``losses.MEANS``; ``rollout`` if absent
@@ -29,7 +29,7 @@ from agl.errors import AlgorithmError, ConfigError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from agl_verl.trajectories import Trajectories
+    from agl_learning.trajectories import Trajectories
 
 PREFIX = "agl_"
 
@@ -76,7 +76,7 @@ def estimate(
     """An estimator in the form that verl calls.
 
     Args:
-        name: One of ``advantages.ESTIMATORS``.
+        name: One of ``estimators.ESTIMATORS``.
         token_level_rewards: ``(B, L)``, with KL penalties if verl is told to subtract them.
         response_mask: ``(B, L)``; less than the trajectories' where tokens were rejected.
         config: The section ``algorithm``.
@@ -89,7 +89,8 @@ def estimate(
     """
     import torch
 
-    from agl_learning.estimators import ESTIMATORS, Inputs
+    from agl_learning.estimators import ESTIMATORS
+    from agl_learning.siblings import Inputs
 
     context = _CONTEXT.get()
     if context is None:
@@ -154,6 +155,11 @@ def check(config: Any) -> None:
         raise ConfigError("algorithm.use_pf_ppo resamples rows, not rollouts; turn it off")
     if name == "agl_gae" and not config.critic.get("enable", False):
         raise ConfigError("algorithm.adv_estimator 'agl_gae' needs critic.enable=True")
+    if name == "agl_gdpo" and not algorithm.get("gdpo_reward_keys", None):
+        raise ConfigError(
+            "algorithm.adv_estimator 'agl_gdpo': set algorithm.gdpo_reward_keys, the names of the "
+            "reward's dimensions"
+        )
     correction = algorithm.get("rollout_correction", None) or {}
     bypass = bool(correction.get("bypass_mode", False))
     asked = bool(correction.get("rollout_is", None) or correction.get("rollout_rs", None))

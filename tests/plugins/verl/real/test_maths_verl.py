@@ -487,6 +487,7 @@ def test_every_loss_of_verl_has_an_answer() -> None:
         ("grpo", {"algorithm.adv_estimator": "grpo"}, "'grpo' works on rows"),
         ("grpo", {"algorithm.use_pf_ppo": True}, "use_pf_ppo"),
         ("gae", {"critic.enable": None}, r"critic\.enable"),
+        ("gdpo", {"algorithm.gdpo_reward_keys": None}, "gdpo_reward_keys"),
         ("grpo", {"actor_rollout_ref.rollout.custom.agl_loss_mean": "row"}, "'row'.*rollout"),
         ("grpo", {"actor_rollout_ref.actor.policy_loss.loss_mode": "kl_cov"}, "micro-batch"),
         (
@@ -513,7 +514,7 @@ def test_every_loss_of_verl_has_an_answer() -> None:
     ],
 )
 def test_what_would_be_ignored_is_refused(estimator: str, changes: Any, said: str) -> None:
-    config = configuration(estimator)
+    config = configuration(estimator, gdpo_reward_keys=["score"])
     check(config)
     for name, value in changes.items():
         OmegaConf.update(config, name, value, force_add=True)
