@@ -111,6 +111,16 @@ async def test_the_backend_gets_its_key_and_its_name_of_the_model(bench) -> None
     assert bench.llm.requests[0]["logprobs"] is True
 
 
+async def test_a_server_of_our_own_is_told_which_calls_are_of_one_attempt(bench) -> None:
+    other = await bench.other(bench.proxy)
+    for one in (bench, other, bench):
+        await one.post(one.ask())
+    sessions = [headers["x-session-id"] for headers in bench.llm.request_headers]
+    ids = [one.rollout.attempt.attempt_id for one in (bench, other, bench)]
+    assert sessions == ids
+    assert ids[0] != ids[1]
+
+
 async def test_without_callbacks_the_request_goes_out_as_it_came(bench) -> None:
     proxy = LLMProxy(model_list=bench.models(bench.llm.url), store=bench.store, callbacks=())
     await proxy.start()

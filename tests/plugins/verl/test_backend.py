@@ -12,7 +12,6 @@ from types import SimpleNamespace
 import pytest
 
 from agl.http.serving import ServerThread
-from agl_verl.affinity import Conversations
 from agl_verl.backend import MODEL_NAME, Serving, TokenBackend, end_tokens
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "examples" / "quickstart"))
@@ -216,30 +215,23 @@ def test_a_call_outside_of_rollouts_is_refused_while_the_trainer_has_the_gpus(se
     assert post(url).status_code == 200
 
 
-def test_calls_of_one_conversation_go_to_one_server(serve, tokenizer):
-    client = Client(tokenizer, words="attic")
-    url = serve(client, conversations=Conversations())
-    first = [{"role": "user", "content": "find the cat"}]
-    then = [
-        *first,
-        {"role": "assistant", "content": "attic"},
-        {"role": "user", "content": "no cat"},
-    ]
-    other = [{"role": "user", "content": "find the attic"}]
-    for messages in (first, other, then):
-        post(url, messages=messages)
-    assert client.ids[0] == client.ids[2]
-    assert client.ids[1] != client.ids[0]
+def test_calls_of_one_attempt_go_to_one_server(serve, tokenizer):
+    client = Client(tokenizer)
+    url = serve(client, is_sticky=True)
+    for attempt in ("one", "other", "one"):
+        post(url, {"x-session-id": attempt}, n=2)
+    assert client.ids == ["one", "one", "other", "other", "one", "one"]
 
 
-def test_a_conversation_is_known_by_its_tokens_and_the_longest_counts():
-    known = Conversations()
-    known.add([1, 2], [3], "one")
-    known.add([1, 2, 3, 4], [5], "two")
-    assert known.find([1, 2, 3, 9], "new") == "one"
-    assert known.find([1, 2, 3, 4, 5, 6], "new") == "two"
-    assert known.find([1, 2], "new") == "new"
-    assert known.find([2, 1, 3], "new") == "new"
+@pytest.mark.parametrize(("is_sticky", "headers"), [(True, {}), (False, {"x-session-id": "one"})])
+def test_calls_without_an_attempt_or_with_one_server_go_anywhere(
+    serve, tokenizer, is_sticky, headers
+):
+    client = Client(tokenizer)
+    url = serve(client, is_sticky=is_sticky)
+    for _ in range(2):
+        post(url, headers, n=2)
+    assert len(set(client.ids)) == 4
 
 
 def test_off_loopback_a_key_is_needed(serve):

@@ -32,8 +32,13 @@ class ModelApp(ABC, Generic[Request]):
         self._authorization = None if api_key is None else f"Bearer {api_key}".encode()
 
     @abstractmethod
-    async def answer(self, request: Request, send: Send) -> None:
+    async def answer(self, request: Request, scope: Scope, send: Send) -> None:
         """Answer a request for this model.
+
+        Args:
+            request: Its body.
+            scope: Of ASGI, with its headers.
+            send: Takes the answer.
 
         Raises:
             RequestError: It is refused; nothing was sent yet.
@@ -80,7 +85,7 @@ class ModelApp(ABC, Generic[Request]):
         if route == ("POST", "/v1/chat/completions"):
             request = await self._request(receive)
             if request is not None:
-                await self.answer(request, send)
+                await self.answer(request, scope, send)
         elif route == ("GET", "/v1/models"):
             about = {"object": "model", "created": 0, "owned_by": self.owner}
             card = {"id": self.model_name, **about, **self.card()}

@@ -301,6 +301,7 @@ class GatewayApp:
                         lambda tried: self._choose(exchange.model, origin, tried),
                         self._num_retries,
                         lambda: deadline_of(request.scope["headers"], record.start_time),
+                        origin.attempt_id,
                     ),
                     exchange,
                     dialect.path,

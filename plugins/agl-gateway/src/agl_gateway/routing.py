@@ -23,17 +23,23 @@ class Tries:
         choose: Who is next; gets those that were tried in this round.
         num_retries: Further rounds.
         deadline: ``time.time()`` after which the client is gone; asked for when there is need.
+        attempt_id: Whose call it is; empty where it is no attempt's.
     """
 
-    __slots__ = ("_choose", "_deadline", "_num_retries", "_rounds", "_tried", "backend", "number")
+    __slots__ = (
+        *("_choose", "_deadline", "_num_retries", "_rounds", "_tried"),
+        *("attempt_id", "backend", "number"),
+    )
 
     def __init__(
         self,
         choose: Callable[[Collection[Backend]], Backend],
         num_retries: int,
         deadline: Callable[[], float | None] = lambda: None,
+        attempt_id: str = "",
     ) -> None:
         self._choose = choose
+        self.attempt_id = attempt_id
         self._num_retries = num_retries
         self._deadline = deadline
         self._tried: dict[Backend, float] = {}

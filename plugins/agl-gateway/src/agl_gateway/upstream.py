@@ -2,6 +2,7 @@
 
 import functools
 import io
+import urllib.parse
 from collections.abc import AsyncIterator, Mapping
 from typing import Protocol, Self
 
@@ -18,6 +19,8 @@ from agl_gateway.routing import Tries, rest, retry_after
 CONNECT_SECONDS = 10.0
 CHAT = "chat/completions"
 RETRIED_STATUS = (429, 502, 503, 504)
+SESSION_HEADER = "x-session-id"
+"""Tells a server of our own which calls share a beginning: those of one attempt."""
 LARGE_BODY = 2**19
 """From this size on the body goes out in pieces, which leaves the event loop to others."""
 
@@ -154,7 +157,11 @@ class Upstream:
                     url = backend.url.removesuffix(CHAT) + path
                     extensions = callbacks if backend.takes_extensions else ()
                     body = exchange.body_for(backend.model, extensions)
-                    answer = await self._post(backend, url, body)
+                    headers = backend.headers
+                    if tries.attempt_id and backend.takes_extensions:
+                        session_id = urllib.parse.quote(tries.attempt_id)
+                        headers = {**headers, SESSION_HEADER: session_id}
+                    answer = await self._post(backend, url, body, headers)
                 else:
                     answer = await self._ask_provider(backend, exchange, path)
             except UnreachableError as error:
@@ -181,13 +188,15 @@ class Upstream:
         except ConnectionError as error:
             raise UnreachableError(str(error)) from None
 
-    async def _post(self, backend: Backend, url: str, body: bytes) -> HttpAnswer:
+    async def _post(
+        self, backend: Backend, url: str, body: bytes, headers: Mapping[str, str]
+    ) -> HttpAnswer:
         backend.in_flight += 1
         try:
             if url.startswith("http://"):
-                source = await self._pool.post(url, body, backend.headers)
+                source = await self._pool.post(url, body, headers)
             else:
-                source = await self._post_by_aiohttp(backend, url, body)
+                source = await self._post_by_aiohttp(url, body, headers)
             return HttpAnswer(source, backend)
         except BaseException as error:
             backend.in_flight -= 1
@@ -195,11 +204,13 @@ class Upstream:
                 raise UnreachableError(str(error) or type(error).__name__) from None
             raise
 
-    async def _post_by_aiohttp(self, backend: Backend, url: str, body: bytes) -> _AiohttpSource:
+    async def _post_by_aiohttp(
+        self, url: str, body: bytes, headers: Mapping[str, str]
+    ) -> _AiohttpSource:
         post = functools.partial(
             self._session.post,
             URL(url, encoded=True),
-            headers=backend.headers,
+            headers=headers,
             allow_redirects=False,
         )
         data = body if len(body) < LARGE_BODY else io.BytesIO(body)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from agl.errors import AglError, ConfigError
-from agl.http.layers import EVENTS, JSON, Send, send_whole
+from agl.http.layers import EVENTS, JSON, Scope, Send, send_whole
 from agl_learning.completions import (
     AnswerWriter,
     Piece,
@@ -76,7 +76,7 @@ class Bridge(ModelApp[TinkerRequest]):
         self._version = str(version)
         self._max_model_tokens = max_model_tokens
 
-    async def answer(self, request: TinkerRequest, send: Send) -> None:
+    async def answer(self, request: TinkerRequest, scope: Scope, send: Send) -> None:
         """Have the choices of a request sampled."""
         prompt = render_prompt(self._tokenizer, request)
         limit = request.token_limit

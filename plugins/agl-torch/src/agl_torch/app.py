@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
-from agl.http.layers import EVENTS, JSON, Send, begin, send_whole
+from agl.http.layers import EVENTS, JSON, Scope, Send, begin, send_whole
 from agl_learning.completions import (
     END_OF_STREAM,
     AnswerWriter,
@@ -82,7 +82,7 @@ class ChatApp(ModelApp[TextRequest]):
         """The version of the weights."""
         return {"model_version": str(self._weights.version)}
 
-    async def answer(self, request: TextRequest, send: Send) -> None:
+    async def answer(self, request: TextRequest, scope: Scope, send: Send) -> None:
         """Sample the choices of a request."""
         prompt_token_ids = render_prompt(self._tokenizer, request)
         max_tokens = room_for_answer(request, len(prompt_token_ids), self._max_model_tokens)

@@ -16,10 +16,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from agl.http.layers import EVENTS, JSON, Send, begin, send_whole
+from agl.http.layers import EVENTS, JSON, Scope, Send, begin, header, send_whole
 from agl_learning.completions import AnswerWriter, Piece, RequestError, render_prompt
 from agl_learning.model_app import ModelApp
-from agl_verl.affinity import Conversations
 from agl_verl.chat import VerlRequest
 
 logger = logging.getLogger("agl.verl")
@@ -50,8 +49,8 @@ class Serving:
     template_options: dict[str, Any] = field(default_factory=dict[str, Any])
     tool_parser: Any = None
     """verl's parser of tool calls; None where the model's are not known."""
-    conversations: Conversations | None = None
-    """Keeps calls of one conversation at one server; None where there is but one."""
+    is_sticky: bool = False
+    """Whether calls of one attempt go to one server, which has their beginning in its cache."""
     is_open: Callable[[], bool] = field(default=lambda: True)
     """Whether calls may come: between the rollouts of two steps the trainer may have the GPUs."""
 
@@ -75,7 +74,7 @@ class TokenBackend(ModelApp[VerlRequest]):
         # Answers repeat tokens, and decoding one takes longer than all else here.
         self._text_of = lru_cache(TEXTS)(lambda token: serving.tokenizer.decode([token]))
 
-    async def answer(self, request: VerlRequest, send: Send) -> None:
+    async def answer(self, request: VerlRequest, scope: Scope, send: Send) -> None:
         """Have the choices of a request sampled."""
         if not self._serving.is_open():
             raise RequestError(
@@ -88,9 +87,13 @@ class TokenBackend(ModelApp[VerlRequest]):
         max_tokens = self._max_tokens(request, len(prompt_ids))
         answer_id = f"chatcmpl-{secrets.token_hex(12)}"
         writer = AnswerWriter(request, answer_id, prompt_ids)
+        # verl sends requests of one id to one server.
+        attempt = header(scope, b"x-session-id").decode("latin-1") if self._serving.is_sticky else ""
         pieces = await asyncio.gather(
             *(
-                self._sample(request, answer_id, index, prompt_ids, max_tokens)
+                self._sample(
+                    request, attempt or f"{answer_id}-{index}", index, prompt_ids, max_tokens
+                )
                 for index in range(request.n)
             )
         )
@@ -126,16 +129,12 @@ class TokenBackend(ModelApp[VerlRequest]):
     async def _sample(
         self,
         request: VerlRequest,
-        answer_id: str,
+        request_id: str,
         index: int,
         prompt_ids: list[int],
         max_tokens: int,
     ) -> Piece:
-        request_id = f"{answer_id}-{index}"
         sampling = request.sampling(self._serving.defaults, max_tokens)
-        conversations = self._serving.conversations
-        if conversations is not None:
-            request_id = conversations.find(prompt_ids, request_id)
         try:
             output = await self._serving.client.generate(
                 request_id, prompt_ids=prompt_ids, sampling_params=sampling
@@ -146,8 +145,6 @@ class TokenBackend(ModelApp[VerlRequest]):
         token_ids, logprobs = list(output.token_ids), list(output.log_probs or [])
         ended = bool(token_ids) and token_ids[-1] in self._eos
         token_ids, logprobs, stopped = self._cut(request, token_ids, logprobs)
-        if conversations is not None:
-            conversations.add(prompt_ids, token_ids, request_id)
         text, calls = await self._read(request, token_ids)
         finish = "stop" if ended or stopped else "length"
         if stopped:

@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 
 from agl.errors import AlgorithmError, ConfigError
 from agl.http.serving import ServerThread
-from agl_verl.affinity import Conversations
 from agl_verl.backend import MODEL_NAME, Serving, TokenBackend, end_tokens
 from agl_verl.messages import Backend, GroupAnswer, GroupRequest, Settle, Validated
 from agl_verl.options import Options
@@ -125,7 +124,7 @@ class AglManager:
                 **({"ignore_eos": True} if self.rollout.ignore_eos else {}),
             },
             template_options=dict(self.config.data.get("apply_chat_template_kwargs", {}) or {}),
-            conversations=Conversations() if num_servers(self.config) > 1 else None,
+            is_sticky=num_servers(self.config) > 1,
             is_open=self._is_open,
             tool_parser=ToolParser.get_tool_parser(tool_format, tokenizer) if tool_format else None,
         )
