@@ -253,6 +253,19 @@ async def test_a_login_serves_in_the_place_of_a_key(azure, sft, line):
     assert algorithm.summary["val_rewards"][-1][1] == 1.0
 
 
+async def test_without_a_login_the_error_says_how_to_log_in(azure, sft, line):
+    class NoLogin:
+        def get_token(self, *scopes, **options):
+            from azure.core.exceptions import ClientAuthenticationError
+
+            raise ClientAuthenticationError("nobody is logged in")
+
+    with pytest.raises(ConfigError, match=r"nobody is logged in.*'az login'"):
+        await line(capitals, sft(credential=NoLogin()), TASKS)
+    with pytest.raises(ConfigError, match=r"nobody is logged in.*'az login'"):
+        await line(capitals, sft(credential=NoLogin(), api_key=None), TASKS)
+
+
 async def test_secrets_are_written_nowhere(azure, sft, line, tmp_path, caplog):
     caplog.set_level(logging.DEBUG, "agl")
     await line(capitals, sft(iterations=1), TASKS, TASKS)

@@ -7,6 +7,7 @@ from typing import Any
 from agl.errors import AlgorithmError
 from agl.types import Dataset
 from agl_learning.loop import FineTuning
+from agl_learning.options import Count, NotNegative, check_options
 
 logger = logging.getLogger("agl.learning")
 
@@ -58,12 +59,12 @@ class PaidTraining(FineTuning):
     """
 
     dry_run: bool = False
-    price_per_million_tokens: float | None = None
-    max_trained_tokens: int | None = None
+    price_per_million_tokens: NotNegative | None = None
+    max_trained_tokens: Count | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_least(price_per_million_tokens=0, max_trained_tokens=1)
+        check_options(self.name, self)
 
     async def run(
         self,
@@ -83,6 +84,12 @@ class PaidTraining(FineTuning):
         except _DryRunOver as over:
             self.summary = over.summary
             logger.info("%s, dry run: %s; nothing was trained", self.name, over.summary["bill"])
+
+    def is_finished(self) -> bool:
+        """Whether the run has all its iterations, or may have no more."""
+        trained = self.session.journal.last("trained")
+        done = trained is not None and trained["version"] >= self.iterations
+        return done or self.is_budget_spent()
 
     def state(self, bill: Bill, number: int, *, begun: bool) -> None:
         """Say what making version ``number`` costs, and end before it where it must not be.

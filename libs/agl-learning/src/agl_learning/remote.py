@@ -2,12 +2,20 @@
 
 from collections.abc import Collection
 
-from agl.errors import AlgorithmError
+from agl.errors import AlgorithmError, ConfigError
 from agl.plugins.secrets import HIDDEN
 
 
 class RemoteRefusalError(AlgorithmError):
     """The provider refused or failed; what had been reached is in the journal."""
+
+
+def not_installed(algorithm: str, plugin: str, error: ImportError) -> ConfigError:
+    """The error where a package that a plugin depends on is not there after all."""
+    return ConfigError(
+        f"algorithm {algorithm!r} (plugin {plugin!r}) needs {error.name!r}, which is not "
+        f"installed. Run: pip install {plugin}"
+    )
 
 
 def hide(text: str, secrets: Collection[str]) -> str:

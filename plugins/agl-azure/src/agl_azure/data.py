@@ -14,6 +14,7 @@ MIN_EXAMPLES = 10
 """With fewer Azure refuses a training file."""
 MAX_BYTES = 512 * 2**20
 """Of a training file."""
+_FILTER_WORDS = ("rai check", "content filter", "content_filter", "contentfilter", "harm")
 _FIELDS = ("role", "name", "content", "tool_calls", "tool_call_id", "function_call")
 """Of a message; a training file with other ones is refused."""
 
@@ -64,3 +65,9 @@ def bill(examples: Sequence[dict[str, Any]], epochs: int, price: float | None) -
     """What training on these will cost."""
     tokens = sum(map(count_tokens, examples))
     return Bill(len(examples), tokens, epochs, price, is_estimate=True)
+
+
+def is_filtered(message: str) -> bool:
+    """Whether a message says that content was judged harmful."""
+    lower = message.lower()
+    return any(word in lower for word in _FILTER_WORDS)

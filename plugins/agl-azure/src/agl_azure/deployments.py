@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from agl.errors import AglError, ConfigError
 from agl_azure.errors import DeploymentFailedError
+from agl_azure.management import Management
 
 if TYPE_CHECKING:
-    from agl_azure.management import Management
     from agl_learning.journal import Journal
     from agl_learning.versions import Version
 
@@ -24,23 +24,11 @@ class Deployments:
     Args:
         management: Of the resource.
         journal: Of the run.
-        prefix: A version's deployment is called ``PREFIX_v01`` and so on.
-        most: So many exist at once.
-        sku: Their kind.
-        capacity: Of each, in thousands of tokens per minute.
     """
 
-    def __init__(
-        self,
-        management: "Management",
-        journal: "Journal",
-        prefix: str,
-        most: int,
-        sku: str,
-        capacity: int,
-    ) -> None:
+    def __init__(self, management: Management, journal: "Journal") -> None:
         self._management, self._journal = management, journal
-        self._prefix, self._most, self._sku, self._capacity = prefix, most, sku, capacity
+        self._options = management.options
 
     async def ensure(self, version: "Version") -> str:
         """The name of a version's deployment; it answers calls when this returns.
@@ -49,7 +37,7 @@ class Deployments:
             ConfigError: Something else has its name.
             AlgorithmError: Azure refused it, or it did not get ready.
         """
-        name = f"{self._prefix}_v{version.number:02d}"
+        name = f"{self._options.prefix}_v{version.number:02d}"
         there = (await self._management.models()).get(name)
         if there not in (None, version.ref):
             raise ConfigError(
@@ -57,13 +45,13 @@ class Deployments:
                 f"not {version.ref!r} of this run. Give another deployment_name, or delete it"
             )
         if there is None:
-            await self.prune(self._most - 1, keep=name)
+            await self.prune(self._options.max_deployments - 1, keep=name)
         if name not in self.names():
             self._journal.append("deployed", name=name, model=version.ref)
         try:
             if there is None:
                 logger.info("deploying %s as %s", version.ref, name)
-                await self._management.deploy(name, version.ref, self._sku, self._capacity)
+                await self._management.deploy(name, version.ref)
             await self._management.wait_for(name)
         except DeploymentFailedError:
             await self._delete(name)

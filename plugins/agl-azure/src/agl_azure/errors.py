@@ -3,11 +3,54 @@
 from collections.abc import Collection
 from typing import Any
 
+from azure.core.exceptions import (
+    AzureError,
+    ClientAuthenticationError,
+    ServiceRequestError,
+    ServiceResponseError,
+)
+from openai import APIConnectionError, OpenAIError
+
 from agl.errors import AglError, ConfigError
+from agl_azure.data import is_filtered
 from agl_learning.remote import RemoteRefusalError, hide, status_of
 
-_FILTER_WORDS = ("rai check", "content filter", "content_filter", "contentfilter", "harm")
-_QUOTA_CODES = ("quotaexceeded", "insufficientquota", "insufficient_quota")
+SDK_ERRORS = (OpenAIError, AzureError)
+
+_ADVICE: dict[int | None, tuple[type[AglError], str]] = {
+    400: (
+        ConfigError,
+        "Check that the model can be fine-tuned and deployed in the region of the resource, and "
+        "the options named in the message",
+    ),
+    401: (
+        ConfigError,
+        "The key or token is expired or wrong, or belongs to another resource or region than the "
+        "address. Renew it (AZURE_OPENAI_API_KEY, or 'az login') and run again; what was done so "
+        "far is kept",
+    ),
+    403: (
+        ConfigError,
+        "The account lacks the role for it (Cognitive Services OpenAI Contributor; for deployments "
+        "Cognitive Services Contributor), or the network is closed to it",
+    ),
+    404: (
+        ConfigError,
+        "Check 'endpoint', 'api_version', 'subscription_id', 'resource_group' and 'account_name', "
+        "and that the model can be fine-tuned in the region of the resource",
+    ),
+    429: (
+        RemoteRefusalError,
+        "The service was still too busy after several tries; run again later, it goes on where it "
+        "was",
+    ),
+}
+_USED_UP = (
+    RemoteRefusalError,
+    "A quota is used up: ask for more in the Azure portal, delete what is not needed, or lower "
+    "'capacity' or 'max_deployments'",
+)
+_OTHERWISE = (RemoteRefusalError, "Run again: it goes on where it was")
 
 
 class JobFailedError(RemoteRefusalError):
@@ -22,28 +65,8 @@ def is_passing(error: BaseException) -> bool:
     """Whether asking again later can help: no answer, overload, or a fault of the service."""
     status = status_of(error)
     if status is None:
-        return type(error).__name__ in (
-            "APIConnectionError",
-            "APITimeoutError",
-            "ServiceRequestError",
-            "ServiceResponseError",
-        )
-    return (status == 429 and not is_quota(error)) or status in (408, 409) or status >= 500
-
-
-def is_quota(error: BaseException) -> bool:
-    """Whether a quota is used up, so that waiting does not help."""
-    code = code_of(error).lower()
-    return code in _QUOTA_CODES or "quota" in _message_of(error).lower()[:200]
-
-
-def code_of(error: BaseException) -> str:
-    """Azure's error code, for example ``invalidPayload``; empty where there is none."""
-    for holder in (error, getattr(error, "error", None)):
-        code = getattr(holder, "code", None)
-        if code:
-            return str(code)
-    return ""
+        return isinstance(error, (APIConnectionError, ServiceRequestError, ServiceResponseError))
+    return (status == 429 and not _is_quota(error)) or status in (408, 409) or status >= 500
 
 
 def refusal(doing: str, error: BaseException, secrets: Collection[str]) -> AglError:
@@ -58,48 +81,14 @@ def refusal(doing: str, error: BaseException, secrets: Collection[str]) -> AglEr
         A ``ConfigError`` where the key, the address, the region or a name is wrong; else a
         ``RemoteRefusalError``.
     """
-    status, code = status_of(error), code_of(error)
-    said = hide(_message_of(error), secrets)
-    what = f"azure-sft: could not {doing}: "
-    what += f"{status} {code}".strip() + f": {said}" if status else f"no answer came: {said}"
-    if is_quota(error):
-        return RemoteRefusalError(
-            f"{what}. A quota is used up: ask for more in the Azure portal, delete what is not "
-            "needed, or lower 'capacity' or 'max_deployments'"
-        )
-    if status == 401:
-        return ConfigError(
-            f"{what}. The key or token is expired or wrong, or belongs to another resource or "
-            "region than the address. Renew it (AZURE_OPENAI_API_KEY, or 'az login') and run "
-            "again; what was done so far is kept"
-        )
-    if status == 403:
-        return ConfigError(
-            f"{what}. The account lacks the role for it (Cognitive Services OpenAI Contributor; "
-            "for deployments Cognitive Services Contributor), or the network is closed to it"
-        )
-    if status == 404:
-        return ConfigError(
-            f"{what}. Check 'endpoint', 'api_version', 'subscription_id', 'resource_group' and "
-            "'account_name', and that the model can be fine-tuned in the region of the resource"
-        )
-    if status == 400:
-        return ConfigError(
-            f"{what}. Check that the model can be fine-tuned and deployed in the region of the "
-            "resource, and the options named in the message"
-        )
-    if status == 429:
-        return RemoteRefusalError(
-            f"{what}. The service was still too busy after several tries; run again later, it "
-            "goes on where it was"
-        )
-    return RemoteRefusalError(f"{what}. Run again: it goes on where it was")
-
-
-def is_filtered(message: str) -> bool:
-    """Whether a message says that content was judged harmful."""
-    lower = message.lower()
-    return any(word in lower for word in _FILTER_WORDS)
+    status, (code, message) = status_of(error), _said(error)
+    answer = f"{status} {code}".strip() if status else "no answer came"
+    kind, advice = _ADVICE.get(status, _OTHERWISE)
+    if _is_quota(error):
+        kind, advice = _USED_UP
+    elif status is None and isinstance(error, ClientAuthenticationError):  # there is no login
+        kind, advice = _ADVICE[401]
+    return kind(f"azure-sft: could not {doing}: {answer}: {hide(message, secrets)}. {advice}")
 
 
 def failed_job(job_id: str, status: str, error: Any, events: Collection[str]) -> JobFailedError:
@@ -126,13 +115,21 @@ def failed_job(job_id: str, status: str, error: Any, events: Collection[str]) ->
     )
 
 
-def _message_of(error: BaseException) -> str:
-    body = getattr(error, "body", None)
-    if isinstance(body, dict) and body.get("message"):
-        return str(body["message"])
-    inner = getattr(error, "error", None)
-    if getattr(inner, "message", None):
-        return str(getattr(inner, "message"))  # noqa: B009
-    message = getattr(error, "message", None) or str(error) or type(error).__name__
-    cause = error.__cause__
-    return f"{message} ({cause})" if cause is not None and status_of(error) is None else message
+def _is_quota(error: BaseException) -> bool:
+    """Whether a quota is used up, so that waiting does not help."""
+    code, message = _said(error)
+    return "quota" in f"{code} {message[:200]}".lower()
+
+
+def _said(error: BaseException) -> tuple[str, str]:
+    """Azure's code, as ``invalidPayload`` (empty where there is none), and its message."""
+    body: Any = getattr(error, "body", None)  # of openai
+    inner: Any = getattr(error, "error", None)  # of azure-core
+    code = getattr(error, "code", None) or getattr(inner, "code", None) or ""
+    told = body.get("message") if isinstance(body, dict) else getattr(inner, "message", None)
+    if told:
+        return str(code), str(told)
+    message = str(getattr(error, "message", None) or error) or type(error).__name__
+    if status_of(error) is None and error.__cause__ is not None:
+        message += f" ({error.__cause__})"
+    return str(code), message

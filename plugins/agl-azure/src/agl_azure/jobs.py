@@ -2,27 +2,16 @@
 
 import asyncio
 import logging
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agl_azure.errors import JobFailedError
+from agl_azure.service import AzureService, FinishedJob
 
 if TYPE_CHECKING:
-    from agl_azure.service import AzureService, FinishedJob
     from agl_learning.journal import Entry, Journal
     from agl_learning.versions import Version
 
 logger = logging.getLogger("agl.azure")
-
-
-@dataclass(frozen=True)
-class JobOptions:
-    """Of every job of a run."""
-
-    suffix: str
-    hyperparameters: dict[str, Any]
-    seed: int
-    keep_files: bool
 
 
 class Jobs:
@@ -32,20 +21,19 @@ class Jobs:
         service: The resource.
         journal: Of the run.
         run_id: Of the run; in the names of its files.
-        options: Of every job.
+        seed: Of every job.
     """
 
-    def __init__(
-        self, service: "AzureService", journal: "Journal", run_id: str, options: JobOptions
-    ) -> None:
+    def __init__(self, service: AzureService, journal: "Journal", run_id: str, seed: int) -> None:
         self._service, self._journal = service, journal
-        self._run_id, self._options = run_id, options
+        self._options = service.options
+        self._run_id, self._seed = run_id, seed
 
     def started(self, number: int) -> "Entry | None":
         """The entry of a version's job; not of one that failed."""
         return self._journal.last("job", version=number, round=self._round(number))
 
-    async def finish(self, content: bytes, version: "Version", number: int) -> "FinishedJob":
+    async def finish(self, content: bytes, version: "Version", number: int) -> FinishedJob:
         """The job that makes version ``number`` out of ``version``, started where it was not.
 
         Raises:
@@ -85,11 +73,20 @@ class Jobs:
             model=version.ref,
             file_id=file_id,
             suffix=f"{self._options.suffix}-v{number:02d}",
-            hyperparameters=self._options.hyperparameters,
-            seed=self._options.seed,
+            hyperparameters=self._hyperparameters(),
+            seed=self._seed,
         )
         logger.info("iteration %d: fine-tuning job %s trains %s", number, job_id, version.ref)
         return journal.append("job", version=number, round=round_, job_id=job_id, file_id=file_id)
+
+    def _hyperparameters(self) -> dict[str, Any]:
+        # Always with epochs: left to Azure, nobody could say before what a job costs.
+        given = {
+            "n_epochs": self._options.epochs,
+            "batch_size": self._options.batch_size,
+            "learning_rate_multiplier": self._options.learning_rate_multiplier,
+        }
+        return {name: value for name, value in given.items() if value is not None}
 
     def _round(self, number: int) -> int:
         """How many jobs of a version have failed."""

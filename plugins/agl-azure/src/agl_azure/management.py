@@ -1,76 +1,53 @@
 """The deployments of one Azure OpenAI resource, through Azure's SDK for its management address."""
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import urlsplit
 
-from agl.errors import AglError
-from agl.http.serving import is_loopback
-from agl_azure.errors import DeploymentFailedError, refusal
-from agl_azure.keys import Keys
-from agl_azure.waiting import Patience, until
+from azure.mgmt.cognitiveservices import CognitiveServicesManagementClient, models
 
-T = TypeVar("T")
+from agl.http.serving import is_loopback
+from agl_azure.asking import MAX_RETRIES, Asking, Keys, NotYetError
+from agl_azure.errors import DeploymentFailedError
+from agl_azure.options import AzureOptions
 
 ENDS = ("Failed", "Canceled", "Disabled", "Deleting")
 """States of a deployment that will not be ready."""
 
 
-@dataclass(frozen=True)
-class Account:
-    """Which resource; nothing secret."""
+class Management(Asking):
+    """Asks for deployments; ``keys`` need a login."""
 
-    subscription_id: str
-    resource_group: str
-    name: str
-    management_url: str
-
-
-class Management:
-    """Asks for deployments.
-
-    Args:
-        account: Whose.
-        keys: With a login.
-        patience: How long to wait for what.
-    """
-
-    def __init__(self, account: Account, keys: Keys, patience: Patience) -> None:
-        from azure.mgmt.cognitiveservices import CognitiveServicesManagementClient
-
-        self._account, self._keys, self._patience = account, keys, patience
+    def __init__(self, options: AzureOptions, keys: Keys) -> None:
+        super().__init__(options, keys)
+        address = options.management_url
+        # A bearer token goes over plain HTTP to this machine alone; elsewhere the SDK refuses.
+        is_here = is_loopback(urlsplit(address).hostname or "")
+        self._plain: dict[str, Any] = {"enforce_https": False} if is_here else {}
+        self._where = options.resource_group, options.account
         self._client: Any = CognitiveServicesManagementClient(
             keys,
-            account.subscription_id,
-            base_url=account.management_url,
-            credential_scopes=[f"{account.management_url.rstrip('/')}/.default"],
-            retry_total=patience.max_retries,
+            options.subscription_id,
+            base_url=address,
+            credential_scopes=[f"{address.rstrip('/')}/.default"],
+            retry_total=MAX_RETRIES,
         )
-        # A bearer token goes over plain HTTP to this machine alone; elsewhere the SDK refuses.
-        host = urlsplit(account.management_url).hostname
-        self._plain = {"enforce_https": False} if is_loopback(host or "") else {}
 
     async def close(self) -> None:
         """Let go of connections."""
         await asyncio.to_thread(self._client.close)
 
-    async def deploy(self, name: str, model: str, sku: str, capacity: int) -> None:
+    async def deploy(self, name: str, model: str) -> None:
         """Ask for a deployment; asking again for the same one changes nothing."""
-        from azure.mgmt.cognitiveservices import models
-
         wanted = models.Deployment(
-            sku=models.Sku(name=sku, capacity=capacity),
+            sku=models.Sku(name=self.options.sku, capacity=self.options.capacity),
             properties=models.DeploymentProperties(
                 model=models.DeploymentModel(format="OpenAI", name=model, version="1")
             ),
         )
-        await self._ask(
+        await self.ask(
             f"deploy {model!r} as {name!r}",
-            lambda deployments, *where: deployments.begin_create_or_update(
-                *where, name, wanted, polling=False, **self._plain
-            ),
+            self._call("begin_create_or_update", name, wanted, polling=False),
         )
 
     async def wait_for(self, name: str) -> None:
@@ -80,60 +57,48 @@ class Management:
             DeploymentFailedError: It never will.
             RemoteRefusalError: It took too long.
         """
-        states = ["not begun"]
 
-        async def is_ready() -> bool:
-            found = await asyncio.to_thread(
-                self._client.deployments.get, *self._where, name, **self._plain
-            )
-            states.append(str(found.properties.provisioning_state))
-            if states[-1] in ENDS:
+        async def look() -> None:
+            state = str((await self._call("get", name)).properties.provisioning_state)
+            if state in ENDS:
                 raise DeploymentFailedError(
-                    f"azure-sft: deployment {name!r} ended as {states[-1]}. Run again to deploy "
+                    f"azure-sft: deployment {name!r} ended as {state}. Run again to deploy "
                     "the model once more (it is not trained again); where that does not help, its "
                     "kind (sku) may not be offered in the region of the resource"
                 )
-            return states[-1] == "Succeeded"
+            if state != "Succeeded":
+                raise NotYetError(state)
 
-        await self._until(is_ready, f"deployment {name!r} to be ready", lambda: states[-1])
+        seconds = self.options.deployment_timeout_seconds
+        await self.until(look, f"deployment {name!r} to be ready", seconds)
 
     async def models(self) -> dict[str, str]:
         """Name of each deployment -> its model."""
-        found = await self._ask(
-            f"list the deployments of {self._account.name!r}",
-            lambda deployments, *where: list(deployments.list(*where, **self._plain)),
+        pages = await self.ask(
+            f"list the deployments of {self.options.account!r}", self._call("list")
         )
-        return {one.name: one.properties.model.name for one in found}
+        return {one.name: one.properties.model.name for one in pages}
 
     async def delete(self, name: str) -> None:
         """Delete a deployment and return when it is gone; one that is not there is no error."""
-        await self._ask(
-            f"delete deployment {name!r}",
-            lambda deployments, *where: deployments.begin_delete(
-                *where, name, polling=False, **self._plain
-            ),
+        await self.ask(
+            f"delete deployment {name!r}", self._call("begin_delete", name, polling=False)
         )
 
-        async def is_gone() -> bool:
-            return name not in await self.models()
+        async def look() -> None:
+            if name in await self.models():
+                raise NotYetError("there")
 
-        await self._until(is_gone, f"deployment {name!r} to be gone")
+        seconds = self.options.deployment_timeout_seconds
+        await self.until(look, f"deployment {name!r} to be gone", seconds)
 
-    @property
-    def _where(self) -> tuple[str, str]:
-        return self._account.resource_group, self._account.name
+    async def _call(self, function: str, *given: Any, **options: Any) -> Any:
+        """What a function of the SDK says of this resource; of pages, all that is in them."""
 
-    async def _ask(self, doing: str, ask: Callable[..., T]) -> T:
-        from azure.core.exceptions import AzureError
+        def call() -> Any:
+            answer = getattr(self._client.deployments, function)(
+                *self._where, *given, **options, **self._plain
+            )
+            return list(answer) if function == "list" else answer
 
-        try:
-            return await asyncio.to_thread(ask, self._client.deployments, *self._where)
-        except AzureError as error:
-            raise self._refuse(doing, error) from None
-
-    async def _until(self, look: Any, what: str, state: Callable[[], str] | None = None) -> None:
-        seconds, poll = self._patience.deployment, self._patience.poll
-        await until(look, what, seconds, poll, self._refuse, state)
-
-    def _refuse(self, doing: str, error: BaseException) -> AglError:
-        return refusal(doing, error, self._keys.secrets)
+        return await asyncio.to_thread(call)
