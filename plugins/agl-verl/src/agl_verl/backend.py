@@ -88,7 +88,8 @@ class TokenBackend(ModelApp[VerlRequest]):
         answer_id = f"chatcmpl-{secrets.token_hex(12)}"
         writer = AnswerWriter(request, answer_id, prompt_ids)
         # verl sends requests of one id to one server.
-        attempt = header(scope, b"x-session-id").decode("latin-1") if self._serving.is_sticky else ""
+        of_attempt = header(scope, b"x-session-id") if self._serving.is_sticky else b""
+        attempt = of_attempt.decode("latin-1")
         pieces = await asyncio.gather(
             *(
                 self._sample(
