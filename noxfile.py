@@ -199,6 +199,7 @@ TRACER_TESTS = "tests/plugins/tracers/real"
 TRACERS = ("otel", "agentops", "openinference", "otel-genai", "weave")
 TRACER_PACKAGES = (
     *CORE,
+    LEARNING,
     "./plugins/agl-adapters",
     "./plugins/agl-gateway",
     "./plugins/agl-tracers[agentops,openinference,otel-genai,weave]",

@@ -1,22 +1,15 @@
-"""``agl ledger``: sums per step out of a real store, and the end of ``agl run``."""
+"""The sums per step at the end of ``agl run``."""
 
-import asyncio
-import json
 import logging
 import sys
 from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
-from agl import Credit, Exclusion, Ledger, LedgerPart, ModelCall, TrainingRow
-from agl.algorithm.ledger import save_ledger
 from agl.cli import main
 from agl.plugins.registry import components
-from agl.store.base import LightningStore
-from agl.store.sqlite import SqliteLightningStore
-from agl.types import LedgerItem
 
 
 class Result(NamedTuple):
@@ -37,101 +30,6 @@ def agl(capsys: pytest.CaptureFixture[str]) -> Agl:
         return Result(caught.value.code, captured.out, captured.err)
 
     return call
-
-
-async def one_step(store: LightningStore, step: int, trained: int, excluded: int) -> None:
-    """A step of one rollout with so many trained and excluded calls."""
-    rollout = await store.start_rollout(input="x", mode="train")
-    await store.update_attempt(rollout.rollout_id, "latest", status="succeeded")
-    (ended,) = await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
-    ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
-    ledger = Ledger()
-    for number in range(trained + excluded):
-        call_id = f"{number:016x}"
-        ledger.add_call(ModelCall(call_id=call_id, sequence_id=number + 1, **ids))
-        if number < trained:
-            row = TrainingRow(
-                token_ids=[1, 2],
-                loss_mask=[0, 1],
-                logprobs=[0.0, -0.5],
-                call_ids=[call_id],
-                call_ranges=[(1, 2)],
-                credits=[Credit(reward=1.0)],
-                **ids,
-            )
-            ledger.train(row)
-        else:
-            detail = "the answer has no token ids"
-            ledger.exclude(Exclusion(call_id=call_id, reason="no_token_ids", detail=detail, **ids))
-    await save_ledger(store, ledger, [ended], step=step, algorithm="toy")
-
-
-def make_store(folder: Path, steps: int = 2) -> Path:
-    async def fill() -> None:
-        store = SqliteLightningStore(folder / "store.db")
-        for step in range(1, steps + 1):
-            await one_step(store, step, trained=2, excluded=step)
-        await store.enqueue_rollout("never run")
-        await store.close()
-
-    folder.mkdir(exist_ok=True)
-    asyncio.run(fill())
-    return folder
-
-
-def test_each_step_has_a_line_and_the_total_is_their_sum(agl: Agl, tmp_path: Path) -> None:
-    result = agl("ledger", str(make_store(tmp_path)))
-    assert result.code == 0
-    lines = [" ".join(line.split()) for line in result.out.splitlines()]
-    assert lines[0] == "step mode rollouts trained calls trained excluded because"
-    assert lines[2:] == [
-        "1 train 1 1 3 2 1 1 no_token_ids",
-        "2 train 1 1 4 2 2 2 no_token_ids",
-        "total 2 2 7 4 3 3 no_token_ids",
-    ]
-    assert "no_token_ids: the server returned no token ids" in result.err
-    assert "1 rollouts are in no account" in result.err
-
-
-def test_one_step_lists_each_excluded_call(agl: Agl, tmp_path: Path) -> None:
-    result = agl("ledger", str(make_store(tmp_path) / "store.db"), "--step", "2")
-    listed = [line for line in result.out.splitlines() if "the answer has no token ids" in line]
-    assert len(listed) == 2
-    assert all(line.startswith("ro-") for line in listed)
-
-
-def test_json_has_sums_and_parts(agl: Agl, tmp_path: Path) -> None:
-    value: dict[str, Any] = json.loads(
-        agl("ledger", str(make_store(tmp_path)), "--step", "1", "--json").out
-    )
-    (step,) = value["steps"]
-    assert (step["algorithm"], step["step"], step["mode"]) == ("toy", 1, "train")
-    assert step["calls"] == {"total": 3, "trained": 2, "excluded": {"no_token_ids": 1}}
-    (part,) = value["parts"]
-    assert len(part["items"]) == 4  # three calls and their rollout
-
-
-def test_a_step_that_is_not_there_is_a_wrong_request(agl: Agl, tmp_path: Path) -> None:
-    result = agl("ledger", str(make_store(tmp_path)), "--step", "9")
-    assert result == (2, "", "agl: the store has no account of step 9. See: agl ledger\n")
-
-
-def test_a_stored_imbalance_is_an_error_that_shows_both_sides(agl: Agl, tmp_path: Path) -> None:
-    folder = make_store(tmp_path)
-
-    async def add_wrong_part() -> None:
-        store = SqliteLightningStore(folder / "store.db")
-        rollout = await store.start_rollout(input="x")
-        wrong = LedgerItem(rollout_id=rollout.rollout_id, attempt_id="at", call_id="c")
-        part = LedgerPart(rollout_id=rollout.rollout_id, step=3, items=[wrong])
-        await store.add_ledger_parts([part])
-        await store.close()
-
-    asyncio.run(add_wrong_part())
-    result = agl("ledger", str(folder))
-    assert result.code == 1
-    assert "ledger does not balance: 1 calls, 0 trained, 0 excluded" in result.err
-    assert "total" in result.out  # the others are shown all the same
 
 
 AGENT = """

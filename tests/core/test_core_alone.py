@@ -42,6 +42,13 @@ def test_bench_says_what_to_install(packages: Path) -> None:
     assert done.stderr == "agl: 'bench' is not installed. Run: pip install 'agl-core[bench]'\n"
 
 
+@pytest.mark.parametrize("verb", ["doctor", "explain", "export", "import", "ledger"])
+def test_what_shows_a_store_says_what_to_install(packages: Path, verb: str) -> None:
+    done = run(packages, "-c", "import agl.cli; agl.cli.main()", verb)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"agl: {verb!r} is not installed. Run: pip install agl-inspect\n"
+
+
 def test_help_names_bench_and_how_to_get_it(packages: Path) -> None:
     done = run(packages, "-c", "import agl.cli; agl.cli.main()", "--help")
     lines = [line.split(maxsplit=1) for line in done.stdout.splitlines()]

@@ -39,6 +39,7 @@ KNOWN_NEEDS = {
     "agl-azure",
     "agl-bestprompt",
     "agl-gateway",
+    "agl-inspect",
     "agl-tinker",
     "agl-torch",
     "agl-tracers",
@@ -345,7 +346,6 @@ def test_fences_are_read() -> None:
         3,
         "python",
         "agl-apo",
-        "agl-azure",
         True,
     )
     assert (second.language, second.source) == ("yaml", "a: 1\n")

@@ -2,7 +2,7 @@
 
 import agl
 from agl.types import Choice, ModelCall, Span
-from agl_adapters.choices import decided
+from agl_learning.calls.choices import decided
 
 
 def call(number: int, start: float | None, end: float | None) -> ModelCall:

@@ -2,7 +2,7 @@
 
 from agl.types import TraceStatus
 from agl.utils.attributes import to_attributes
-from agl_adapters.sources import read_call
+from agl_learning.calls.sources import read_call
 
 ASKED = {"role": "user", "content": "Where is it?"}
 CALLED = {

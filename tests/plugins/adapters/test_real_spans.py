@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from agl.types import Span, TraceStatus
-from agl_adapters import TracerTraceToTriplet, TraceToMessages, TraceToRows, model_calls
+from agl_adapters import TracerTraceToTriplet, TraceToMessages, TraceToRows
+from agl_learning.calls.reading import model_calls
 
 FIXTURES = Path(__file__).parent / "fixtures"
 LIBRARIES = ["agentops", "litellm", "openinference", "openllmetry", "weave"]

@@ -7,8 +7,8 @@ import pytest
 from agl.errors import AdapterError
 from agl.semconv import MODEL_CALL_SPAN, ModelCallAttributes as Key
 from agl.types import Span
-from agl_adapters import model_calls
-from agl_adapters.sources import read_call
+from agl_learning.calls.reading import model_calls
+from agl_learning.calls.sources import read_call
 
 MESSAGES = [
     {"role": "system", "content": "Be brief."},

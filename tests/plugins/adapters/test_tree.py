@@ -2,7 +2,7 @@ import pytest
 
 from agl.errors import AdapterError
 from agl.semconv import AGL_VIRTUAL
-from agl_adapters.tree import VIRTUAL_ROOT, Node, agent_name, build_tree, repair, walk
+from agl_learning.calls.tree import VIRTUAL_ROOT, Node, agent_name, build_tree, repair, walk
 
 
 def shape(node: Node) -> object:

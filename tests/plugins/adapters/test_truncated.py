@@ -8,8 +8,8 @@ from agl.errors import ConfigError
 from agl.semconv import ModelCallAttributes as Key
 from agl.types import Rollout
 from agl_adapters import TraceToChats, TraceToRows
-from agl_adapters.sources import read_call
 from agl_learning.accounts import collected_metrics
+from agl_learning.calls.sources import read_call
 from agl_learning.collect import Collected, Ended
 
 

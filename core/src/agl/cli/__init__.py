@@ -17,7 +17,11 @@ from agl.cli import verbs
 DONE, RUN_FAILED, REQUEST_WRONG = 0, 1, 2
 """Exit codes."""
 
-_ELSEWHERE = {"bench": "pip install 'agl-core[bench]'"}
+_INSPECT = ("doctor", "explain", "export", "import", "ledger")
+_ELSEWHERE = {
+    "bench": "pip install 'agl-core[bench]'",
+    **dict.fromkeys(_INSPECT, "pip install agl-inspect"),
+}
 """Verbs of ours that another distribution brings, and how to get it."""
 
 

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from agl_adapters.air import AutoRewards as AutoRewards
-    from agl_adapters.calls import model_calls as model_calls
     from agl_adapters.chats import ChatRow as ChatRow, TraceToChats as TraceToChats
     from agl_adapters.credit.discounted import Discounted as Discounted
     from agl_adapters.credit.final import FinalReward as FinalReward
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
     from agl_adapters.credit.stepwise import Stepwise as Stepwise
     from agl_adapters.messages import TraceToMessages as TraceToMessages
     from agl_adapters.proxy_triplets import LlmProxyTraceToTriplet as LlmProxyTraceToTriplet
-    from agl_adapters.rows import RowSet as RowSet, TraceToRows as TraceToRows
+    from agl_adapters.rows import TraceToRows as TraceToRows
     from agl_adapters.triplets import TracerTraceToTriplet as TracerTraceToTriplet
 
 __version__ = "0.1.0"
@@ -27,13 +26,11 @@ _HOME = {
     "LlmProxyTraceToTriplet": "proxy_triplets",
     "PerAgent": "credit.per_agent",
     "PerCall": "credit.per_call",
-    "RowSet": "rows",
     "Stepwise": "credit.stepwise",
     "TraceToChats": "chats",
     "TraceToMessages": "messages",
     "TraceToRows": "rows",
     "TracerTraceToTriplet": "triplets",
-    "model_calls": "calls",
 }
 
 __all__ = sorted(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]

@@ -15,7 +15,7 @@ from agl.semconv import AGL_ANNOTATION, AGL_OPERATION, LightningSpanAttributes
 from agl.types import Span
 from agl.utils.attributes import attributes_under, from_attributes
 from agl.utils.text import parse_json
-from agl_adapters.matching import compile_match
+from agl_learning.calls.matching import compile_match
 
 AIR_RULE = "agentlightning.air.rule"
 """Attribute of the reward spans made here: which rule."""

@@ -10,9 +10,9 @@ from agl.algorithm.adapter import CreditRule
 from agl.errors import AdapterError
 from agl.types import Credit, ExclusionReason, ModelCall, TrainedModel, TrainingRow
 from agl.types.learning import PER_CALL, items_of_calls
-from agl_adapters.calls import Recorded
-from agl_adapters.messages import conversation
 from agl_adapters.rows import TraceToRows, Truncated
+from agl_learning.calls.conversations import conversation
+from agl_learning.calls.reading import Recorded
 
 
 class ChatRow(TrainingRow):

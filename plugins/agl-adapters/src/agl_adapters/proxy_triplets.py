@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from agl.algorithm.adapter import TraceToTripletBase
 from agl.emitter import get_reward_value
 from agl.types import ModelCall, Span, Triplet
-from agl_adapters.calls import by_attempt, recorded_calls
 from agl_adapters.credit.rewards import calls_before, places
-from agl_adapters.sources import gateway, litellm
-from agl_adapters.tree import ordered
+from agl_learning.calls.reading import by_attempt, recorded_calls
+from agl_learning.calls.sources import gateway, litellm
+from agl_learning.calls.tree import ordered
 
 
 class LlmProxyTraceToTriplet(TraceToTripletBase):

@@ -2,10 +2,9 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from agl.algorithm.adapter import CreditRule, TraceAdapter
+from agl.algorithm.adapter import CreditRule
 from agl.errors import AdapterError, ConfigError
 from agl.semconv import LightningSpanAttributes
 from agl.types import (
@@ -15,24 +14,24 @@ from agl.types import (
     ExclusionReason,
     Ledger,
     ModelCall,
-    RowBreak,
     Span,
     TrainedModel,
     TrainingRow,
 )
 from agl_adapters.air import AutoRewards
-from agl_adapters.attempts import unused_attempts
-from agl_adapters.calls import (
+from agl_adapters.credit.rewards import calls_before, places, rewards_of
+from agl_learning.calls.attempts import unused_attempts
+from agl_learning.calls.matching import compile_match, selects
+from agl_learning.calls.reading import (
     Recorded,
     asked_again,
     by_attempt,
     perhaps_by_number,
     recorded_and_unrecognised,
 )
-from agl_adapters.credit.rewards import calls_before, places, rewards_of
-from agl_adapters.matching import compile_match, selects
-from agl_adapters.sources.fields import is_structured
-from agl_adapters.tree import ordered
+from agl_learning.calls.sources.fields import is_structured
+from agl_learning.calls.tree import ordered
+from agl_learning.rows import RowsAdapter, RowSet, extend, find_break, longest_begun, new_row
 
 Truncated = Literal["train", "mask", "exclude"]
 LEAST_LOGPROB, MOST_LOGPROB = -1e4, 0.1
@@ -42,25 +41,9 @@ PERHAPS = (
     "it came without the header traceparent, and may stand below the span of a reward, which went "
     "on meanwhile"
 )
-BREAK_TOKENS = 8
-"""How many tokens of each side a ``RowBreak`` shows."""
 
 
-@dataclass
-class RowSet:
-    """Training rows, and what became of the calls that are in none of them."""
-
-    rows: list[TrainingRow] = field(default_factory=list[TrainingRow])
-    ledger: Ledger = field(default_factory=Ledger)
-    """Knows every call, rollout and reward. Calls outside of ``rows`` are excluded with a reason;
-    those in ``rows`` are open until ``ledger.train(row)`` or ``ledger.exclude_row(row, reason)`` is
-    called for each row, after which ``ledger.check()`` passes."""
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-
-class TraceToRows(TraceAdapter[RowSet]):
+class TraceToRows(RowsAdapter):
     """Makes rows of token ids, loss mask, log-probabilities and credit per call.
 
     A call continues the longest row of its agent with whose exact token ids its prompt begins, so
@@ -127,14 +110,7 @@ class TraceToRows(TraceAdapter[RowSet]):
         attempts: Sequence[Attempt] | None = None,
         model: TrainedModel | None = None,
     ) -> RowSet:
-        """Rows of one rollout, or of several.
-
-        Args:
-            source: Spans in any order; empty gives no rows.
-            attempts: The rollouts' attempts: then the last that succeeded is used, and a rollout
-                without spans is accounted for too. Otherwise it is the attempt that began last.
-            model: The one that is trained: calls of others are excluded and get no rewards, and
-                so are answers with token ids beyond its vocabulary. None takes all.
+        """Rows; see ``RowsAdapter``.
 
         Raises:
             AdapterError: The credit rule did not give one credit per call.
@@ -246,11 +222,11 @@ class TraceToRows(TraceAdapter[RowSet]):
         self, call: ModelCall, credit: Credit, rows: Sequence[TrainingRow]
     ) -> TrainingRow | None:
         """A row that begins with the call, or None: one of its agent's has become longer by it."""
-        continued = longest_begun(rows, _prompt(call))
+        continued = longest_begun(rows, call.prompt_token_ids or [])
         if continued is not None:
             extend(continued, call, credit)
             return None
-        return new_row(call, credit, find_break(rows, _prompt(call)))
+        return new_row(call, credit, find_break(rows, call.prompt_token_ids or []))
 
     def _no_answer(self, record: Recorded) -> tuple[ExclusionReason, str] | None:
         """Why there is no answer of a selected agent's that was used, whatever it consists of."""
@@ -297,92 +273,6 @@ class TraceToRows(TraceAdapter[RowSet]):
         if self.max_length is not None and length > self.max_length:
             return "over_length", f"{length} tokens, max_length is {self.max_length}"
         return None
-
-
-def new_row(call: ModelCall, credit: Credit, row_break: RowBreak | None) -> TrainingRow:
-    """A row of one call."""
-    prompt, sampled = _prompt(call), call.response_token_ids or []
-    logprobs = [0.0] * len(prompt)
-    logprobs.extend(call.response_logprobs or [])
-    # Without validation, which looks at every token: they were checked when the call was read.
-    return TrainingRow.model_construct(
-        rollout_id=call.rollout_id,
-        attempt_id=call.attempt_id,
-        agent_name=call.agent_name,
-        token_ids=prompt + sampled,
-        logprobs=logprobs,
-        call_ids=[call.call_id],
-        call_ranges=[(len(prompt), len(prompt) + len(sampled))],
-        credits=[credit],
-        model_versions=[call.model_version],
-        finish_reasons=[call.finish_reason],
-        broken_tool_calls=[call.has_broken_tool_call],
-        row_break=row_break,
-    )
-
-
-def extend(row: TrainingRow, call: ModelCall, credit: Credit) -> None:
-    """Append what a call adds to a row that its prompt continues."""
-    given, sampled = _prompt(call)[len(row.token_ids) :], call.response_token_ids or []
-    start = len(row.token_ids) + len(given)
-    row.token_ids.extend(given + sampled)
-    row.logprobs.extend([0.0] * len(given) + (call.response_logprobs or []))
-    row.call_ids.append(call.call_id)
-    row.call_ranges.append((start, start + len(sampled)))
-    row.credits.append(credit)
-    row.model_versions.append(call.model_version)
-    row.finish_reasons.append(call.finish_reason)
-    row.broken_tool_calls.append(call.has_broken_tool_call)
-
-
-def longest_begun(rows: Sequence[TrainingRow], prompt: Sequence[int]) -> TrainingRow | None:
-    """The longest row with all of whose tokens ``prompt`` begins; the latest of several."""
-    best: TrainingRow | None = None
-    for row in rows:
-        tokens = row.token_ids
-        end = len(tokens)
-        if end > len(prompt) or (best is not None and end < len(best.token_ids)):
-            continue
-        # The last token tells most rows apart, without copying either side.
-        if tokens[-1] == prompt[end - 1] and tokens == prompt[:end]:
-            best = row
-    return best
-
-
-def find_break(rows: Sequence[TrainingRow], prompt: Sequence[int]) -> RowBreak | None:
-    """Where ``prompt`` leaves the row with which it has most tokens in common, if any."""
-    alike = [row for row in rows if row.token_ids[:1] == prompt[:1]]
-    if not alike:
-        return None
-    shared = [common_length(row.token_ids, prompt) for row in alike]
-    position = max(shared)
-    if position == 0:
-        return None
-    row = next(
-        r for r, count in zip(reversed(alike), reversed(shared), strict=True) if count == position
-    )
-    end = position + BREAK_TOKENS
-    return RowBreak(
-        call_id=row.call_ids[-1],
-        position=position,
-        expected=list(row.token_ids[position:end]),
-        got=list(prompt[position:end]),
-    )
-
-
-def common_length(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many tokens two sequences have in common from their beginning."""
-    if not one or not other or one[0] != other[0]:
-        return 0
-    # By halves, as comparing slices is a hundred times quicker than comparing tokens one by one.
-    same, differs = 0, min(len(one), len(other)) + 1
-    while differs - same > 1:
-        middle = (same + differs) // 2
-        if one[same:middle] == other[same:middle]:
-            same = middle
-        else:
-            differs = middle
-    return same
 
 
 def _account_for_rewards(
@@ -499,10 +389,6 @@ def _air(air: dict[str, Any] | AutoRewards | None) -> AutoRewards | None:
     from agl.plugins.schema import validate
 
     return AutoRewards(**validate(AutoRewards, air, "TraceToRows air"))
-
-
-def _prompt(call: ModelCall) -> list[int]:
-    return call.prompt_token_ids or []
 
 
 def _exclusion(

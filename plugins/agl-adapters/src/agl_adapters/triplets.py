@@ -9,11 +9,18 @@ from agl.emitter import get_reward_value
 from agl.errors import AdapterError, ConfigError
 from agl.types import UNASSIGNED, Span, Triplet
 from agl.utils.attributes import attributes_under, from_attributes
-from agl_adapters.calls import Recorded, merged, record_of, rewards_above, same_calls, with_choices
 from agl_adapters.credit.rewards import places
-from agl_adapters.matching import compile_match, selects
-from agl_adapters.sources.fields import make_call
-from agl_adapters.tree import Node, agent_of, build_tree, ordered, repair, walk
+from agl_learning.calls.matching import compile_match, selects
+from agl_learning.calls.reading import (
+    Recorded,
+    merged,
+    record_of,
+    rewards_above,
+    same_calls,
+    with_choices,
+)
+from agl_learning.calls.sources.fields import make_call
+from agl_learning.calls.tree import Node, agent_of, build_tree, ordered, repair, walk
 
 RewardMatch = Literal["first_occurrence", "first_sibling"]
 ANY_AGENT = "*"
@@ -34,10 +41,10 @@ class TracerTraceToTriplet(TraceToTripletBase):
 
     ``prompt`` has ``token_ids``, ``raw_content`` (messages) and ``image_urls``; ``response`` has
     ``token_ids``, ``raw_content`` and, where known, ``logprobs``; ``metadata`` has ``request``,
-    ``response``, ``response_id`` and ``agent_name``. Token ids are empty where none were recorded.
-    A call that failed has no response, and no triplet; nor has one with several answers (``n``
-    above 1) of which nobody says which was used: else the triplet has the one that was. One that
-    several spans recorded has one triplet, made of the record that has token ids.
+    ``response``, ``response_id``, ``agent_name`` and ``call_id``. Token ids are empty where none
+    were recorded. A call that failed has no response, and no triplet; nor has one with several
+    answers (``n`` above 1) of which nobody says which was used: else the triplet has the one that
+    was. One that several spans recorded has one triplet, made of the record that has token ids.
 
     Args:
         repair_hierarchy: Hang detached spans under the span in whose time they happened.
@@ -183,6 +190,7 @@ def triplet_of(turn: Turn) -> Triplet:
             "response": from_attributes(attributes_under(attributes, "gen_ai.response")),
             "response_id": call.response_id,
             "agent_name": call.agent_name or ANY_AGENT,
+            "call_id": call.call_id,
         },
     )
 

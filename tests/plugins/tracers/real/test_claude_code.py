@@ -15,8 +15,8 @@ import agl
 from agl.store.memory import InMemoryLightningStore
 from agl.types import ModelCall
 from agl_adapters import TraceToRows
-from agl_adapters.calls import model_calls
-from agl_adapters.rows import RowSet
+from agl_learning.calls.reading import model_calls
+from agl_learning.rows import RowSet
 from agl_testing.echo_llm import EchoLLM
 
 pytest.importorskip("claude_agent_sdk")

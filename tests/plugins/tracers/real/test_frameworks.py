@@ -19,8 +19,8 @@ import agl_gateway
 from agl.store.memory import InMemoryLightningStore
 from agl.types import ModelCall, Span
 from agl_adapters import TraceToRows
-from agl_adapters.calls import model_calls
-from agl_adapters.sources.gateway import is_gateway_span
+from agl_learning.calls.reading import model_calls
+from agl_learning.calls.sources.gateway import is_gateway_span
 from agl_testing.echo_llm import EchoLLM
 
 for each in FRAMEWORKS.values():

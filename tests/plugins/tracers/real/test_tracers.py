@@ -15,7 +15,7 @@ import agl
 from agl.errors import BrokenComponentError, ConfigError
 from agl.plugins.registry import load
 from agl.store.memory import InMemoryLightningStore
-from agl_adapters.calls import model_calls
+from agl_learning.calls.reading import model_calls
 from agl_testing.echo_llm import EchoLLM, RawReply
 
 # Imports take long on a busy machine.

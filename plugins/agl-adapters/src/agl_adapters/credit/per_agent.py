@@ -7,7 +7,7 @@ from agl.emitter import PRIMARY_REWARD
 from agl.types import Credit, ModelCall, Span
 from agl_adapters.credit.final import final_credit
 from agl_adapters.credit.rewards import Reward, rewards_of, unreadable
-from agl_adapters.tree import agent_name, agent_of, build_tree, walk
+from agl_learning.calls.tree import agent_name, agent_of, build_tree, walk
 
 
 class PerAgent(CreditRule):

@@ -8,7 +8,7 @@ from agl.semconv import LightningSpanAttributes as Key, ModelCallAttributes
 from agl.types import Credit, ModelCall, Span
 from agl.utils.otel import extract_links_from_attributes, query_linked_spans
 from agl_adapters.air import AIR_RULE
-from agl_adapters.sources.gateway import is_gateway_span
+from agl_learning.calls.sources.gateway import is_gateway_span
 
 
 @dataclass(frozen=True)

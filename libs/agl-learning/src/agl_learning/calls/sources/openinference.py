@@ -1,0 +1,100 @@
+# pyright: standard
+"""OpenInference's keys (Phoenix, Arize): ``llm.input_messages.N.message.*`` and their like.
+
+The client's whole answer stands as JSON under ``output.value``; token ids are taken from there.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from agl.types import ModelCall, Span
+from agl.utils.attributes import attributes_under, from_attributes
+from agl.utils.text import parse_json
+from agl_learning.calls.sources.fields import (
+    checked_role,
+    completion_fields,
+    make_call,
+    text,
+    token_fields,
+)
+
+KIND = "openinference.span.kind"
+
+
+def read(span: Span) -> ModelCall | None:
+    """The call, or None when the span is of another kind."""
+    attributes = span.attributes
+    if attributes.get(KIND) != "LLM":
+        return None
+    answers = [_message(item) for item in _listed(attributes, "llm.output_messages")]
+    fields: dict[str, Any] = {
+        **token_fields(attributes),
+        "model": text(attributes.get("llm.model_name")),
+        "agent_name": text(attributes.get("agent.name")),
+        "finish_reason": text(attributes.get("llm.finish_reason")),
+    }
+    fields.update({name: value for name, value in _answer(attributes).items() if value})
+    return make_call(
+        span,
+        messages=[_message(item) for item in _listed(attributes, "llm.input_messages")],
+        tools=[_tool(item) for item in _listed(attributes, "llm.tools")],
+        response=answers[0] if answers else None,
+        **fields,
+    )
+
+
+def _answer(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """What the client's answer has beside the message, where it is there."""
+    value = attributes.get("output.value")
+    if not isinstance(value, str) or not value.startswith("{"):
+        return {}
+    try:
+        output = parse_json(value)
+    except ValueError:
+        return {}  # cut off by a limit on the length of attributes
+    if output.get("choices"):
+        return completion_fields(output)
+    return {"response_id": text(output.get("id"))}  # of Responses, and of Anthropic's messages
+
+
+def _listed(attributes: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]:
+    items = from_attributes(attributes_under(attributes, prefix))
+    return [items[index] for index in sorted(items, key=int)]
+
+
+def _message(item: Mapping[str, Any]) -> dict[str, Any]:
+    message = item.get("message") or {}
+    chat: dict[str, Any] = {"role": checked_role(message), "content": message.get("content")}
+    parts = [part["message_content"] for part in message.get("contents") or ()]
+    # Calls of tools stand under ``tool_calls`` as well.
+    if shown := [_part(part) for part in parts if part.get("type") != "tool_use"]:
+        chat["content"] = shown
+    for key in ("name", "tool_call_id"):
+        if message.get(key):
+            chat[key] = message[key]
+    calls = [_tool_call(call["tool_call"]) for call in message.get("tool_calls") or ()]
+    if calls:
+        chat["tool_calls"] = calls
+    return chat
+
+
+def _part(part: Mapping[str, Any]) -> dict[str, Any]:
+    if part.get("type") == "text":
+        return {"type": "text", "text": part["text"]}
+    if part.get("type") == "image":
+        return {"type": "image_url", "image_url": {"url": part["image"]["image"]["url"]}}
+    raise ValueError(f"expected a part of type text or image, got {part.get('type')!r}")
+
+
+def _tool_call(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = call["function"]
+    return {
+        "id": call.get("id") or "",
+        "type": "function",
+        "function": {"name": function["name"], "arguments": function.get("arguments") or "{}"},
+    }
+
+
+def _tool(item: Mapping[str, Any]) -> dict[str, Any]:
+    schema = item["tool"]["json_schema"]
+    return parse_json(schema) if isinstance(schema, str) else schema

@@ -1,0 +1,81 @@
+# pyright: standard
+"""Model calls recorded as operations (Weave): a client's request and its answer.
+
+Answers are read in the forms of chat completions, of the Responses API and of Anthropic's Messages.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from agl.semconv import LightningSpanAttributes
+from agl.types import ModelCall, Span
+from agl.utils.attributes import attributes_under, from_attributes
+from agl.utils.text import parse_json
+from agl_learning.calls.sources.dialects import (
+    anthropic_answer,
+    anthropic_request,
+    listed,
+    responses_answer,
+    responses_request,
+)
+from agl_learning.calls.sources.fields import completion_fields, make_call, text, token_ids
+
+OUTPUT = LightningSpanAttributes.OPERATION_OUTPUT.value
+INPUT = LightningSpanAttributes.OPERATION_INPUT.value
+KIND = "weave.kind"
+
+
+def read(span: Span) -> ModelCall | None:
+    """The call, or None when neither the output nor a failure is that of a model."""
+    attributes = span.attributes
+    if any(key.startswith(f"{OUTPUT}.choices.") for key in attributes):
+        return chat_completion(span)
+    if attributes.get(f"{OUTPUT}.object") == "response":
+        fields = responses_request(_nested(attributes, INPUT))
+        return make_call(span, **fields, **responses_answer(_nested(attributes, OUTPUT)))
+    if attributes.get(f"{OUTPUT}.type") == "message" and f"{OUTPUT}.stop_reason" in attributes:
+        fields = anthropic_request(_nested(attributes, INPUT))
+        return make_call(span, **fields, **anthropic_answer(_nested(attributes, OUTPUT)))
+    if span.status.status_code == "ERROR" and attributes.get(KIND) == "llm":
+        return failed_call(span)
+    return None
+
+
+def chat_completion(span: Span) -> ModelCall:
+    """The call of which the output is a chat completion."""
+    output = _nested(span.attributes, OUTPUT)
+    request = _nested(span.attributes, INPUT)
+    first = output["choices"][0]
+    for choice in output["choices"]:
+        if isinstance(choice.get("logprobs"), str):
+            choice["logprobs"] = parse_json(choice["logprobs"])
+    message = first.get("message") or {}
+    fields = completion_fields(output)
+    for name in ("prompt_token_ids", "response_token_ids"):
+        fields[name] = fields[name] or token_ids(span.attributes.get(name))
+    return make_call(
+        span,
+        messages=listed(request.get("messages")),
+        tools=listed(request.get("tools")),
+        response=dict(message) if message else None,
+        **fields,
+    )
+
+
+def failed_call(span: Span) -> ModelCall | None:
+    """The call that raised: there is a request, and no output to tell its form by."""
+    request = _nested(span.attributes, INPUT)
+    if "input" in request:
+        fields = responses_request(request)
+    elif span.name.startswith("anthropic."):
+        fields = anthropic_request(request)
+    elif "messages" in request:
+        messages = listed(request["messages"])
+        fields = {"messages": messages, "tools": listed(request.get("tools"))}
+    else:
+        return None
+    return make_call(span, **fields, model=text(request.get("model")))
+
+
+def _nested(attributes: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    return from_attributes(attributes_under(attributes, prefix))

@@ -1,0 +1,98 @@
+"""``agl doctor``: what could be learned, before anything is spent."""
+
+import logging
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from agl.cli.shared import note, print_json, print_table
+
+if TYPE_CHECKING:
+    from agl_inspect.doctor.diagnosis import Diagnosis
+
+
+@click.command("doctor")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option(
+    "--task", type=click.IntRange(min=0), default=0, show_default=True, help="Which task, from 0."
+)
+@click.option(
+    "--tokenizer", help="Folder or name: its chat template is tried on calls without token ids."
+)
+@click.option("--json", "as_json", is_flag=True, help="Write JSON.")
+def command(
+    file: Path, overrides: tuple[str, ...], task: int, tokenizer: str | None, as_json: bool
+) -> None:
+    """Run one rollout of FILE, then a few at once, and say what could be learned from it.
+
+    Per model call: its grade (A: token-exact, can train weights; B: text with a known chat
+    template, can be fine-tuned on; C: text only, for prompt optimisation and preference pairs), its
+    reward and by which rule, or why it is excluded. Then what was found, with the fix.
+    The exit code is 1 when nothing could be learned.
+    """
+    from agl.config.file import load_config
+    from agl.utils.logs import setup_module_logging
+    from agl_inspect.doctor.diagnosis import diagnose
+    from agl_inspect.doctor.trial import try_once
+
+    loaded = load_config(file, overrides)
+    # What the log would say of this rollout, the findings say.
+    setup_module_logging("CRITICAL", name="agl")
+    logging.getLogger("agl").propagate = False
+    note("running one rollout, then a few at once ...")
+    diagnosis = diagnose(try_once(loaded, task), tokenizer)
+    if as_json:
+        print_json(asdict(diagnosis))
+    else:
+        _show(diagnosis)
+    click.get_current_context().exit(0 if diagnosis.trainable else 1)
+
+
+def _show(diagnosis: "Diagnosis") -> None:
+    from agl_inspect.doctor.grades import USES
+
+    rollout = diagnosis.rollout
+    if rollout:
+        click.echo(f"rollout    {rollout['status']}, mode {rollout['mode']}: {rollout['input']}")
+        given = ", ".join(f"{r['value']:.4g} ({r['name']})" for r in diagnosis.rewards)
+        click.echo(f"rewards    {given or 'none'}\n")
+    if diagnosis.calls:
+        columns = ["call", "agent", "model", "tokens", "grade", "reward", "rule", "row or reason"]
+        print_table(
+            columns,
+            [
+                [
+                    call.call_id,
+                    call.agent_name,
+                    call.model,
+                    f"{call.prompt_tokens or '?'}+{call.response_tokens or '?'}",
+                    call.grade,
+                    "" if call.reward is None else f"{call.reward:.4g}",
+                    f"{call.rule}: {call.credit}" if call.rule else "",
+                    call.excluded or ("" if call.row is None else f"row {call.row}"),
+                ]
+                for call in diagnosis.calls
+            ],
+        )
+        for because in dict.fromkeys(
+            f"{c.grade}: {c.because}" for c in diagnosis.calls if c.because
+        ):
+            click.echo(f"not better than {because}")
+        click.echo()
+    for finding in diagnosis.findings:
+        click.echo(f"{finding.level:<10} {finding.code}: {finding.message}")
+        if finding.fix:
+            click.echo(f"{'':<10} -> {finding.fix}")
+    if diagnosis.at_once:
+        click.echo(f"{'at once':<10} {diagnosis.at_once}")
+    grades = [call.grade for call in diagnosis.calls]
+    uses = "; ".join(
+        f"{grades.count(letter)} {letter} ({use})"
+        for letter, use in USES.items()
+        if letter in grades
+    )
+    verdict = "something can be learned" if diagnosis.trainable else "nothing could be learned"
+    click.echo(f"{'verdict':<10} {verdict} by {diagnosis.algorithm!r}; calls: {uses or 'none'}")

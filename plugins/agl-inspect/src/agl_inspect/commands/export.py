@@ -1,0 +1,167 @@
+"""``agl export``: what a store holds, as a file that other programs train on."""
+
+import asyncio
+import hashlib
+import json
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import get_args
+
+import click
+
+from agl.cli.shared import each_rollout, note, open_store, store_options
+from agl.store.base import LightningStore
+from agl.types import Rollout
+from agl_inspect.exchange.reading import Read, read_rollout
+from agl_inspect.exchange.records import (
+    COLUMNS,
+    Account,
+    Format,
+    Options,
+    Pairing,
+    pairs_of,
+    records_of,
+)
+from agl_inspect.exchange.writers import Writer, open_writer
+from agl_learning.calls.matching import compile_match
+
+PROGRESS_SECONDS = 2.0
+
+
+@click.command("export")
+@click.option(
+    "--as", "form", required=True, type=click.Choice(get_args(Format)), help="What to write."
+)
+@click.option(
+    "-o",
+    "--out",
+    type=click.Path(path_type=Path),
+    help="A .jsonl or .parquet file; without it, JSON lines on standard output.",
+)
+@store_options
+@click.option("--credit", default="final", show_default=True, help="The rule that gives rewards.")
+@click.option("--agent-match", help="Regular expression: only calls of these agents.")
+@click.option("--mode", type=click.Choice(["train", "val", "test"]), help="Only such rollouts.")
+@click.option("--min-reward", type=float, help="Leave out what got less, or nothing; not for dpo.")
+@click.option(
+    "--pairs",
+    type=click.Choice(get_args(Pairing)),
+    default="best",
+    show_default=True,
+    help="dpo: of one prompt the best against the worst answer, or every two.",
+)
+@click.option(
+    "--min-gap",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    show_default=True,
+    help="dpo: rewards of a pair differ by more than this.",
+)
+def command(
+    form: Format,
+    out: Path | None,
+    path: Path | None,
+    url: str | None,
+    credit: str,
+    agent_match: str | None,
+    mode: str | None,
+    min_reward: float | None,
+    pairs: Pairing,
+    min_gap: float,
+) -> None:
+    """Write training rows, triplets, messages, fine-tuning samples or preference pairs.
+
+    Only rollouts that succeeded are used, and of each the last attempt that did.
+    """
+    from agl.algorithm.adapter import CreditRule
+    from agl.plugins.build import build_component
+
+    if form == "dpo" and min_reward is not None:
+        raise click.UsageError("--min-reward has no meaning for dpo; use --min-gap")
+    options = Options(
+        credit=build_component(
+            credit, group="agl.credits", expected_type=CreditRule, where="--credit"
+        ),
+        agent_match=None if agent_match is None else compile_match(agent_match, "--agent-match"),
+        min_reward=min_reward,
+        pairing=pairs,
+        min_gap=min_gap,
+    )
+    with open_writer(out, COLUMNS[form]) as writer:
+        export = Export(open_store(path, url), writer, form, options, mode)
+        asyncio.run(export.run())
+    note(export.summary(out))
+
+
+@dataclass
+class Export:
+    """One export: from a store to a writer."""
+
+    store: LightningStore
+    writer: Writer
+    form: Format
+    options: Options
+    mode: str | None
+    """Only rollouts of this mode; None for all."""
+    account: Account = field(default_factory=Account)
+    _said: float = field(default_factory=time.monotonic)
+
+    async def run(self) -> None:
+        """Read the store page by page and write; then close the store."""
+        try:
+            if self.form == "dpo":
+                await self._pairs()
+            else:
+                await self._records()
+        finally:
+            await self.store.close()
+
+    def summary(self, out: Path | None) -> str:
+        """What was written, and what was not."""
+        is_dpo = self.form == "dpo"
+        what = {"dpo": "pairs", "sft": "samples", "messages": "conversations"}.get(
+            self.form, self.form
+        )
+        text = f"{self.account.records} {what} of {self.account.rollouts} rollouts"
+        text += f" in {out}" if out else ""
+        reasons = [f"{n} {reason}" for reason, n in self.account.left_out.most_common() if n]
+        if reasons:
+            left = "tasks that gave none" if is_dpo else "calls left out"
+            text += f"; {left}: {', '.join(reasons)}"
+        return text
+
+    async def _records(self) -> None:
+        async for rollout in each_rollout(self.store):
+            if self.mode in (None, rollout.mode):
+                for record in records_of(
+                    await self._read(rollout), self.form, self.options, self.account
+                ):
+                    self.writer.write(record)
+                self._progress()
+
+    async def _pairs(self) -> None:
+        """The ids of siblings first, then the data of one task at a time."""
+        tasks: defaultdict[bytes, list[str]] = defaultdict(list)
+        async for rollout in each_rollout(self.store, ["succeeded"]):
+            if self.mode in (None, rollout.mode):
+                text = json.dumps(rollout.input, sort_keys=True)
+                tasks[hashlib.sha256(text.encode()).digest()].append(rollout.rollout_id)
+        for ids in tasks.values():
+            rollouts = await self.store.query_rollouts(rollout_id_in=ids)
+            siblings = [await self._read(rollout) for rollout in rollouts]
+            for record in pairs_of(siblings, self.options, self.account):
+                self.writer.write(record)
+            self._progress()
+
+    async def _read(self, rollout: Rollout) -> Read:
+        return await read_rollout(
+            self.store, rollout, self.options.credit, self.options.agent_match
+        )
+
+    def _progress(self) -> None:
+        now = time.monotonic()
+        if now - self._said >= PROGRESS_SECONDS:
+            self._said = now
+            note(f"{self.account.rollouts} rollouts read, {self.account.records} records")

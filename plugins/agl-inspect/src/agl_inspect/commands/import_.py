@@ -1,0 +1,84 @@
+"""``agl import``: what was recorded elsewhere, into a store."""
+
+import asyncio
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from agl.cli.shared import note
+
+if TYPE_CHECKING:
+    from agl.store.base import LightningStore
+    from agl_inspect.exchange.incoming import Imported
+
+PROGRESS_SECONDS = 2.0
+
+
+@click.command("import")
+@click.argument(
+    "files",
+    nargs=-1,
+    required=True,
+    metavar="FILE...",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+)
+@click.option(
+    "--path",
+    type=click.Path(path_type=Path),
+    help="A store file, made where there is none, or a run's folder.",
+)
+@click.option("--url", help="The address of a store server.")
+def command(files: tuple[Path, ...], path: Path | None, url: str | None) -> None:
+    """Put rollouts, resources and rewards of other programs into a store.
+
+    A FILE is JSON with rollouts, resources and rewards (.json, or .jsonl with one of them per
+    line), or OTLP as JSON, as OpenTelemetry's collector writes it. What the store has already is
+    skipped, so an import may be repeated.
+    """
+    store = _open(path, url)
+    done = asyncio.run(_import(store, files))
+    known = f" ({done.known} were there already)" if done.known else ""
+    note(
+        f"{done.rollouts} rollouts{known}, {done.spans} spans, {done.rewards} rewards, "
+        f"{done.resources} snapshots of resources in {url or path}"
+    )
+
+
+def _open(path: Path | None, url: str | None) -> "LightningStore":
+    from agl.cli.shared import open_store
+    from agl.store.sqlite import SqliteLightningStore
+
+    if path is None and url is None:
+        raise click.UsageError("where to? Give --path FILE or --url URL")
+    if path is None or url is not None or path.exists():
+        return open_store(path, url)
+    if not path.parent.is_dir():
+        raise click.UsageError(f"{path}: there is no folder {str(path.parent)!r}")
+    return SqliteLightningStore(path)
+
+
+async def _import(store: "LightningStore", files: tuple[Path, ...]) -> "Imported":
+    from agl_inspect.exchange.incoming import Importer
+    from agl_inspect.exchange.otlp_json import add_otlp, is_otlp
+
+    said = time.monotonic()
+
+    def progress(done: "Imported") -> None:
+        nonlocal said
+        if time.monotonic() - said >= PROGRESS_SECONDS:
+            said = time.monotonic()
+            note(f"{done.rollouts} rollouts, {done.spans} spans")
+
+    importer = Importer(store, progress)
+    try:
+        await importer.look()
+        for path in files:
+            if is_otlp(path):
+                await add_otlp(importer, path)
+            else:
+                await importer.add(path)
+    finally:
+        await store.close()
+    return importer.done

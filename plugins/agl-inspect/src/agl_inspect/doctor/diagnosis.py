@@ -1,0 +1,375 @@
+"""From a trial to findings: what could be learned, what could not, why, and what to do."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from agl.algorithm.adapter import TraceToTripletBase
+from agl.emitter import find_reward_spans, get_rewards_from_span
+from agl.errors import AglError
+from agl.types import (
+    EXCLUSION_REASONS,
+    Attempt,
+    Credit,
+    Exclusion,
+    ExclusionReason,
+    Failure,
+    Span,
+)
+from agl_inspect.adapters import rows_adapter
+from agl_inspect.doctor.fixes import (
+    BROKEN_TOOL_CALL,
+    CALLS_MIX,
+    CUT_OFF,
+    FAILURE_FIXES,
+    FIXES,
+    NO_AGENT_NAMES,
+    PAST_THE_GATEWAY,
+    TOO_LONG,
+)
+from agl_inspect.doctor.grades import Graded, Template, find_template, grade
+from agl_inspect.doctor.trial import Trial
+from agl_learning.calls.reading import Recorded, by_attempt, recorded_and_unrecognised
+from agl_learning.rows import RowsAdapter, RowSet
+
+Level = Literal["error", "warning", "note"]
+TOKENS_ONLY = ("no_token_ids", "no_logprobs", "structured_output", "empty_answer")
+"""Reasons that keep a call from training weights, and from nothing else."""
+OF_OTHERS = ("agent_not_selected", "other_model", "judge")
+"""Reasons that are meant, where other calls are left."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something to know, and what to do about it."""
+
+    level: Level
+    """``error``: this kept something from being learned."""
+    code: str
+    message: str
+    fix: str = ""
+
+
+@dataclass
+class Diagnosis:
+    """All that a trial says."""
+
+    algorithm: str
+    needs: Literal["A", "C"]
+    """The grade that the algorithm's adapter asks for."""
+    trainable: bool = False
+    """Whether anything could be learned from this rollout."""
+    rollout: dict[str, Any] = field(default_factory=dict[str, Any])
+    rewards: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    calls: list[Graded] = field(default_factory=list[Graded])
+    findings: list[Finding] = field(default_factory=list[Finding])
+    at_once: str = ""
+    """What was seen of several rollouts at once."""
+
+
+def diagnose(trial: Trial, tokenizer: str | None = None) -> Diagnosis:
+    """Look at what came of a trial.
+
+    Args:
+        trial: The trial.
+        tokenizer: Whose chat template is tried on calls without token ids; see ``find_template``.
+    """
+    if trial.rollout is None:
+        result = Diagnosis(trial.algorithm, "C")
+        result.findings.append(_nothing_ran(trial))
+        return result
+    attempt = trial.attempts[-1]
+    rows = _rows(trial)
+    result = Diagnosis(trial.algorithm, "C" if rows is None else "A")
+    result.rollout = {
+        "input": trial.rollout.input,
+        "mode": trial.rollout.mode,
+        "status": attempt.status,
+        "resources": trial.rollout.resources_id,
+    }
+    own = [span for span in trial.spans if span.attempt_id == attempt.attempt_id]
+    result.rewards = [
+        {"span_id": span.span_id, "sequence_id": span.sequence_id, **_primary(span)}
+        for span in find_reward_spans(own)
+    ]
+    if attempt.error is not None:
+        result.findings.append(_failure(attempt, attempt.error))
+    elif trial.error is not None:
+        finding = Finding("error", "algorithm_failed", trial.error, "See: agl --debug doctor FILE")
+        result.findings.append(finding)
+    if trial.rollout.mode not in (None, "train"):
+        message = f"the first rollout of the algorithm is of mode {trial.rollout.mode!r}"
+        fix = FIXES["not_trained_mode"]
+        result.findings.append(Finding("warning", "not_trained_mode", message, fix))
+    # Without rows, credit still tells which call a reward would reach.
+    account = rows if rows is not None else rows_adapter().adapt(own, attempts=trial.attempts)
+    records = [
+        part
+        for spans in by_attempt(own).values()
+        for record in recorded_and_unrecognised(spans)
+        for part in record.parts()
+    ]
+    template = _template(records, tokenizer, trial.options)
+    result.calls = [_graded(record, template, account, rows is not None) for record in records]
+    if attempt.status == "succeeded":
+        # Else its failure is the one reason for all that is missing.
+        result.findings += _of_calls(result, trial.num_unattributed)
+        result.findings += _of_answers(result.calls)
+        result.findings += _of_rewards(result, account)
+        result.findings += _of_rows(account)
+        result.findings += _of_adapter(trial, rows, result.calls)
+    result.trainable = _is_trainable(result, account, attempt)
+    _look_at_mixing(trial, result)
+    return result
+
+
+def _look_at_mixing(trial: Trial, result: Diagnosis) -> None:
+    if trial.num_together < 2 or not result.calls:
+        return
+    if not trial.num_silent:
+        result.at_once = f"{trial.num_together} rollouts, and each has its own calls"
+        return
+    result.at_once = f"{trial.num_together} rollouts, and their calls mix"
+    message = (
+        f"{trial.num_silent} of {trial.num_together} rollouts that ran at once have no recorded "
+        "call, and others have theirs: the agent makes the address of its LLM global (a global "
+        "client, or an environment variable)"
+    )
+    level: Level = "error" if trial.shares_process else "warning"
+    result.findings.append(Finding(level, "calls_mix", message, CALLS_MIX))
+    result.trainable = result.trainable and not trial.shares_process
+
+
+def _is_trainable(result: Diagnosis, account: RowSet, attempt: Attempt) -> bool:
+    if result.needs == "A":
+        return bool(account.rows)
+    has_text = any(call.grade != "-" for call in result.calls)
+    return attempt.status == "succeeded" and has_text and bool(result.rewards)
+
+
+def _rows(trial: Trial) -> RowSet | None:
+    """What the algorithm would get, where that is rows."""
+    if not isinstance(trial.adapter, RowsAdapter):
+        return None
+    return trial.adapter.adapt(trial.spans, attempts=trial.attempts, model=trial.model)
+
+
+def _template(
+    records: Sequence[Recorded], tokenizer: str | None, options: Mapping[str, Any]
+) -> Template | str:
+    # Loading one takes seconds, and token-exact calls need none.
+    if all(grade(record, "")[0] in "A-" for record in records):
+        return ""
+    return find_template(tokenizer, options)
+
+
+def _graded(
+    record: Recorded, template: Template | str, account: RowSet, counts_tokens: bool
+) -> Graded:
+    call = record.call
+    letter, because = grade(record, template)
+    row, credit = _place(call.call_id, account)
+    exclusion = _exclusion(call.call_id, account)
+    if exclusion is not None:
+        credit = exclusion.credit
+        if not counts_tokens and exclusion.reason in TOKENS_ONLY:
+            exclusion = None
+    return Graded(
+        call_id=call.call_id,
+        span_name=record.node.name,
+        through_gateway=record.is_gateways,
+        agent_name=call.agent_name,
+        model=call.model,
+        prompt_tokens=len(call.prompt_token_ids) if call.prompt_token_ids else None,
+        response_tokens=(None if call.response_token_ids is None else len(call.response_token_ids)),
+        truncated=call.is_truncated,
+        broken_tool_call=call.has_broken_tool_call,
+        grade=letter,
+        because=because,
+        row=row,
+        reward=credit.reward if credit else None,
+        rule=credit.rule if credit else "",
+        credit=credit.because if credit else "",
+        excluded=exclusion.reason if exclusion else None,
+        detail=exclusion.detail if exclusion else "",
+    )
+
+
+def _place(call_id: str, account: RowSet) -> tuple[int | None, Credit | None]:
+    for number, row in enumerate(account.rows):
+        if call_id in row.call_ids:
+            return number, row.credits[row.call_ids.index(call_id)]
+    return None, None
+
+
+def _exclusion(call_id: str, account: RowSet) -> Exclusion | None:
+    found = (e for e in account.ledger.exclusions if e.kind == "call" and e.call_id == call_id)
+    return next(found, None)
+
+
+def _primary(span: Span) -> dict[str, Any]:
+    first = get_rewards_from_span(span)[0]
+    return {"name": first.name, "value": first.value}
+
+
+# --- findings
+
+
+def _nothing_ran(trial: Trial) -> Finding:
+    if trial.error is not None:
+        return Finding(
+            "error",
+            "algorithm_failed",
+            f"algorithm {trial.algorithm!r} ended before any rollout ran: {trial.error}",
+            "See: agl --debug doctor FILE",
+        )
+    return Finding(
+        "error",
+        "no_rollout",
+        f"algorithm {trial.algorithm!r} ended without queuing a rollout",
+        "Give it tasks: 'train: FILE' in the configuration",
+    )
+
+
+def _failure(attempt: Attempt, error: Failure) -> Finding:
+    frames = [line.strip() for line in (error.traceback or "").splitlines()]
+    places = [line for line in frames if line.startswith("File ")]
+    where = f" ({places[-1]})" if places else ""
+    return Finding(
+        "error",
+        f"attempt_{attempt.status}",
+        f"the attempt ended as {attempt.status!r} ({error.boundary}): {error.type}: "
+        f"{error.message}{where}",
+        FAILURE_FIXES[error.boundary],
+    )
+
+
+def _of_calls(result: Diagnosis, num_unattributed: int) -> list[Finding]:
+    if not result.calls and num_unattributed:
+        message = (
+            f"no model call was recorded: {num_unattributed} came to the gateway at an address "
+            "that is no rollout's"
+        )
+        return [Finding("error", "no_calls", message, FIXES["no_calls"])]
+    if not result.calls:
+        return [Finding("error", "no_calls", "no model call was recorded", FIXES["no_calls"])]
+    grouped: defaultdict[ExclusionReason, list[Graded]] = defaultdict(list)
+    for call in result.calls:
+        # A missing reward is said once, for the whole rollout.
+        if call.excluded is not None and (call.excluded != "no_reward" or result.rewards):
+            grouped[call.excluded].append(call)
+    findings: list[Finding] = []
+    for reason, calls in grouped.items():
+        details = sorted({call.detail for call in calls if call.detail})
+        findings.append(
+            Finding(
+                "note" if reason in OF_OTHERS and _some_left(result) else "error",
+                reason,
+                f"{len(calls)} of {len(result.calls)} calls are excluded as {reason} "
+                f"({EXCLUSION_REASONS[reason]})" + (f": {details[0]}" if details else ""),
+                _fix(reason, calls),
+            )
+        )
+    return findings
+
+
+def _of_answers(calls: Sequence[Graded]) -> list[Finding]:
+    """What is trained, and is seldom what was meant."""
+    trained = [call for call in calls if call.excluded is None]
+    cut = [call for call in trained if call.truncated]
+    broken = [call for call in trained if call.broken_tool_call]
+    findings: list[Finding] = []
+    if cut:
+        message = f"{len(cut)} of {len(calls)} answers were cut off at the limit of tokens"
+        findings.append(Finding("warning", "truncated", message, CUT_OFF))
+    if broken:
+        message = (
+            f"{len(broken)} of {len(calls)} answers call a tool with arguments that are no JSON"
+        )
+        findings.append(Finding("warning", "broken_tool_call", message, BROKEN_TOOL_CALL))
+    return findings
+
+
+def _fix(reason: ExclusionReason, calls: Sequence[Graded]) -> str:
+    if reason == "no_token_ids" and not any(call.through_gateway for call in calls):
+        return PAST_THE_GATEWAY
+    if reason == "model_error" and any("context_length" in call.detail for call in calls):
+        return TOO_LONG
+    if reason == "agent_not_selected":
+        names = sorted({call.agent_name for call in calls if call.agent_name})
+        if not names:
+            return NO_AGENT_NAMES
+        return FIXES[reason].replace("NAMES", ", ".join(names))
+    return FIXES[reason]
+
+
+def _some_left(result: Diagnosis) -> bool:
+    return any(call.excluded is None for call in result.calls)
+
+
+def _of_rewards(result: Diagnosis, account: RowSet) -> list[Finding]:
+    malformed = [
+        Finding(
+            "error",
+            "malformed",
+            f"the reward of span {one.call_id} cannot be read: {one.detail}",
+            "Give a finite number: agl.emit_reward(value), or the agent's result",
+        )
+        for one in account.ledger.exclusions
+        if one.kind == "reward" and one.reason == "malformed"
+    ]
+    if malformed:
+        return malformed
+    # AIR's rewards are no spans, but they reach calls.
+    if not result.rewards and all(call.reward is None for call in result.calls):
+        return [Finding("error", "no_reward", "the agent gave no reward", FIXES["no_reward"])]
+    values = {reward["span_id"]: reward["value"] for reward in result.rewards}
+    return [
+        Finding(
+            "warning",
+            exclusion.reason,
+            f"the reward {values[exclusion.call_id]:.4g} (span {exclusion.call_id}) is not used: "
+            f"{EXCLUSION_REASONS[exclusion.reason]}"
+            + (f" ({exclusion.detail})" if exclusion.detail else ""),
+            FIXES[exclusion.reason],
+        )
+        for exclusion in account.ledger.exclusions
+        # Without calls, that they are missing is said already.
+        if exclusion.kind == "reward" and result.calls and exclusion.call_id in values
+    ]
+
+
+def _of_rows(account: RowSet) -> list[Finding]:
+    return [
+        Finding(
+            "note",
+            "row_break",
+            f"row {number} begins anew: its prompt leaves the row of call {row.row_break.call_id} "
+            f"at token {row.row_break.position}",
+            "Nothing is lost; rows grow longer where the agent only appends to its messages, and "
+            "the chat template keeps earlier answers as they were sampled",
+        )
+        for number, row in enumerate(account.rows)
+        if row.row_break is not None
+    ]
+
+
+def _of_adapter(trial: Trial, rows: RowSet | None, calls: Sequence[Graded]) -> list[Finding]:
+    if rows is not None or trial.adapter is None:
+        return []
+    if isinstance(trial.adapter, TraceToTripletBase) and any(c.grade in "BC" for c in calls):
+        message = "some triplets have no token ids or no log-probabilities"
+        fix = f"Fine for prompts; to train weights: {FIXES['no_token_ids']}"
+        return [Finding("warning", "no_token_ids", message, fix)]
+    used = [a.attempt_id for a in trial.attempts if a.status == "succeeded"][-1:]
+    spans = [span for span in trial.spans if span.attempt_id in used]
+    if not spans:
+        return []
+    name = type(trial.adapter).__name__
+    try:
+        trial.adapter.adapt(spans)
+    except AglError as error:
+        fix = "Leave out 'adapter', or choose one that fits the spans. See: agl plugins"
+        return [Finding("error", "adapter_failed", f"{name} cannot read them: {error}", fix)]
+    return []

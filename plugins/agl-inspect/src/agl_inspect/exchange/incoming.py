@@ -1,0 +1,313 @@
+"""Recorded rollouts, resources and rewards into a store.
+
+The store gives them ids of its own; what they were called elsewhere is ``metadata["imported"]``, by
+which a second import of the same file finds that it is there already.
+"""
+
+import asyncio
+import hashlib
+import itertools
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agl.cli.shared import each_rollout
+from agl.emitter import reward_attributes
+from agl.errors import ConfigError
+from agl.plugins.schema import validate
+from agl.semconv import AGL_ANNOTATION, MODEL_CALL_SPAN, ModelCallAttributes as Key
+from agl.store.base import UNSET, LightningStore
+from agl.types import LLM, Attributes, Failure, NamedResources, PromptTemplate, Span, TraceStatus
+from agl.utils.otel import make_link_attributes
+from agl_inspect.exchange.recorded import (
+    Record,
+    RecordedCall,
+    RecordedReward,
+    RecordedRollout,
+    read_records,
+)
+
+AT_ONCE = 64
+"""Rollouts that are written at the same time."""
+IMPORTED = "imported"
+FINAL = ("succeeded", "failed", "cancelled")
+
+
+@dataclass
+class Imported:
+    """What an import did."""
+
+    rollouts: int = 0
+    known: int = 0
+    """Rollouts that the store had already."""
+    spans: int = 0
+    resources: int = 0
+    rewards: int = 0
+
+
+@dataclass
+class Importer:
+    """Puts files into a store.
+
+    Args:
+        store: Where to.
+        progress: Called after each batch with what was done so far.
+    """
+
+    store: LightningStore
+    progress: Callable[[Imported], None] = lambda done: None
+    done: Imported = field(default_factory=Imported)
+    ids: dict[str, tuple[str, bool]] = field(default_factory=dict[str, tuple[str, bool]])
+    """Id elsewhere -> (id in the store, whether it has ended there)."""
+
+    async def look(self) -> None:
+        """Learn what the store has already."""
+        async for rollout in each_rollout(self.store):
+            origin = (rollout.metadata or {}).get(IMPORTED)
+            if isinstance(origin, dict) and "id" in origin:
+                self.ids[origin["id"]] = (rollout.rollout_id, rollout.status in FINAL)
+
+    async def add(self, path: Path) -> None:
+        """Import a file; all of it is checked before anything is written.
+
+        Raises:
+            ConfigError: Something in it is wrong; nothing of it was written.
+        """
+        rewards, resources, own = self._check(path)
+        for rollout_id in rewards.keys() - own:
+            if rollout_id not in self.ids and not await self.store.get_rollout_by_id(rollout_id):
+                raise ConfigError(
+                    f"{path}: a reward names the rollout {rollout_id!r}, which is neither in the "
+                    "file nor in the store"
+                )
+        unnamed = None
+        for given_id, named in resources.items():
+            resources_id = given_id or f"rs-{_id('resources', str(named))}"
+            unnamed = unnamed or (None if given_id else resources_id)
+            stored = await self.store.get_resources_by_id(resources_id)
+            if stored is None or stored.resources != named:
+                await self.store.update_resources(resources_id, named)
+                self.done.resources += 1
+        records = (record for record in read_records(path) if record.kind == "rollout")
+        while batch := list(itertools.islice(records, AT_ONCE)):
+            rollouts = [record.rollout() for record in batch]
+            await asyncio.gather(
+                *(self._add(one, rewards.get(one.id, []), unnamed, path) for one in rollouts)
+            )
+            self.progress(self.done)
+        for rollout_id in rewards.keys() - own:
+            await self._reward(rollout_id, rewards[rollout_id])
+
+    def _check(
+        self, path: Path
+    ) -> tuple[dict[str, list[RecordedReward]], "dict[str | None, NamedResources]", set[str]]:
+        """Read all, keep rewards, resources and the ids of rollouts."""
+        rewards: defaultdict[str, list[RecordedReward]] = defaultdict(list)
+        resources: dict[str | None, NamedResources] = {}
+        wanted: dict[str, str] = {}
+        own: dict[str, int] = {}
+        for record in read_records(path):
+            match record.kind:
+                case "rollout":
+                    rollout = record.rollout()
+                    if rollout.id in own:
+                        raise ConfigError(f"{record.where}: rollout {rollout.id!r} stands twice")
+                    own[rollout.id] = len(list(calls_of(rollout)))
+                    if rollout.resources_id is not None:
+                        wanted.setdefault(rollout.resources_id, record.where)
+                case "resource":
+                    resource = record.resource()
+                    named = _resources(record, resource.named())
+                    resources[resource.id] = {**resources.get(resource.id, {}), **named}
+                case "reward":
+                    reward = record.reward()
+                    rewards[reward.rollout_id].append(reward)
+        for resources_id, where in wanted.items():
+            if resources_id not in resources:
+                raise ConfigError(
+                    f"{where}: its resources {resources_id!r} are not in the file; put them "
+                    "there, or leave resources_id out"
+                )
+        for rollout_id, given in rewards.items():
+            for reward in given:
+                if reward.call is not None and not 0 <= reward.call < own.get(rollout_id, 0):
+                    raise ConfigError(
+                        f"{path}: a reward is for call {reward.call} of rollout {rollout_id!r}, "
+                        f"which has {own.get(rollout_id, 0)} in this file"
+                    )
+        return rewards, resources, set(own)
+
+    async def _add(
+        self,
+        one: RecordedRollout,
+        rewards: Sequence[RecordedReward],
+        unnamed: str | None,
+        path: Path,
+    ) -> None:
+        """Add a rollout, or what an earlier import did not have of it.
+
+        Args:
+            one: The rollout.
+            rewards: Its rewards.
+            unnamed: Id of the snapshot of the file's single resources.
+            path: The file.
+        """
+        rollout_id, has_ended = self.ids.get(one.id, (None, False))
+        if has_ended:
+            self.done.known += 1
+            await self._reward(one.id, rewards)
+            return
+        if rollout_id is None:
+            started = await self.store.start_rollout(
+                input=one.input,
+                mode=one.mode,
+                resources_id=one.resources_id or unnamed,
+                metadata={**one.metadata, IMPORTED: _origin(one, path)},
+            )
+            rollout_id, attempt_id = started.rollout_id, started.attempt.attempt_id
+        else:
+            # An import that was interrupted left it; spans that are there are skipped.
+            latest = await self.store.get_latest_attempt(rollout_id)
+            assert latest is not None  # it was started with one
+            attempt_id = latest.attempt_id
+        spans = list(_spans(one, rewards, rollout_id, attempt_id))
+        await self.store.add_many_spans(spans)
+        failure = UNSET
+        if one.status == "failed":
+            message = one.error or "it failed where it was recorded"
+            failure = Failure(boundary="agent", type="recorded", message=message)
+        await self.store.update_attempt(rollout_id, attempt_id, status=one.status, error=failure)
+        self.ids[one.id] = (rollout_id, True)
+        self.done.rollouts += 1
+        self.done.spans += len(spans)
+        self.done.rewards += len(rewards)
+
+    async def _reward(self, given_id: str, rewards: Sequence[RecordedReward]) -> None:
+        """Rewards for a rollout that the store has; the latest attempt gets them."""
+        rollout_id = self.ids.get(given_id, (given_id, True))[0]
+        attempt = await self.store.get_latest_attempt(rollout_id)
+        if attempt is None:
+            raise ConfigError(
+                f"rollout {rollout_id!r} has no attempt yet that a reward could belong to"
+            )
+        spans = list(_reward_spans(rewards, rollout_id, attempt.attempt_id))
+        added = await self.store.add_many_spans(spans)
+        self.done.rewards += len(added)  # after the wait, since others add to it meanwhile
+
+
+def _origin(one: RecordedRollout, path: Path) -> dict[str, Any]:
+    """Where it comes from, and when it was; the store's own times are those of the import."""
+    begun = {} if one.start_time is None else {"start_time": one.start_time}
+    return {"id": one.id, "from": path.name, **begun}
+
+
+def calls_of(one: RecordedRollout) -> Iterator[RecordedCall]:
+    """The model calls of a rollout that has no spans."""
+    if one.output is not None:
+        yield RecordedCall([{"role": "user", "content": one.input}], one.output)
+    for number, message in enumerate(one.messages or []):
+        if message.get("role") == "assistant":
+            assert one.messages is not None
+            yield RecordedCall(one.messages[:number], message)
+    yield from one.calls or []
+
+
+def _spans(
+    one: RecordedRollout, rewards: Sequence[RecordedReward], rollout_id: str, attempt_id: str
+) -> Iterator[Span]:
+    """Calls in order, each followed by its rewards; those of the whole come last."""
+    for span in one.spans or []:
+        yield span.model_copy(update={"rollout_id": rollout_id, "attempt_id": attempt_id})
+    trace_id = _id("trace", one.id, 32)
+    for number, call in enumerate(calls_of(one)):
+        yield Span.from_attributes(
+            name=MODEL_CALL_SPAN,
+            rollout_id=rollout_id,
+            attempt_id=attempt_id,
+            trace_id=trace_id,
+            span_id=_call_id(one.id, number),
+            attributes=_call_attributes(call),
+            start_time=call.start_time if call.start_time is not None else one.start_time,
+            end_time=call.end_time,
+            status=TraceStatus(status_code="ERROR" if call.error else "OK", description=call.error),
+        )
+        own = [reward for reward in rewards if reward.call == number]
+        yield from _reward_spans(own, rollout_id, attempt_id)
+    whole = [reward for reward in rewards if reward.call is None]
+    yield from _reward_spans(whole, rollout_id, attempt_id)
+
+
+def _call_attributes(call: RecordedCall) -> Attributes:
+    answer = call.response
+    if isinstance(answer, str):
+        answer = {"role": "assistant", "content": answer}
+    values = {
+        Key.OPERATION: "chat",
+        Key.AGENT_NAME: call.agent_name,
+        Key.REQUEST_MODEL: call.model,
+        Key.INPUT_MESSAGES: json.dumps(call.messages, ensure_ascii=False),
+        Key.OUTPUT_MESSAGES: answer and json.dumps([answer], ensure_ascii=False),
+        Key.TOOL_DEFINITIONS: json.dumps(call.tools) if call.tools else None,
+        Key.FINISH_REASONS: [call.finish_reason] if call.finish_reason else None,
+        Key.PROMPT_TOKEN_IDS: call.prompt_token_ids,
+        Key.RESPONSE_TOKEN_IDS: call.response_token_ids,
+        Key.RESPONSE_LOGPROBS: call.response_logprobs,
+        Key.ERROR: call.error,
+    }
+    return {key.value: value for key, value in values.items() if value}
+
+
+def _reward_spans(
+    rewards: Iterable[RecordedReward], rollout_id: str, attempt_id: str
+) -> Iterator[Span]:
+    times: Counter[str] = Counter()
+    for reward in rewards:
+        if reward.name is None:
+            attributes = reward_attributes(reward.value)
+        else:
+            attributes = reward_attributes({reward.name: reward.value}, reward.name)
+        if reward.call is not None:
+            target = _call_id(reward.rollout_id, reward.call)
+            attributes |= make_link_attributes({"span_id": target})
+        if reward.comment is not None:
+            attributes["comment"] = reward.comment
+        about = f"{reward.call} {attributes}"
+        times[about] += 1
+        yield Span.from_attributes(
+            name=AGL_ANNOTATION,
+            rollout_id=rollout_id,
+            attempt_id=attempt_id,
+            span_id=_id("reward", f"{rollout_id} {about} {times[about]}"),
+            attributes=attributes,
+        )
+
+
+def _resources(record: Record, named: dict[str, dict[str, Any]]) -> NamedResources:
+    kinds: dict[str, type[PromptTemplate] | type[LLM]] = {
+        "prompt_template": PromptTemplate,
+        "llm": LLM,
+    }
+    resources: NamedResources = {}
+    for name, values in named.items():
+        fields = dict(values)
+        kind = fields.pop("type", None) or fields.pop("resource_type", None)
+        if kind not in kinds:
+            raise ConfigError(
+                f"{record.where}: resource {name!r}: type: got {kind!r}, expected one of "
+                f"{', '.join(kinds)}"
+            )
+        model = kinds[kind]
+        resources[name] = model(**validate(model, fields, f"{record.where}: resource {name!r}"))
+    return resources
+
+
+def _call_id(recorded_id: str, number: int) -> str:
+    return _id("call", f"{recorded_id}/{number}")
+
+
+def _id(kind: str, text: str, digits: int = 16) -> str:
+    """The same id for the same thing, so that a second import adds nothing."""
+    return hashlib.sha256(f"{kind} {text}".encode()).hexdigest()[:digits]

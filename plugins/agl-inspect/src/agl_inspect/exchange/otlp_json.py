@@ -1,0 +1,189 @@
+"""OTLP as JSON: what OpenTelemetry's collector writes with its file exporter.
+
+One ``ExportTraceServiceRequest`` per line, or one in the whole file. Spans that name an agl rollout
+keep to it; of the others each trace is a rollout of its own.
+"""
+
+import base64
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agl.errors import AdapterError, ConfigError
+from agl.http.otlp import spans_of
+from agl.semconv import LightningResourceAttributes as Ids
+from agl.store.base import UNSET
+from agl.types import Failure, Span
+from agl_inspect.exchange.incoming import IMPORTED, Importer
+from agl_inspect.exchange.recorded import each_line, parse
+from agl_learning.calls.reading import model_calls
+
+BATCH = 500
+"""Spans that are written at once."""
+UNNAMED = "recorded"
+"""Attempt id, in the file's terms, of spans that name none."""
+
+
+def is_otlp(path: Path) -> bool:
+    """Whether the file's first object is an OTLP request."""
+    try:
+        _, request = next(_requests(path))
+    except (ConfigError, StopIteration):
+        return False
+    return "resourceSpans" in request
+
+
+@dataclass
+class Trace:
+    """What is known of one rollout of the file."""
+
+    order: list[tuple[float, str]] = field(default_factory=list[tuple[float, str]])
+    """(start, id) of its spans."""
+    error: str | None = None
+    """Of its root span."""
+
+
+async def add_otlp(importer: Importer, path: Path) -> None:
+    """Import a file, a request at a time.
+
+    The task of a rollout is what its first model call was asked: the last message of a user.
+
+    Raises:
+        ConfigError: A line is no OTLP, or a span cannot be stored; nothing was written.
+    """
+    traces: defaultdict[str, Trace] = defaultdict(Trace)
+    for span in _spans(path):
+        trace = traces[span.rollout_id]
+        trace.order.append((span.start_time or 0.0, span.span_id))
+        if span.parent_id is None and span.status.status_code == "ERROR":
+            trace.error = span.status.description or f"span {span.name!r} has status ERROR"
+    # Files have spans in the order in which they ended; a store numbers them as they began.
+    numbers = {
+        rollout_id: {span_id: n for n, (_, span_id) in enumerate(sorted(trace.order), start=1)}
+        for rollout_id, trace in traces.items()
+    }
+    open_ids: dict[str, tuple[str, str]] = {}
+    batch: list[Span] = []
+    for span in _spans(path):
+        if importer.ids.get(span.rollout_id, ("", False))[1] and span.rollout_id not in open_ids:
+            continue
+        if span.rollout_id not in open_ids:
+            open_ids[span.rollout_id] = await _start(importer, span.rollout_id, path)
+        rollout_id, attempt_id = open_ids[span.rollout_id]
+        number = numbers[span.rollout_id][span.span_id]
+        batch.append(
+            span.model_copy(
+                update={
+                    "rollout_id": rollout_id,
+                    "attempt_id": attempt_id,
+                    "sequence_id": number,
+                }
+            )
+        )
+        if len(batch) >= BATCH:
+            await _write(importer, batch)
+    await _write(importer, batch)
+    importer.done.known += len(traces) - len(open_ids)
+    for name, (rollout_id, attempt_id) in open_ids.items():
+        await _end(importer, rollout_id, attempt_id, traces[name].error)
+        importer.ids[name] = (rollout_id, True)
+
+
+async def _start(importer: Importer, name: str, path: Path) -> tuple[str, str]:
+    known = importer.ids.get(name)
+    if known is not None:
+        latest = await importer.store.get_latest_attempt(known[0])
+        assert latest is not None  # it was started with one
+        return known[0], latest.attempt_id
+    origin = {"id": name, "from": path.name}
+    started = await importer.store.start_rollout(input=None, metadata={IMPORTED: origin})
+    return started.rollout_id, started.attempt.attempt_id
+
+
+async def _write(importer: Importer, batch: list[Span]) -> None:
+    if batch:
+        importer.done.spans += len(await importer.store.add_many_spans(batch))
+        batch.clear()
+        importer.progress(importer.done)
+
+
+async def _end(importer: Importer, rollout_id: str, attempt_id: str, error: str | None) -> None:
+    store = importer.store
+    task = _task(list(await store.query_spans(rollout_id, attempt_id)))
+    if task is not None:
+        await store.update_rollout(rollout_id, input=task)
+    failure = UNSET if error is None else Failure(boundary="agent", type="recorded", message=error)
+    status = "succeeded" if error is None else "failed"
+    await store.update_attempt(rollout_id, attempt_id, status=status, error=failure)
+    importer.done.rollouts += 1
+
+
+def _task(spans: list[Span]) -> Any:
+    try:
+        calls = model_calls(spans)
+    except AdapterError:
+        return None
+    asked = [m.get("content") for m in (calls[0].messages if calls else ()) if m["role"] == "user"]
+    return asked[-1] if asked else None
+
+
+def _spans(path: Path) -> Iterator[Span]:
+    for where, request in _requests(path):
+        try:
+            spans, refused = spans_of(_packed(request))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ConfigError(f"{where}: not OTLP: {error}") from None
+        if refused:
+            raise ConfigError(f"{where}: {refused[0]}")
+        yield from spans
+
+
+def _requests(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    if path.suffix.lower() == ".json":
+        yield str(path), parse(path.read_text(encoding="utf-8-sig"), str(path))
+        return
+    for number, line in each_line(path):
+        where = f"{path}, line {number}"
+        yield where, parse(line, where)
+
+
+def _packed(request: dict[str, Any]) -> bytes:
+    """A request as protobuf; ids are hex in OTLP's JSON, where protobuf's has base64."""
+    from google.protobuf.json_format import ParseDict, ParseError
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+    if "resourceSpans" not in request:
+        raise ValueError(f"expected 'resourceSpans', got the keys {sorted(request)}")
+    for group in request["resourceSpans"]:
+        own = _names(group.get("resource", {}).get("attributes", ()))
+        if "scopeSpans" not in group:
+            # Protobuf's reader would pass over what older versions called it.
+            raise ValueError(f"expected 'scopeSpans' in 'resourceSpans', got {sorted(group)}")
+        for scope in group["scopeSpans"]:
+            for span in scope["spans"]:
+                _name(span, own)
+    try:
+        return ParseDict(
+            request, ExportTraceServiceRequest(), ignore_unknown_fields=True
+        ).SerializeToString()
+    except ParseError as error:
+        raise ValueError(str(error)) from None
+
+
+def _name(span: dict[str, Any], of_resource: set[str]) -> None:
+    """Say whose span it is, where nothing does, and write its ids as protobuf has them."""
+    attributes = span.setdefault("attributes", [])
+    names = of_resource | _names(attributes)
+    for key, value in ((Ids.ROLLOUT_ID, span["traceId"]), (Ids.ATTEMPT_ID, UNNAMED)):
+        if key.value not in names:
+            attributes.append({"key": key.value, "value": {"stringValue": value}})
+    for part in (span, *span.get("links", ())):
+        for key in ("traceId", "spanId", "parentSpanId"):
+            if part.get(key):
+                part[key] = base64.b64encode(bytes.fromhex(part[key])).decode()
+
+
+def _names(attributes: Any) -> set[str]:
+    return {attribute["key"] for attribute in attributes}

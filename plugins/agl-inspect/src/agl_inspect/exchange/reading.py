@@ -1,0 +1,118 @@
+"""What an export reads of one rollout: the attempt that counts, its usable calls, their credit."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from agl.algorithm.adapter import CreditRule
+from agl.errors import AdapterError
+from agl.store.base import LightningStore
+from agl.types import Attempt, ExclusionReason, ModelCall, Rollout, Span
+from agl_learning.calls.attempts import unused_attempts
+from agl_learning.calls.conversations import ChatMessages, conversation, tool_spans_of
+from agl_learning.calls.matching import selects
+from agl_learning.calls.reading import Recorded, by_attempt, recorded_and_unrecognised
+from agl_learning.calls.tree import ordered
+
+
+@dataclass(frozen=True)
+class Said:
+    """A usable call: what was said, and what it got for it."""
+
+    call: ModelCall
+    chat: ChatMessages
+    """Its last message is the answer."""
+    reward: float | None
+    rollout: Rollout
+
+    @property
+    def prompt(self) -> list[dict[str, Any]]:
+        """The messages before the answer."""
+        return self.chat["messages"][:-1]
+
+    @property
+    def answer(self) -> dict[str, Any]:
+        """The answer."""
+        return self.chat["messages"][-1]
+
+
+@dataclass
+class Read:
+    """One rollout."""
+
+    rollout: Rollout
+    attempts: list[Attempt]
+    spans: list[Span]
+    """Of all attempts."""
+    used_spans: list[Span] = field(default_factory=list[Span])
+    """Those of the attempt that counts."""
+    said: list[Said] = field(default_factory=list[Said])
+    exclusions: list[tuple[str, ExclusionReason]] = field(
+        default_factory=list[tuple[str, ExclusionReason]]
+    )
+    """Id and reason of each other call."""
+
+
+async def read_rollout(
+    store: LightningStore,
+    rollout: Rollout,
+    credit: CreditRule,
+    agent_match: re.Pattern[str] | None = None,
+) -> Read:
+    """Read a rollout; each of its calls is usable as text, or excluded."""
+    attempts = list(await store.query_attempts(rollout.rollout_id))
+    spans = list(await store.query_spans(rollout.rollout_id))
+    read = Read(rollout, attempts, spans)
+    groups = by_attempt(spans)
+    unused = unused_attempts(groups, attempts)
+    for key, own in groups.items():
+        records = recorded_and_unrecognised(own)
+        if key in unused:
+            read.exclusions.extend(
+                (part.call_id, unused[key][0]) for record in records for part in record.call.parts()
+            )
+        else:
+            read.used_spans = ordered(own)
+            _read_used(read, records, credit, agent_match)
+    return read
+
+
+def _read_used(
+    read: Read,
+    records: Sequence[Recorded],
+    credit: CreditRule,
+    agent_match: re.Pattern[str] | None,
+) -> None:
+    tools = tool_spans_of(read.used_spans)
+    given = credit.assign([record.call for record in records], read.used_spans)
+    for record, one in zip(records, given, strict=True):
+        call = record.call
+        reason = _why_not(record, agent_match)
+        if reason is None and call.choices:
+            others = (part for part in call.parts() if part.choice != call.choice)
+            read.exclusions.extend((part.call_id, "unused_choice") for part in others)
+        if reason is None:
+            try:
+                chat = conversation(call, tools.get(call.call_id, ()))
+            except AdapterError:
+                reason = "malformed_message"
+            else:
+                read.said.append(Said(call, chat, one.reward, read.rollout))
+        if reason is not None:
+            read.exclusions.extend((part.call_id, reason) for part in call.parts())
+
+
+def _why_not(record: Recorded, agent_match: re.Pattern[str] | None) -> ExclusionReason | None:
+    call = record.call
+    if not selects(agent_match, call.agent_name):
+        return "agent_not_selected"
+    if record.malformed is not None:
+        return record.code
+    if call.error is not None:
+        return "model_error"
+    if call.unchosen:
+        return "unknown_choice"
+    if call.response is None:
+        return "malformed"
+    return None if call.messages else "malformed_message"

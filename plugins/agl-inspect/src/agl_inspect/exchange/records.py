@@ -1,0 +1,256 @@
+"""The forms of an export: rows, triplets, messages, fine-tuning samples, preference pairs.
+
+Every record says where it comes from: ``provenance`` has the rollout, the attempt and the spans.
+"""
+
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Any, Literal
+
+from agl.algorithm.adapter import CreditRule, TraceToTripletBase
+from agl.plugins.build import build_component
+from agl.types import ExclusionReason
+from agl_inspect.adapters import rows_adapter
+from agl_inspect.exchange.reading import Read, Said
+
+Format = Literal["rows", "triplets", "sft", "dpo", "messages"]
+Pairing = Literal["best", "all"]
+Record = dict[str, Any]
+
+COLUMNS: dict[str, dict[str, str]] = {
+    "rows": {
+        "token_ids": "ids",
+        "loss_mask": "ids",
+        "logprobs": "numbers",
+        "reward": "number",
+        "rewards": "numbers",
+        "agent_name": "text",
+        "model_versions": "texts",
+        "provenance": "origin",
+    },
+    "triplets": {
+        "prompt": "json",
+        "response": "json",
+        "reward": "number",
+        "metadata": "json",
+        "provenance": "origin",
+    },
+    "messages": {
+        "messages": "messages",
+        "tools": "json",
+        "reward": "number",
+        "metadata": "json",
+        "provenance": "origin",
+    },
+    "sft": {
+        "prompt": "messages",
+        "completion": "messages",
+        "tools": "json",
+        "reward": "number",
+        "provenance": "origin",
+    },
+    "dpo": {
+        "prompt": "messages",
+        "chosen": "messages",
+        "rejected": "messages",
+        "tools": "json",
+        "chosen_reward": "number",
+        "rejected_reward": "number",
+        "provenance": "origins",
+    },
+}
+"""Format -> column -> kind; see ``writers``."""
+
+
+@dataclass
+class Account:
+    """What became of everything that an export read."""
+
+    rollouts: int = 0
+    records: int = 0
+    left_out: Counter[str] = field(default_factory=Counter[str])
+    """Reason -> calls; for pairs, reason -> tasks."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How records are made."""
+
+    credit: CreditRule
+    agent_match: re.Pattern[str] | None = None
+    min_reward: float | None = None
+    """Leave out what got less, or nothing."""
+    pairing: Pairing = "best"
+    min_gap: float = 0.0
+    """Rewards of a pair differ by more than this."""
+
+
+def records_of(read: Read, form: Format, options: Options, account: Account) -> Iterator[Record]:
+    """The records of one rollout, in any form but pairs."""
+    account.rollouts += 1
+    makers = {"rows": _rows, "triplets": _triplets, "messages": _messages, "sft": _sft}
+    for record, calls in makers[form](read, options, account):
+        reward = record["reward"]
+        least = options.min_reward
+        if least is not None and (reward is None or reward < least):
+            account.left_out["no_reward" if reward is None else "reward_too_low"] += calls
+            continue
+        account.records += 1
+        yield record
+
+
+Made = Iterator[tuple[Record, int]]
+"""Records, each with the number of its calls."""
+
+
+def _rows(read: Read, options: Options, account: Account) -> Made:
+    adapter = rows_adapter(agent_match=_pattern(options), credit=options.credit)
+    made = adapter.adapt(read.spans, attempts=read.attempts)
+    account.left_out.update(made.ledger.reasons())
+    for row in made.rows:
+        record = row.model_dump(include={"token_ids", "loss_mask", "logprobs", "model_versions"})
+        yield (
+            {
+                **record,
+                "reward": row.reward,
+                "rewards": [credit.reward for credit in row.credits],
+                "agent_name": row.agent_name,
+                "provenance": _origin(
+                    row.rollout_id,
+                    row.attempt_id,
+                    # Of a choice, the span of its call.
+                    *(call_id.partition("#")[0] for call_id in row.call_ids),
+                ),
+            },
+            len(row.call_ids),
+        )
+
+
+def _triplets(read: Read, options: Options, account: Account) -> Made:
+    spans = read.used_spans
+    taken: set[str] = set()
+    adapter = build_component(
+        {"type": "triplet", "agent_match": _pattern(options)},
+        group="agl.adapters",
+        expected_type=TraceToTripletBase,
+    )
+    for triplet in adapter.adapt(spans) if spans else ():
+        call_id = triplet.metadata.pop("call_id")
+        taken.add(call_id)
+        provenance = _origin(read.rollout.rollout_id, spans[0].attempt_id, call_id)
+        yield {**triplet.model_dump(mode="json"), "provenance": provenance}, 1
+    account.left_out.update(reason for call_id, reason in read.exclusions if call_id not in taken)
+    account.left_out["not_a_turn"] += sum(said.call.call_id not in taken for said in read.said)
+
+
+def _messages(read: Read, options: Options, account: Account) -> Made:
+    account.left_out.update(reason for _, reason in read.exclusions)
+    for said in read.said:
+        about = said.chat["metadata"]
+        names = ("agent_name", "model", "response_id", "finish_reason")
+        yield (
+            {
+                "messages": said.chat["messages"],
+                "tools": said.chat["tools"],
+                "reward": said.reward,
+                "metadata": {name: about[name] for name in names},
+                "provenance": _origin_of(said),
+            },
+            1,
+        )
+
+
+def _sft(read: Read, options: Options, account: Account) -> Made:
+    account.left_out.update(reason for _, reason in read.exclusions)
+    for said in read.said:
+        yield (
+            {
+                "prompt": said.prompt,
+                "completion": [said.answer],
+                "tools": said.chat["tools"],
+                "reward": said.reward,
+                "provenance": _origin_of(said),
+            },
+            1,
+        )
+
+
+def pairs_of(siblings: Sequence[Read], options: Options, account: Account) -> Iterator[Record]:
+    """Preference pairs among rollouts of one task: the same prompt, other answers, other rewards.
+
+    In rollouts of several calls these are the calls at which the ways part; later prompts differ.
+    """
+    account.rollouts += len(siblings)
+    same_prompt: defaultdict[str, list[Said]] = defaultdict(list)
+    for read in siblings:
+        for said in read.said:
+            same_prompt[_key([said.prompt, said.chat["tools"], said.call.agent_name])].append(said)
+    # Each stage is what is left of the one before it: the last one that is empty says why.
+    several = [group for group in same_prompt.values() if len(_rollouts(group)) > 1]
+    rewarded = [[said for said in group if said.reward is not None] for group in several]
+    pairs = [pair for group in rewarded for pair in _pairs(group, options)]
+    reason: ExclusionReason | str | None = None
+    if not any(read.said for read in siblings):
+        reason = "no_usable_call"
+    elif not several:
+        reason = "no_sibling_with_the_same_prompt"
+    elif not any(len(group) > 1 for group in rewarded):
+        reason = "no_reward"
+    elif not pairs:
+        reason = "same_reward_or_same_answer"
+    if reason is not None:
+        account.left_out[reason] += 1
+    for chosen, rejected in pairs:
+        account.records += 1
+        yield {
+            "prompt": chosen.prompt,
+            "chosen": [chosen.answer],
+            "rejected": [rejected.answer],
+            "tools": chosen.chat["tools"],
+            "chosen_reward": chosen.reward,
+            "rejected_reward": rejected.reward,
+            "provenance": {"chosen": _origin_of(chosen), "rejected": _origin_of(rejected)},
+        }
+
+
+def _pairs(group: Sequence[Said], options: Options) -> list[tuple[Said, Said]]:
+    ranked = sorted(group, key=_reward, reverse=True)
+    pairs = [
+        (better, worse)
+        for better, worse in combinations(ranked, 2)
+        if _reward(better) - _reward(worse) > options.min_gap
+        and _key(better.answer) != _key(worse.answer)
+        and better.rollout.rollout_id != worse.rollout.rollout_id
+    ]
+    if options.pairing == "all" or not pairs:
+        return pairs
+    return [max(pairs, key=lambda pair: _reward(pair[0]) - _reward(pair[1]))]
+
+
+def _reward(said: Said) -> float:
+    assert said.reward is not None  # those without were left out
+    return said.reward
+
+
+def _rollouts(group: Sequence[Said]) -> set[str]:
+    return {said.rollout.rollout_id for said in group}
+
+
+def _origin_of(said: Said) -> dict[str, Any]:
+    return _origin(said.call.rollout_id, said.call.attempt_id, said.call.call_id)
+
+
+def _origin(rollout_id: str, attempt_id: str, *span_ids: str) -> dict[str, Any]:
+    return {"rollout_id": rollout_id, "attempt_id": attempt_id, "span_ids": list(span_ids)}
+
+
+def _pattern(options: Options) -> str | None:
+    return None if options.agent_match is None else options.agent_match.pattern
+
+
+def _key(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, ensure_ascii=False)

@@ -1,0 +1,171 @@
+"""Records to files: JSON lines or Parquet, whole or not at all."""
+
+import contextlib
+import json
+import sys
+from collections.abc import Generator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self, TextIO
+
+from agl.errors import ConfigError
+
+ENDINGS = (".jsonl", ".parquet")
+BATCH = 1000
+"""Records that are held until they are written as one group of a Parquet file."""
+
+
+class Writer(Protocol):
+    """Takes records one by one."""
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Add one record."""
+        ...
+
+
+@contextlib.contextmanager
+def open_writer(out: Path | None, columns: Mapping[str, str]) -> Generator[Writer]:
+    """A writer for ``out``, which appears when the block has ended well.
+
+    Args:
+        out: Ends in ``.jsonl`` or ``.parquet``; None writes JSON lines on standard output.
+        columns: Of a Parquet file; name -> kind, one of those in ``_arrow_types``.
+
+    Raises:
+        ConfigError: Another ending, a folder that is not there, or Parquet without pyarrow.
+    """
+    if out is None:
+        yield JsonLines(sys.stdout)
+        return
+    if out.suffix not in ENDINGS:
+        raise ConfigError(f"{out}: expected a name that ends in {' or '.join(ENDINGS)}")
+    if not out.parent.is_dir():
+        raise ConfigError(f"{out}: there is no folder {str(out.parent)!r}")
+    part = out.with_name(f"{out.name}.part")
+    try:
+        if out.suffix == ".jsonl":
+            with part.open("w", encoding="utf-8") as file:
+                yield JsonLines(file)
+        else:
+            with Parquet(part, columns) as parquet:
+                yield parquet
+        part.replace(out)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+class JsonLines:
+    """One JSON object per line.
+
+    Args:
+        file: Where to.
+    """
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Add one line."""
+        self._file.write(json.dumps(record, ensure_ascii=False) + "\n")
+
+
+class Parquet:
+    """Groups of rows of one schema; what has no fixed shape is JSON text in its column.
+
+    Args:
+        path: The file.
+        columns: Name -> kind.
+    """
+
+    def __init__(self, path: Path, columns: Mapping[str, str]) -> None:
+        try:
+            import pyarrow
+            from pyarrow import parquet
+        except ImportError:
+            raise ConfigError(
+                f"{path.with_suffix('')}: writing Parquet needs 'pyarrow', which is not installed. "
+                "Run: pip install 'agl-inspect[parquet]', or write to a .jsonl file"
+            ) from None
+        types = _arrow_types(pyarrow)
+        self._pyarrow = pyarrow
+        self._columns = columns
+        self._schema = pyarrow.schema([(name, types[kind]) for name, kind in columns.items()])
+        self._file = parquet.ParquetWriter(path, self._schema)
+        self._batch: list[dict[str, Any]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        where: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self._flush()
+        self._file.close()
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Add one row."""
+        self._batch.append(
+            {name: _cell(record.get(name), kind) for name, kind in self._columns.items()}
+        )
+        if len(self._batch) >= BATCH:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._batch:
+            self._file.write_table(self._pyarrow.Table.from_pylist(self._batch, self._schema))
+            self._batch = []
+
+
+def _arrow_types(pyarrow: Any) -> dict[str, Any]:
+    text, struct, many = pyarrow.string(), pyarrow.struct, pyarrow.list_
+    origin = struct([("rollout_id", text), ("attempt_id", text), ("span_ids", many(text))])
+    function = struct([("name", text), ("arguments", text)])
+    tool_call = struct([("id", text), ("type", text), ("function", function)])
+    message = struct(
+        [
+            ("role", text),
+            ("content", text),
+            ("reasoning_content", text),
+            ("name", text),
+            ("tool_call_id", text),
+            ("tool_calls", many(tool_call)),
+            ("more", text),
+        ]
+    )
+    return {
+        "text": text,
+        "json": text,
+        "number": pyarrow.float64(),
+        "numbers": many(pyarrow.float64()),
+        "ids": many(pyarrow.int64()),
+        "texts": many(text),
+        "messages": many(message),
+        "origin": origin,
+        "origins": struct([("chosen", origin), ("rejected", origin)]),
+    }
+
+
+_MESSAGE = ("role", "content", "reasoning_content", "name", "tool_call_id", "tool_calls")
+
+
+def _cell(value: Any, kind: str) -> Any:
+    if value is None:
+        return None
+    if kind == "json":
+        return json.dumps(value, ensure_ascii=False)
+    if kind == "messages":
+        return [_message(message) for message in value]
+    return value
+
+
+def _message(message: Mapping[str, Any]) -> dict[str, Any]:
+    """A message in columns: parts as JSON text, keys without a column as JSON under ``more``."""
+    known = {name: message.get(name) for name in _MESSAGE}
+    if known["content"] is not None and not isinstance(known["content"], str):
+        known["content"] = json.dumps(known["content"], ensure_ascii=False)
+    more = {key: value for key, value in message.items() if key not in _MESSAGE}
+    return {**known, "more": json.dumps(more, ensure_ascii=False) if more else None}

@@ -1,0 +1,483 @@
+"""``agl doctor`` on configurations that go wrong, each for real: agent, gateway, model server."""
+
+import json
+import logging
+import sys
+import threading
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from agl.cli import main
+from agl.plugins.registry import components
+from agl.types import ExclusionReason, Failure
+from agl_inspect.doctor.fixes import FAILURE_FIXES, FIXES
+from agl_testing.echo_llm import EchoLLM
+
+pytest.importorskip("agl_gateway")
+pytest.importorskip("openai")
+
+AGENT = """
+import agl
+from openai import AsyncOpenAI
+
+async def ask(llm, text="hello", **headers):
+    async with AsyncOpenAI(api_key="x", base_url=llm.endpoint, max_retries=0) as client:
+        messages = [{"role": "user", "content": text}]
+        answer = await client.chat.completions.create(
+            model=llm.model, messages=messages, extra_headers=headers)
+    return answer.choices[0].message.content
+
+@agl.rollout
+async def good(task, llm: agl.LLM) -> float:
+    await ask(llm, task["q"], **{"x-agl-agent": "solver"})
+    return 0.5
+
+@agl.rollout
+async def has_a_global_address(task, llm: agl.LLM) -> float:
+    import asyncio, os
+    os.environ["DOCTOR_BASE_URL"] = llm.endpoint
+    await asyncio.sleep(0.3)
+    await ask(agl.LLM(endpoint=os.environ["DOCTOR_BASE_URL"], model=llm.model), task["q"])
+    return 1.0
+
+@agl.rollout
+async def slow(task, llm: agl.LLM) -> float:
+    import asyncio
+    await asyncio.sleep(0.3)
+    await ask(llm, task["q"])
+    return 1.0
+
+@agl.rollout
+async def asks_another_model(task, llm: agl.LLM) -> float:
+    await ask(llm.model_copy(update={"model": "helper"}))
+    return 1.0
+
+@agl.rollout
+async def asks_both(task, llm: agl.LLM) -> float:
+    await ask(llm.model_copy(update={"model": "helper"}))
+    await ask(llm)
+    return 1.0
+
+@agl.rollout
+async def no_reward(task, llm: agl.LLM) -> None:
+    await ask(llm)
+
+@agl.rollout
+async def raises(task, llm: agl.LLM) -> float:
+    await ask(llm)
+    raise ValueError("no such room")
+
+@agl.rollout
+async def never_asks(task, llm: agl.LLM) -> float:
+    return 1.0
+
+@agl.rollout
+async def keeps_the_bare_address(task, llm: agl.LLM) -> float:
+    bare = llm.endpoint.split("/rollout/")[0] + "/v1"
+    await ask(agl.LLM(endpoint=bare, model=llm.model), task["q"])
+    return 1.0
+
+@agl.rollout
+async def wants_a_prompt(task, prompt_template: agl.PromptTemplate) -> float:
+    return 1.0
+
+@agl.rollout
+async def early_reward(task, llm: agl.LLM) -> float:
+    agl.emit_reward(0.25)
+    await ask(llm)
+    return 1.0
+
+@agl.rollout
+async def past_the_gateway(task, llm: agl.LLM) -> float:
+    agl.emit_annotation({
+        "gen_ai.operation.name": "chat", "gen_ai.request.model": "echo",
+        "gen_ai.input.messages": '[{"role": "user", "content": "hi"}]',
+        "gen_ai.output.messages": '[{"role": "assistant", "content": "yes"}]',
+    })
+    return 1.0
+
+@agl.rollout
+async def uses_a_tool(task, llm: agl.LLM) -> None:
+    await ask(llm)
+    agl.emit_annotation({"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "look"})
+
+@agl.rollout
+async def swallows_an_error(task, llm: agl.LLM) -> float:
+    try:
+        await ask(llm, "fail")
+    except Exception:
+        pass
+    return 1.0
+
+class Serves(agl.Algorithm):
+    default_adapter = "rows"
+    needs_gateway = True
+
+    def __init__(self, url: str, run_dir: str = "serves"):
+        self.url, self.run_dir = url, run_dir
+
+    async def run(self, train_dataset=None, val_dataset=None):
+        from pathlib import Path
+        Path(self.run_dir).mkdir()
+        gateway, store = self.get_llm_proxy(), self.get_store()
+        backend = {"model": "hosted_vllm/echo", "api_base": self.url}
+        gateway.update_model_list([{"model_name": "echo", "litellm_params": backend}])
+        await gateway.start()
+        await store.add_resources({"main_llm": gateway.as_resource(model="echo")})
+        while True:
+            for task in train_dataset:
+                rollout = await store.enqueue_rollout(task, mode="train")
+                await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
+
+class ServesTwo(Serves):
+    def get_llm_proxy(self):
+        gateway = super().get_llm_proxy()
+        update = gateway.update_model_list
+        gateway.update_model_list = lambda entries: update(
+            [*entries, {**entries[0], "model_name": "helper"}]
+        )
+        return gateway
+
+class QueuesAll(Serves):
+    async def run(self, train_dataset=None, val_dataset=None):
+        import asyncio
+        serving = asyncio.create_task(super().run(train_dataset, val_dataset))
+        while await self.get_store().get_latest_resources() is None:
+            await asyncio.sleep(0.01)
+        for task in train_dataset[1:]:
+            await self.get_store().enqueue_rollout(task, mode="train")
+        await serving
+
+class Prompts(Serves):
+    default_adapter = "messages"
+
+class Triplets(Serves):
+    default_adapter = "triplet"
+
+class Validates(agl.Algorithm):
+    async def run(self, train_dataset=None, val_dataset=None):
+        if val_dataset is None:
+            raise agl.errors.ConfigError("no validation tasks")
+        await self.get_store().enqueue_rollout(val_dataset[0], mode="val")
+        import asyncio
+        await asyncio.sleep(60)
+
+class Idle(agl.Algorithm):
+    async def run(self, train_dataset=None, val_dataset=None):
+        pass
+
+class Breaks(agl.Algorithm):
+    async def run(self, train_dataset=None, val_dataset=None):
+        raise RuntimeError("the model is not there")
+"""
+
+
+@pytest.fixture(scope="module")
+def llm() -> Generator[EchoLLM]:
+    from agl_testing.echo_llm import RawReply
+
+    def reply(request: dict[str, Any]) -> str | RawReply:
+        text = request["messages"][-1]["content"]
+        return RawReply(500, b'{"error": {"message": "out of memory"}}') if text == "fail" else text
+
+    with EchoLLM(reply) as server:
+        yield server
+
+
+Doctor = Callable[..., tuple[object, dict[str, Any]]]
+
+
+@pytest.fixture
+def doctor(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    llm: EchoLLM,
+) -> Generator[Doctor]:
+    """Runs ``agl doctor agl.yaml OVERRIDES --json``: exit code and what it wrote."""
+    (tmp_path / "doctor_agents.py").write_text(AGENT)
+    (tmp_path / "tasks.jsonl").write_text('{"q": "one"}\n{"q": "two"}\n')
+    (tmp_path / "agl.yaml").write_text(
+        "agent: doctor_agents:good\ntrain: tasks.jsonl\n"
+        f"algorithm: {{type: 'doctor_agents:Serves', url: '{llm.url}'}}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+    def run(*arguments: str) -> tuple[object, dict[str, Any]]:
+        with pytest.raises(SystemExit) as caught:
+            main(["doctor", "agl.yaml", *arguments, "--json"])
+        captured = capsys.readouterr()
+        assert captured.out or "--debug" not in captured.err, captured.err
+        return caught.value.code, json.loads(captured.out) if captured.out else captured.err
+
+    yield run
+    sys.modules.pop("doctor_agents", None)
+    for name in {"agl", *(c.target.partition(":")[0].split(".")[0] for c in components())}:
+        logger = logging.getLogger(name)
+        logger.handlers.clear()
+        logger.propagate = True
+        logger.setLevel(logging.NOTSET)
+
+
+def codes(diagnosis: dict[str, Any]) -> dict[str, str]:
+    return {finding["code"]: finding["level"] for finding in diagnosis["findings"]}
+
+
+def test_a_sound_configuration_has_grade_a_and_leaves_nothing_behind(
+    doctor: Doctor, tmp_path: Path
+) -> None:
+    before = set(threading.enumerate())
+    code, diagnosis = doctor("--task", "1")
+    assert (code, diagnosis["trainable"], diagnosis["findings"]) == (0, True, [])
+    assert diagnosis["rollout"]["input"] == {"q": "two"}
+    (call,) = diagnosis["calls"]
+    assert (call["grade"], call["row"], call["reward"], call["rule"]) == ("A", 0, 0.5, "final")
+    # "<|user|> two <|end|> <|assistant|>" was given, "two <|end|>" was sampled.
+    assert (call["prompt_tokens"], call["response_tokens"]) == (4, 2)
+    assert {p.name for p in tmp_path.iterdir() if p.name != "__pycache__"} == {
+        "agl.yaml",
+        "doctor_agents.py",
+        "tasks.jsonl",
+    }
+    assert set(threading.enumerate()) <= before
+
+
+def test_without_token_ids_weights_cannot_be_trained_and_prompts_can(doctor: Doctor) -> None:
+    no_ids = "gateway={type: proxy, callbacks: []}"
+    code, diagnosis = doctor(no_ids)
+    assert (code, codes(diagnosis)) == (1, {"no_token_ids": "error"})
+    (call,) = diagnosis["calls"]
+    assert (call["grade"], call["excluded"]) == ("C", "no_token_ids")
+    assert "no token ids of the prompt and the answer; no chat template" in call["because"]
+
+    code, diagnosis = doctor(no_ids, "algorithm.type=doctor_agents:Prompts")
+    assert (code, diagnosis["needs"], codes(diagnosis)) == (0, "C", {})
+    assert diagnosis["calls"][0]["excluded"] is None
+
+
+@pytest.mark.slow  # it imports transformers
+def test_with_a_chat_template_text_has_grade_b(doctor: Doctor, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(models.WordLevel({"a": 0}, unk_token="a")),
+        chat_template="{% for m in messages %}{{ m['content'] }} {% endfor %}",
+    )
+    tokenizer.save_pretrained(tmp_path / "tokenizer")
+    code, diagnosis = doctor(
+        "gateway={type: proxy, callbacks: [return_token_ids]}", "--tokenizer", "tokenizer"
+    )
+    assert (code, codes(diagnosis)) == (1, {"no_logprobs": "error"})
+    (call,) = diagnosis["calls"]
+    assert (call["grade"], call["because"]) == ("B", "0 log-probabilities for 2 tokens")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "code", "level", "said", "fix"),
+    [
+        (
+            ["agent=doctor_agents:no_reward"],
+            "no_reward",
+            "error",
+            "the agent gave no reward",
+            "emit_reward",
+        ),
+        (
+            ["agent=doctor_agents:raises"],
+            "attempt_failed",
+            "error",
+            "ValueError: no such room (File ",
+            "return a low reward instead of raising",
+        ),
+        (
+            ["agent=doctor_agents:never_asks"],
+            "no_calls",
+            "error",
+            "no model call was recorded",
+            "base_url=llm.endpoint",
+        ),
+        (
+            ["agent=doctor_agents:keeps_the_bare_address"],
+            "no_calls",
+            "error",
+            "5 came to the gateway at an address that is no rollout's",
+            "base_url=llm.endpoint",
+        ),
+        (
+            ["agent=doctor_agents:wants_a_prompt"],
+            "attempt_failed",
+            "error",
+            "no resource for parameter 'prompt_template'",
+            "'resources:' in the configuration",
+        ),
+        (
+            ["adapter={agent_match: judge}"],
+            "agent_not_selected",
+            "error",
+            "1 of 1 calls are excluded",
+            "(solver)",
+        ),
+        (
+            ["agent=doctor_agents:early_reward", "adapter={agent_match: judge}"],
+            "agent_not_selected",
+            "error",
+            "1 of 1 calls are excluded",
+            "x-agl-agent",
+        ),
+        (
+            [
+                "agent=doctor_agents:asks_another_model",
+                "algorithm.type=doctor_agents:ServesTwo",
+                "resources={judge: {type: llm, endpoint: 'http://127.0.0.1:9/v1', model: helper}}",
+            ],
+            "other_model",
+            "error",
+            "1 of 1 calls are excluded as other_model",
+            "model=llm.model",
+        ),
+        (
+            ["adapter={max_length: 5}"],
+            "over_length",
+            "error",
+            "6 tokens, max_length is 5",
+            "max_length",
+        ),
+        (
+            ["agent=doctor_agents:swallows_an_error"],
+            "infrastructure",
+            "error",
+            "the backend answered 500",
+            "agl spans",
+        ),
+        (
+            ["agent=doctor_agents:past_the_gateway"],
+            "no_token_ids",
+            "error",
+            "1 of 1 calls",
+            "went past the gateway",
+        ),
+        (
+            ["algorithm=doctor_agents:Idle"],
+            "no_rollout",
+            "error",
+            "ended without queuing a rollout",
+            "train: FILE",
+        ),
+        (
+            ["algorithm=doctor_agents:Breaks"],
+            "algorithm_failed",
+            "error",
+            "RuntimeError: the model is not there",
+            "--debug",
+        ),
+    ],
+)
+def test_each_fault_is_found_with_its_fix_and_exit_code_1(
+    doctor: Doctor, overrides: list[str], code: str, level: str, said: str, fix: str
+) -> None:
+    exit_code, diagnosis = doctor(*overrides)
+    assert (exit_code, diagnosis["trainable"]) == (1, False)
+    assert codes(diagnosis)[code] == level
+    (finding,) = [finding for finding in diagnosis["findings"] if finding["code"] == code]
+    assert said in finding["message"]
+    assert fix in finding["fix"]
+
+
+def test_triplets_without_token_ids_are_a_warning(doctor: Doctor) -> None:
+    code, diagnosis = doctor(
+        "gateway={type: proxy, callbacks: []}", "algorithm.type=doctor_agents:Triplets"
+    )
+    assert (code, codes(diagnosis)) == (0, {"no_token_ids": "warning"})
+
+
+def test_calls_of_a_helper_beside_those_of_the_model_are_a_note(doctor: Doctor) -> None:
+    code, diagnosis = doctor(
+        "agent=doctor_agents:asks_both", "algorithm.type=doctor_agents:ServesTwo"
+    )
+    assert (code, codes(diagnosis)) == (0, {"other_model": "note"})
+    assert [call["excluded"] for call in diagnosis["calls"]] == ["other_model", None]
+
+
+def test_validation_tasks_are_given_to_an_algorithm_that_insists(doctor: Doctor) -> None:
+    code, diagnosis = doctor(
+        "algorithm=doctor_agents:Validates", "val=tasks.jsonl", "agent=doctor_agents:never_asks",
+        "resources={llm: {type: llm, endpoint: 'http://127.0.0.1:9/v1', model: m}}",
+    )  # fmt: skip
+    assert code == 1
+    assert diagnosis["rollout"]["mode"] == "val"
+    assert codes(diagnosis) == {"not_trained_mode": "warning", "no_calls": "error"}
+
+
+def test_automatic_rewards_count_as_rewards(doctor: Doctor) -> None:
+    code, diagnosis = doctor(
+        "agent=doctor_agents:uses_a_tool",
+        "adapter={credit: per_call, air: {on_tool_success: 0.5}}",
+    )
+    assert (code, diagnosis["rewards"], codes(diagnosis)) == (0, [], {})
+    assert diagnosis["calls"][0]["reward"] == 0.5
+
+
+def test_an_unused_reward_is_a_warning_and_something_can_still_be_learned(doctor: Doctor) -> None:
+    code, diagnosis = doctor("agent=doctor_agents:early_reward")
+    assert (code, codes(diagnosis)) == (0, {"reward_before_call": "warning"})
+    assert "the reward 0.25 (span" in diagnosis["findings"][0]["message"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--task", "2"], "agl: agl.yaml: train: has 2 tasks; there is no task 2\n"),
+        (["agent=doctor_agents:god"], "Did you mean 'good'?"),
+        (["algorithm.urll=x"], "agl.yaml: algorithm.urll: unknown key. Did you mean 'url'?"),
+    ],
+)
+def test_a_wrong_configuration_is_refused_before_anything_runs(
+    doctor: Doctor, arguments: list[str], message: str, llm: EchoLLM
+) -> None:
+    asked = len(llm.requests)
+    code, error = doctor(*arguments)
+    assert code == 2
+    assert message in str(error)
+    assert len(llm.requests) == asked
+
+
+def test_the_text_shows_calls_findings_and_verdict(
+    doctor: Doctor, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["doctor", "agl.yaml", "agent=doctor_agents:early_reward"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "rollout    succeeded, mode train: {'q': 'one'}"
+    assert lines[1] == "rewards    0.25 (primary), 1 (primary)"
+    assert any("final: the last reward of the attempt is 1" in line for line in lines)
+    assert lines[-1].startswith("verdict    something can be learned by 'Serves'; calls: 1 A (")
+
+
+def test_every_reason_and_boundary_has_a_fix() -> None:
+    assert set(FIXES) == set(get_args(ExclusionReason))
+    assert set(FAILURE_FIXES) == set(get_args(Failure.model_fields["boundary"].annotation))
+
+
+@pytest.mark.parametrize(("concurrency", "level", "code"), [(1, "warning", 0), (8, "error", 1)])
+def test_calls_that_mix_at_once_are_found(
+    doctor: Doctor, concurrency: int, level: str, code: int
+) -> None:
+    given = ["agent=doctor_agents:has_a_global_address", f"concurrency={concurrency}"]
+    exit_code, diagnosis = doctor(*given, "algorithm.type=doctor_agents:QueuesAll")
+    assert codes(diagnosis) == {"calls_mix": level}
+    assert "their calls mix" in diagnosis["at_once"]
+    assert "base_url=llm.endpoint" in diagnosis["findings"][0]["fix"]
+    assert exit_code == code
+
+
+def test_calls_that_keep_apart_at_once_are_said_to(doctor: Doctor) -> None:
+    given = ["agent=doctor_agents:slow", "concurrency=8"]
+    code, diagnosis = doctor(*given, "algorithm.type=doctor_agents:QueuesAll")
+    assert (code, codes(diagnosis)) == (0, {})
+    assert diagnosis["at_once"] == "4 rollouts, and each has its own calls"
