@@ -6,7 +6,6 @@ from typing import Any, Literal, get_args
 
 from agl.algorithm.adapter import CreditRule
 from agl.errors import AdapterError, ConfigError
-from agl.semconv import LightningSpanAttributes
 from agl.types import (
     Attempt,
     Credit,
@@ -18,15 +17,14 @@ from agl.types import (
     TrainedModel,
     TrainingRow,
 )
+from agl_adapters.accounting import account_for_rewards, exclude_all, leave_out, used_answer
 from agl_adapters.air import AutoRewards
-from agl_adapters.credit.rewards import calls_before, places, rewards_of
+from agl_adapters.own import asked_again, of_another, perhaps_by_number, rewards_of_agent
 from agl_learning.calls.attempts import unused_attempts
 from agl_learning.calls.matching import compile_match, selects
 from agl_learning.calls.reading import (
     Recorded,
-    asked_again,
     by_attempt,
-    perhaps_by_number,
     recorded_and_unrecognised,
 )
 from agl_learning.calls.sources.fields import is_structured
@@ -37,10 +35,6 @@ Truncated = Literal["train", "mask", "exclude"]
 LEAST_LOGPROB, MOST_LOGPROB = -1e4, 0.1
 """Bounds of log-probabilities: vLLM writes -9999 for minus infinity, and where numbers have 16 bits
 one of nearly 0 may be rounded to above 0."""
-PERHAPS = (
-    "it came without the header traceparent, and may stand below the span of a reward, which went "
-    "on meanwhile"
-)
 
 
 class TraceToRows(RowsAdapter):
@@ -130,7 +124,7 @@ class TraceToRows(RowsAdapter):
                 for part in record.call.parts():
                     result.ledger.add_call(part)
             if key in unused:
-                _leave_out(records, spans, *unused[key], result.ledger)
+                leave_out(records, spans, *unused[key], result.ledger)
             else:
                 self._adapt_attempt(records, ordered(spans), model, known.get(key), result)
         used = {key[0] for key in groups.keys() - unused.keys()}
@@ -154,18 +148,18 @@ class TraceToRows(RowsAdapter):
         result: RowSet,
     ) -> None:
         own: list[Recorded] = []
-        agents = _rewards_of_agent(records, spans, model)
+        agents = rewards_of_agent(records, spans, model)
         if attempt is not None:
             records = perhaps_by_number(records, spans, attempt)
         again = asked_again([record.call for record in records])
         for record in records:
-            another = _of_another(record, model, agents)
+            another = of_another(record, model, agents)
             if another is None and record.call.call_id in again:
                 another = ("infrastructure", again[record.call.call_id])
             if another is None:
                 own.append(record)
             else:
-                _exclude_all(record.call, *another, None, result.ledger)
+                exclude_all(record.call, *another, None, result.ledger)
         calls = [record.call for record in own]
         if self.air is not None:
             spans = ordered([*spans, *self.air.rewards(spans)])
@@ -175,7 +169,7 @@ class TraceToRows(RowsAdapter):
                 f"credit rule {self.credit_name!r} gave {len(credits)} credits for {len(calls)} "
                 f"calls of rollout {spans[0].rollout_id!r}"
             )
-        _account_for_rewards(calls, credits, spans, self.credit_name, result.ledger)
+        account_for_rewards(calls, credits, spans, self.credit_name, result.ledger)
         # A rule may give one and the same credit to many calls.
         named = {id(c): c.model_copy(update={"rule": self.credit_name}) for c in credits}
         cut = self._cut_off(calls) if self.truncated == "exclude" else None
@@ -189,10 +183,10 @@ class TraceToRows(RowsAdapter):
             if problem is None and cut is not None:
                 problem = ("truncated", f"the answer of call {cut} of its attempt was cut off")
             if problem is not None:
-                _exclude_all(call, *problem, credit, result.ledger)
+                exclude_all(call, *problem, credit, result.ledger)
                 continue
             if call.choices:
-                call = _used(call, result.ledger)
+                call = used_answer(call, result.ledger)
             row = self._take(call, credit, rows[call.agent_name])
             if row is not None:
                 made.append(row)
@@ -275,88 +269,6 @@ class TraceToRows(RowsAdapter):
         return None
 
 
-def _account_for_rewards(
-    calls: Sequence[ModelCall],
-    credits: Sequence[Credit],
-    spans: Sequence[Span],
-    rule: str,
-    ledger: Ledger,
-) -> None:
-    used = {span_id for credit in credits for span_id in credit.sources}
-    rewards, order = rewards_of(spans), places(spans)
-    last_used = max((n for n, one in enumerate(rewards) if one.span.span_id in used), default=-1)
-    for number, reward in enumerate(rewards):
-        span = reward.span
-        ledger.add_reward(span.rollout_id, span.attempt_id, span.span_id)
-        if span.span_id in used:
-            ledger.use_reward(span.rollout_id, span.attempt_id, span.span_id)
-            continue
-        if reward.problem is not None:
-            why = ("malformed", reward.problem)
-        elif not calls:
-            why = ("no_calls", "the attempt has no recorded call that it could reach")
-        elif any(credit.reason == "unordered_reward" for credit in credits):
-            why = ("unordered_reward", "it is not known which calls came before it")
-        elif not calls_before(span, calls, order):
-            why = ("reward_before_call", "it came before the answer to the first call")
-        elif number < last_used:
-            why = ("superseded_reward", f"the rule {rule!r} took a later reward of the attempt")
-        else:
-            why = ("unused_reward", f"the rule {rule!r} gave it to no call")
-        ledger.exclude(_exclusion_of_reward(span, *why))
-
-
-def _leave_out(
-    records: Sequence[Recorded],
-    spans: Sequence[Span],
-    reason: ExclusionReason,
-    detail: str,
-    ledger: Ledger,
-) -> None:
-    for record in records:
-        error = record.call.error
-        why = f"{detail}; the call itself failed: {error}" if error else detail
-        _exclude_all(record.call, reason, why, None, ledger)
-    for reward in rewards_of(spans):
-        span = reward.span
-        ledger.add_reward(span.rollout_id, span.attempt_id, span.span_id)
-        ledger.exclude(_exclusion_of_reward(span, reason, detail))
-
-
-def _rewards_of_agent(
-    records: Sequence[Recorded], spans: Sequence[Span], model: TrainedModel | None
-) -> frozenset[str]:
-    """The ids of reward spans around all calls of the trained model: the agent's, and no judge's.
-
-    An agent may set the reward on the span of its whole work. A span whose output is the reward is
-    that of a function which finds it (AgentOps' operations), whatever else there is.
-    """
-    prefix = f"{LightningSpanAttributes.REWARD.value}."
-    around = [r.rewards | r.perhaps for r in records if model is None or model.made(r.call)]
-    return frozenset(
-        span.span_id
-        for span in (spans if any(around) else ())
-        if all(span.span_id in rewards for rewards in around)
-        and any(key.startswith(prefix) for key in span.attributes)
-    )
-
-
-def _of_another(
-    record: Recorded, model: TrainedModel | None, agents: frozenset[str]
-) -> tuple[ExclusionReason, str] | None:
-    """Why a call is none of the trained model's own work."""
-    call = record.call
-    if record.rewards - agents:
-        return "judge", "it stands below the span of a reward"
-    if model is None or model.made(call):
-        return ("perhaps_judge", PERHAPS) if record.perhaps - agents else None
-    name = call.served_model or call.requested_model or call.model
-    if name is None and (record.malformed is not None or call.error is not None):
-        return None  # whose call it was cannot be read; what is wrong with it can
-    who = "no model is recorded" if name is None else f"its model is {name!r}"
-    return "other_model", f"{who}; {model.name!r} is trained"
-
-
 def _no_token_ids(record: Recorded) -> tuple[ExclusionReason, str]:
     call, span = record.call, record.node.span
     if span is not None and is_structured(span):
@@ -389,64 +301,3 @@ def _air(air: dict[str, Any] | AutoRewards | None) -> AutoRewards | None:
     from agl.plugins.schema import validate
 
     return AutoRewards(**validate(AutoRewards, air, "TraceToRows air"))
-
-
-def _exclusion(
-    call: ModelCall, reason: ExclusionReason, detail: str, credit: Credit | None = None
-) -> Exclusion:
-    return Exclusion(
-        call_id=call.call_id,
-        rollout_id=call.rollout_id,
-        attempt_id=call.attempt_id,
-        reason=reason,
-        detail=detail,
-        credit=credit,
-    )
-
-
-def _exclude_all(
-    call: ModelCall,
-    reason: ExclusionReason,
-    detail: str,
-    credit: Credit | None,
-    ledger: Ledger,
-) -> None:
-    """Exclude a call; of one with several answers all, those that were not used as such."""
-    for part in call.parts():
-        if reason in _OF_ANSWERS and call.choice not in (None, part.choice):
-            ledger.exclude(_unused_choice(part, call))
-        else:
-            ledger.exclude(_exclusion(part, reason, detail, credit))
-
-
-_OF_ANSWERS: frozenset[ExclusionReason] = frozenset(
-    (
-        *("no_token_ids", "no_logprobs", "malformed", "over_length", "no_reward", "empty_answer"),
-        "truncated",
-    )
-)
-"""Reasons that are those of one answer, and not of the call."""
-
-
-def _used(call: ModelCall, ledger: Ledger) -> ModelCall:
-    """The answer of several that was used, as a call; the others are excluded."""
-    for part in call.parts():
-        if part.choice != call.choice:
-            ledger.exclude(_unused_choice(part, call))
-    return call.part(call.choice or 0)
-
-
-def _unused_choice(part: ModelCall, call: ModelCall) -> Exclusion:
-    used = f"answer {call.choice} of {len(call.choices)}, from 0, was used"
-    return _exclusion(part, "unused_choice", used)
-
-
-def _exclusion_of_reward(span: Span, reason: ExclusionReason, detail: str) -> Exclusion:
-    return Exclusion(
-        kind="reward",
-        call_id=span.span_id,
-        rollout_id=span.rollout_id,
-        attempt_id=span.attempt_id,
-        reason=reason,
-        detail=detail,
-    )

@@ -8,7 +8,7 @@ from typing import Any
 
 from agl.emitter import is_reward_span, reward_problem
 from agl.errors import AdapterError
-from agl.types import Attempt, Choice, ExclusionReason, ModelCall, Span
+from agl.types import Choice, ExclusionReason, ModelCall, Span
 from agl_learning.calls.choices import decided
 from agl_learning.calls.sources import read_call
 from agl_learning.calls.sources.fields import OF_ANSWER, MessageError, looks_like_call, make_call
@@ -28,13 +28,6 @@ FILLED = (
     "response_id",
 )
 """What the kept record of a call takes from the others where it has nothing itself."""
-
-
-QUESTION = ("requested_model", "agent_name", "messages", "tools")
-
-CLOCK_TOLERANCE = 1.0
-"""So many seconds may spans lie outside of their attempt before clocks are said to differ."""
-
 CHOICE_PARTS = tuple(Choice.model_fields)
 
 
@@ -188,41 +181,6 @@ def rewards_above(root: Node) -> dict[int, frozenset[str]]:
     return above
 
 
-def perhaps_by_number(
-    records: Sequence[Recorded], spans: Sequence[Span], attempt: Attempt
-) -> list[Recorded]:
-    """The records; where clocks differ, no time says what may stand below a reward.
-
-    They do where spans lie outside of the attempt. Then a call may stand below any span of a reward
-    that came to the store later and is not shorter, unless the call's parent is known.
-    """
-    end = math.inf if attempt.end_time is None else attempt.end_time
-    begins = [span.start_time or attempt.start_time for span in spans]
-    ends = [span.end_time or attempt.start_time for span in spans]
-    early, late = attempt.start_time - min(begins, default=end), max(ends, default=end) - end
-    if max(early, late) < CLOCK_TOLERANCE:
-        return list(records)
-    rewards = [
-        (span, (span.end_time or 0.0) - (span.start_time or 0.0))
-        for span in spans
-        if not is_gateway_span(span) and (is_reward_span(span) or reward_problem(span))
-    ]
-    return [
-        record
-        if record.is_placed or record.rewards
-        else replace(
-            record,
-            perhaps=frozenset(
-                span.span_id
-                for span, seconds in rewards
-                if span.sequence_id > record.call.sequence_id
-                and 0 < seconds >= (record.call.end_time or 0.0) - (record.call.start_time or 0.0)
-            ),
-        )
-        for record in records
-    ]
-
-
 def _merged_calls(found: Sequence[Recorded], spans: Sequence[Span]) -> list[Recorded]:
     records = sorted((merged(group) for group in same_calls(found)), key=_position)
     return with_choices(records, spans)
@@ -365,33 +323,6 @@ def merged_choices(best: Recorded, group: Sequence[Recorded]) -> list[Choice]:
         }
         choices[0] = choices[0].model_copy(update=known)
     return choices
-
-
-def asked_again(calls: Sequence[ModelCall]) -> dict[str, str]:
-    """Ids of calls that servers or the network failed and that were asked again -> their errors.
-
-    They are no steps of the agent: it, or its client's library, went on from the repetition. A
-    request that the client gave up because the same had its answer is one of them.
-
-    Args:
-        calls: Of one attempt, in the order of their numbers, which they have from their ends.
-    """
-    failed = [n for n, call in enumerate(calls) if call.error_kind == "infrastructure"]
-    again: dict[str, str] = {}
-    for number in failed:
-        call = calls[number]
-        same = [n for n, other in enumerate(calls) if n != number and _asked_the_same(call, other)]
-        begin = call.start_time or 0.0
-        if any(
-            n > number or (calls[n].error is None and (calls[n].end_time or begin) > begin)
-            for n in same
-        ):
-            again[call.call_id] = call.error or ""
-    return again
-
-
-def _asked_the_same(one: ModelCall, other: ModelCall) -> bool:
-    return all(getattr(one, name) == getattr(other, name) for name in QUESTION)
 
 
 def _first(values: Iterable[Any]) -> Any:

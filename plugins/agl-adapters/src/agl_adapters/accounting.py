@@ -1,0 +1,117 @@
+"""What the account of an attempt says of calls and rewards that train nothing."""
+
+from collections.abc import Sequence
+
+from agl.types import Credit, Exclusion, ExclusionReason, Ledger, ModelCall, Span
+from agl_adapters.credit.rewards import calls_before, places, rewards_of
+from agl_learning.calls.reading import Recorded
+
+OF_ANSWERS: frozenset[ExclusionReason] = frozenset(
+    (
+        *("no_token_ids", "no_logprobs", "malformed", "over_length", "no_reward", "empty_answer"),
+        "truncated",
+    )
+)
+"""Reasons that are those of one answer, and not of the call."""
+
+
+def account_for_rewards(
+    calls: Sequence[ModelCall],
+    credits: Sequence[Credit],
+    spans: Sequence[Span],
+    rule: str,
+    ledger: Ledger,
+) -> None:
+    """Put each reward of an attempt that is used into its bin: used by the rule, or why not."""
+    used = {span_id for credit in credits for span_id in credit.sources}
+    rewards, order = rewards_of(spans), places(spans)
+    last_used = max((n for n, one in enumerate(rewards) if one.span.span_id in used), default=-1)
+    for number, reward in enumerate(rewards):
+        span = reward.span
+        ledger.add_reward(span.rollout_id, span.attempt_id, span.span_id)
+        if span.span_id in used:
+            ledger.use_reward(span.rollout_id, span.attempt_id, span.span_id)
+            continue
+        if reward.problem is not None:
+            why = ("malformed", reward.problem)
+        elif not calls:
+            why = ("no_calls", "the attempt has no recorded call that it could reach")
+        elif any(credit.reason == "unordered_reward" for credit in credits):
+            why = ("unordered_reward", "it is not known which calls came before it")
+        elif not calls_before(span, calls, order):
+            why = ("reward_before_call", "it came before the answer to the first call")
+        elif number < last_used:
+            why = ("superseded_reward", f"the rule {rule!r} took a later reward of the attempt")
+        else:
+            why = ("unused_reward", f"the rule {rule!r} gave it to no call")
+        ledger.exclude(_exclusion_of_reward(span, *why))
+
+
+def leave_out(
+    records: Sequence[Recorded],
+    spans: Sequence[Span],
+    reason: ExclusionReason,
+    detail: str,
+    ledger: Ledger,
+) -> None:
+    """Exclude all calls and rewards of an attempt that is not used."""
+    for record in records:
+        error = record.call.error
+        why = f"{detail}; the call itself failed: {error}" if error else detail
+        exclude_all(record.call, reason, why, None, ledger)
+    for reward in rewards_of(spans):
+        span = reward.span
+        ledger.add_reward(span.rollout_id, span.attempt_id, span.span_id)
+        ledger.exclude(_exclusion_of_reward(span, reason, detail))
+
+
+def _exclusion(
+    call: ModelCall, reason: ExclusionReason, detail: str, credit: Credit | None = None
+) -> Exclusion:
+    return Exclusion(
+        call_id=call.call_id,
+        rollout_id=call.rollout_id,
+        attempt_id=call.attempt_id,
+        reason=reason,
+        detail=detail,
+        credit=credit,
+    )
+
+
+def exclude_all(
+    call: ModelCall,
+    reason: ExclusionReason,
+    detail: str,
+    credit: Credit | None,
+    ledger: Ledger,
+) -> None:
+    """Exclude a call; of one with several answers all, those that were not used as such."""
+    for part in call.parts():
+        if reason in OF_ANSWERS and call.choice not in (None, part.choice):
+            ledger.exclude(_unused_choice(part, call))
+        else:
+            ledger.exclude(_exclusion(part, reason, detail, credit))
+
+
+def used_answer(call: ModelCall, ledger: Ledger) -> ModelCall:
+    """The answer of several that was used, as a call; the others are excluded."""
+    for part in call.parts():
+        if part.choice != call.choice:
+            ledger.exclude(_unused_choice(part, call))
+    return call.part(call.choice or 0)
+
+
+def _unused_choice(part: ModelCall, call: ModelCall) -> Exclusion:
+    used = f"answer {call.choice} of {len(call.choices)}, from 0, was used"
+    return _exclusion(part, "unused_choice", used)
+
+
+def _exclusion_of_reward(span: Span, reason: ExclusionReason, detail: str) -> Exclusion:
+    return Exclusion(
+        kind="reward",
+        call_id=span.span_id,
+        rollout_id=span.rollout_id,
+        attempt_id=span.attempt_id,
+        reason=reason,
+        detail=detail,
+    )
