@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import agl
+from agl.errors import install_line
 
 
 @pytest.fixture
@@ -39,20 +40,22 @@ def run(packages: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_bench_says_what_to_install(packages: Path) -> None:
     done = run(packages, "-c", "import agl.cli; agl.cli.main()", "bench", "store")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "agl: 'bench' is not installed. Run: pip install 'agl-core[bench]'\n"
+    how = install_line("agl-core[bench]")
+    assert done.stderr == f"agl: 'bench' is not installed. Run: {how}\n"
 
 
 @pytest.mark.parametrize("verb", ["doctor", "explain", "export", "import", "ledger"])
 def test_what_shows_a_store_says_what_to_install(packages: Path, verb: str) -> None:
     done = run(packages, "-c", "import agl.cli; agl.cli.main()", verb)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"agl: {verb!r} is not installed. Run: pip install agl-inspect\n"
+    how = install_line("agl-inspect")
+    assert done.stderr == f"agl: {verb!r} is not installed. Run: {how}\n"
 
 
-def test_help_names_bench_and_how_to_get_it(packages: Path) -> None:
+def test_help_names_bench_and_what_brings_it(packages: Path) -> None:
     done = run(packages, "-c", "import agl.cli; agl.cli.main()", "--help")
     lines = [line.split(maxsplit=1) for line in done.stdout.splitlines()]
-    assert ["bench", "(pip install 'agl-core[bench]')"] in lines
+    assert ["bench", "(not installed: agl-core[bench])"] in lines
 
 
 @pytest.mark.parametrize("name", ["group_advantages", "sibling_advantages"])
@@ -60,7 +63,7 @@ def test_name_of_a_library_says_what_to_install(packages: Path, name: str) -> No
     done = run(packages, "-c", f"import agl; agl.{name}")
     assert done.stderr.splitlines()[-1] == (
         f"agl.errors.MissingPluginError: agl.{name} lives in agl-learning, which is not "
-        "installed. Run: pip install agl-learning"
+        f"installed. Run: {install_line('agl-learning')}"
     )
 
 

@@ -13,6 +13,7 @@ from agl.errors import (
     DuplicateComponentError,
     MissingPluginError,
     UnknownComponentError,
+    install_line,
 )
 from agl.plugins import registry
 
@@ -148,7 +149,7 @@ def test_public_name_of_a_missing_plugin_says_what_to_install() -> None:
     with pytest.raises(MissingPluginError) as caught:
         registry.load_public_name("APO", "agl.algorithms", "no-such-entry", "agl-apo")
     assert str(caught.value) == (
-        "agl.APO lives in agl-apo, which is not installed. Run: pip install agl-apo"
+        f"agl.APO lives in agl-apo, which is not installed. Run: {install_line('agl-apo')}"
     )
     assert isinstance(caught.value, ImportError)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import agl
+from agl.errors import install_line
 
 REPOSITORY = Path(__file__).parents[2]
 REFERENCE = REPOSITORY / "docs" / "reference" / "public-names.md"
@@ -111,7 +112,7 @@ def test_name_of_an_absent_plugin_says_what_to_install() -> None:
     code = "import agl, agl.plugins.registry as p; p._installed = lambda: (); agl.VERL"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert run.returncode != 0
-    assert "pip install agl-verl" in run.stderr
+    assert install_line("agl-verl") in run.stderr
 
 
 def test_submodules_of_the_guides_can_be_imported() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -12,7 +13,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from agl.errors import ConfigError
+from agl.errors import ConfigError, install_line
 from agl.http.serving import ServerThread
 from agl.semconv import ModelCallAttributes as Key
 from agl_gateway import LLMProxy
@@ -220,7 +221,7 @@ async def test_a_provider_has_no_completions(provider) -> None:
 
 def test_without_litellm_a_model_of_a_provider_is_refused_with_the_pip_line(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "litellm", None)
-    with pytest.raises(ConfigError, match=r"pip install 'agl-gateway\[litellm\]'"):
+    with pytest.raises(ConfigError, match=re.escape(install_line("agl-gateway[litellm]"))):
         LLMProxy(model_list=claude(api_key="secret"))
 
 

@@ -4,13 +4,14 @@ import copy
 import itertools
 import json
 import logging
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
 import agl
-from agl.errors import AlgorithmError, ConfigError
+from agl.errors import AlgorithmError, ConfigError, install_line
 
 from ..agents import ask, says_red  # noqa: TID252
 from ..conftest import end, kill_when  # noqa: TID252
@@ -208,7 +209,7 @@ async def test_a_tokenizer_without_a_template_is_refused_before_any_rollout(
 
 async def test_without_the_sdk_the_error_names_the_extra(tinker, run, monkeypatch):
     monkeypatch.setitem(sys.modules, "tinker", None)
-    with pytest.raises(ConfigError, match=r"pip install agl-tinker"):
+    with pytest.raises(ConfigError, match=re.escape(install_line("agl-tinker"))):
         await run(tinker())
 
 

@@ -18,11 +18,8 @@ DONE, RUN_FAILED, REQUEST_WRONG = 0, 1, 2
 """Exit codes."""
 
 _INSPECT = ("doctor", "explain", "export", "import", "ledger")
-_ELSEWHERE = {
-    "bench": "pip install 'agl-core[bench]'",
-    **dict.fromkeys(_INSPECT, "pip install agl-inspect"),
-}
-"""Verbs of ours that another distribution brings, and how to get it."""
+_ELSEWHERE = {"bench": "agl-core[bench]", **dict.fromkeys(_INSPECT, "agl-inspect")}
+"""Verbs of ours that another distribution brings, and what to install for them."""
 
 
 class Verbs(click.Group):
@@ -54,12 +51,14 @@ class Verbs(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the verb, or name the nearest."""
+        from agl.errors import install_line
         from agl.plugins.registry import did_you_mean
 
         name = args[0]
         known = self.list_commands(ctx)
         if name in _ELSEWHERE and name not in known:
-            raise click.UsageError(f"{name!r} is not installed. Run: {_ELSEWHERE[name]}")
+            how = install_line(_ELSEWHERE[name])
+            raise click.UsageError(f"{name!r} is not installed. Run: {how}")
         if not name.startswith("-") and name not in known:
             hint = did_you_mean(name, known) or f" There are {', '.join(known)}"
             raise click.UsageError(f"unknown command {name!r}.{hint}")
@@ -73,7 +72,8 @@ class Verbs(click.Group):
         ]
         found = self._of_plugins()
         rows += [(name, f"(from {dist})") for name, dist in found.items()]
-        rows += [(name, f"({how})") for name, how in _ELSEWHERE.items() if name not in found]
+        absent = {name: dist for name, dist in _ELSEWHERE.items() if name not in found}
+        rows += [(name, f"(not installed: {dist})") for name, dist in absent.items()]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
-from agl.errors import DatasetError
+from agl.errors import DatasetError, install_line
 
 
 def load_dataset(path: str | Path) -> list[Any]:
@@ -15,7 +15,7 @@ def load_dataset(path: str | Path) -> list[Any]:
 
     ``.json`` holds one array; ``.jsonl`` (or ``.ndjson``) one JSON value per line, blank lines
     aside; ``.csv`` a line of column names and then one task per line, a dict of texts;
-    ``.parquet`` one task per row, a dict. Parquet needs ``pip install 'agl-core[parquet]'``.
+    ``.parquet`` one task per row, a dict. Parquet needs the extra ``agl-core[parquet]``.
 
     Args:
         path: The file, UTF-8 where it is text.
@@ -107,7 +107,7 @@ def _read_parquet(path: Path) -> list[Any]:
     except ImportError:
         raise DatasetError(
             f"{path}: reading Parquet needs 'pyarrow', which is not installed. "
-            "Run: pip install 'agl-core[parquet]'"
+            f"Run: {install_line('agl-core[parquet]')}"
         ) from None
     try:
         return parquet.read_table(path).to_pylist()  # pyright: ignore

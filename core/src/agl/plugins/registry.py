@@ -26,6 +26,7 @@ from agl.errors import (
     MissingPluginError,
     PluginError,
     UnknownComponentError,
+    install_line,
 )
 
 GROUPS: Mapping[str, str] = MappingProxyType(
@@ -161,12 +162,12 @@ def broken(component: Component, error: BaseException) -> BrokenComponentError:
     elif (top := missing.partition(".")[0]) == re.split(r"[.:]", component.target)[0]:
         cause = (
             f"does not load: there is no module {missing!r}. "
-            f"Run: pip install --force-reinstall {component.distribution}"
+            f"Run: {install_line('--force-reinstall', component.distribution)}"
         )
     else:
         extra = _extra_with(component.distribution, top)
-        wanted = f"'{component.distribution}[{extra}]'" if extra else component.distribution
-        cause = f"needs {top!r}, which is not installed. Run: pip install {wanted}"
+        wanted = f"{component.distribution}[{extra}]" if extra else component.distribution
+        cause = f"needs {top!r}, which is not installed. Run: {install_line(wanted)}"
     return BrokenComponentError(f"{component} {cause}")
 
 
@@ -199,7 +200,7 @@ def load_from_library(public_name: str, module: str, dist: str) -> Any:
 
 def _absent(public_name: str, dist: str) -> MissingPluginError:
     return MissingPluginError(
-        f"agl.{public_name} lives in {dist}, which is not installed. Run: pip install {dist}"
+        f"agl.{public_name} lives in {dist}, which is not installed. Run: {install_line(dist)}"
     )
 
 

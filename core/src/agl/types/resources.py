@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from agl.errors import ConfigError
+from agl.errors import ConfigError, install_line
 
 if TYPE_CHECKING:
     from agl.types.records import AttemptedRollout
@@ -137,12 +137,13 @@ class PromptTemplate(Resource):
             except ImportError:
                 raise ConfigError(
                     "PromptTemplate engine 'jinja' needs 'jinja2', which is not installed. "
-                    "Run: pip install 'agl-core[jinja]'"
+                    f"Run: {install_line('agl-core[jinja]')}"
                 ) from None
             return Template(self.template, undefined=StrictUndefined).render(**kwargs)
         raise ConfigError(
             "PromptTemplate.format does not render engine 'poml'; agl_apo.render(prompt_template, "
-            "**values) does. Run: pip install 'agl-apo[poml]'. Or use engine 'f-string' or 'jinja'"
+            f"**values) does. Run: {install_line('agl-apo[poml]')}. Or use engine 'f-string' or "
+            "'jinja'"
         )
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 
-from agl.errors import AlgorithmError, ConfigError
+from agl.errors import AlgorithmError, ConfigError, install_line
 from agl.plugins.secrets import HIDDEN
 
 
@@ -14,7 +14,7 @@ def not_installed(algorithm: str, plugin: str, error: ImportError) -> ConfigErro
     """The error where a package that a plugin depends on is not there after all."""
     return ConfigError(
         f"algorithm {algorithm!r} (plugin {plugin!r}) needs {error.name!r}, which is not "
-        f"installed. Run: pip install {plugin}"
+        f"installed. Run: {install_line(plugin)}"
     )
 
 

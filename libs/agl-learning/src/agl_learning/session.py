@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agl.errors import ConfigError
+from agl.errors import ConfigError, install_line
 from agl.types import RolloutConfig
 from agl_learning.generations import begin_generation, read_generation
 from agl_learning.journal import Journal
@@ -66,8 +66,8 @@ def open_session(loop: "FineTuning") -> Generator[Session]:
     name, gateway = loop.name, loop.get_llm_proxy()
     if gateway is None:
         raise ConfigError(
-            f"{name} needs a gateway that records model calls. Run: pip install agl-gateway, or "
-            "pass Trainer(llm_proxy=...)"
+            f"{name} needs a gateway that records model calls. Run: {install_line('agl-gateway')}, "
+            "or pass Trainer(llm_proxy=...)"
         )
     # Absolute: an agent may change the folder of the process, and what is written down must be
     # found from elsewhere, too.

@@ -37,7 +37,7 @@ class GEPA(PromptOptimizer):
     """Improve prompts by reflective evolution over a Pareto front (the package ``gepa``).
 
     The tasks of ``train_dataset`` are for the search, those of ``val_dataset`` are held out for the
-    decision, which is the same as that of ``apo``. Needs ``pip install 'agl-apo[gepa]'``.
+    decision, which is the same as that of ``apo``. Needs the extra ``agl-apo[gepa]``.
 
     Args:
         reflection_model: Writes the new prompts.

@@ -8,7 +8,7 @@ import re
 from string import Formatter
 from typing import Any
 
-from agl.errors import ConfigError
+from agl.errors import ConfigError, install_line
 from agl.types import PromptTemplate
 
 
@@ -84,7 +84,7 @@ def render(template: PromptTemplate, **values: Any) -> str:
     except ImportError:
         raise ConfigError(
             "PromptTemplate engine 'poml' needs 'poml', which is not installed. "
-            "Run: pip install 'agl-apo[poml]'"
+            f"Run: {install_line('agl-apo[poml]')}"
         ) from None
     messages: Any = poml.poml(template.template, context=values, format="openai_chat")
     return "\n\n".join(_text(message["content"]) for message in messages["messages"])

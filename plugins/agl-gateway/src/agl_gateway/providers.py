@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from agl.errors import ConfigError
+from agl.errors import ConfigError, install_line
 from agl_gateway.dialect import Exchange, dumps
 from agl_gateway.errors import RefusedError, error_body
 
@@ -126,7 +126,7 @@ def require_litellm(where: str, provider: str) -> None:
     if importlib.util.find_spec("litellm") is None:
         raise ConfigError(
             f"{where}: models of provider {provider!r} are called through LiteLLM, which is not "
-            "installed. Run: pip install 'agl-gateway[litellm]'"
+            f"installed. Run: {install_line('agl-gateway[litellm]')}"
         )
 
 

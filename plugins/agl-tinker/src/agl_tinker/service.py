@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from agl.errors import AglError, ConfigError
+from agl.errors import AglError, ConfigError, install_line
 from agl_learning.remote import RemoteRefusalError, hide, status_of
 from agl_tinker.data import Loss, logprob_gap, shifted
 
@@ -54,7 +54,7 @@ class TinkerService:
         except ImportError as error:
             raise ConfigError(
                 f"algorithm 'tinker' (plugin 'agl-tinker') needs {error.name!r}, which is not "
-                "installed. Run: pip install agl-tinker"
+                f"installed. Run: {install_line('agl-tinker')}"
             ) from None
         import os
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agl.errors import ConfigError
+from agl.errors import ConfigError, install_line
 from agl_learning.generations import read_generation
 
 if TYPE_CHECKING:
@@ -86,8 +86,8 @@ def find_origin(options: "GRPO") -> Origin:
     gateway = options.get_llm_proxy()
     if gateway is None:
         raise ConfigError(
-            "GRPO needs a gateway that records model calls. Run: pip install agl-gateway, or pass "
-            "Trainer(llm_proxy=...)"
+            f"GRPO needs a gateway that records model calls. Run: {install_line('agl-gateway')}, "
+            "or pass Trainer(llm_proxy=...)"
         )
     gateway.check_free(MODEL_NAME)
     origin = _find(options)

@@ -4,7 +4,7 @@ from importlib import metadata
 
 from packaging.specifiers import SpecifierSet
 
-from agl.errors import BrokenComponentError
+from agl.errors import BrokenComponentError, install_line
 
 
 def require_backend(tracer: str, distribution: str, wanted: str) -> None:
@@ -18,7 +18,7 @@ def require_backend(tracer: str, distribution: str, wanted: str) -> None:
     Raises:
         BrokenComponentError: It is missing, or of another version.
     """
-    line = f"Run: pip install 'agl-tracers[{tracer}]'"
+    line = f"Run: {install_line(f'agl-tracers[{tracer}]')}"
     try:
         found = metadata.version(distribution)
     except metadata.PackageNotFoundError:

@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from agl.errors import ConfigError
+from agl.errors import ConfigError, install_line
 from agl_unsloth.options import Engine
 
 LIBRARIES = ("agl_unsloth", "trl", "peft", "torch", "transformers", "unsloth", "bitsandbytes")
@@ -45,7 +45,7 @@ async def choose_engine(wanted: str, python: str | None, *, lora: bool, four_bit
     where = "" if python is None else f" in the environment of {python}"
     if not has["agl_unsloth"]:
         raise ConfigError(
-            f"agl-unsloth itself is not installed{where}. Run: pip install agl-unsloth"
+            f"agl-unsloth itself is not installed{where}. Run: {install_line('agl-unsloth')}"
         )
     problem: str | None = None
     if wanted in ("auto", "unsloth"):

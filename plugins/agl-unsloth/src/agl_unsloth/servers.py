@@ -15,7 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from agl.errors import AlgorithmError, ConfigError
+from agl.errors import AlgorithmError, ConfigError, install_line
 from agl.http.serving import bind
 from agl_learning.loop import MODEL_NAME, Served
 from agl_learning.versions import Version
@@ -64,7 +64,8 @@ def choose_server(name: str) -> str:
         case "auto":
             raise ConfigError(
                 "server: nothing here can serve a model. Run: pip install vllm (with a GPU), or "
-                "pip install agl-torch (a small server, CPU or GPU); or give a server's address"
+                f"{install_line('agl-torch')} (a small server, CPU or GPU); or give a server's "
+                "address"
             )
         case "vllm" if not has_vllm:
             raise ConfigError(
@@ -74,7 +75,7 @@ def choose_server(name: str) -> str:
         case "torch" if not has_torch:
             raise ConfigError(
                 "server 'torch' is 'agl serve' of agl-torch, which is not installed here. Run: "
-                "pip install agl-torch"
+                f"{install_line('agl-torch')}"
             )
         case "vllm" | "torch":
             return name

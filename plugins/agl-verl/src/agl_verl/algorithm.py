@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from agl.algorithm.base import Algorithm
 from agl.algorithm.infrastructure import InfrastructureFailures, check_infrastructure_failures
-from agl.errors import ConfigError
+from agl.errors import ConfigError, install_line
 from agl.plugins.build import check_credit
 from agl.types import AttemptStatus, Dataset, RolloutConfig
 from agl.utils.checks import absolute, check_name, check_numbers
@@ -168,8 +168,8 @@ class VERL(Algorithm):
         gateway = self.get_llm_proxy()
         if gateway is None:
             raise ConfigError(
-                "VERL needs a gateway that records model calls. Run: pip install agl-gateway, or "
-                "pass Trainer(llm_proxy=...)"
+                "VERL needs a gateway that records model calls. Run: "
+                f"{install_line('agl-gateway')}, or pass Trainer(llm_proxy=...)"
             )
         from agl_verl.backend import MODEL_NAME
         from agl_verl.launch import launch

@@ -11,7 +11,7 @@ import os
 from importlib.metadata import entry_points
 from typing import Any
 
-from agl.errors import ConfigError
+from agl.errors import ConfigError, install_line
 
 ENTRY_POINT = "agl_verl"
 GROUP = "verl.plugins"
@@ -68,7 +68,7 @@ def check_registered() -> None:
     if not found:
         raise ConfigError(
             f"no entry point {ENTRY_POINT!r} in the group {GROUP!r}: the metadata of agl-verl is "
-            f"missing or old. Run: pip install --force-reinstall --no-deps agl-verl"
+            f"missing or old. Run: {install_line('--force-reinstall', 'agl-verl')}"
         )
     import verl
 

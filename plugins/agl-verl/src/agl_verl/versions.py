@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from agl.errors import ConfigError
+from agl.errors import ConfigError, install_line
 
 WANTED = {
     "verl": ">=0.9.0,<0.10",
@@ -32,8 +32,6 @@ WANTED = {
 }
 """What a run needs: what verl 0.9 asks for, and the four packages that its V1 trainer imports
 without asking for them."""
-
-INSTALL = "pip install 'agl-verl[backend]'"
 
 
 @dataclass(frozen=True)
@@ -101,7 +99,7 @@ def check_versions(found: dict[str, str | None] | None = None) -> None:
         first = "" if found.get("torch") else " (torch first, in the build for your machine)"
         raise ConfigError(
             f"algorithm 'verl' cannot run with these packages: {'; '.join(problems)}. "
-            f"Run: {INSTALL}{first}"
+            f"Run: {install_line('agl-verl[backend]')}{first}"
         )
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from importlib import metadata
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 import agl
-from agl.errors import BrokenComponentError, ConfigError
+from agl.errors import BrokenComponentError, ConfigError, install_line
 from agl.plugins.registry import load
 from agl.store.memory import InMemoryLightningStore
 from agl_learning.calls.reading import model_calls
@@ -108,7 +109,8 @@ def test_missing_backend_says_what_to_install(
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(metadata, "version", missing)
-    with pytest.raises(BrokenComponentError, match=rf"pip install 'agl-tracers\[{tracer_name}\]'"):
+    line = re.escape(install_line(f"agl-tracers[{tracer_name}]"))
+    with pytest.raises(BrokenComponentError, match=line):
         tracer()
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agl.errors import ConfigError
+from agl.errors import ConfigError, install_line
 from agl_verl.preflight import check_temporary_folder
 from agl_verl.versions import TESTED, WANTED, check_versions, conflicts, untested
 
@@ -21,7 +21,7 @@ def test_all_that_is_wrong_is_named_with_what_was_wanted_and_what_to_run():
     assert "verl 0.8.0, wanted >=0.9.0,<0.10" in text
     assert "cachetools is not installed, wanted any version" in text
     assert "transformers 5.6.0, wanted >=5.5.3,<5.11,!=5.6.0" in text
-    assert "pip install 'agl-verl[backend]'" in text
+    assert install_line("agl-verl[backend]") in text
     assert "tensordict" not in text
 
 

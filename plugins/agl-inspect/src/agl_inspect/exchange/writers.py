@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self, TextIO
 
-from agl.errors import ConfigError
+from agl.errors import ConfigError, install_line
 
 ENDINGS = (".jsonl", ".parquet")
 BATCH = 1000
@@ -84,7 +84,7 @@ class Parquet:
         except ImportError:
             raise ConfigError(
                 f"{path.with_suffix('')}: writing Parquet needs 'pyarrow', which is not installed. "
-                "Run: pip install 'agl-inspect[parquet]', or write to a .jsonl file"
+                f"Run: {install_line('agl-inspect[parquet]')}, or write to a .jsonl file"
             ) from None
         types = _arrow_types(pyarrow)
         self._pyarrow = pyarrow

@@ -1,0 +1,112 @@
+"""The line that installs packages from a clone, run with pip in clean environments."""
+
+import json
+import os
+import subprocess
+import sys
+import venv
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from agl.errors import install_line
+
+CLONE = Path(__file__).parents[2]
+ALL = sorted(["agl-core", *(path.name for path in CLONE.glob("[lp]*/agl-*"))])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("package", "ours", "works"),
+    [
+        ("agl-apo", {"agl-adapters", "agl-apo", "agl-core"}, "algorithm apo"),
+        pytest.param(
+            "agl-verl",
+            {"agl-adapters", "agl-core", "agl-gateway", "agl-learning", "agl-verl"},
+            "gateway proxy",
+            marks=pytest.mark.nightly,
+        ),
+        pytest.param(
+            "agl-torch",
+            {"agl-adapters", "agl-core", "agl-gateway", "agl-learning", "agl-torch"},
+            "algorithm grpo",
+            marks=pytest.mark.nightly,
+        ),
+        pytest.param("agl-core", {"agl-core"}, "algorithm baseline", marks=pytest.mark.nightly),
+    ],
+)
+def test_one_line_installs_a_package_with_all_that_it_needs(
+    package: str, ours: set[str], works: str, tmp_path: Path
+) -> None:
+    venv.create(tmp_path / "venv", with_pip=True)
+    python = tmp_path / "venv" / ("Scripts" if sys.platform == "win32" else "bin") / "python"
+
+    def run(*command: str | Path) -> str:
+        # Nothing of this environment may leak into the clean one.
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "AGL_"))}
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    # The build of torch that we test, where pip finds it, is a hundredth of the newest's size.
+    torch = ["torch==2.13.0"] if package == "agl-torch" else []
+    run(python, CLONE / "install.py", "--quiet", package, *torch)
+    listed = json.loads(run(python, "-m", "pip", "list", "--format=json"))
+    assert {each["name"] for each in listed if each["name"].startswith("agl-")} == ours
+    rows = json.loads(run(python.with_name("agl"), "plugins", "--check", "--json"))
+    states = {f"{row['kind']} {row['name']}": row["state"] for row in rows}
+    assert states[works] == "ok"
+
+
+def install(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, CLONE / "install.py", *arguments], capture_output=True, text=True
+    )
+
+
+def test_a_name_that_the_clone_does_not_have_is_refused_with_those_that_it_has() -> None:
+    done = install("agl-tirch")
+    assert done.returncode == 1
+    assert done.stderr == f"agl-tirch: not in this clone, which has {', '.join(ALL)}\n"
+
+
+def test_without_a_name_it_says_how_it_is_used() -> None:
+    assert "python install.py agl-torch" in install().stderr
+
+
+@pytest.fixture
+def core_from(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """Writes where the metadata of agl-core, which is looked for first, says that it is from."""
+
+    def write(origin: str | None) -> None:
+        folder = tmp_path / "agl_core-0.1.0.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: agl-core\nVersion: 0.1.0\n")
+        if origin is not None:
+            (folder / "direct_url.json").write_text(json.dumps({"url": origin, "dir_info": {}}))
+        monkeypatch.syspath_prepend(tmp_path)
+        metadata.MetadataPathFinder().invalidate_caches()
+
+    return write
+
+
+@pytest.mark.parametrize("requirement", ["agl-core[jinja]", "agl-learning", "agl-apo[gepa]"])
+def test_messages_name_the_line_of_the_clone_that_the_core_is_from(core_from, requirement) -> None:
+    core_from((CLONE / "core").as_uri())
+    quoted = f"'{requirement}'" if "[" in requirement else requirement
+    assert install_line(requirement) == f"python {CLONE / 'install.py'} {quoted}"
+
+
+def test_messages_name_pip_for_what_is_not_in_the_clone(core_from) -> None:
+    core_from((CLONE / "core").as_uri())
+    assert install_line("agl-bestprompt[backend]") == "pip install 'agl-bestprompt[backend]'"
+
+
+@pytest.mark.parametrize("origin", [None, "file:///nowhere/core", "https://index/agl/core"])
+def test_messages_name_pip_where_the_core_is_from_no_clone(core_from, origin) -> None:
+    core_from(origin)
+    assert install_line("--force-reinstall", "agl-apo") == "pip install --force-reinstall agl-apo"
