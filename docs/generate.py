@@ -59,15 +59,15 @@ def public_names() -> str:
         lines.append(f"| `{name}` | `{home}` | {first_sentence(doc) or 'Alias; see its module.'} |")
     lines += [
         "\n## Names that live in plugins\n",
-        "| name | component | install |",
+        "| name | component | package |",
         "|---|---|---|",
     ]
     for name, (group, entry, distribution) in sorted(agl._PLUGIN.items()):
         kind = group.removeprefix("agl.").rstrip("s")
         # No leading backtick: these are not part of ``agl.__all__``.
-        lines.append(f"| agl.{name} | {kind} `{entry}` | `pip install {distribution}` |")
+        lines.append(f"| agl.{name} | {kind} `{entry}` | `{distribution}` |")
     for name, (module, distribution) in sorted(agl._LIBRARY.items()):
-        lines.append(f"| agl.{name} | `{module}` | `pip install {distribution}` |")
+        lines.append(f"| agl.{name} | `{module}` | `{distribution}` |")
     return "\n".join(lines) + "\n"
 
 
