@@ -209,6 +209,7 @@ async def test_a_tokenizer_without_a_template_is_refused_before_any_rollout(
 
 async def test_without_the_sdk_the_error_names_the_extra(tinker, run, monkeypatch):
     monkeypatch.setitem(sys.modules, "tinker", None)
+    monkeypatch.delitem(sys.modules, "agl_tinker.service", raising=False)
     with pytest.raises(ConfigError, match=re.escape(install_line("agl-tinker"))):
         await run(tinker())
 

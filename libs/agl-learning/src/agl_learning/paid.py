@@ -1,5 +1,6 @@
 """Training that somebody bills for: its cost is stated, and can be limited, before it begins."""
 
+import contextlib
 import logging
 from dataclasses import dataclass
 from typing import Any
@@ -65,6 +66,12 @@ class PaidTraining(FineTuning):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_options(self.name, self)
+        self.opened = contextlib.AsyncExitStack()
+        """What ``prepare`` opens, for ``clean_up`` to close."""
+
+    async def clean_up(self) -> None:
+        """Close what ``prepare`` opened."""
+        await self.opened.aclose()
 
     async def run(
         self,

@@ -75,7 +75,6 @@ class AzureSFT(AzureOptions, PaidTraining):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_names()
-        self._held = contextlib.AsyncExitStack()
         self._keys: Keys
         self._jobs: Jobs
         self._deployments: Deployments
@@ -105,11 +104,11 @@ class AzureSFT(AzureOptions, PaidTraining):
         session, key = self.session, self.api_key or os.environ.get("AZURE_OPENAI_API_KEY") or None
         self._keys = Keys(key, self.credential)
         service, management = AzureService(self, self._keys), Management(self, self._keys)
-        self._held.push_async_callback(management.close)
-        self._held.push_async_callback(service.close)
+        self.opened.push_async_callback(management.close)
+        self.opened.push_async_callback(service.close)
         self._jobs = Jobs(service, session.journal, session.run_id, self.seed)
         self._deployments = Deployments(management, session.journal)
-        self._held.push_async_callback(self._prune)
+        self.opened.push_async_callback(self._prune)
         await service.check()
         names = await management.models()
         if self.base_deployment not in names:
@@ -174,11 +173,8 @@ class AzureSFT(AzureOptions, PaidTraining):
         metrics = {**self.cost_metrics(cost, job.trained_tokens), "job_id": job.job_id}
         return Version(number, job.model, metrics)
 
-    async def clean_up(self) -> None:
-        """Delete deployments that shall not stay, say which ones do, and close connections."""
-        await self._held.aclose()
-
     async def _prune(self) -> None:
+        """Delete deployments that shall not stay, and say which ones do."""
         gone = self.is_finished() and not self.keep_deployment
         await self._deployments.prune(0 if gone else self.max_deployments)
         left = self._deployments.names()

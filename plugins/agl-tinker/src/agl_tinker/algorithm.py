@@ -21,15 +21,18 @@ import contextlib
 import json
 import logging
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from annotated_types import Ge
 
 from agl.algorithm.gateway import WHOLE_SOFTMAX
 from agl.errors import AlgorithmError, ConfigError
 from agl_learning.loop import Served
+from agl_learning.options import Count, Name, NotNegative, Share
 from agl_learning.paid import Bill, PaidTraining
+from agl_learning.remote import not_installed
 from agl_learning.selection import nothing_selected, select_best
 from agl_learning.versions import Version
 from agl_tinker.data import Loss, batches, example_of_row
@@ -37,7 +40,7 @@ from agl_tinker.data import Loss, batches, example_of_row
 if TYPE_CHECKING:
     from agl.types import TrainedModel
     from agl_learning.collect import Collected
-    from agl_tinker.service import Saved, TinkerService
+    from agl_tinker.service import TinkerService
 
 logger = logging.getLogger("agl.tinker")
 
@@ -80,60 +83,50 @@ class Tinker(PaidTraining):
 
     name = "tinker"
 
-    base_model: str = field(kw_only=False)
+    base_model: Name = field(kw_only=False)
     loss: Loss = "importance_sampling"
-    lora_rank: int = 32
-    learning_rate: float = 1e-4
-    epochs: int = 1
-    batch_size: int | None = None
-    grad_clip_norm: float = 0.0
+    lora_rank: Count = 32
+    learning_rate: NotNegative = 1e-4
+    epochs: Count = 1
+    batch_size: Count | None = None
+    grad_clip_norm: NotNegative = 0.0
     normalise_std: bool = True
-    data_filter_ratio: float = 0.5
+    data_filter_ratio: Share = 0.5
     min_reward: float | None = None
-    keep_versions: int = 2
+    keep_versions: Count = 2
     tokenizer: Any = None
-    max_model_tokens: int | None = None
+    max_model_tokens: Annotated[int, Ge(2)] | None = None
     api_key: str | None = None
     base_url: str | None = None
-    iterations: int = 10
-    rollouts_per_task: int = 8
-    eval_every: int = 5
+    iterations: Count = 10
+    rollouts_per_task: Count = 8
+    eval_every: Count = 5
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_least(
-            lora_rank=1,
-            learning_rate=0,
-            epochs=1,
-            batch_size=1,
-            grad_clip_norm=0,
-            keep_versions=1,
-            max_model_tokens=2,
-        )
-        self.check_part("data_filter_ratio")
-        loss = self.loss
-        if loss not in ("importance_sampling", "ppo", "cross_entropy"):
-            raise ConfigError(
-                f"tinker: loss is {loss!r}; expected importance_sampling, ppo or cross_entropy"
-            )
-        if loss != "cross_entropy" and self.temperature != 1:
-            raise ConfigError(
-                f"tinker: loss {loss!r} compares recorded log-probabilities with the model's at "
-                f"temperature 1, and temperature is {self.temperature!r}. Use 1, or cross_entropy"
-            )
-        if loss != "cross_entropy" and self.rollouts_per_task < 2:
-            raise ConfigError(
-                f"tinker: loss {loss!r} compares rollouts of one task; rollouts_per_task is "
-                f"{self.rollouts_per_task!r}, give at least 2"
-            )
-        if loss != "cross_entropy" and self.min_reward is not None:
-            raise ConfigError(
-                f"tinker: min_reward is for cross_entropy; loss {loss!r} learns from bad answers, "
-                "too. Leave it out"
-            )
-        self._service: TinkerService | None = None
+        if self.loss != "cross_entropy":
+            self._check_reinforcement()
+        self._tinker: TinkerService
         self._loaded_tokenizer: Any = None
         self._limit: int | None = None
+
+    def _check_reinforcement(self) -> None:
+        if self.temperature != 1:
+            raise ConfigError(
+                f"tinker: loss {self.loss!r} compares recorded log-probabilities with the model's "
+                f"at temperature 1, and temperature is {self.temperature!r}. Use 1, or "
+                "cross_entropy"
+            )
+        if self.rollouts_per_task < 2:
+            raise ConfigError(
+                f"tinker: loss {self.loss!r} compares rollouts of one task; rollouts_per_task is "
+                f"{self.rollouts_per_task!r}, give at least 2"
+            )
+        if self.min_reward is not None:
+            raise ConfigError(
+                f"tinker: min_reward is for cross_entropy; loss {self.loss!r} learns from bad "
+                "answers, too. Leave it out"
+            )
 
     # --- the loop's questions
 
@@ -148,11 +141,13 @@ class Tinker(PaidTraining):
 
     async def prepare(self) -> Version:
         """Open a session, and look whether key and model are right."""
-        from agl_tinker.service import TinkerService
-
-        label = f"agl-{self.session.run_id}"
-        self._service = await asyncio.to_thread(TinkerService, self.base_url, self.api_key, label)
-        self._limit = await self._service.open(self.base_model)
+        try:
+            from agl_tinker.service import TinkerService
+        except ImportError as error:
+            raise not_installed(self.name, "agl-tinker", error) from None
+        self._tinker = TinkerService(self.base_url, self.api_key, f"agl-{self.session.run_id}")
+        self.opened.push_async_callback(self._close)
+        self._limit = await self._tinker.open(self.base_model)
         if self.max_model_tokens is not None:
             self._limit = min(self.max_model_tokens, self._limit or self.max_model_tokens)
         return Version(0, self.base_model)
@@ -163,16 +158,13 @@ class Tinker(PaidTraining):
         size = None if tokenizer is None else len(tokenizer)
         return super().trained_model().model_copy(update={"vocabulary_size": size})
 
-    def serve(self, version: Version) -> AbstractAsyncContextManager[Served]:
-        """The bridge in front of a version."""
-        return self._serving(version)
-
     def forced_sampling(self) -> Mapping[str, Any]:
         """The whole softmax, where the loss takes recorded log-probabilities for the model's."""
         return {} if self.loss == "cross_entropy" else WHOLE_SOFTMAX
 
     @contextlib.asynccontextmanager
-    async def _serving(self, version: Version) -> AsyncGenerator[Served]:
+    async def serve(self, version: Version) -> AsyncGenerator[Served]:
+        """The bridge in front of a version."""
         from agl.http.serving import ServerThread
         from agl_tinker.bridge import MODEL_NAME, Bridge
 
@@ -226,42 +218,24 @@ class Tinker(PaidTraining):
                 "learn from, and version %d is version %d",
                 number, number, version.number,
             )  # fmt: skip
-            kept = version.metrics.get("sampler")
-            metrics = {
-                "trained_tokens": 0,
-                "gradient_steps": 0,
-                **({"sampler": kept} if kept else {}),
-            }
-            return Version(number, version.ref, metrics)
+            kept = {name: at for name, at in version.metrics.items() if name == "sampler"}
+            return Version(number, version.ref, {"trained_tokens": 0, "gradient_steps": 0, **kept})
+        tokens = sum(len(row["token_ids"]) for row in rows)
         bill = Bill(
-            len(rows),
-            sum(len(row["token_ids"]) for row in rows),
-            self.epochs,
-            self.price_per_million_tokens,
-            is_estimate=False,
+            len(rows), tokens, self.epochs, self.price_per_million_tokens, is_estimate=False
         )
         self.state(bill, number, begun=False)
-        await self._load(version)
-        metrics = {**self.cost_metrics(bill), **await self._steps(rows, number)}
-        kept = await self._save(number, metrics)
-        await self._delete_old(number)
-        return Version(number, kept.state, {**metrics, "sampler": kept.sampler})
-
-    async def clean_up(self) -> None:
-        """End the session."""
-        service, self._service = self._service, None
-        if service is not None:
-            trained = self.session.journal.last("trained")
-            done = trained is not None and trained["version"] >= self.iterations
-            await service.close("success" if done else "interrupted")
-
-    # --- training
-
-    async def _load(self, version: Version) -> None:
         if version.ref == self.base_model:
             await self._tinker.begin(self.base_model, self.lora_rank, self.seed)
         else:
             await self._tinker.resume(version.ref)
+        learned = await self._steps(rows, number)
+        made = await self._save(number, {**self.cost_metrics(bill), **learned})
+        await self._delete_old(number)
+        return made
+
+    async def _close(self) -> None:
+        await self._tinker.close("success" if self.is_finished() else "interrupted")
 
     async def _steps(self, rows: list[dict[str, Any]], number: int) -> dict[str, Any]:
         adam = {"learning_rate": self.learning_rate, "grad_clip_norm": self.grad_clip_norm}
@@ -273,9 +247,16 @@ class Tinker(PaidTraining):
             tokens = sum(sum(map(bool, row["weights"])) for row in batch)
             if metrics.get("loss:sum") is not None:
                 losses.append(float(metrics["loss:sum"] or 0.0) / max(1, tokens))
-            if step == 0:
-                gap = metrics["logprob_gap"]
-                self._check_gap(gap, number)
+            if step > 0:
+                continue
+            gap = metrics["logprob_gap"]
+            if self.loss != "cross_entropy" and gap is not None and gap > GAP_LIMIT:
+                logger.warning(
+                    "iteration %d: the recorded log-probabilities differ by %.2f nats on average "
+                    "from the model's. Does the agent sample with another temperature or top_p?",
+                    number,
+                    gap,
+                )
         learned: dict[str, Any] = {"gradient_steps": len(steps)}
         if losses:
             learned["loss"] = sum(losses) / len(losses)
@@ -283,32 +264,18 @@ class Tinker(PaidTraining):
             learned["logprob_gap"] = gap
         return learned
 
-    def _check_gap(self, gap: float | None, number: int) -> None:
-        if self.loss != "cross_entropy" and gap is not None and gap > GAP_LIMIT:
-            logger.warning(
-                "iteration %d: the recorded log-probabilities differ by %.2f nats on average from "
-                "the model's. Does the agent sample with another temperature or top_p?",
-                number,
-                gap,
-            )
-
     # --- weights
 
-    async def _save(self, number: int, metrics: dict[str, Any]) -> "Saved":
-        journal = self.session.journal
-        name = f"agl-{self.session.run_id}-v{number:03d}"
+    async def _save(self, number: int, metrics: dict[str, Any]) -> Version:
+        journal, name = self.session.journal, f"agl-{self.session.run_id}-v{number:03d}"
         paths = self._tinker.paths(name)
         # Before: what a kill leaves behind is found here, and deleted.
         journal.append("saving", version=number, state=paths.state, sampler=paths.sampler)
         saved = await self._tinker.save(name)
-        journal.append(
-            "saved",
-            version=number,
-            state=saved.state,
-            sampler=saved.sampler,
-            metrics={**metrics, "sampler": saved.sampler},
-        )
-        return saved
+        where = {"state": saved.state, "sampler": saved.sampler}
+        metrics = {**metrics, "sampler": saved.sampler}
+        journal.append("saved", version=number, **where, metrics=metrics)
+        return Version(number, saved.state, metrics)
 
     async def _delete_old(self, number: int) -> None:
         """Delete the weights of old versions, and those that no version came of."""
@@ -324,10 +291,6 @@ class Tinker(PaidTraining):
             for path in pair:
                 await self._tinker.delete(path)
             journal.append("deleted", version=entry["version"], state=pair[0])
-
-    @property
-    def _tinker(self) -> "TinkerService":
-        return self._need("service", self._service)
 
 
 def _load_tokenizer(options: Tinker, sampler: Any) -> Any:

@@ -6,7 +6,7 @@ a stream brings each answer in one chunk.
 
 import secrets
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from agl.errors import AglError, ConfigError
 from agl.http.layers import EVENTS, JSON, Scope, Send, send_whole
@@ -19,19 +19,9 @@ from agl_learning.completions import (
     room_for_answer,
 )
 from agl_learning.model_app import ModelApp
-from agl_tinker.service import Sampled
+from agl_tinker.service import Sampler
 
 MODEL_NAME = "policy"
-
-
-class CanSample(Protocol):
-    """What the bridge asks."""
-
-    async def sample(
-        self, prompt_token_ids: list[int], num_samples: int, parameters: dict[str, Any]
-    ) -> list[Sampled]:
-        """Answers to a prompt."""
-        ...
 
 
 class TinkerRequest(TextRequest):
@@ -68,7 +58,7 @@ class Bridge(ModelApp[TinkerRequest]):
     }
 
     def __init__(
-        self, sampler: CanSample, tokenizer: Any, version: int, max_model_tokens: int | None
+        self, sampler: Sampler, tokenizer: Any, version: int, max_model_tokens: int | None
     ) -> None:
         super().__init__(MODEL_NAME)
         self._sampler = sampler
@@ -95,18 +85,18 @@ class Bridge(ModelApp[TinkerRequest]):
         else:
             await send_whole(send, 200, writer.whole(pieces), JSON)
 
-    def _piece(self, request: TinkerRequest, index: int, sample: Sampled) -> Piece:
-        decode = self._tokenizer.decode
-        text = decode(sample.token_ids, skip_special_tokens=True)
+    def _piece(self, request: TinkerRequest, index: int, sample: Any) -> Piece:
+        decode, token_ids = self._tokenizer.decode, sample.tokens
+        text = decode(token_ids, skip_special_tokens=True)
         for stop in request.stop_texts:
             text = text.removesuffix(stop)
         return Piece(
             index=index,
             text=text,
-            token_ids=sample.token_ids,
-            logprobs=sample.logprobs,
-            token_texts=[decode([one]) for one in sample.token_ids] if request.logprobs else None,
-            finish_reason=sample.finish_reason,
+            token_ids=token_ids,
+            logprobs=sample.logprobs or [],
+            token_texts=[decode([one]) for one in token_ids] if request.logprobs else None,
+            finish_reason=sample.stop_reason,
             version=self._version,
-            num_tokens=len(sample.token_ids),
+            num_tokens=len(token_ids),
         )

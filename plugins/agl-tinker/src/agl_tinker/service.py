@@ -5,28 +5,39 @@ the service is busy or away.
 """
 
 import asyncio
-import logging
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
-from agl.errors import AglError, ConfigError, install_line
+import tinker
+from tinker import types
+
+from agl.errors import AglError, ConfigError
 from agl_learning.remote import RemoteRefusalError, hide, status_of
 from agl_tinker.data import Loss, logprob_gap, shifted
 
-logger = logging.getLogger("agl.tinker")
+T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Sampled:
-    """One answer."""
+class _MissingError(ConfigError):
+    """It is not at Tinker."""
 
-    token_ids: list[int]
-    """Sampled, the token that ended it included."""
-    logprobs: list[float]
-    finish_reason: str
-    """``stop`` or ``length``."""
+
+_ADVICE: dict[int | None, tuple[type[AglError], str]] = {
+    401: (
+        ConfigError,
+        "The key is expired or wrong: give a new TINKER_API_KEY and run again; what was done so "
+        "far is kept",
+    ),
+    402: (ConfigError, "Set up or top up the account's billing, and run again"),
+    403: (ConfigError, "The key may not do that; check its project"),
+    404: (_MissingError, "It is not there, or was deleted"),
+    429: (RemoteRefusalError, "The service is too busy; run again later"),
+}
+_OTHERWISE = (RemoteRefusalError, "Run again: it goes on where it was")
 
 
 @dataclass(frozen=True)
@@ -49,24 +60,14 @@ class TinkerService:
     """
 
     def __init__(self, base_url: str | None, api_key: str | None, label: str) -> None:
-        try:
-            import tinker
-        except ImportError as error:
-            raise ConfigError(
-                f"algorithm 'tinker' (plugin 'agl-tinker') needs {error.name!r}, which is not "
-                f"installed. Run: {install_line('agl-tinker')}"
-            ) from None
-        import os
-
-        self._tinker: Any = tinker
         key = api_key or os.environ.get("TINKER_API_KEY")
-        self.secrets = [key] if key else []
-        self._options: dict[str, Any] = {"base_url": base_url, "api_key": api_key}
-        self._service: Any = tinker.ServiceClient(
-            user_metadata={"agl": label}, display_name=label, **self._options
+        self._secrets = [key] if key else []
+        self._rest = partial(tinker.RestClient, base_url=base_url, api_key=api_key)
+        self._service = tinker.ServiceClient(
+            {"agl": label}, display_name=label, base_url=base_url, api_key=api_key
         )
         self._trainer: Any = None
-        self.state: str | None = None
+        self._state: str | None = None
         """Whose weights the trainer has; None for a new one or none."""
 
     async def open(self, base_model: str) -> int | None:
@@ -78,10 +79,7 @@ class TinkerService:
         Raises:
             ConfigError: Key or model are not known.
         """
-        rest = await self._blocking(
-            "open a session", lambda: self._tinker.RestClient(**self._options)
-        )
-        found = await self._ask("list the models", rest.get_server_capabilities)
+        found = await self.ask("list the models", lambda: self._rest().get_server_capabilities())
         models = {one.model_name: one for one in found.supported_models}
         if base_model not in models:
             known = ", ".join(sorted(name for name in models if name))
@@ -90,23 +88,21 @@ class TinkerService:
 
     async def begin(self, base_model: str, rank: int, seed: int) -> None:
         """A new adapter to train."""
-        self._trainer = await self._blocking(
+        self._trainer = await self.ask(
             f"make an adapter of {base_model!r}",
-            lambda: self._service.create_lora_training_client(
-                base_model=base_model, rank=rank, seed=seed
-            ).result(),
+            lambda: self._service.create_lora_training_client(base_model, rank=rank, seed=seed),
         )
-        self.state = None
+        self._state = None
 
     async def resume(self, state: str) -> None:
         """Train on from saved weights, with their optimiser."""
-        if self.state == state:
+        if self._state == state:
             return
-        self._trainer = await self._blocking(
+        self._trainer = await self.ask(
             f"load {state!r}",
-            lambda: self._service.create_training_client_from_state_with_optimizer(state).result(),
+            lambda: self._service.create_training_client_from_state_with_optimizer(state),
         )
-        self.state = state
+        self._state = state
 
     async def step(
         self, examples: Sequence[dict[str, Any]], loss: Loss, adam: dict[str, float]
@@ -114,26 +110,26 @@ class TinkerService:
         """One gradient step.
 
         Args:
-            examples: Of ``tinker_data.example_of_row``.
+            examples: Of ``data.example_of_row``.
             loss: Which.
             adam: Of ``tinker.AdamParams``.
 
         Returns:
-            Tinker's metrics, and ``logprob_gap`` (see ``tinker_data``).
+            Tinker's metrics, and ``logprob_gap`` (see ``data``).
         """
-        types = self._tinker.types
-        data: list[Any] = []
+        data: list[types.Datum] = []
         for example in examples:
             tokens, inputs = shifted(example, loss)
+            given: Any = inputs  # lists: the SDK makes tensors of them
             data.append(
-                types.Datum(model_input=types.ModelInput.from_ints(tokens), loss_fn_inputs=inputs)
+                types.Datum(model_input=types.ModelInput.from_ints(tokens), loss_fn_inputs=given)
             )
-        self.state = None
+        self._state = None
         # The optimiser's step is sent before the first answer is there, as Tinker advises.
         learned = self._trainer.forward_backward(data, loss)
         stepped = self._trainer.optim_step(types.AdamParams(**adam))
-        output = await self._ask("train", lambda: learned)
-        await self._ask("take a step of the optimiser", lambda: stepped)
+        output = await self.ask("train", lambda: learned)
+        await self.ask("take a step of the optimiser", lambda: stepped)
         logprobs = [one["logprobs"].data for one in output.loss_fn_outputs if "logprobs" in one]
         gap = logprob_gap(examples, logprobs) if len(logprobs) == len(examples) else None
         return {**output.metrics, "logprob_gap": gap}
@@ -147,70 +143,61 @@ class TinkerService:
 
     async def save(self, name: str) -> Saved:
         """Keep the weights under a name."""
-        state = await self._ask(
+        state = await self.ask(
             f"save {name!r}", lambda: self._trainer.save_state(name, overwrite=True)
         )
-        sampler = await self._ask(
+        sampler = await self.ask(
             f"save {name!r} for sampling", lambda: self._trainer.save_weights_for_sampler(name)
         )
-        self.state = state.path
+        self._state = state.path
         return Saved(state.path, sampler.path)
 
     async def delete(self, path: str) -> None:
         """Delete saved weights; those that are not there are no error."""
-        rest = await self._blocking("open", lambda: self._tinker.RestClient(**self._options))
         with suppress(_MissingError):
-            await self._ask(
-                f"delete {path!r}", lambda: rest.delete_checkpoint_from_tinker_path(path)
+            await self.ask(
+                f"delete {path!r}", lambda: self._rest().delete_checkpoint_from_tinker_path(path)
             )
 
     async def sampler(self, base_model: str, path: str | None) -> "Sampler":
         """What answers, with saved weights or (None) the base model's."""
-        given = {"model_path": path} if path else {"base_model": base_model}
-        client = await self._blocking(
+        base = None if path else base_model
+        client = await self.ask(
             f"sample from {path or base_model!r}",
-            lambda: self._service.create_sampling_client(**given).result(),
+            lambda: self._service.create_sampling_client(path, base),
         )
         return Sampler(client, self)
 
     async def close(self, status: str) -> None:
         """End the session."""
+        ended: Any = status
         with suppress(AglError):
-            await self._blocking("end the session", lambda: self._service.close(status).result())
+            await self.ask("end the session", lambda: self._service.close(ended))
 
-    def error(self, doing: str, error: BaseException) -> AglError:
-        """The error to raise for one of the SDK."""
-        said = hide(str(getattr(error, "message", "") or error), self.secrets)
+    async def ask(self, doing: str, call: Callable[[], Awaitable[T]]) -> T:
+        """What a call of the SDK comes to; the call itself may open connections, and so block.
+
+        Args:
+            doing: What is tried, for the message.
+            call: Of the SDK.
+
+        Raises:
+            ConfigError: Key, billing or model will not do.
+            RemoteRefusalError: Tinker refused or failed.
+        """
+        try:
+            return await (await asyncio.to_thread(call))
+        except Exception as error:
+            raise self._refusal(doing, error) from None
+
+    def _refusal(self, doing: str, error: BaseException) -> AglError:
+        said = hide(str(getattr(error, "message", "") or error), self._secrets)
         status = status_of(error) or _status_in(said)
         what = f"tinker: could not {doing}: {f'{status}: ' if status else ''}{said}"
-        if status == 401:
-            return ConfigError(
-                f"{what}. The key is expired or wrong: give a new TINKER_API_KEY and run again; "
-                "what was done so far is kept"
-            )
-        if status == 402:
-            return ConfigError(f"{what}. Set up or top up the account's billing, and run again")
-        if status == 403:
-            return ConfigError(f"{what}. The key may not do that; check its project")
-        if status == 404:
-            return _MissingError(f"{what}. It is not there, or was deleted")
-        if isinstance(error, self._tinker.TinkerError) and type(error) is self._tinker.TinkerError:
+        if status not in _ADVICE and type(error) is tinker.TinkerError:
             return ConfigError(what)
-        if status == 429:
-            return RemoteRefusalError(f"{what}. The service is too busy; run again later")
-        return RemoteRefusalError(f"{what}. Run again: it goes on where it was")
-
-    async def _blocking(self, doing: str, ask: Callable[[], Any]) -> Any:
-        try:
-            return await asyncio.to_thread(ask)
-        except Exception as error:
-            raise self.error(doing, error) from None
-
-    async def _ask(self, doing: str, ask: Callable[[], Any]) -> Any:
-        try:
-            return await ask()
-        except Exception as error:
-            raise self.error(doing, error) from None
+        kind, advice = _ADVICE.get(status, _OTHERWISE)
+        return kind(f"{what}. {advice}")
 
 
 class Sampler:
@@ -218,16 +205,16 @@ class Sampler:
 
     Args:
         client: Tinker's.
-        service: For its errors.
+        service: That has it.
     """
 
-    def __init__(self, client: Any, service: TinkerService) -> None:
+    def __init__(self, client: tinker.SamplingClient, service: TinkerService) -> None:
         self._client, self._service = client, service
 
     async def sample(
         self, prompt_token_ids: list[int], num_samples: int, parameters: dict[str, Any]
-    ) -> list[Sampled]:
-        """Answers to a prompt.
+    ) -> list[types.SampledSequence]:
+        """Answers to a prompt; each with its tokens, the one that ended it included.
 
         Args:
             prompt_token_ids: The whole prompt.
@@ -238,26 +225,16 @@ class Sampler:
             ConfigError: The key is not accepted.
             RemoteRefusalError: Tinker refused or failed.
         """
-        types = self._service._tinker.types
-        try:
-            answer = await self._client.sample(
-                prompt=types.ModelInput.from_ints(prompt_token_ids),
-                num_samples=num_samples,
-                sampling_params=types.SamplingParams(**parameters),
-            )
-        except Exception as error:
-            raise self._service.error("sample", error) from None
-        return [
-            Sampled(one.tokens, one.logprobs or [], one.stop_reason) for one in answer.sequences
-        ]
+        prompt = types.ModelInput.from_ints(prompt_token_ids)
+        sampling = types.SamplingParams(**parameters)
+        answer = await self._service.ask(
+            "sample", lambda: self._client.sample(prompt, num_samples, sampling)
+        )
+        return list(answer.sequences)
 
     def tokenizer(self) -> Any:
         """The model's, from the hub."""
         return self._client.get_tokenizer()
-
-
-class _MissingError(ConfigError):
-    """It is not at Tinker."""
 
 
 def _status_in(message: str) -> int | None:
