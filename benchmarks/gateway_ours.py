@@ -10,7 +10,7 @@ from pathlib import Path
 
 from agl.store.sqlite import SqliteLightningStore
 from agl_gateway import LLMProxy
-from agl_gateway.backends import Backend
+from agl_gateway.backend import Backend
 from agl_gateway.upstream import HttpAnswer, Upstream
 
 NUM_ATTEMPTS = 8

@@ -17,7 +17,8 @@ from agl.errors import ConfigError, install_line
 from agl.http.serving import ServerThread
 from agl.semconv import ModelCallAttributes as Key
 from agl_gateway import LLMProxy
-from agl_gateway.providers import PROVIDERS, _import_litellm
+from agl_gateway.litellm import _import_litellm
+from agl_gateway.providers import PROVIDERS
 
 # LiteLLM's types and clients warn on their own account.
 pytestmark = pytest.mark.filterwarnings("default")

@@ -15,7 +15,8 @@ from agl.semconv import CLIENT_GONE
 from agl.store.base import LightningStore
 from agl.types.resources import attempt_token
 from agl_gateway.attempts import Attempts, OpenAttempt
-from agl_gateway.backends import Backend, Backends
+from agl_gateway.backend import Backend
+from agl_gateway.backends import Backends
 from agl_gateway.dialect import Dialect, Exchange, dumps
 from agl_gateway.dialects.completions import Completions
 from agl_gateway.dialects.messages import CountTokens, Messages

@@ -5,71 +5,22 @@ import random
 import time
 import zlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
 from agl.algorithm.gateway import ModelConfig
 from agl.errors import ConfigError
 from agl_gateway import providers
-from agl_gateway.budget import Price, checked_price
-from agl_gateway.forced import ForcedParameters, checked_forced
+from agl_gateway.backend import OPENAI_URL, Backend
+from agl_gateway.budget import checked_price
+from agl_gateway.forced import checked_forced
 from agl_gateway.providers import provider_of, require_litellm
 
-OPENAI_URL = "https://api.openai.com/v1"
 PREFIXES = ("hosted_vllm/", "openai/")
 PARAMETERS = ("model", "api_base", "api_key")
 SLACK = 1.25
 """So much busier than the least busy replica an attempt's own may be: what it has cached of the
 attempt's earlier calls is worth more than an even load."""
-
-
-@dataclass(eq=False)
-class Backend:
-    """One server that answers for a model."""
-
-    model_name: str
-    """What agents ask for."""
-    model: str
-    """What the server calls it."""
-    url: str
-    """Where chat completions are posted."""
-    headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
-    forced: ForcedParameters = field(default_factory=dict[str, dict[str, Any]])
-    """Parameters that calls get whatever the agent says, by mode of the rollout."""
-    price: Price | None = None
-    provider_parameters: Mapping[str, Any] | None = field(default=None, repr=False)
-    """Of a model that is called through LiteLLM: its arguments. None: an OpenAI-compatible one."""
-    in_flight: int = 0
-    """Calls that it is answering now."""
-    rests_until: float = 0.0
-    """``time.monotonic()`` before which it is better left alone."""
-    rest_seconds: float = 0.0
-    """How long it rests now; twice as long after the next failure."""
-
-    @property
-    def key(self) -> str:
-        """What tells it from other backends."""
-        address = (self.url, self.headers, self.provider_parameters)
-        return repr((self.model_name, self.model, address, self.forced, self.price))
-
-    @property
-    def provider(self) -> str:
-        """OpenTelemetry's name of whose API it speaks."""
-        return "openai" if self.provider_parameters is None else str(provider_of(self.model))
-
-    @property
-    def takes_extensions(self) -> bool:
-        """Whether vLLM's fields may be sent; OpenAI's own servers refuse what they do not know.
-
-        So do Azure's and others' that serve OpenAI's interface under ``/openai/v1``.
-        """
-        if self.provider_parameters is not None:
-            return False
-        address = urlsplit(self.url)
-        return address.hostname != urlsplit(OPENAI_URL).hostname and not address.path.startswith(
-            "/openai/"
-        )
 
 
 class Backends:

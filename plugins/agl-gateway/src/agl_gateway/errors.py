@@ -63,6 +63,10 @@ class ClientGoneError(Exception):
     """Who asked has closed the connection."""
 
 
+class BrokenOffError(Exception):
+    """The backend ended its answer in the middle."""
+
+
 def is_json_object(body: bytes) -> bool:
     """Whether that is what a body is."""
     try:

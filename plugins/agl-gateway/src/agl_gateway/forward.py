@@ -6,9 +6,9 @@ from typing import Protocol
 
 from agl_gateway.answers import assemble
 from agl_gateway.dialect import Exchange
-from agl_gateway.errors import ErrorKind, RefusedError, kind_of_status, shorten
+from agl_gateway.errors import BrokenOffError, ErrorKind, RefusedError, kind_of_status, shorten
 from agl_gateway.records import CallRecord
-from agl_gateway.upstream import Answer, BrokenOffError
+from agl_gateway.upstream import Answer
 from agl_gateway.wire import JSON, Headers, Reply
 
 EVENT_STREAM = "text/event-stream"

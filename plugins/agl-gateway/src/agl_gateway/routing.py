@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from email.utils import parsedate_to_datetime
 
-from agl_gateway.backends import Backend
+from agl_gateway.backend import Backend
 
 FIRST_REST_SECONDS = 0.1
 """How long a replica rests that gave no answer, and how long a call waits before its next round;

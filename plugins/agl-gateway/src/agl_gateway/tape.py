@@ -21,9 +21,9 @@ import msgspec
 from agl.algorithm.gateway import ModelConfig
 from agl.errors import ConfigError
 from agl_gateway.dialect import Exchange
-from agl_gateway.errors import NO_RETRY, RefusedError
+from agl_gateway.errors import NO_RETRY, BrokenOffError, RefusedError
 from agl_gateway.routing import Tries
-from agl_gateway.upstream import Answer, BrokenOffError, Opens
+from agl_gateway.upstream import Answer, Opens
 
 logger = logging.getLogger("agl.gateway")
 

@@ -9,10 +9,10 @@ from typing import Protocol, Self
 import aiohttp
 from yarl import URL
 
-from agl_gateway import providers
-from agl_gateway.backends import Backend
+from agl_gateway import litellm
+from agl_gateway.backend import Backend
 from agl_gateway.dialect import Exchange
-from agl_gateway.errors import RefusedError
+from agl_gateway.errors import BrokenOffError, RefusedError
 from agl_gateway.pool import Connection, Pool
 from agl_gateway.routing import Tries, rest, retry_after
 
@@ -23,10 +23,6 @@ SESSION_HEADER = "x-session-id"
 """Tells a server of our own which calls share a beginning: those of one attempt."""
 LARGE_BODY = 2**19
 """From this size on the body goes out in pieces, which leaves the event loop to others."""
-
-
-class BrokenOffError(Exception):
-    """The backend ended its answer in the middle."""
 
 
 class UnreachableError(Exception):
@@ -184,7 +180,7 @@ class Upstream:
 
     async def _ask_provider(self, backend: Backend, exchange: Exchange, path: str) -> Answer:
         try:
-            return await providers.ask(backend, exchange, path)
+            return await litellm.ask(backend, exchange, path)
         except ConnectionError as error:
             raise UnreachableError(str(error)) from None
 
