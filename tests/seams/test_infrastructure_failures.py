@@ -354,8 +354,9 @@ async def test_baseline_leaves_the_reward_out_of_its_mean(caplog):
 @pytest.mark.parametrize("keep", [False, True])
 async def test_an_evaluation_of_a_prompt_is_run_again_and_then_left_out(keep):
     pytest.importorskip("agl_apo")
-    from agl_apo.evaluate import Candidate, Evaluator, Failed, Limits, Score
+    from agl_apo.evaluate import Candidate, Evaluator, Failed, Score
     from agl_apo.journal import Journal
+    from agl_apo.options import Options
 
     line = Line()
     played = []
@@ -371,8 +372,9 @@ async def test_an_evaluation_of_a_prompt_is_run_again_and_then_left_out(keep):
         evaluator = Evaluator(
             Journal(line.store, "run", "apo"),
             {"search": ["once", "always"], "held_out": []},
-            seed=0,
-            limits=Limits(tries=2, infrastructure_failures="keep" if keep else "exclude"),
+            options=Options(
+                evaluation_tries=2, infrastructure_failures="keep" if keep else "exclude"
+            ),
             shuffled=False,
             resources_ids={"first": resources_id},
         )

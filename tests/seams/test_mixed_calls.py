@@ -213,8 +213,9 @@ async def test_baseline_of_mixed_calls_is_an_error() -> None:
 
 async def test_evaluations_of_mixed_calls_are_run_again_once_the_agent_is_mended() -> None:
     pytest.importorskip("agl_apo")
-    from agl_apo.evaluate import Candidate, Evaluator, Limits
+    from agl_apo.evaluate import Candidate, Evaluator
     from agl_apo.journal import Journal
+    from agl_apo.options import Options
 
     store, candidate = agl.InMemoryLightningStore(), Candidate("first", {})
     async with gateway_of(store) as gateway:
@@ -224,8 +225,7 @@ async def test_evaluations_of_mixed_calls_are_run_again_once_the_agent_is_mended
             return Evaluator(
                 Journal(store, "run", "apo"),
                 {"search": TASKS, "held_out": []},
-                seed=0,
-                limits=Limits(),
+                options=Options(),
                 gateway=gateway,
                 resources_ids={"first": resources.resources_id},
             )

@@ -14,8 +14,9 @@ from agl.emitter import reward_attributes
 from agl.errors import AlgorithmError, ConfigError
 from agl.semconv import AGL_ANNOTATION
 from agl_apo.command import command
-from agl_apo.evaluate import Candidate, Evaluator, Limits
+from agl_apo.evaluate import Candidate, Evaluator
 from agl_apo.journal import Journal
+from agl_apo.options import Options
 from agl_testing.echo_llm import EchoLLM, RawReply
 
 
@@ -391,8 +392,7 @@ async def test_late_evaluation_that_ends_while_it_is_cancelled_counts_as_it_ende
     evaluator = Evaluator(
         Journal(store, "run", "apo"),
         {"search": ["a task"], "held_out": []},
-        0,
-        Limits(timeout_seconds=0.0),
+        Options(rollout_batch_timeout=1e-9),
         resources_ids={"seed": "r"},
     )
     waits = store.wait_for_rollouts
@@ -449,7 +449,7 @@ def test_evaluations_that_the_spent_budget_refused_count_for_nothing(
         ({"max_evaluations": 2.5}, "max_evaluations must be a whole number"),
         ({"rollout_batch_timeout": float("nan")}, "rollout_batch_timeout must be a finite number"),
         ({"reward_range": (0.0, float("inf"))}, "reward_range must be a finite number"),
-        ({"confidence": 1.0}, "confidence must be between 0 and 1"),
+        ({"confidence": 1.0}, "confidence must be above 0 and below 1"),
         ({"reward_range": (1.0, 1.0)}, "the first must be below the second"),
         ({"critique_template": "{% if %}"}, "critique_template, line 1"),
         ({"edit_template": "missing.j2"}, "edit_template: cannot be read"),
@@ -492,3 +492,31 @@ def test_custom_templates_reach_the_models(world, fit, worker, options, tmp_path
         fit(algorithm, worker)
     assert {text.split()[0] for text in seen} == {"FIRST", "SECOND", "EDIT"}
     assert any(text.startswith("SECOND 4 Help with {request}.") for text in seen)
+
+
+def test_rounds_and_decision_are_metrics_and_a_run_that_goes_on_has_each_once(
+    fit, worker, options, tmp_path
+) -> None:
+    class Told:
+        def __init__(self) -> None:
+            self.steps: list[dict[str, Any]] = []
+            self.evaluations: list[dict[str, Any]] = []
+
+        async def on_step_end(self, *, step: int, metrics: dict[str, Any]) -> None:
+            self.steps.append(metrics)
+
+        async def on_evaluation_end(self, *, step: int, metrics: dict[str, Any]) -> None:
+            self.evaluations.append(metrics)
+
+    store = agl.InMemoryLightningStore()
+    for _ in range(2):  # the second time it only plays again what is in the store
+        told, algorithm = Told(), agl.APO(**options)
+        fit(algorithm, worker, store=store, hooks=[told])
+        decision = algorithm.result.decision
+        assert [metrics["step"] for metrics in told.steps] == [1, 2, 3]
+        assert told.steps[-1]["evaluations"] < algorithm.result.evaluations
+        [evaluation] = told.evaluations
+        assert evaluation["val/reward/mean"] == decision.challenger_mean
+        assert (evaluation["step"], evaluation["val/gain/lower"]) == (3, decision.lower)
+        lines = (tmp_path / "best" / "metrics.jsonl").read_text().splitlines()
+        assert [json.loads(line) for line in lines] == [*told.steps, evaluation]

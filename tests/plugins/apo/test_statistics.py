@@ -7,8 +7,9 @@ import pytest
 from agl import InMemoryLightningStore
 from agl.errors import AlgorithmError, ConfigError
 from agl_apo.decision import Decision, Rule, decide
-from agl_apo.evaluate import Candidate, Evaluator, Failed, Limits, Score, Split
+from agl_apo.evaluate import Candidate, Evaluator, Failed, Score, Split
 from agl_apo.journal import Journal
+from agl_apo.options import Options
 from agl_apo.race import doubts, values
 from agl_apo.statistics import (
     BETS,
@@ -89,7 +90,7 @@ class Played(Evaluator):
         self.rng, self.failing = random.Random(seed), failing or {}
         tasks = [draw(self.rng) for _ in range(num_tasks)]
         journal = Journal(InMemoryLightningStore(), "run", "apo")
-        super().__init__(journal, {"search": [], "held_out": tasks}, seed, Limits())
+        super().__init__(journal, {"search": [], "held_out": tasks}, Options(seed=seed))
 
     async def extend(
         self, candidates: Sequence[Candidate], split: Split, positions: Sequence[int]

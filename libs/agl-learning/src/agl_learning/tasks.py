@@ -1,6 +1,7 @@
 """Which tasks come next: every task once before any comes again, in an order of their own."""
 
 import hashlib
+import json
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -9,8 +10,11 @@ from agl.utils.attributes import to_json_text
 
 
 def digest(tasks: Sequence[Any]) -> str:
-    """Tells whether tasks are those of an earlier process, in the same order."""
-    text = to_json_text(tasks)
+    """Tells whether tasks are those of an earlier process, in the same order.
+
+    The order of keys within a task tells nothing.
+    """
+    text = json.dumps(json.loads(to_json_text(tasks)), sort_keys=True)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 

@@ -28,15 +28,12 @@ held-out tasks had no part in choosing it. So no correction for their number is 
 
 import math
 from collections import defaultdict
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 from agl.errors import ConfigError
-from agl_apo.evaluate import most_frequent
+from agl_apo.evaluate import Candidate, Evaluator, Score, most_frequent
 from agl_apo.statistics import bounds, fewest_tasks, pairs_needed
-
-if TYPE_CHECKING:
-    from agl_apo.evaluate import Candidate, Evaluator, Score
 
 
 @dataclass(frozen=True)
@@ -72,15 +69,8 @@ class Rule:
         """Refuse what cannot conclude.
 
         Raises:
-            ConfigError: An option is out of range, or there are too few tasks.
+            ConfigError: There are too few tasks.
         """
-        for name, low, high in (("confidence", 0.0, 1.0), ("smallest_gain", 0.0, 1.0)):
-            value = getattr(self, name)
-            if not low < value < high:
-                raise ConfigError(f"{name} must be between {low:g} and {high:g}; got {value}")
-        for name in ("max_repeats", "look_every"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1; got {getattr(self, name)}")
         needed = fewest_tasks(self.alpha / 2 if self.passes(num_tasks) > 1 else self.alpha)
         if num_tasks < needed:
             raise ConfigError(
@@ -111,15 +101,23 @@ class Decision:
     """That the interval is made of, each of which counts once."""
     reason: str
 
-    def as_json(self) -> dict[str, Any]:
-        """Its fields."""
-        return asdict(self)
+    def metrics(self, step: int) -> dict[str, Any]:
+        """What trackers get, after so many rounds."""
+        return {
+            "step": step,
+            "val/reward/mean": self.challenger_mean,
+            "val/reward/seed": self.seed_mean,
+            "val/gain": self.gain,
+            "val/gain/lower": self.lower,
+            "val/gain/upper": self.upper,
+            "val/tasks": self.tasks,
+        }
 
 
 async def decide(
-    evaluator: "Evaluator",
-    seed: "Candidate",
-    challenger: "Candidate",
+    evaluator: Evaluator,
+    seed: Candidate,
+    challenger: Candidate,
     rule: Rule,
     max_pairs: int | None = None,
 ) -> Decision:
@@ -183,8 +181,8 @@ async def decide(
 
 
 def _pairs(
-    evaluator: "Evaluator", seed: "Candidate", challenger: "Candidate"
-) -> list[tuple["Score", "Score"]]:
+    evaluator: Evaluator, seed: Candidate, challenger: Candidate
+) -> list[tuple[Score, Score]]:
     """Both scores of each position at which both have one."""
     theirs = {score.position: score for score in evaluator.known(challenger, "held_out")}
     return [
@@ -195,7 +193,7 @@ def _pairs(
 
 
 def _by_task(
-    evaluator: "Evaluator", seed: "Candidate", challenger: "Candidate"
+    evaluator: Evaluator, seed: Candidate, challenger: Candidate
 ) -> list[tuple[float, float]]:
     """Per task the mean rewards of seed and challenger over its pairs."""
     rewards: defaultdict[int, list[tuple[float, float]]] = defaultdict(list)

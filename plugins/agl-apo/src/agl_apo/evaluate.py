@@ -6,33 +6,22 @@ of it, so any two are compared on the same tasks.
 
 An evaluation that fails says nothing about the prompt: it is no reward, not even the lowest. One
 whose reward cannot be read, or is outside of ``reward_range``, failed as well. It is run again, up
-to ``Limits.tries`` times in all, and then left out, with its reason. A candidate of which too many
-evaluations were left out is not compared with others any more; if it is the first prompt, or if a
-whole batch failed, the run stops.
+to ``evaluation_tries`` times in all, and then left out, with its reason. A candidate of which too
+many evaluations were left out is not compared with others any more; if it is the first prompt, or
+if a whole batch failed, the run stops.
 """
 
-import asyncio
-import contextlib
 import logging
 import random
-import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
-from agl.algorithm.infrastructure import InfrastructureFailures, infrastructure_failure
-from agl.algorithm.mixing import MixingCheck, Ran, ran
-from agl.emitter import find_final_reward, reward_problem
-from agl.errors import AlgorithmError, ConfigError, InvalidTransitionError, MixedCallsError
-from agl.types import (
-    AttemptedRollout,
-    EnqueueRolloutRequest,
-    Rollout,
-    RolloutConfig,
-    RolloutMode,
-    Span,
-)
+from agl.errors import AlgorithmError, MixedCallsError
+from agl.types import EnqueueRolloutRequest, RolloutConfig, RolloutMode
+from agl_apo.options import Options
+from agl_learning.collect import Collector, Ended
 
 if TYPE_CHECKING:
     from agl.algorithm.gateway import Gateway
@@ -46,6 +35,8 @@ VOID = "void"
 """In the metadata of an evaluation that is no try of a run which goes on after it."""
 MIXED = "mixed"
 """So it is void although it succeeded."""
+MAX_ATTEMPTS = 10
+"""So often an evaluation begins again whose runner was lost."""
 MODES: Mapping[Split, RolloutMode] = {"search": "train", "held_out": "val"}
 
 
@@ -87,52 +78,13 @@ class Failed:
     why: str
 
 
-@dataclass(frozen=True)
-class Limits:
-    """How evaluations are run."""
-
-    reward_range: tuple[float, float] = (0.0, 1.0)
-    timeout_seconds: float | None = 3600.0
-    """Of a batch."""
-    unresponsive_seconds: float = 60.0
-    """A runner that is silent for longer is lost, and its evaluation begins again."""
-    max_attempts: int = 10
-    """How often at most."""
-    tries: int = 3
-    """How often an evaluation that fails is run, at most."""
-    max_failed: float = 0.2
-    """Part of a candidate's evaluations that may be left out."""
-    infrastructure_failures: InfrastructureFailures = "exclude"
-    """Unless "keep", an evaluation failed if servers or the network failed a model call of it."""
-
-    def check(self) -> None:
-        """Refuse what is out of range.
-
-        Raises:
-            ConfigError: It names the option.
-        """
-        if not self.reward_range[0] < self.reward_range[1]:
-            raise ConfigError(
-                f"reward_range: the first must be below the second; got {self.reward_range}"
-            )
-        if self.tries < 1:
-            raise ConfigError(f"evaluation_tries must be at least 1; got {self.tries}")
-        if not 0 <= self.max_failed < 1:
-            raise ConfigError(f"max_failed must be at least 0 and below 1; got {self.max_failed}")
-
-    def too_many(self, failed: int, evaluations: int) -> bool:
-        """Whether a candidate cannot be judged; two failures never are too many, but all are."""
-        return failed > max(2.0, self.max_failed * evaluations) or 0 < evaluations == failed
-
-
 @dataclass
 class Evaluator:
     """Scores of all candidates, and how many evaluations they took."""
 
     journal: "Journal"
     tasks: Mapping[Split, Sequence[Any]]
-    seed: int
-    limits: Limits
+    options: Options
     is_budget_spent: Callable[[], bool] = lambda: False
     """Whether the gateway refuses every further call."""
     gateway: "Gateway | None" = None
@@ -141,7 +93,6 @@ class Evaluator:
     """Whether the search's stream has its tasks in random order."""
     resources_ids: dict[str, str] = field(default_factory=dict[str, str])
     """Candidate id -> the snapshot that holds it."""
-    mixing: MixingCheck = field(default_factory=MixingCheck)
     outcomes: dict[tuple[str, Split], dict[int, Score | Failed]] = field(
         default_factory=dict[tuple[str, Split], dict[int, Score | Failed]]
     )
@@ -149,6 +100,20 @@ class Evaluator:
     spent: Counter[Split] = field(default_factory=Counter[Split])
     again: int = 0
     """Evaluations that were run again because they had failed; not among ``spent``."""
+
+    def __post_init__(self) -> None:
+        self._config = RolloutConfig(
+            unresponsive_seconds=self.options.unresponsive_seconds,
+            max_attempts=MAX_ATTEMPTS,
+            retry_condition=["unresponsive"],
+        )
+        self._collector = Collector(
+            self.journal.store,
+            self.gateway,
+            None,
+            self._config,
+            infrastructure_failures=self.options.infrastructure_failures,
+        )
 
     @property
     def total(self) -> int:
@@ -162,7 +127,7 @@ class Evaluator:
             return position % number
         turn = 0 if split == "held_out" else position // number
         order = list(range(number))
-        random.Random(f"{self.seed}/{split}/{turn}").shuffle(order)
+        random.Random(f"{self.options.seed}/{split}/{turn}").shuffle(order)
         return order[position % number]
 
     def known(self, candidate: Candidate, split: Split) -> list[Score]:
@@ -178,9 +143,12 @@ class Evaluator:
         return len(self._of(candidate, split))
 
     def is_broken(self, candidate: Candidate, split: Split) -> bool:
-        """Whether so many of its evaluations failed that it cannot be judged."""
-        failed, done = self.failed(candidate, split), self.count(candidate, split)
-        return self.limits.too_many(len(failed), done)
+        """Whether so many of its evaluations failed that it cannot be judged.
+
+        Two failures never are too many, but all are.
+        """
+        failed, done = len(self.failed(candidate, split)), self.count(candidate, split)
+        return failed > max(2.0, self.options.max_failed * done) or 0 < done == failed
 
     def _of(self, candidate: Candidate, split: Split) -> list[Score | Failed]:
         found = self.outcomes.get((candidate.candidate_id, split), {})
@@ -215,7 +183,7 @@ class Evaluator:
             pending = [
                 place
                 for place in pending
-                if isinstance(read[place], Failed) and tries[place] < self.limits.tries
+                if isinstance(read[place], Failed) and tries[place] < self.options.evaluation_tries
             ]
             if self.is_budget_spent() and any(isinstance(one, Failed) for one in read.values()):
                 raise AlgorithmError(
@@ -258,13 +226,14 @@ class Evaluator:
         Raises:
             AlgorithmError: Always; says what failed, how often, and most often why.
         """
-        await self._void(one.rollout_id for one in failed)
+        await self._set_void(one.rollout_id for one in failed)
         raise AlgorithmError(
-            f"{self.journal.algorithm}: {what}, in up to {self.limits.tries} runs each, most often "
-            f"with {most_frequent(failed)!r}.{hint} Mend that and run again: it continues here"
+            f"{self.journal.algorithm}: {what}, in up to {self.options.evaluation_tries} runs "
+            f"each, most often with {most_frequent(failed)!r}.{hint} Mend that and run again: it "
+            "continues here"
         )
 
-    async def _void(self, rollout_ids: Iterable[str], why: bool | str = True) -> None:
+    async def _set_void(self, rollout_ids: Iterable[str], why: bool | str = True) -> None:
         store = self.journal.store
         for rollout_id in rollout_ids:
             rollout = await store.get_rollout_by_id(rollout_id)
@@ -277,32 +246,32 @@ class Evaluator:
         self, wanted: Sequence[tuple[Candidate, int]], split: Split, number: int
     ) -> dict[tuple[Candidate, int], tuple[Score | Failed, int]]:
         """Run each once and read what came of it; 0 beside it if that was no try of this run."""
-        requests = [self._request(*place, split, number) for place in wanted]
-        rollouts = await self.journal.store.enqueue_many_rollouts(requests)
-        ended, late = await self._wait([rollout.rollout_id for rollout in rollouts])
-        if self.gateway is not None:
-            await self.gateway.flush()
-        read = await asyncio.gather(
-            *(
-                self._read(ended[rollout.rollout_id], split, position)
-                for rollout, (_, position) in zip(rollouts, wanted, strict=True)
-            )
+        ended = await self._collector.run(
+            [self._request(*place, split, number) for place in wanted],
+            self.options.rollout_batch_timeout,
         )
+        if late := sum(one.is_late for one in ended):
+            logger.warning(
+                "%d of %d evaluations had not ended after rollout_batch_timeout=%s seconds; they "
+                "are cancelled and left out. Are runners connected?",
+                late,
+                len(ended),
+                self.options.rollout_batch_timeout,
+            )
         try:
-            await self.mixing.look(one for _, one in read)
+            await self._collector.look_for_mixed([one for one in ended if _void(one) != MIXED])
         except MixedCallsError:
             # A run that goes on after the agent was mended runs them again.
-            await self._void((rollout.rollout_id for rollout in rollouts), MIXED)
+            await self._set_void((one.rollout.rollout_id for one in ended), MIXED)
             raise
-        # Who waited in vain for a runner once need not do so twice more.
-        counts = [
-            self.limits.tries
-            if rollout.rollout_id in late
-            else VOID not in (rollout.metadata or {})
-            for rollout in rollouts
-        ]
-        outcomes = zip((outcome for outcome, _ in read), map(int, counts), strict=True)
-        return dict(zip(wanted, outcomes, strict=True))
+        return {
+            # Who waited in vain for a runner once need not do so twice more.
+            place: (
+                self._read(one, split, place[1]),
+                self.options.evaluation_tries if one.is_late else int(_void(one) is None),
+            )
+            for place, one in zip(wanted, ended, strict=True)
+        }
 
     def _request(
         self, candidate: Candidate, position: int, split: Split, number: int
@@ -313,11 +282,7 @@ class Evaluator:
             input=self.tasks[split][task],
             mode=MODES[split],
             resources_id=self.resources_ids[name],
-            config=RolloutConfig(
-                unresponsive_seconds=self.limits.unresponsive_seconds,
-                max_attempts=self.limits.max_attempts,
-                retry_condition=["unresponsive"],
-            ),
+            config=self._config,
             metadata=self.journal.metadata(
                 "evaluation",
                 candidate=name,
@@ -329,79 +294,40 @@ class Evaluator:
             key=self.journal.key("evaluation", name, split, position, *again),
         )
 
-    async def _wait(self, rollout_ids: list[str]) -> tuple[dict[str, Rollout], Collection[str]]:
-        """All of them as they ended, and the ids of those that were cancelled for it."""
-        store, limit = self.journal.store, self.limits.timeout_seconds
-        deadline = None if limit is None else time.monotonic() + limit
-        ended = await store.wait_for_rollouts(
-            rollout_ids=rollout_ids,
-            timeout=None if deadline is None else max(0.0, deadline - time.monotonic()),
-        )
-        late = set(rollout_ids) - {rollout.rollout_id for rollout in ended}
-        for rollout_id in late:
-            with contextlib.suppress(InvalidTransitionError):  # it has ended meanwhile
-                await store.update_rollout(rollout_id, status="cancelled")
-        if late:
-            logger.warning(
-                "%d of %d evaluations had not ended after rollout_batch_timeout=%s seconds; they "
-                "are cancelled and left out. Are runners connected?",
-                len(late),
-                len(rollout_ids),
-                limit,
-            )
-            ended = await store.wait_for_rollouts(rollout_ids=rollout_ids, timeout=0)
-        return {rollout.rollout_id: rollout for rollout in ended}, late
-
-    async def _read(
-        self, rollout: Rollout, split: Split, position: int
-    ) -> tuple[Score | Failed, Ran | None]:
-        task, low, high = self.task_at(split, position), *self.limits.reward_range
-        spans: Sequence[Span] = ()
-        if rollout.status == "succeeded":
-            spans = await self.journal.store.query_spans(rollout.rollout_id, "latest")
-        why = why_failed(rollout, spans, self.limits.infrastructure_failures)
-        where: Ran | None = None
-        if rollout.status == "succeeded" and (rollout.metadata or {}).get(VOID) == MIXED:
-            why = "its calls mixed with those of others"
-        elif rollout.status == "succeeded" and isinstance(rollout, AttemptedRollout):
-            where = ran(rollout.rollout_id, rollout.input, rollout.attempt, spans)
+    def _read(self, one: Ended, split: Split, position: int) -> Score | Failed:
+        task, (low, high) = self.task_at(split, position), self.options.reward_range
+        rollout_id, why, reward = one.rollout.rollout_id, why_failed(one), one.reward
         if why is not None:
-            return Failed(position, task, rollout.rollout_id, why), where
-        reward = find_final_reward(spans)
-        problem = next(filter(None, map(reward_problem, reversed(spans))), None)
-        if reward is None and problem is not None:
-            return Failed(position, task, rollout.rollout_id, problem), where
+            return Failed(position, task, rollout_id, why)
         if reward is None:
             raise AlgorithmError(
-                f"rollout {rollout.rollout_id!r} succeeded without a reward; an agent whose "
-                "prompts are to be optimised returns one, or calls agl.emit_reward"
+                f"rollout {rollout_id!r} succeeded without a reward; an agent whose prompts are to "
+                "be optimised returns one, or calls agl.emit_reward"
             )
-        if not low <= reward <= high:
-            why = (
-                f"the reward {reward:g}, outside reward_range=({low:g}, {high:g}): the bounds of "
-                "the statistics need the range that rewards really have"
-            )
-            return Failed(position, task, rollout.rollout_id, why), where
-        return Score(position, task, rollout.rollout_id, (reward - low) / (high - low)), where
+        if low <= reward <= high:
+            return Score(position, task, rollout_id, (reward - low) / (high - low))
+        why = (
+            f"the reward {reward:g}, outside reward_range=({low:g}, {high:g}): the bounds of the "
+            "statistics need the range that rewards really have"
+        )
+        return Failed(position, task, rollout_id, why)
 
 
-def why_failed(
-    rollout: Rollout, spans: Sequence[Span], policy: InfrastructureFailures = "exclude"
-) -> str | None:
-    """Why an evaluation brought no reward that could be used; None if it did.
-
-    Args:
-        rollout: It, ended.
-        spans: Of its last attempt, if it succeeded.
-        policy: Whether it counts where servers or the network failed a model call.
-    """
-    if rollout.status == "succeeded":
-        found = None if policy == "keep" else infrastructure_failure(spans)
-        return None if found is None else f"infrastructure: {found}"
-    error = getattr(getattr(rollout, "attempt", None), "error", None)
-    return f"{error.boundary}: {error.type}: {error.message}" if error else rollout.status
+def why_failed(one: Ended) -> str | None:
+    """Why an evaluation brought no reward that could be used; None if nothing says so."""
+    rollout = one.rollout
+    if rollout.status != "succeeded":
+        error = getattr(getattr(rollout, "attempt", None), "error", None)
+        return f"{error.boundary}: {error.type}: {error.message}" if error else rollout.status
+    if _void(one) == MIXED:
+        return "its calls mixed with those of others"
+    return one.problem if one.unusable is None else f"infrastructure: {one.infrastructure}"
 
 
 def most_frequent(failed: Sequence[Failed]) -> str:
     """The reason that most of them give."""
     return Counter(one.why for one in failed).most_common(1)[0][0]
+
+
+def _void(one: Ended) -> Any:
+    return (one.rollout.metadata or {}).get(VOID)

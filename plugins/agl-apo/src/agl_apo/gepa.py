@@ -16,16 +16,17 @@ import logging
 from collections import Counter
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from agl.errors import AlgorithmError, ConfigError
 from agl.types import Dataset
-from agl.utils.checks import check_numbers
 from agl_apo.evaluate import Candidate, Failed, Score, most_frequent
+from agl_apo.models import Models
+from agl_apo.opening import open_session
 from agl_apo.optimizer import PromptOptimizer
-
-if TYPE_CHECKING:
-    from agl_apo.session import Session
+from agl_apo.proposals import Experiments
+from agl_apo.session import Session
+from agl_learning.options import Count, NotNegative
 
 logger = logging.getLogger("agl.apo")
 
@@ -53,28 +54,21 @@ class GEPA(PromptOptimizer):
     name = "gepa"
 
     reflection_model: str = "gpt-5-mini"
-    temperature: float = 1.0
-    reflection_minibatch_size: int = 3
+    temperature: NotNegative = 1.0
+    reflection_minibatch_size: Count = 3
     candidate_selection: str = "pareto"
     use_merge: bool = False
-    max_evaluations: int | None = 1000
+    max_evaluations: Count | None = 1000
     run_name: str = "gepa"
 
     def __post_init__(self) -> None:
         # That it is missing is said now, with the extra that brings it.
         import gepa  # noqa: F401  # pyright: ignore[reportMissingImports]
 
-        from agl_apo.models import Models
-
         super().__post_init__()
-        size = self.reflection_minibatch_size
-        check_numbers("GEPA", whole=True, least=1, reflection_minibatch_size=size)
-        check_numbers("GEPA", least=0, temperature=self.temperature)
         if self.max_evaluations is None:
             raise ConfigError("GEPA: max_evaluations must be a number; GEPA ends only by it")
-        self.models = Models(
-            self.async_openai_client, self.base_url, self.api_key, self.temperature
-        )
+        self.models = Models(self, self.temperature)
 
     async def run(
         self,
@@ -87,22 +81,16 @@ class GEPA(PromptOptimizer):
             ConfigError: The request is wrong or too small; nothing was spent.
             AlgorithmError: The first prompt cannot be run, or the model does not answer.
         """
-        from agl_apo.opening import open_session
-
         self.result = None
-        options = {
-            "reflection": [
-                self.reflection_model,
-                self.models.temperature,
-                self.reflection_minibatch_size,
-            ],
+        written = {
+            "reflection": [self.reflection_model, self.temperature, self.reflection_minibatch_size],
             "search": [self.candidate_selection, self.use_merge],
         }
         num_train = len(train_dataset) if train_dataset is not None else 0
         # The first prompt on all tasks, then one step: both on a minibatch, the new one on all.
         cost = 2 * num_train + 2 * self.reflection_minibatch_size
         session = await open_session(
-            self, self.setup, options, train_dataset, val_dataset, cost, shuffled=False
+            self, self, written, train_dataset, val_dataset, cost, shuffled=False
         )
         self._session = session
         bridge = Bridge(self, session, asyncio.get_running_loop())
@@ -123,13 +111,11 @@ class Bridge:
     # GEPA looks whether its adapter has a proposer of its own.
     propose_new_texts = None
 
-    def __init__(self, options: GEPA, session: "Session", loop: asyncio.AbstractEventLoop) -> None:
-        from agl_apo.proposals import Experiments
-
+    def __init__(self, options: GEPA, session: Session, loop: asyncio.AbstractEventLoop) -> None:
         self.options = options
         self.session = session
         self._loop = loop
-        self._experiments = Experiments(options, session, options.agents or {})
+        self._experiments = Experiments(session)
         self._admitted: dict[str, Candidate | None] = {_digest(session.seed.texts): session.seed}
         self._parent = session.seed
         self._times: Counter[tuple[str, int]] = Counter()
@@ -143,7 +129,7 @@ class Bridge:
         from gepa.api import optimize  # pyright: ignore[reportMissingImports]
 
         session, options = self.session, self.options
-        most, num_tasks = options.setup.max_evaluations, len(session.evaluator.tasks["search"])
+        most, num_tasks = options.max_evaluations, len(session.evaluator.tasks["search"])
         assert most is not None
         # It looks at the budget between steps, and a step may take so many more.
         step = num_tasks + 2 * options.reflection_minibatch_size
@@ -160,7 +146,7 @@ class Bridge:
                 self._failure is not None or options.is_budget_spent()
             ),
             logger=_Log(),
-            seed=session.setup.seed,
+            seed=options.seed,
         )
         if self._failure is not None:  # the engine only logs it
             raise AlgorithmError(

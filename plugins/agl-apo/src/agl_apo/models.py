@@ -6,10 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from agl.errors import AlgorithmError, ConfigError
-
-
-class EmptyAnswerError(AlgorithmError):
-    """A model answered with no text."""
+from agl_apo.options import Options
 
 
 class Models:
@@ -19,9 +16,7 @@ class Models:
     only those of a client with an HTTP client that its user made are left as they are.
 
     Args:
-        client: An ``openai.AsyncOpenAI``; None for one of our own.
-        base_url: Of our own.
-        api_key: Of our own.
+        options: Has the client, or address and key of one of our own.
         temperature: Of every call.
 
     Raises:
@@ -29,11 +24,10 @@ class Models:
             no key.
     """
 
-    def __init__(
-        self, client: Any, base_url: str | None, api_key: str | None, temperature: float
-    ) -> None:
+    def __init__(self, options: Options, temperature: float) -> None:
         from openai import AsyncOpenAI, OpenAIError
 
+        client, base_url, api_key = options.async_openai_client, options.base_url, options.api_key
         if client is not None and (base_url is not None or api_key is not None):
             raise ConfigError("give either a client, or base_url and api_key; both were given")
         if client is not None and not isinstance(client, AsyncOpenAI):
@@ -48,13 +42,14 @@ class Models:
                 "base_url), or set OPENAI_API_KEY"
             ) from None
         self.temperature = temperature
-        self._settings: AsyncOpenAI = self.client
+        self._settings = self.client
 
     async def __aenter__(self) -> None:
-        from openai import DefaultAsyncHttpxClient
+        from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
-        # openai makes this class itself; what a user gives has another one.
-        if type(self._settings._client).__name__ == "AsyncHttpxClientWrapper":
+        # What a user gives is not of the class that openai makes where it is given none.
+        made_by_openai = type(AsyncOpenAI(api_key="none")._client)
+        if type(self._settings._client) is made_by_openai:
             self.client = self._settings.with_options(http_client=DefaultAsyncHttpxClient())
 
     async def __aexit__(self, *error: object) -> None:
@@ -65,7 +60,7 @@ class Models:
         """The answer as ``text``, and ``tokens`` as the endpoint counts them.
 
         Raises:
-            EmptyAnswerError: There is no text in the answer.
+            AlgorithmError: There is no text in the answer.
         """
         answer = await self.client.chat.completions.create(
             model=model,
@@ -74,7 +69,7 @@ class Models:
         )
         text = (answer.choices[0].message.content or "") if answer.choices else ""
         if not text.strip():
-            raise EmptyAnswerError(f"model {model!r} returned nothing")
+            raise AlgorithmError(f"model {model!r} returned nothing")
         tokens = answer.usage.total_tokens if answer.usage else 0
         return {"text": text.strip(), "tokens": tokens, "model": model}
 
@@ -87,20 +82,24 @@ def bare(text: str) -> str:
     return tagged.group(1) if tagged else text
 
 
-def read_template(given: str | None, default: str) -> str:
-    """The text of a meta-prompt: our own, a file's, or as given.
+def read_templates(given: str | list[str] | None, default: str) -> list[str]:
+    """The texts of a meta-prompt: our own, those of files, or as given.
 
     Args:
-        given: Jinja text, or the path of a ``.j2``, ``.jinja`` or ``.jinja2`` file; None for ours.
+        given: Jinja texts, or paths of ``.j2``, ``.jinja`` or ``.jinja2`` files; None for ours.
         default: The name of ours.
 
     Raises:
         ConfigError: No such file, or Jinja cannot read it.
     """
+    ours = str(Path(__file__).parent / "prompts" / f"{default}.j2")
+    texts = given if isinstance(given, list) else [ours if given is None else given]
+    return [_read(text, default) for text in texts]
+
+
+def _read(text: str, default: str) -> str:
     from jinja2 import Environment, TemplateSyntaxError
 
-    ours = str(Path(__file__).parent / "prompts" / f"{default}.j2")
-    text = ours if given is None else given
     if "\n" not in text and text.endswith((".j2", ".jinja", ".jinja2")):
         try:
             text = Path(text).read_text(encoding="utf-8")

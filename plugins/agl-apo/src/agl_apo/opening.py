@@ -1,29 +1,31 @@
 """How a run begins: the request is checked as a whole, and a run of the store is found again."""
 
-import hashlib
-import json
 import logging
+import time
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+from agl.algorithm.base import Algorithm
 from agl.errors import ConfigError
 from agl.types import Dataset, NamedResources, PromptTemplate
+from agl_apo.decision import Rule
 from agl_apo.evaluate import Candidate, Evaluator
 from agl_apo.journal import SEED, Journal
-from agl_apo.session import Session, Setup
+from agl_apo.options import Options
+from agl_apo.session import Session
 from agl_apo.templates import BrokenTemplateError, placeholders
-
-if TYPE_CHECKING:
-    from agl.algorithm.base import Algorithm
+from agl_learning.report import Report
+from agl_learning.tasks import digest
 
 logger = logging.getLogger("agl.apo")
 
 
 async def open_session(
-    algorithm: "Algorithm",
-    setup: Setup,
-    options: Mapping[str, Any],
+    algorithm: Algorithm,
+    options: Options,
+    written: Mapping[str, Any],
     train_dataset: Dataset[Any] | None,
     val_dataset: Dataset[Any] | None,
     round_cost: int,
@@ -33,8 +35,8 @@ async def open_session(
 
     Args:
         algorithm: Has store and resources.
-        setup: Options of both algorithms.
-        options: Options of this one; a run is continued only with the same.
+        options: Those that all prompt optimisers have.
+        written: Options of this one; a run is continued only with the same.
         train_dataset: For the search.
         val_dataset: For the decision.
         round_cost: Evaluations that the smallest search takes.
@@ -43,24 +45,25 @@ async def open_session(
     Raises:
         ConfigError: Something is wrong or too small; nothing was spent.
     """
-    train, held_out = _datasets(setup.algorithm, train_dataset, val_dataset)
-    setup.rule.check(len(held_out))
-    _check_budget(setup, len(held_out), round_cost)
+    train, held_out = _datasets(options.name, train_dataset, val_dataset)
+    rule = Rule(options.confidence, options.smallest_gain, options.max_repeats)
+    rule.check(len(held_out))
+    _check_budget(options, rule, len(held_out), round_cost)
     resources = dict(algorithm.get_initial_resources() or {})
-    templates = _targets(setup, resources)
-    journal = Journal(algorithm.get_store(), setup.run_name, setup.algorithm)
+    templates = _targets(options, resources)
+    journal = Journal(algorithm.get_store(), options.run_name, options.name)
     seed = Candidate(SEED, {name: template.template for name, template in templates.items()})
     await journal.begin(
         {
-            **options,
+            **written,
             "seed prompts": dict(seed.texts),
             "engines": {name: template.engine for name, template in templates.items()},
-            "train_dataset": _digest(train),
-            "val_dataset": _digest(held_out),
-            "seed": setup.seed,
-            "rule": asdict(setup.rule),
-            "max_evaluations": setup.max_evaluations,
-            "reward_range": list(setup.limits.reward_range),
+            "train_dataset": digest(train),
+            "val_dataset": digest(held_out),
+            "seed": options.seed,
+            "rule": asdict(rule),
+            "max_evaluations": options.max_evaluations,
+            "reward_range": list(options.reward_range),
         }
     )
     others = {name: value for name, value in resources.items() if name not in templates}
@@ -70,13 +73,17 @@ async def open_session(
     evaluator = Evaluator(
         journal=journal,
         tasks={"search": train, "held_out": held_out},
-        seed=setup.seed,
-        limits=setup.limits,
+        options=options,
         is_budget_spent=algorithm.is_budget_spent,
         gateway=proxy,
         shuffled=shuffled,
     )
-    session = Session(algorithm, setup, journal, evaluator, templates, others, seed, seed)
+    folder = options.run_dir or Path("agl-runs") / time.strftime(f"{options.name}-%Y%m%d-%H%M%S")
+    report = Report(algorithm, options.name, Path(folder), 0, 0, show_progress=False)
+    report.go_back(0, False, ())  # a run that goes on plays its rounds again
+    session = Session(
+        algorithm, options, rule, journal, evaluator, templates, others, seed, seed, report
+    )
     await session.publish(seed)
     await session.renew()
     return session
@@ -96,9 +103,9 @@ def _datasets(
                 "val_dataset; give both to fit()"
             )
     # A copy is no further witness: the decision takes tasks for drawn independently.
-    different = {_digest(task): task for task in val}
-    seen = {_digest(task) for task in train}
-    held_out = [task for digest, task in different.items() if digest not in seen]
+    different = {digest([task]): task for task in val}
+    seen = {digest([task]) for task in train}
+    held_out = [task for one, task in different.items() if one not in seen]
     if len(held_out) < len(val):
         logger.warning(
             "%d of %d tasks of val_dataset have no part in the decision: %d are in train_dataset "
@@ -111,40 +118,35 @@ def _datasets(
     return train, held_out
 
 
-def _digest(value: Any) -> str:
-    text = json.dumps(value, sort_keys=True, default=repr)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _check_budget(setup: Setup, num_held_out: int, round_cost: int) -> None:
-    most = setup.max_evaluations
-    pairs = setup.rule.pairs(num_held_out)
+def _check_budget(options: Options, rule: Rule, num_held_out: int, round_cost: int) -> None:
+    most = options.max_evaluations
+    pairs = rule.pairs(num_held_out)
     needed = 2 * pairs + round_cost
     if most is not None and most < needed:
         raise ConfigError(
-            f"{setup.algorithm}: max_evaluations={most} is too small to conclude: the decision "
-            f"plans {pairs} pairs of evaluations to find a gain of {setup.rule.smallest_gain:g}, "
+            f"{options.name}: max_evaluations={most} is too small to conclude: the decision "
+            f"plans {pairs} pairs of evaluations to find a gain of {rule.smallest_gain:g}, "
             f"and the smallest search takes {round_cost}. Give max_evaluations={needed} or more, "
             "or a larger smallest_gain"
         )
 
 
-def _targets(setup: Setup, resources: NamedResources) -> dict[str, PromptTemplate]:
+def _targets(options: Options, resources: NamedResources) -> dict[str, PromptTemplate]:
     prompts = {
         name: resource for name, resource in resources.items()
         if isinstance(resource, PromptTemplate)
     }  # fmt: skip
     if not prompts:
         raise ConfigError(
-            f"{setup.algorithm}: there is no PromptTemplate to improve. Give one: "
+            f"{options.name}: there is no PromptTemplate to improve. Give one: "
             "Trainer(initial_resources={'prompt_template': agl.PromptTemplate(template=...)}), or "
             "the key resources in agl.yaml"
         )
-    names = list(prompts) if setup.targets is None else list(setup.targets)
+    names = list(prompts) if options.targets is None else list(options.targets)
     for name in names:
         if name not in prompts:
             raise ConfigError(
-                f"{setup.algorithm}: targets: there is no PromptTemplate {name!r}; there is "
+                f"{options.name}: targets: there is no PromptTemplate {name!r}; there is "
                 f"{', '.join(map(repr, prompts))}"
             )
         try:

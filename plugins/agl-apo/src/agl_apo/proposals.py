@@ -4,32 +4,39 @@ import asyncio
 import json
 import random
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from agl.algorithm.base import Algorithm
 from agl.errors import AlgorithmError, ConfigError
 from agl_apo.evaluate import Candidate, Failed, Score
-from agl_apo.models import bare, fill
+from agl_apo.models import Models, bare, fill
+from agl_apo.options import APOOptions
+from agl_apo.session import Session
 from agl_apo.templates import placeholders
-
-if TYPE_CHECKING:
-    from agl_apo.apo import APO
-    from agl_apo.session import Session
 
 
 class Proposer:
     """Makes the candidates of a round.
 
     Args:
-        options: The algorithm.
-        session: Its run.
+        options: Of the algorithm.
+        models: Write critiques and edits.
+        templates: What they are asked, for ``critique`` and ``edit``; branches take turns.
+        session: The run.
     """
 
-    def __init__(self, options: "APO", session: "Session") -> None:
+    def __init__(
+        self,
+        options: APOOptions,
+        models: Models,
+        templates: Mapping[str, Sequence[str]],
+        session: Session,
+    ) -> None:
         self.options = options
+        self.models = models
+        self.templates = templates
         self.session = session
         self._targets = list(session.templates)
-        self._experiments = Experiments(options, session, options.agents or {})
+        self._experiments = Experiments(session)
 
     async def propose(
         self, number: int, beam: Sequence[Candidate], known: Sequence[Candidate]
@@ -83,23 +90,23 @@ class Proposer:
         options, session = self.options, self.session
         target, name = self._target(number, branch), _name(number, index, branch)
         template = session.templates[target]
-        shared = {"what": what_it_is(session.setup.targets, target), "prompt": parent.texts[target]}
+        shared = {"what": what_it_is(options.targets, target), "prompt": parent.texts[target]}
 
         async def criticise() -> dict[str, Any]:
-            scores = self._sample(parent, f"{session.setup.seed}/{name}")
+            scores = self._sample(parent, f"{options.seed}/{name}")
             prompt = fill(
-                options.critique_templates[branch % len(options.critique_templates)],
+                self.templates["critique"][branch % len(self.templates["critique"])],
                 **shared,
-                reward_range=session.setup.limits.reward_range,
+                reward_range=options.reward_range,
                 experiments=[await self._experiments.show(score, target) for score in scores],
             )
-            return await options.models.ask(options.gradient_model, prompt)
+            return await self.models.ask(options.gradient_model, prompt)
 
         critique = await session.ask("critique", name, criticise)
 
         async def edit() -> dict[str, Any]:
             prompt = fill(
-                options.edit_templates[branch % len(options.edit_templates)],
+                self.templates["edit"][branch % len(self.templates["edit"])],
                 **shared,
                 critique=critique,
                 engine=template.engine,
@@ -108,7 +115,7 @@ class Proposer:
                     for field in sorted(placeholders(template))
                 ],
             )
-            return await options.models.ask(options.apply_edit_model, prompt)
+            return await self.models.ask(options.apply_edit_model, prompt)
 
         return bare(await session.ask("edit", name, edit))
 
@@ -128,19 +135,15 @@ class Experiments:
     """What models are shown of evaluations: task, reward, failure, conversation.
 
     Args:
-        algorithm: Has store and adapter.
-        session: Its run.
-        agents: Prompt -> the agent whose calls are shown.
+        session: The run.
     """
 
-    def __init__(self, algorithm: Algorithm, session: "Session", agents: Mapping[str, str]) -> None:
-        self.algorithm = algorithm
+    def __init__(self, session: Session) -> None:
         self.session = session
-        self.agents = agents
 
     async def show(self, score: Score | Failed, target: str) -> dict[str, Any]:
         """One evaluation: ``task``, ``reward`` or ``failure``, and ``messages``."""
-        low, high = self.session.setup.limits.reward_range
+        low, high = self.session.options.reward_range
         task = self.session.evaluator.tasks["search"][score.task]
         return {
             "task": task if isinstance(task, str) else json.dumps(task, ensure_ascii=False),
@@ -148,20 +151,23 @@ class Experiments:
             if isinstance(score, Score)
             else None,
             "failure": score.why if isinstance(score, Failed) else None,
-            "messages": await self._messages(score, self.agents.get(target)),
+            "messages": await self._messages(
+                score, (self.session.options.agents or {}).get(target)
+            ),
         }
 
     async def _messages(self, score: Score | Failed, agent: str | None) -> list[dict[str, str]]:
         """The longest conversation that the agent had: later calls repeat the earlier ones."""
-        spans = await self.algorithm.get_store().query_spans(score.rollout_id, "latest")
-        adapter = self.algorithm.get_adapter()
+        algorithm = self.session.algorithm
+        spans = await algorithm.get_store().query_spans(score.rollout_id, "latest")
+        adapter = algorithm.get_adapter()
         try:
             adapted: Any = adapter.adapt(list(spans))
         except Exception as error:  # anybody may write spans
             return [{"role": "note", "content": f"The conversation cannot be read: {error}"}]
         if not isinstance(adapted, list):
             raise ConfigError(
-                f"{type(self.algorithm).__name__} reads chat messages; the adapter "
+                f"{type(algorithm).__name__} reads chat messages; the adapter "
                 f"{type(adapter).__name__} gave {type(adapted).__name__}. Use the adapter "
                 "'messages', or leave the adapter out"
             )

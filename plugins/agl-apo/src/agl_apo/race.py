@@ -26,12 +26,8 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from agl_apo.evaluate import most_frequent
-
-if TYPE_CHECKING:
-    from agl_apo.evaluate import Candidate, Evaluator
+from agl_apo.evaluate import Candidate, Evaluator, most_frequent
 
 logger = logging.getLogger("agl.apo")
 
@@ -56,11 +52,11 @@ class Sizes:
 
 
 async def race(
-    evaluator: "Evaluator",
-    candidates: Sequence["Candidate"],
-    parents: Sequence["Candidate"],
+    evaluator: Evaluator,
+    candidates: Sequence[Candidate],
+    parents: Sequence[Candidate],
     sizes: Sizes,
-) -> list["Candidate"]:
+) -> list[Candidate]:
     """The best candidates, best first; none where no candidate can be judged any more.
 
     Args:
@@ -87,14 +83,14 @@ async def race(
     return [leader, *others][: sizes.width]
 
 
-def doubts(evaluator: "Evaluator", candidates: Sequence["Candidate"]) -> dict["Candidate", float]:
+def doubts(evaluator: Evaluator, candidates: Sequence[Candidate]) -> dict[Candidate, float]:
     """The uncertainty of each value; see the module's docstring."""
     return {one: math.sqrt(0.125 / (1 + len(evaluator.known(one, "search")))) for one in candidates}
 
 
 def values(
-    evaluator: "Evaluator", candidates: Sequence["Candidate"], parents: Sequence["Candidate"]
-) -> dict["Candidate", float]:
+    evaluator: Evaluator, candidates: Sequence[Candidate], parents: Sequence[Candidate]
+) -> dict[Candidate, float]:
     """What each is thought to be worth; see the module's docstring."""
     of_task: defaultdict[int, list[float]] = defaultdict(list)
     for candidate in candidates:
@@ -115,7 +111,7 @@ def values(
     return result
 
 
-def mean_reward(evaluator: "Evaluator", candidates: Sequence["Candidate"]) -> float:
+def mean_reward(evaluator: Evaluator, candidates: Sequence[Candidate]) -> float:
     """Mean over candidates of each one's mean."""
     means = [
         math.fsum(score.reward for score in scores) / len(scores)
@@ -124,7 +120,7 @@ def mean_reward(evaluator: "Evaluator", candidates: Sequence["Candidate"]) -> fl
     return math.fsum(means) / len(means)
 
 
-def _working(evaluator: "Evaluator", candidates: Sequence["Candidate"]) -> list["Candidate"]:
+def _working(evaluator: Evaluator, candidates: Sequence[Candidate]) -> list[Candidate]:
     """Those that can be judged; says which cannot."""
     working: list[Candidate] = []
     for one in candidates:

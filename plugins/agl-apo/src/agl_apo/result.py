@@ -53,7 +53,6 @@ class Result:
 
 def write_files(run_dir: Path, result: Result) -> None:
     """Write ``best_prompt.<name>.txt`` per prompt, and ``result.json``."""
-    run_dir.mkdir(parents=True, exist_ok=True)
     for name, text in result.prompts.items():
         (run_dir / f"best_prompt.{name}.txt").write_text(text, encoding="utf-8")
     text = json.dumps(result.as_json(), indent=2, ensure_ascii=False)

@@ -2,10 +2,8 @@
 
 import logging
 import re
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from agl.algorithm.base import Algorithm
@@ -13,10 +11,12 @@ from agl.errors import ConfigError
 from agl.types import NamedResources, PromptTemplate
 from agl_apo.copying import copied_tasks
 from agl_apo.decision import Decision, Rule, decide
-from agl_apo.evaluate import Candidate, Evaluator, Failed, Limits, Split
+from agl_apo.evaluate import Candidate, Evaluator, Failed, Split
 from agl_apo.journal import SEED, Journal
+from agl_apo.options import Options
 from agl_apo.result import Result, say, write_files
 from agl_apo.templates import BrokenTemplateError, check_edit, placeholders
+from agl_learning.report import Report
 
 CANDIDATE_ID = rf"{SEED}|[rg][0-9.]+"
 """Of what ``Session.publish`` is given: APO's have round, place and branch, GEPA's a number."""
@@ -24,35 +24,13 @@ CANDIDATE_ID = rf"{SEED}|[rg][0-9.]+"
 logger = logging.getLogger("agl.apo")
 
 
-@dataclass(frozen=True)
-class Setup:
-    """The options that both algorithms have."""
-
-    algorithm: str
-    targets: Sequence[str] | Mapping[str, str] | None
-    rule: Rule
-    limits: Limits
-    max_evaluations: int | None
-    seed: int
-    run_name: str
-    run_dir: str | None
-
-    def check(self) -> None:
-        """Refuse what is wrong whatever the data.
-
-        Raises:
-            ConfigError: An option is out of range.
-        """
-        self.limits.check()
-        self.rule.check(10**6)
-
-
 @dataclass
 class Session:
     """One run, begun or continued."""
 
     algorithm: Algorithm
-    setup: Setup
+    options: Options
+    rule: Rule
     journal: Journal
     evaluator: Evaluator
     templates: dict[str, PromptTemplate]
@@ -62,24 +40,27 @@ class Session:
     seed: Candidate
     leader: Candidate
     """Best in the search so far."""
+    report: Report
+    """Of the rounds, in the folder of the run."""
+    rounds: int = 0
     tokens: int = 0
     model_calls: int = 0
-    started_in: Path = field(default_factory=Path.cwd)
-    """An agent may change the folder of the process."""
 
     @property
     def left(self) -> float:
         """Evaluations that the search may still spend."""
-        most = self.setup.max_evaluations
-        if most is None:
-            return float("inf")
-        return most - self.evaluator.total - self.reserve
+        most = self.options.max_evaluations
+        return float("inf") if most is None else most - self.evaluator.total - self.reserve
+
+    @property
+    def pairs(self) -> int:
+        """Pairs of evaluations that are planned for the decision."""
+        return self.rule.pairs(len(self.evaluator.tasks["held_out"]))
 
     @property
     def reserve(self) -> int:
         """Evaluations that are kept for the decision."""
-        held_out = len(self.evaluator.tasks["held_out"])
-        return 2 * self.setup.rule.pairs(held_out) - self.evaluator.spent["held_out"]
+        return 2 * self.pairs - self.evaluator.spent["held_out"]
 
     async def publish(self, candidate: Candidate) -> str:
         """Store a candidate as a snapshot; its id."""
@@ -110,11 +91,6 @@ class Session:
             for name, template in self.templates.items()
         }
         return {**self.others, **edited}
-
-    @property
-    def held_out(self) -> Sequence[Any]:
-        """Tasks of the decision."""
-        return self.evaluator.tasks["held_out"]
 
     def best_prompt(self, name: str | None, result: "Result | None") -> PromptTemplate:
         """A target's text: what was accepted, or while there is no result the leader's.
@@ -190,21 +166,20 @@ class Session:
     ) -> None:
         """Record where the search stands after a round."""
         self.leader = beam[0]
-        scores = {
-            candidate.candidate_id: [
-                score.reward for score in self.evaluator.known(candidate, "search")
-            ]
-            for candidate in candidates
-        }
+        scores: dict[str, dict[str, Any]] = {}
+        for candidate in candidates:
+            rewards = [score.reward for score in self.evaluator.known(candidate, "search")]
+            if rewards:
+                mean, evaluations = sum(rewards) / len(rewards), len(rewards)
+                scores[candidate.candidate_id] = {"mean": mean, "evaluations": evaluations}
         leader = scores[self.leader.candidate_id]
-        mean = sum(leader) / len(leader)
         logger.info(
             "round %d: candidate %s leads with a mean reward of %.3f over %d evaluations (the "
             "search's own view); %d evaluations so far",
             number,
             self.leader.candidate_id,
-            mean,
-            len(leader),
+            leader["mean"],
+            leader["evaluations"],
             self.evaluator.total,
         )
         await self.journal.note(
@@ -213,15 +188,20 @@ class Session:
             {
                 "beam": [candidate.candidate_id for candidate in beam],
                 "evaluations": self.evaluator.total,
-                "leader_mean": mean,
-                "scores": {
-                    name: {"mean": sum(rewards) / len(rewards), "evaluations": len(rewards)}
-                    for name, rewards in scores.items()
-                    if rewards
-                },
+                "leader_mean": leader["mean"],
+                "scores": scores,
                 "tokens": self.tokens,
             },
         )
+        self.rounds = number
+        metrics = {
+            "step": number,
+            "reward/mean": leader["mean"],
+            "candidates": len(candidates),
+            "evaluations": self.evaluator.total,
+            "tokens": self.tokens,
+        }
+        await self.report.step(number, metrics)
 
     def copies_of(self, texts: Mapping[str, str]) -> tuple[int, ...]:
         """Train tasks that any text copies from."""
@@ -260,19 +240,15 @@ class Session:
         """Decide about the leader, publish the better of the two, write the files."""
         decision: Decision | None = None
         if self.leader.texts != self.seed.texts:
-            most = self.setup.max_evaluations
+            most = self.options.max_evaluations
             spent = self.evaluator.spent["search"]
             pairs = None if most is None else (most - spent) // 2
-            found = await decide(self.evaluator, self.seed, self.leader, self.setup.rule, pairs)
+            found = await decide(self.evaluator, self.seed, self.leader, self.rule, pairs)
             # Recorded, so that the same is said however often the run is continued.
-            recorded = await self.journal.note("decision", "final", found.as_json())
-            decision = Decision(**recorded)
+            decision = Decision(**await self.journal.note("decision", "final", asdict(found)))
+            await self.report.evaluation(self.rounds, decision.metrics(self.rounds))
         accepted = decision is not None and decision.accepted
         best = self.leader if accepted else self.seed
-        run_dir = Path(
-            self.setup.run_dir
-            or self.started_in / "agl-runs" / time.strftime(f"{self.setup.algorithm}-%Y%m%d-%H%M%S")
-        )
         resources_id = self.journal.key("best").replace("/", "-")
         await self.algorithm.publish_resources(self.as_resources(best), resources_id)
         result = Result(
@@ -292,9 +268,9 @@ class Session:
             tokens=self.tokens,
             copies=best.copies,
             resources_id=resources_id,
-            run_dir=str(run_dir),
+            run_dir=str(self.report.folder),
         )
         await self.journal.note("result", "final", result.as_json())
-        write_files(run_dir, result)
+        write_files(self.report.folder, result)
         say(result)
         return result
