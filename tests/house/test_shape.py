@@ -10,7 +10,6 @@ WINGS = ("cli", "config", "execution/client_server", "http", "store/sqlite")
 MOST_IN_A_WING, MOST_IN_THE_KERNEL, MOST_IN_ALL = 3_000, 12_700, 21_300
 """Lines. The kernel is to come down to 10,800, and all to 17,500; they may only go down."""
 TOO_LONG = {
-    "plugins/agl-gateway/src/agl_gateway/proxy.py",
     "plugins/agl-torch/src/agl_torch/grpo.py",
     "libs/agl-learning/src/agl_learning/loop.py",
 }

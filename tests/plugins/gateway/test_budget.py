@@ -140,7 +140,7 @@ async def test_where_nobody_counts_tokens_they_are_estimated(limited) -> None:
         ({"run_budget": {"calls": 0}}, "calls is 0; expected a number above 0"),
         ({"attempt_budget": {"cost": "5"}}, "cost is '5'"),
         ({"attempt_budget": {"tokens": True}}, "tokens is True"),
-        ({"max_pause_seconds": 0}, "max_pause_seconds=0"),
+        ({"max_pause_seconds": 0}, "max_pause_seconds must be above 0; got 0"),
     ],
 )
 def test_a_wrong_limit_is_refused_by_name(arguments: dict, message: str) -> None:

@@ -388,7 +388,7 @@ async def test_events_arrive_while_the_backend_is_still_answering(bench, client)
 async def test_ids_in_headers_say_whose_call_it_is(bench) -> None:
     rollout = bench.rollout
     ids = {"x-rollout-id": rollout.rollout_id, "x-attempt-id": rollout.attempt.attempt_id}
-    url = f"{bench.proxy._url()}/v1"
+    url = f"{bench.proxy.address.url()}/v1"
     status, _ = await bench.post(ask(), url, "messages", **ids)
     assert status == 200
     assert (await bench.span()).attributes[Key.FINISH_REASONS] == ["stop"]

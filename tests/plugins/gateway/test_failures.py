@@ -76,7 +76,7 @@ async def test_a_wrong_request_is_refused_by_name_and_recorded(
 async def test_a_body_over_the_limit_is_refused(bench) -> None:
     proxy = LLMProxy(model_list=bench.models(bench.llm.url), store=bench.store, max_body_bytes=100)
     await proxy.start()
-    status, body = await bench.post(bench.ask("x" * 100), f"{proxy._url()}/v1")
+    status, body = await bench.post(bench.ask("x" * 100), f"{proxy.address.url()}/v1")
     await proxy.stop()
     assert status == 413
     assert "larger than 100 bytes" in json.loads(body)["error"]["message"]
@@ -217,7 +217,7 @@ async def test_an_unknown_address_and_a_wrong_method_are_named(bench) -> None:
 
 
 async def test_a_call_of_an_unknown_attempt_is_refused_and_costs_no_other_record(bench) -> None:
-    llm = ProxyLLM(endpoint=f"{bench.proxy._url()}/v1", model="echo")
+    llm = ProxyLLM(endpoint=f"{bench.proxy.address.url()}/v1", model="echo")
     (unknown, body), (known, _) = await asyncio.gather(
         bench.post(bench.ask("lost"), llm.get_base_url("ro-x", "at-x")),
         bench.post(bench.ask("kept")),

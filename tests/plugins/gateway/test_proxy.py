@@ -52,7 +52,7 @@ async def test_it_does_not_start_without_a_store() -> None:
         ({"litellm_config": {"router_settings": {}}}, "does not take litellm_config"),
         ({"middlewares": ["stream_conversion"]}, "does not take middlewares"),
         ({"callbacks": ["opentelemetry"]}, "unknown name 'opentelemetry'"),
-        ({"num_retries": -1}, "expected 0 or more"),
+        ({"num_retries": -1}, "num_retries must be at least 0; got -1"),
         ({"model_list": [{"model_name": "m"}]}, r"model_list\[0\]"),
         (
             {"model_list": [{"model_name": "m", "litellm_params": {"model": "m"}}]},
@@ -124,7 +124,7 @@ async def test_a_server_of_our_own_is_told_which_calls_are_of_one_attempt(bench)
 async def test_without_callbacks_the_request_goes_out_as_it_came(bench) -> None:
     proxy = LLMProxy(model_list=bench.models(bench.llm.url), store=bench.store, callbacks=())
     await proxy.start()
-    await bench.post(bench.ask(), f"{proxy._url()}/v1")
+    await bench.post(bench.ask(), f"{proxy.address.url()}/v1")
     await proxy.stop()
     assert bench.llm.requests == [bench.ask()]
 

@@ -86,7 +86,7 @@ class GatewayApp:
     """Serves model calls in every dialect, and the list of models.
 
     Args:
-        backends: Who answers for which model; may be replaced at any time.
+        backends: Who answers for which model at this moment.
         get_store: Where calls are recorded.
         callbacks: What every request asks the backend for.
         num_retries: Further tries when the backend cannot be reached or is overloaded.
@@ -99,7 +99,7 @@ class GatewayApp:
 
     def __init__(
         self,
-        backends: Backends,
+        backends: Callable[[], Backends],
         get_store: Callable[[], LightningStore],
         callbacks: tuple[str, ...],
         num_retries: int,
@@ -109,7 +109,7 @@ class GatewayApp:
         serving_since: float,
         lost: Counter[str],
     ) -> None:
-        self.backends = backends
+        self._backends = backends
         self.guards: list[Guard] = []
         self.upstream: Opens = Upstream()
         self._get_store = get_store
@@ -227,7 +227,7 @@ class GatewayApp:
     async def _list_models(self, request: _Request) -> None:
         data = [
             {"id": name, "object": "model", "created": 0, "owned_by": "agl"}
-            for name in self.backends.names
+            for name in self._backends().names
         ]
         await request.reply.whole(200, dumps({"object": "list", "data": data}))
 
@@ -346,11 +346,12 @@ class GatewayApp:
         return call
 
     def _choose(self, model: object, origin: Origin, tried: Collection[Backend] = ()) -> Backend:
+        backends = self._backends()
         if isinstance(model, str):
-            backend = self.backends.choose(model, origin.attempt_id or None, tried)
+            backend = backends.choose(model, origin.attempt_id or None, tried)
             if backend is not None:
                 return backend
-        served = f"served models: {', '.join(self.backends.names) or 'none yet'}"
+        served = f"served models: {', '.join(backends.names) or 'none yet'}"
         if not isinstance(model, str):
             raise RefusedError(400, f"the request has no 'model'; {served}")
         raise RefusedError(404, f"unknown model {model!r}; {served}", "model_not_found")

@@ -4,9 +4,7 @@ import asyncio
 import hashlib
 import logging
 import secrets
-import socket
 import time
-import weakref
 from collections import Counter
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
@@ -14,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from agl.algorithm.gateway import Gateway, ModelConfig
 from agl.errors import ConfigError
-from agl.http.serving import ServerThread, bind, is_loopback
+from agl.http.serving import ServerThread, is_loopback
 from agl.types import LLM, ProxyLLM
-from agl_gateway.backends import Backends
+from agl.utils.checks import check_numbers
+from agl_gateway.address import Address
 from agl_gateway.budget import Budget, Budgets
 from agl_gateway.dialect import EXTENSIONS
 from agl_gateway.models import Models
@@ -141,17 +140,12 @@ class LLMProxy(Gateway):
                 f"LLMProxy callbacks: unknown name {unknown[0]!r}; expected any of "
                 f"{', '.join(EXTENSIONS)}. Calls are always recorded"
             )
-        if num_retries < 0:
-            raise ConfigError(f"LLMProxy num_retries={num_retries}: expected 0 or more")
+        check_numbers("LLMProxy", whole=True, least=0, num_retries=num_retries)
+        check_numbers("LLMProxy", above=0, max_pause_seconds=max_pause_seconds)
         if record is not None and replay is not None:
             raise ConfigError("LLMProxy: record and replay are two things; give one of them")
-        if max_pause_seconds <= 0:
-            raise ConfigError(
-                f"LLMProxy max_pause_seconds={max_pause_seconds}: expected more than 0"
-            )
         self.host = host or "127.0.0.1"
-        self.port = port or 0
-        self._kept_port: socket.socket | None = None
+        self.address = Address(self.host, port or 0)
         self.num_retries = num_retries
         self.callbacks = tuple(callbacks)
         self.max_body_bytes = max_body_bytes
@@ -194,29 +188,20 @@ class LLMProxy(Gateway):
             ConfigError: The list is wrong, or names an added model; the old one stays.
         """
         self._models.replace(model_list)
-        self._show_models()
 
     def add_model(self, entry: ModelConfig) -> None:
-        """Serve one model more, beside the user's list; holds for the next request.
-
-        Raises:
-            ConfigError: The entry is wrong, or a model of this name is served already.
-        """
         self._models.add(entry)
-        self._show_models()
 
     def remove_model(self, model_name: str) -> None:
-        """Serve an added model no more; calls in flight end in peace. Without one, do nothing."""
         self._models.remove(model_name)
-        self._show_models()
 
     def check_free(self, model_name: str) -> None:
-        """Refuse a name that ``add_model`` would refuse.
-
-        Raises:
-            ConfigError: A model of this name is served already.
-        """
         self._models.check_free(model_name)
+
+    @property
+    def port(self) -> int:
+        """0 before one was chosen."""
+        return self.address.port
 
     async def start(self) -> None:
         """Serve; returns when requests are taken. While it runs this does nothing.
@@ -233,7 +218,7 @@ class LLMProxy(Gateway):
         from agl_gateway.app import GatewayApp
 
         app = GatewayApp(
-            self._backends,
+            lambda: self._models.backends,
             self._present_store,
             self.callbacks,
             self.num_retries,
@@ -243,18 +228,17 @@ class LLMProxy(Gateway):
             self._serving_since or time.monotonic(),
             self._lost,
         )
-        sock = bind(self.host, self.port)
-        self._let_go_of_port()
+        sock = self.address.bind()
         try:
             controls = self._control(app)
         except ConfigError:
             sock.close()
             raise
         server = ServerThread(app, sock=sock)
-        self.port = await asyncio.to_thread(server.start)
+        self.address.port = await asyncio.to_thread(server.start)
         self._app, self._server, self._controls = app, server, controls
         self._serving_since = app.serving_since
-        logger.info("LLM proxy on %s", self._url())
+        logger.info("LLM proxy on %s", self.address.url())
 
     async def stop(self) -> None:
         """Let calls in flight finish for a few seconds, write what is pending, and end."""
@@ -282,31 +266,12 @@ class LLMProxy(Gateway):
             await self._inside(self._app.recorder.flush())
 
     async def pause(self, model: str | None = None, *, refuse: bool = False) -> None:
-        """Let no new calls to a model through until ``resume``; those in flight go on.
-
-        Args:
-            model: A served model; None pauses all.
-            refuse: Calls are refused with 503 and ``Retry-After``, instead of waiting.
-
-        Raises:
-            ConfigError: The proxy does not run, or the model is not served.
-        """
         await self._inside(self._running_gate(model).pause(model, refuse))
 
     async def resume(self, model: str | None = None) -> None:
-        """Let calls through again; None ends every pause.
-
-        Raises:
-            ConfigError: The proxy does not run, or the model is not served.
-        """
         await self._inside(self._running_gate(model).resume(model))
 
     async def drain(self, model: str | None = None) -> None:
-        """Return when no call is in flight, to a model or (None) to any.
-
-        Raises:
-            ConfigError: The proxy does not run, or the model is not served.
-        """
         await self._inside(self._running_gate(model).drain(model))
 
     def spent_budget(self) -> str | None:
@@ -334,7 +299,7 @@ class LLMProxy(Gateway):
     @property
     def model_names(self) -> list[str]:
         """The served models, in order of the list."""
-        return self._backends.names
+        return self._models.backends.names
 
     def as_resource(
         self,
@@ -355,9 +320,7 @@ class LLMProxy(Gateway):
         Raises:
             ConfigError: An unknown model, several models and none named, or one id.
         """
-        if not self.port:
-            self._keep_port()
-        names = self._backends.names
+        names = self.model_names
         if model is None:
             model = self._models.default()
         if model is None or model not in names:
@@ -366,7 +329,7 @@ class LLMProxy(Gateway):
                 f"LLMProxy.as_resource: {asked}; served models: {', '.join(names) or 'none'}"
             )
         resource = ProxyLLM(
-            endpoint=f"{self._url()}/v1",
+            endpoint=f"{self.address.url()}/v1",
             model=model,
             api_key=self.api_key,
             attempt_secret=self._attempt_secret,
@@ -375,14 +338,6 @@ class LLMProxy(Gateway):
         if rollout_id is None and attempt_id is None:
             return resource
         return resource.of_attempt(rollout_id, attempt_id)
-
-    @property
-    def _backends(self) -> Backends:
-        return self._models.backends
-
-    def _show_models(self) -> None:
-        if self._app is not None:
-            self._app.backends = self._models.backends
 
     def _present_store(self) -> "LightningStore":
         assert self._store is not None  # start() has seen to that
@@ -394,7 +349,7 @@ class LLMProxy(Gateway):
         from agl_gateway.gate import Gate
 
         controls = Controls(
-            lambda: self._backends,
+            lambda: self._models.backends,
             Gate(self._max_pause_seconds),
             self._budgets,
             self._present_store,
@@ -410,10 +365,15 @@ class LLMProxy(Gateway):
         return controls
 
     def _running_gate(self, model: str | None) -> "Gate":
+        """What holds calls back.
+
+        Raises:
+            ConfigError: The proxy does not run, or the model is not served.
+        """
         if self._controls is None or not self.is_running():
             raise ConfigError("LLMProxy does not run; await start() first")
-        if model is not None and model not in self._backends.names:
-            names = ", ".join(self._backends.names) or "none"
+        if model is not None and model not in self.model_names:
+            names = ", ".join(self.model_names) or "none"
             raise ConfigError(f"LLMProxy: model {model!r} is not served; served models: {names}")
         return self._controls.gate
 
@@ -422,21 +382,6 @@ class LLMProxy(Gateway):
         assert self._app is not None
         future = asyncio.run_coroutine_threadsafe(work, self._app.recorder.loop)
         return await asyncio.wrap_future(future)
-
-    def _keep_port(self) -> None:
-        """Choose the port now, and let nobody else have it before ``start``."""
-        sock = self._kept_port = bind(self.host, 0, listen=False)
-        self.port = sock.getsockname()[1]
-        weakref.finalize(self, sock.close)
-
-    def _let_go_of_port(self) -> None:
-        if self._kept_port is not None:
-            self._kept_port.close()
-            self._kept_port = None
-
-    def _url(self) -> str:
-        host = _own_address() if self.host in ("0.0.0.0", "::", "") else self.host
-        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
 
 
 def _refuse(**arguments: Any) -> None:
@@ -451,13 +396,3 @@ def _open_replay(folder: str | None) -> "Replay | None":
     from agl_gateway.tape import Replay
 
     return Replay(Path(folder))
-
-
-def _own_address() -> str:
-    """The address at which other machines reach this one; loopback when there is no network."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))  # sends nothing: it only picks the outgoing interface
-        except OSError:
-            return "127.0.0.1"
-        return str(probe.getsockname()[0])

@@ -1,0 +1,51 @@
+"""Where a server listens, known before it does."""
+
+import socket
+import weakref
+
+from agl.http.serving import bind
+
+
+class Address:
+    """Host and port of a server that may start later.
+
+    Args:
+        host: Where to listen.
+        port: 0 takes a free one, when there is need of it.
+    """
+
+    def __init__(self, host: str, port: int) -> None:
+        self.host = host
+        self.port = port
+        self._kept: socket.socket | None = None
+
+    def url(self) -> str:
+        """How others reach it; a free port is chosen now, and kept from others until ``bind``."""
+        if not self.port:
+            self._kept = bind(self.host, 0, listen=False)
+            self.port = self._kept.getsockname()[1]
+            weakref.finalize(self, self._kept.close)
+        host = _own_address() if self.host in ("0.0.0.0", "::", "") else self.host
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+
+    def bind(self) -> socket.socket:
+        """A socket that listens there.
+
+        Raises:
+            ConfigError: The port is in use.
+        """
+        sock = bind(self.host, self.port)
+        if self._kept is not None:
+            self._kept.close()
+            self._kept = None
+        return sock
+
+
+def _own_address() -> str:
+    """The address at which other machines reach this one; loopback when there is no network."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # sends nothing: it only picks the outgoing interface
+        except OSError:
+            return "127.0.0.1"
+        return str(probe.getsockname()[0])
