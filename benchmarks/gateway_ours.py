@@ -10,8 +10,7 @@ from pathlib import Path
 
 from agl.store.sqlite import SqliteLightningStore
 from agl_gateway import LLMProxy
-from agl_gateway.backend import Backend
-from agl_gateway.upstream import HttpAnswer, Upstream
+from agl_gateway.upstream import Upstream
 
 NUM_ATTEMPTS = 8
 
@@ -19,7 +18,14 @@ NUM_ATTEMPTS = 8
 async def main(backend_port: str, folder: str, client: str = "own") -> None:
     """Serve until the process is ended; prints the ports and paths of attempts."""
     if client == "aiohttp":
-        Upstream._post = post_by_aiohttp
+        enter = Upstream.__aenter__
+
+        async def enter_with_aiohttp(upstream: Upstream) -> Upstream:
+            await enter(upstream)
+            upstream._pool.post = upstream._post_by_aiohttp
+            return upstream
+
+        Upstream.__aenter__ = enter_with_aiohttp
     store = SqliteLightningStore(Path(folder, f"store-{client}.db"))
     params = {"model": "hosted_vllm/mock", "api_base": f"http://127.0.0.1:{backend_port}/v1"}
     proxy = LLMProxy(model_list=[{"model_name": "mock", "litellm_params": params}], store=store)
@@ -32,12 +38,6 @@ async def main(backend_port: str, folder: str, client: str = "own") -> None:
     finally:
         await proxy.stop()
         await store.close()
-
-
-async def post_by_aiohttp(self: Upstream, backend: Backend, url: str, body: bytes) -> HttpAnswer:
-    """As the gateway posts to ``https://``."""
-    backend.in_flight += 1
-    return HttpAnswer(await self._post_by_aiohttp(backend, url, body), backend)
 
 
 if __name__ == "__main__":

@@ -76,24 +76,18 @@ async def ask(backend: Backend, exchange: Exchange, path: str) -> "ProviderAnswe
             )
     # Its import takes seconds, which must not stop the other calls.
     litellm = await asyncio.to_thread(_import_litellm)
-    backend.in_flight += 1
     try:
         answer = await litellm.acompletion(
             **{**fields, **(backend.provider_parameters or {})}, num_retries=0, max_retries=0
         )
     except litellm.exceptions.APIConnectionError as error:
-        backend.in_flight -= 1
         raise ConnectionError(_message(error)) from None
     except Exception as error:
         status = getattr(error, "status_code", None)
         if not isinstance(status, int) or status < 400:
-            backend.in_flight -= 1
             raise
         headers = getattr(getattr(error, "response", None), "headers", None) or {}
         return ProviderAnswer(backend, status, error_body(status, _message(error)), None, headers)
-    except BaseException:
-        backend.in_flight -= 1
-        raise
     if exchange.is_stream:
         return ProviderAnswer(backend, 200, b"", answer)
     return ProviderAnswer(backend, 200, dumps(answer.model_dump(exclude_none=True)), None)

@@ -25,10 +25,6 @@ LARGE_BODY = 2**19
 """From this size on the body goes out in pieces, which leaves the event loop to others."""
 
 
-class UnreachableError(Exception):
-    """The backend gave no answer at all."""
-
-
 class Answer(Protocol):
     """What a backend answers, as far as it has come."""
 
@@ -148,25 +144,19 @@ class Upstream:
         """See ``Opens``."""
         while True:
             backend = tries.take()
+            backend.in_flight += 1
             try:
-                if backend.provider_parameters is None:
-                    url = backend.url.removesuffix(CHAT) + path
-                    extensions = callbacks if backend.takes_extensions else ()
-                    body = exchange.body_for(backend.model, extensions)
-                    headers = backend.headers
-                    if tries.attempt_id and backend.takes_extensions:
-                        session_id = urllib.parse.quote(tries.attempt_id)
-                        headers = {**headers, SESSION_HEADER: session_id}
-                    answer = await self._post(backend, url, body, headers)
-                else:
-                    answer = await self._ask_provider(backend, exchange, path)
-            except UnreachableError as error:
+                answer = await self._ask(tries, exchange, path, callbacks)
+            except BaseException as error:
+                backend.in_flight -= 1
+                if not isinstance(error, aiohttp.ClientError | OSError):
+                    raise
                 wait = tries.failed()
                 if wait is None:
                     raise RefusedError(
                         502,
                         f"the backend of model {backend.model_name!r} at {backend.url} cannot be "
-                        f"reached after {tries.number} tries: {error}",
+                        f"reached after {tries.number} tries: {str(error) or type(error).__name__}",
                     ) from None
             else:
                 if answer.status not in RETRIED_STATUS:
@@ -178,36 +168,25 @@ class Upstream:
                 answer.close()
             await rest(wait)
 
-    async def _ask_provider(self, backend: Backend, exchange: Exchange, path: str) -> Answer:
-        try:
+    async def _ask(
+        self, tries: Tries, exchange: Exchange, path: str, callbacks: tuple[str, ...]
+    ) -> Answer:
+        """One try; the answer takes the load off the backend when it is closed."""
+        backend = tries.backend
+        if backend.provider_parameters is not None:
             return await litellm.ask(backend, exchange, path)
-        except ConnectionError as error:
-            raise UnreachableError(str(error)) from None
-
-    async def _post(
-        self, backend: Backend, url: str, body: bytes, headers: Mapping[str, str]
-    ) -> HttpAnswer:
-        backend.in_flight += 1
-        try:
-            if url.startswith("http://"):
-                source = await self._pool.post(url, body, headers)
-            else:
-                source = await self._post_by_aiohttp(url, body, headers)
-            return HttpAnswer(source, backend)
-        except BaseException as error:
-            backend.in_flight -= 1
-            if isinstance(error, aiohttp.ClientError | OSError):
-                raise UnreachableError(str(error) or type(error).__name__) from None
-            raise
+        url, headers = backend.url.removesuffix(CHAT) + path, backend.headers
+        body = exchange.body_for(backend.model, callbacks if backend.takes_extensions else ())
+        if tries.attempt_id and backend.takes_extensions:
+            headers = {**headers, SESSION_HEADER: urllib.parse.quote(tries.attempt_id)}
+        post = self._pool.post if url.startswith("http://") else self._post_by_aiohttp
+        return HttpAnswer(await post(url, body, headers), backend)
 
     async def _post_by_aiohttp(
         self, url: str, body: bytes, headers: Mapping[str, str]
     ) -> _AiohttpSource:
         post = functools.partial(
-            self._session.post,
-            URL(url, encoded=True),
-            headers=headers,
-            allow_redirects=False,
+            self._session.post, URL(url, encoded=True), headers=headers, allow_redirects=False
         )
         data = body if len(body) < LARGE_BODY else io.BytesIO(body)
         try:
