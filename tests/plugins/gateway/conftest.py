@@ -70,7 +70,7 @@ class Bench:
 
     @property
     def url(self) -> str:
-        resource = self.proxy.as_resource(model=self.proxy._backends.names[0])
+        resource = self.proxy.as_resource(model=self.proxy.model_names[0])
         return resource.get_base_url(self.rollout.rollout_id, self.rollout.attempt.attempt_id)
 
     async def post(

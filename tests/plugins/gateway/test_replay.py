@@ -258,7 +258,7 @@ async def test_a_line_that_a_crash_left_unfinished_is_left_out(recorded, caplog)
     replay = await recorded(lambda bench: bench.post(bench.ask()))
     with (replay.folder / "calls.jsonl").open("a") as file:
         file.write('{"path":"chat/compl')
-    assert LLMProxy(replay=str(replay.folder))._backends.names == ["echo"]
+    assert LLMProxy(replay=str(replay.folder)).model_names == ["echo"]
     assert "line 3 is unfinished" in caplog.text
 
 

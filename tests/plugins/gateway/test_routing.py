@@ -56,7 +56,7 @@ async def test_concurrent_calls_spread_over_the_replicas(bench) -> None:
         bench.proxy.update_model_list(replicas(bench, bench.llm.url, other.url))
         await asyncio.gather(*(bench.post(bench.ask(str(n))) for n in range(20)))
         assert abs(len(bench.llm.requests) - len(other.requests)) <= 4
-    assert [backend.in_flight for backend in bench.proxy._backends.all()] == [0, 0]
+    assert [backend.in_flight for backend in bench.proxy._models.backends.all()] == [0, 0]
 
 
 async def test_a_replica_that_is_down_is_left_for_another_without_a_retry(bench) -> None:
@@ -79,7 +79,7 @@ async def test_a_replica_that_has_recovered_is_used_again(bench) -> None:
         bench.proxy.update_model_list(replicas(bench, other.url, bench.llm.url))
         while not other.requests:
             assert (await bench.post(bench.ask(), bench.proxy.as_resource().endpoint))[0] == 200
-        backend = bench.proxy._backends.all()[0]
+        backend = bench.proxy._models.backends.all()[0]
         assert backend.rest_seconds == 0.1
         other.reply = lambda request: "well again"
         before = len(other.requests)
@@ -147,7 +147,7 @@ async def test_a_client_that_hangs_up_ends_the_retries(retrying) -> None:
         # The end of the call is that of its retries.
         assert "client closed the connection" in (await retrying.span()).attributes[Key.ERROR]
         assert len(llm.arrivals) == 1
-        assert retrying.proxy._backends.all()[0].in_flight == 0
+        assert retrying.proxy._models.backends.all()[0].in_flight == 0
 
 
 @pytest.mark.parametrize(
