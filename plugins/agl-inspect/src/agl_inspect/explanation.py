@@ -20,7 +20,7 @@ from agl.types import (
     TrainingRow,
 )
 from agl_inspect.adapters import rows_adapter
-from agl_learning.calls.reading import by_attempt, recorded_and_unrecognised
+from agl_learning.calls.reading import recorded_parts
 from agl_learning.rows import extend, new_row
 
 SHOWN = 5
@@ -178,7 +178,7 @@ async def explain(store: LightningStore, rollout_id: str, step: int | None = Non
     parts = [one for one in await load_parts(store, [rollout], step=step) if not one.problem]
     if step is not None and not parts:
         raise ConfigError(f"rollout {rollout_id!r} has no account of step {step}")
-    calls = _calls(spans)
+    calls = {record.call.call_id: record.call for record in recorded_parts(spans)}
     part: LedgerPart | None = None
     siblings: dict[str, float | None] = {}
     if parts:
@@ -252,15 +252,6 @@ def _line(
         excluded=one.reason if isinstance(one, Exclusion) else None,
         detail=one.detail if isinstance(one, Exclusion) else "",
     )
-
-
-def _calls(spans: Sequence[Span]) -> dict[str, ModelCall]:
-    return {
-        part.call_id: part
-        for own in by_attempt(spans).values()
-        for record in recorded_and_unrecognised(own)
-        for part in record.call.parts()
-    }
 
 
 def _rewards(spans: Sequence[Span]) -> tuple[RewardLine, ...]:

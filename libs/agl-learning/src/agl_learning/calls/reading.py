@@ -57,10 +57,6 @@ class Recorded:
         above = self.node.parent and self.node.parent.span
         return bool(above and self.node.span and above.span_id == self.node.span.parent_id)
 
-    def parts(self) -> "list[Recorded]":
-        """What has a bin of its own in a ledger; see ``ModelCall.parts``."""
-        return [replace(self, call=part) for part in self.call.parts()]
-
     @property
     def quality(self) -> tuple[bool, ...]:
         """What the record has that counts; the highest of several is kept."""
@@ -92,6 +88,16 @@ def model_calls(spans: Sequence[Span]) -> list[ModelCall]:
                 raise AdapterError(recorded.malformed)
             calls.append(recorded.call)
     return calls
+
+
+def recorded_parts(spans: Sequence[Span]) -> list[Recorded]:
+    """What has a bin of its own in a ledger, of all attempts; see ``ModelCall.parts``."""
+    return [
+        replace(record, call=part)
+        for own in by_attempt(spans).values()
+        for record in recorded_and_unrecognised(own)
+        for part in record.call.parts()
+    ]
 
 
 def by_attempt(spans: Iterable[Span]) -> dict[tuple[str, str], list[Span]]:

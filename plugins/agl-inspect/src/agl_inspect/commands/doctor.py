@@ -3,14 +3,15 @@
 import logging
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from agl.cli.shared import note, print_json, print_table
-
-if TYPE_CHECKING:
-    from agl_inspect.doctor.diagnosis import Diagnosis
+from agl.config.file import load_config
+from agl.utils.logs import setup_module_logging
+from agl_inspect.doctor.diagnosis import Diagnosis, diagnose
+from agl_inspect.doctor.grades import USES
+from agl_inspect.doctor.trial import try_once
 
 
 @click.command("doctor")
@@ -33,11 +34,6 @@ def command(
     reward and by which rule, or why it is excluded. Then what was found, with the fix.
     The exit code is 1 when nothing could be learned.
     """
-    from agl.config.file import load_config
-    from agl.utils.logs import setup_module_logging
-    from agl_inspect.doctor.diagnosis import diagnose
-    from agl_inspect.doctor.trial import try_once
-
     loaded = load_config(file, overrides)
     # What the log would say of this rollout, the findings say.
     setup_module_logging("CRITICAL", name="agl")
@@ -51,9 +47,7 @@ def command(
     click.get_current_context().exit(0 if diagnosis.trainable else 1)
 
 
-def _show(diagnosis: "Diagnosis") -> None:
-    from agl_inspect.doctor.grades import USES
-
+def _show(diagnosis: Diagnosis) -> None:
     rollout = diagnosis.rollout
     if rollout:
         click.echo(f"rollout    {rollout['status']}, mode {rollout['mode']}: {rollout['input']}")

@@ -1,17 +1,12 @@
 """``agl explain``: where the advantage of a token comes from."""
 
-import asyncio
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from agl.cli.shared import open_store, print_json, store_options
-
-if TYPE_CHECKING:
-    from agl.store.base import LightningStore
-    from agl_inspect.explanation import Chain
+from agl.cli.shared import open_store, print_json, read_and_close, store_options
+from agl_inspect.explanation import as_text, explain
 
 
 @click.command("explain")
@@ -37,22 +32,12 @@ def command(
     What an algorithm did stands in its ledger. Without one, rows and credit are those of the
     adapter 'rows' with its defaults, and there are no advantages.
     """
-    from agl_inspect.explanation import as_text
-
     if token is not None and row is None:
         raise click.UsageError("--token counts within a row; give --row too")
-    chain = asyncio.run(_explain(open_store(path, url), rollout_id, step))
+    store = open_store(path, url)
+    chain = read_and_close(store, lambda store: explain(store, rollout_id, step))
     explanation = chain.only(row, token)
     if as_json:
         print_json(asdict(explanation))
     else:
         click.echo(as_text(explanation))
-
-
-async def _explain(store: "LightningStore", rollout_id: str, step: int | None) -> "Chain":
-    from agl_inspect.explanation import explain
-
-    try:
-        return await explain(store, rollout_id, step)
-    finally:
-        await store.close()

@@ -1,6 +1,5 @@
 """``agl export``: what a store holds, as a file that other programs train on."""
 
-import asyncio
 import hashlib
 import json
 import time
@@ -11,7 +10,9 @@ from typing import get_args
 
 import click
 
-from agl.cli.shared import each_rollout, note, open_store, store_options
+from agl.algorithm.adapter import CreditRule
+from agl.cli.shared import each_rollout, note, open_store, read_and_close, store_options
+from agl.plugins.build import build_component
 from agl.store.base import LightningStore
 from agl.types import Rollout
 from agl_inspect.exchange.reading import Read, read_rollout
@@ -24,7 +25,7 @@ from agl_inspect.exchange.records import (
     pairs_of,
     records_of,
 )
-from agl_inspect.exchange.writers import Writer, open_writer
+from agl_inspect.exchange.writers import Write, open_writer
 from agl_learning.calls.matching import compile_match
 
 PROGRESS_SECONDS = 2.0
@@ -75,9 +76,6 @@ def command(
 
     Only rollouts that succeeded are used, and of each the last attempt that did.
     """
-    from agl.algorithm.adapter import CreditRule
-    from agl.plugins.build import build_component
-
     if form == "dpo" and min_reward is not None:
         raise click.UsageError("--min-reward has no meaning for dpo; use --min-gap")
     options = Options(
@@ -89,9 +87,10 @@ def command(
         pairing=pairs,
         min_gap=min_gap,
     )
-    with open_writer(out, COLUMNS[form]) as writer:
-        export = Export(open_store(path, url), writer, form, options, mode)
-        asyncio.run(export.run())
+    with open_writer(out, COLUMNS[form]) as write:
+        store = open_store(path, url)
+        export = Export(store, write, form, options, mode)
+        read_and_close(store, lambda _: export.run())
     note(export.summary(out))
 
 
@@ -100,7 +99,7 @@ class Export:
     """One export: from a store to a writer."""
 
     store: LightningStore
-    writer: Writer
+    write: Write
     form: Format
     options: Options
     mode: str | None
@@ -109,14 +108,8 @@ class Export:
     _said: float = field(default_factory=time.monotonic)
 
     async def run(self) -> None:
-        """Read the store page by page and write; then close the store."""
-        try:
-            if self.form == "dpo":
-                await self._pairs()
-            else:
-                await self._records()
-        finally:
-            await self.store.close()
+        """Read the store page by page and write."""
+        await (self._pairs() if self.form == "dpo" else self._records())
 
     def summary(self, out: Path | None) -> str:
         """What was written, and what was not."""
@@ -135,10 +128,9 @@ class Export:
     async def _records(self) -> None:
         async for rollout in each_rollout(self.store):
             if self.mode in (None, rollout.mode):
-                for record in records_of(
-                    await self._read(rollout), self.form, self.options, self.account
-                ):
-                    self.writer.write(record)
+                read = await self._read(rollout)
+                for record in records_of(read, self.form, self.options, self.account):
+                    self.write(record)
                 self._progress()
 
     async def _pairs(self) -> None:
@@ -152,7 +144,7 @@ class Export:
             rollouts = await self.store.query_rollouts(rollout_id_in=ids)
             siblings = [await self._read(rollout) for rollout in rollouts]
             for record in pairs_of(siblings, self.options, self.account):
-                self.writer.write(record)
+                self.write(record)
             self._progress()
 
     async def _read(self, rollout: Rollout) -> Read:

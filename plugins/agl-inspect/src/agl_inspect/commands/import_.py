@@ -1,17 +1,15 @@
 """``agl import``: what was recorded elsewhere, into a store."""
 
-import asyncio
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from agl.cli.shared import note
-
-if TYPE_CHECKING:
-    from agl.store.base import LightningStore
-    from agl_inspect.exchange.incoming import Imported
+from agl.cli.shared import note, open_store, read_and_close
+from agl.store.base import LightningStore
+from agl.store.sqlite import SqliteLightningStore
+from agl_inspect.exchange.incoming import Imported, Importer
+from agl_inspect.exchange.otlp_json import add_otlp, is_otlp
 
 PROGRESS_SECONDS = 2.0
 
@@ -37,8 +35,7 @@ def command(files: tuple[Path, ...], path: Path | None, url: str | None) -> None
     line), or OTLP as JSON, as OpenTelemetry's collector writes it. What the store has already is
     skipped, so an import may be repeated.
     """
-    store = _open(path, url)
-    done = asyncio.run(_import(store, files))
+    done = read_and_close(_open(path, url), lambda store: _import(store, files))
     known = f" ({done.known} were there already)" if done.known else ""
     note(
         f"{done.rollouts} rollouts{known}, {done.spans} spans, {done.rewards} rewards, "
@@ -46,10 +43,7 @@ def command(files: tuple[Path, ...], path: Path | None, url: str | None) -> None
     )
 
 
-def _open(path: Path | None, url: str | None) -> "LightningStore":
-    from agl.cli.shared import open_store
-    from agl.store.sqlite import SqliteLightningStore
-
+def _open(path: Path | None, url: str | None) -> LightningStore:
     if path is None and url is None:
         raise click.UsageError("where to? Give --path FILE or --url URL")
     if path is None or url is not None or path.exists():
@@ -59,26 +53,17 @@ def _open(path: Path | None, url: str | None) -> "LightningStore":
     return SqliteLightningStore(path)
 
 
-async def _import(store: "LightningStore", files: tuple[Path, ...]) -> "Imported":
-    from agl_inspect.exchange.incoming import Importer
-    from agl_inspect.exchange.otlp_json import add_otlp, is_otlp
-
+async def _import(store: LightningStore, files: tuple[Path, ...]) -> Imported:
     said = time.monotonic()
 
-    def progress(done: "Imported") -> None:
+    def progress(done: Imported) -> None:
         nonlocal said
         if time.monotonic() - said >= PROGRESS_SECONDS:
             said = time.monotonic()
             note(f"{done.rollouts} rollouts, {done.spans} spans")
 
     importer = Importer(store, progress)
-    try:
-        await importer.look()
-        for path in files:
-            if is_otlp(path):
-                await add_otlp(importer, path)
-            else:
-                await importer.add(path)
-    finally:
-        await store.close()
+    await importer.look()
+    for path in files:
+        await (add_otlp(importer, path) if is_otlp(path) else importer.add(path))
     return importer.done

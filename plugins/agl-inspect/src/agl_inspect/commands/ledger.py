@@ -1,12 +1,14 @@
 """``agl ledger``: what was trained and what was not, and why."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-if TYPE_CHECKING:
-    from agl.cli.ledger_tables import Accounts
+from agl.cli.ledger_tables import Accounts, as_json, print_steps, read_accounts, remarks
+from agl.cli.shared import note, open_store, print_json, print_table, read_and_close
+from agl.errors import ConfigError, LedgerError
+from agl.types import EXCLUSION_REASONS
 
 
 @click.command("ledger")
@@ -19,10 +21,6 @@ def command(run: Path | None, url: str | None, step: int | None, as_json: bool) 
 
     RUN is a run's folder or its store file; without it, the newest run under agl-runs.
     """
-    from agl.cli.ledger_tables import read_accounts
-    from agl.cli.shared import open_store, print_json, read_and_close
-    from agl.errors import ConfigError, LedgerError
-
     accounts = read_and_close(open_store(run, url), lambda store: read_accounts(store, step))
     problems = accounts.problems
     if step is not None and not accounts.steps and not problems:
@@ -39,11 +37,7 @@ def command(run: Path | None, url: str | None, step: int | None, as_json: bool) 
         )
 
 
-def _print(accounts: "Accounts") -> None:
-    from agl.cli.ledger_tables import print_steps, remarks
-    from agl.cli.shared import note, print_table
-    from agl.types import EXCLUSION_REASONS
-
+def _print(accounts: Accounts) -> None:
     print_steps(accounts)
     excluded = [
         [e.rollout_id, e.attempt_id, e.kind, e.call_id, e.reason, e.detail]
@@ -61,9 +55,7 @@ def _print(accounts: "Accounts") -> None:
         note(remark)
 
 
-def _as_json(accounts: "Accounts") -> dict[str, Any]:
-    from agl.cli.ledger_tables import as_json
-
+def _as_json(accounts: Accounts) -> dict[str, Any]:
     return {
         "steps": [
             {

@@ -30,7 +30,7 @@ from agl_inspect.doctor.fixes import (
 )
 from agl_inspect.doctor.grades import Graded, Template, find_template, grade
 from agl_inspect.doctor.trial import Trial
-from agl_learning.calls.reading import Recorded, by_attempt, recorded_and_unrecognised
+from agl_learning.calls.reading import Recorded, recorded_parts
 from agl_learning.rows import RowsAdapter, RowSet
 
 Level = Literal["error", "warning", "note"]
@@ -104,12 +104,7 @@ def diagnose(trial: Trial, tokenizer: str | None = None) -> Diagnosis:
         result.findings.append(Finding("warning", "not_trained_mode", message, fix))
     # Without rows, credit still tells which call a reward would reach.
     account = rows if rows is not None else rows_adapter().adapt(own, attempts=trial.attempts)
-    records = [
-        part
-        for spans in by_attempt(own).values()
-        for record in recorded_and_unrecognised(spans)
-        for part in record.parts()
-    ]
+    records = recorded_parts(own)
     template = _template(records, tokenizer, trial.options)
     result.calls = [_graded(record, template, account, rows is not None) for record in records]
     if attempt.status == "succeeded":
@@ -218,18 +213,11 @@ def _primary(span: Span) -> dict[str, Any]:
 
 def _nothing_ran(trial: Trial) -> Finding:
     if trial.error is not None:
-        return Finding(
-            "error",
-            "algorithm_failed",
-            f"algorithm {trial.algorithm!r} ended before any rollout ran: {trial.error}",
-            "See: agl --debug doctor FILE",
-        )
-    return Finding(
-        "error",
-        "no_rollout",
-        f"algorithm {trial.algorithm!r} ended without queuing a rollout",
-        "Give it tasks: 'train: FILE' in the configuration",
-    )
+        message = f"algorithm {trial.algorithm!r} ended before any rollout ran: {trial.error}"
+        return Finding("error", "algorithm_failed", message, "See: agl --debug doctor FILE")
+    message = f"algorithm {trial.algorithm!r} ended without queuing a rollout"
+    fix = "Give it tasks: 'train: FILE' in the configuration"
+    return Finding("error", "no_rollout", message, fix)
 
 
 def _failure(attempt: Attempt, error: Failure) -> Finding:
@@ -246,49 +234,44 @@ def _failure(attempt: Attempt, error: Failure) -> Finding:
 
 
 def _of_calls(result: Diagnosis, num_unattributed: int) -> list[Finding]:
-    if not result.calls and num_unattributed:
-        message = (
-            f"no model call was recorded: {num_unattributed} came to the gateway at an address "
-            "that is no rollout's"
-        )
-        return [Finding("error", "no_calls", message, FIXES["no_calls"])]
     if not result.calls:
-        return [Finding("error", "no_calls", "no model call was recorded", FIXES["no_calls"])]
+        message = "no model call was recorded"
+        if num_unattributed:
+            message += (
+                f": {num_unattributed} came to the gateway at an address that is no rollout's"
+            )
+        return [Finding("error", "no_calls", message, FIXES["no_calls"])]
     grouped: defaultdict[ExclusionReason, list[Graded]] = defaultdict(list)
     for call in result.calls:
         # A missing reward is said once, for the whole rollout.
         if call.excluded is not None and (call.excluded != "no_reward" or result.rewards):
             grouped[call.excluded].append(call)
+    some_left = any(call.excluded is None for call in result.calls)
     findings: list[Finding] = []
     for reason, calls in grouped.items():
-        details = sorted({call.detail for call in calls if call.detail})
-        findings.append(
-            Finding(
-                "note" if reason in OF_OTHERS and _some_left(result) else "error",
-                reason,
-                f"{len(calls)} of {len(result.calls)} calls are excluded as {reason} "
-                f"({EXCLUSION_REASONS[reason]})" + (f": {details[0]}" if details else ""),
-                _fix(reason, calls),
-            )
+        level = "note" if reason in OF_OTHERS and some_left else "error"
+        message = (
+            f"{len(calls)} of {len(result.calls)} calls are excluded as {reason} "
+            f"({EXCLUSION_REASONS[reason]})"
         )
+        if detail := min((call.detail for call in calls if call.detail), default=""):
+            message += f": {detail}"
+        findings.append(Finding(level, reason, message, _fix(reason, calls)))
     return findings
 
 
 def _of_answers(calls: Sequence[Graded]) -> list[Finding]:
     """What is trained, and is seldom what was meant."""
     trained = [call for call in calls if call.excluded is None]
-    cut = [call for call in trained if call.truncated]
-    broken = [call for call in trained if call.broken_tool_call]
-    findings: list[Finding] = []
-    if cut:
-        message = f"{len(cut)} of {len(calls)} answers were cut off at the limit of tokens"
-        findings.append(Finding("warning", "truncated", message, CUT_OFF))
-    if broken:
-        message = (
-            f"{len(broken)} of {len(calls)} answers call a tool with arguments that are no JSON"
-        )
-        findings.append(Finding("warning", "broken_tool_call", message, BROKEN_TOOL_CALL))
-    return findings
+    kinds = (
+        ("truncated", "were cut off at the limit of tokens", CUT_OFF),
+        ("broken_tool_call", "call a tool with arguments that are no JSON", BROKEN_TOOL_CALL),
+    )
+    return [
+        Finding("warning", code, f"{count} of {len(calls)} answers {what}", fix)
+        for code, what, fix in kinds
+        if (count := sum(getattr(call, code) for call in trained))
+    ]
 
 
 def _fix(reason: ExclusionReason, calls: Sequence[Graded]) -> str:
@@ -302,10 +285,6 @@ def _fix(reason: ExclusionReason, calls: Sequence[Graded]) -> str:
             return NO_AGENT_NAMES
         return FIXES[reason].replace("NAMES", ", ".join(names))
     return FIXES[reason]
-
-
-def _some_left(result: Diagnosis) -> bool:
-    return any(call.excluded is None for call in result.calls)
 
 
 def _of_rewards(result: Diagnosis, account: RowSet) -> list[Finding]:

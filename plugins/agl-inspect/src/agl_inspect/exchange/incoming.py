@@ -155,35 +155,50 @@ class Importer:
             unnamed: Id of the snapshot of the file's single resources.
             path: The file.
         """
-        rollout_id, has_ended = self.ids.get(one.id, (None, False))
-        if has_ended:
+        if self.ids.get(one.id, ("", False))[1]:
             self.done.known += 1
             await self._reward(one.id, rewards)
             return
-        if rollout_id is None:
-            started = await self.store.start_rollout(
-                input=one.input,
-                mode=one.mode,
-                resources_id=one.resources_id or unnamed,
-                metadata={**one.metadata, IMPORTED: _origin(one, path)},
-            )
-            rollout_id, attempt_id = started.rollout_id, started.attempt.attempt_id
-        else:
-            # An import that was interrupted left it; spans that are there are skipped.
-            latest = await self.store.get_latest_attempt(rollout_id)
-            assert latest is not None  # it was started with one
-            attempt_id = latest.attempt_id
+        rollout_id, attempt_id = await self.begin(
+            one.id,
+            input=one.input,
+            mode=one.mode,
+            resources_id=one.resources_id or unnamed,
+            metadata={**one.metadata, IMPORTED: _origin(one, path)},
+        )
         spans = list(_spans(one, rewards, rollout_id, attempt_id))
         await self.store.add_many_spans(spans)
-        failure = UNSET
-        if one.status == "failed":
-            message = one.error or "it failed where it was recorded"
-            failure = Failure(boundary="agent", type="recorded", message=message)
-        await self.store.update_attempt(rollout_id, attempt_id, status=one.status, error=failure)
-        self.ids[one.id] = (rollout_id, True)
-        self.done.rollouts += 1
+        error = one.error or "it failed where it was recorded"
+        await self.end(one.id, rollout_id, attempt_id, error if one.status == "failed" else None)
         self.done.spans += len(spans)
         self.done.rewards += len(rewards)
+
+    async def begin(self, given_id: str, **fields: Any) -> tuple[str, str]:
+        """Ids of the rollout and its attempt in the store.
+
+        An import that was interrupted may have left it; spans that are there are skipped.
+
+        Args:
+            given_id: What it is called elsewhere.
+            fields: Those of ``start_rollout``.
+        """
+        known = self.ids.get(given_id)
+        if known is None:
+            started = await self.store.start_rollout(**fields)
+            return started.rollout_id, started.attempt.attempt_id
+        latest = await self.store.get_latest_attempt(known[0])
+        assert latest is not None  # it was started with one
+        return known[0], latest.attempt_id
+
+    async def end(self, given_id: str, rollout_id: str, attempt_id: str, error: str | None) -> None:
+        """Give the attempt its status: failed, where there is an error."""
+        status, failure = "succeeded", UNSET
+        if error is not None:
+            status = "failed"
+            failure = Failure(boundary="agent", type="recorded", message=error)
+        await self.store.update_attempt(rollout_id, attempt_id, status=status, error=failure)
+        self.ids[given_id] = (rollout_id, True)
+        self.done.rollouts += 1
 
     async def _reward(self, given_id: str, rewards: Sequence[RecordedReward]) -> None:
         """Rewards for a rollout that the store has; the latest attempt gets them."""

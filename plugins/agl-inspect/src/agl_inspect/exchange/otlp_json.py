@@ -6,7 +6,7 @@ keep to it; of the others each trace is a rollout of its own.
 
 import base64
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,7 @@ from typing import Any
 from agl.errors import AdapterError, ConfigError
 from agl.http.otlp import spans_of
 from agl.semconv import LightningResourceAttributes as Ids
-from agl.store.base import UNSET
-from agl.types import Failure, Span
+from agl.types import Span
 from agl_inspect.exchange.incoming import IMPORTED, Importer
 from agl_inspect.exchange.recorded import each_line, parse
 from agl_learning.calls.reading import model_calls
@@ -70,36 +69,23 @@ async def add_otlp(importer: Importer, path: Path) -> None:
         if importer.ids.get(span.rollout_id, ("", False))[1] and span.rollout_id not in open_ids:
             continue
         if span.rollout_id not in open_ids:
-            open_ids[span.rollout_id] = await _start(importer, span.rollout_id, path)
+            origin = {"id": span.rollout_id, "from": path.name}
+            open_ids[span.rollout_id] = await importer.begin(
+                span.rollout_id, input=None, metadata={IMPORTED: origin}
+            )
         rollout_id, attempt_id = open_ids[span.rollout_id]
         number = numbers[span.rollout_id][span.span_id]
-        batch.append(
-            span.model_copy(
-                update={
-                    "rollout_id": rollout_id,
-                    "attempt_id": attempt_id,
-                    "sequence_id": number,
-                }
-            )
-        )
+        ids = {"rollout_id": rollout_id, "attempt_id": attempt_id, "sequence_id": number}
+        batch.append(span.model_copy(update=ids))
         if len(batch) >= BATCH:
             await _write(importer, batch)
     await _write(importer, batch)
     importer.done.known += len(traces) - len(open_ids)
     for name, (rollout_id, attempt_id) in open_ids.items():
-        await _end(importer, rollout_id, attempt_id, traces[name].error)
-        importer.ids[name] = (rollout_id, True)
-
-
-async def _start(importer: Importer, name: str, path: Path) -> tuple[str, str]:
-    known = importer.ids.get(name)
-    if known is not None:
-        latest = await importer.store.get_latest_attempt(known[0])
-        assert latest is not None  # it was started with one
-        return known[0], latest.attempt_id
-    origin = {"id": name, "from": path.name}
-    started = await importer.store.start_rollout(input=None, metadata={IMPORTED: origin})
-    return started.rollout_id, started.attempt.attempt_id
+        task = _task(await importer.store.query_spans(rollout_id, attempt_id))
+        if task is not None:
+            await importer.store.update_rollout(rollout_id, input=task)
+        await importer.end(name, rollout_id, attempt_id, traces[name].error)
 
 
 async def _write(importer: Importer, batch: list[Span]) -> None:
@@ -109,18 +95,7 @@ async def _write(importer: Importer, batch: list[Span]) -> None:
         importer.progress(importer.done)
 
 
-async def _end(importer: Importer, rollout_id: str, attempt_id: str, error: str | None) -> None:
-    store = importer.store
-    task = _task(list(await store.query_spans(rollout_id, attempt_id)))
-    if task is not None:
-        await store.update_rollout(rollout_id, input=task)
-    failure = UNSET if error is None else Failure(boundary="agent", type="recorded", message=error)
-    status = "succeeded" if error is None else "failed"
-    await store.update_attempt(rollout_id, attempt_id, status=status, error=failure)
-    importer.done.rollouts += 1
-
-
-def _task(spans: list[Span]) -> Any:
+def _task(spans: Sequence[Span]) -> Any:
     try:
         calls = model_calls(spans)
     except AdapterError:

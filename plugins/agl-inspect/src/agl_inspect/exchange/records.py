@@ -8,6 +8,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import combinations
 from typing import Any, Literal
 
@@ -16,6 +17,7 @@ from agl.plugins.build import build_component
 from agl.types import ExclusionReason
 from agl_inspect.adapters import rows_adapter
 from agl_inspect.exchange.reading import Read, Said
+from agl_learning.rows import RowsAdapter
 
 Format = Literal["rows", "triplets", "sft", "dpo", "messages"]
 Pairing = Literal["best", "all"]
@@ -88,6 +90,24 @@ class Options:
     min_gap: float = 0.0
     """Rewards of a pair differ by more than this."""
 
+    @cached_property
+    def rows(self) -> RowsAdapter:
+        """The adapter that makes rows."""
+        return rows_adapter(agent_match=self._pattern, credit=self.credit)
+
+    @cached_property
+    def triplets(self) -> TraceToTripletBase:
+        """The adapter that makes triplets."""
+        return build_component(
+            {"type": "triplet", "agent_match": self._pattern},
+            group="agl.adapters",
+            expected_type=TraceToTripletBase,
+        )
+
+    @property
+    def _pattern(self) -> str | None:
+        return None if self.agent_match is None else self.agent_match.pattern
+
 
 def records_of(read: Read, form: Format, options: Options, account: Account) -> Iterator[Record]:
     """The records of one rollout, in any form but pairs."""
@@ -108,8 +128,7 @@ Made = Iterator[tuple[Record, int]]
 
 
 def _rows(read: Read, options: Options, account: Account) -> Made:
-    adapter = rows_adapter(agent_match=_pattern(options), credit=options.credit)
-    made = adapter.adapt(read.spans, attempts=read.attempts)
+    made = options.rows.adapt(read.spans, attempts=read.attempts)
     account.left_out.update(made.ledger.reasons())
     for row in made.rows:
         record = row.model_dump(include={"token_ids", "loss_mask", "logprobs", "model_versions"})
@@ -133,12 +152,7 @@ def _rows(read: Read, options: Options, account: Account) -> Made:
 def _triplets(read: Read, options: Options, account: Account) -> Made:
     spans = read.used_spans
     taken: set[str] = set()
-    adapter = build_component(
-        {"type": "triplet", "agent_match": _pattern(options)},
-        group="agl.adapters",
-        expected_type=TraceToTripletBase,
-    )
-    for triplet in adapter.adapt(spans) if spans else ():
+    for triplet in options.triplets.adapt(spans) if spans else ():
         call_id = triplet.metadata.pop("call_id")
         taken.add(call_id)
         provenance = _origin(read.rollout.rollout_id, spans[0].attempt_id, call_id)
@@ -246,10 +260,6 @@ def _origin_of(said: Said) -> dict[str, Any]:
 
 def _origin(rollout_id: str, attempt_id: str, *span_ids: str) -> dict[str, Any]:
     return {"rollout_id": rollout_id, "attempt_id": attempt_id, "span_ids": list(span_ids)}
-
-
-def _pattern(options: Options) -> str | None:
-    return None if options.agent_match is None else options.agent_match.pattern
 
 
 def _key(value: Any) -> str:

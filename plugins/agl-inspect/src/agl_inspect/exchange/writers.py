@@ -3,10 +3,11 @@
 import contextlib
 import json
 import sys
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self, TextIO
+from typing import Any, Self, TextIO
 
 from agl.errors import ConfigError, install_line
 
@@ -15,17 +16,13 @@ BATCH = 1000
 """Records that are held until they are written as one group of a Parquet file."""
 
 
-class Writer(Protocol):
-    """Takes records one by one."""
-
-    def write(self, record: Mapping[str, Any]) -> None:
-        """Add one record."""
-        ...
+Write = Callable[[Mapping[str, Any]], None]
+"""Takes one record."""
 
 
 @contextlib.contextmanager
-def open_writer(out: Path | None, columns: Mapping[str, str]) -> Generator[Writer]:
-    """A writer for ``out``, which appears when the block has ended well.
+def open_writer(out: Path | None, columns: Mapping[str, str]) -> Generator[Write]:
+    """What writes to ``out``, which appears when the block has ended well.
 
     Args:
         out: Ends in ``.jsonl`` or ``.parquet``; None writes JSON lines on standard output.
@@ -35,7 +32,7 @@ def open_writer(out: Path | None, columns: Mapping[str, str]) -> Generator[Write
         ConfigError: Another ending, a folder that is not there, or Parquet without pyarrow.
     """
     if out is None:
-        yield JsonLines(sys.stdout)
+        yield partial(_write_line, sys.stdout)
         return
     if out.suffix not in ENDINGS:
         raise ConfigError(f"{out}: expected a name that ends in {' or '.join(ENDINGS)}")
@@ -45,28 +42,17 @@ def open_writer(out: Path | None, columns: Mapping[str, str]) -> Generator[Write
     try:
         if out.suffix == ".jsonl":
             with part.open("w", encoding="utf-8") as file:
-                yield JsonLines(file)
+                yield partial(_write_line, file)
         else:
             with Parquet(part, columns) as parquet:
-                yield parquet
+                yield parquet.write
         part.replace(out)
     finally:
         part.unlink(missing_ok=True)
 
 
-class JsonLines:
-    """One JSON object per line.
-
-    Args:
-        file: Where to.
-    """
-
-    def __init__(self, file: TextIO) -> None:
-        self._file = file
-
-    def write(self, record: Mapping[str, Any]) -> None:
-        """Add one line."""
-        self._file.write(json.dumps(record, ensure_ascii=False) + "\n")
+def _write_line(file: TextIO, record: Mapping[str, Any]) -> None:
+    file.write(json.dumps(record, ensure_ascii=False) + "\n")
 
 
 class Parquet:
