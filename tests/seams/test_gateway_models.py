@@ -171,7 +171,7 @@ async def test_verl_adds_its_model_and_takes_it_out_again(judge, store, tmp_path
         algorithm={},
         trainer=SimpleNamespace(default_local_dir=tmp_path, resume_mode="auto"),
     )
-    run = Run(algorithm, proxy, config, tmp_path, ["one"], None)
+    run = Run(algorithm, algorithm, proxy, config, tmp_path, ["one"], None)
     for _ in range(2):  # verl may say it again, after it has begun once more
         await run.answer(Backend(judge.url, "policy"))
     endpoint = proxy.as_resource(model="policy").endpoint

@@ -178,12 +178,15 @@ def test_what_an_algorithm_stands_for_is_not_set_against_the_configuration():
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"failed_rollouts": "zero"}, "expected 'keep' or 'drop'"),
+        ({"failed_rollouts": "zero"}, "expected keep, drop"),
         ({"rollout_timeout_seconds": 0}, "rollout_timeout_seconds must be above 0"),
         ({"max_attempts": 1.5}, "max_attempts must be a whole number"),
         ({"resource_name": ""}, "resource_name must be a name"),
-        ({"retry_on": ["crashed"]}, "one of failed, timeout, unresponsive"),
-        ({"max_failed_groups": -1}, "max_failed_groups must be above 0"),
+        (
+            {"retry_on": ["crashed"]},
+            "'crashed'; expected failed, timeout, unresponsive",
+        ),
+        ({"max_failed_groups": -1}, "max_failed_groups must be at least 1"),
     ],
 )
 def test_wrong_options_are_refused(options, says):

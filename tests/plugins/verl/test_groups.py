@@ -16,6 +16,7 @@ from agl_learning.generations import Generation
 from agl_verl.groups import Groups, Policy, Resources
 from agl_verl.making import Limits, fit, split, to_row, versions
 from agl_verl.messages import GroupRequest, Settle
+from agl_verl.options import Options
 from agl_verl.rows import RowNotes
 from agl_verl.run import Run
 
@@ -305,7 +306,7 @@ async def test_hooks_see_verls_steps_and_each_checkpoint_once(tmp_path):
     algorithm = agl.Baseline()
     algorithm.set_context(RunContext(hooks=HookCaller([Watch()])))
     config = SimpleNamespace(trainer=SimpleNamespace(default_local_dir=str(tmp_path)))
-    run = Run(algorithm, None, config, tmp_path / "run", TASKS, None)
+    run = Run(algorithm, Options({}), None, config, tmp_path / "run", TASKS, None)
     run._generation = Generation("a1", 2)
     async with groups() as run._groups:
         for step in (7, 8, 9):

@@ -73,7 +73,10 @@ INSTEAD: dict[str, str] = {
     "trainer.use_v1": "agl-verl needs verl's V1 trainer, which is the default; leave it out",
     "trainer.remove_previous_ckpt_in_save": "write trainer.max_actor_ckpt_to_keep: 1",
     "ray_init": "write ray_kwargs.ray_init",
-    f"{SECTION}.port": "the port is the gateway's; write Trainer(llm_proxy={'port': ...})",
+    **dict.fromkeys(
+        (f"{SECTION}.port", "agl.port"),
+        "the port is the gateway's; write Trainer(llm_proxy={'port': ...})",
+    ),
 }
 """Keys that are refused, with what to do instead; also for all that is below them."""
 
@@ -159,18 +162,19 @@ def check(config: dict[str, Any]) -> Ours:
     """Refuse what verl 0.9 does not know, and what would have no effect here.
 
     Args:
-        config: As ``read`` has given it; our section is taken out of it.
+        config: As ``read`` has given it.
+
+    Returns:
+        Our section.
 
     Raises:
         ConfigError: With the key, and what to write.
     """
     if SECTION in config and "agl" in config:
         raise ConfigError(f"VERL config: 'agl' and {SECTION!r} are one section; give one of them")
+    _check_keys(config, {**known_keys(), SECTION: OUR_KEYS, "agl": OUR_KEYS}, "")
     name = "agl" if "agl" in config else SECTION
-    ours = config.pop(name, None) or {}
-    _check_keys(ours, OUR_KEYS, name)
-    _check_keys(config, known_keys(), "")
-    return _ours(ours, name)
+    return _ours(config.get(name) or {}, name)
 
 
 def _check_keys(node: Mapping[str, Any], known: Any, path: str) -> None:
@@ -178,10 +182,9 @@ def _check_keys(node: Mapping[str, Any], known: Any, path: str) -> None:
         raise ConfigError(f"VERL config: {path}: expected a mapping, got {node!r}")
     for key, value in node.items():
         where = f"{path}.{key}" if path else key
-        instead = INSTEAD.get(where.replace("agl.", f"{SECTION}.", 1) if path == "agl" else where)
-        if instead is not None and not _is_nothing(value):
-            raise ConfigError(f"VERL config: {where} is not used: {instead}")
-        if instead is not None:
+        if where in INSTEAD:
+            if not _is_nothing(value):
+                raise ConfigError(f"VERL config: {where} is not used: {INSTEAD[where]}")
             continue
         if key not in known:
             hint = did_you_mean(key, known)
@@ -250,7 +253,7 @@ def with_algorithm(config: dict[str, Any], algorithm: str | None) -> str:
                 f"algorithm.adv_estimator is {estimator!r}; say it in one place"
             )
     for key, value in changes.items():
-        given = _get(config, key)
+        given = get(config, key)
         if given is None:
             _set(config, key, value)
         elif algorithm is not None and given != value and key not in chosen.tunable:
@@ -261,7 +264,8 @@ def with_algorithm(config: dict[str, Any], algorithm: str | None) -> str:
     return name
 
 
-def _get(config: Mapping[str, Any], path: str) -> Any:
+def get(config: Mapping[str, Any], path: str) -> Any:
+    """What stands at a dotted path; None where nothing does."""
     node: Any = config
     for key in path.split("."):
         if not isinstance(node, Mapping):
@@ -277,27 +281,19 @@ def _set(config: dict[str, Any], path: str, value: Any) -> None:
     config[last] = value
 
 
-def merge_missing(config: dict[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Lay ``config`` on ``defaults``, into ``config``."""
-    whole = merge(_plain(defaults), config)
-    config.clear()
-    config.update(whole)
-    return config
-
-
 def _fill_in(config: dict[str, Any]) -> None:
     """Defaults that follow from what was given."""
     sizes = ("use_dynamic_bsz", "ppo_micro_batch_size", "ppo_micro_batch_size_per_gpu")
     for path in ("actor_rollout_ref.actor", "critic"):
-        section = _get(config, path) or {}
+        section = get(config, path) or {}
         if not any(name in section for name in sizes):
             _set(config, f"{path}.use_dynamic_bsz", True)
-    actor = _get(config, "actor_rollout_ref.model.path")
-    if actor is not None and _get(config, "critic.model.path") is None:
+    actor = get(config, "actor_rollout_ref.model.path")
+    if actor is not None and get(config, "critic.model.path") is None:
         _set(config, "critic.model.path", actor)
 
 
-def compose(config: dict[str, Any]) -> Any:
+def compose(config: dict[str, Any] | str) -> Any:
     """Verl's whole configuration: its defaults, ours, and what was given.
 
     Args:
@@ -320,7 +316,9 @@ def compose(config: dict[str, Any]) -> Any:
     assert spec is not None  # the pre-flight check has seen it
     assert spec.origin is not None
     folder = str(Path(spec.origin).parent / "trainer" / "config")
-    given = merge_missing(_plain(config), DEFAULTS)
+    given = merge(_plain(DEFAULTS), read(config))
+    for name in (SECTION, "agl"):
+        given.pop(name, None)
     _fill_in(given)
     engine = given.pop("model_engine", "dp")
     try:

@@ -9,7 +9,7 @@ from typing import Any
 
 from agl.errors import AglError, AlgorithmError
 from agl_verl.link import Handler, open_link, serve
-from agl_verl.options import Options
+from agl_verl.messages import ProcessOptions
 from agl_verl.preflight import check_cluster
 
 logger = logging.getLogger("agl.verl")
@@ -18,7 +18,9 @@ logger = logging.getLogger("agl.verl")
 class _Starter:
     """What ``run_ppo`` takes for a class of task runners; it is asked for one when Ray is up."""
 
-    def __init__(self, config: Any, options: Options, on_start: Callable[[Any], None]) -> None:
+    def __init__(
+        self, config: Any, options: ProcessOptions, on_start: Callable[[Any], None]
+    ) -> None:
         self._config, self._options, self._on_start = config, options, on_start
         self._actor_options: dict[str, Any] = {}
         self._lock = threading.Lock()
@@ -60,7 +62,7 @@ class _Starter:
 class _Runner:
     """The task runner as ``run_ppo`` calls it: ``runner.run.remote(config)``."""
 
-    def __init__(self, actor: Any, link: Any, options: Options) -> None:
+    def __init__(self, actor: Any, link: Any, options: ProcessOptions) -> None:
         self._actor, self._link, self._options = actor, link, options
 
     @property
@@ -71,7 +73,7 @@ class _Runner:
         return self._actor.run.remote(config, self._link, self._options)
 
 
-async def launch(config: Any, options: Options, handler: Handler) -> None:
+async def launch(config: Any, options: ProcessOptions, handler: Handler) -> None:
     """Run verl to the end, answering its questions meanwhile.
 
     Raises:

@@ -17,8 +17,14 @@ from typing import Any, TypeVar
 from agl.errors import AlgorithmError, ConfigError
 from agl.http.serving import ServerThread
 from agl_verl.backend import MODEL_NAME, Serving, TokenBackend, end_tokens
-from agl_verl.messages import Backend, GroupAnswer, GroupRequest, Settle, Validated
-from agl_verl.options import Options
+from agl_verl.messages import (
+    Backend,
+    GroupAnswer,
+    GroupRequest,
+    ProcessOptions,
+    Settle,
+    Validated,
+)
 from agl_verl.preflight import num_servers
 
 logger = logging.getLogger("agl.verl")
@@ -41,7 +47,7 @@ class AglManager:
         options: Of agl.
     """
 
-    def __init__(self, config: Any, llm_client: Any, link: Any, options: Options) -> None:
+    def __init__(self, config: Any, llm_client: Any, link: Any, options: ProcessOptions) -> None:
         self.config = config
         self.rollout = config.actor_rollout_ref.rollout
         self.link = link
@@ -73,7 +79,7 @@ class AglManager:
         teacher_client: Any = None,
         reward_loop_worker_handles: Any = None,
         link: Any = None,
-        options: Options | None = None,
+        options: ProcessOptions | None = None,
         step: int = 0,
     ) -> "AglManager":
         """Make one and announce it to the algorithm. verl's part of the arguments is by name.
@@ -88,7 +94,7 @@ class AglManager:
                 "AglManager brings prompts to an agl algorithm, and there is none: run verl with "
                 "agl.Trainer(algorithm=agl.VERL(config)), not with verl's own command line"
             )
-        manager = cls(config, llm_client, link, options or Options())
+        manager = cls(config, llm_client, link, options or ProcessOptions())
         manager.start(step)
         return manager
 

@@ -9,6 +9,15 @@ from typing import Any
 
 
 @dataclass(frozen=True)
+class ProcessOptions:
+    """What of ``Options`` verl's process gets."""
+
+    trainer_cls: Any = None
+    daemon_cls: Any = None
+    max_failed_groups: int | None = None
+
+
+@dataclass(frozen=True)
 class Backend:
     """Where verl's rollout servers answer: said once, before the first group is asked for."""
 

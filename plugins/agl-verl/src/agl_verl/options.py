@@ -1,15 +1,101 @@
-"""The options of agl that verl's configuration has no place for."""
+"""The options of ``VERL``."""
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import KW_ONLY, dataclass
+from typing import Annotated, Any, Literal
+
+from agl.algorithm.infrastructure import InfrastructureFailures
+from agl.plugins.build import check_credit
+from agl.types import RolloutConfig
+from agl.utils.checks import absolute, check_choice
+from agl_learning.options import AboveZero, Count, Name, check_options
+from agl_verl.configuration import check, read, with_algorithm
+
+ENDS = ("failed", "timeout", "unresponsive")
+"""Of an attempt that did not succeed."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Options:
-    """What ``VERL`` was given beside verl's configuration; goes to verl's process."""
+    """What ``VERL`` was given; ``config``, ``algorithm`` and ``run_dir`` as they were understood.
 
-    max_failed_groups: int | None = None
-    """See ``VERL``."""
+    Args:
+        config: verl's configuration: nested dicts, or the path of a YAML file. The section
+            ``agentlightning`` (or ``agl``) has ``trace_aggregator``: ``level`` (``trajectory``,
+            rows by exact prefix, or ``transition``, a row per call),
+            ``trajectory_max_prompt_length`` and ``trajectory_max_response_length`` in tokens.
+        trainer_cls: In the place of the trainer that ``trainer.v1.trainer_mode`` names: a subclass
+            of verl's ``PPOTrainer``, or its path.
+        daemon_cls: In the place of ``agl_verl.manager.AglManager``: a subclass of it, or its path.
+        algorithm: ``grpo``, ``ppo``, ``rloo``, ``reinforce++`` and others, see
+            ``agl_verl.algorithms``; None takes ``algorithm.adv_estimator``, or ``grpo``.
+        credit: The credit rule, which says which call gets how much of which reward: its name, or
+            a dict of ``type`` and options. None leaves it to the adapter, whose default is
+            ``final``.
+        resource_name: Name of the resource that the agent gets.
+        rollout_timeout_seconds: Limit of one attempt; None has no limit.
+        unresponsive_seconds: An attempt whose runner is silent for longer counts as lost; None
+            waits for the limit above.
+        group_timeout_seconds: Limit of all rollouts of one task together, waiting for runners
+            included; what has not ended then is cancelled and counts as failed. None has no limit.
+        max_attempts: How often a rollout is tried.
+        retry_on: After which ends of an attempt it is tried again; by default when its runner was
+            lost. Errors of the agent are final.
+        failed_rollouts: ``keep`` trains the siblings of failed rollouts, ``drop`` drops their
+            group. In both cases failed rollouts are no zeros: they are in no mean.
+        max_failed_groups: So many groups in a row without anything to train end the run; None
+            takes two steps' worth.
+        infrastructure_failures: What becomes of a rollout that succeeded although servers or the
+            network failed a model call of it: ``exclude`` it, ``drop_group`` (all rollouts of its
+            task), or ``keep`` it.
+        run_dir: Folder for ``metrics.jsonl``, ``summary.json`` and, unless
+            ``trainer.default_local_dir`` says otherwise, ``checkpoints``; None makes one under
+            ``agl-runs`` named after the time. With a folder that has checkpoints, and verl's
+            ``trainer.resume_mode`` at its default, training goes on from the newest. In a folder
+            that a run was in, what that one did after the checkpoint (or, where verl takes none,
+            all of it) counts no more: its metrics go, its accounts are marked as lost, and rollouts
+            that it left behind are cancelled.
+
+    Raises:
+        ConfigError: A key is unknown or would have no effect, or a value is wrong.
+    """
+
+    config: dict[str, Any] | str
     trainer_cls: Any = None
-    """A class, or its path."""
-    manager_cls: Any = None
+    daemon_cls: Any = None
+    _: KW_ONLY
+    algorithm: str | None = None
+    credit: Annotated[str | dict[str, Any] | None, check_credit] = None
+    resource_name: Name = "main_llm"
+    rollout_timeout_seconds: AboveZero | None = 1800.0
+    unresponsive_seconds: AboveZero | None = 60.0
+    group_timeout_seconds: AboveZero | None = 7200.0
+    max_attempts: Count = 2
+    retry_on: list[str] | None = None
+    failed_rollouts: Literal["keep", "drop"] = "keep"
+    max_failed_groups: Count | None = None
+    infrastructure_failures: InfrastructureFailures = "exclude"
+    run_dir: str | None = None
+
+    def __post_init__(self) -> None:
+        check_options("VERL", self)
+        for end in self.retry_on or ():
+            check_choice("VERL", ENDS, retry_on=end)
+        config = read(self.config)
+        check(config)
+        understood = {
+            "config": config,
+            "algorithm": with_algorithm(config, self.algorithm),
+            "run_dir": absolute(self.run_dir),
+        }
+        for name, value in understood.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def rollout_config(self) -> RolloutConfig:
+        """Limits and retries of each rollout."""
+        return RolloutConfig(
+            timeout_seconds=self.rollout_timeout_seconds,
+            unresponsive_seconds=self.unresponsive_seconds,
+            max_attempts=self.max_attempts,
+            retry_condition=self.retry_on or ["unresponsive"],  # pyright: ignore[reportArgumentType]
+        )

@@ -1,7 +1,8 @@
 """What verl loads of us in every process: the entry point of its group ``verl.plugins``.
 
 verl imports this module at the end of ``import verl``, in the driver and in each of Ray's workers,
-so it is light: it tells verl's registries names, and imports neither trainers nor engines.
+so it is light: it tells verl's registries of the CPU platform, which a configuration may ask for as
+for any other, and imports neither trainers nor engines.
 
 verl swallows an error of an entry point (a line in the debug log), and the run would go on without
 our parts. ``check_registered`` says what is wrong instead; a run calls it before it starts.
@@ -9,45 +10,12 @@ our parts. ``check_registered`` says what is wrong instead; a run calls it befor
 
 import os
 from importlib.metadata import entry_points
-from typing import Any
 
 from agl.errors import ConfigError, install_line
+from agl_verl.cpu.registration import register_platform
 
 ENTRY_POINT = "agl_verl"
 GROUP = "verl.plugins"
-
-
-def register_platform() -> None:
-    """Make the CPU platform known under its name; it is never chosen by itself."""
-    from verl.plugin.platform import PlatformRegistry
-
-    from agl_verl.cpu.config import PLATFORM
-    from agl_verl.cpu.platform import CPUPlatform
-
-    if PlatformRegistry.get(PLATFORM) is not CPUPlatform:
-        PlatformRegistry.register(platform=PLATFORM)(CPUPlatform)
-
-
-def register_inference() -> None:
-    """Make the inference server for tests known; imports verl's rollout modules, which are heavy.
-
-    Called where those are in use: by ``agl_verl.cpu.workers``, ``trainers`` and ``checkpoint``.
-    """
-    from verl.workers.rollout import base
-    from verl.workers.rollout.replica import RolloutReplicaRegistry
-
-    from agl_verl.cpu.config import INFERENCE
-
-    RolloutReplicaRegistry.register(INFERENCE, _load_replica)
-    # verl has no public call for the part that receives weights: a dictionary of names. The
-    # contract tests say so when a release moves it.
-    base._ROLLOUT_REGISTRY[(INFERENCE, "async")] = "agl_verl.cpu.inference.WeightReceiver"
-
-
-def _load_replica() -> type[Any]:
-    from agl_verl.cpu.inference import CPUReplica
-
-    return CPUReplica
 
 
 def check_registered() -> None:

@@ -20,6 +20,7 @@ from agl_learning.generations import (
     read_generation,
 )
 from agl_learning.report import Report
+from agl_verl.configuration import check, read
 from agl_verl.groups import Groups, Policy, Resources
 from agl_verl.making import Limits
 from agl_verl.messages import (
@@ -34,8 +35,9 @@ from agl_verl.messages import (
 from agl_verl.preflight import check_micro_batches, check_tasks, num_servers, prepare_ray
 
 if TYPE_CHECKING:
+    from agl.algorithm.base import Algorithm
     from agl.algorithm.gateway import Gateway, ModelConfig
-    from agl_verl.algorithm import VERL
+    from agl_verl.options import Options
 
 logger = logging.getLogger("agl.verl")
 
@@ -99,7 +101,8 @@ class Run:
     """From the first question of verl to the last line of the summary.
 
     Args:
-        options: The algorithm.
+        algorithm: Whose run this is: store, adapter, hooks and budget are its.
+        options: Of it.
         gateway: What agents call.
         config: verl's whole configuration.
         folder: For metrics and summary.
@@ -109,14 +112,16 @@ class Run:
 
     def __init__(
         self,
-        options: "VERL",
+        algorithm: "Algorithm",
+        options: "Options",
         gateway: "Gateway",
         config: Any,
         folder: Path,
         train: Dataset[Any],
         val: Dataset[Any] | None,
     ) -> None:
-        self._options, self._gateway, self._config = options, gateway, config
+        self._algorithm, self._options = algorithm, options
+        self._gateway, self._config = gateway, config
         self._serving = contextlib.AsyncExitStack()
         """Ends what the gateway serves for verl."""
         self._folder = folder
@@ -129,7 +134,7 @@ class Run:
         self._last_step = 0
         self._saved_step = 0
         self._generation: Generation | None = None
-        self._report = Report(options, "verl", folder, 0, 0, show_progress=False)
+        self._report = Report(algorithm, "verl", folder, 0, 0, show_progress=False)
 
     async def answer(self, message: Message) -> Answer:
         """Answer a question of verl."""
@@ -140,7 +145,7 @@ class Run:
         if groups is None:
             raise AlgorithmError("verl asked for rollouts before it served the model")
         if isinstance(message, GroupRequest):
-            if self._options.is_budget_spent():
+            if self._algorithm.is_budget_spent():
                 raise AlgorithmError("the budget of the run is spent")
             return await groups.run(message)
         if isinstance(message, Settle):
@@ -175,6 +180,7 @@ class Run:
     async def _open(self, backend: Backend) -> Groups:
         """Put the gateway before the model, publish it, and be ready for groups."""
         options, rollout = self._options, self._config.actor_rollout_ref.rollout
+        store = self._algorithm.get_store()
         train = _sampling(rollout)
         val = _sampling(rollout.val_kwargs)
         parameters: dict[str, Any] = {
@@ -191,15 +197,15 @@ class Run:
         }
         gateway = self._gateway
         await self._serving.aclose()  # there is something where verl began once more
-        await self._serving.enter_async_context(model_served(gateway, entry, options.get_store()))
+        await self._serving.enter_async_context(model_served(gateway, entry, store))
         resources = Resources(
             train=await self._publish(backend.model, train["temperature"]),
             val=await self._publish(backend.model, val["temperature"]),
         )
         collector = Collector(
-            options.get_store(),
+            store,
             gateway,
-            options.get_adapter(),
+            self._algorithm.get_adapter(),
             options.rollout_config,
             PATIENCE_SECONDS,
             infrastructure_failures=options.infrastructure_failures,
@@ -207,9 +213,9 @@ class Run:
         )
         generation = await self._begin(backend.step)
         return Groups(
-            store=options.get_store(),
+            store=store,
             generation=generation,
-            totals=await Totals.counting(options.get_store(), generation.run),
+            totals=await Totals.counting(store, generation.run),
             collector=collector,
             train=self._train,
             val=self._val,
@@ -221,7 +227,7 @@ class Run:
         """Count this start; what earlier ones in the folder did after the checkpoint is lost."""
         branch = branch_to(read_generation(self._folder), step) if self._is_own() else []
         generation = self._generation = begin_generation(self._folder, branch=branch)
-        await keep_branch(self._options.get_store(), generation.run, branch)
+        await keep_branch(self._algorithm.get_store(), generation.run, branch)
         # Where verl begins anew nothing stays, not even a validation at step 0.
         self._report.go_back(step or -1, True, branch)
         self._last_step = step
@@ -250,7 +256,7 @@ class Run:
 
     def _policy(self) -> Policy:
         options, data = self._options, self._config.data
-        ours = options.ours
+        ours = check(read(options.config))
         answer = int(data.max_response_length)
         longest = max(answer, LONG_RESPONSE) if ours.level == "trajectory" else answer
         return Policy(
@@ -270,9 +276,12 @@ class Run:
             "max_tokens": int(self._config.data.max_response_length),
         }
         llm = self._gateway.as_resource(model=model, sampling_parameters=sampling)
-        options = self._options
-        resources = {**(options.get_initial_resources() or {}), options.resource_name: llm}
-        return (await options.publish_resources(resources)).resources_id
+        algorithm = self._algorithm
+        resources = {
+            **(algorithm.get_initial_resources() or {}),
+            self._options.resource_name: llm,
+        }
+        return (await algorithm.publish_resources(resources)).resources_id
 
     async def _step(self, settle: Settle, settled: Settled) -> None:
         reward = settled.metrics.get("agl/reward/mean")
@@ -317,7 +326,7 @@ class Run:
         if step != self._saved_step:
             self._saved_step = step
             path = Path(self._config.trainer.default_local_dir) / f"global_step_{step}"
-            await self._options.tell("on_checkpoint_saved", step=step, path=path)
+            await self._algorithm.tell("on_checkpoint_saved", step=step, path=path)
 
 
 def _compares_dimensions(algorithm: Any) -> bool:

@@ -7,14 +7,14 @@ from typing import Any
 
 import ray
 
-from agl_verl.options import Options
+from agl_verl.messages import ProcessOptions
 
 
 @ray.remote(num_cpus=1)
 class AglTaskRunner:
     """The Ray actor that ``run_ppo`` starts; ``run`` returns when training has ended."""
 
-    def run(self, config: Any, link: Any, options: Options) -> None:
+    def run(self, config: Any, link: Any, options: ProcessOptions) -> None:
         """Train to the end.
 
         Args:
@@ -46,7 +46,7 @@ class AglTaskRunner:
             trainer = trainer_class(config, options.trainer_cls)(config=config)
             trainer.init()
             manager_cls: Any = load_class(
-                options.manager_cls or AglManager, AglManager, "daemon_cls"
+                options.daemon_cls or AglManager, AglManager, "daemon_cls"
             )
             manager = manager_cls.create(
                 config=config,

@@ -14,8 +14,6 @@ from agl_verl.trainer_mixin import RolloutAdvantages
 if TYPE_CHECKING:
     from agl_verl.manager import AglManager
 
-MODES = ("sync", "colocate_async", "separate_async")
-
 
 class Accounted:
     """Mixin: the algorithm hears what each step trained, and its metrics join verl's."""
@@ -103,22 +101,17 @@ def trainer_class(config: Any, given: Any = None) -> type:
     Raises:
         ConfigError: It is no trainer of verl's, or there is no such mode.
     """
-    from verl.trainer.ppo.v1 import trainer_colocate_async, trainer_separate_async, trainer_sync
     from verl.trainer.ppo.v1.trainer_base import PPOTrainer
     from verl.utils.device import get_device_name
 
-    stock = {
-        "sync": trainer_sync.PPOTrainerSync,
-        "colocate_async": trainer_colocate_async.PPOTrainerColocateAsync,
-        "separate_async": trainer_separate_async.PPOTrainerSeparateAsync,
-    }
+    from agl_verl.stock import STOCK
+
     mode = config.trainer.v1.trainer_mode
-    if mode not in stock:
-        raise ConfigError(f"trainer.v1.trainer_mode: {mode!r}; expected one of {', '.join(MODES)}")
-    base = load_class(given, PPOTrainer, "trainer_cls") if given is not None else stock[mode]
+    if mode not in STOCK:
+        raise ConfigError(f"trainer.v1.trainer_mode: {mode!r}; expected one of {', '.join(STOCK)}")
+    base = load_class(given, PPOTrainer, "trainer_cls") if given is not None else STOCK[mode]
     mixins = [mixin for mixin in (Accounted, RolloutAdvantages) if not issubclass(base, mixin)]
     made = type(f"Agl{base.__name__}", (*mixins, base), {}) if mixins else base
-    _tolerate_flush(trainer_separate_async)
     if get_device_name() == "cpu":
         from agl_verl.cpu.trainers import on_cpu
 
@@ -141,16 +134,3 @@ def load_class(given: Any, base: type, option: str) -> type:
             f"got {found!r}"
         )
     return found
-
-
-def _tolerate_flush(module: Any) -> None:
-    """In separate_async verl 0.9.1 calls ``logger.info(message, flush=True)``, an error."""
-    import logging
-
-    class ToleratesFlush(logging.LoggerAdapter[Any]):
-        def process(self, msg: Any, kwargs: Any) -> tuple[Any, Any]:
-            kwargs.pop("flush", None)
-            return msg, kwargs
-
-    if not isinstance(module.logger, logging.LoggerAdapter):
-        module.logger = ToleratesFlush(module.logger, {})

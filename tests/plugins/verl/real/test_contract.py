@@ -223,12 +223,12 @@ def test_replicas_are_registered_by_name():
 def test_weight_receivers_are_found_in_the_private_dictionary():
     from verl.workers.rollout import base
 
-    from agl_verl.register import register_inference
+    from agl_verl.cpu.registration import register_inference
 
     registry = getattr(base, "_ROLLOUT_REGISTRY", None)
     assert isinstance(registry, dict), (
         "verl.workers.rollout.base._ROLLOUT_REGISTRY is gone or no dictionary; "
-        "see agl_verl.register.register_inference"
+        "see agl_verl.cpu.registration"
     )
     assert ("vllm", "async") in registry, f"its keys have another form: {list(registry)}"
     register_inference()

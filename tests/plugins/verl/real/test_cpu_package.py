@@ -282,7 +282,8 @@ def test_copied_weights_are_in_memory_of_their_own():
 
 
 async def test_weights_travel_by_copy():
-    from agl_verl.cpu.checkpoint import RayStoreCheckpointEngine, own_copy
+    from agl_verl.cpu.checkpoint import RayStoreCheckpointEngine
+    from agl_verl.cpu.inference_server import own_copy
 
     live = torch.ones(3)
     sent = own_copy(live)

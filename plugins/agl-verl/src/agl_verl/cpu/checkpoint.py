@@ -12,7 +12,8 @@ import ray
 import torch
 from verl.checkpoint_engine.base import CheckpointEngine, CheckpointEngineRegistry
 
-from agl_verl.register import register_inference
+from agl_verl.cpu.inference_server import own_copy
+from agl_verl.cpu.registration import register_inference
 
 # verl imports this module in the processes of the inference servers, before it looks for the
 # receiver of weights there.
@@ -41,11 +42,6 @@ class _Mailbox:
         while self.step != step or not self.state:
             await asyncio.wait_for(self.changed.wait(), WAIT_SECONDS)
         return self.state
-
-
-def own_copy(tensor: torch.Tensor) -> torch.Tensor:
-    """Single precision, in memory of its own; on the CPU ``.cpu()`` would alias the live one."""
-    return tensor.detach().to(device="cpu", dtype=torch.float32, copy=True).contiguous()
 
 
 @CheckpointEngineRegistry.register(BACKEND)

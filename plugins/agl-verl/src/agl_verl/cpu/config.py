@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from agl_verl.configuration import merge
+
 PLATFORM = "agl_cpu"
 """The name of the platform, for ``VERL_PLATFORM``."""
 INFERENCE = "agl_cpu"
@@ -176,16 +178,6 @@ def cpu_config(
             "log_prob_micro_batch_size_per_gpu": 8,
         }
     return merge(config, overrides)
-
-
-def merge(config: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Lay ``over`` on ``config``, in place: mappings merge, other values replace."""
-    for key, value in over.items():
-        if isinstance(value, Mapping) and isinstance(config.get(key), dict):
-            merge(config[key], value)
-        else:
-            config[key] = dict(value) if isinstance(value, Mapping) else value
-    return config
 
 
 def as_hydra(config: Mapping[str, Any], prefix: str = "") -> list[str]:

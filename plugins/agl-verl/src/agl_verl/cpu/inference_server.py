@@ -120,6 +120,11 @@ def sample_token(
     return token, float(logp_V[token])
 
 
+def own_copy(tensor: torch.Tensor) -> torch.Tensor:
+    """Single precision, in memory of its own; on the CPU ``.cpu()`` would alias the live one."""
+    return tensor.detach().to(device="cpu", dtype=torch.float32, copy=True).contiguous()
+
+
 @dataclass
 class Sampled:
     """An answer, with the fields of verl's ``TokenOutput``, which its clients read."""

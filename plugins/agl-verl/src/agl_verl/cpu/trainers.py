@@ -10,20 +10,15 @@ from typing import Any
 
 # Before all of verl's workers: they ask for the platform when they are imported, and
 # VERL_USE_EXTERNAL_MODULES comes before the entry points.
-from agl_verl.register import register_inference, register_platform
+from agl_verl.cpu.registration import register_inference, register_platform
 
 register_platform()
 
 import ray  # noqa: E402
-from verl.trainer.ppo.v1 import (  # noqa: E402
-    register_trainer,
-    trainer_colocate_async,
-    trainer_separate_async,
-    trainer_sync,
-)
+from verl.trainer.ppo.v1 import register_trainer  # noqa: E402
 from verl.utils.device import get_device_name  # noqa: E402
 
-from agl_verl.trainers import _tolerate_flush  # noqa: E402
+from agl_verl.stock import STOCK  # noqa: E402
 
 register_inference()
 
@@ -42,7 +37,7 @@ def on_cpu(trainer_class: type) -> type:
     Raises:
         RuntimeError: When the trainer starts, and verl's platform is not the CPU.
     """
-    detached = issubclass(trainer_class, trainer_separate_async.PPOTrainerSeparateAsync)
+    detached = issubclass(trainer_class, STOCK["separate_async"])
 
     class OnCPU(trainer_class):
         def _build_replay_buffer(self) -> Any:
@@ -70,12 +65,7 @@ def on_cpu(trainer_class: type) -> type:
 
 def _register_stock() -> None:
     """Register verl's own trainers; verl branches on the mode's name, so it gets the stock one."""
-    _tolerate_flush(trainer_separate_async)
-    for mode, stock in {
-        "sync": trainer_sync.PPOTrainerSync,
-        "colocate_async": trainer_colocate_async.PPOTrainerColocateAsync,
-        "separate_async": trainer_separate_async.PPOTrainerSeparateAsync,
-    }.items():
+    for mode, stock in STOCK.items():
 
         class Stock(on_cpu(stock)):  # type: ignore[misc]
             _mode = mode

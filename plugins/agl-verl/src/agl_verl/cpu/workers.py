@@ -11,7 +11,7 @@ import torch
 from verl.single_controller.base.decorator import Dispatch, register
 
 from agl_verl.cpu import engines  # noqa: F401  (registers the engines)
-from agl_verl.register import register_inference
+from agl_verl.cpu.registration import register_inference
 
 register_inference()
 
