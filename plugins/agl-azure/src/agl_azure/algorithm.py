@@ -1,6 +1,6 @@
 """``AzureSFT``: fine-tuning on an agent's best conversations, by Azure OpenAI.
 
-The loop is that of ``loop``; here is what an iteration asks of Azure:
+The loop is agl-learning's; here is what an iteration asks of Azure:
 
 1. serve: deploy the newest model under a versioned name, once it is not there; before that, delete
    the oldest deployments of this run that would be more than ``max_deployments``
@@ -29,7 +29,7 @@ from agl_azure.data import MAX_BYTES, MIN_EXAMPLES, bill, example_of_chat, is_fi
 from agl_azure.options import AzureOptions
 from agl_learning.loop import Served
 from agl_learning.options import Count, Share
-from agl_learning.paid import Bill, PaidTraining
+from agl_learning.paid import PaidTraining
 from agl_learning.remote import not_installed
 from agl_learning.selection import nothing_selected, select_best
 from agl_learning.versions import Version
@@ -168,7 +168,14 @@ class AzureSFT(AzureOptions, PaidTraining):
     async def train(self, examples: Path, version: Version, number: int) -> Version:
         """State the cost, upload, and have one job make version ``number``."""
         content = await asyncio.to_thread(examples.read_bytes)
-        cost = self._bill(content, number)
+        lines = [json.loads(line) for line in content.splitlines()]
+        cost = bill(lines, self.epochs, self.price_per_million_tokens)
+        self.state(cost, number, begun=self._jobs.started(number) is not None)
+        if len(content) > MAX_BYTES:
+            raise AlgorithmError(
+                f"azure-sft: iteration {number} has {len(content):,} bytes of examples, and Azure "
+                f"takes {MAX_BYTES:,}. Lower data_filter_ratio or tasks_per_iteration"
+            )
         job = await self._jobs.finish(content, version, number)
         metrics = {**self.cost_metrics(cost, job.trained_tokens), "job_id": job.job_id}
         return Version(number, job.model, metrics)
@@ -184,14 +191,3 @@ class AzureSFT(AzureOptions, PaidTraining):
                 "is deleted: %s",
                 ", ".join(left),
             )
-
-    def _bill(self, content: bytes, number: int) -> Bill:
-        lines = [json.loads(line) for line in content.splitlines()]
-        cost = bill(lines, self.epochs, self.price_per_million_tokens)
-        self.state(cost, number, begun=self._jobs.started(number) is not None)
-        if len(content) > MAX_BYTES:
-            raise AlgorithmError(
-                f"azure-sft: iteration {number} has {len(content):,} bytes of examples, and Azure "
-                f"takes {MAX_BYTES:,}. Lower data_filter_ratio or tasks_per_iteration"
-            )
-        return cost

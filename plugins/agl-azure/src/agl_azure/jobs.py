@@ -71,7 +71,7 @@ class Jobs:
         await self._service.wait_for_file(file_id)
         job_id = await self._service.start_job(
             model=version.ref,
-            file_id=file_id,
+            training_file=file_id,
             suffix=f"{self._options.suffix}-v{number:02d}",
             hyperparameters=self._hyperparameters(),
             seed=self._seed,

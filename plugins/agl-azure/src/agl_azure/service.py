@@ -111,32 +111,26 @@ class AzureService(Asking):
 
     # Jobs
 
-    async def start_job(
-        self, *, model: str, file_id: str, suffix: str, hyperparameters: dict[str, Any], seed: int
-    ) -> str:
+    async def start_job(self, **job: Any) -> str:
         """Start a job, once: if a job of this file runs or has succeeded, that one is taken.
 
         A job costs money, so its creation is never repeated blindly: after an answer that did not
         come, the job is looked for first.
 
+        Args:
+            job: What the SDK takes: ``model``, ``training_file`` and so on.
+
         Returns:
             Its id.
         """
-        doing = f"start a fine-tuning job of {model!r} at {self.options.endpoint}"
+        doing = f"start a fine-tuning job of {job['model']!r} at {self.options.endpoint}"
         once = self._client.with_options(max_retries=0)
         for look in range(1 + BILLED_REQUEST_LOOKS):
-            known = await self.find_job(file_id)
+            known = await self.find_job(job["training_file"])
             if known is not None:
                 return known
             try:
-                job = await once.fine_tuning.jobs.create(
-                    model=model,
-                    training_file=file_id,
-                    suffix=suffix,
-                    seed=seed,
-                    hyperparameters=hyperparameters,  # pyright: ignore[reportArgumentType]
-                )
-                return job.id
+                return (await once.fine_tuning.jobs.create(**job)).id
             except SDK_ERRORS as error:
                 refused = refusal(doing, error, self.keys.secrets)
                 if not is_passing(error) or look == BILLED_REQUEST_LOOKS:

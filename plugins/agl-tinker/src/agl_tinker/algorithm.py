@@ -1,6 +1,6 @@
 """``Tinker``: training on an agent's own rollouts, by Thinking Machines' Tinker.
 
-The loop is that of ``loop``; here is what an iteration asks of Tinker:
+The loop is agl-learning's; here is what an iteration asks of Tinker:
 
 1. serve: sample from the newest weights, through an OpenAI-compatible address of this process
 2. choose: rows of recorded token ids with their advantages, or (``cross_entropy``) the best rows
@@ -239,29 +239,27 @@ class Tinker(PaidTraining):
 
     async def _steps(self, rows: list[dict[str, Any]], number: int) -> dict[str, Any]:
         adam = {"learning_rate": self.learning_rate, "grad_clip_norm": self.grad_clip_norm}
-        losses: list[float] = []
-        gap: float | None = None
         steps = list(batches(rows, self.epochs, self.batch_size, f"{self.seed}/{number}"))
+        learned: dict[str, Any] = {"gradient_steps": len(steps)}
+        losses: list[float] = []
         for step, batch in enumerate(steps):
             metrics = await self._tinker.step(batch, self.loss, adam)
             tokens = sum(sum(map(bool, row["weights"])) for row in batch)
-            if metrics.get("loss:sum") is not None:
-                losses.append(float(metrics["loss:sum"] or 0.0) / max(1, tokens))
-            if step > 0:
+            total, gap = metrics.get("loss:sum"), metrics["logprob_gap"]
+            if total is not None:
+                losses.append(total / max(1, tokens))
+            if step > 0 or gap is None:
                 continue
-            gap = metrics["logprob_gap"]
-            if self.loss != "cross_entropy" and gap is not None and gap > GAP_LIMIT:
+            learned["logprob_gap"] = gap
+            if self.loss != "cross_entropy" and gap > GAP_LIMIT:
                 logger.warning(
                     "iteration %d: the recorded log-probabilities differ by %.2f nats on average "
                     "from the model's. Does the agent sample with another temperature or top_p?",
                     number,
                     gap,
                 )
-        learned: dict[str, Any] = {"gradient_steps": len(steps)}
         if losses:
             learned["loss"] = sum(losses) / len(losses)
-        if gap is not None:
-            learned["logprob_gap"] = gap
         return learned
 
     # --- weights
