@@ -9,10 +9,7 @@ ROOMS, LINES = 20, 400
 WINGS = ("cli", "config", "execution/client_server", "http", "store/sqlite")
 MOST_IN_A_WING, MOST_IN_THE_KERNEL, MOST_IN_ALL = 3_000, 12_700, 21_300
 """Lines. The kernel is to come down to 10,800, and all to 17,500; they may only go down."""
-TOO_LONG = {
-    "plugins/agl-torch/src/agl_torch/grpo.py",
-    "libs/agl-learning/src/agl_learning/loop.py",
-}
+TOO_LONG: set[str] = set()
 """Modules that hold a second idea; names go from here, none come."""
 
 

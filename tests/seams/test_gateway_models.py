@@ -15,9 +15,9 @@ from agl_testing.echo_llm import EchoLLM
 pytest.importorskip("agl_adapters")
 pytest.importorskip("agl_gateway")
 
-from agl_learning.loop import FineTuning, Served
+from agl_learning.fine_tuning import FineTuning
+from agl_learning.loop import Served, Version
 from agl_learning.selection import select_best
-from agl_learning.versions import Version
 
 
 def entry(name, url):

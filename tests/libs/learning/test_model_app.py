@@ -42,7 +42,7 @@ class Parrot(ModelApp[ChatRequest]):
     explained: ClassVar = {"n": "it has one beak"}
     max_body_bytes = 1000
 
-    async def answer(self, request, send):
+    async def answer(self, request, scope, send):
         prompt = render_prompt(Words(), request)
         pieces = [
             Piece(

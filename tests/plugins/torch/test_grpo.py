@@ -12,7 +12,7 @@ import torch
 
 import agl
 from agl.errors import AlgorithmError, ConfigError, UnknownComponentError
-from agl_torch.checkpoint import find_checkpoint
+from agl_learning.checkpoint import find_checkpoint
 
 from .conftest import build_model
 

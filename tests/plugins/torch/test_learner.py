@@ -8,8 +8,9 @@ import torch
 
 from agl.errors import ConfigError
 from agl.types import Credit, TrainingRow
+from agl_learning.checkpoint import Progress, find_checkpoint, making
 from agl_learning.tasks import TaskOrder
-from agl_torch.checkpoint import Progress, find_checkpoint, restore, save_checkpoint
+from agl_torch.checkpoint import restore, save
 from agl_torch.learner import Learner, LearnerOptions, Sample
 
 from .conftest import build_model
@@ -27,6 +28,12 @@ OPTIONS = LearnerOptions(
     weight_decay=0.0,
     temperature=1.0,
 )
+
+
+def save_checkpoint(folder, learner, tokenizer, progress, sampler_random):
+    with making(folder, progress) as partial:
+        save(partial, learner, tokenizer, sampler_random)
+    return folder
 
 
 def make_row(rollout_id, answer, reward=0.0, version="0"):
@@ -92,7 +99,8 @@ def test_training_resumed_from_a_checkpoint_is_training_that_never_stopped(tmp_p
 
     model = type(straight.model).from_pretrained(find_checkpoint(tmp_path))
     resumed, resumed_random = Learner(model, OPTIONS, seed=0), random.Random(0)
-    progress = restore(folder, resumed, resumed_random)
+    restore(folder, resumed, resumed_random)
+    progress = Progress.of(folder)
     resumed.update(samples())
     assert (progress.step, progress.version, progress.totals) == (1, 7, {"calls": 4})
     for a, b in zip(straight.model.parameters(), model.parameters(), strict=True):
@@ -127,9 +135,13 @@ def test_the_newest_checkpoint_of_a_run_is_found_and_partial_ones_are_not(checkp
 
 
 @pytest.mark.parametrize(
-    "name", ["grpo_state.json", "config.json", "model.safetensors", "grpo_optimizer.safetensors"]
+    "name",
+    [
+        *("grpo_state.json", "config.json", "model.safetensors", "grpo_optimizer.safetensors"),
+        "checkpoint.json",
+    ],
 )
-@pytest.mark.parametrize("damage", ["cut", "empty", "gone"])
+@pytest.mark.parametrize("damage", ["cut", "empty", "gone", "flipped"])
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(
     checkpoints, name, damage, caplog
 ):
@@ -137,6 +149,10 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(
     path = newest / name
     if damage == "gone":
         path.unlink()
+    elif damage == "flipped":  # as a disk does it: the length stays
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 0x55
+        path.write_bytes(content)
     else:
         path.write_bytes(path.read_bytes()[: path.stat().st_size // 2 if damage == "cut" else 0])
     assert find_checkpoint(checkpoints).name == "step-000002"
@@ -182,7 +198,7 @@ def test_a_model_with_a_parameter_that_gets_no_gradient_is_resumed(tmp_path, tok
     save_checkpoint(folder, first, tokenizer, progress, random.Random(0))
     second = Learner(build(), OPTIONS)
     second.model.load_state_dict(first.model.state_dict())
-    assert restore(find_checkpoint(tmp_path), second, random.Random(0)).step == 1
+    restore(find_checkpoint(tmp_path), second, random.Random(0))
     for learner in (first, second):
         learner.update(samples())
     for one, other in zip(first.model.parameters(), second.model.parameters(), strict=True):

@@ -12,11 +12,10 @@ from pathlib import Path
 import aiohttp
 
 import agl
-import agl_learning.session
 from agl.execution.events import ThreadingEvent
-from agl_learning.loop import FineTuning, Served
+from agl_learning.fine_tuning import FineTuning
+from agl_learning.loop import Served, Version
 from agl_learning.selection import nothing_selected, select_best
-from agl_learning.versions import Version
 
 
 async def ask(task: str, llm: agl.LLM) -> float:
@@ -105,9 +104,14 @@ async def fit(algorithm, store, train, val=None, gateway=None, agent=agent):
 
 async def main(folder, url):
     """One iteration on eight tasks, over a store that lasts."""
-    agl_learning.session.SILENCE_SECONDS = 3.0
     store = agl.SqliteLightningStore(folder / "store.db")
-    algorithm = Counting(url, iterations=1, rollouts_per_task=1, run_dir=str(folder / "run"))
+    algorithm = Counting(
+        url,
+        iterations=1,
+        rollouts_per_task=1,
+        unresponsive_seconds=3.0,
+        run_dir=str(folder / "run"),
+    )
     await fit(algorithm, store, [f"task {number}" for number in range(8)])
     await store.close()
 

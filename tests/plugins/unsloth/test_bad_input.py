@@ -12,8 +12,8 @@ import agl
 import agl_unsloth
 from agl.errors import AlgorithmError, ConfigError
 from agl.http.serving import bind
-from agl_learning.loop import FineTuning
-from agl_learning.versions import Version
+from agl_learning.fine_tuning import FineTuning
+from agl_learning.loop import Version
 from agl_unsloth import memory, servers
 from agl_unsloth.engines import choose_engine
 from agl_unsloth.models import Size, check_folder, size_of

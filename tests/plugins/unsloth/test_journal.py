@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from agl.errors import ConfigError
+from agl_learning.files import write_lines
 from agl_learning.journal import Journal
-from agl_learning.versions import Version, publish, read_record, write_lines, write_record
 
 
 def test_entries_are_found_again_and_a_torn_last_line_counts_as_not_written(tmp_path):
@@ -63,40 +63,6 @@ def test_an_entry_is_on_the_disk_when_append_returns(tmp_path):
     assert done.returncode == -9
     with Journal(tmp_path) as journal:
         assert journal.last("trained") == {"event": "trained", "version": 1}
-
-
-def test_a_version_has_its_name_only_when_it_is_whole(tmp_path, monkeypatch):
-    partial, folder = tmp_path / ".0001.partial-1", tmp_path / "0001"
-    partial.mkdir()
-    (partial / "model.safetensors").write_bytes(b"weights")
-    version = Version(1, str(folder), {"loss/first": 2.0})
-    write_record(partial, version)
-    assert read_record(folder) is None
-    synced = []
-    real = os.fsync
-    monkeypatch.setattr(
-        os,
-        "fsync",
-        lambda number: (synced.append(os.readlink(f"/proc/self/fd/{number}")), real(number)),
-    )
-    publish(partial, folder)
-    # Every file before its folder, both before the name, which is in the folder above.
-    assert [path.rsplit("/", 1)[-1] for path in synced] == [
-        "agl_version.json",
-        "model.safetensors",
-        ".0001.partial-1",
-        tmp_path.name,
-    ]
-    assert read_record(folder) == version
-    assert not partial.exists()
-
-
-def test_a_version_that_is_there_is_not_replaced(tmp_path):
-    for name, text in (("0001", "first"), (".0001.partial-2", "second")):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "weights").write_text(text)
-    publish(tmp_path / ".0001.partial-2", tmp_path / "0001")
-    assert (tmp_path / "0001/weights").read_text() == "first"
 
 
 def test_lines_are_there_whole(tmp_path):

@@ -188,7 +188,7 @@ async def test_a_run_killed_between_its_journal_and_its_generation_goes_on(
         raise OSError("killed")
 
     with monkeypatch.context() as patch:
-        patch.setattr("agl_learning.session.begin_generation", killed)
+        patch.setattr("agl_learning.fine_tuning.begin_generation", killed)
         with pytest.raises(OSError, match="killed"):
             await fit(counting(), store, TASKS)
     assert events(tmp_path) == ["begun"]
@@ -330,12 +330,12 @@ async def test_hooks_see_steps_evaluations_versions_and_resources(counting, stor
     algorithm.set_context(RunContext(hooks=HookCaller([Watch()])))
     await fit(algorithm, store, TASKS, ["four"])
     assert told == [
-        ("resources", "train"),
         ("resources", "val"),
+        ("resources", "train"),
         ("evaluation", 0),
         ("checkpoint", 1, "trained-1"),
         ("step", 1, 3),
-        ("resources", "train"),
         ("resources", "val"),
+        ("resources", "train"),
         ("evaluation", 1),
     ]

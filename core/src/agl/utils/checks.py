@@ -79,7 +79,8 @@ def check_choice(owner: str, known: Sequence[str], /, **values: object) -> None:
     """
     for name, value in values.items():
         if value not in known:
-            raise ConfigError(f"{owner}: {name} is {value!r}; expected {', '.join(known)}")
+            *most, last = known
+            raise ConfigError(f"{owner}: {name} is {value!r}; expected {', '.join(most)} or {last}")
 
 
 def absolute(folder: str | None) -> str | None:

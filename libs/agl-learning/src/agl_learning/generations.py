@@ -22,6 +22,7 @@ from agl.errors import ConfigError, InvalidTransitionError
 from agl.store.base import LightningStore
 from agl.types import LedgerPart
 from agl.utils.lockfile import HeldError, LockFile
+from agl_learning.files import write_whole
 
 logger = logging.getLogger("agl.learning")
 
@@ -138,27 +139,6 @@ def begin_generation(
     record = {"run": now.run, "generation": now.number, "branch": branch, "origin": now.origin}
     write_whole(Path(folder) / FILE, json.dumps(record))
     return now
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file that is there whole or not at all, and on the disk when this returns."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text, "utf-8")
-    sync(partial)
-    os.replace(partial, path)
-    sync(path.parent)
-
-
-def sync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
-    if os.name == "nt" and path.is_dir():
-        return  # Windows opens no folders
-    number = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
 
 
 async def cancel_leftovers(store: LightningStore, run: str) -> int:

@@ -45,9 +45,9 @@ def check_options(owner: str, options: Any) -> None:
     Raises:
         ConfigError: It names the first field that is wrong.
     """
-    owning: type[Any] = type(options)
+    owner_type: type[Any] = options.__class__
     for field in fields(options):
-        kind = _resolved(owning, field.name, field.type)
+        kind = _resolved(owner_type, field.name, field.type)
         _check(owner, field.name, kind, getattr(options, field.name))
 
 

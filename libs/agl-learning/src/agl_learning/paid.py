@@ -7,8 +7,8 @@ from typing import Any
 
 from agl.errors import AlgorithmError
 from agl.types import Dataset
-from agl_learning.loop import FineTuning
-from agl_learning.options import Count, NotNegative, check_options
+from agl_learning.fine_tuning import FineTuning
+from agl_learning.options import Count, NotNegative
 
 logger = logging.getLogger("agl.learning")
 
@@ -65,7 +65,6 @@ class PaidTraining(FineTuning):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_options(self.name, self)
         self.opened = contextlib.AsyncExitStack()
         """What ``prepare`` opens, for ``clean_up`` to close."""
 
@@ -94,7 +93,7 @@ class PaidTraining(FineTuning):
 
     def is_finished(self) -> bool:
         """Whether the run has all its iterations, or may have no more."""
-        trained = self.session.journal.last("trained")
+        trained = self.journal.last("trained")
         done = trained is not None and trained["version"] >= self.iterations
         return done or self.is_budget_spent()
 
@@ -112,8 +111,8 @@ class PaidTraining(FineTuning):
         session = self.session
         if not begun:
             logger.info("iteration %d: %s", number, bill)
-        if session.journal.last("stated", version=number) is None:
-            session.journal.append(
+        if self.journal.last("stated", version=number) is None:
+            self.journal.append(
                 "stated",
                 version=number,
                 examples=bill.examples,
@@ -134,7 +133,7 @@ class PaidTraining(FineTuning):
                     "run_dir": str(session.folder),
                 }
             )
-        before = sum(entry["metrics"]["trained_tokens"] for entry in session.journal.all("trained"))
+        before = sum(entry["metrics"]["trained_tokens"] for entry in self.journal.all("trained"))
         total, most = before + bill.trained_tokens, self.max_trained_tokens
         if most is not None and total > most and not begun:
             raise AlgorithmError(

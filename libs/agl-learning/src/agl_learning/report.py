@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from agl.algorithm.base import Algorithm
-from agl_learning.generations import Branch, write_whole
+from agl_learning.files import write_whole
+from agl_learning.generations import Branch
 
 logger = logging.getLogger("agl.learning")
 

@@ -44,8 +44,10 @@ class TaskOrder:
         """What ``restore`` takes; JSON values."""
         return {"size": self._size, "ahead": self._ahead, "random": self._random.getstate()}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: dict[str, Any] | None) -> None:
         """Go on where ``state`` was taken; another number of tasks begins a new shuffle."""
+        if state is None:
+            return
         version, internal, gauss = state["random"]
         self._random.setstate((version, tuple(internal), gauss))
         self._ahead = list(state["ahead"]) if state["size"] == self._size else []

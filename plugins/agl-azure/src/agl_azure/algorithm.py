@@ -27,12 +27,11 @@ from typing import TYPE_CHECKING, Any
 from agl.errors import AlgorithmError, ConfigError
 from agl_azure.data import MAX_BYTES, MIN_EXAMPLES, bill, example_of_chat, is_filtered
 from agl_azure.options import AzureOptions
-from agl_learning.loop import Served
+from agl_learning.loop import Served, Version
 from agl_learning.options import Count, Share
 from agl_learning.paid import PaidTraining
 from agl_learning.remote import not_installed
 from agl_learning.selection import nothing_selected, select_best
-from agl_learning.versions import Version
 
 if TYPE_CHECKING:
     from agl_azure.asking import Keys
@@ -106,8 +105,8 @@ class AzureSFT(AzureOptions, PaidTraining):
         service, management = AzureService(self, self._keys), Management(self, self._keys)
         self.opened.push_async_callback(management.close)
         self.opened.push_async_callback(service.close)
-        self._jobs = Jobs(service, session.journal, session.run_id, self.seed)
-        self._deployments = Deployments(management, session.journal)
+        self._jobs = Jobs(service, self.journal, session.run_id, self.seed)
+        self._deployments = Deployments(management, self.journal)
         self.opened.push_async_callback(self._prune)
         await service.check()
         names = await management.models()

@@ -29,12 +29,11 @@ from annotated_types import Ge
 
 from agl.algorithm.gateway import WHOLE_SOFTMAX
 from agl.errors import AlgorithmError, ConfigError
-from agl_learning.loop import Served
+from agl_learning.loop import Served, Version
 from agl_learning.options import Count, Name, NotNegative, Share
 from agl_learning.paid import Bill, PaidTraining
 from agl_learning.remote import not_installed
 from agl_learning.selection import nothing_selected, select_best
-from agl_learning.versions import Version
 from agl_tinker.data import Loss, batches, example_of_row
 
 if TYPE_CHECKING:
@@ -207,7 +206,7 @@ class Tinker(PaidTraining):
 
     async def train(self, examples: Path, version: Version, number: int) -> Version:
         """Take the gradient steps of version ``number``, and save its weights."""
-        saved = self.session.journal.last("saved", version=number)
+        saved = self.journal.last("saved", version=number)
         if saved is not None:
             return Version(number, saved["state"], saved["metrics"])
         lines = (await asyncio.to_thread(examples.read_text)).splitlines()
@@ -265,7 +264,7 @@ class Tinker(PaidTraining):
     # --- weights
 
     async def _save(self, number: int, metrics: dict[str, Any]) -> Version:
-        journal, name = self.session.journal, f"agl-{self.session.run_id}-v{number:03d}"
+        journal, name = self.journal, f"agl-{self.session.run_id}-v{number:03d}"
         paths = self._tinker.paths(name)
         # Before: what a kill leaves behind is found here, and deleted.
         journal.append("saving", version=number, state=paths.state, sampler=paths.sampler)
@@ -277,7 +276,7 @@ class Tinker(PaidTraining):
 
     async def _delete_old(self, number: int) -> None:
         """Delete the weights of old versions, and those that no version came of."""
-        journal = self.session.journal
+        journal = self.journal
         kept = {
             (entry["state"], entry["sampler"])
             for entry in journal.all("saved")[-self.keep_versions :]

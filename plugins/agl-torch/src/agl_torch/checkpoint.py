@@ -1,22 +1,17 @@
-"""Checkpoints: a folder that ``from_pretrained`` loads, with what is needed to go on training."""
+"""What a checkpoint of a model in training has: a folder that ``from_pretrained`` loads, and more.
+
+``agl_learning.checkpoint`` makes the folder whole, and says whether it still is.
+"""
 
 import json
-import logging
-import os
 import random
-import shutil
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
 from agl.errors import ConfigError
-from agl_learning.generations import read_generation, sync
-
-logger = logging.getLogger("agl.torch")
 
 if TYPE_CHECKING:
     from agl_torch.learner import Learner
@@ -25,40 +20,10 @@ STATE = "grpo_state.json"
 OPTIMIZER = "grpo_optimizer.safetensors"
 
 
-@dataclass(frozen=True)
-class Progress:
-    """Where a run is; JSON values only."""
-
-    step: int
-    version: int
-    """Of the weights."""
-    totals: dict[str, Any]
-    """What the summary adds up."""
-    tasks: dict[str, Any]
-    """State of the order of tasks."""
-    rewards: list[float | None] = field(default_factory=list[float | None])
-    """Mean per step, from the first one on."""
-    val_rewards: list[tuple[int, float | None]] = field(
-        default_factory=list[tuple[int, float | None]]
-    )
-    """(step, mean) per evaluation."""
-    branch: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
-    """The way here; see ``agl_learning.generations``."""
-
-
-def save_checkpoint(
-    folder: Path,
-    learner: "Learner",
-    tokenizer: Any,
-    progress: Progress,
-    sampler_random: random.Random,
-) -> Path:
-    """Write weights, tokenizer, optimiser, random states and progress; whole or not at all."""
-    partial = folder.with_name(f".{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    save_model(learner.model, partial)
-    tokenizer.save_pretrained(partial)
+def save(folder: Path, learner: "Learner", tokenizer: Any, sampler_random: random.Random) -> None:
+    """Write weights, tokenizer, optimiser and random states."""
+    save_model(learner.model, folder)
+    tokenizer.save_pretrained(folder)
     state = learner.optimizer.state_dict()
     tensors = {
         f"{index}/{name}": value.detach().cpu().contiguous()
@@ -66,21 +31,12 @@ def save_checkpoint(
         for name, value in values.items()
     }
     tensors["random/torch"] = torch.get_rng_state()
-    save_file(tensors, partial / OPTIMIZER)
+    save_file(tensors, folder / OPTIMIZER)
     record = {
-        "progress": asdict(progress),
         "learner_random": learner.random.getstate(),
         "sampler_random": sampler_random.getstate(),
     }
-    (partial / STATE).write_text(json.dumps(record))
-    for path in sorted(partial.rglob("*")):
-        sync(path)
-    sync(partial)
-    if folder.exists():
-        shutil.rmtree(folder)
-    os.replace(partial, folder)
-    sync(folder.parent)
-    return folder
+    (folder / STATE).write_text(json.dumps(record))
 
 
 def save_model(model: Any, folder: Path) -> None:
@@ -96,64 +52,7 @@ def save_model(model: Any, folder: Path) -> None:
             logging.enable_progress_bar()
 
 
-def find_checkpoint(path: str | os.PathLike[str]) -> Path:
-    """The checkpoint that ``path`` is, or the newest whole one of a run's folder.
-
-    Of a folder, only what its last start made or went on from: where that one had gone back to an
-    earlier checkpoint, what came after it before was given up.
-
-    Raises:
-        ConfigError: There is none, or the one that was named is damaged.
-    """
-    root = Path(path)
-    if (root / STATE).is_file():
-        damage = _damage(root)
-        if damage:
-            raise ConfigError(
-                f"GRPO: the checkpoint {str(root)!r} is damaged: {damage}. Resume from another one"
-            )
-        return root
-    newest = read_generation(root)
-    for folder in sorted((root / "checkpoints").glob("step-*"), reverse=True):
-        damage = _damage(folder)
-        if not damage:
-            branch = json.loads((folder / STATE).read_text("utf-8"))["progress"]["branch"]
-            if newest is None or newest.leads_to(branch):
-                return folder
-            logger.info("the checkpoint %s is left out: the run has gone back behind it", folder)
-            continue
-        logger.warning(
-            "the checkpoint %s is damaged and is left out: %s. The one before it is used, if "
-            "there is one",
-            folder,
-            damage,
-        )
-    raise ConfigError(
-        f"GRPO: no checkpoint to resume from in {str(root)!r}; expected a whole folder with "
-        f"{STATE}, or a run's folder with checkpoints/step-*"
-    )
-
-
-def _damage(folder: Path) -> str:
-    """What is wrong with a checkpoint; "" when it can be read."""
-    try:
-        for name in (STATE, "config.json"):
-            json.loads((folder / name).read_text("utf-8"))
-        if not (folder / OPTIMIZER).is_file():
-            return f"{OPTIMIZER} is missing"
-        files = sorted(folder.glob("*.safetensors"))
-        if len(files) < 2:
-            return "its weights are missing"
-        for path in files:
-            # Its header says how long the file must be.
-            with safe_open(path, "pt"):
-                pass
-    except (OSError, ValueError, SafetensorError) as error:
-        return f"{type(error).__name__}: {error}"
-    return ""
-
-
-def restore(folder: Path, learner: "Learner", sampler_random: random.Random) -> Progress:
+def restore(folder: Path, learner: "Learner", sampler_random: random.Random) -> None:
     """Put optimiser and random states back; the weights are loaded by the caller.
 
     Raises:
@@ -182,10 +81,6 @@ def restore(folder: Path, learner: "Learner", sampler_random: random.Random) -> 
     learner.optimizer.load_state_dict({"state": state, "param_groups": present["param_groups"]})
     learner.random.setstate(_random_state(record["learner_random"]))
     sampler_random.setstate(_random_state(record["sampler_random"]))
-    progress = record["progress"]
-    for name in ("val_rewards", "branch"):
-        progress[name] = [(first, second) for first, second in progress[name]]
-    return Progress(**progress)
 
 
 def _random_state(state: list[Any]) -> tuple[Any, ...]:

@@ -13,30 +13,12 @@ from agl.errors import ConfigError
 from agl_torch.batch import chunks_by_tokens, score_rows
 from agl_torch.loss import policy_loss, row_weights
 from agl_torch.models import computing_in
+from agl_torch.options import LearnerOptions
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from agl.types import TrainingRow
-
-
-@dataclass(frozen=True)
-class LearnerOptions:
-    """How gradients are made; every field is an option of ``GRPO`` and documented there."""
-
-    learning_rate: float
-    epochs: int
-    minibatch_rows: int | None
-    microbatch_tokens: int | None
-    clip_low: float
-    clip_high: float
-    entropy_bonus: float
-    kl_coefficient: float
-    max_grad_norm: float
-    weight_decay: float
-    temperature: float
-    ratio_cap: float | None = 3.0
-    dtype: str = "float32"
 
 
 @dataclass

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from agl.errors import ConfigError
-from agl.utils.checks import check_numbers
+from agl_learning.options import AboveZero, Count, NotNegative
 from agl_unsloth.local import LocalFineTuning
 from agl_unsloth.options import TrainingOptions
 from agl_unsloth.pairs import Pairing, no_pairs, select_pairs
@@ -33,24 +33,20 @@ class DPO(LocalFineTuning):
     name = "dpo"
     method = "dpo"
 
-    iterations: int = 1
-    rollouts_per_task: int = 8
-    learning_rate: float = 5e-6
-    beta: float = 0.1
+    iterations: Count = 1
+    rollouts_per_task: Count = 8
+    learning_rate: NotNegative = 5e-6
+    beta: AboveZero = 0.1
     pairing: Pairing = "matched"
-    min_gap: float = 0.0
+    min_gap: NotNegative = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.pairing not in ("matched", "best", "all"):
-            raise ConfigError(f"dpo: pairing {self.pairing!r}: expected matched, best or all")
         if self.rollouts_per_task < 2:
             raise ConfigError(
-                f"dpo: rollouts_per_task must be at least 2; got {self.rollouts_per_task!r}: one "
+                f"DPO: rollouts_per_task must be at least 2; got {self.rollouts_per_task!r}: one "
                 "rollout has no sibling to be compared with"
             )
-        check_numbers(self.name, above=0, beta=self.beta)
-        self.check_least(min_gap=0)
 
     def training_options(self, number: int) -> TrainingOptions:
         return replace(super().training_options(number), beta=self.beta)

@@ -4,18 +4,21 @@ import asyncio
 import hashlib
 import json
 import logging
-import os
-import shutil
 import sys
 from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
+
+from annotated_types import Ge
 
 from agl.errors import AlgorithmError, ConfigError
 from agl.types import TrainedModel
-from agl_learning.loop import MODEL_NAME, FineTuning, Served
-from agl_learning.versions import Version, publish, read_record, write_file, write_record
+from agl_learning.checkpoint import damage, making, read_note
+from agl_learning.files import write_whole
+from agl_learning.fine_tuning import FineTuning
+from agl_learning.loop import MODEL_NAME, Served, Version
+from agl_learning.options import Count, NotNegative
 from agl_unsloth.card import write_card
 from agl_unsloth.children import child, tail
 from agl_unsloth.engines import choose_engine
@@ -66,50 +69,33 @@ class LocalFineTuning(FineTuning):
     method: ClassVar[Method]
 
     model: str = field(kw_only=False)
-    engine: str = "auto"
+    engine: Literal["auto", "unsloth", "trl"] = "auto"
     python: str | None = None
     server: str = "auto"
     server_arguments: list[str] | None = None
     server_timeout_seconds: float = 600.0
-    port: int = 0
+    port: Annotated[int, Ge(0)] = 0
     reload_command: list[str] | None = None
-    lora_rank: int = 32
-    lora_alpha: int | None = None
+    lora_rank: Annotated[int, Ge(0)] = 32
+    lora_alpha: Count | None = None
     lora_targets: list[str] | None = None
     load_in_4bit: bool = False
-    learning_rate: float = 2e-4
-    epochs: float = 1.0
-    batch_size: int = 4
-    gradient_accumulation: int = 2
-    max_length: int | None = 4096
-    weights: str = "bfloat16"
-    torch_threads: int | None = None
+    learning_rate: NotNegative = 2e-4
+    epochs: NotNegative = 1.0
+    batch_size: Count = 4
+    gradient_accumulation: Count = 2
+    max_length: Annotated[int, Ge(2)] | None = 4096
+    weights: Literal["bfloat16", "float16"] = "bfloat16"
+    torch_threads: Count | None = None
     check_memory: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.engine not in ("auto", "unsloth", "trl"):
-            raise ConfigError(f"{self.name}: engine {self.engine!r}: expected auto, unsloth or trl")
-        if self.weights not in ("bfloat16", "float16"):
-            raise ConfigError(
-                f"{self.name}: weights {self.weights!r}: expected bfloat16 or float16"
-            )
         if self.load_in_4bit and not self.lora_rank:
             raise ConfigError(
-                f"{self.name}: load_in_4bit needs an adapter: weights of 4 bits cannot be trained. "
-                "Give a lora_rank above 0"
+                f"{self.title}: load_in_4bit needs an adapter: weights of 4 bits cannot be "
+                "trained. Give a lora_rank above 0"
             )
-        self.check_least(
-            port=0,
-            learning_rate=0,
-            epochs=0,
-            batch_size=1,
-            gradient_accumulation=1,
-            lora_rank=0,
-            lora_alpha=1,
-            max_length=2,
-            torch_threads=1,
-        )
         folder = Path(self.model)
         if folder.is_dir():
             # A run may be continued from elsewhere.
@@ -147,12 +133,12 @@ class LocalFineTuning(FineTuning):
         )
         if options.is_address and not options.reload_command and self.iterations > 1:
             raise ConfigError(
-                f"{self.name}: the server {options.kind!r} will not know of new versions. Give a "
+                f"{self.title}: the server {options.kind!r} will not know of new versions. Give a "
                 "reload_command that makes it load {model}, or iterations=1"
             )
         if options.reload_command and not options.is_address:
             raise ConfigError(
-                f"{self.name}: reload_command is for a server that is an address; server "
+                f"{self.title}: reload_command is for a server that is an address; server "
                 f"{options.kind!r} is started anew for every version"
             )
         check_port(options)
@@ -175,7 +161,7 @@ class LocalFineTuning(FineTuning):
             check_memory(size, self.training_options(1), find_machine(), pairs=self.method == "dpo")
 
     async def _choose_engine(self) -> None:
-        journal = self.session.journal
+        journal = self.journal
         chosen = await choose_engine(
             self.engine, self.python, lora=self.lora_rank > 0, four_bit=self.load_in_4bit
         )
@@ -188,13 +174,18 @@ class LocalFineTuning(FineTuning):
 
     async def train(self, examples: Path, version: Version, number: int) -> Version:
         folder = self.session.folder / "versions" / f"{number:04d}"
-        made = read_record(folder)
-        if made is not None:
-            return made  # whole: the kill came between its name and the journal
-        for left in folder.parent.glob(f".{folder.name}.partial-*"):
-            shutil.rmtree(left)
-        partial = folder.with_name(f".{folder.name}.partial-{os.getpid()}")
-        partial.mkdir(parents=True)
+        if not await asyncio.to_thread(damage, folder):
+            # The kill came between its name and the journal.
+            return Version(number, str(folder), read_note(folder))
+        metrics: dict[str, Any] = {}
+        with making(folder, metrics) as partial:
+            metrics.update(await self._train_into(partial, examples, version, number))
+        return Version(number, str(folder), metrics)
+
+    async def _train_into(
+        self, partial: Path, examples: Path, version: Version, number: int
+    ) -> dict[str, Any]:
+        """Train a version into a folder; metrics of the training."""
         order = Order(
             method=self.method,
             engine=self._engine,
@@ -204,10 +195,8 @@ class LocalFineTuning(FineTuning):
             options=self.training_options(number),
         )
         metrics = await self._run_training(order, number)
-        following = Version(number, str(folder), metrics)
-        write_record(partial, following)
         session = self.session
-        collected = session.journal.last("collected", iteration=number) or {}
+        collected = self.journal.last("collected", iteration=number) or {}
         lines = await asyncio.to_thread(examples.read_bytes)
         write_card(
             partial,
@@ -223,13 +212,12 @@ class LocalFineTuning(FineTuning):
             training=metrics,
             options={"engine": self._engine, **asdict(order.options)},
         )
-        publish(partial, folder)
-        return following
+        return metrics
 
     async def _run_training(self, order: Order, number: int) -> dict[str, Any]:
         folder = self.session.folder
         file = folder / "iterations" / f"{number:04d}" / "order.json"
-        write_file(file, json.dumps(asdict(order), indent=2) + "\n")
+        write_whole(file, json.dumps(asdict(order), indent=2) + "\n")
         log = folder / "logs" / f"train-{number:04d}.log"
         interpreter = self.python or sys.executable
         command = [interpreter, "-m", "agl_unsloth.training", str(file)]

@@ -17,8 +17,7 @@ from typing import Any
 
 from agl.errors import AlgorithmError, ConfigError, install_line
 from agl.http.serving import bind
-from agl_learning.loop import MODEL_NAME, Served
-from agl_learning.versions import Version
+from agl_learning.loop import MODEL_NAME, Served, Version
 from agl_unsloth.children import child, tail
 
 HOST = "127.0.0.1"

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from agl_learning.options import Share
 from agl_learning.selection import nothing_selected, select_best
 from agl_unsloth.local import LocalFineTuning
 
@@ -27,12 +28,8 @@ class SFT(LocalFineTuning):
     name = "sft"
     method = "sft"
 
-    keep_fraction: float = 0.5
+    keep_fraction: Share = 0.5
     min_reward: float | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.check_part("keep_fraction")
 
     def select(self, collected: "Collected", iteration: int) -> list[dict[str, Any]]:
         examples = select_best(

@@ -1,0 +1,154 @@
+"""Checkpoints: folders that are whole or not there, with checksums of all that is in them.
+
+What is in a folder is for its maker to say; ``checkpoint.json`` beside it has the size and the
+SHA-256 of every file, and what the run noted about it.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agl.errors import ConfigError
+from agl_learning.files import sync
+from agl_learning.generations import read_generation
+
+logger = logging.getLogger("agl.learning")
+
+MANIFEST = "checkpoint.json"
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run is; JSON values only."""
+
+    step: int
+    version: int
+    """Of the weights."""
+    totals: dict[str, Any] = field(default_factory=dict[str, Any])
+    """What the summary adds up."""
+    tasks: dict[str, Any] | None = None
+    """State of the order of tasks; None at its beginning."""
+    rewards: list[float | None] = field(default_factory=list[float | None])
+    """Mean per step, from the first one on."""
+    val_rewards: list[tuple[int, float | None]] = field(
+        default_factory=list[tuple[int, float | None]]
+    )
+    """(step, mean) per evaluation."""
+    branch: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    """The way here; see ``agl_learning.generations``."""
+
+    @classmethod
+    def of(cls, checkpoint: Path) -> "Progress":
+        """That of a checkpoint."""
+        record = read_note(checkpoint)
+        for name in ("val_rewards", "branch"):
+            record[name] = [(first, second) for first, second in record[name]]
+        return cls(**record)
+
+
+@contextmanager
+def making(folder: Path, note: Mapping[str, Any] | Progress) -> Generator[Path]:
+    """A block that fills a checkpoint.
+
+    Args:
+        folder: Gets its name when the block has ended and all of it is on the disk; one that is
+            there already is replaced then. After a kill it is whole, or not there.
+        note: What ``read_note`` gives back; JSON values. Changes in the block count.
+
+    Yields:
+        The folder to write into.
+    """
+    partial = folder.with_name(f".{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    yield partial
+    files = {
+        path.relative_to(partial).as_posix(): {
+            "bytes": path.stat().st_size,
+            "sha256": _digest(path),
+        }
+        for path in sorted(partial.rglob("*"))
+        if path.is_file()
+    }
+    said = asdict(note) if isinstance(note, Progress) else dict(note)
+    record = json.dumps({"note": said, "files": files}, indent=1)
+    (partial / MANIFEST).write_text(record, "utf-8")
+    for path in (*sorted(partial.rglob("*")), partial):
+        sync(path)
+    if folder.exists():
+        shutil.rmtree(folder)
+    os.replace(partial, folder)
+    sync(folder.parent)
+
+
+def read_note(checkpoint: Path) -> dict[str, Any]:
+    """What its maker noted about a checkpoint."""
+    return json.loads((checkpoint / MANIFEST).read_text("utf-8"))["note"]
+
+
+def damage(checkpoint: Path) -> str:
+    """What is wrong with a checkpoint; "" when every file is as it was written."""
+    try:
+        files = json.loads((checkpoint / MANIFEST).read_text("utf-8"))["files"]
+        for name, known in files.items():
+            path = checkpoint / name
+            if not path.is_file():
+                return f"{name} is missing"
+            if (size := path.stat().st_size) != known["bytes"]:
+                return f"{name} has {size} bytes; it was written with {known['bytes']}"
+            if _digest(path) != known["sha256"]:
+                return f"{name} is not what was written"
+    except FileNotFoundError:
+        return f"{MANIFEST} is missing"
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return f"{MANIFEST} cannot be read: {type(error).__name__}: {error}"
+    return ""
+
+
+def find_checkpoint(path: str | os.PathLike[str]) -> Path:
+    """The checkpoint that ``path`` is, or the newest whole one of a run's folder.
+
+    Of a folder, only what its last start made or went on from: where that one had gone back to an
+    earlier checkpoint, what came after it before was given up.
+
+    Raises:
+        ConfigError: There is none, or the one that was named is damaged.
+    """
+    root = Path(path)
+    if (root / MANIFEST).is_file():
+        found = damage(root)
+        if found:
+            raise ConfigError(
+                f"the checkpoint {str(root)!r} is damaged: {found}. Resume from another one"
+            )
+        return root
+    newest = read_generation(root)
+    for folder in sorted((root / "checkpoints").glob("step-*"), reverse=True):
+        found = damage(folder)
+        if not found:
+            if newest is None or newest.leads_to(Progress.of(folder).branch):
+                return folder
+            logger.info("the checkpoint %s is left out: the run has gone back behind it", folder)
+            continue
+        logger.warning(
+            "the checkpoint %s is damaged and is left out: %s. The one before it is used, if "
+            "there is one",
+            folder,
+            found,
+        )
+    raise ConfigError(
+        f"no checkpoint to resume from in {str(root)!r}; expected a whole folder with "
+        f"{MANIFEST}, or a run's folder with checkpoints/step-*"
+    )
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

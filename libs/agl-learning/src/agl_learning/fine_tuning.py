@@ -1,0 +1,399 @@
+"""The loop of fine-tuning on an agent's own rollouts, whoever serves and trains the model.
+
+Per iteration: serve the newest version of the model, publish it through the gateway, run the
+tasks, choose what to learn from, train, and the next version is there. A subclass says how a
+version is served and trained. What is finished stands in ``journal.jsonl``; a run that is killed
+and started again with the same ``run_dir`` goes on behind it:
+
+- a collection that had begun goes on (rollouts have durable keys; those that were cut off run
+  again) with the tasks and copies that it had; one that had ended is not repeated: its examples
+  lie in ``iterations/NNNN/examples.jsonl``
+- a training that had not ended is begun again, from the version before
+- an evaluation that had ended is not repeated
+- the ledger of an iteration is kept in the store when its training has ended; until then it lies in
+  ``iterations/NNNN/ledger.jsonl``
+
+Metrics, one JSON object per line of ``metrics.jsonl``: per iteration ``step``, ``version``,
+``examples``, those of ``agl_learning.accounts.collected_metrics``, what the training says under
+``train/``, ``time/train`` and ``time/step`` in seconds. Evaluations have ``step`` and ``val/...``.
+"""
+
+import contextlib
+import logging
+import secrets
+import time
+from abc import abstractmethod
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agl.algorithm.ledger import ledger_parts
+from agl.errors import AlgorithmError, ConfigError
+from agl.types import Dataset, LedgerPart, RolloutMode
+from agl_learning.files import write_lines
+from agl_learning.generations import Generation, begin_generation, read_generation
+from agl_learning.journal import Journal
+from agl_learning.loop import Training, Version
+from agl_learning.options import Count
+from agl_learning.start import new_folder
+
+if TYPE_CHECKING:
+    from agl_learning.collect import Collected
+    from agl_learning.session import Session
+
+logger = logging.getLogger("agl.learning")
+
+LEDGER = "ledger.jsonl"
+
+
+@dataclass(frozen=True)
+class _Request:
+    """Tasks that are to run, each some times, under a durable key."""
+
+    mode: RolloutMode
+    tasks: list[Any]
+    copies: int
+    key: str
+    written: dict[str, Any]
+    """What its entry in the journal says of tasks and copies."""
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class FineTuning(Training):
+    """Serve, roll out, choose, train, again; the base of ``SFT``, ``DPO`` and remote trainers.
+
+    A subclass gives ``prepare``, ``serve``, ``select`` and ``train``, and where it holds something
+    ``clean_up``. All of them may use ``self.session`` and ``self.journal``.
+
+    Args:
+        iterations: How often; a run that has had fewer can be continued with more.
+        tasks_per_iteration: None takes all.
+        rollouts_per_task: How often each of them runs in an iteration.
+        eval_every: Evaluate every so manieth version; in any case the first and the last.
+        run_dir: Folder of the run; where it holds an earlier part of the run, that is continued.
+            None makes one under ``agl-runs`` named after the time.
+    """
+
+    iterations: Count = 2
+    tasks_per_iteration: Count | None = None
+    rollouts_per_task: Count = 4
+    eval_every: Count = 1  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    # --- what a subclass says
+
+    def identity(self) -> dict[str, Any]:
+        """What must not change when a run is continued; JSON values."""
+        return {"algorithm": self.name, "seed": self.seed}
+
+    @abstractmethod
+    async def prepare(self) -> Version:
+        """Refuse what cannot work, before anything is started; the version that a run begins with.
+
+        Called when a run is continued, too.
+
+        Raises:
+            ConfigError: An option, a model or a machine that will not do.
+        """
+
+    @abstractmethod
+    def select(self, collected: "Collected", iteration: int) -> list[dict[str, Any]]:
+        """What is trained, as JSON objects, in order; every open call gets a bin of the ledger.
+
+        Deterministic: after a kill it may be asked again. The calls in ``collected.ended[i].rows``
+        are open, the others have their bin.
+
+        Raises:
+            AlgorithmError: There is nothing to train; it says why. The ledger is kept all the same.
+        """
+
+    async def clean_up(self) -> None:
+        """Let go of what ``prepare`` and the others hold; called at the end, whatever happened."""
+
+    @abstractmethod
+    async def train(self, examples: Path, version: Version, number: int) -> Version:
+        """Make version ``number`` from ``version`` and the examples; it is whole when this returns.
+
+        After a kill it is called again with the same arguments. What it needs then, it keeps in
+        files of ``self.session.folder`` or with ``self.journal.append``.
+
+        Args:
+            examples: JSON lines, of ``select``.
+            version: The newest one.
+            number: Of the version that comes.
+        """
+
+    # --- the loop's questions
+
+    @property
+    def num_steps(self) -> int:
+        return self.iterations
+
+    @property
+    def version(self) -> Version:
+        return self._version
+
+    @property
+    def journal(self) -> Journal:
+        """What the run has finished; only while ``run`` runs."""
+        return self._need("journal", self._journal)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._journal: Journal | None = None
+
+    @contextlib.asynccontextmanager
+    async def open(self, num_tasks: int) -> "AsyncGenerator[Session]":
+        """A new run, or the one in the folder, as far as it is."""
+        from agl_learning.accounts import Totals
+        from agl_learning.report import Report
+        from agl_learning.session import Session
+
+        gateway, folder = self.gateway(), self._folder()
+        with contextlib.ExitStack() as stack:
+            journal = self._journal = stack.enter_context(Journal(folder))
+            stack.callback(setattr, self, "_journal", None)
+            run_id, before = self._find_run(journal), read_generation(folder)
+            collections = journal.all("collected")
+            totals = [entry["totals"] for entry in journal.entries if "totals" in entry]
+            done = len(collections)
+            report = Report(self, self.name, folder, self.iterations, done, self.show_progress)
+            self._session = session = Session(
+                algorithm=self.name,
+                folder=folder,
+                generation=Generation(run_id, before.number + 1 if before else 1),
+                report=stack.enter_context(report),
+                store=self.get_store(),
+                gateway=gateway,
+                collector=self.collector(),
+                totals=Totals(totals[-1] if totals else None),
+                steps_done=0,
+                rewards=[entry["reward"] for entry in collections],
+                val_rewards=[
+                    (entry["version"], entry["reward"]) for entry in journal.all("evaluated")
+                ],
+            )
+            try:
+                self._version = await self.prepare()
+                session.collector.model = self.trained_model()
+                await self._begin(session)
+                yield session
+            finally:
+                await self.clean_up()
+
+    def _folder(self) -> Path:
+        # Absolute: an agent may change the folder of the process, and what is written down must
+        # be found from elsewhere, too.
+        return Path(self.run_dir or new_folder(self.name)).resolve()
+
+    async def _begin(self, session: "Session") -> None:
+        """Bind the folder to this run, now that everything was found to be right."""
+        if self.journal.last("begun") is None:
+            self.journal.append("begun", run_id=session.run_id, identity=self.identity())
+        begin_generation(session.folder, session.run_id)
+        made = self.journal.last("trained")
+        if made is not None:
+            self._version = Version(made["version"], made["ref"], made["metrics"])
+            logger.info("%s goes on after version %d", session.folder, self._version.number)
+            await self._keep_trained()  # the kill may have come before that
+        session.steps_done = session.begun_at = self._version.number
+
+    def _find_run(self, journal: Journal) -> str:
+        """The id of the run to continue, or a new one."""
+        begun = journal.last("begun")
+        folder = journal.path.parent
+        if begun is None:
+            # A run of ours has written its journal before either of these.
+            if read_generation(folder) is not None or (folder / "metrics.jsonl").exists():
+                raise ConfigError(
+                    f"{self.title}: {str(folder)!r} holds a run of another algorithm, and no "
+                    "journal of fine-tuning. Give another run_dir"
+                )
+            return secrets.token_hex(6)
+        for name, value in self.identity().items():
+            before = begun["identity"].get(name)
+            if before != value:
+                raise ConfigError(
+                    f"{self.title}: {str(folder)!r} holds a run with another {name}: "
+                    f"{before!r} then, {value!r} now. Continue it with what it had, or give "
+                    "another run_dir"
+                )
+        return begun["run_id"]
+
+    async def step(self, train: Dataset[Any], val: Dataset[Any] | None) -> None:
+        session, number = self.session, self.session.steps_done + 1
+        start = time.perf_counter()
+        entry = self.journal.last("collected", iteration=number)
+        if entry is None:
+            # Before anything is served: tasks of a run that was cut off may be others by now.
+            request = self._request("train", self._chosen(train, number), self.rollouts_per_task)
+            await self.evaluate_when_due(val)
+            entry = await self._collect(request)
+        if entry is None:
+            return  # the budget is spent
+        await self.end_serving()
+        trained_at = time.perf_counter()
+        logger.info("iteration %d: training on %d examples", number, entry["examples"])
+        self._version = made = await self.train(
+            session.folder / entry["file"], self._version, number
+        )
+        self.journal.append("trained", version=number, ref=made.ref, metrics=made.metrics)
+        await self._keep_trained()
+        session.steps_done = number
+        end = time.perf_counter()
+        await self.tell("on_checkpoint_saved", step=number, path=made.ref)
+        await session.report.step(
+            number,
+            {
+                "step": number,
+                "generation": session.generation.number,
+                "version": number,
+                "examples": entry["examples"],
+                **entry["metrics"],
+                **{f"train/{name}": value for name, value in made.metrics.items()},
+                "time/train": end - trained_at,
+                "time/step": end - start,
+            },
+        )
+
+    def summed_up(self) -> dict[str, Any]:
+        return {"iterations": self._version.number, "model": self._version.ref}
+
+    def _chosen(self, dataset: Dataset[Any], number: int) -> list[Any]:
+        """The tasks of an iteration."""
+        from agl_learning.tasks import TaskOrder
+
+        chosen: list[int] = []
+        count = self.tasks_per_iteration or len(dataset)
+        order = TaskOrder(len(dataset), self.seed)
+        for _ in range(number):
+            chosen = order.take(count)
+        return [dataset[index] for index in chosen]
+
+    def _request(self, mode: RolloutMode, tasks: list[Any], copies: int) -> _Request:
+        """A request for these tasks, or the one that was cut off, to go on with.
+
+        Raises:
+            ConfigError: That one had other tasks or copies; its rollouts would count as theirs.
+        """
+        from agl_learning.tasks import digest
+
+        session, number = self.session, self._version.number
+        rounds = len(self.journal.all("given up", key=f"{mode}-{number}"))
+        key = f"{self.name}/{session.run_id}/{mode}-{number}/{rounds}"
+        request = _Request(mode, tasks, copies, key, {"tasks": digest(tasks), "copies": copies})
+        begun = self.journal.last("collecting", key=key)
+        for what, now in request.written.items():
+            if begun is not None and begun.get(what) != now:
+                kind = "validation" if mode == "val" else "training"
+                raise ConfigError(
+                    f"{self.title}: the run in {str(session.folder)!r} stopped amid {kind} "
+                    f"rollouts of version {number} with other {what}: {begun.get(what)!r} then, "
+                    f"{now!r} now. Continue it with what it had, or give another run_dir"
+                )
+        return request
+
+    async def _run_tasks(self, request: _Request) -> "Collected":
+        from agl_learning.collect import drop_groups
+
+        session, number = self.session, self._version.number
+        mode, tasks, key = request.mode, request.tasks, request.key
+        resources = await self.serving()
+        earlier = len(self.journal.all("collecting", key=key))
+        self.journal.append("collecting", key=key, **request.written)
+        metadata = session.metadata(number + (mode == "train"), number)
+        collected = last = await session.collector.collect(
+            tasks, request.copies, mode, resources[mode], metadata, key=key
+        )
+        # Where the run had ended in the middle of this, rollouts were cut off, or met the address
+        # of a gateway that was gone: those are drawn once more.
+        for again in range(1, earlier + 1):
+            groups = [one.group for one in last.ended if one.rollout.status != "succeeded"]
+            if not groups or self.is_budget_spent():
+                break
+            last = await session.collector.collect(
+                [tasks[group] for group in groups],
+                1,
+                mode,
+                resources[mode],
+                metadata,
+                key=f"{key}/again-{again}",
+            )
+            last.ended = [replace(one, group=groups[one.group]) for one in last.ended]
+            collected = joined(collected, last)
+            if self.infrastructure_failures == "drop_group":
+                drop_groups(collected.ended)
+        return collected
+
+    async def _collect(self, request: _Request) -> dict[str, Any] | None:
+        """The entry of what was collected; None when the budget was spent before there was any."""
+        from agl_learning.accounts import collected_metrics
+
+        session, number = self.session, self.session.steps_done + 1
+        collected = await self._run_tasks(request)
+        try:
+            examples = self.select(collected, number)
+        except AlgorithmError as error:
+            # Started again, the iteration shall draw new rollouts: these are accounted for.
+            await session.keep(collected, number, self._version.number)
+            self.journal.append(
+                "given up", key=f"train-{number - 1}", totals=dict(session.totals.counts)
+            )
+            if not self.is_budget_spent():
+                raise
+            logger.warning("the budget is spent: %s", error)
+            return None
+        parts = ledger_parts(
+            collected.ledger,
+            [one.rollout for one in collected.ended],
+            step=number,
+            algorithm=self.name,
+            run=session.run_id,
+            generation=session.generation.number,
+        )
+        session.totals.add(collected)
+        file = Path("iterations") / f"{number:04d}" / "examples.jsonl"
+        write_lines(session.folder / file, examples)
+        write_lines(
+            (session.folder / file).with_name(LEDGER),
+            [part.model_dump(mode="json", exclude_defaults=True) for part in parts],
+        )
+        session.rewards.append(collected.mean_reward)
+        return self.journal.append(
+            "collected",
+            iteration=number,
+            file=str(file),
+            examples=len(examples),
+            reward=collected.mean_reward,
+            metrics=collected_metrics(collected),
+            totals=dict(session.totals.counts),
+        )
+
+    async def _keep_trained(self) -> None:
+        """Keep the ledger of the iteration that made a version; again, it changes nothing."""
+        number = self._version.number
+        path = self.session.folder / "iterations" / f"{number:04d}" / LEDGER
+        made = {"version": str(number)}
+        await self.get_store().add_ledger_parts(
+            [
+                LedgerPart.model_validate_json(line).model_copy(update=made)
+                for line in path.read_text("utf-8").splitlines()
+            ]
+        )
+
+    async def collect_evaluation(self, tasks: list[Any]) -> "Collected":
+        return await self._run_tasks(self._request("val", tasks, self.eval_copies))
+
+    def evaluated(self, reward: float | None) -> None:
+        self.journal.append(
+            "evaluated",
+            version=self._version.number,
+            reward=reward,
+            totals=dict(self.session.totals.counts),
+        )
+
+
+def joined(one: "Collected", other: "Collected") -> "Collected":
+    """Two collections as one."""
+    one.ledger.merge(other.ledger)
+    return replace(one, ended=one.ended + other.ended, seconds=one.seconds + other.seconds)

@@ -1,0 +1,350 @@
+"""Training in which the weights change in this process, and are saved now and then.
+
+A run that is killed goes on from its newest whole checkpoint (``resume_from``): what came after
+that counts no more. Metrics of a step, one JSON object per line of ``metrics.jsonl``:
+
+- ``step``; ``generation``: in which start of the run, from 1
+- ``reward/mean``, ``reward/std`` over rollouts with a reward (failed ones have none)
+- ``rollouts/succeeded``, ``rollouts/failed``; ``rollouts/infrastructure``: those that succeeded
+  although servers or the network failed a model call; ``rows``: token sequences that were trained
+- ``calls/truncated``: answers of the model that the limit of tokens cut off, whatever became of
+  them; ``calls/broken_tool_call``: those in rows that call a tool with arguments that are no JSON
+- ``calls/total``, ``calls/trained``, ``calls/excluded/<reason>``: total is the sum of the others
+- what ``update`` says; ``version_lag``: how far, on average, the weights that sampled were behind
+  the ones that were then changed
+- ``version``: of the weights that the step made
+- ``time/step``, ``time/rollouts``, ``time/update``: seconds
+
+Evaluations have ``step``, ``generation``, and ``reward``, ``rollouts``, ``calls`` and
+``time/rollouts`` of theirs under ``val/``.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from abc import abstractmethod
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agl.algorithm.gateway import WHOLE_SOFTMAX
+from agl.errors import AlgorithmError
+from agl.types import Dataset
+from agl.utils.checks import absolute
+from agl_learning.generations import (
+    begin_generation,
+    cancel_dead_starts,
+    hold_run,
+    keep_branch,
+)
+from agl_learning.loop import GAP_LIMIT, Training, Version
+from agl_learning.options import AboveZero, Count
+from agl_learning.start import find_origin
+
+if TYPE_CHECKING:
+    from agl.store.base import LightningStore
+    from agl_learning.accounts import Weighed
+    from agl_learning.collect import Collected
+    from agl_learning.session import Session
+    from agl_learning.start import Origin
+
+logger = logging.getLogger("agl.learning")
+
+TARGET_STEPS = 3
+"""So many steps in a row must reach ``target_reward``."""
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class OnlineTraining(Training):
+    """Roll out, weigh against the siblings, update, again; the base of ``GRPO``.
+
+    A subclass gives ``load``, ``serve``, ``update`` and ``save``; it may use ``weights_version``.
+
+    Args:
+        steps: Training steps in all.
+        groups_per_step: P, how many tasks a step has.
+        group_size: G, how often each of them runs.
+        normalise_std: Divide advantages by the standard deviation of the group's rewards.
+        target_reward: End when the mean rewards of three steps in a row have reached it.
+        max_idle_steps: Fail after so many steps in a row in which nothing could be trained, and at
+            the end of a run that trained nothing; end well when the rewards of every group have
+            become equal after something was learned.
+        run_dir: Folder for ``metrics.jsonl``, ``summary.json`` and ``checkpoints``; None makes one
+            under ``agl-runs`` named after the time.
+        checkpoint_every: Save after so many steps; after the last step in any case.
+        resume_from: A checkpoint, or a run's folder (then the newest that is whole and that its
+            last start made or went on from): weights, optimiser, random states, step and the
+            rewards so far come from there. A run that ended before its first checkpoint begins at
+            step 0 again. Rollouts that the run left behind are cancelled. In the folder of the same
+            run, what came after the checkpoint counts no more: its metrics go, and its accounts are
+            marked as lost. A folder that a live process uses is refused. With another ``run_dir``
+            it is a run of its own, which the same two options begin again; the folder of any other
+            run is refused.
+        temperature: At which rollouts are sampled; the agent must use it (it is in the resource).
+    """
+
+    temperature: AboveZero = 1.0
+    steps: Count = 100
+    groups_per_step: Count = 8
+    group_size: Count = 8
+    normalise_std: bool = True
+    target_reward: float | None = None
+    max_idle_steps: Count = 10
+    checkpoint_every: Count | None = None
+    resume_from: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.resume_from = absolute(self.resume_from)
+        self.weights_version = 0
+        """Which weights answer; one more after each update."""
+        self._idle_steps = 0
+        self._gap_warned = self._is_solved = False
+        self._checkpoint: Path | None = None
+
+    # --- what a subclass says
+
+    @abstractmethod
+    def load(self, checkpoint: Path | None, folder: Path) -> None:
+        """Load or build the model, as a checkpoint has it or anew.
+
+        Args:
+            checkpoint: What ``save`` wrote; None begins.
+            folder: Of the run.
+
+        Raises:
+            ConfigError: A model, a device or a checkpoint that will not do.
+        """
+
+    @abstractmethod
+    def update(self, rows: "list[Weighed]") -> Mapping[str, float]:
+        """Change the weights; called in a thread, and nothing may be sampled meanwhile.
+
+        Args:
+            rows: At least one; what is trained, with one advantage per call.
+
+        Returns:
+            Metrics of the step; ``logprob_gap``, if there, is the mean distance between the
+            log-probabilities recorded at sampling and the model's before the update, in nats.
+        """
+
+    @abstractmethod
+    def save(self, folder: Path) -> None:
+        """Write what ``load`` needs into a folder."""
+
+    def weigh(self, collected: "Collected") -> "list[Weighed]":
+        """What is trained, and how much; every call of the collection gets its bin."""
+        from agl_learning.accounts import weigh
+
+        return weigh(collected, self.normalise_std)
+
+    def check_start(self, origin: "Origin") -> None:
+        """Refuse a start that cannot be, before a model is loaded.
+
+        Raises:
+            ConfigError: It cannot.
+        """
+
+    # --- the loop's questions
+
+    @property
+    def num_steps(self) -> int:
+        return self.steps
+
+    @property
+    def version(self) -> Version:
+        return Version(self.weights_version, "")
+
+    def forced_sampling(self) -> Mapping[str, Any]:
+        """The whole softmax, at which the log-probabilities are taken."""
+        return WHOLE_SOFTMAX
+
+    def find_start(self) -> "Origin":
+        """Where the run begins; everything that can be refused before a model is loaded is.
+
+        Raises:
+            ConfigError: There is no gateway, or it has a model of our name; checkpoint or folder
+                are not usable, or nothing is left to do.
+        """
+        self.gateway()
+        origin = find_origin(self.name, self.run_dir, self.resume_from, self.steps)
+        self.check_start(origin)
+        return origin
+
+    async def clear_leftovers(self, store: "LightningStore") -> None:
+        """Cancel what a killed part of the run left in the store, before runners claim it."""
+        if self.resume_from is None and self.run_dir is None:
+            return  # a folder of its own, which is made now
+        # It refuses what run() would refuse, so that nothing is cancelled for a start that fails.
+        origin = self.find_start()
+        await cancel_dead_starts(store, origin.folder, origin.home)
+
+    @contextlib.asynccontextmanager
+    async def open(self, num_tasks: int) -> "AsyncGenerator[Session]":
+        """Load or resume."""
+        from agl_learning.accounts import Totals
+        from agl_learning.report import Report
+        from agl_learning.session import Session
+        from agl_learning.tasks import TaskOrder
+
+        origin, gateway = self.find_start(), self.gateway()
+        with hold_run(origin.folder):
+            progress = origin.progress()
+            self.weights_version = progress.version
+            self.load(origin.checkpoint, origin.folder)
+            self._tasks = TaskOrder(num_tasks, self.seed)
+            self._tasks.restore(progress.tasks)
+            # What earlier starts in the folder did after the checkpoint is lost.
+            self._branch = list(progress.branch) if origin.is_same_run else []
+            generation = begin_generation(
+                origin.folder, branch=self._branch, origin=origin.other_run
+            )
+            await keep_branch(self.get_store(), generation.run, self._branch)
+            collector = self.collector()
+            collector.model = self.trained_model()
+            with Report(
+                self, self.name, origin.folder, self.steps, progress.step, self.show_progress
+            ) as report:
+                session = Session(
+                    algorithm=self.name,
+                    folder=report.folder,
+                    generation=generation,
+                    report=report,
+                    store=self.get_store(),
+                    gateway=gateway,
+                    collector=collector,
+                    totals=Totals(progress.totals),
+                    steps_done=progress.step,
+                    begun_at=progress.step,
+                    rewards=list(progress.rewards),
+                    val_rewards=list(progress.val_rewards),
+                )
+                report.go_back(progress.step, session.is_evaluated(progress.step), self._branch)
+                yield session
+
+    async def step(self, train: Dataset[Any], val: Dataset[Any] | None) -> None:
+        from agl_learning.accounts import collected_metrics, version_lag
+
+        session, start = self.session, time.perf_counter()
+        resources = await self.serving()
+        await self.evaluate_when_due(val)
+        number = session.steps_done + 1
+        collected = await session.collector.collect(
+            [train[index] for index in self._tasks.take(self.groups_per_step)],
+            self.group_size,
+            "train",
+            resources["train"],
+            session.metadata(number, self.weights_version),
+        )
+        rows = self.weigh(collected)
+        learned: dict[str, float] = {}
+        update_start = time.perf_counter()
+        if rows:
+            lag = version_lag([one.row for one in rows], self.weights_version)
+            learned = {**await asyncio.to_thread(self.update, rows), "version_lag": lag}
+            self.weights_version += 1
+            self._check_gap(number, learned)
+        # Not before: rows of an update that failed must not be in the store as trained.
+        await session.keep(collected, number, self.weights_version)
+        session.steps_done = number
+        session.rewards.append(collected.mean_reward)
+        end = time.perf_counter()
+        self._check_idle(number, collected, bool(rows))
+        await session.report.step(
+            number,
+            {
+                "step": number,
+                "generation": session.generation.number,
+                "version": self.weights_version,
+                **collected_metrics(collected),
+                "rows": len(rows),
+                **learned,
+                "time/update": end - update_start,
+                "time/step": end - start,
+            },
+        )
+        last = number == self.steps or self.is_over()
+        await self.evaluate_when_due(val, last=last)
+        if last or number % (self.checkpoint_every or number + 1) == 0:
+            await self._save()
+
+    async def _save(self) -> None:
+        from agl_learning.checkpoint import Progress, making
+
+        session, number = self.session, self.session.steps_done
+        progress = Progress(
+            step=number,
+            version=self.weights_version,
+            totals=dict(session.totals.counts),
+            tasks=self._tasks.state(),
+            rewards=session.rewards,
+            val_rewards=session.val_rewards,
+            branch=[*self._branch, (session.generation.number, number)],
+        )
+        folder = session.folder / "checkpoints" / f"step-{number:06d}"
+
+        def write() -> None:
+            with making(folder, progress) as partial:
+                self.save(partial)
+
+        await asyncio.to_thread(write)
+        self._checkpoint = folder
+        await self.tell("on_checkpoint_saved", step=number, path=folder)
+
+    def summed_up(self) -> dict[str, Any]:
+        return {"steps": self.session.steps_done, "checkpoint": str(self._checkpoint)}
+
+    # --- when it ends, and what is odd
+
+    def is_over(self) -> bool:
+        rewards = self.session.rewards[-TARGET_STEPS:]
+        is_reached = self.target_reward is not None and all(
+            reward is not None and reward >= self.target_reward for reward in rewards
+        )
+        is_reached = is_reached and len(rewards) == TARGET_STEPS
+        return is_reached or self._is_solved or self.is_budget_spent()
+
+    def _check_gap(self, step: int, learned: Mapping[str, float]) -> None:
+        is_fresh = not learned["version_lag"]
+        if learned.get("logprob_gap", 0.0) > GAP_LIMIT and is_fresh and not self._gap_warned:
+            self._gap_warned = True
+            logger.warning(
+                "step %d: the recorded log-probabilities differ by %.2f nats on average from the "
+                "model's at temperature %s. Does the agent sample with another temperature, and "
+                "the gateway not set this one?",
+                step,
+                learned["logprob_gap"],
+                self.temperature,
+            )
+
+    def _check_idle(self, step: int, collected: "Collected", trained: bool) -> None:
+        from agl_learning.accounts import is_solved, why_nothing
+
+        if trained:
+            self._idle_steps = 0
+            return
+        if self.is_budget_spent():
+            return  # that is why, and the run ends with what it has
+        self._idle_steps += 1
+        has_learned = self.session.totals.counts["calls_trained"] > 0
+        if has_learned and is_solved(collected):
+            self._is_solved = self._idle_steps >= self.max_idle_steps
+            if self._is_solved:
+                logger.warning(
+                    "the rewards of every group have been equal for %d steps (mean reward %s): "
+                    "nothing is left to learn from these tasks; ending early",
+                    self._idle_steps,
+                    collected.mean_reward,
+                )
+            return
+        why = why_nothing(collected)
+        # Few rollouts may have equal rewards by chance; without any row something is wrong.
+        in_vain = not has_learned and "zero_advantage" not in collected.ledger.reasons()
+        if self._idle_steps >= self.max_idle_steps or (step == self.steps and in_vain):
+            raise AlgorithmError(
+                f"{self.title}: nothing could be trained in {self._idle_steps} steps in a row, up "
+                f"to step {step}. The last one: {why}"
+            )
+        logger.warning("step %d trained nothing: %s", step, why)

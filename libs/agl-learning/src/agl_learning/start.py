@@ -1,0 +1,114 @@
+"""Where a run begins: its folder, and the checkpoint that it goes on from, if there is one.
+
+The trainer asks before runners are forked: nothing here imports more than files need.
+"""
+
+import logging
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from agl.errors import ConfigError
+from agl_learning.checkpoint import Progress, find_checkpoint
+from agl_learning.generations import read_generation
+
+logger = logging.getLogger("agl.learning")
+
+
+def new_folder(name: str) -> Path:
+    """A folder for a run that was given none, named after the time.
+
+    Absolute: an agent may change the folder of the process.
+    """
+    return (Path("agl-runs") / time.strftime(f"{name}-%Y%m%d-%H%M%S")).absolute()
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Of one start of a run."""
+
+    folder: Path
+    """Of the run."""
+    checkpoint: Path | None
+    """None begins at step 0."""
+    home: Path
+    """The folder of the run that wrote the checkpoint, or ended before its first one."""
+
+    @property
+    def is_same_run(self) -> bool:
+        """Whether the run goes on, and is not another one from the same checkpoint."""
+        return self.folder.resolve() == self.home.resolve()
+
+    @property
+    def other_run(self) -> str | None:
+        """What of another run it begins from: a checkpoint, or the folder where there is none."""
+        return None if self.is_same_run else str((self.checkpoint or self.home).resolve())
+
+    def progress(self) -> Progress:
+        """That of the checkpoint; none where there is none."""
+        return Progress(0, 0) if self.checkpoint is None else Progress.of(self.checkpoint)
+
+
+def find_origin(name: str, run_dir: str | None, resume_from: str | None, steps: int) -> Origin:
+    """Check everything about a start that can be said before a model is loaded.
+
+    Args:
+        name: Of the algorithm.
+        run_dir: Folder of the run; None takes that of the checkpoint, or a new one.
+        resume_from: A checkpoint, or the folder of a run; None begins anew.
+        steps: How many the run is to have.
+
+    Raises:
+        ConfigError: Checkpoint or folder are not usable, or nothing is left to do.
+    """
+    origin = _find(name, run_dir, resume_from)
+    if resume_from is None or not origin.is_same_run:
+        _check_folder(origin)
+    step = origin.progress().step
+    if origin.checkpoint is not None and step >= steps:
+        raise ConfigError(
+            f"the checkpoint {str(origin.checkpoint)!r} is at step {step}, and steps is {steps}; "
+            "nothing is left to do. Give more steps"
+        )
+    return origin
+
+
+def _find(name: str, run_dir: str | None, resume_from: str | None) -> Origin:
+    named = None if run_dir is None else Path(run_dir)
+    fresh = named or new_folder(name)
+    if resume_from is None:
+        return Origin(fresh, None, fresh)
+    given = Path(resume_from)
+    if _ended_early(given):
+        logger.warning("the run in %s has no checkpoint yet; it begins at step 0 again", given)
+        return Origin(named or given, None, given)
+    checkpoint = find_checkpoint(given)
+    home = checkpoint.resolve().parent.parent
+    if named is None and checkpoint.parent.name == "checkpoints":
+        return Origin(checkpoint.parent.parent, checkpoint, home)
+    return Origin(fresh, checkpoint, home)
+
+
+def _ended_early(folder: Path) -> bool:
+    """Whether a run in this folder ended before its first checkpoint."""
+    has_run = read_generation(folder) is not None or (folder / "metrics.jsonl").exists()
+    return has_run and not any((folder / "checkpoints").glob("step-*"))
+
+
+def _check_folder(origin: Origin) -> None:
+    """For a run that does not go on in its folder: there must be none, or one to begin again.
+
+    Raises:
+        ConfigError: Another run is there; metrics and accounts of the two would be mixed.
+    """
+    folder = str(origin.folder)
+    if not (origin.folder / "metrics.jsonl").exists():
+        return
+    begun = read_generation(origin.folder)
+    place = None if begun is None else begun.origin
+    if place is None or place != origin.other_run:
+        which = "" if place is None else f", which began from {place!r}"
+        raise ConfigError(
+            f"{folder!r} holds another run already{which}. Give another run_dir, or continue that "
+            f"run with resume_from={folder!r}"
+        )
