@@ -29,7 +29,7 @@ from annotated_types import Ge
 
 from agl.algorithm.gateway import WHOLE_SOFTMAX
 from agl.errors import AlgorithmError, ConfigError
-from agl_learning.loop import Served, Version
+from agl_learning.loop import GAP_LIMIT, Served, Version
 from agl_learning.options import Count, Name, NotNegative, Share
 from agl_learning.paid import Bill, PaidTraining
 from agl_learning.remote import not_installed
@@ -42,9 +42,6 @@ if TYPE_CHECKING:
     from agl_tinker.service import TinkerService
 
 logger = logging.getLogger("agl.tinker")
-
-GAP_LIMIT = 0.05
-"""Nats between recorded and present log-probabilities that rounding does not explain."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
