@@ -6,9 +6,8 @@ import logging
 import re
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass, field
 
 from agl.errors import StoreUnavailableError
 from agl.semconv import CLIENT_GONE
@@ -16,8 +15,9 @@ from agl.store.base import LightningStore
 from agl.types.resources import attempt_token
 from agl_gateway.attempts import Attempts, OpenAttempt
 from agl_gateway.backend import Backend
-from agl_gateway.backends import Backends
-from agl_gateway.dialect import Dialect, Exchange, dumps
+from agl_gateway.call import Call
+from agl_gateway.controls import Controls
+from agl_gateway.dialect import Dialect, dumps
 from agl_gateway.dialects.completions import Completions
 from agl_gateway.dialects.messages import CountTokens, Messages
 from agl_gateway.dialects.responses import Responses
@@ -26,7 +26,7 @@ from agl_gateway.forward import relay
 from agl_gateway.recorder import Recorder
 from agl_gateway.records import CallRecord, Origin
 from agl_gateway.routing import Tries, deadline_of
-from agl_gateway.upstream import Opens, Upstream
+from agl_gateway.upstream import Opens
 from agl_gateway.wire import JSON, Interruptible, Receive, Reply, Scope, Send, read_body
 
 logger = logging.getLogger("agl.gateway")
@@ -47,34 +47,6 @@ ADDRESS = re.compile(
 
 
 @dataclass(slots=True)
-class Call:
-    """A model call on its way."""
-
-    dialect: Dialect
-    origin: Origin
-    record: CallRecord
-    exchange: Exchange
-    headers: Sequence[tuple[bytes, bytes]]
-    """Of the request, names in lower case."""
-
-
-class Guard(Protocol):
-    """Looks at every model call before it goes to a backend, and after it has ended."""
-
-    async def before(self, call: Call) -> None:
-        """May wait, or refuse.
-
-        Raises:
-            RefusedError: The call ends here.
-        """
-        ...
-
-    def after(self, call: Call) -> None:
-        """Once per call that came past ``before``, just before the agent gets the last byte."""
-        ...
-
-
-@dataclass(slots=True)
 class _Request:
     scope: Scope
     receive: Receive
@@ -82,53 +54,41 @@ class _Request:
     origin: Origin
 
 
+@dataclass(eq=False)
 class GatewayApp:
-    """Serves model calls in every dialect, and the list of models.
+    """Serves model calls in every dialect, and the list of models."""
 
-    Args:
-        backends: Who answers for which model at this moment.
-        get_store: Where calls are recorded.
-        callbacks: What every request asks the backend for.
-        num_retries: Further tries when the backend cannot be reached or is overloaded.
-        api_key: Opens every address; None lets everybody in.
-        attempt_secret: Makes the tokens of attempts; None where there are none.
-        max_body_bytes: Larger requests are refused.
-        serving_since: ``time.monotonic()`` since when every lost call is in ``lost``.
-        lost: Attempt id -> how many of its calls will never be stored.
-    """
+    controls: Controls
+    """What every call passes; they know the backends."""
+    upstream: Opens
+    """What answers calls."""
+    get_store: Callable[[], LightningStore]
+    """Where calls are recorded."""
+    callbacks: tuple[str, ...]
+    """What every request asks the backend for."""
+    num_retries: int
+    """Further tries when the backend cannot be reached or is overloaded."""
+    api_key: str | None
+    """Opens every address; None lets everybody in."""
+    attempt_secret: str | None
+    """Makes the tokens of attempts; None where there are none."""
+    max_body_bytes: int
+    """Larger requests are refused."""
+    serving_since: float
+    """``time.monotonic()`` since when every lost call is in ``lost``."""
+    lost: Counter[str]
+    """Attempt id -> how many of its calls will never be stored."""
+    recorder: Recorder = field(init=False)
+    """Exists while the application is being served."""
 
-    def __init__(
-        self,
-        backends: Callable[[], Backends],
-        get_store: Callable[[], LightningStore],
-        callbacks: tuple[str, ...],
-        num_retries: int,
-        api_key: str | None,
-        attempt_secret: str | None,
-        max_body_bytes: int,
-        serving_since: float,
-        lost: Counter[str],
-    ) -> None:
-        self._backends = backends
-        self.guards: list[Guard] = []
-        self.upstream: Opens = Upstream()
-        self._get_store = get_store
-        self._callbacks = callbacks
-        self._num_retries = num_retries
-        self._authorization = f"Bearer {api_key}".encode() if api_key else b""
-        self._api_key = (api_key or "").encode()
-        self._attempt_secret = attempt_secret
-        self._max_body_bytes = max_body_bytes
-        self.serving_since = serving_since
-        self._lost = lost
-        self._attempts = Attempts(get_store)
+    def __post_init__(self) -> None:
+        self._authorization = f"Bearer {self.api_key}".encode() if self.api_key else b""
+        self._attempts = Attempts(self.get_store)
         self._handlers: dict[str, tuple[str, Callable[[_Request], Awaitable[None]]]] = {
             "models": ("GET", self._list_models),
             "end": ("POST", self._end_attempt),
             "flush": ("POST", self._flush),
         }
-        self.recorder: Recorder
-        """Exists while the application is being served."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -138,7 +98,7 @@ class GatewayApp:
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
-        self.recorder = Recorder(self._get_store, self._lost)
+        self.recorder = Recorder(self.get_store, self.lost)
         async with self.upstream:
             await send({"type": "lifespan.startup.complete"})
             await receive()
@@ -202,7 +162,7 @@ class GatewayApp:
         return Origin(rollout_id, attempt_id, agent_name, traceparent)
 
     def _authorize(self, key: bytes, token: str | None, rollout_id: str, attempt_id: str) -> None:
-        secret = self._attempt_secret
+        secret = self.attempt_secret
         if token is not None and secret is not None:
             expected = attempt_token(secret, rollout_id, attempt_id)
             if hmac.compare_digest(token.encode(), expected.encode()):
@@ -227,7 +187,7 @@ class GatewayApp:
     async def _list_models(self, request: _Request) -> None:
         data = [
             {"id": name, "object": "model", "created": 0, "owned_by": "agl"}
-            for name in self._backends().names
+            for name in self.controls.backends().names
         ]
         await request.reply.whole(200, dumps({"object": "list", "data": data}))
 
@@ -246,7 +206,7 @@ class GatewayApp:
         await self.recorder.flush()
         said = {
             "serving_seconds": time.monotonic() - self.serving_since,
-            "lost_calls": self._lost[origin.attempt_id],
+            "lost_calls": self.lost[origin.attempt_id],
         }
         await request.reply.whole(200, dumps(said))
 
@@ -268,8 +228,7 @@ class GatewayApp:
             # Called before the last byte goes out: who has an answer and then flushes, finds it.
             if record.end(error, kind):
                 if call is not None:
-                    for guard in self.guards:
-                        guard.after(call)
+                    self.controls.after(call)
                 if origin.rollout_id and dialect.operation:
                     self.recorder.add(record)
 
@@ -279,7 +238,7 @@ class GatewayApp:
                     attempt = await self._attempts.take(origin.rollout_id, origin.attempt_id)
                 except StoreUnavailableError as error:
                     store_away = error
-            exchange = dialect.read(await read_body(request.receive, self._max_body_bytes))
+            exchange = dialect.read(await read_body(request.receive, self.max_body_bytes))
             record.request = exchange.request
             if store_away is not None:
                 # Only now: with what was asked in its record, a later answer makes good for it.
@@ -294,19 +253,19 @@ class GatewayApp:
                 if attempt is not None:
                     attempt.calls.add(interruptible)
                 await self.recorder.room()
-                call = await self._guarded(
-                    Call(dialect, origin, record, exchange, request.scope["headers"])
-                )
+                coming = Call(dialect, origin, record, exchange, request.scope["headers"])
+                await self.controls.before(coming)
+                call = coming
                 answer = await self.upstream.open(
                     Tries(
                         lambda tried: self._choose(exchange.model, origin, tried),
-                        self._num_retries,
+                        self.num_retries,
                         lambda: deadline_of(request.scope["headers"], record.start_time),
                         origin.attempt_id,
                     ),
                     exchange,
                     dialect.path,
-                    self._callbacks,
+                    self.callbacks,
                 )
                 try:
                     await relay(answer, exchange, record, reply, end, dialect.error)
@@ -340,13 +299,8 @@ class GatewayApp:
             if attempt is not None:
                 attempt.calls.discard(interruptible)
 
-    async def _guarded(self, call: Call) -> Call:
-        for guard in self.guards:
-            await guard.before(call)
-        return call
-
     def _choose(self, model: object, origin: Origin, tried: Collection[Backend] = ()) -> Backend:
-        backends = self._backends()
+        backends = self.controls.backends()
         if isinstance(model, str):
             backend = backends.choose(model, origin.attempt_id or None, tried)
             if backend is not None:

@@ -3,25 +3,23 @@
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agl.errors import StoreUnavailableError
 from agl.store.base import LightningStore
 from agl_gateway.backends import Backends
 from agl_gateway.budget import Budgets, Price
+from agl_gateway.call import Call
 from agl_gateway.dialect import Exchange
 from agl_gateway.errors import RefusedError
 from agl_gateway.forced import Modes, force
 from agl_gateway.gate import Gate
 
-if TYPE_CHECKING:
-    from agl_gateway.app import Call
-
 logger = logging.getLogger("agl.gateway")
 
 
 class Controls:
-    """A guard of the gateway.
+    """Looks at every model call before it goes to a backend, and after it has ended.
 
     Args:
         backends: Those of this moment.
@@ -37,7 +35,7 @@ class Controls:
         budgets: Budgets,
         get_store: Callable[[], LightningStore],
     ) -> None:
-        self._backends = backends
+        self.backends = backends
         self.gate = gate
         self._budgets = budgets
         self._modes = Modes(get_store)
@@ -47,7 +45,7 @@ class Controls:
         self.num_unattributed = 0
         """Calls to an address of no rollout."""
 
-    async def before(self, call: "Call") -> None:
+    async def before(self, call: Call) -> None:
         """May wait, or refuse.
 
         Raises:
@@ -56,7 +54,7 @@ class Controls:
         """
         model = call.exchange.model
         self.num_unattributed += not call.origin.rollout_id
-        backend = self._backends().of(model)[0]  # replicas agree
+        backend = self.backends().of(model)[0]  # replicas agree
         self._prices[model] = backend.price
         if backend.forced:
             rollout_id = call.origin.rollout_id
@@ -98,8 +96,8 @@ class Controls:
                 headers={"retry-after": "1"},
             ) from None
 
-    def after(self, call: "Call") -> None:
-        """The call is over."""
+    def after(self, call: Call) -> None:
+        """Once per call that came past ``before``, just before the agent gets the last byte."""
         model = call.exchange.model
         self.gate.leave(model)
         if self._budgets.counts_usage:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from agl_gateway.controls import Controls
     from agl_gateway.gate import Gate
     from agl_gateway.tape import Replay
+    from agl_gateway.upstream import Opens
 
 logger = logging.getLogger("agl.gateway")
 
@@ -216,9 +217,19 @@ class LLMProxy(Gateway):
                 "LLMProxy has no store to record calls in; pass store=, or call set_store first"
             )
         from agl_gateway.app import GatewayApp
+        from agl_gateway.controls import Controls
+        from agl_gateway.gate import Gate
 
+        sock = self.address.bind()
+        try:
+            upstream = self._open_upstream()
+        except ConfigError:
+            sock.close()
+            raise
+        gate = Gate(self._max_pause_seconds)
         app = GatewayApp(
-            lambda: self._models.backends,
+            Controls(lambda: self._models.backends, gate, self._budgets, self._present_store),
+            upstream,
             self._present_store,
             self.callbacks,
             self.num_retries,
@@ -228,15 +239,9 @@ class LLMProxy(Gateway):
             self._serving_since or time.monotonic(),
             self._lost,
         )
-        sock = self.address.bind()
-        try:
-            controls = self._control(app)
-        except ConfigError:
-            sock.close()
-            raise
         server = ServerThread(app, sock=sock)
         self.address.port = await asyncio.to_thread(server.start)
-        self._app, self._server, self._controls = app, server, controls
+        self._app, self._server, self._controls = app, server, app.controls
         self._serving_since = app.serving_since
         logger.info("LLM proxy on %s", self.address.url())
 
@@ -343,26 +348,23 @@ class LLMProxy(Gateway):
         assert self._store is not None  # start() has seen to that
         return self._store
 
-    def _control(self, app: "GatewayApp") -> "Controls":
-        """Put what this proxy was told to do into an application."""
-        from agl_gateway.controls import Controls
-        from agl_gateway.gate import Gate
+    def _open_upstream(self) -> "Opens":
+        """What answers calls: the backends, written down or not, or a recording.
 
-        controls = Controls(
-            lambda: self._models.backends,
-            Gate(self._max_pause_seconds),
-            self._budgets,
-            self._present_store,
-        )
-        app.guards.append(controls)
+        Raises:
+            ConfigError: The recording cannot be written.
+        """
         if self._replay is not None:
-            app.upstream = self._replay
-        elif self._record is not None:
-            from agl_gateway.tape import Recording
+            return self._replay
+        from agl_gateway.upstream import Upstream
 
-            app.upstream = Recording(app.upstream, Path(self._record), resume=self._has_recorded)
-            self._has_recorded = True
-        return controls
+        if self._record is None:
+            return Upstream()
+        from agl_gateway.tape import Recording
+
+        recording = Recording(Upstream(), Path(self._record), resume=self._has_recorded)
+        self._has_recorded = True
+        return recording
 
     def _running_gate(self, model: str | None) -> "Gate":
         """What holds calls back.

@@ -4,7 +4,7 @@ import re
 import secrets
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -46,51 +46,33 @@ class Origin:
     """W3C header of the agent's own span, which becomes the parent of the record."""
 
 
+@dataclass(slots=True, eq=False)
 class CallRecord:
     """A model call from its arrival to its end: the bytes, and the times.
 
     Nothing is read out of them before the answer has gone to the agent.
     """
 
-    __slots__ = (
-        "_size",
-        "_started",
-        "answer",
-        "chunks",
-        "end_time",
-        "error",
-        "error_kind",
-        "first_token_time",
-        "operation",
-        "origin",
-        "overridden",
-        "provider",
-        "request",
-        "start_time",
-        "status_code",
-    )
-
-    def __init__(self, origin: Origin) -> None:
-        self.origin = origin
-        self.operation = "chat"
-        self.provider = "openai"
-        self.start_time = time.time()
-        self._started = time.perf_counter()
-        self.first_token_time: float | None = None
-        self.end_time: float | None = None
-        self.request = b""
-        """As the backend's API would have it from the agent, without our additions."""
-        self.answer: bytes | None = None
-        """As the backend sent it, token ids included."""
-        self.chunks: list[bytes] | None = None
-        """Of a stream: what came of it."""
-        self.status_code: int | None = None
-        """What the agent got, or ``CLIENT_GONE``."""
-        self._size: int | None = None
-        self.error: str | None = None
-        self.error_kind: ErrorKind | None = None
-        self.overridden: list[str] | None = None
-        """Parameters for which the agent asked in vain."""
+    origin: Origin
+    operation: str = "chat"
+    provider: str = "openai"
+    start_time: float = field(default_factory=lambda: time.time())
+    _started: float = field(default_factory=lambda: time.perf_counter())
+    first_token_time: float | None = None
+    end_time: float | None = None
+    request: bytes = b""
+    """As the backend's API would have it from the agent, without our additions."""
+    answer: bytes | None = None
+    """As the backend sent it, token ids included."""
+    chunks: list[bytes] | None = None
+    """Of a stream: what came of it."""
+    status_code: int | None = None
+    """What the agent got, or ``CLIENT_GONE``."""
+    _size: int | None = None
+    error: str | None = None
+    error_kind: ErrorKind | None = None
+    overridden: list[str] | None = None
+    """Parameters for which the agent asked in vain."""
 
     @property
     def size(self) -> int:

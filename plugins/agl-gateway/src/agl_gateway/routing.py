@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 
 from agl_gateway.backend import Backend
@@ -16,45 +17,31 @@ DEADLINE_HEADERS = (b"x-stainless-read-timeout", b"x-stainless-timeout")
 """How the official clients say how many seconds they wait."""
 
 
+@dataclass(slots=True)
 class Tries:
-    """The tries of one call: at each replica in turn, then in further rounds after a rest.
+    """The tries of one call: at each replica in turn, then in further rounds after a rest."""
 
-    Args:
-        choose: Who is next; gets those that were tried in this round.
-        num_retries: Further rounds.
-        deadline: ``time.time()`` after which the client is gone; asked for when there is need.
-        attempt_id: Whose call it is; empty where it is no attempt's.
-    """
-
-    __slots__ = (
-        *("_choose", "_deadline", "_num_retries", "_rounds", "_tried"),
-        *("attempt_id", "backend", "number"),
-    )
-
-    def __init__(
-        self,
-        choose: Callable[[Collection[Backend]], Backend],
-        num_retries: int,
-        deadline: Callable[[], float | None] = lambda: None,
-        attempt_id: str = "",
-    ) -> None:
-        self._choose = choose
-        self.attempt_id = attempt_id
-        self._num_retries = num_retries
-        self._deadline = deadline
-        self._tried: dict[Backend, float] = {}
-        """In this round, and until when each asked to be left alone."""
-        self._rounds = 0
-        """Those that are over."""
-        self.number = 0
-        """How many tries there were."""
-        self.backend: Backend
-        """Who was taken last."""
+    choose: Callable[[Collection[Backend]], Backend]
+    """Who is next; gets those that were tried in this round."""
+    num_retries: int
+    """Further rounds."""
+    deadline: Callable[[], float | None] = lambda: None
+    """``time.time()`` after which the client is gone; asked for when there is need."""
+    attempt_id: str = ""
+    """Whose call it is; empty where it is no attempt's."""
+    number: int = 0
+    """How many tries there were."""
+    backend: Backend = field(init=False)
+    """Who was taken last."""
+    _tried: dict[Backend, float] = field(default_factory=dict[Backend, float])
+    """In this round, and until when each asked to be left alone."""
+    _rounds: int = 0
+    """Those that are over."""
 
     def take(self) -> Backend:
         """Who is tried now."""
         self.number += 1
-        self.backend = self._choose(self._tried)
+        self.backend = self.choose(self._tried)
         return self.backend
 
     def failed(self, rest_seconds: float | None = None) -> float | None:
@@ -65,14 +52,14 @@ class Tries:
         """
         now = time.monotonic()
         self._tried[self.backend] = _rest(self.backend, rest_seconds, now)
-        if self._choose(self._tried) not in self._tried:
+        if self.choose(self._tried) not in self._tried:
             return 0.0
         # Each had its turn: the next round begins when one of them may be asked again.
         backoff = FIRST_REST_SECONDS * 2**self._rounds
         wait = max(min(self._tried.values()) - now, min(backoff, MAX_REST_SECONDS))
-        deadline = self._deadline()
+        deadline = self.deadline()
         in_time = deadline is None or time.time() + wait < deadline
-        if self._rounds >= self._num_retries or not in_time:
+        if self._rounds >= self.num_retries or not in_time:
             return None
         self._rounds += 1
         self._tried.clear()
