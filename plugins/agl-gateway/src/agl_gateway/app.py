@@ -15,9 +15,8 @@ from agl.store.base import LightningStore
 from agl.types.resources import attempt_token
 from agl_gateway.attempts import Attempts, OpenAttempt
 from agl_gateway.backend import Backend
-from agl_gateway.call import Call
 from agl_gateway.controls import Controls
-from agl_gateway.dialect import Dialect, dumps
+from agl_gateway.dialect import Dialect, Exchange, dumps
 from agl_gateway.dialects.completions import Completions
 from agl_gateway.dialects.messages import CountTokens, Messages
 from agl_gateway.dialects.responses import Responses
@@ -222,13 +221,13 @@ class GatewayApp:
         store_away: StoreUnavailableError | None = None
         record = CallRecord(origin)
         record.operation = dialect.operation
-        call: Call | None = None
+        entered: Exchange | None = None
 
         def end(error: str | None, kind: ErrorKind = "infrastructure", /) -> None:
             # Called before the last byte goes out: who has an answer and then flushes, finds it.
             if record.end(error, kind):
-                if call is not None:
-                    self.controls.after(call)
+                if entered is not None:
+                    self.controls.after(record, entered)
                 if origin.rollout_id and dialect.operation:
                     self.recorder.add(record)
 
@@ -253,9 +252,8 @@ class GatewayApp:
                 if attempt is not None:
                     attempt.calls.add(interruptible)
                 await self.recorder.room()
-                coming = Call(dialect, origin, record, exchange, request.scope["headers"])
-                await self.controls.before(coming)
-                call = coming
+                await self.controls.before(record, exchange)
+                entered = exchange
                 answer = await self.upstream.open(
                     Tries(
                         lambda tried: self._choose(exchange.model, origin, tried),
@@ -277,8 +275,8 @@ class GatewayApp:
             record.status_code = refused.status
             end(refused.message, refused.kind)
             if reply.is_started:
-                assert call is not None
-                await reply.end(call.exchange.broken(refused.status, refused.message))
+                assert entered is not None
+                await reply.end(entered.broken(refused.status, refused.message))
             else:
                 await _refuse(reply, refused, dialect)
         except ClientGoneError as gone:

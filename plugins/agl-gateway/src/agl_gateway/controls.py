@@ -9,11 +9,11 @@ from agl.errors import StoreUnavailableError
 from agl.store.base import LightningStore
 from agl_gateway.backends import Backends
 from agl_gateway.budget import Budgets, Price
-from agl_gateway.call import Call
 from agl_gateway.dialect import Exchange
 from agl_gateway.errors import RefusedError
 from agl_gateway.forced import Modes, force
 from agl_gateway.gate import Gate
+from agl_gateway.records import CallRecord
 
 logger = logging.getLogger("agl.gateway")
 
@@ -45,28 +45,28 @@ class Controls:
         self.num_unattributed = 0
         """Calls to an address of no rollout."""
 
-    async def before(self, call: Call) -> None:
+    async def before(self, record: CallRecord, exchange: Exchange) -> None:
         """May wait, or refuse.
 
         Raises:
             RefusedError: A limit is reached, the model is paused, or nobody can say in which mode
                 the rollout is.
         """
-        model = call.exchange.model
-        self.num_unattributed += not call.origin.rollout_id
+        model = exchange.model
+        self.num_unattributed += not record.origin.rollout_id
         backend = self.backends().of(model)[0]  # replicas agree
         self._prices[model] = backend.price
         if backend.forced:
-            rollout_id = call.origin.rollout_id
+            rollout_id = record.origin.rollout_id
             mode = await self._mode(rollout_id)
-            asked = force(call.exchange, backend.forced, mode)
-            call.record.request = call.exchange.request
+            asked = force(exchange, backend.forced, mode)
+            record.request = exchange.request
             if asked:
-                call.record.overridden = list(asked)
-                self._tell(model, asked, call.exchange)
+                record.overridden = list(asked)
+                self._tell(model, asked, exchange)
         await self.gate.enter(model)
         try:
-            self._budgets.admit(call.origin.attempt_id)
+            self._budgets.admit(record.origin.attempt_id)
         except RefusedError:
             self.gate.leave(model)
             raise
@@ -96,11 +96,11 @@ class Controls:
                 headers={"retry-after": "1"},
             ) from None
 
-    def after(self, call: Call) -> None:
+    def after(self, record: CallRecord, exchange: Exchange) -> None:
         """Once per call that came past ``before``, just before the agent gets the last byte."""
-        model = call.exchange.model
+        model = exchange.model
         self.gate.leave(model)
         if self._budgets.counts_usage:
             # The model may have left the list by now.
             price = self._prices.get(model)
-            self._budgets.charge(call.origin.attempt_id, *call.record.usage(), price)
+            self._budgets.charge(record.origin.attempt_id, *record.usage(), price)
