@@ -16,16 +16,14 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
+from agl.algorithm.gateway import Gateway
 from agl.errors import AlgorithmError, MixedCallsError
 from agl.types import EnqueueRolloutRequest, RolloutConfig, RolloutMode
+from agl_apo.journal import Journal
 from agl_apo.options import Options
 from agl_learning.collect import Collector, Ended
-
-if TYPE_CHECKING:
-    from agl.algorithm.gateway import Gateway
-    from agl_apo.journal import Journal
 
 logger = logging.getLogger("agl.apo")
 
@@ -82,12 +80,12 @@ class Failed:
 class Evaluator:
     """Scores of all candidates, and how many evaluations they took."""
 
-    journal: "Journal"
+    journal: Journal
     tasks: Mapping[Split, Sequence[Any]]
     options: Options
     is_budget_spent: Callable[[], bool] = lambda: False
     """Whether the gateway refuses every further call."""
-    gateway: "Gateway | None" = None
+    gateway: Gateway | None = None
     """Flushed before spans are read."""
     shuffled: bool = True
     """Whether the search's stream has its tasks in random order."""
@@ -149,6 +147,14 @@ class Evaluator:
         """
         failed, done = len(self.failed(candidate, split)), self.count(candidate, split)
         return failed > max(2.0, self.options.max_failed * done) or 0 < done == failed
+
+    def why_broken(self, candidate: Candidate, split: Split) -> str:
+        """How many of its evaluations failed, and why most of them did."""
+        failed = self.failed(candidate, split)
+        return (
+            f"{len(failed)} of its {self.count(candidate, split)} evaluations failed, most often "
+            f"with {most_frequent(failed)!r}"
+        )
 
     def _of(self, candidate: Candidate, split: Split) -> list[Score | Failed]:
         found = self.outcomes.get((candidate.candidate_id, split), {})

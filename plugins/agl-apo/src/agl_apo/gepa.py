@@ -10,7 +10,6 @@ validation set, and our validation dataset is held out for the decision (``agl_a
 """
 
 import asyncio
-import hashlib
 import json
 import logging
 from collections import Counter
@@ -20,13 +19,14 @@ from typing import Any, TypeVar
 
 from agl.errors import AlgorithmError, ConfigError
 from agl.types import Dataset
-from agl_apo.evaluate import Candidate, Failed, Score, most_frequent
+from agl_apo.evaluate import Candidate, Failed, Score
 from agl_apo.models import Models
 from agl_apo.opening import open_session
 from agl_apo.optimizer import PromptOptimizer
-from agl_apo.proposals import Experiments
+from agl_apo.proposals import experiment
 from agl_apo.session import Session
 from agl_learning.options import Count, NotNegative
+from agl_learning.tasks import digest
 
 logger = logging.getLogger("agl.apo")
 
@@ -115,8 +115,7 @@ class Bridge:
         self.options = options
         self.session = session
         self._loop = loop
-        self._experiments = Experiments(session)
-        self._admitted: dict[str, Candidate | None] = {_digest(session.seed.texts): session.seed}
+        self._admitted: dict[str, Candidate | None] = {_key(session.seed.texts): session.seed}
         self._parent = session.seed
         self._times: Counter[tuple[str, int]] = Counter()
         self._questions: Counter[str] = Counter()
@@ -184,7 +183,7 @@ class Bridge:
 
         async def shown(target: str) -> list[dict[str, Any]]:
             experiments = [
-                await self._experiments.show(score, target) for score in eval_batch.trajectories
+                await experiment(self.session, score, target) for score in eval_batch.trajectories
             ]
             return [
                 {
@@ -204,9 +203,9 @@ class Bridge:
     def reflect(self, prompt: Any) -> str:
         """The model's answer, recorded."""
         text = prompt if isinstance(prompt, str) else json.dumps(prompt)
-        digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-        self._questions[digest] += 1
-        name = f"{digest}.{self._questions[digest]}"
+        question = digest([text])
+        self._questions[question] += 1
+        name = f"{question}.{self._questions[question]}"
 
         async def ask() -> dict[str, Any]:
             return await self.options.models.ask(self.options.reflection_model, text)
@@ -218,13 +217,13 @@ class Bridge:
             raise
 
     async def _admit(self, texts: dict[str, str]) -> Candidate | None:
-        digest = _digest(texts)
-        if digest not in self._admitted:
+        key = _key(texts)
+        if key not in self._admitted:
             edits = {name: text for name, text in texts.items() if text != self._parent.texts[name]}
-            self._admitted[digest] = await self.session.admit(
+            self._admitted[key] = await self.session.admit(
                 f"g{len(self._admitted)}", self._parent, edits, [], "no prompt was changed"
             )
-        return self._admitted[digest]
+        return self._admitted[key]
 
     async def _run(self, candidate: Candidate, tasks: Sequence[int]) -> list[Score | Failed]:
         evaluator, num_tasks = self.session.evaluator, len(self.session.evaluator.tasks["search"])
@@ -247,14 +246,10 @@ class Bridge:
         """
         rewards = [one.reward for one in outcomes if isinstance(one, Score)]
         if self.session.evaluator.is_broken(candidate, "search") or not rewards:
-            failed = self.session.evaluator.failed(candidate, "search")
             logger.warning(
-                "candidate %s cannot be judged: %d of its %d evaluations failed, most often with "
-                "%r; it is not taken up",
+                "candidate %s cannot be judged: %s; it is not taken up",
                 candidate.candidate_id,
-                len(failed),
-                self.session.evaluator.count(candidate, "search"),
-                most_frequent(failed),
+                self.session.evaluator.why_broken(candidate, "search"),
             )
             return [0.0] * len(outcomes)
         mean = sum(rewards) / len(rewards)
@@ -279,5 +274,5 @@ class _Log:
         logger.debug("gepa: %s", message)
 
 
-def _digest(texts: Mapping[str, str]) -> str:
+def _key(texts: Mapping[str, str]) -> str:
     return json.dumps(texts, sort_keys=True)

@@ -2,12 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from agl_apo.journal import SEED, entries
-
-if TYPE_CHECKING:
-    from agl.store.base import LightningStore
+from agl.store.base import LightningStore
+from agl_apo.journal import FIELD, SEED
 
 
 @dataclass
@@ -53,10 +51,15 @@ class History:
         return {**vars(self), "nodes": nodes, "best": self.best}
 
 
-async def read_histories(store: "LightningStore") -> list[History]:
+async def read_histories(store: LightningStore) -> list[History]:
     """The prompt runs of a store, in the order in which they began."""
+    from agl.cli.shared import each_rollout
+
     runs: dict[tuple[str, str], History] = {}
-    async for rollout, values in entries(store):
+    async for rollout in each_rollout(store):
+        values: dict[str, Any] | None = (rollout.metadata or {}).get(FIELD)
+        if values is None:
+            continue
         key = (values["algorithm"], values["run"])
         history = runs.setdefault(key, History(run=values["run"], algorithm=values["algorithm"]))
         if values["kind"] == "evaluation":

@@ -6,14 +6,12 @@ decided is an entry: a rollout that no runner claims, whose metadata has the que
 answer under ``"prompts"``. Running again reads instead of asking.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 from agl.errors import ConfigError
-from agl.types import Failure, Rollout
-
-if TYPE_CHECKING:
-    from agl.store.base import LightningStore
+from agl.store.base import LightningStore
+from agl.types import Failure
 
 FIELD = "prompts"
 """Key in the metadata of every rollout of a run."""
@@ -30,7 +28,7 @@ class Journal:
         algorithm: Stands in every entry.
     """
 
-    def __init__(self, store: "LightningStore", run_name: str, algorithm: str) -> None:
+    def __init__(self, store: LightningStore, run_name: str, algorithm: str) -> None:
         self.store = store
         self.run_name = run_name
         self.algorithm = algorithm
@@ -97,18 +95,6 @@ class Journal:
                     f"{_short(recorded.get(name))} then, {_short(value)} now. Continue it with "
                     "what it had, or give another run_name"
                 )
-
-
-async def entries(
-    store: "LightningStore", kinds: set[str] | None = None
-) -> AsyncGenerator[tuple[Rollout, dict[str, Any]]]:
-    """All rollouts of prompt runs in a store with what their metadata says, in order."""
-    from agl.cli.shared import each_rollout
-
-    async for rollout in each_rollout(store):
-        values = (rollout.metadata or {}).get(FIELD)
-        if values is not None and (kinds is None or values["kind"] in kinds):
-            yield rollout, values
 
 
 def _short(value: Any) -> str:

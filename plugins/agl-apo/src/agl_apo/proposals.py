@@ -4,8 +4,10 @@ import asyncio
 import json
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from agl.algorithm.base import Algorithm
 from agl.errors import AlgorithmError, ConfigError
 from agl_apo.evaluate import Candidate, Failed, Score
 from agl_apo.models import Models, bare, fill
@@ -14,29 +16,16 @@ from agl_apo.session import Session
 from agl_apo.templates import placeholders
 
 
+@dataclass
 class Proposer:
-    """Makes the candidates of a round.
+    """Makes the candidates of a round."""
 
-    Args:
-        options: Of the algorithm.
-        models: Write critiques and edits.
-        templates: What they are asked, for ``critique`` and ``edit``; branches take turns.
-        session: The run.
-    """
-
-    def __init__(
-        self,
-        options: APOOptions,
-        models: Models,
-        templates: Mapping[str, Sequence[str]],
-        session: Session,
-    ) -> None:
-        self.options = options
-        self.models = models
-        self.templates = templates
-        self.session = session
-        self._targets = list(session.templates)
-        self._experiments = Experiments(session)
+    options: APOOptions
+    models: Models
+    """Write critiques and edits."""
+    templates: Mapping[str, Sequence[str]]
+    """What they are asked, for ``critique`` and ``edit``; branches take turns."""
+    session: Session
 
     async def propose(
         self, number: int, beam: Sequence[Candidate], known: Sequence[Candidate]
@@ -84,7 +73,8 @@ class Proposer:
     def _target(self, number: int, branch: int) -> str:
         """Targets take turns, over branches and rounds."""
         turn = (number - 1) * self.options.branch_factor + branch
-        return self._targets[turn % len(self._targets)]
+        targets = list(self.session.templates)
+        return targets[turn % len(targets)]
 
     async def _edit(self, number: int, parent: Candidate, index: int, branch: int) -> str:
         options, session = self.options, self.session
@@ -98,7 +88,7 @@ class Proposer:
                 self.templates["critique"][branch % len(self.templates["critique"])],
                 **shared,
                 reward_range=options.reward_range,
-                experiments=[await self._experiments.show(score, target) for score in scores],
+                experiments=[await experiment(session, score, target) for score in scores],
             )
             return await self.models.ask(options.gradient_model, prompt)
 
@@ -131,53 +121,50 @@ class Proposer:
         return [*worst, *rest[: size - len(worst)]]
 
 
-class Experiments:
-    """What models are shown of evaluations: task, reward, failure, conversation.
+async def experiment(session: Session, score: Score | Failed, target: str) -> dict[str, Any]:
+    """What models are shown of an evaluation: ``task``, ``reward`` or ``failure``, ``messages``.
 
     Args:
         session: The run.
+        score: What came of it.
+        target: The prompt that is to be improved; if an agent is named for it, only that one's
+            calls are shown.
     """
+    low, high = session.options.reward_range
+    task = session.evaluator.tasks["search"][score.task]
+    return {
+        "task": task if isinstance(task, str) else json.dumps(task, ensure_ascii=False),
+        "reward": round(low + score.reward * (high - low), 3) if isinstance(score, Score) else None,
+        "failure": score.why if isinstance(score, Failed) else None,
+        "messages": await _messages(
+            session.algorithm, score, (session.options.agents or {}).get(target)
+        ),
+    }
 
-    def __init__(self, session: Session) -> None:
-        self.session = session
 
-    async def show(self, score: Score | Failed, target: str) -> dict[str, Any]:
-        """One evaluation: ``task``, ``reward`` or ``failure``, and ``messages``."""
-        low, high = self.session.options.reward_range
-        task = self.session.evaluator.tasks["search"][score.task]
-        return {
-            "task": task if isinstance(task, str) else json.dumps(task, ensure_ascii=False),
-            "reward": round(low + score.reward * (high - low), 3)
-            if isinstance(score, Score)
-            else None,
-            "failure": score.why if isinstance(score, Failed) else None,
-            "messages": await self._messages(
-                score, (self.session.options.agents or {}).get(target)
-            ),
-        }
-
-    async def _messages(self, score: Score | Failed, agent: str | None) -> list[dict[str, str]]:
-        """The longest conversation that the agent had: later calls repeat the earlier ones."""
-        algorithm = self.session.algorithm
-        spans = await algorithm.get_store().query_spans(score.rollout_id, "latest")
-        adapter = algorithm.get_adapter()
-        try:
-            adapted: Any = adapter.adapt(list(spans))
-        except Exception as error:  # anybody may write spans
-            return [{"role": "note", "content": f"The conversation cannot be read: {error}"}]
-        if not isinstance(adapted, list):
-            raise ConfigError(
-                f"{type(algorithm).__name__} reads chat messages; the adapter "
-                f"{type(adapter).__name__} gave {type(adapted).__name__}. Use the adapter "
-                "'messages', or leave the adapter out"
-            )
-        calls: list[Any] = [
-            call
-            for call in adapted
-            if agent is None or call.get("metadata", {}).get("agent_name") == agent
-        ]
-        last: list[Any] = max((call["messages"] for call in calls), key=len, default=[])
-        return [{"role": str(m["role"]), "content": _content(m)} for m in last]
+async def _messages(
+    algorithm: Algorithm, score: Score | Failed, agent: str | None
+) -> list[dict[str, str]]:
+    """The longest conversation that the agent had: later calls repeat the earlier ones."""
+    spans = await algorithm.get_store().query_spans(score.rollout_id, "latest")
+    adapter = algorithm.get_adapter()
+    try:
+        adapted: Any = adapter.adapt(list(spans))
+    except Exception as error:  # anybody may write spans
+        return [{"role": "note", "content": f"The conversation cannot be read: {error}"}]
+    if not isinstance(adapted, list):
+        raise ConfigError(
+            f"{type(algorithm).__name__} reads chat messages; the adapter "
+            f"{type(adapter).__name__} gave {type(adapted).__name__}. Use the adapter "
+            "'messages', or leave the adapter out"
+        )
+    calls: list[Any] = [
+        call
+        for call in adapted
+        if agent is None or call.get("metadata", {}).get("agent_name") == agent
+    ]
+    last: list[Any] = max((call["messages"] for call in calls), key=len, default=[])
+    return [{"role": str(m["role"]), "content": _content(m)} for m in last]
 
 
 def what_it_is(targets: Sequence[str] | Mapping[str, str] | None, name: str) -> str:

@@ -27,7 +27,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agl_apo.evaluate import Candidate, Evaluator, most_frequent
+from agl_apo.evaluate import Candidate, Evaluator
 
 logger = logging.getLogger("agl.apo")
 
@@ -122,17 +122,8 @@ def mean_reward(evaluator: Evaluator, candidates: Sequence[Candidate]) -> float:
 
 def _working(evaluator: Evaluator, candidates: Sequence[Candidate]) -> list[Candidate]:
     """Those that can be judged; says which cannot."""
-    working: list[Candidate] = []
     for one in candidates:
-        if not evaluator.is_broken(one, "search"):
-            working.append(one)
-            continue
-        failed = evaluator.failed(one, "search")
-        logger.warning(
-            "candidate %s is out of the race: %d of its %d evaluations failed, most often with %r",
-            one.candidate_id,
-            len(failed),
-            evaluator.count(one, "search"),
-            most_frequent(failed),
-        )
-    return working
+        if evaluator.is_broken(one, "search"):
+            why = evaluator.why_broken(one, "search")
+            logger.warning("candidate %s is out of the race: %s", one.candidate_id, why)
+    return [one for one in candidates if not evaluator.is_broken(one, "search")]
