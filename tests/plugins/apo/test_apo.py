@@ -17,6 +17,7 @@ from agl_apo.command import command
 from agl_apo.evaluate import Candidate, Evaluator
 from agl_apo.journal import Journal
 from agl_apo.options import Options
+from agl_learning.generations import begin_generation
 from agl_testing.echo_llm import EchoLLM, RawReply
 
 
@@ -520,3 +521,14 @@ def test_rounds_and_decision_are_metrics_and_a_run_that_goes_on_has_each_once(
         assert (evaluation["step"], evaluation["val/gain/lower"]) == (3, decision.lower)
         lines = (tmp_path / "best" / "metrics.jsonl").read_text().splitlines()
         assert [json.loads(line) for line in lines] == [*told.steps, evaluation]
+
+
+def test_folder_of_another_algorithm_is_refused_and_left_as_it_is(
+    fit, worker, options, tmp_path
+) -> None:
+    begin_generation(tmp_path / "best")
+    metrics = tmp_path / "best" / "metrics.jsonl"
+    metrics.write_text('{"step": 1, "generation": 1}\n')
+    with pytest.raises(AlgorithmError, match="holds a run of another algorithm"):
+        fit(agl.APO(**options), worker)
+    assert metrics.read_text() == '{"step": 1, "generation": 1}\n'

@@ -16,6 +16,7 @@ from agl_apo.journal import SEED, Journal
 from agl_apo.options import Options
 from agl_apo.session import Session
 from agl_apo.templates import BrokenTemplateError, placeholders
+from agl_learning.generations import read_generation
 from agl_learning.report import Report
 from agl_learning.tasks import digest
 
@@ -48,6 +49,7 @@ async def open_session(
     train, held_out = _datasets(options.name, train_dataset, val_dataset)
     rule = Rule(options.confidence, options.smallest_gain, options.max_repeats)
     rule.check(len(held_out))
+    folder = _folder(options)
     _check_budget(options, rule, len(held_out), round_cost)
     resources = dict(algorithm.get_initial_resources() or {})
     templates = _targets(options, resources)
@@ -78,8 +80,7 @@ async def open_session(
         gateway=proxy,
         shuffled=shuffled,
     )
-    folder = options.run_dir or Path("agl-runs") / time.strftime(f"{options.name}-%Y%m%d-%H%M%S")
-    report = Report(algorithm, options.name, Path(folder), 0, 0, show_progress=False)
+    report = Report(algorithm, options.name, folder, 0, 0, show_progress=False)
     report.go_back(0, False, ())  # a run that goes on plays its rounds again
     session = Session(
         algorithm, options, rule, journal, evaluator, templates, others, seed, seed, report
@@ -87,6 +88,17 @@ async def open_session(
     await session.publish(seed)
     await session.renew()
     return session
+
+
+def _folder(options: Options) -> Path:
+    named = options.run_dir or f"agl-runs/{time.strftime(f'{options.name}-%Y%m%d-%H%M%S')}"
+    folder = Path(named).absolute()  # an agent may change the folder of the process
+    if read_generation(folder) is not None:
+        raise ConfigError(
+            f"{options.name}: {str(folder)!r} holds a run of another algorithm, whose metrics "
+            "would be lost. Give another run_dir"
+        )
+    return folder
 
 
 def _datasets(
