@@ -111,7 +111,7 @@ def bench_gateway(session: nox.Session) -> None:
     With -- --faults, 10,000 calls that go wrong in every way instead, and their records counted;
     with -- --memory, whether a million recorded calls leave the gateway's memory as it was.
     """
-    session.install(*CORE, "./plugins/agl-gateway")
+    session.install(*CORE, LEARNING, "./plugins/agl-gateway")
     kind = next((name for name in ("faults", "memory") if f"--{name}" in session.posargs), None)
     others = [argument for argument in session.posargs if argument != f"--{kind}"]
     session.run("python", f"benchmarks/gateway{f'_{kind}' if kind else ''}.py", *others)
@@ -179,7 +179,7 @@ def pythons(session: nox.Session) -> None:
 @nox.session
 def litellm(session: nox.Session) -> None:
     """Models of other providers. LiteLLM wants older packages than the rest is tested with."""
-    session.install(*CORE, "./plugins/agl-gateway[litellm]", *TEST_TOOLS[:3])
+    session.install(*CORE, LEARNING, "./plugins/agl-gateway[litellm]", *TEST_TOOLS[:3])
     session.run("pytest", "tests/plugins/gateway/test_litellm.py", *session.posargs)
 
 

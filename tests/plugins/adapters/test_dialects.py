@@ -1,5 +1,8 @@
 """Weave's calls of the Responses API and of Anthropic's Messages, as real ones came (0.54)."""
 
+import pytest
+
+from agl.errors import AdapterError
 from agl.types import TraceStatus
 from agl.utils.attributes import to_attributes
 from agl_learning.calls.sources import read_call
@@ -66,6 +69,8 @@ MESSAGES = {
     "tools": [{"name": "look", "description": "Look.", "input_schema": SCHEMA}],
 }
 
+ANSWERED = {"type": "message", "content": [{"type": "text", "text": "Yes."}], "stop_reason": "end"}
+
 
 def test_responses(trace) -> None:
     part = {"type": "output_text", "text": "There.", "annotations": []}
@@ -116,3 +121,31 @@ def test_calls_that_raised_are_calls(trace) -> None:
         call = read_call(trace.span(name, operation(given, None), status=failed))
         assert (call.messages, call.tools, call.error) == (expected, TOOLS, "too long")
     assert read_call(trace.span("tool", {"weave.kind": "tool"}, status=failed)) is None
+
+
+def test_what_only_the_providers_servers_know_is_passed_over(trace) -> None:
+    search = {"type": "web_search_20260101", "name": "search"}
+    found = {"type": "web_search_tool_result", "tool_use_id": "srv_1", "content": []}
+    thought = {"type": "thinking", "thinking": "Hm.", "signature": "x"}
+    said = {"role": "assistant", "content": [thought, found, {"type": "text", "text": "There."}]}
+    given = {"messages": [ASKED, said], "tools": [search, *MESSAGES["tools"]]}
+    call = read_call(trace.span("anthropic.Messages.create", operation(given, ANSWERED)))
+    assert (call.messages[1:], call.tools) == (
+        [{"role": "assistant", "content": "There."}],
+        TOOLS,
+    )
+    items = [ASKED, {"type": "web_search_call", "id": "ws_1"}, {"type": "reasoning", "summary": []}]
+    tools = [{"type": "web_search"}, *RESPONSES["tools"]]
+    output = {"object": "response", "status": "completed", "output": [{**said, "content": "Yes."}]}
+    asked = operation({"input": items, "tools": tools}, output)
+    call = read_call(trace.span("openai.responses.create", asked))
+    assert (call.messages, call.tools) == ([ASKED], TOOLS)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"content": "x"}, {"role": "assistant", "content": [{"type": 7}]}]
+)
+def test_a_message_that_cannot_be_read_says_where(trace, wrong: dict) -> None:
+    attributes = operation({"messages": [ASKED, wrong]}, ANSWERED)
+    with pytest.raises(AdapterError, match=r"messages\.1"):
+        read_call(trace.span("anthropic.Messages.create", attributes))

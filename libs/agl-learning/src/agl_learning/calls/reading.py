@@ -14,6 +14,7 @@ from agl_learning.calls.sources import read_call
 from agl_learning.calls.sources.fields import OF_ANSWER, MessageError, looks_like_call, make_call
 from agl_learning.calls.sources.gateway import is_gateway_span
 from agl_learning.calls.tree import Node, agent_of, build_tree, repair, walk
+from agl_learning.dialects.fields import FieldError
 
 FILLED = (
     "messages",
@@ -207,7 +208,7 @@ def record_of(node: Node) -> Recorded | None:
     try:
         call = read_call(node.span)
     except AdapterError as error:
-        is_message = isinstance(error.__cause__, MessageError)
+        is_message = isinstance(error.__cause__, MessageError | FieldError)
         code = "malformed_message" if is_message else "malformed"
         return Recorded(make_call(node.span), node, str(error), code)
     if call is None:

@@ -12,6 +12,7 @@ from agl_gateway.dialects.translated import (
     reasoning_of,
     server_sent_event as event,
 )
+from agl_learning.dialects.messages import INVALID_JSON
 
 STOP_REASONS = {
     "stop": "end_turn",
@@ -32,8 +33,6 @@ ERROR_TYPES = {
     504: "timeout_error",
     529: "overloaded_error",
 }
-INVALID_JSON = "INVALID_JSON"
-"""Key of the input of a tool call whose arguments are no JSON object, as Anthropic advises."""
 
 
 class MessageExchange(Translated):

@@ -6,8 +6,9 @@ from typing import Any
 
 import msgspec
 
-from agl_gateway.dialect import Exchange, dumps, event_data, read_object, split_events
-from agl_gateway.errors import shorten
+from agl_gateway.dialect import Dialect, Exchange, dumps, event_data, read_object, split_events
+from agl_gateway.errors import RefusedError, shorten
+from agl_learning.dialects.fields import FieldError, Fields
 
 _WRONG_FORM = (ValueError, TypeError, KeyError, AttributeError)
 """What reading an answer raises that has other things than a chat completion in its places."""
@@ -162,14 +163,39 @@ class Translated(Exchange):
         return sent
 
 
+class TranslatedDialect(Dialect):
+    """An API of which every call is answered by a chat completion, and that is recorded."""
+
+    def read(self, body: bytes) -> Exchange:
+        try:
+            request = msgspec.json.decode(body)
+        except ValueError as error:
+            raise RefusedError(400, f"the request body is not valid JSON: {error}") from None
+        try:
+            return self.translate(Fields(request))
+        except FieldError as error:
+            raise RefusedError(400, str(error)) from None
+
+    def translate(self, request: Fields) -> Exchange:
+        """The call of a request.
+
+        Raises:
+            FieldError: A field is wrong, or cannot be translated.
+        """
+        raise NotImplementedError
+
+    def error(self, refused: RefusedError) -> bytes:
+        message = error_message(refused.backend_body, refused.message)
+        return self.error_of(refused.status, message, refused.code)
+
+    def error_of(self, status: int, message: str, code: str | None) -> bytes:
+        """An error in this API's shape."""
+        raise NotImplementedError
+
+
 def reasoning_of(message: Mapping[str, Any]) -> str:
     """What a model thought, in vLLM's older and newer field."""
     return message.get("reasoning_content") or message.get("reasoning") or ""
-
-
-def with_reasoning(message: dict[str, Any], thought: str) -> dict[str, Any]:
-    """An assistant message that carries what was thought, for servers of either field."""
-    return {**message, "reasoning": thought, "reasoning_content": thought} if thought else message
 
 
 def message_of(error: Any) -> str:

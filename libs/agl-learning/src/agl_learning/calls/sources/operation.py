@@ -11,14 +11,9 @@ from agl.semconv import LightningSpanAttributes
 from agl.types import ModelCall, Span
 from agl.utils.attributes import attributes_under, from_attributes
 from agl.utils.text import parse_json
-from agl_learning.calls.sources.dialects import (
-    anthropic_answer,
-    anthropic_request,
-    listed,
-    responses_answer,
-    responses_request,
-)
 from agl_learning.calls.sources.fields import completion_fields, make_call, text, token_ids
+from agl_learning.dialects import messages, responses
+from agl_learning.dialects.fields import Fields
 
 OUTPUT = LightningSpanAttributes.OPERATION_OUTPUT.value
 INPUT = LightningSpanAttributes.OPERATION_INPUT.value
@@ -70,11 +65,59 @@ def failed_call(span: Span) -> ModelCall | None:
     elif span.name.startswith("anthropic."):
         fields = anthropic_request(request)
     elif "messages" in request:
-        messages = listed(request["messages"])
-        fields = {"messages": messages, "tools": listed(request.get("tools"))}
+        fields = {
+            "messages": listed(request["messages"]),
+            "tools": listed(request.get("tools")),
+        }
     else:
         return None
     return make_call(span, **fields, model=text(request.get("model")))
+
+
+def responses_request(request: Mapping[str, Any]) -> dict[str, Any]:
+    """``messages`` and ``tools`` of a request to the Responses API."""
+    fields = Fields(request, is_recorded=True)
+    said = responses.conversation(fields, fields.get("instructions", str))
+    return {"messages": said, "tools": [responses.as_chat(t) for t in responses.tools(fields)]}
+
+
+def responses_answer(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """What a call has of an answer of the Responses API."""
+    said = responses.item_messages(Fields(answer, is_recorded=True).objects("output"))
+    message: dict[str, Any] = {"role": "assistant", "content": None}
+    for each in said:
+        message.update({key: value for key, value in each.items() if value})
+    finish = "tool_calls" if message.get("tool_calls") else "stop"
+    return {
+        "response": message if said else None,
+        "model": text(answer.get("model")),
+        "response_id": text(answer.get("id")),
+        "finish_reason": "length" if answer.get("status") == "incomplete" else finish,
+    }
+
+
+def anthropic_request(request: Mapping[str, Any]) -> dict[str, Any]:
+    """``messages`` and ``tools`` of a request to Anthropic's Messages."""
+    said, tools = messages.conversation(Fields(request, is_recorded=True))
+    return {"messages": said, "tools": tools}
+
+
+def anthropic_answer(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """What a call has of an answer of Anthropic's Messages."""
+    said = {"role": "assistant", "content": answer.get("content")}
+    (message,) = messages.message(Fields(said, is_recorded=True), set())
+    is_empty = message["content"] is None and "tool_calls" not in message
+    return {
+        "response": None if is_empty else message,
+        "model": text(answer.get("model")),
+        "response_id": text(answer.get("id")),
+        "finish_reason": text(answer.get("stop_reason")),
+    }
+
+
+def listed(value: Any) -> list[Any]:
+    """The value, or nothing where it is no list."""
+    return value if isinstance(value, list) else []
 
 
 def _nested(attributes: Mapping[str, Any], prefix: str) -> dict[str, Any]:

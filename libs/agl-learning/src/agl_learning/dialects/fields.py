@@ -1,14 +1,16 @@
+# pyright: standard
 """Reads a request field by field, so that what nobody has read can be refused by name."""
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Never, TypeVar
 
-import msgspec
-
-from agl_gateway.errors import RefusedError
-
 T = TypeVar("T")
+
+
+class FieldError(ValueError):
+    """A field of a request is wrong, or cannot be translated."""
+
 
 NO_HINTS: Mapping[str, str] = {}
 KINDS = {
@@ -27,13 +29,16 @@ class Fields:
     Args:
         value: What stands there.
         path: Where it stands, such as ``messages.0``; empty for the request itself.
+        is_recorded: It was answered elsewhere: what is unknown in it, or of another kind, counts as
+            absent.
 
     Raises:
-        RefusedError: It is no object.
+        FieldError: It is no object.
     """
 
-    def __init__(self, value: Any, path: str = "") -> None:
+    def __init__(self, value: Any, path: str = "", is_recorded: bool = False) -> None:
         self.path = path
+        self.is_recorded = is_recorded
         if not isinstance(value, dict):
             refuse(path or "the request body", f"expected an object, got {_shown(value)}")
         self._values = {name: given for name, given in value.items() if given is not None}
@@ -52,7 +57,7 @@ class Fields:
         """A field of this kind, or None.
 
         Raises:
-            RefusedError: It is of another kind.
+            FieldError: It is of another kind.
         """
         value = self.any(name)
         if value is None:
@@ -60,11 +65,14 @@ class Fields:
         if kind is float and type(value) is int:
             value = float(value)
         if type(value) is not kind:
-            refuse(self.at(name), f"expected {KINDS[kind]}, got {_shown(value)}")
+            self.refuse(name, f"expected {KINDS[kind]}, got {_shown(value)}")
+            return None
         return value
 
-    def need(self, name: str, kind: type[T]) -> T:
-        """As ``get``, and the field must be there."""
+    def need(self, name: str, kind: type[T], recorded: T | None = None) -> T:
+        """As ``get``, and the field must be there; a recorded one that lacks it is ``recorded``."""
+        if self.is_recorded and recorded is not None and name not in self._values:
+            return recorded
         value = self.get(name, kind)
         if value is None:
             refuse(self.at(name), f"is missing; expected {KINDS[kind]}")
@@ -74,22 +82,35 @@ class Fields:
         """A field with one of these values, or None.
 
         Raises:
-            RefusedError: It has another value; ``why`` says what to do instead.
+            FieldError: It has another value; ``why`` says what to do instead.
         """
         value = self.any(name)
         if value is not None and value not in allowed:
-            refuse(self.at(name), f"got {_shown(value)}, expected {' or '.join(allowed)}; {why}")
+            self.refuse(name, f"got {_shown(value)}, expected {' or '.join(allowed)}; {why}")
         return value
 
     def objects(self, name: str) -> "Iterator[Fields]":
         """The objects of a list; none when it is absent."""
         for number, value in enumerate(self.get(name, list) or ()):
-            yield Fields(value, self.at(f"{name}.{number}"))
+            yield self.within(value, f"{name}.{number}")
 
     def object(self, name: str) -> "Fields | None":
         """An object within this one, or None."""
         value = self.any(name)
-        return None if value is None else Fields(value, self.at(name))
+        return None if value is None else self.within(value, name)
+
+    def within(self, value: Any, name: str) -> "Fields":
+        """An object that stands within this one."""
+        return Fields(value, self.at(name), self.is_recorded)
+
+    def refuse(self, name: str, message: str) -> None:
+        """Refuse a request because of one of its fields; one that was recorded is read on.
+
+        Raises:
+            FieldError: It was not recorded.
+        """
+        if not self.is_recorded:
+            refuse(self.at(name), message)
 
     def pass_over(self, *names: str) -> None:
         """These fields change nothing about the answer."""
@@ -103,8 +124,10 @@ class Fields:
             hints: Field -> what to do about it.
 
         Raises:
-            RefusedError: There is more.
+            FieldError: There is more.
         """
+        if self.is_recorded:
+            return
         for name, value in self._values.items():
             hint = hints.get(name)
             if hint is None:
@@ -118,25 +141,13 @@ class Fields:
             refuse(self.at(name), f"{hint} (got {_shown(value)})")
 
 
-def read_json(body: bytes) -> Any:
-    """A request's JSON.
-
-    Raises:
-        RefusedError: It is none.
-    """
-    try:
-        return msgspec.json.decode(body)
-    except ValueError as error:
-        raise RefusedError(400, f"the request body is not valid JSON: {error}") from None
-
-
 def refuse(path: str, message: str) -> Never:
     """Refuse a request because of one of its fields.
 
     Raises:
-        RefusedError: Always.
+        FieldError: Always.
     """
-    raise RefusedError(400, f"{path}: {message}")
+    raise FieldError(f"{path}: {message}")
 
 
 def _shown(value: Any, limit: int = 80) -> str:
