@@ -6,6 +6,7 @@ from typing import Any, TypedDict
 
 from agl.errors import AdapterError
 from agl.types import ModelCall, Span
+from agl_learning.dialects.chat import tool_call
 
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
@@ -78,11 +79,6 @@ def tool_spans_of(spans: Sequence[Span]) -> dict[str, list[Span]]:
 
 def _tool_call(span: Span) -> dict[str, Any]:
     attributes = span.attributes
-    return {
-        "id": str(attributes.get("tool.call.id") or attributes.get("tool.id") or span.span_id),
-        "type": "function",
-        "function": {
-            "name": str(attributes["tool.name"]),
-            "arguments": str(attributes.get("tool.parameters") or "{}"),
-        },
-    }
+    call_id = attributes.get("tool.call.id") or attributes.get("tool.id") or span.span_id
+    arguments = str(attributes.get("tool.parameters") or "{}")
+    return tool_call(str(call_id), str(attributes["tool.name"]), arguments)

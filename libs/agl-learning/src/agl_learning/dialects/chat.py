@@ -1,13 +1,25 @@
 """The parts of a chat completion that a translation makes."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
-def tool_call(call_id: str, name: str, arguments: str) -> dict[str, Any]:
-    """A call of a function; its arguments are JSON."""
-    function = {"name": name, "arguments": arguments}
+def tool_call(call_id: str, name: str, arguments: Any) -> dict[str, Any]:
+    """A call of a function; its arguments become JSON, where they are no text already."""
+    function = {"name": name, "arguments": as_json(arguments)}
     return {"id": call_id, "type": "function", "function": function}
+
+
+def as_json(value: Any) -> str:
+    """A text as it is, anything else as JSON; nothing is an empty object."""
+    return value if isinstance(value, str) else json.dumps({} if value is None else value)
+
+
+def as_chat(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """A function whose definition stands beside its type."""
+    function = {key: value for key, value in tool.items() if key != "type"}
+    return {"type": "function", "function": function}
 
 
 def joined(parts: Sequence[dict[str, Any]]) -> str | list[dict[str, Any]]:

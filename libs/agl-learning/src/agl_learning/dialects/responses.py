@@ -52,12 +52,6 @@ def tools(request: Fields) -> list[dict[str, Any]]:
     return [tool for one in request.objects("tools") if (tool := _tool(one)) is not None]
 
 
-def as_chat(tool: dict[str, Any]) -> dict[str, Any]:
-    """The same function as chat completions have it."""
-    function = {key: value for key, value in tool.items() if key != "type"}
-    return {"type": "function", "function": function}
-
-
 class _Turn:
     """Puts items together that were one message of the model: its thoughts, text and tool calls.
 

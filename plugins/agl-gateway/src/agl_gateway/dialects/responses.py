@@ -5,8 +5,9 @@ from typing import Any
 from agl_gateway.dialects.responses_answer import Echo, ResponseExchange
 from agl_gateway.dialects.translated import TranslatedDialect
 from agl_gateway.errors import error_body
+from agl_learning.dialects.chat import as_chat
 from agl_learning.dialects.fields import Fields, refuse
-from agl_learning.dialects.responses import SEND_ALL, as_chat, conversation, tools
+from agl_learning.dialects.responses import SEND_ALL, conversation, tools
 
 HINTS = {
     "previous_response_id": SEND_ALL,

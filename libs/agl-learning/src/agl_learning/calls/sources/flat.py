@@ -4,7 +4,6 @@
 0.3 adds token ids to them, under ``prompt_token_ids`` and ``response_token_ids``.
 """
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,6 +19,7 @@ from agl_learning.calls.sources.fields import (
     text,
     token_fields,
 )
+from agl_learning.dialects.chat import tool_call
 
 PREFIXES = ("gen_ai.prompt.", "gen_ai.completion.", "gen_ai.request.", "gen_ai.response.")
 CONTENT_TYPES = ("text", "image_url", "input_audio", "file", "refusal")
@@ -104,15 +104,7 @@ def _content(value: Any) -> Any:
 
 def _tool_call(call: Mapping[str, Any]) -> dict[str, Any]:
     function = call.get("function") or call
-    arguments = function.get("arguments")
-    return {
-        "id": call.get("id") or "",
-        "type": "function",
-        "function": {
-            "name": function["name"],
-            "arguments": arguments if isinstance(arguments, str) else json.dumps(arguments or {}),
-        },
-    }
+    return tool_call(call.get("id") or "", function["name"], function.get("arguments"))
 
 
 def _tool(item: Mapping[str, Any]) -> dict[str, Any]:

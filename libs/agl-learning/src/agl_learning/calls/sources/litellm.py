@@ -14,6 +14,7 @@ from agl.semconv import ModelCallAttributes as Key
 from agl.types import ModelCall, Span
 from agl_learning.calls.sources import flat, parts
 from agl_learning.calls.sources.fields import completion_fields, make_call, text
+from agl_learning.dialects.chat import tool_call
 
 REQUEST = "litellm_request"
 RAW = "raw_gen_ai_request"
@@ -41,15 +42,13 @@ def read(span: Span) -> ModelCall | None:
 
 def _add_tool_calls(response: dict[str, Any] | None, attributes: Mapping[str, Any]) -> None:
     """The tool calls of the answer, which stand beside its messages and have no ids."""
-    functions = [
-        {"name": name, "arguments": attributes.get(key.replace(".name", ".arguments"), "{}")}
+    calls = [
+        tool_call("", str(name), attributes.get(key.replace(".name", ".arguments"), "{}"))
         for key, name in sorted(attributes.items())
         if _TOOL_CALL.match(key)
     ]
-    if response is not None and functions and not response.get("tool_calls"):
-        response["tool_calls"] = [
-            {"id": "", "type": "function", "function": function} for function in functions
-        ]
+    if response is not None and calls and not response.get("tool_calls"):
+        response["tool_calls"] = calls
 
 
 def _raw_fields(attributes: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from agl_learning.calls.sources.fields import (
     text,
     token_fields,
 )
+from agl_learning.dialects.chat import tool_call
 
 KIND = "openinference.span.kind"
 
@@ -88,11 +89,7 @@ def _part(part: Mapping[str, Any]) -> dict[str, Any]:
 
 def _tool_call(call: Mapping[str, Any]) -> dict[str, Any]:
     function = call["function"]
-    return {
-        "id": call.get("id") or "",
-        "type": "function",
-        "function": {"name": function["name"], "arguments": function.get("arguments") or "{}"},
-    }
+    return tool_call(call.get("id") or "", function["name"], function.get("arguments") or "{}")
 
 
 def _tool(item: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from agl.utils.attributes import attributes_under, from_attributes
 from agl.utils.text import parse_json
 from agl_learning.calls.sources.fields import completion_fields, make_call, text, token_ids
 from agl_learning.dialects import messages, responses
+from agl_learning.dialects.chat import as_chat
 from agl_learning.dialects.fields import Fields
 
 OUTPUT = LightningSpanAttributes.OPERATION_OUTPUT.value
@@ -78,7 +79,7 @@ def responses_request(request: Mapping[str, Any]) -> dict[str, Any]:
     """``messages`` and ``tools`` of a request to the Responses API."""
     fields = Fields(request, is_recorded=True)
     said = responses.conversation(fields, fields.get("instructions", str))
-    return {"messages": said, "tools": [responses.as_chat(t) for t in responses.tools(fields)]}
+    return {"messages": said, "tools": [as_chat(t) for t in responses.tools(fields)]}
 
 
 def responses_answer(answer: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,8 +5,7 @@
 ``[{"role": "user", "content": "Hi"}]``; messages in OpenAI's form are taken as they are.
 """
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from agl.semconv import ModelCallAttributes as Key
@@ -20,6 +19,7 @@ from agl_learning.calls.sources.fields import (
     response_fields,
     token_fields,
 )
+from agl_learning.dialects.chat import as_chat, as_json, joined, tool_call
 
 SYSTEM_INSTRUCTIONS = "gen_ai.system_instructions"
 
@@ -71,14 +71,14 @@ def chat_messages(message: Mapping[str, Any]) -> list[dict[str, Any]]:
     for part in message["parts"]:
         kind = part.get("type")
         if kind == "tool_call":
-            calls.append(_tool_call(part))
+            calls.append(tool_call(part.get("id") or "", part["name"], part.get("arguments")))
         elif kind == "tool_call_response":
             answers.append(_tool_answer(part))
         elif kind != "reasoning":
             content.append(_content_part(part))
     if answers:
         return answers
-    chat: dict[str, Any] = {"role": role, "content": _joined(content)}
+    chat: dict[str, Any] = {"role": role, "content": joined(content) if content else None}
     # LiteLLM has these beside the parts.
     calls = calls or message.get("tool_calls") or []
     for key in ("name", "tool_call_id"):
@@ -93,12 +93,7 @@ def chat_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
     """A tool in OpenAI's form, where its definition stands under ``function``."""
     if "function" in tool or tool.get("type", "function") != "function":
         return dict(tool)
-    return {"type": "function", "function": {k: v for k, v in tool.items() if k != "type"}}
-
-
-def _tool_call(part: Mapping[str, Any]) -> dict[str, Any]:
-    function = {"name": part["name"], "arguments": _as_text(part.get("arguments"))}
-    return {"id": part.get("id") or "", "type": "function", "function": function}
+    return as_chat(tool)
 
 
 def _tool_answer(part: Mapping[str, Any]) -> dict[str, Any]:
@@ -106,7 +101,7 @@ def _tool_answer(part: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "role": "tool",
         "tool_call_id": part.get("id") or "",
-        "content": "" if answer is None else _as_text(answer),
+        "content": "" if answer is None else as_json(answer),
     }
 
 
@@ -123,18 +118,6 @@ def _content_part(part: Mapping[str, Any]) -> dict[str, Any]:
         url = f"data:{part.get('mime_type') or 'image/png'};base64,{part['content']}"
         return {"type": "image_url", "image_url": {"url": url}}
     raise ValueError(f"expected a part of type text, uri, blob or tool_call, got {kind!r}")
-
-
-def _joined(content: Sequence[dict[str, Any]]) -> str | list[dict[str, Any]] | None:
-    if not content:
-        return None
-    if len(content) == 1 and content[0]["type"] == "text":
-        return content[0]["text"]
-    return list(content)
-
-
-def _as_text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps({} if value is None else value)
 
 
 def _loaded(attributes: Mapping[str, Any], key: str) -> list[Any]:
