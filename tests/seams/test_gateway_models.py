@@ -66,7 +66,9 @@ class Loop(FineTuning):
         yield Served({"model": "hosted_vllm/policy", "api_base": self.url})
 
     def select(self, collected, iteration):
-        return select_best(collected, keep_fraction=1.0, min_reward=None, max_length=None, seed="")
+        return select_best(
+            collected, iteration, keep_fraction=1.0, min_reward=None, max_length=None, seed=0
+        )
 
     async def train(self, examples, version, number):
         if self.fails:

@@ -15,7 +15,7 @@ import agl
 from agl.execution.events import ThreadingEvent
 from agl_learning.fine_tuning import FineTuning
 from agl_learning.loop import Served, Version
-from agl_learning.selection import nothing_selected, select_best
+from agl_learning.selection import select_best
 
 
 async def ask(task: str, llm: agl.LLM) -> float:
@@ -63,16 +63,14 @@ class Counting(FineTuning):
         yield Served({"model": "hosted_vllm/echo", "api_base": self.url})
 
     def select(self, collected, iteration):
-        examples = select_best(
+        return select_best(
             collected,
+            iteration,
             keep_fraction=1.0,
             min_reward=self.min_reward,
             max_length=None,
-            seed=f"{self.seed}/{iteration}",
+            seed=self.seed,
         )
-        if not examples:
-            raise nothing_selected(collected, iteration, self.min_reward)
-        return examples
 
     async def train(self, examples, version, number):
         if self.fails:

@@ -3,13 +3,13 @@
 import pytest
 
 from agl.errors import AglError
-from agl_learning.selection import nothing_selected, select_best
+from agl_learning.selection import select_best
 from agl_unsloth.pairs import no_pairs, select_pairs
 
 
-def best(collected, **options):
-    given = {"keep_fraction": 1.0, "min_reward": None, "max_length": None, "seed": "0"}
-    return select_best(collected, **{**given, **options})
+def best(collected, iteration=1, **options):
+    given = {"keep_fraction": 1.0, "min_reward": None, "max_length": None, "seed": 0}
+    return select_best(collected, iteration, **{**given, **options})
 
 
 def pairs(collected, **options):
@@ -111,17 +111,16 @@ def test_equal_rewards_are_drawn_by_the_seed_and_the_same_again(ended, collected
         rollouts = [ended(f"r{n}", n, [([1], [2], 1.0)]) for n in range(20)]
         return [e["rollout_id"] for e in best(collected(*rollouts), keep_fraction=0.25, seed=seed)]
 
-    assert len(chosen("a")) == 5
-    assert chosen("a") == chosen("a")
-    assert chosen("a") != chosen("b")
+    assert len(chosen(1)) == 5
+    assert chosen(1) == chosen(1)
+    assert chosen(1) != chosen(2)
 
 
 def test_a_threshold_that_nothing_reaches_is_told_with_the_rewards(ended, collected):
     one = collected(*(ended(f"r{n}", n, [([1], [2], n / 10)]) for n in range(4)))
-    assert best(one, min_reward=0.9) == []
-    error = nothing_selected(one, 3, 0.9)
-    assert isinstance(error, AglError)
-    text = str(error)
+    with pytest.raises(AglError) as caught:
+        best(one, 3, min_reward=0.9)
+    text = str(caught.value)
     assert (
         "iteration 3: no rollout reached min_reward=0.9: of 4 rewards the best are 0.3, 0.2" in text
     )
@@ -138,9 +137,8 @@ def test_calls_without_token_ids_are_told_with_what_gives_them(ended, collected)
     one.ledger.exclude(
         Exclusion(call_id="c", rollout_id="a", attempt_id="at", reason="no_token_ids")
     )
-    assert best(one) == []
-    assert "return_token_ids" in str(nothing_selected(one, 1, None))
-    assert "vLLM 0.10.2" in str(nothing_selected(one, 1, None))
+    with pytest.raises(AglError, match=r"return_token_ids.*vLLM 0\.10\.2"):
+        best(one)
 
 
 def test_answers_to_one_prompt_are_paired_best_with_worst(ended, collected):

@@ -38,11 +38,12 @@ class Part:
 
 def select_best(
     collected: "Collected",
+    iteration: int,
     *,
     keep_fraction: float,
     min_reward: float | None,
     max_length: int | None,
-    seed: str,
+    seed: int,
     make: Callable[[Any], dict[str, Any]] | None = None,
 ) -> list[dict[str, Any]]:
     """The best calls, in examples of one row each, shuffled; every call goes into one bin.
@@ -54,17 +55,21 @@ def select_best(
     calls of a row sampled is context, and not trained.
 
     Args:
-        collected: Of one iteration.
+        collected: Of the iteration.
+        iteration: Its number.
         keep_fraction: Above 0, up to 1; rounded down, and one part stays in any case.
         min_reward: None for no threshold.
         max_length: Of a row up to its last trained token; None for no limit.
-        seed: Of the shuffles.
+        seed: Of the run; every iteration shuffles in another way.
         make: The example of a row that has only its trained calls; None takes ``example_of``.
 
     Returns:
-        One example per row; empty when nothing can be trained.
+        One example per row, and at least one.
+
+    Raises:
+        AlgorithmError: Nothing can be trained; it says what there was instead.
     """
-    chance = random.Random(seed)
+    chance = random.Random(f"{seed}/{iteration}")
     ledger = collected.ledger
     parts: list[Part] = []
     for _, numbered in usable_rows(collected):
@@ -83,6 +88,8 @@ def select_best(
                     )
                 else:
                     parts.append(part)
+    if not parts:
+        raise _nothing_selected(collected, iteration, min_reward)
     chance.shuffle(parts)
     parts.sort(key=lambda part: part.reward, reverse=True)
     # As it is written: 0.29 of 100 is 29, though 0.29 * 100 is a little less.
@@ -134,10 +141,9 @@ def example_of(row: "TrainingRow") -> dict[str, Any]:
     }
 
 
-def nothing_selected(
+def _nothing_selected(
     collected: "Collected", iteration: int, min_reward: float | None
 ) -> AlgorithmError:
-    """The error of an iteration without a single example; it says what there was instead."""
     reasons = collected.ledger.reasons()
     message = f"iteration {iteration}: nothing can be trained: {why_nothing(collected)}"
     if min_reward is not None and "below_threshold" in reasons:

@@ -31,7 +31,7 @@ from agl_learning.loop import Served, Version
 from agl_learning.options import Count, Share
 from agl_learning.paid import PaidTraining
 from agl_learning.remote import not_installed
-from agl_learning.selection import nothing_selected, select_best
+from agl_learning.selection import select_best
 
 if TYPE_CHECKING:
     from agl_azure.asking import Keys
@@ -148,14 +148,13 @@ class AzureSFT(AzureOptions, PaidTraining):
             )
         examples = select_best(
             collected,
+            iteration,
             keep_fraction=self.data_filter_ratio,
             min_reward=self.min_reward,
             max_length=None,
-            seed=f"{self.seed}/{iteration}",
+            seed=self.seed,
             make=example_of_chat,
         )
-        if not examples:
-            raise nothing_selected(collected, iteration, self.min_reward)
         if len(examples) < MIN_EXAMPLES and not self.dry_run:
             raise AlgorithmError(
                 f"azure-sft: iteration {iteration} has {len(examples)} examples, and Azure trains "

@@ -33,7 +33,7 @@ from agl_learning.loop import GAP_LIMIT, Served, Version
 from agl_learning.options import Count, Name, NotNegative, Share
 from agl_learning.paid import Bill, PaidTraining
 from agl_learning.remote import not_installed
-from agl_learning.selection import nothing_selected, select_best
+from agl_learning.selection import select_best
 from agl_tinker.data import Loss, batches, example_of_row
 
 if TYPE_CHECKING:
@@ -178,17 +178,15 @@ class Tinker(PaidTraining):
     def select(self, collected: "Collected", iteration: int) -> list[dict[str, Any]]:
         """Rows with what each of their tokens counts."""
         if self.loss == "cross_entropy":
-            examples = select_best(
+            return select_best(
                 collected,
+                iteration,
                 keep_fraction=self.data_filter_ratio,
                 min_reward=self.min_reward,
                 max_length=self._limit,
-                seed=f"{self.seed}/{iteration}",
+                seed=self.seed,
                 make=lambda row: example_of_row(row, [1.0] * len(row.call_ids)),
             )
-            if not examples:
-                raise nothing_selected(collected, iteration, self.min_reward)
-            return examples
         from agl_learning.accounts import is_solved, weigh, why_nothing
 
         examples = [

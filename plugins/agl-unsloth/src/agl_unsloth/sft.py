@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agl_learning.options import Share
-from agl_learning.selection import nothing_selected, select_best
+from agl_learning.selection import select_best
 from agl_unsloth.local import LocalFineTuning
 
 if TYPE_CHECKING:
@@ -32,13 +32,11 @@ class SFT(LocalFineTuning):
     min_reward: float | None = None
 
     def select(self, collected: "Collected", iteration: int) -> list[dict[str, Any]]:
-        examples = select_best(
+        return select_best(
             collected,
+            iteration,
             keep_fraction=self.keep_fraction,
             min_reward=self.min_reward,
             max_length=self.max_length,
-            seed=f"{self.seed}/{iteration}",
+            seed=self.seed,
         )
-        if not examples:
-            raise nothing_selected(collected, iteration, self.min_reward)
-        return examples
