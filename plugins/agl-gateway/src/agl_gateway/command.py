@@ -13,6 +13,26 @@ if TYPE_CHECKING:
     from agl_gateway.proxy import LLMProxy
 
 
+def _model(text: str) -> dict[str, Any]:
+    """An entry of a model list."""
+    name, _, url = text.partition("=")
+    if not name or not url:
+        raise click.BadParameter(f"{text!r}: expected NAME=URL, as qwen=http://127.0.0.1:8000/v1")
+    return {
+        "model_name": name,
+        "litellm_params": {"model": f"hosted_vllm/{name}", "api_base": url},
+    }
+
+
+def _limit(text: str) -> tuple[str, float]:
+    """A limit of a budget."""
+    name, _, number = text.partition("=")
+    try:
+        return name, float(number) if name == "cost" else int(number)
+    except ValueError:
+        raise click.BadParameter(f"{text!r}: expected LIMIT=NUMBER, as calls=1000") from None
+
+
 @click.command("gateway")
 @click.option("--host", default=None, help="Where to listen. [default: 127.0.0.1]")
 @click.option(
@@ -26,6 +46,7 @@ if TYPE_CHECKING:
     "models",
     multiple=True,
     metavar="NAME=URL",
+    type=_model,
     help="A model and its OpenAI-compatible server; of one name, several are replicas. May be "
     "repeated.",
 )
@@ -39,6 +60,7 @@ if TYPE_CHECKING:
 @click.option("--store", "store_url", default=None, metavar="URL", help="Where calls are recorded.")
 @click.option(
     "--token",
+    "api_key",
     default=None,
     envvar=LightningEnvVar.AGL_GATEWAY_TOKEN.value,
     show_envvar=True,
@@ -51,12 +73,14 @@ if TYPE_CHECKING:
     "--run-budget",
     multiple=True,
     metavar="LIMIT=NUMBER",
+    type=_limit,
     help="calls, tokens or cost of all calls together. May be repeated.",
 )
 @click.option(
     "--attempt-budget",
     multiple=True,
     metavar="LIMIT=NUMBER",
+    type=_limit,
     help="The same for each attempt.",
 )
 @click.option(
@@ -66,17 +90,11 @@ if TYPE_CHECKING:
     type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False),
 )
 def command(
-    host: str | None,
-    port: int | None,
-    models: tuple[str, ...],
+    models: tuple[dict[str, Any], ...],
     config_file: str | None,
     store_url: str | None,
-    token: str | None,
-    record: str | None,
-    replay: str | None,
-    run_budget: tuple[str, ...],
-    attempt_budget: tuple[str, ...],
     log_level: str,
+    **given: Any,
 ) -> None:
     """Serve model calls, and record each of them.
 
@@ -92,17 +110,10 @@ def command(
 
     setup_logging(log_level.upper())
     options: dict[str, Any] = _read(Path(config_file)) if config_file else {}
-    given = {
-        "host": host,
-        "port": port,
-        "api_key": token,
-        "record": record,
-        "replay": replay,
-        "run_budget": _budget("--run-budget", run_budget),
-        "attempt_budget": _budget("--attempt-budget", attempt_budget),
-    }
+    for budget in ("run_budget", "attempt_budget"):
+        given[budget] = dict(given[budget]) or None
     options = {"port": 4848, **options, **{k: v for k, v in given.items() if v is not None}}
-    options["model_list"] = [*(options.get("model_list") or []), *map(_model, models)]
+    options["model_list"] = [*(options.get("model_list") or []), *models]
     if not options["model_list"] and options.get("replay") is None:
         raise click.UsageError(
             "which models? give --model NAME=URL, or --config FILE with a model_list, or --replay"
@@ -170,28 +181,3 @@ def _read(path: "Path") -> dict[str, Any]:
     if not isinstance(values, Mapping):
         raise ConfigError(f"--config {path}: expected options of the gateway, as model_list: [...]")
     return validate(LLMProxy, values, f"{path}: gateway")
-
-
-def _model(text: str) -> dict[str, Any]:
-    name, _, url = text.partition("=")
-    if not name or not url:
-        raise click.BadParameter(
-            f"{text!r}: expected NAME=URL, as qwen=http://127.0.0.1:8000/v1", param_hint="--model"
-        )
-    return {
-        "model_name": name,
-        "litellm_params": {"model": f"hosted_vllm/{name}", "api_base": url},
-    }
-
-
-def _budget(option: str, texts: tuple[str, ...]) -> dict[str, float] | None:
-    limits: dict[str, float] = {}
-    for text in texts:
-        name, _, number = text.partition("=")
-        try:
-            limits[name] = float(number) if name == "cost" else int(number)
-        except ValueError:
-            raise click.BadParameter(
-                f"{text!r}: expected LIMIT=NUMBER, as calls=1000", param_hint=option
-            ) from None
-    return limits or None
