@@ -15,18 +15,8 @@ import agl
 from agl.errors import AglError
 from agl.http import wire
 from agl.http.dispatch import FastPath, described
-from agl.http.layers import (
-    App,
-    BearerAuth,
-    ErrorGuard,
-    Receive,
-    RememberedPosts,
-    Scope,
-    Send,
-    WholeBody,
-)
+from agl.http.layers import App, BearerAuth, ErrorGuard, RememberedPosts, WholeBody
 from agl.http.routes import StoreRoutes
-from agl.store.patience import PATIENCE_SECONDS
 
 logger = logging.getLogger(__name__)
 
@@ -78,8 +68,8 @@ def store_app(
     api.add_exception_handler(RequestValidationError, _validation_error)
     api.add_exception_handler(Exception, _unforeseen)
 
-    app: App = _answering_at_once(FastPath(api, listed, refusal))
-    app = WholeBody(RememberedPosts(app), max_body_bytes)
+    inner = RememberedPosts(FastPath(api, listed, refusal))
+    app: App = WholeBody(inner, max_body_bytes)
     if token:
         app = BearerAuth(app, token, frozenset({wire.HEALTH, "/health"}))
     if cors_allow_origins:
@@ -89,17 +79,8 @@ def store_app(
             allow_methods=["*"],
             allow_headers=["*"],
         )
-    return ErrorGuard(app, routes.requests.observe)
-
-
-def _answering_at_once(app: App) -> App:
-    """A client that may be answered 503 decides itself how long it waits."""
-
-    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        PATIENCE_SECONDS.set(0.0)  # for the task of this request
-        await app(scope, receive, send)
-
-    return answer
+    observe, needed = routes.requests.observe, f"Bearer {token}".encode() if token else b""
+    return ErrorGuard(app, observe, ErrorGuard(inner, observe), needed, max_body_bytes)
 
 
 async def _agl_error(request: Request, error: Exception) -> Response:

@@ -15,12 +15,7 @@ from agl.errors import AglError, StoreError, UnknownRecordError
 from agl.http import wire
 from agl.http.calls import CALLS, AnyRollout
 from agl.http.transport import RETRY_DELAYS, Transport
-from agl.store.base import (
-    AttemptEnd,
-    LightningStore,
-    LightningStoreCapabilities,
-    Turn,
-)
+from agl.store.base import AttemptEnd, LightningStore, LightningStoreCapabilities, Turn
 from agl.store.give_back import give_back
 from agl.store.operation_table import Operation, operation
 from agl.store.packed import PackedSpan, check_span, unpacked

@@ -21,6 +21,7 @@ from starlette.routing import compile_path
 from agl.errors import AglError
 from agl.http import wire
 from agl.http.layers import JSON, ROUTE, App, Receive, Scope, Send, first, header
+from agl.store.patience import PATIENCE_SECONDS
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ class _StrictRequest(Request):
     async def json(self) -> Any:
         try:
             return wire.decode(await self.body())
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise JSONDecodeError(str(error), "", 0) from None  # what FastAPI answers with 422
 
 
@@ -137,6 +138,9 @@ class FastPath:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
+        PATIENCE_SECONDS.set(
+            0.0
+        )  # for its task: a client that gets a 503 decides how long it waits
         route, ids = self._find(scope) if scope["type"] == "http" else (None, {})
         if route is None:
             return await self.app(scope, receive, send)

@@ -6,7 +6,9 @@ request.
 
 import asyncio
 import contextlib
+import gzip
 import hmac
+import io
 import json
 import logging
 import time
@@ -25,7 +27,6 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
-
 
 JSON, EVENTS = b"application/json", b"text/event-stream"
 
@@ -98,18 +99,12 @@ def gunzip(data: bytes, limit: int) -> bytes:
         OverflowError: The result has more than ``limit`` bytes; no more than that was made.
         ValueError: It is no gzip.
     """
-    out = b""
-    while data:
-        decompressor = zlib.decompressobj(wbits=31)
-        try:
-            out += decompressor.decompress(data, limit + 1 - len(out))
-        except zlib.error as error:
-            raise ValueError(f"not gzip: {error}") from None
-        if len(out) > limit:
-            raise OverflowError(f"more than {limit} bytes when decompressed")
-        if not decompressor.eof:
-            raise ValueError("not gzip: the data ends too early")
-        data = decompressor.unused_data
+    try:
+        out = gzip.GzipFile(fileobj=io.BytesIO(data)).read(limit + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"not gzip: {error}") from None
+    if len(out) > limit:
+        raise OverflowError(f"more than {limit} bytes when decompressed")
     return out
 
 
@@ -124,6 +119,11 @@ class ErrorGuard:
     app: App
     observe: Callable[[str, str, int, float], None]
     """Told of each request: method, route, status, seconds."""
+    plain: Any = None
+    """What answers a request in which none of ``BearerAuth``, ``WholeBody`` and CORS has a part."""
+    authorization: bytes = b""
+    """The header of those."""
+    max_body_bytes: int = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -150,9 +150,7 @@ class ErrorGuard:
         seconds = time.perf_counter() - begin
         # Without an answer, the client was gone before there was one.
         self.observe(scope["method"], _route_of(scope), status or CLIENT_GONE, seconds)
-        if logger.isEnabledFor(logging.DEBUG):
-            milliseconds = seconds * 1000
-            logger.debug("%s %s %d %.1f ms", scope["method"], scope["path"], status, milliseconds)
+        logger.debug("%s %s %d %.1f ms", scope["method"], scope["path"], status, seconds * 1000)
         return None
 
 

@@ -50,13 +50,9 @@ class Answer(Response):
         headers: dict[str, str] | None = None,
         media_type: str = "application/json",
     ) -> None:
-        self.status_code = status
-        self.body = content
-        self.background = None
-        self.raw_headers = [
-            (b"content-type", media_type.encode()),
-            (b"content-length", b"%d" % len(content)),
-        ]
+        self.status_code, self.body, self.background = status, content, None
+        length = b"%d" % len(content)
+        self.raw_headers = [(b"content-type", media_type.encode()), (b"content-length", length)]
         for name, value in (headers or {}).items():
             self.raw_headers.append((name.lower().encode(), value.encode()))
 

@@ -121,6 +121,9 @@ class ServerThread:
             return self.port
         import uvicorn
 
+        from agl.http.layers import ErrorGuard
+        from agl.http.protocol import PlainProtocol
+
         sock = self._sock or bind(self.host, self.port)
         self._sock = sock
         self.port = sock.getsockname()[1]
@@ -134,7 +137,7 @@ class ServerThread:
         server = Server(
             uvicorn.Config(
                 self.app,
-                http="httptools",
+                http=PlainProtocol if isinstance(self.app, ErrorGuard) else "httptools",
                 loop="uvloop" if os.name == "posix" else "asyncio",
                 ws="none",
                 lifespan="auto",

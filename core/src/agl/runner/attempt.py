@@ -126,11 +126,7 @@ class AttemptRunner:
         done = await self._record(rollout, outcome, held.spans, claims, more)
         attempt = done.attempt or rollout.attempt
         await self._hooks.call(
-            "on_attempt_end",
-            rollout=rollout,
-            attempt=attempt,
-            error=outcome.shown,
-            **self._context,
+            "on_attempt_end", rollout=rollout, attempt=attempt, error=outcome.shown, **self._context
         )
         if is_watched:
             stored = await self._store.get_rollout_by_id(rollout.rollout_id) or rollout

@@ -16,14 +16,7 @@ from agl.emitter import reward_attributes
 from agl.errors import AgentResultError, AglError, InvalidRecordError
 from agl.semconv import AGL_ANNOTATION
 from agl.store.packed import storable
-from agl.types import (
-    UNASSIGNED,
-    Attempt,
-    Attributes,
-    Failure,
-    Span,
-    SpanCoreFields,
-)
+from agl.types import UNASSIGNED, Attempt, Attributes, Failure, Span, SpanCoreFields
 from agl.utils.text import capped, clean, describe, full_name_of, name_of
 
 if TYPE_CHECKING:

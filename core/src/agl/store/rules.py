@@ -43,15 +43,7 @@ current one; when the last one ends, ``idle`` after a result, ``unknown`` after 
 from typing import Any, Final, get_args
 
 from agl.errors import InvalidTransitionError
-from agl.types import (
-    Attempt,
-    AttemptStatus,
-    Failure,
-    Rollout,
-    RolloutConfig,
-    RolloutStatus,
-    Worker,
-)
+from agl.types import Attempt, AttemptStatus, Failure, Rollout, RolloutConfig, RolloutStatus, Worker
 
 QUEUED: Final[frozenset[RolloutStatus]] = frozenset({"queuing", "requeuing"})
 ENDED: Final[frozenset[RolloutStatus]] = frozenset({"succeeded", "failed", "cancelled"})

@@ -5,13 +5,15 @@ it is asked for, the oldest go before a new one comes, and the end of a run says
 """
 
 import logging
+from typing import TYPE_CHECKING
 
 from agl.errors import AglError, ConfigError
 from agl_azure.errors import DeploymentFailedError
 from agl_azure.management import Management
-from agl_learning.journal import Journal
-from agl_learning.loop import Version
 
+if TYPE_CHECKING:
+    from agl_learning.journal import Journal
+    from agl_learning.loop import Version
 logger = logging.getLogger("agl.azure")
 
 
@@ -23,11 +25,11 @@ class Deployments:
         journal: Of the run.
     """
 
-    def __init__(self, management: Management, journal: Journal) -> None:
+    def __init__(self, management: Management, journal: "Journal") -> None:
         self._management, self._journal = management, journal
         self._options = management.options
 
-    async def ensure(self, version: Version) -> str:
+    async def ensure(self, version: "Version") -> str:
         """The name of a version's deployment; it answers calls when this returns.
 
         Raises:

@@ -2,13 +2,14 @@
 
 import asyncio
 import logging
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agl_azure.errors import JobFailedError
 from agl_azure.service import AzureService, FinishedJob
-from agl_learning.journal import Entry, Journal
-from agl_learning.loop import Version
 
+if TYPE_CHECKING:
+    from agl_learning.journal import Entry, Journal
+    from agl_learning.loop import Version
 logger = logging.getLogger("agl.azure")
 
 
@@ -22,16 +23,16 @@ class Jobs:
         seed: Of every job.
     """
 
-    def __init__(self, service: AzureService, journal: Journal, run_id: str, seed: int) -> None:
+    def __init__(self, service: AzureService, journal: "Journal", run_id: str, seed: int) -> None:
         self._service, self._journal = service, journal
         self._options = service.options
         self._run_id, self._seed = run_id, seed
 
-    def started(self, number: int) -> Entry | None:
+    def started(self, number: int) -> "Entry | None":
         """The entry of a version's job; not of one that failed."""
         return self._journal.last("job", version=number, round=self._round(number))
 
-    async def finish(self, content: bytes, version: Version, number: int) -> FinishedJob:
+    async def finish(self, content: bytes, version: "Version", number: int) -> FinishedJob:
         """The job that makes version ``number`` out of ``version``, started where it was not.
 
         Raises:
@@ -58,7 +59,7 @@ class Jobs:
         await self._delete_file(entry["file_id"])
         return job
 
-    async def _start(self, content: bytes, version: Version, number: int) -> Entry:
+    async def _start(self, content: bytes, version: "Version", number: int) -> "Entry":
         journal, round_ = self._journal, self._round(number)
         uploaded = journal.last("uploaded", version=number, round=round_)
         if uploaded is None:

@@ -25,10 +25,7 @@ from agl.store.sqlite.effects import Effects
 from agl.store.sqlite.lookups import SqliteLookups
 from agl.store.sqlite.watchdog import Watchdog
 from agl.store.waiting import EndWaiters, QueueWaiters
-from agl.types import (
-    AttemptedRollout,
-    Rollout,
-)
+from agl.types import AttemptedRollout, Rollout
 from agl.types.records import Record
 
 T = TypeVar("T")
@@ -145,11 +142,7 @@ class LocalLightningStore(LightningStore):
     async def statistics(self) -> LightningStoreStatistics:
         await self._write_idle()
         counts = await self._read(lambda lookups: lookups.counts())
-        return {
-            "name": type(self).__name__,
-            **counts,
-            "uptime": time.monotonic() - self._opened,
-        }
+        return {"name": type(self).__name__, **counts, "uptime": time.monotonic() - self._opened}
 
     # --- putting work in, taking it out
 

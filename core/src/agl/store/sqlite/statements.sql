@@ -90,9 +90,6 @@ WHERE a = ?;
 -- name: known_spans
 SELECT span_id FROM span WHERE a = ? AND span_id IN (SELECT value FROM json_each(?));
 
--- name: known_span
-SELECT span_id FROM span WHERE a = ? AND span_id = ?;
-
 -- name: insert_span
 INSERT INTO span (a, sequence_id, span_id, trace_id, parent_id, name, start_time, end_time, body)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);

@@ -7,13 +7,13 @@ import os
 import sqlite3
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any, Literal, TypeVar
 
 from agl.errors import ConfigError, StoreUnavailableError
-from agl.store.patience import patiently
+from agl.store.patience import PATIENCE_SECONDS, patiently
 from agl.store.sqlite import operations as ops
 from agl.store.sqlite.clock import StoreClock
 from agl.store.sqlite.effects import Effects
@@ -128,8 +128,10 @@ class SqliteLightningStore(LocalLightningStore):
 
         return await self._submit(Job(run, claimed_of))
 
-    async def _submit(self, job: Job) -> Any:
-        return await patiently(lambda: self._submit_once(job))
+    def _submit(self, job: Job) -> Coroutine[Any, Any, Any]:
+        if PATIENCE_SECONDS.get() <= 0:  # in a server, where each coroutine counts
+            return self._submit_once(job)
+        return patiently(lambda: self._submit_once(job))
 
     async def _submit_once(self, job: Job) -> Any:
         self._check_usable()

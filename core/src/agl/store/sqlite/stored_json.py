@@ -15,14 +15,7 @@ from pydantic_core import from_json, to_json
 from agl.store.packed import span_of
 from agl.store.queries import Query
 from agl.store.sqlite.rows import ATTEMPT_FIELDS, ROLLOUT_FIELDS
-from agl.types import (
-    Event,
-    Failure,
-    Link,
-    RolloutConfig,
-    Span,
-    TraceStatus,
-)
+from agl.types import Event, Failure, Link, RolloutConfig, Span, TraceStatus
 
 _encode = msgspec.json.Encoder().encode
 

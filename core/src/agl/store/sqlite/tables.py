@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any, Literal, cast
 
 from agl.store import rules
@@ -25,6 +26,8 @@ from agl.types import Attempt, LedgerPart, ResourcesUpdate, Rollout, Worker
 _CACHE_SIZE = 20_000
 _QUEUE_HEAD = 64
 """Queued rollouts that are read at once, and kept."""
+
+_span_columns = cast(Any, itemgetter(*PackedSpan._fields[2:-1]))
 
 _KEPT_BACK = (
     "insert_rollout",
@@ -75,6 +78,9 @@ class Tables(SqliteLookups):
         self._attempts: dict[str, StoredAttempt] = {}
         self._latest: dict[str, str] = {}
         """Rollout id -> id of its newest attempt, for rollouts in ``_rollouts``."""
+        self._span_ids: dict[str, set[str]] = {}
+        """Attempt id -> all its spans, of open attempts that were made since ``reload``."""
+        self._num_span_ids = 0
         self._workers: dict[str, Worker] = {}
         self.claim_keys = ClaimKeys()
         for key, rollout_id, attempt_id in self._written.execute(SQL["claim_keys"]):
@@ -276,6 +282,7 @@ class Tables(SqliteLookups):
             self.claim_keys.add(key, attempt.rollout_id, attempt.attempt_id)
         self._keep_attempt(stored)
         self._latest[attempt.rollout_id] = attempt.attempt_id
+        self._span_ids[attempt.attempt_id] = set()
 
     def save_attempt(self, stored: StoredAttempt, deadline: float | None) -> None:
         attempt = stored.attempt
@@ -309,21 +316,18 @@ class Tables(SqliteLookups):
             open_ids[attempt.attempt_id] = attempt.rollout_id
         else:
             self._attempts.pop(attempt.attempt_id, None)
+            self._span_ids.pop(attempt.attempt_id, None)
             open_ids.pop(attempt.attempt_id, None)
 
     # --- spans
 
     def known_spans(self, attempt_id: str, span_ids: Sequence[str]) -> set[str]:
-        number, unwritten = number_of(attempt_id), self._unwritten["insert_span"]
-        known = {span_id for span_id in span_ids if (number, span_id) in unwritten}
-        # On the bare connection: spans that are kept back need not be written to be found.
-        if len(span_ids) == 1:
-            rows = self._written.execute(SQL["known_span"], (number, span_ids[0]))
-        else:
-            ids = json_of(list(span_ids), "span ids")
-            rows = self._written.execute(SQL["known_spans"], (number, ids))
-        known.update(row[0] for row in rows)
-        return known
+        ids = self._span_ids.get(attempt_id)
+        if ids is None:
+            wanted = json_of(list(span_ids), "span ids")
+            rows = self.connection.execute(SQL["known_spans"], (number_of(attempt_id), wanted))
+            return {row[0] for row in rows}
+        return ids.intersection(span_ids)
 
     def insert_spans(self, attempt_id: str, spans: Sequence[AnySpan]) -> None:
         number = number_of(attempt_id)
@@ -334,19 +338,15 @@ class Tables(SqliteLookups):
             else:
                 # The span was validated when it was made; its fields are written as they stand.
                 fields = {**span.__dict__, **(span.model_extra or {})}
-                row = (
-                    number,
-                    span.sequence_id,
-                    span.span_id,
-                    span.trace_id,
-                    span.parent_id,
-                    span.name,
-                    span.start_time,
-                    span.end_time,
-                    json_of(fields, f"span {span.span_id!r} of attempt {attempt_id!r}"),
-                )
+                text = json_of(fields, f"span {span.span_id!r} of attempt {attempt_id!r}")
+                row = (number, *_span_columns(fields), text)
             self.written_bytes += len(row[-1])
             rows[number, span.span_id] = row
+        if (ids := self._span_ids.get(attempt_id)) is not None:
+            ids.update([span.span_id for span in spans])
+            self._num_span_ids += len(spans)
+            if self._num_span_ids > 10 * _CACHE_SIZE:
+                self._span_ids, self._num_span_ids = {}, 0
 
     # --- the ledger
 
