@@ -6,7 +6,7 @@ import agl
 from agl.errors import ConfigError
 from agl.types import Credit, StepCredit, TrainingRow
 from agl.utils.otel import make_link_attributes
-from agl_adapters import TraceToRows
+from agl_adapters import Discounted, Stepwise, TraceToRows
 from agl_learning.advantages import sibling_advantages
 
 
@@ -228,14 +228,23 @@ def test_stepwise_can_compare_calls_with_the_same_prompt(trace):
 @pytest.mark.parametrize(
     ("credit", "message"),
     [
-        ({"type": "discounted", "gamma": 1.5}, "gamma=1.5: expected a number from 0 to 1"),
-        ({"type": "stepwise", "weight": -1.0}, "weight=-1.0: expected 0 or more"),
+        ({"type": "discounted", "gamma": 1.5}, "gamma: .* less than or equal to 1; got 1.5"),
+        ({"type": "stepwise", "weight": -1.0}, "weight: .* greater than or equal to 0; got -1.0"),
         ({"type": "stepwise", "same": "state"}, "same"),
     ],
 )
 def test_options_out_of_range_are_refused(credit, message):
     with pytest.raises(ConfigError, match=message):
         TraceToRows(credit=credit)
+
+
+def test_options_out_of_range_are_refused_in_python_too():
+    with pytest.raises(ConfigError, match="Discounted: gamma must be at least 0 and at most 1"):
+        Discounted(gamma=1.5)
+    with pytest.raises(ConfigError, match="Stepwise: weight must be at least 0; got -1"):
+        Stepwise(weight=-1.0)
+    with pytest.raises(ConfigError, match="Stepwise: same is 'state'; expected number or prompt"):
+        Stepwise(same="state")
 
 
 def row(rollout_id: str, *credits: Credit) -> TrainingRow:

@@ -227,7 +227,7 @@ def test_the_final_rule_takes_the_last_reward(trace) -> None:
 
 
 def test_wrong_options_and_a_wrong_rule_are_refused(trace) -> None:
-    with pytest.raises(ConfigError, match="max_length=1: expected 2 or more"):
+    with pytest.raises(ConfigError, match="max_length must be at least 2; got 1"):
         TraceToRows(max_length=1)
     with pytest.raises(ConfigError, match="no regular expression"):
         TraceToRows(agent_match="*")

@@ -138,7 +138,7 @@ def test_no_spans_and_wrong_options_are_refused() -> None:
         TracerTraceToTriplet().adapt([])
     with pytest.raises(ConfigError, match="no regular expression"):
         TracerTraceToTriplet(agent_match="(")
-    with pytest.raises(ConfigError, match="expected 'first_occurrence'"):
+    with pytest.raises(ConfigError, match="expected first_occurrence or first_sibling"):
         TracerTraceToTriplet(reward_match="last")
 
 

@@ -112,7 +112,7 @@ def test_in_conversations_a_masked_answer_is_a_given_one(trace) -> None:
 
 
 def test_another_word_is_refused() -> None:
-    with pytest.raises(ConfigError, match="truncated='drop': expected train, mask or exclude"):
+    with pytest.raises(ConfigError, match="truncated is 'drop'; expected train, mask or exclude"):
         TraceToRows(truncated="drop")
 
 

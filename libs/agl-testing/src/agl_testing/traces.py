@@ -2,7 +2,6 @@
 
 import itertools
 import json
-from collections.abc import Mapping
 from typing import Any
 
 from agl.semconv import AGL_ANNOTATION, MODEL_CALL_SPAN, ModelCallAttributes as Key
@@ -23,7 +22,7 @@ class Trace:
         self.spans: list[Span] = []
         self._numbers = itertools.count(1)
 
-    def span(self, name: str, attributes: Mapping[str, Any] | None = None, **fields: Any) -> Span:
+    def span(self, name: str, attributes: dict[str, Any] | None = None, **fields: Any) -> Span:
         """Add a span; ``fields`` are those in which it differs."""
         number = next(self._numbers)
         given: dict[str, Any] = {

@@ -15,7 +15,7 @@ from agl.semconv import AGL_ANNOTATION, AGL_OPERATION, LightningSpanAttributes
 from agl.types import Span
 from agl.utils.attributes import attributes_under, from_attributes
 from agl.utils.text import parse_json
-from agl_learning.calls.matching import compile_match
+from agl_learning.calls.matching import compile_match, selects
 
 AIR_RULE = "agentlightning.air.rule"
 """Attribute of the reward spans made here: which rule."""
@@ -91,7 +91,7 @@ class AutoRewards:
             return "", None
         error = tool_error(span)
         output = _first(span, _OUTPUTS, LightningSpanAttributes.OPERATION_OUTPUT)
-        if self.on_code_execution is not None and self.code_match.search(name):
+        if self.on_code_execution is not None and selects(self.code_match, name):
             code = _first(span, _INPUTS, LightningSpanAttributes.OPERATION_INPUT)
             exit_code = _exit_code(span, output, error)
             if callable(self.on_code_execution):

@@ -17,6 +17,7 @@ from agl.types import (
     TrainedModel,
     TrainingRow,
 )
+from agl.utils.checks import check_choice, check_numbers
 from agl_adapters.accounting import account_for_rewards, exclude_all, leave_out, used_answer
 from agl_adapters.air import AutoRewards
 from agl_adapters.own import asked_again, of_another, perhaps_by_number, rewards_of_agent
@@ -76,15 +77,10 @@ class TraceToRows(RowsAdapter):
         air: dict[str, Any] | AutoRewards | None = None,
         truncated: Truncated = "train",
     ) -> None:
-        if max_length is not None and max_length < 2:
-            raise ConfigError(f"TraceToRows max_length={max_length}: expected 2 or more")
-        self.agent_match = (
-            None if agent_match is None else compile_match(agent_match, "TraceToRows agent_match")
-        )
-        if truncated not in get_args(Truncated):
-            raise ConfigError(
-                f"{type(self).__name__} truncated={truncated!r}: expected train, mask or exclude"
-            )
+        owner = type(self).__name__
+        check_numbers(owner, whole=True, optional=True, least=2, max_length=max_length)
+        check_choice(owner, get_args(Truncated), truncated=truncated)
+        self.agent_match = compile_match(agent_match, "TraceToRows agent_match")
         self.truncated: Truncated = truncated
         self.max_length = max_length
         self.credit = _credit_rule(credit)

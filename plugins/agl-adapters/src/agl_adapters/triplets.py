@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from agl.algorithm.adapter import TraceToTripletBase
 from agl.emitter import get_reward_value
-from agl.errors import AdapterError, ConfigError
+from agl.errors import AdapterError
 from agl.types import UNASSIGNED, Span, Triplet
 from agl.utils.attributes import attributes_under, from_attributes
+from agl.utils.checks import check_choice
 from agl_adapters.credit.rewards import places
 from agl_learning.calls.matching import compile_match, selects
 from agl_learning.calls.reading import (
@@ -69,18 +70,10 @@ class TracerTraceToTriplet(TraceToTripletBase):
         exclude_llm_call_in_reward: bool = True,
         reward_match: RewardMatch = "first_occurrence",
     ) -> None:
-        if reward_match not in ("first_occurrence", "first_sibling"):
-            raise ConfigError(
-                f"TracerTraceToTriplet reward_match={reward_match!r}: expected 'first_occurrence' "
-                "or 'first_sibling'"
-            )
+        check_choice("TracerTraceToTriplet", get_args(RewardMatch), reward_match=reward_match)
         self.repair_hierarchy = repair_hierarchy
         self.llm_call_match = compile_match(llm_call_match, "TracerTraceToTriplet llm_call_match")
-        self.agent_match = (
-            None
-            if agent_match is None
-            else compile_match(agent_match, "TracerTraceToTriplet agent_match")
-        )
+        self.agent_match = compile_match(agent_match, "TracerTraceToTriplet agent_match")
         self.exclude_llm_call_in_reward = exclude_llm_call_in_reward
         self.reward_match = reward_match
 
@@ -130,7 +123,7 @@ class TracerTraceToTriplet(TraceToTripletBase):
         return turns
 
     def _record(self, node: Node) -> Recorded | None:
-        if node.span is None or not self.llm_call_match.search(node.name):
+        if node.span is None or not selects(self.llm_call_match, node.name):
             return None
         record = record_of(node)
         if record is None:

@@ -5,20 +5,18 @@ import re
 from agl.errors import ConfigError
 
 
-def compile_match(pattern: str, what: str) -> re.Pattern[str]:
-    """A regular expression.
+def compile_match(pattern: str | None, what: str) -> re.Pattern[str] | None:
+    """A regular expression, or None for None.
 
     Raises:
         ConfigError: It is none.
     """
     try:
-        return re.compile(pattern)
+        return None if pattern is None else re.compile(pattern)
     except re.error as error:
         raise ConfigError(f"{what}: {pattern!r} is no regular expression: {error}") from None
 
 
-def selects(agent_match: re.Pattern[str] | None, agent_name: str | None) -> bool:
-    """Whether an agent is chosen; without a pattern each is, with one an unknown agent is not."""
-    if agent_match is None:
-        return True
-    return agent_name is not None and bool(agent_match.search(agent_name))
+def selects(pattern: re.Pattern[str] | None, name: str | None) -> bool:
+    """Whether a name is chosen; without a pattern each is, with one an unknown name is not."""
+    return pattern is None or (name is not None and bool(pattern.search(name)))

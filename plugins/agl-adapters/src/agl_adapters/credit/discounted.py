@@ -1,13 +1,20 @@
 """``discounted``: the return to go."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Ge, Le
 
 from agl.algorithm.adapter import CreditRule
-from agl.errors import ConfigError
 from agl.types import Credit, ModelCall, Span
 from agl_adapters.credit.rewards import returns_to_go, rewards_by_call, unordered, unreadable
+from agl_learning.options import check_options
+
+Discount = Annotated[float, Ge(0), Le(1)]
 
 
+@dataclass(eq=False)
 class Discounted(CreditRule):
     """A call gets its own reward plus the discounted rewards of the calls after it.
 
@@ -17,11 +24,16 @@ class Discounted(CreditRule):
     would otherwise look worse than all later ones.
 
     Args:
-        gamma: Of a reward, so much is left one call earlier; 0 to 1.
+        gamma: Of a reward, so much is left one call earlier.
+
+    Raises:
+        ConfigError: It is not from 0 to 1.
     """
 
-    def __init__(self, gamma: float = 0.95) -> None:
-        self.gamma = checked_gamma("Discounted", gamma)
+    gamma: Discount = 0.95
+
+    def __post_init__(self) -> None:
+        check_options("Discounted", self)
 
     def assign(self, calls: Sequence[ModelCall], spans: Sequence[Span]) -> list[Credit]:
         """The return from each call on."""
@@ -48,14 +60,3 @@ class Discounted(CreditRule):
                 )
             )
         return credits
-
-
-def checked_gamma(rule: str, gamma: float) -> float:
-    """A discount.
-
-    Raises:
-        ConfigError: It is not from 0 to 1.
-    """
-    if not 0 <= gamma <= 1:
-        raise ConfigError(f"{rule} gamma={gamma!r}: expected a number from 0 to 1")
-    return gamma

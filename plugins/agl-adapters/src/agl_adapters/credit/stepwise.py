@@ -4,12 +4,12 @@ import hashlib
 from array import array
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from agl.algorithm.adapter import CreditRule
-from agl.errors import ConfigError
 from agl.types import Credit, ModelCall, Span, StepCredit
-from agl_adapters.credit.discounted import checked_gamma
+from agl_adapters.credit.discounted import Discount
 from agl_adapters.credit.final import final_credit
 from agl_adapters.credit.rewards import (
     returns_to_go,
@@ -18,8 +18,10 @@ from agl_adapters.credit.rewards import (
     unordered,
     unreadable,
 )
+from agl_learning.options import NotNegative, check_options
 
 
+@dataclass(eq=False)
 class Stepwise(CreditRule):
     """Two comparisons in one advantage, as in GiGPO (arXiv:2505.10978).
 
@@ -34,25 +36,18 @@ class Stepwise(CreditRule):
         same: What the same step is: ``number``, the agent's n-th call; ``prompt``, a call with the
             very same prompt (the paper's anchor states).
         weight: Of the second comparison.
-        gamma: Of a reward, so much is left one call earlier; 0 to 1.
+        gamma: Of a reward, so much is left one call earlier, from 0 to 1.
 
     Raises:
         ConfigError: An option is out of its range.
     """
 
-    def __init__(
-        self,
-        same: Literal["number", "prompt"] = "number",
-        weight: float = 1.0,
-        gamma: float = 0.95,
-    ) -> None:
-        if same not in ("number", "prompt"):
-            raise ConfigError(f"Stepwise same={same!r}: expected 'number' or 'prompt'")
-        if weight < 0:
-            raise ConfigError(f"Stepwise weight={weight!r}: expected 0 or more")
-        self.same = same
-        self.weight = weight
-        self.gamma = checked_gamma("Stepwise", gamma)
+    same: Literal["number", "prompt"] = "number"
+    weight: NotNegative = 1.0
+    gamma: Discount = 0.95
+
+    def __post_init__(self) -> None:
+        check_options("Stepwise", self)
 
     def assign(self, calls: Sequence[ModelCall], spans: Sequence[Span]) -> list[Credit]:
         """The last reward for every call, with the return of its step beside it."""

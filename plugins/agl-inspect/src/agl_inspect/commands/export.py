@@ -82,7 +82,7 @@ def command(
         credit=build_component(
             credit, group="agl.credits", expected_type=CreditRule, where="--credit"
         ),
-        agent_match=None if agent_match is None else compile_match(agent_match, "--agent-match"),
+        agent_match=compile_match(agent_match, "--agent-match"),
         min_reward=min_reward,
         pairing=pairs,
         min_gap=min_gap,
