@@ -130,7 +130,7 @@ async def test_token_budget_and_config_are_taken(bench, gateway, tmp_path) -> No
         (["--config", "none.yaml"], "none.yaml: No such file"),
         (["--config", "list.yaml"], "list.yaml: expected options of the gateway"),
         (["--config", "wrong.yaml"], "wrong.yaml: gateway.retries: unknown key. Did you mean"),
-        (["--config", "broken.yaml"], "broken.yaml: no YAML"),
+        (["--config", "broken.yaml"], "broken.yaml, line 1: not YAML"),
         (["--model", "m=http://a/v1", "--store", "nonsense"], "nonsense"),
     ],
 )

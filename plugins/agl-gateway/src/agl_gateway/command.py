@@ -166,18 +166,15 @@ def _greeting(proxy: "LLMProxy", store_url: str | None) -> str:
 
 def _read(path: "Path") -> dict[str, Any]:
     """The options in a file, checked against the constructor."""
-    import yaml
-
+    from agl.config.overrides import parse_yaml
     from agl.errors import ConfigError
     from agl.plugins.schema import validate
     from agl_gateway.proxy import LLMProxy
 
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = parse_yaml(path.read_text(encoding="utf-8"), f"--config {path}")
     except OSError as error:
         raise ConfigError(f"--config {path}: {error.strerror}") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"--config {path}: no YAML: {error}") from None
     if not isinstance(values, Mapping):
         raise ConfigError(f"--config {path}: expected options of the gateway, as model_list: [...]")
     return validate(LLMProxy, values, f"{path}: gateway")

@@ -258,7 +258,6 @@ class LLMProxy(Gateway):
             self._serving_since = None
 
     async def restart(self) -> None:
-        """Stop if running, then start on the same port."""
         await self.stop()
         await self.start()
 
@@ -266,7 +265,6 @@ class LLMProxy(Gateway):
         return self._server is not None and self._server.running
 
     async def flush(self) -> None:
-        """Return when every call answered so far is stored."""
         if self._app is not None and self.is_running():
             await self._inside(self._app.recorder.flush())
 
@@ -313,14 +311,7 @@ class LLMProxy(Gateway):
         model: str | None = None,
         sampling_parameters: dict[str, Any] | None = None,
     ) -> LLM:
-        """The proxy as a resource: a ``ProxyLLM``, or with both ids an ``LLM`` of that attempt.
-
-        Args:
-            rollout_id: With ``attempt_id``: bind the address to one attempt.
-            attempt_id: See ``rollout_id``.
-            model: Which served model; None takes the only one of the model list, and where that is
-                empty the only added one.
-            sampling_parameters: Stored in the resource for the agent to use.
+        """See ``Gateway``.
 
         Raises:
             ConfigError: An unknown model, several models and none named, or one id.

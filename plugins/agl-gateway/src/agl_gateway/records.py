@@ -16,18 +16,6 @@ from agl_gateway.answers import assemble
 from agl_gateway.dialect import dumps
 from agl_gateway.errors import ErrorKind
 
-SAMPLING = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "max_tokens",
-    "max_completion_tokens",
-    "frequency_penalty",
-    "presence_penalty",
-    "seed",
-)
-"""Settings of a request that are recorded as ``gen_ai.request.*``."""
-
 BYTES_PER_TOKEN = 4
 """Of JSON, where tokens must be estimated."""
 
@@ -178,7 +166,10 @@ class CallRecord:
             Key.REQUEST_MODEL.value: _text(request.model),
             Key.INPUT_MESSAGES.value: _json(request.messages) or _prompt(request.prompt),
             Key.TOOL_DEFINITIONS.value: _json(request.tools),
-            **{f"gen_ai.request.{name}": _number(getattr(request, name)) for name in SAMPLING},
+            **{
+                f"gen_ai.request.{name}": _number(getattr(request, name))
+                for name in _Sampling.__struct_fields__
+            },
             Key.STATUS_CODE.value: self.status_code,
             Key.LATENCY.value: end_time - self.start_time,
         }
@@ -204,11 +195,9 @@ class CallRecord:
         return _read_answer(self.answer)
 
 
-class _Request(Struct):
-    model: Any = None
-    messages: Raw = Raw()
-    prompt: Raw = Raw()
-    tools: Raw = Raw()
+class _Sampling(Struct):
+    """Settings of a request that are recorded as ``gen_ai.request.*``."""
+
     temperature: Any = None
     top_p: Any = None
     top_k: Any = None
@@ -217,6 +206,13 @@ class _Request(Struct):
     frequency_penalty: Any = None
     presence_penalty: Any = None
     seed: Any = None
+
+
+class _Request(_Sampling):
+    model: Any = None
+    messages: Raw = Raw()
+    prompt: Raw = Raw()
+    tools: Raw = Raw()
 
 
 class _Token(Struct):
@@ -257,19 +253,18 @@ class _Choice(Struct):
         return self.message if self.text is None else {"role": "assistant", "content": self.text}
 
 
-class _PromptDetails(Struct):
+class _Details(Struct):
     cached_tokens: int | None = None
-
-
-class _OutputDetails(Struct):
+    """Of the prompt."""
     reasoning_tokens: int | None = None
+    """Of the answer."""
 
 
 class _Usage(Struct):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
-    prompt_tokens_details: _PromptDetails | None = None
-    completion_tokens_details: _OutputDetails | None = None
+    prompt_tokens_details: _Details | None = None
+    completion_tokens_details: _Details | None = None
 
 
 class _Answer(Struct):

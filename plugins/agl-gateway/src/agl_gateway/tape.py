@@ -117,14 +117,7 @@ class _Recorded:
         self.headers = answer.headers
 
     async def read(self) -> bytes:
-        try:
-            body = await self._answer.read()
-        except BrokenOffError as error:
-            self._entry["broken"] = str(error)
-            raise
-        self._chunks.append(body)
-        self._is_whole = True
-        return body
+        return b"".join([chunk async for chunk in self.chunks()])
 
     async def chunks(self) -> AsyncIterator[bytes]:
         try:
@@ -222,31 +215,23 @@ class Replay:
 
     def _describe(self, path: str, request: Mapping[str, Any]) -> str:
         wanted = _pretty(path, request)
-        if _key(path, request) in self._entries:
-            return (
-                "the replay has stopped: this request comes more often than in the recording\n"
-                + "\n".join(wanted[:MAX_DIFF_LINES])
-            )
         open_entries = [entry for entries in self._entries.values() for entry in entries]
-        if not open_entries:
-            return (
-                "the replay has stopped: every recorded call is answered, and this one comes "
-                "besides\n" + "\n".join(wanted[:MAX_DIFF_LINES])
+        if _key(path, request) in self._entries:
+            why, lines = "this request comes more often than in the recording", wanted
+        elif not open_entries:
+            why, lines = "every recorded call is answered, and this one comes besides", wanted
+        else:
+            candidates = [
+                _pretty(entry["path"], entry["request"]) for entry in open_entries[:MAX_COMPARED]
+            ]
+            nearest = max(
+                candidates, key=lambda lines: difflib.SequenceMatcher(None, lines, wanted).ratio()
             )
-        candidates = [
-            _pretty(entry["path"], entry["request"]) for entry in open_entries[:MAX_COMPARED]
-        ]
-        nearest = max(
-            candidates, key=lambda lines: difflib.SequenceMatcher(None, lines, wanted).ratio()
-        )
-        diff = difflib.unified_diff(nearest, wanted, "recorded", "asked", lineterm="")
-        lines = list(diff)
+            why = "this request is not in the recording; the nearest recorded one differs so"
+            lines = list(difflib.unified_diff(nearest, wanted, "recorded", "asked", lineterm=""))
         if len(lines) > MAX_DIFF_LINES:
             lines[MAX_DIFF_LINES:] = [f"... {len(lines) - MAX_DIFF_LINES} more lines"]
-        return (
-            "the replay has stopped: this request is not in the recording; the nearest recorded "
-            "one differs so\n" + "\n".join(lines)
-        )
+        return "\n".join([f"the replay has stopped: {why}", *lines])
 
 
 class _Replayed:
