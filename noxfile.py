@@ -2,12 +2,26 @@
 
 import argparse
 import os
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 import nox
 
-nox.options.default_venv_backend = "virtualenv"
+sys.path.insert(0, str(Path(__file__).parent))
+from install import FOLDERS, from_clone
+
+# uv takes a fraction of pip's time, but compiles nothing: Python must be free to keep what it
+# compiles. Nor does uv look for wheels where pip is told to.
+nox.options.default_venv_backend = "uv|virtualenv"
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+if "UV_FIND_LINKS" not in os.environ:
+    pip = [shutil.which("python3") or sys.executable, "-m", "pip"]
+    ask = [*pip, "config", "get", "global.find-links"]
+    told = subprocess.run(ask, capture_output=True, text=True).stdout
+    wheels = os.environ.get("PIP_FIND_LINKS", told).split()
+    os.environ["UV_FIND_LINKS"] = ",".join(path for path in wheels if Path(path).is_dir())
 nox.options.reuse_existing_virtualenvs = True
 nox.options.sessions = ["lint", "imports", "types", "tests"]
 
@@ -24,8 +38,6 @@ TEST_TOOLS = [
     "hypothesis>=6.120",
     OPENAI,
     "opentelemetry-exporter-otlp-proto-http>=1.35",
-    "build>=1.2",
-    "hatchling>=1.27",
     "numpy>=2",
     "pyarrow>=17",
     "filelock>=3.16",
@@ -66,33 +78,30 @@ INSTRUMENTATIONS = [
     ),
 ]
 UNSLOTH = ["unsloth==2026.10.9", "unsloth_zoo==2026.10.9"]
-UNSLOTH_NEEDS = ["adapters", "gateway", "torch", "unsloth"]
-PLUGINS = sorted(str(path.parent) for path in Path("plugins").glob("*/pyproject.toml"))
-# The core with what its extras bring; no index has our packages.
-CORE = ("./core[bench,testing,parquet,jinja]", "./libs/agl-bench", "./libs/agl-testing")
-LIBS = ("libs/agl-bench", "libs/agl-learning", "libs/agl-testing")
-LEARNING = "./libs/agl-learning"
+CORE = "agl-core[bench,testing,parquet,jinja]"
+PLUGINS = sorted(name for name, path in FOLDERS.items() if path.parent.name == "plugins")
+SOURCES = os.pathsep.join(str(path / "src") for path in FOLDERS.values())
+EVERYTHING = [TORCH, TRL, CORE, *PLUGINS, "agl-apo[gepa]", "agl-unsloth[trl]"]
 
 
-def install_all(session: nox.Session, *options: str) -> None:
-    """Install torch first (see TORCH), then the core and every plugin as a user would."""
-    session.install(TORCH)
-    packages = [*CORE, LEARNING, *(f"./{plugin}" for plugin in PLUGINS)]
-    session.install(*(part for package in packages for part in (*options, package)))
+def install(session: nox.Session, *requirements: str) -> None:
+    """Install packages, ours from this clone as it is now, of which uv may have an older build."""
+    fresh = [f"--reinstall-package={name}" for name in FOLDERS]
+    options = fresh if session.venv_backend == "uv" else []
+    session.install(*options, *from_clone(*requirements))
 
 
 @nox.session
 def demo(session: nox.Session) -> None:
     """An agent learns, on this machine, in about a minute and a half."""
-    install_all(session)
-    session.install("matplotlib>=3.9", OPENAI)
+    install(session, TORCH, "agl-torch", "matplotlib>=3.9", OPENAI)
     session.run("python", "examples/quickstart/quickstart.py", *session.posargs)
 
 
 @nox.session(name="bench-store")
 def bench_store(session: nox.Session) -> None:
     """The store under load; -- --peer PYTHON measures an agentlightning 0.3.0 beside it."""
-    session.install(*CORE)
+    install(session, CORE)
     parser = argparse.ArgumentParser()
     parser.add_argument("--peer", help="the interpreter of an environment with agentlightning")
     options, others = parser.parse_known_args(session.posargs)
@@ -111,7 +120,7 @@ def bench_gateway(session: nox.Session) -> None:
     With -- --faults, 10,000 calls that go wrong in every way instead, and their records counted;
     with -- --memory, whether a million recorded calls leave the gateway's memory as it was.
     """
-    session.install(*CORE, LEARNING, "./plugins/agl-gateway")
+    install(session, CORE, "agl-gateway")
     kind = next((name for name in ("faults", "memory") if f"--{name}" in session.posargs), None)
     others = [argument for argument in session.posargs if argument != f"--{kind}"]
     session.run("python", f"benchmarks/gateway{f'_{kind}' if kind else ''}.py", *others)
@@ -120,7 +129,7 @@ def bench_gateway(session: nox.Session) -> None:
 @nox.session(name="bench-rows")
 def bench_rows(session: nox.Session) -> None:
     """How fast spans become training rows, and how many rollouts two credit rules need."""
-    session.install(*CORE, LEARNING, "./plugins/agl-adapters")
+    install(session, CORE, "agl-adapters", "agl-learning")
     session.run("python", "benchmarks/rows.py", *session.posargs)
     session.run("python", "benchmarks/credit_toy.py")
 
@@ -131,7 +140,7 @@ def bench_apo(session: nox.Session) -> None:
 
     -- --peer PYTHON measures 0.3.0's APO beside them.
     """
-    session.install(*CORE, LEARNING, "./plugins/agl-adapters", "./plugins/agl-apo[gepa]", OPENAI)
+    install(session, CORE, "agl-apo[gepa]", OPENAI)
     session.run("python", "benchmarks/apo_crash.py", "--kills", "20")
     session.run("python", "benchmarks/apo.py", *session.posargs)
 
@@ -139,71 +148,51 @@ def bench_apo(session: nox.Session) -> None:
 @nox.session
 def crash(session: nox.Session) -> None:
     """Kill server and runners 200 times under load, and count what was lost."""
-    session.install(*CORE)
+    install(session, CORE)
     session.run("python", "benchmarks/crash.py", *session.posargs)
+
+
+CORE_TESTS = ("tests/core", "tests/libs", "tests/contract", "tests/house")
+QUIET = {"AGL_STRICT_PLUGINS": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
 @nox.session
 def tests(session: nox.Session) -> None:
     """All tests: the core with only the core installed, then everything with the plugins.
 
-    -- -n 0 runs them one after the other.
+    -- -n 0 runs them one after the other; -- -m nightly runs what is left out, as it takes minutes.
     """
-    session.install(*CORE, LEARNING, *TEST_TOOLS)
-    environment = {
-        "AGL_STRICT_PLUGINS": "1",
-        "OMP_NUM_THREADS": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-    }
-    core_tests = ["tests/core", "tests/libs", "tests/contract", "tests/house"]
-    session.run("pytest", *PARALLEL, *core_tests, *session.posargs, env=environment)
-    install_all(session)
+    # A selection need not have tests in each of the three parts.
+    codes = [0, 5] if session.posargs else [0]
+
+    def run(*options: str) -> None:
+        session.run("pytest", *PARALLEL, *options, *session.posargs, env=QUIET, success_codes=codes)
+
+    install(session, CORE, "agl-learning", *TEST_TOOLS)
+    run(*CORE_TESTS)
     # TRL: our loss and gradients are compared with its.
-    session.install("matplotlib>=3.9", TRL, "schemathesis>=4", ANTHROPIC)
-    session.install("./plugins/agl-apo[gepa]")
-    # The contract and house tests again: now the plugins' components and docs take part.
-    session.run(
-        "pytest", *PARALLEL, "tests/plugins", "tests/acceptance", "tests/seams", "tests/house",
-        "tests/contract", *session.posargs, env=environment,
-    )  # fmt: skip
+    install(session, *EVERYTHING, "matplotlib>=3.9", "schemathesis>=4", ANTHROPIC)
+    run("tests/plugins", "tests/acceptance", "tests/seams")
+    run("-m", "plugins", "tests/house", "tests/contract")
 
 
 @nox.session(python=["3.12", "3.13"])
 def pythons(session: nox.Session) -> None:
-    """The core on newer Pythons than the one that everything is tested with; not a part of CI."""
-    session.install(*CORE, LEARNING, *TEST_TOOLS)
-    tests = ["tests/core", "tests/libs", "tests/contract", "tests/house"]
-    session.run("pytest", *PARALLEL, *tests, *session.posargs, env={"AGL_STRICT_PLUGINS": "1"})
+    """The core on newer Pythons than the one that everything is tested with."""
+    install(session, CORE, "agl-learning", *TEST_TOOLS)
+    session.run("pytest", *PARALLEL, *CORE_TESTS, *session.posargs, env=QUIET)
 
 
 @nox.session
 def litellm(session: nox.Session) -> None:
     """Models of other providers. LiteLLM wants older packages than the rest is tested with."""
-    session.install(*CORE, LEARNING, "./plugins/agl-gateway[litellm]", *TEST_TOOLS[:3])
+    install(session, CORE, "agl-gateway[litellm]", *TEST_TOOLS[:3])
     session.run("pytest", "tests/plugins/gateway/test_litellm.py", *session.posargs)
-
-
-@nox.session(name="remote-trainers")
-def remote_trainers(session: nox.Session) -> None:
-    """Azure OpenAI and Tinker: their SDKs against servers on this machine. Needs no account."""
-    packages = [*CORE, LEARNING, "./plugins/agl-adapters", "./plugins/agl-gateway"]
-    session.install(*packages, "./plugins/agl-azure", "./plugins/agl-tinker", *TEST_TOOLS[:4])
-    environment = {"AGL_STRICT_PLUGINS": "1", "HF_HUB_OFFLINE": "1"}
-    session.run(
-        "pytest", *PARALLEL, "tests/plugins/azure", "tests/plugins/tinker",
-        "tests/seams/test_table_finetuning.py", *session.posargs, env=environment,
-    )  # fmt: skip
 
 
 TRACER_TESTS = "tests/plugins/tracers/real"
 TRACERS = ("otel", "agentops", "openinference", "otel-genai", "weave")
-TRACER_PACKAGES = (
-    *CORE,
-    LEARNING,
-    "./plugins/agl-adapters",
-    "./plugins/agl-gateway",
-    "./plugins/agl-tracers[agentops,openinference,otel-genai,weave]",
-)
+TRACED = "agl-tracers[agentops,openinference,otel-genai,weave]"
 
 
 @nox.session
@@ -211,8 +200,8 @@ def tracers(session: nox.Session) -> None:
     """Every tracer on the agent frameworks of today; the page says what each captures of which.
 
     The frameworks' own warnings are not ours to mend. One process per tracer: instrumentations are
-    of a process. Not a part of CI, which it would make longer by three minutes. The frameworks
-    that cannot be installed beside the others have sessions of their own, which come next.
+    of a process. The frameworks that cannot be installed beside the others have sessions of their
+    own, which come next.
     """
     install_tracers(session)
     run_with_tracers(session)
@@ -223,9 +212,9 @@ def tracers(session: nox.Session) -> None:
 @nox.session(name="tracers-crewai")
 def tracers_crewai(session: nox.Session) -> None:
     """CrewAI, which wants an older openai and pydantic than the other frameworks."""
-    session.install(
-        *TRACER_PACKAGES, *TEST_TOOLS[:3], "crewai==1.15.30", "openinference-instrumentation-crewai"
-    )
+    ours = (CORE, "agl-adapters", "agl-gateway", TRACED)
+    crew = ("crewai==1.15.30", "openinference-instrumentation-crewai")
+    install(session, *ours, *TEST_TOOLS[:3], *crew)
     # Weave asks every object that it meets for attributes, and in a crew meets `pytest.mark`, which
     # under --strict-markers ends the test.
     options = ("-o", "addopts=--import-mode=importlib", "-k", "CrewAI")
@@ -255,7 +244,8 @@ def tracers_short(session: nox.Session) -> None:
 
 def install_tracers(session: nox.Session) -> None:
     """The tracers with their backends, and the frameworks with their instrumentations."""
-    session.install(*TRACER_PACKAGES, *TEST_TOOLS[:3], *TRACED_FRAMEWORKS, *INSTRUMENTATIONS)
+    ours = (CORE, "agl-adapters", "agl-gateway", TRACED)
+    install(session, *ours, *TEST_TOOLS[:3], *TRACED_FRAMEWORKS, *INSTRUMENTATIONS)
 
 
 def run_with_tracers(session: nox.Session, *tests: str) -> None:
@@ -279,32 +269,30 @@ def captured_folder(session: nox.Session) -> str:
 def verl_cpu(session: nox.Session) -> None:
     """agl-verl with the real verl, without a GPU; -- --long for every trainer and estimator.
 
-    A training run takes two minutes on two idle cores, most of it imports; here are two of them,
-    with --long some thirty more. Packages as in constraints/cpu.txt, and beside them an environment
-    with the core alone, for an agent.
+    A training run takes two minutes on two idle cores, most of it imports; here is one of them,
+    with --long some thirty more, and beside them an environment with the core alone, for an agent.
+    Packages as in constraints/cpu.txt.
     """
     session.install(TORCH)
-    session.install(
-        "-c", "plugins/agl-verl/constraints/cpu.txt", TORCH, *CORE, LEARNING,
-        "./plugins/agl-adapters", "./plugins/agl-gateway", "./plugins/agl-verl[backend]",
-        *TEST_TOOLS[:5], OPENAI,
+    install(
+        session, "-c", "plugins/agl-verl/constraints/cpu.txt", TORCH, CORE, "agl-verl[backend]",
+        *TEST_TOOLS[:5], OPENAI, "pyright>=1.1.400",
     )  # fmt: skip
-    # Not session.create_tmp(): it sets TMPDIR to a folder in the environment, where Ray's workers
-    # refuse to start.
-    agent = Path(session.virtualenv.location).resolve() / "agent"
-    session.run("python", "-m", "venv", "--clear", str(agent))
-    python = str(agent / "bin" / "python")
-    session.run(python, "-m", "pip", "install", "-q", "./core", OPENAI, external=True)
-    session.install("pyright>=1.1.400")
     session.run("pyright", "-p", "plugins/agl-verl")
+    env = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     if "--long" in session.posargs:
         # The agent of examples/spider.
         session.install(*(name for name in TRACED_FRAMEWORKS if name.startswith("lang")))
+        # Not session.create_tmp(): it sets TMPDIR to a folder in the environment, where Ray's
+        # workers refuse to start.
+        agent = Path(session.virtualenv.location).resolve() / "agent"
+        session.run("python", "-m", "venv", "--clear", str(agent))
+        env["AGL_CORE_PYTHON"] = python = str(agent / "bin" / "python")
+        session.run(python, "install.py", "--quiet", "agl-core", OPENAI, external=True)
     # verl, Ray and transformers warn; their warnings are not ours to mend.
     session.run(
         "pytest", "-n", "2", "--dist", "loadgroup", "-W", "default", "tests/plugins/verl/real",
-        *session.posargs,
-        env={"AGL_CORE_PYTHON": python, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
+        *session.posargs, env=env,
     )  # fmt: skip
 
 
@@ -314,33 +302,24 @@ def sft_trl(session: nox.Session) -> None:
 
     And the tiny math agent of examples/unsloth.
     """
-    install_all(session)
-    session.install("./plugins/agl-unsloth[trl]", TRL, *TEST_TOOLS[:4])
-    session.install(*(name for name in TRACED_FRAMEWORKS if name.startswith("openai")), MCP)
-    train_with(
-        session, "trl", "tests/seams/test_table_finetuning.py",
-        "tests/examples/test_unsloth.py::test_tiny_model_is_fine_tuned_all_in_one",
-    )  # fmt: skip
+    used = (name for name in TRACED_FRAMEWORKS if name.startswith("openai"))
+    install(session, TORCH, TRL, CORE, "agl-unsloth[trl]", *TEST_TOOLS[:4], *used, MCP)
+    example = "tests/examples/test_unsloth.py::test_tiny_model_is_fine_tuned_all_in_one"
+    train_with(session, "trl", example)
 
 
-@nox.session(venv_backend="virtualenv")  # it calls pip, which environments of uv's do not have
+@nox.session(venv_backend="uv")
 def unsloth(session: nox.Session) -> None:
     """The same with Unsloth, whose pins of TRL and transformers are older than the others'.
 
     uv, as its pin of certifi has to be overridden, and as PyPI's torchvision is a CUDA build that
     Unsloth cannot use with another torch; see docs/howto/fine-tune.md.
     """
-    session.install(TORCH, "uv")
     overrides = Path(session.create_tmp()) / "overrides.txt"
     overrides.write_text(f"certifi>=2026.10.18\n{TORCH}\n")
-    # uv does not read pip's configuration; what pip finds torch in, uv shall, too.
-    session.run(
-        "uv", "pip", "install", "--python", session.virtualenv.bin + "/python",
-        "--override", str(overrides), *find_links(session), *UNSLOTH,
-    )  # fmt: skip
-    session.run("pip", "uninstall", "--yes", "torchvision")
-    session.install(*CORE, LEARNING, *(f"./plugins/agl-{name}" for name in UNSLOTH_NEEDS))
-    session.install(*TEST_TOOLS[:4], OPENAI)
+    ours = (CORE, "agl-unsloth", "agl-torch", *TEST_TOOLS[:4], OPENAI)
+    install(session, "--override", str(overrides), *UNSLOTH, *ours)
+    session.run("uv", "pip", "uninstall", "torchvision")
     train_with(session, "unsloth")
 
 
@@ -353,26 +332,14 @@ def train_with(session: nox.Session, engine: str, *more: str) -> None:
     )  # fmt: skip
 
 
-def find_links(session: nox.Session) -> list[str]:
-    """The folders of wheels that pip is configured with, as options for uv."""
-    found = session.run(
-        "pip", "config", "get", "global.find-links", silent=True, success_codes=[0, 1]
-    )
-    folders = [line for line in str(found).split() if Path(line).is_dir()]
-    return [option for folder in folders for option in ("--find-links", folder)]
-
-
 @nox.session
 def examples(session: nox.Session) -> None:
     """The agents of examples/ with their frameworks, MCP servers and tiny models; on a CPU.
 
-    -- -m "not slow" leaves out what trains. Not a part of CI, which it would make longer by five
-    minutes. The frameworks' own warnings are not ours to mend.
+    -- -m "not slow" leaves out what trains. The frameworks' own warnings are not ours to mend.
     """
-    install_all(session)
-    session.install("./plugins/agl-unsloth[trl]", TRL, "pyarrow>=17")
     used = [name for name in TRACED_FRAMEWORKS if name.startswith(("openai", "lang", "autogen"))]
-    session.install(*TEST_TOOLS[:3], *used, MCP)
+    install(session, *EVERYTHING, "pyarrow>=17", *TEST_TOOLS[:3], *used, MCP)
     session.run(
         "pytest", "-W", "default", "tests/examples", "--durations=0", *session.posargs,
         env={"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
@@ -387,9 +354,8 @@ def calc_x(session: nox.Session) -> None:
     fits both.
     """
     session.install(TORCH)
-    session.install(
-        *CORE, LEARNING, "./plugins/agl-adapters", "./plugins/agl-gateway",
-        "./plugins/agl-verl[backend]", "pyarrow>=17", MCP, *TEST_TOOLS[:3],
+    install(
+        session, CORE, "agl-verl[backend]", "pyarrow>=17", MCP, *TEST_TOOLS[:3],
         *(name for name in TRACED_FRAMEWORKS if name.startswith("autogen")),
     )  # fmt: skip
     session.run(
@@ -410,23 +376,48 @@ def lint(session: nox.Session) -> None:
 def imports(session: nox.Session) -> None:
     """lint-imports: a module imports only what is under it."""
     session.install("import-linter>=2.5")
-    sources = os.pathsep.join(f"{package}/src" for package in ["core", *LIBS, *PLUGINS])
-    session.run("lint-imports", env={"PYTHONPATH": sources})
+    session.run("lint-imports", env={"PYTHONPATH": SOURCES})
 
 
 @nox.session
 def types(session: nox.Session) -> None:
     """pyright: strict in the core, standard in the plugins."""
-    # Editable: pyright must not see every class twice, here and in site-packages.
-    install_all(session, "--editable")
-    session.install("--editable", "./plugins/agl-unsloth[trl]", TRL)
-    session.install("pyright>=1.1.400", OPENAI, "pytest>=8.3", "pytest-asyncio>=0.25")
-    session.run("pyright")
+    install(session, *EVERYTHING, "pyright>=1.1.400", OPENAI, "pytest>=8.3", "pytest-asyncio>=0.25")
+    # The sources first: pyright must not see every class twice, here and in site-packages.
+    session.run("pyright", env={"PYTHONPATH": SOURCES})
 
 
 @nox.session
 def dist(session: nox.Session) -> None:
     """Build every package to a wheel and a source archive in dist/."""
     session.install("build")
-    for package in ["core", *LIBS, *PLUGINS]:
-        session.run("python", "-m", "build", "--outdir", "dist", package)
+    for package in FOLDERS.values():
+        session.run("python", "-m", "build", "--outdir", "dist", str(package))
+
+
+NIGHTLY = (
+    ("tests", "-m", "nightly"),
+    ("verl-cpu", "--long"),
+    *((name,) for name in ("tracers", "examples", "calc-x", "pythons", "crash")),
+)
+
+
+@nox.session(venv_backend="none")
+def nightly(session: nox.Session) -> None:
+    """All that CI leaves out, one part after the other; what failed is said at the end.
+
+    tests -m nightly   packages installed from a clone, and many more requests to the store's server
+    verl-cpu --long    every trainer, estimator and option of agl-verl with the real verl
+    tracers            every tracer on every framework, and the page that says what they capture
+    examples           the agents of examples/ with their frameworks, and what trains them
+    calc-x             the AutoGen agent learns with the real verl
+    pythons            the core on Python 3.12 and 3.13
+    crash              200 kills of server and runners under load
+    """
+    failed: list[str] = []
+    for name, *options in NIGHTLY:
+        command = [sys.executable, "-m", "nox", "-s", name, "--", *options]
+        if subprocess.run(command).returncode != 0:
+            failed.append(name)
+    if failed:
+        session.error(f"failed: {', '.join(failed)}")

@@ -21,8 +21,6 @@ from agl.store.memory import InMemoryLightningStore  # noqa: E402
 from agl.store.sqlite import SqliteLightningStore  # noqa: E402
 from agl.types import AttemptedRollout  # noqa: E402
 
-EXAMPLES = 25
-"""Of each operation, with valid and with invalid data."""
 REFUSALS = {400, 401, 404, 405, 409, 413, 415, 422, 501}
 """501 answers OTLP signals other than traces."""
 ANY_JSON = st.recursive(
@@ -74,13 +72,15 @@ def shorten(body: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_no_request_breaks_the_server(server: LightningStoreServer) -> None:
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("examples", [25, pytest.param(250, marks=pytest.mark.nightly)])
+def test_no_request_breaks_the_server(server: LightningStoreServer, examples: int) -> None:
+    """``examples`` of each operation, with valid and with invalid data."""
     schema = schemathesis.openapi.from_url(f"{server.endpoint}/openapi.json")
     mode = schemathesis.GenerationMode
     seen: set[int] = set()
     limits = settings(
-        max_examples=EXAMPLES,
+        max_examples=examples,
         deadline=None,
         database=None,
         derandomize=True,

@@ -15,6 +15,8 @@ from agl_adapters import (
     TraceToRows,
 )
 
+pytestmark = pytest.mark.plugins
+
 
 class SpanNames(TraceAdapter[list[str]]):
     """The smallest third-party adapter."""

@@ -115,7 +115,11 @@ BLOCKS = [block for page in PAGES for block in blocks_of(page, page.read_text())
 
 
 def blocks(language: str) -> list[object]:
-    return [pytest.param(b, id=b.name) for b in BLOCKS if b.language == language]
+    return [
+        pytest.param(b, id=b.name, marks=[pytest.mark.plugins] if b.needs else [])
+        for b in BLOCKS
+        if b.language == language
+    ]
 
 
 def missing(needs: str | None) -> str | None:

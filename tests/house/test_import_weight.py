@@ -82,6 +82,7 @@ PLUGIN_MODULES = sorted(
 )
 
 
+@pytest.mark.plugins
 @pytest.mark.parametrize("module", PLUGIN_MODULES)
 def test_top_module_of_a_plugin_loads_nothing_heavy(module: str) -> None:
     if "example" in module or module == "agl_bestprompt":

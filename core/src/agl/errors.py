@@ -28,8 +28,7 @@
         ├── RunnerCrashError                runner processes died more often than they may
         └── MixedCallsError                 model calls were recorded in another rollout
 
-Each takes one argument, the message, and so survives pickling. What a message tells to install, it
-tells by :func:`install_line`.
+Each takes one argument, the message, and so survives pickling.
 """
 
 
@@ -146,29 +145,17 @@ class MixedCallsError(RunError):
 
 
 def install_line(*arguments: str) -> str:
-    """The command that installs a package, for messages that say that it is missing.
-
-    Where agl-core came from a clone that has the package, it is the clone's ``install.py``: pip by
-    itself would look for the package on an index.
-
-    Args:
-        arguments: Options of pip, and at last a package: ``agl-apo``, ``agl-core[jinja]``.
-    """
-    import json
+    """How to install a package, after options of pip; from the clone that agl-core came from."""
+    import re
     import shlex
     from importlib import metadata
     from pathlib import Path
-    from urllib.parse import urlsplit
     from urllib.request import url2pathname
 
     name = arguments[-1].partition("[")[0]
-    try:
-        origin = metadata.distribution("agl-core").read_text("direct_url.json")
-    except metadata.PackageNotFoundError:
-        origin = None
-    url = urlsplit(json.loads(origin)["url"] if origin else "")
-    clone = Path(url2pathname(url.path)).parent
-    has_it = name == "agl-core" or any(clone.glob(f"*/{name}/pyproject.toml"))
-    if url.scheme == "file" and (clone / "install.py").exists() and has_it:
-        return shlex.join(["python", str(clone / "install.py"), *arguments])
+    origin = metadata.distribution("agl-core").read_text("direct_url.json") or ""
+    for clone in map(Path, map(url2pathname, re.findall(r'"file:(.+)/core"', origin))):
+        script = clone / "install.py"
+        if script.exists() and (name == "agl-core" or any(clone.glob(f"*/{name}/pyproject.toml"))):
+            return shlex.join(["python", str(script), *arguments])
     return shlex.join(["pip", "install", *arguments])

@@ -160,10 +160,8 @@ def broken(component: Component, error: BaseException) -> BrokenComponentError:
     if missing is None:
         cause = f"does not load: {type(error).__name__}: {error}"
     elif (top := missing.partition(".")[0]) == re.split(r"[.:]", component.target)[0]:
-        cause = (
-            f"does not load: there is no module {missing!r}. "
-            f"Run: {install_line('--force-reinstall', component.distribution)}"
-        )
+        how = install_line("--force-reinstall", component.distribution)
+        cause = f"does not load: there is no module {missing!r}. Run: {how}"
     else:
         extra = _extra_with(component.distribution, top)
         wanted = f"{component.distribution}[{extra}]" if extra else component.distribution

@@ -142,8 +142,7 @@ class PromptTemplate(Resource):
             return Template(self.template, undefined=StrictUndefined).render(**kwargs)
         raise ConfigError(
             "PromptTemplate.format does not render engine 'poml'; agl_apo.render(prompt_template, "
-            f"**values) does. Run: {install_line('agl-apo[poml]')}. Or use engine 'f-string' or "
-            "'jinja'"
+            f"**values) does. Run: {install_line('agl-apo[poml]')}. Or use 'f-string' or 'jinja'"
         )
 
 

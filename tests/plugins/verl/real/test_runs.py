@@ -56,6 +56,7 @@ def test_nothing_is_stale_in_the_mode_sync(short):
     assert short.values("training/off_policy/trajectory_staleness/max") == [0, 0, 0]
 
 
+@pytest.mark.long
 def test_an_agent_needs_agl_core_only(tmp_path):
     python = os.environ.get("AGL_CORE_PYTHON")
     if not python:

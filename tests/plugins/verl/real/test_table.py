@@ -89,11 +89,13 @@ def resumed(tmp_path_factory):
     return folder
 
 
+@pytest.mark.long
 def test_credit_per_call_trains_what_its_own_reward_sets_apart(resumed):
     # As in test_table_grpo: no reward equals the mean of its group, in any step.
     assert in_store(resumed, accounts) == {"credit_per_call": {"trained": 2 * COPIES * STEPS}}
 
 
+@pytest.mark.long
 def test_the_ledger_after_kill_and_resume_is_the_summary(resumed):
     found = in_store(resumed, read_accounts)
     summary = json.loads((resumed / "summary.json").read_text())
@@ -107,6 +109,7 @@ def test_the_ledger_after_kill_and_resume_is_the_summary(resumed):
     assert (summary["steps"], len(summary["rewards"])) == (STEPS, STEPS)
 
 
+@pytest.mark.long
 def test_no_step_stands_twice_in_the_metrics(resumed):
     lines = [json.loads(line) for line in (resumed / "metrics.jsonl").read_text().splitlines()]
     assert [(line["step"], line["generation"]) for line in lines] == [
@@ -117,6 +120,7 @@ def test_no_step_stands_twice_in_the_metrics(resumed):
     ]
 
 
+@pytest.mark.long
 def test_no_rollout_of_the_killed_start_is_claimed_by_the_next(resumed):
     async def read(store):
         found = []

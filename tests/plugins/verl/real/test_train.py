@@ -108,6 +108,7 @@ def mean(numbers: list[float]) -> float:
     return sum(numbers) / len(numbers)
 
 
+@pytest.mark.long
 def test_grpo_learns_and_weights_arrive_after_every_step(tmp_path):
     run = train(tmp_path, "--steps", "14", "--epochs", "4", "--rollouts", "8")
     succeeded(run, 14)
