@@ -355,3 +355,8 @@ def test_fences_are_read() -> None:
     assert (second.language, second.source) == ("yaml", "a: 1\n")
     with pytest.raises(AssertionError, match="skip"):
         blocks_of(REPOSITORY / "README.md", "```python skip\n```\n")
+
+
+def test_the_trainer_of_the_docs_is_short() -> None:
+    (trainer,) = [block for block in BLOCKS if block.file == "reinforce.py"]
+    assert len(trainer.source.splitlines()) <= 60
