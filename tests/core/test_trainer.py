@@ -120,7 +120,7 @@ def test_baseline_keeps_rewards_and_counts_failures() -> None:
     [
         ({"n_epochs": 1.5}, "n_epochs must be a whole number; got 1.5"),
         ({"max_queue_length": 0}, "max_queue_length must be at least 1; got 0"),
-        ({"span_verbosity": "all"}, "span_verbosity is 'all'; expected keys, key_values, none"),
+        ({"span_verbosity": "all"}, "span_verbosity is 'all'; expected keys, key_values or none"),
     ],
 )
 def test_baseline_refuses_senseless_options(options: dict[str, Any], message: str) -> None:

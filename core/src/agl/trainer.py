@@ -6,6 +6,7 @@ import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from agl.agent.base import LitAgent, Runner
@@ -55,6 +56,7 @@ class Trainer:
         strategy: Where things run; ``cs`` (processes) if left out.
         port: Of the store server, for strategy ``cs``.
         llm_proxy: The gateway; if left out, the installed one for algorithms that need it.
+        run_dir: Folder for what the algorithm writes; None leaves it to the algorithm.
         hooks: Objects with methods named as hooks; see ``agl.plugins.hookspecs``.
         n_workers: The name of ``n_runners`` in the guides of 0.3.
 
@@ -78,6 +80,7 @@ class Trainer:
         strategy: Spec[ExecutionStrategy] = None,
         port: int | None = None,
         llm_proxy: Spec[Gateway] = None,
+        run_dir: str | Path | None = None,
         hooks: object | Sequence[object] | None = None,
         n_workers: int | None = None,
     ) -> None:
@@ -93,6 +96,7 @@ class Trainer:
         )
         self.max_rollouts = max_rollouts
         self.initial_resources = initial_resources
+        self.run_dir = None if run_dir is None else Path(run_dir).absolute()
         self.hooks = _as_list(hooks)
         self._hook_caller = HookCaller(self.hooks)
         self.algorithm = build_component(
@@ -196,6 +200,7 @@ class Trainer:
                 resources=self.initial_resources,
                 hooks=self._hook_caller,
                 trainer=self,
+                folder=self.run_dir,
             )
         )
 

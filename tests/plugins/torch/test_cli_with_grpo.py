@@ -120,3 +120,17 @@ def test_every_call_of_a_run_is_in_its_ledger_and_every_token_has_its_advantage(
             mean = sum([rollout["reward"], *whole["siblings"].values()]) / 4
             assert (call["advantage"] > 0) == (rollout["reward"] > mean)
     assert trained == calls["trained"] > 0
+
+
+def test_a_run_has_one_folder_and_run_again_it_goes_on_in_it(agl: Agl, tmp_path: Path) -> None:
+    config = tmp_path / "agl.yaml"
+    config.write_text(CONFIG.replace("  run_dir: learner\n", ""))
+    assert agl("run", "agl.yaml", "algorithm.steps=1")[0] == 0
+    left = {path.name for path in (tmp_path / "out").iterdir()}
+    assert left >= {"config.yaml", "store.db", "metrics.jsonl", "summary.json", "checkpoints"}
+    assert agl("run", "agl.yaml")[0] == 0
+    lines = (tmp_path / "out/metrics.jsonl").read_text().splitlines()
+    steps = [(line["step"], line["generation"]) for line in map(json.loads, lines)]
+    assert steps == [(1, 1), (2, 2)]
+    code, said = agl("run", "agl.yaml")
+    assert (code, "nothing is left to do" in said) == (1, True), said

@@ -4,7 +4,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
@@ -37,6 +37,8 @@ class RunContext:
     """What ``Trainer(initial_resources=...)`` was given."""
     hooks: Hooks | None = None
     trainer: Any = None
+    folder: Path | None = None
+    """Of the run, for what the algorithm writes; None where the run has none."""
 
 
 class Algorithm(ABC):
@@ -124,6 +126,10 @@ class Algorithm(ABC):
         if self._run_context.hooks is not None:
             await self._run_context.hooks.call(hook, algorithm=self, **arguments)
 
+    def get_run_folder(self) -> Path | None:
+        """The folder of the run, absolute, for what the algorithm writes; None if it has none."""
+        return self._run_context.folder
+
     def is_budget_spent(self) -> bool:
         """Whether the gateway refuses all further calls; then end with what there is."""
         gateway = self._run_context.gateway
@@ -159,10 +165,6 @@ class Algorithm(ABC):
 
     def set_adapter(self, adapter: "TraceAdapter[Any]") -> None:
         self._change(make_adapter=lambda: adapter)
-
-    def set_adapter_factory(self, make: "Callable[[], TraceAdapter[Any]]") -> None:
-        """Have the adapter built when it is first asked for."""
-        self._change(make_adapter=cache(make))
 
     def get_adapter(self) -> "TraceAdapter[Any]":
         """The adapter from spans to what this algorithm learns from."""

@@ -8,7 +8,6 @@ from typing import Any, Literal, get_args
 from agl.algorithm.base import FastAlgorithm
 from agl.algorithm.infrastructure import (
     InfrastructureFailures,
-    check_infrastructure_failures,
     infrastructure_failure,
 )
 from agl.algorithm.mixing import MixingCheck, Ran, ran
@@ -49,7 +48,8 @@ class Baseline(FastAlgorithm):
         span_verbosity: Verbosity = "keys",
         infrastructure_failures: InfrastructureFailures = "exclude",
     ) -> None:
-        check_infrastructure_failures(infrastructure_failures, "Baseline")
+        known = get_args(InfrastructureFailures)
+        check_choice("Baseline", known, infrastructure_failures=infrastructure_failures)
         check_numbers("Baseline", whole=True, least=0, n_epochs=n_epochs)
         check_numbers("Baseline", whole=True, least=1, max_queue_length=max_queue_length)
         check_choice("Baseline", get_args(Verbosity), span_verbosity=span_verbosity)

@@ -1,26 +1,16 @@
 """Failures of servers or of the network under an agent that says it succeeded."""
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Literal
 
 from agl.algorithm.gateway import is_gateway_span
 from agl.semconv import CLIENT_GONE, ModelCallAttributes as Key
 from agl.types import Span
-from agl.utils.checks import check_choice
 
 InfrastructureFailures = Literal["exclude", "drop_group", "keep"]
 """What becomes of a rollout that succeeded although servers or the network failed a model call of
 it: it has no reward and trains nothing; nor do the other rollouts of its task; or it counts as any
 other. An option of every algorithm; ``infrastructure_failure`` finds such rollouts."""
-
-
-def check_infrastructure_failures(value: str, name: str) -> None:
-    """Refuse what is none of the three.
-
-    Raises:
-        ConfigError: It names the algorithm ``name``, and what there is.
-    """
-    check_choice(name, get_args(InfrastructureFailures), infrastructure_failures=value)
 
 
 def infrastructure_failure(spans: Sequence[Span]) -> str | None:

@@ -102,7 +102,7 @@ def train(path: Path, overrides: Sequence[str], *, dry: bool) -> None:
     note(f"run folder: {run_dir}")
     store = plan.build()
     try:
-        _fit(checked, components, store, dry=dry)
+        _fit(checked, components, store, run_dir=run_dir, dry=dry)
     finally:
         summary = read_and_close(store, _sum_up)
         summary.print(plan.options.get("path"))
@@ -127,6 +127,7 @@ def _fit(
     components: dict[str, Any],
     store: "LightningStore | None",
     *,
+    run_dir: Path | None = None,
     dry: bool,
 ) -> None:
     from agl.trainer import Trainer
@@ -140,6 +141,7 @@ def _fit(
         concurrency=config.concurrency,
         runner=config.runner,
         hooks=checked.hooks,
+        run_dir=run_dir,
     )
     run = trainer.dev if dry else trainer.fit
     run(checked.agent, checked.train, val_dataset=checked.val)

@@ -7,11 +7,10 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast, get_args
 
 from agl.algorithm.infrastructure import (
     InfrastructureFailures,
-    check_infrastructure_failures,
     infrastructure_failure,
 )
 from agl.algorithm.mixing import MixingCheck, Ran, ran
@@ -30,6 +29,7 @@ from agl.types import (
     TrainedModel,
     TrainingRow,
 )
+from agl.utils.checks import check_choice
 
 if TYPE_CHECKING:
     from agl.algorithm.adapter import TraceAdapter
@@ -144,7 +144,8 @@ class Collector:
         infrastructure_failures: InfrastructureFailures = "exclude",
         model: TrainedModel | None = None,
     ) -> None:
-        check_infrastructure_failures(infrastructure_failures, "Collector")
+        known = get_args(InfrastructureFailures)
+        check_choice("Collector", known, infrastructure_failures=infrastructure_failures)
         self.model = model
         self._store = store
         self._gateway = gateway

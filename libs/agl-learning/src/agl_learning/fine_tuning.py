@@ -71,8 +71,9 @@ class FineTuning(Training):
         tasks_per_iteration: None takes all.
         rollouts_per_task: How often each of them runs in an iteration.
         eval_every: Evaluate every so manieth version; in any case the first and the last.
-        run_dir: Folder of the run; where it holds an earlier part of the run, that is continued.
-            None makes one under ``agl-runs`` named after the time.
+        run_dir: Folder for what the training writes; where it holds an earlier part of the run,
+            that is continued. None takes that of the run (``run_dir`` of the file or the trainer),
+            and where it has none a new one under ``agl-runs``.
     """
 
     iterations: Count = 2
@@ -184,7 +185,7 @@ class FineTuning(Training):
     def _folder(self) -> Path:
         # Absolute: an agent may change the folder of the process, and what is written down must
         # be found from elsewhere, too.
-        return Path(self.run_dir or new_folder(self.name)).resolve()
+        return Path(self.run_dir or self.get_run_folder() or new_folder(self.name)).resolve()
 
     async def _begin(self, session: "Session") -> None:
         """Bind the folder to this run, now that everything was found to be right."""

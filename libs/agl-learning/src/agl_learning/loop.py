@@ -75,7 +75,8 @@ class Training(Algorithm):
         eval_temperature: Of evaluations; 0 takes the most probable token.
         eval_copies: How often each validation task runs.
         seed: Of tasks' order, sampling, selection and training.
-        run_dir: Folder of the run; None makes one under ``agl-runs`` named after the time.
+        run_dir: Folder for what the training writes; None takes that of the run (``run_dir`` of the
+            file or the trainer), and where it has none a new one under ``agl-runs``.
         resource_name: Name of the resource that the agent gets.
         rollout_timeout_seconds: Limit of one attempt; None has no limit.
         unresponsive_seconds: A rollout whose runner is silent for longer is tried once more, by

@@ -38,6 +38,7 @@ from agl_learning.generations import (
     cancel_dead_starts,
     hold_run,
     keep_branch,
+    read_generation,
 )
 from agl_learning.loop import GAP_LIMIT, Training, Version
 from agl_learning.options import AboveZero, Count
@@ -71,8 +72,9 @@ class OnlineTraining(Training):
         max_idle_steps: Fail after so many steps in a row in which nothing could be trained, and at
             the end of a run that trained nothing; end well when the rewards of every group have
             become equal after something was learned.
-        run_dir: Folder for ``metrics.jsonl``, ``summary.json`` and ``checkpoints``; None makes one
-            under ``agl-runs`` named after the time.
+        run_dir: Folder for ``metrics.jsonl``, ``summary.json`` and ``checkpoints``; None takes that
+            of the run (``run_dir`` of the file or the trainer), in which an earlier part of the run
+            is continued, and where it has none a new one under ``agl-runs``.
         checkpoint_every: Save after so many steps; after the last step in any case.
         resume_from: A checkpoint, or a run's folder (then the newest that is whole and that its
             last start made or went on from): weights, optimiser, random states, step and the
@@ -169,13 +171,18 @@ class OnlineTraining(Training):
                 are not usable, or nothing is left to do.
         """
         self.gateway()
-        origin = find_origin(self.name, self.run_dir, self.resume_from, self.steps)
+        run_dir, resume_from = self.run_dir, self.resume_from
+        folder = self.get_run_folder()
+        if folder is not None and run_dir is None and resume_from is None:
+            run_dir = str(folder)
+            resume_from = run_dir if read_generation(folder) is not None else None
+        origin = find_origin(self.name, run_dir, resume_from, self.steps)
         self.check_start(origin)
         return origin
 
     async def clear_leftovers(self, store: "LightningStore") -> None:
         """Cancel what a killed part of the run left in the store, before runners claim it."""
-        if self.resume_from is None and self.run_dir is None:
+        if self.resume_from is None and self.run_dir is None and self.get_run_folder() is None:
             return  # a folder of its own, which is made now
         # It refuses what run() would refuse, so that nothing is cancelled for a start that fails.
         origin = self.find_start()
