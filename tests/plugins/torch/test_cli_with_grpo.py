@@ -133,4 +133,4 @@ def test_a_run_has_one_folder_and_run_again_it_goes_on_in_it(agl: Agl, tmp_path:
     steps = [(line["step"], line["generation"]) for line in map(json.loads, lines)]
     assert steps == [(1, 1), (2, 2)]
     code, said = agl("run", "agl.yaml")
-    assert (code, "nothing is left to do" in said) == (1, True), said
+    assert (code, "nothing is left to do" in said) == (2, True), said

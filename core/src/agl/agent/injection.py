@@ -164,7 +164,7 @@ def _annotations(function: Callable[..., Any]) -> Mapping[str, Any]:
 def _kind_of(annotation: Any) -> Kind | None:
     """What a parameter with this annotation gets; None when the annotation says nothing."""
     if isinstance(annotation, str):
-        return _kind_of_text(annotation)
+        return _common(_KIND_OF_NAME.get(word) for word in set(re.findall(r"\w+", annotation)))
     if annotation == NamedResources:
         return "resources"
     if annotation == ResourceUnion:
@@ -193,11 +193,6 @@ _KIND_OF_NAME: dict[str, Kind] = {
     "Resource": "resource",
     "ResourceUnion": "resource",
 }
-
-
-def _kind_of_text(annotation: str) -> Kind | None:
-    words = set(re.findall(r"\w+", annotation))
-    return _common(_KIND_OF_NAME.get(word) for word in words)
 
 
 def _common(kinds: Iterable[Kind | None]) -> Kind | None:

@@ -101,7 +101,9 @@ def components(group: str | None = None) -> list[Component]:
             f"unknown entry point group {group!r}; agl's are {', '.join(_KINDS)}."
             + did_you_mean(group, _KINDS)
         )
-    return [c for c in _installed() if group in (None, c.group)]
+    # A folder's time changes when a distribution is installed there, so a notebook sees it.
+    installed = _scan(tuple((path, _modified(path)) for path in sys.path))
+    return [c for c in installed if group in (None, c.group)]
 
 
 def names_in(group: str) -> list[str]:
@@ -269,11 +271,6 @@ def _extra_with(distribution: str, module: str) -> str | None:
 
 def _normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def _installed() -> tuple[Component, ...]:
-    # A folder's time changes when a distribution is installed there, so a notebook sees it.
-    return _scan(tuple((path, _modified(path)) for path in sys.path))
 
 
 def _modified(path: str) -> float:

@@ -68,7 +68,8 @@ class SpanBuffer:
         scope = span.instrumentation_scope
         converted = self._convert(span)
         urgent = scope is not None and scope.name == EMITTER_SCOPE
-        if urgent and self._target is not None and _is_reward(converted):
+        is_reward = any(name.startswith(AGL_REWARD) for name in converted.attributes)
+        if urgent and self._target is not None and is_reward:
             self._keep_and_wait(converted)
         else:
             self._keep(converted, urgent=urgent)
@@ -209,7 +210,3 @@ def _is_on_a_loop() -> bool:
     except RuntimeError:
         return False
     return True
-
-
-def _is_reward(span: Span) -> bool:
-    return any(name.startswith(AGL_REWARD) for name in span.attributes)
