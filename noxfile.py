@@ -397,6 +397,7 @@ def dist(session: nox.Session) -> None:
 
 NIGHTLY = (
     ("tests", "-m", "nightly"),
+    ("unsloth", "-m", "nightly"),
     ("verl-cpu", "--long"),
     *((name,) for name in ("tracers", "examples", "calc-x", "pythons", "crash")),
 )
@@ -406,7 +407,9 @@ NIGHTLY = (
 def nightly(session: nox.Session) -> None:
     """All that CI leaves out, one part after the other; what failed is said at the end.
 
-    tests -m nightly   packages installed from a clone, and many more requests to the store's server
+    tests -m nightly   packages installed from a clone, 25 times as many requests to the store's
+                       server, poisonous agents in processes
+    unsloth -m nightly   whole runs with Unsloth
     verl-cpu --long    every trainer, estimator and option of agl-verl with the real verl
     tracers            every tracer on every framework, and the page that says what they capture
     examples           the agents of examples/ with their frameworks, and what trains them

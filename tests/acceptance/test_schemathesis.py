@@ -73,7 +73,7 @@ def shorten(body: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("examples", [25, pytest.param(250, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("examples", [10, pytest.param(250, marks=pytest.mark.nightly)])
 def test_no_request_breaks_the_server(server: LightningStoreServer, examples: int) -> None:
     """``examples`` of each operation, with valid and with invalid data."""
     schema = schemathesis.openapi.from_url(f"{server.endpoint}/openapi.json")

@@ -62,6 +62,17 @@ def test_poison_in_threads_costs_one_rollout(name: str, store: str, tmp_path: Pa
     check(name, run(name, "shm", store, tmp_path))
 
 
-@pytest.mark.parametrize("name", list(POISONS))
+OF_A_PROCESS = (*ONLY_PROCESSES, "loop", "KeyboardInterrupt", "SystemExit")
+"""What acts on the process itself; the records of the others end in a store as they do in threads,
+where each of them is tried for every push."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name.startswith(OF_A_PROCESS) else pytest.mark.nightly)
+        for name in POISONS
+    ],
+)
 def test_poison_in_processes_costs_one_rollout(name: str, tmp_path: Path) -> None:
     check(name, run_apart(name, "cs", "sqlite", tmp_path))

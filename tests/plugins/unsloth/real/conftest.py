@@ -24,6 +24,14 @@ def pytest_addoption(parser):
     parser.addoption("--engine", default="trl", choices=["trl", "unsloth"])
 
 
+def pytest_collection_modifyitems(config, items):
+    """Whole runs are made for every push with TRL; with Unsloth, which is slower, at night."""
+    if config.getoption("--engine") == "unsloth":
+        for item in items:
+            if item.path.stem == "test_runs":
+                item.add_marker(pytest.mark.nightly)
+
+
 @pytest.fixture(scope="session")
 def engine(request):
     return request.config.getoption("--engine")
