@@ -181,7 +181,7 @@ async def test_verls_groups_of_mixed_calls_are_an_error_and_accounted_for(
             collector=Collector(store, gateway, agl.TraceToRows(), agl.RolloutConfig()),
             train=TASKS,
             val=[],
-            resources=groups.Resources(snapshot.resources_id, snapshot.resources_id),
+            resources=dict.fromkeys(("train", "val"), snapshot.resources_id),
             policy=groups.Policy("trajectory", Limits(prompt=99, response=99), True, None),
         )
         answers = await asyncio.gather(

@@ -8,7 +8,7 @@ import pytest
 import agl
 from agl.errors import ConfigError, install_line
 from agl_verl.algorithms import ALGORITHMS
-from agl_verl.configuration import check, read, with_algorithm
+from agl_verl.configuration import Ours, check, read, with_algorithm
 
 # The example of the guide `docs/how-to/train-sql-agent.md`, with what it leaves out in words.
 GUIDE = {
@@ -138,14 +138,10 @@ def test_free_sections_take_anything():
 
 def test_rows_have_a_level_and_lengths():
     ours = check({"agl": {"trace_aggregator": {"level": "transition"}}})
-    assert (ours.level, ours.max_prompt_length, ours.max_response_length) == (
-        "transition",
-        None,
-        None,
-    )
+    assert ours == Ours(level="transition")
     ours = check({"agentlightning": {"trace_aggregator": {"trajectory_max_prompt_length": 7}}})
-    assert (ours.level, ours.max_prompt_length) == ("trajectory", 7)
-    assert "expected one of trajectory, transition" in refused(
+    assert ours == Ours(trajectory_max_prompt_length=7)
+    assert "level is 'turn'; expected trajectory, transition" in refused(
         {"agl": {"trace_aggregator": {"level": "turn"}}}
     )
     assert "Did you mean 'level'?" in refused({"agl": {"trace_aggregator": {"levl": "turn"}}})

@@ -13,11 +13,10 @@ from agl.semconv import MODEL_CALL_SPAN, ModelCallAttributes as Key
 from agl.types import Credit, Ledger, RolloutConfig, Span, TrainingRow
 from agl_learning.collect import Collector
 from agl_learning.generations import Generation
-from agl_verl.groups import Groups, Policy, Resources
+from agl_verl.groups import Groups, Policy
 from agl_verl.making import Limits, fit, split, to_row, versions
 from agl_verl.messages import GroupRequest, Settle
 from agl_verl.options import Options
-from agl_verl.rows import RowNotes
 from agl_verl.run import Run
 
 TASKS = [{"rewards": [1.0, 0.0]}, {"rewards": [1.0, None]}, {"rewards": [None, None]}]
@@ -72,7 +71,7 @@ async def groups(level="trajectory", keep=True, timeout=30.0, runner=True, confi
             collector=Collector(store, None, agl.TraceToRows(), config or RolloutConfig()),
             train=TASKS,
             val=TASKS,
-            resources=Resources(resources.resources_id, resources.resources_id),
+            resources=dict.fromkeys(("train", "val"), resources.resources_id),
             policy=policy,
             generation=Generation("a1", 2),
         )
@@ -92,11 +91,11 @@ async def test_a_row_holds_both_calls_and_what_was_said_between_them():
     assert (one.prompt_ids, one.response_ids) == ([1, 2], [3, 4, 5, 6])
     assert one.mask == [1, 0, 1, 1]
     assert one.logprobs == [-0.5, 0.0, -0.5, -0.5]
-    assert one.call_ranges == [(0, 1), (2, 4)]
+    assert [(call.start, call.end) for call in one.notes.calls] == [(0, 1), (2, 4)]
     assert one.versions == (3, 4)
     assert {one.session, other.session} == {0, 1}
     assert (one.reward, other.reward) == (1.0, 0.0)
-    notes = RowNotes.model_validate_json(one.notes)
+    notes = one.notes
     assert [(call.start, call.end, call.credit.reward) for call in notes.calls] == [
         (0, 1, 1.0),
         (2, 4, 1.0),
@@ -107,7 +106,7 @@ async def test_dimensions_of_rewards_come_along_where_an_algorithm_compares_them
     async with groups() as ours:
         ours.policy.dimensions = True
         answer = await ours.run(request(0))
-    notes = [RowNotes.model_validate_json(row.notes) for row in answer.rows]
+    notes = [row.notes for row in answer.rows]
     assert sorted(note.rewards["primary"] for note in notes) == [0.0, 1.0]
 
 
@@ -133,7 +132,7 @@ async def test_dimensions_are_those_of_the_attempt_that_counts():
             await ours.store.update_attempt(*ids.values(), status=status)
         answer = await collecting
     (row,) = answer.rows
-    assert RowNotes.model_validate_json(row.notes).rewards == {"a": 0.0, "b": 0.25}
+    assert row.notes.rewards == {"a": 0.0, "b": 0.25}
 
 
 async def test_transitions_are_a_row_per_call():
@@ -161,10 +160,10 @@ async def test_every_call_of_a_step_is_in_one_bin():
     calls = [one for part in parts for one in part.trained if one.kind == "call"]
     assert [one.model_version for one in calls] == ["3", "4"]
     assert {(r.metadata["run"], r.metadata["generation"]) for r in rollouts} == {("a1", 2)}
-    assert settled.metrics["agl/calls/trained"] == 2
-    assert settled.metrics["agl/calls/excluded/zero_advantage"] == 1
-    assert settled.metrics["agl/calls/excluded/rejected"] == 1
-    assert settled.metrics["agl/reward/mean"] == 0.5
+    assert settled["agl/calls/trained"] == 2
+    assert settled["agl/calls/excluded/zero_advantage"] == 1
+    assert settled["agl/calls/excluded/rejected"] == 1
+    assert settled["agl/reward/mean"] == 0.5
     assert sum(len(part.trained) for part in parts) == 2 + 2  # calls, and rewards that reached them
 
 
@@ -194,7 +193,7 @@ async def test_siblings_of_a_failed_rollout_are_trained_or_dropped_and_never_zer
         settled = await ours.settle(Settle(7, {}))
         ledger = await agl.load_ledger(ours.store)
         ledger.check()
-    assert settled.metrics["agl/groups/dropped"] == 1
+    assert settled["agl/groups/dropped"] == 1
     assert ledger.reasons() == {"failed_attempt": 2, "unused_group": 2}
 
 
@@ -217,7 +216,7 @@ async def test_what_verl_never_trained_is_accounted_for_at_the_end():
 async def test_validation_trains_nothing_and_counts_failures_apart():
     async with groups() as ours:
         answer = await ours.run(request(1, validate=True))
-        metrics = ours.validated().metrics
+        metrics = ours.validated()
         ledger = await agl.load_ledger(ours.store)
     assert [row.reward for row in answer.rows] == [1.0]
     assert metrics == {
@@ -273,7 +272,7 @@ def test_splitting_gives_each_call_its_own_reward_and_what_came_before_as_prompt
     made = [to_row(part, 0, number, 1.0, {}) for number, part in enumerate(parts)]
     assert [one.prompt_ids for one in made] == [[0, 1], [0, 1, 2, 3, 4]]
     assert [one.mask for one in made] == [[1], [1, 1]]
-    rewards = [RowNotes.model_validate_json(one.notes).calls[0].credit.reward for one in made]
+    rewards = [one.notes.calls[0].credit.reward for one in made]
     assert rewards == [0.0, 1.0]
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from agl.errors import AlgorithmError
+from agl.errors import AlgorithmError, ConfigError
 from agl_learning.advantages import Moments, moments
 
 if TYPE_CHECKING:
@@ -63,11 +63,32 @@ Comparison = Callable[[list[list[Entry]]], list[list[float]]]
 """Per rollout of a group its entries -> the same shape: how much better each of them did."""
 
 
-def token_weights(mask_NT: "Tensor") -> "Tensor":
-    """Weight per token, double: rollouts weigh the same, tokens of one equally; their sum is 1."""
+def token_weights(
+    mask_NT: "Tensor", mean: str = "rollout", constant: float | None = None
+) -> "Tensor":
+    """Weight per token, double.
+
+    Args:
+        mask_NT: 1 on tokens.
+        mean: ``rollout``: rollouts weigh the same, tokens of one equally; ``token``: all tokens
+            weigh the same; with either their sum is 1. ``constant``: tokens of a rollout are summed
+            up and divided by ``constant``, and rollouts weigh the same.
+        constant: Tokens; needed by the last of these.
+
+    Raises:
+        ConfigError: There is no such mean, or no constant.
+    """
     lengths_N = mask_NT.sum(-1)
     number = (lengths_N > 0).sum().clamp(min=1)
-    return mask_NT.double() / (lengths_N.clamp(min=1) * number)[:, None]
+    if mean == "rollout":
+        return mask_NT.double() / (lengths_N.clamp(min=1) * number)[:, None]
+    if mean == "token":
+        return mask_NT.double() / lengths_N.sum().clamp(min=1)
+    if mean == "constant" and constant:
+        return mask_NT.double() / (number * constant)
+    raise ConfigError(
+        f"loss mean {mean!r} with constant {constant!r}: expected one of rollout, token, constant"
+    )
 
 
 def whiten(values_NT: "Tensor", mask_NT: "Tensor") -> "Tensor":

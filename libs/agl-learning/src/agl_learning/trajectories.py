@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from agl.errors import AlgorithmError
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -84,18 +86,21 @@ def lay_out(
     *,
     names: list[str],
     tasks: list[str],
-    calls: list[list[Call]] | None = None,
+    calls: Sequence[Sequence[Call]] | None = None,
     rewards: list[dict[str, float]] | None = None,
 ) -> Trajectories:
     """Find the sampled tokens of each rollout in a padded batch.
 
     Args:
         rows: Per rollout its rows in time, as numbers in the batch; at least one.
-        mask_BL: 1 on sampled tokens.
-        names: See ``Trajectories``, as the others.
+        mask_BL: The batch's ``response_mask``: 1 on sampled tokens.
+        names: One per rollout.
         tasks: One per rollout.
-        calls: One list per rollout.
-        rewards: One per rollout; None: none has dimensions.
+        calls: Per row of the batch its calls, at positions in the row; None: there are no credits.
+        rewards: Per rollout its dimensions; None: none has any.
+
+    Raises:
+        AlgorithmError: The calls of a row are not its sampled tokens, or have no reward.
     """
     sampled_BL = mask_BL.bool().cpu()
     places: list[Tensor] = []
@@ -116,6 +121,51 @@ def lay_out(
         mask_NT=mask_NT,
         row_NT=index_2NT[0],
         token_NT=index_2NT[1],
-        calls=calls,
+        calls=None
+        if calls is None
+        else [
+            _of_rollout(name, [(calls[number], sampled_BL[number]) for number in numbers])
+            for name, numbers in zip(names, rows, strict=True)
+        ],
         rewards=rewards or [{} for _ in rows],
     )
+
+
+def _of_rollout(name: str, rows: "Sequence[tuple[Sequence[Call], Tensor]]") -> list[Call]:
+    """The calls of one rollout, checked to cover its sampled tokens exactly."""
+    found: list[Call] = []
+    offset = 0
+    for number, (calls, row_L) in enumerate(rows):
+        where = f"row {number} of rollout {name!r}"
+        covered_L = torch.zeros_like(row_L)
+        for call in calls:
+            _check(call, where, row_L, covered_L)
+            covered_L[call.start : call.end] = True
+            length = call.end - call.start
+            found.append(Call(offset, offset + length, call.credit))
+            offset += length
+        if not torch.equal(covered_L, row_L):
+            raise AlgorithmError(
+                f"{where}: its calls cover {int(covered_L.sum())} sampled tokens, its "
+                f"response_mask has {int(row_L.sum())}; every trained token needs a call with "
+                "credit"
+            )
+    return found
+
+
+def _check(call: Call, where: str, row_L: "Tensor", covered_L: "Tensor") -> None:
+    start, end = call.start, call.end
+    if not 0 <= start < end <= len(row_L) or covered_L[start:].any():
+        raise AlgorithmError(
+            f"{where}: a call at response tokens {start} to {end} is out of the row's "
+            f"{len(row_L)}, empty, or not after the call before it"
+        )
+    if not row_L[start:end].all():
+        raise AlgorithmError(
+            f"{where}: response_mask has zeros within the call at response tokens {start} to {end}"
+        )
+    if call.credit.reward is None:
+        raise AlgorithmError(
+            f"{where}: the call at response tokens {start} to {end} got no reward "
+            f"({call.credit.because or call.credit.rule}); leave it out of calls and response_mask"
+        )

@@ -87,5 +87,4 @@ class VERL(Options, Algorithm):
 
     def _folder(self) -> Path:
         """Absolute: verl's processes have other working folders."""
-        named = f"agl-runs/{time.strftime('verl-%Y%m%d-%H%M%S')}"
-        return Path(self.run_dir or named).resolve()
+        return Path(self.run_dir or time.strftime("agl-runs/verl-%Y%m%d-%H%M%S")).resolve()

@@ -17,6 +17,9 @@ _STD = "algorithm.norm_adv_by_std_in_grpo"
 _LOW = "actor_rollout_ref.actor.clip_ratio_low"
 _HIGH = "actor_rollout_ref.actor.clip_ratio_high"
 
+TUNABLE = (LOSS_MEAN, _LOW, _HIGH)
+"""Which of an algorithm's ``changes`` are defaults: with another value it is still the same."""
+
 MEANS_OF_VERL = {
     "seq-mean-token-mean": "rollout",
     "token-mean": "token",
@@ -39,11 +42,6 @@ class VerlAlgorithm:
     critic: bool = False
     others: dict[str, Any] = field(default_factory=dict[str, Any])
     """Further options of verl, dotted."""
-
-    @property
-    def tunable(self) -> frozenset[str]:
-        """Which of ``changes`` are defaults: with another value it is still this algorithm."""
-        return frozenset((LOSS_MEAN, _LOW, _HIGH))
 
     @property
     def changes(self) -> dict[str, Any]:

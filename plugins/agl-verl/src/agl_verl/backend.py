@@ -207,8 +207,7 @@ class TokenBackend(ModelApp[VerlRequest]):
 
 def _version(extra: dict[str, Any]) -> str:
     """``"3"``, or ``"3-4"`` for an answer that began with the weights of step 3."""
-    first, last = extra.get("min_global_steps"), extra.get("max_global_steps")
-    first, last = first or 0, last or 0
+    first, last = extra.get("min_global_steps") or 0, extra.get("max_global_steps") or 0
     return str(first) if first == last else f"{first}-{last}"
 
 

@@ -6,10 +6,10 @@ from pydantic import Field
 
 from agl_learning.completions import ChatRequest
 
-SAMPLING = (
+SAMPLING = {
     *("temperature", "top_p", "top_k", "repetition_penalty", "frequency_penalty"),
     *("presence_penalty", "min_tokens", "seed", "ignore_eos"),
-)
+}
 
 
 class VerlRequest(ChatRequest):
@@ -33,10 +33,9 @@ class VerlRequest(ChatRequest):
 
     def sampling(self, defaults: dict[str, Any], max_tokens: int) -> dict[str, Any]:
         """Sampling parameters as verl's servers take them."""
-        given = {name: getattr(self, name) for name in SAMPLING}
         return {
             **defaults,
-            **{name: value for name, value in given.items() if value is not None},
+            **self.model_dump(include=SAMPLING, exclude_none=True),
             "max_tokens": max_tokens,
             "logprobs": True,
         }

@@ -7,28 +7,31 @@ left on verl's own defaults.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from agl.errors import ConfigError
 from agl.plugins.registry import did_you_mean
+from agl_learning.options import Count, check_options
 
 SECTION = "agentlightning"
 """Our own section; ``agl`` is another name of it."""
-OUR_KEYS: dict[str, Any] = {
-    "port": None,
-    "trace_aggregator": {
-        "level": None,
-        "trajectory_max_prompt_length": None,
-        "trajectory_max_response_length": None,
-        "debug": None,
-        "mismatch_log_dir": None,
-    },
-}
-LEVELS = ("trajectory", "transition")
+
+
+@dataclass(frozen=True)
+class Ours:
+    """What our section says under ``trace_aggregator``."""
+
+    level: Literal["trajectory", "transition"] = "trajectory"
+    trajectory_max_prompt_length: Count | None = None
+    trajectory_max_response_length: Count | None = None
+
+
+OUR_KEYS = {"trace_aggregator": {field.name: None for field in fields(Ours)}}
+_SHOWN = "why a row begins is in the row (row_break), and `agl doctor` shows it"
 
 INSTEAD: dict[str, str] = {
     "data.train_files": "tasks come from Trainer.fit(train_dataset=...)",
@@ -73,10 +76,15 @@ INSTEAD: dict[str, str] = {
     "trainer.use_v1": "agl-verl needs verl's V1 trainer, which is the default; leave it out",
     "trainer.remove_previous_ckpt_in_save": "write trainer.max_actor_ckpt_to_keep: 1",
     "ray_init": "write ray_kwargs.ray_init",
-    **dict.fromkeys(
-        (f"{SECTION}.port", "agl.port"),
-        "the port is the gateway's; write Trainer(llm_proxy={'port': ...})",
-    ),
+    **{
+        f"{section}.{key}": instead
+        for section in (SECTION, "agl")
+        for key, instead in {
+            "port": "the port is the gateway's; write Trainer(llm_proxy={'port': ...})",
+            "trace_aggregator.debug": _SHOWN,
+            "trace_aggregator.mismatch_log_dir": _SHOWN,
+        }.items()
+    },
 }
 """Keys that are refused, with what to do instead; also for all that is below them."""
 
@@ -96,15 +104,6 @@ DEFAULTS: dict[str, Any] = {
 no loader processes; rewards come with rollouts; groups that failed are replaced; nothing is sent to
 wandb unasked. Where no size of micro-batches is given, verl packs them by tokens
 (``use_dynamic_bsz``). A critic starts from the actor's model."""
-
-
-@dataclass(frozen=True)
-class Ours:
-    """What our section says."""
-
-    level: Any = "trajectory"
-    max_prompt_length: int | None = None
-    max_response_length: int | None = None
 
 
 def read(given: Mapping[str, Any] | str | Path) -> dict[str, Any]:
@@ -174,7 +173,10 @@ def check(config: dict[str, Any]) -> Ours:
         raise ConfigError(f"VERL config: 'agl' and {SECTION!r} are one section; give one of them")
     _check_keys(config, {**known_keys(), SECTION: OUR_KEYS, "agl": OUR_KEYS}, "")
     name = "agl" if "agl" in config else SECTION
-    return _ours(config.get(name) or {}, name)
+    given: dict[str, Any] = get(config, f"{name}.trace_aggregator") or {}
+    ours = Ours(**{key.name: given[key.name] for key in fields(Ours) if key.name in given})
+    check_options(f"VERL config: {name}.trace_aggregator", ours)
+    return ours
 
 
 def _check_keys(node: Mapping[str, Any], known: Any, path: str) -> None:
@@ -203,26 +205,6 @@ def _is_nothing(value: Any) -> bool:
     return value is None or value is False
 
 
-def _ours(section: Mapping[str, Any], name: str) -> Ours:
-    given = dict(section.get("trace_aggregator") or {})
-    level = given.get("level", "trajectory")
-    where = f"VERL config: {name}.trace_aggregator"
-    if level not in LEVELS:
-        raise ConfigError(f"{where}.level: {level!r}; expected one of {', '.join(LEVELS)}")
-    if given.get("debug") or given.get("mismatch_log_dir"):
-        raise ConfigError(
-            f"{where}: debug and mismatch_log_dir are not used: why a row begins is in the row "
-            "(row_break), and `agl doctor` shows it"
-        )
-    lengths: list[int | None] = []
-    for key in ("trajectory_max_prompt_length", "trajectory_max_response_length"):
-        length = given.get(key)
-        if length is not None and (not isinstance(length, int) or length < 1):
-            raise ConfigError(f"{where}.{key}: expected tokens, 1 or more; got {length!r}")
-        lengths.append(length)
-    return Ours(level, lengths[0], lengths[1])
-
-
 def with_algorithm(config: dict[str, Any], algorithm: str | None) -> str:
     """Set what an algorithm's name stands for, where the configuration does not say otherwise.
 
@@ -237,7 +219,7 @@ def with_algorithm(config: dict[str, Any], algorithm: str | None) -> str:
         ConfigError: There is no such algorithm, or a name was given and the configuration says
             something else.
     """
-    from agl_verl.algorithms import translate_loss_mean, verl_algorithm
+    from agl_verl.algorithms import TUNABLE, translate_loss_mean, verl_algorithm
 
     translate_loss_mean(config)
     section = config.setdefault("algorithm", {})
@@ -256,7 +238,7 @@ def with_algorithm(config: dict[str, Any], algorithm: str | None) -> str:
         given = get(config, key)
         if given is None:
             _set(config, key, value)
-        elif algorithm is not None and given != value and key not in chosen.tunable:
+        elif algorithm is not None and given != value and key not in TUNABLE:
             raise ConfigError(
                 f"VERL: algorithm {algorithm!r} stands for {key}={value!r}, and the configuration "
                 f"says {given!r}. Leave one of them out"

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from agl.algorithm.ledger import save_ledger
 from agl.emitter import find_reward_spans, get_rewards_from_span
-from agl.types import Advantage, Exclusion, Ledger, Rollout, TrainingRow
+from agl.types import Advantage, Ledger, Rollout, RolloutMode, TrainingRow
 from agl_learning.accounts import Totals, usable_rows, why_nothing
 from agl_learning.generations import Generation
 from agl_verl.making import Level, Limits, fit, split, to_row
-from agl_verl.messages import GroupAnswer, GroupRequest, Row, Settle, Settled, row_key
+from agl_verl.messages import GroupAnswer, GroupRequest, Row, Settle, row_key
 from agl_verl.record import Record
 
 if TYPE_CHECKING:
@@ -42,14 +42,6 @@ class _Held:
 
 
 @dataclass
-class Resources:
-    """Ids of what the agents get."""
-
-    train: str
-    val: str
-
-
-@dataclass
 class Policy:
     """How rollouts become rows."""
 
@@ -71,7 +63,8 @@ class Groups:
     collector: "Collector"
     train: "Dataset[Any]"
     val: "Dataset[Any]"
-    resources: Resources
+    resources: dict[str, str]
+    """Mode -> id of what the agents get."""
     policy: Policy
     generation: Generation | None = None
     """Which start of the run this is."""
@@ -111,8 +104,8 @@ class Groups:
         self._held[request.uid] = held
         return GroupAnswer(rows, failed)
 
-    async def settle(self, settle: Settle) -> Settled:
-        """Put the calls of a training step into their bins."""
+    async def settle(self, settle: Settle) -> dict[str, float]:
+        """Put the calls of a training step into their bins; returns its metrics."""
         touched: dict[str, _Held] = {}
         for key, advantages in settle.advantages.items():
             held = self._held.get(key.rsplit("_", 2)[0])
@@ -126,11 +119,11 @@ class Groups:
             reason = "verl left this row of its group out"
             await self._close(held, "unused_group", reason, settle.step)
             self._held.pop(held.request.uid, None)
-        return Settled(self._record.take([h.collected for h in touched.values()], settle.step))
+        return self._record.take([h.collected for h in touched.values()], settle.step)
 
-    def validated(self) -> Settled:
+    def validated(self) -> dict[str, float]:
         """Metrics of the validation that has ended."""
-        return Settled(self._record.take_validation())
+        return self._record.take_validation()
 
     async def end(self) -> None:
         """Account for everything that verl never trained, and for what was broken off."""
@@ -170,11 +163,12 @@ class Groups:
 
     async def _ask(self, request: GroupRequest, look_for_mixed: bool = True) -> "Collected":
         tasks = self.val if request.validate else self.train
+        mode: RolloutMode = "val" if request.validate else "train"
         return await self.collector.collect(
             [tasks[request.index]],
             request.copies,
-            "val" if request.validate else "train",
-            self.resources.val if request.validate else self.resources.train,
+            mode,
+            self.resources[mode],
             {
                 "algorithm": NAME,
                 **(self.generation.metadata if self.generation else {}),
@@ -243,7 +237,7 @@ class Groups:
             if one.reward is not None and one.rows:
                 rows.append(to_row(one.rows[-1], session, 0, one.reward, {}))
         await self._save(collected, request.step)
-        self._record.validated(collected)
+        self._record.validations.append(collected)
         dropped = "" if rows else why_nothing(collected)
         return GroupAnswer(rows, collected.num_failed, dropped)
 
@@ -280,23 +274,11 @@ def _reward(one: "Ended", row: TrainingRow) -> float:
 def _train(row: TrainingRow, advantages: list[float | None], number: int, ledger: Ledger) -> None:
     kept = [n for n, value in enumerate(advantages) if value]
     for n, value in enumerate(advantages):
-        if n in kept:
-            continue
-        detail = (
-            "rollout correction rejected its tokens"
-            if value is None
-            else "its advantage is zero: it did as well as its siblings"
-        )
-        ledger.exclude(
-            Exclusion(
-                call_id=row.call_ids[n],
-                rollout_id=row.rollout_id,
-                attempt_id=row.attempt_id,
-                reason="zero_advantage" if value is not None else "rejected",
-                detail=detail,
-                credit=row.credits[n],
-            )
-        )
+        if value is None:
+            ledger.exclude_row(row.only([n]), "rejected", "rollout correction rejected its tokens")
+        elif not value:
+            why = "its advantage is zero: it did as well as its siblings"
+            ledger.exclude_row(row.only([n]), "zero_advantage", why)
     if kept:
         given = [
             Advantage(

@@ -5,6 +5,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 from agl.errors import AglError, AlgorithmError
@@ -56,21 +57,11 @@ class _Starter:
                 raise AlgorithmError("the run was stopped before verl had started")
             self._actor = actor_class.options(**self._actor_options).remote()
         self._on_start(link)
-        return _Runner(self._actor, link, self._options)
-
-
-class _Runner:
-    """The task runner as ``run_ppo`` calls it: ``runner.run.remote(config)``."""
-
-    def __init__(self, actor: Any, link: Any, options: ProcessOptions) -> None:
-        self._actor, self._link, self._options = actor, link, options
-
-    @property
-    def run(self) -> "_Runner":
-        return self
-
-    def remote(self, config: Any) -> Any:
-        return self._actor.run.remote(config, self._link, self._options)
+        # As `run_ppo` calls it: `runner.run.remote(config)`.
+        run = SimpleNamespace(
+            remote=lambda config: self._actor.run.remote(config, link, self._options)
+        )
+        return SimpleNamespace(run=run)
 
 
 async def launch(config: Any, options: ProcessOptions, handler: Handler) -> None:

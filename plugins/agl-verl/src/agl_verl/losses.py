@@ -53,23 +53,11 @@ def loss_weights(
 ) -> "Tensor":
     """Weight per response token, ``(B, L)``; 0 on what the model did not sample.
 
-    Args:
-        rollouts: Of the batch.
-        mean: ``rollout``, ``token`` or ``constant``.
-        constant: Tokens; needed by the last of these.
+    The other arguments are those of ``agl_learning.siblings.token_weights``.
     """
     from agl_learning.siblings import token_weights
 
-    mask_NT = rollouts.mask_NT
-    number = int((rollouts.lengths_N > 0).sum())
-    if mean == "rollout":
-        weights_NT = token_weights(mask_NT)
-    elif mean == "token":
-        weights_NT = mask_NT / mask_NT.sum().clamp(min=1)
-    elif mean == "constant" and constant:
-        weights_NT = mask_NT / (max(number, 1) * constant)
-    else:
-        raise ConfigError(f"loss mean {mean!r} with constant {constant!r}: expected one of {MEANS}")
+    weights_NT = token_weights(rollouts.mask_NT, mean, constant)
     return rollouts.unpack((weights_NT * rollouts.shape[0]).float())
 
 

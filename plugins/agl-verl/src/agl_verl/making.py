@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from agl.types import Exclusion, Ledger, TrainingRow
+from agl.types import Ledger, TrainingRow
 from agl_verl.messages import Row
 from agl_verl.rows import CallNote, RowNotes
 
@@ -57,17 +57,11 @@ def fit(row: TrainingRow, limits: Limits, ledger: Ledger) -> TrainingRow | None:
         return row
     for number, (_, end) in enumerate(row.call_ranges):
         if number not in fitting:
-            ledger.exclude(
-                Exclusion(
-                    call_id=row.call_ids[number],
-                    rollout_id=row.rollout_id,
-                    attempt_id=row.attempt_id,
-                    reason="over_length",
-                    detail=f"the response up to its end has {end - start} tokens, the limit is "
-                    f"{limits.response}",
-                    credit=row.credits[number],
-                )
+            detail = (
+                f"the response up to its end has {end - start} tokens, the limit is "
+                f"{limits.response}"
             )
+            ledger.exclude_row(row.only([number]), "over_length", detail)
     if not fitting:
         return None
     cut = row.only(fitting)
@@ -89,10 +83,9 @@ def to_row(
     """
     start = row.call_ranges[0][0]
     end = row.call_ranges[-1][1]
-    ranges = [(begin - start, finish - start) for begin, finish in row.call_ranges]
     calls = [
-        CallNote(start=begin, end=finish, credit=credit)
-        for (begin, finish), credit in zip(ranges, row.credits, strict=True)
+        CallNote(start=begin - start, end=finish - start, credit=credit)
+        for (begin, finish), credit in zip(row.call_ranges, row.credits, strict=True)
     ]
     return Row(
         session=session,
@@ -102,10 +95,8 @@ def to_row(
         response_ids=row.token_ids[start:end],
         mask=row.loss_mask[start:end],
         logprobs=row.logprobs[start:end],
-        call_ranges=ranges,
-        notes=RowNotes(calls=calls, rewards=rewards).model_dump_json(),
+        notes=RowNotes(calls=calls, rewards=rewards),
         reward=reward,
-        rewards=rewards,
         versions=versions(row),
     )
 

@@ -17,14 +17,7 @@ from typing import Any, TypeVar
 from agl.errors import AlgorithmError, ConfigError
 from agl.http.serving import ServerThread
 from agl_verl.backend import MODEL_NAME, Serving, TokenBackend, end_tokens
-from agl_verl.messages import (
-    Backend,
-    GroupAnswer,
-    GroupRequest,
-    ProcessOptions,
-    Settle,
-    Validated,
-)
+from agl_verl.messages import Backend, GroupAnswer, GroupRequest, ProcessOptions, Settle, Validated
 from agl_verl.preflight import num_servers
 
 logger = logging.getLogger("agl.verl")
@@ -156,7 +149,7 @@ class AglManager:
 
     def settle(self, settle: Settle | Validated) -> dict[str, float]:
         """Tell the algorithm what a step trained, or validated; returns its metrics."""
-        return self._wait(self._ask(settle), SETTLE_SECONDS).metrics
+        return self._wait(self._ask(settle), SETTLE_SECONDS)
 
     def check(self) -> None:
         """Refuse to go on where nothing can come any more.

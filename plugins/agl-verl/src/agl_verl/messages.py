@@ -7,6 +7,8 @@ process has store, gateway and adapter, runs the group, and answers with rows of
 from dataclasses import dataclass, field
 from typing import Any
 
+from agl_verl.rows import RowNotes
+
 
 @dataclass(frozen=True)
 class ProcessOptions:
@@ -62,14 +64,10 @@ class Row:
     """1 where the model sampled; 0 for what tools and users said."""
     logprobs: list[float]
     """At sampling time; 0.0 where the mask is 0."""
-    call_ranges: list[tuple[int, int]]
-    """Per call: it sampled ``response_ids[start:end]``."""
-    notes: str
-    """A ``rows.RowNotes`` as JSON."""
+    notes: RowNotes
+    """Its calls, and the dimensions of the reward, where they were read."""
     reward: float
     """Of the rollout."""
-    rewards: dict[str, float]
-    """Its dimensions, where they were read."""
     versions: tuple[int, int]
     """Oldest and newest weights that sampled in it; verl's step numbers."""
 
@@ -105,17 +103,11 @@ class Validated:
     metrics: dict[str, float]
 
 
-@dataclass(frozen=True)
-class Settled:
-    """The answer to ``Settle`` and ``Validated``: metrics of agl."""
-
-    metrics: dict[str, float] = field(default_factory=dict[str, float])
-
-
 def row_key(uid: str, session: int, number: int) -> str:
     """The key that verl has for a row; it splits keys at underscores, and so uids have none."""
     return f"{uid}_{session}_{number}"
 
 
 Message = Backend | GroupRequest | Settle | Validated
-Answer = GroupAnswer | Settled | None | Any
+Answer = GroupAnswer | dict[str, float] | None
+"""To the last two messages: metrics of agl."""

@@ -82,13 +82,9 @@ class Options:
             check_choice("VERL", ENDS, retry_on=end)
         config = read(self.config)
         check(config)
-        understood = {
-            "config": config,
-            "algorithm": with_algorithm(config, self.algorithm),
-            "run_dir": absolute(self.run_dir),
-        }
-        for name, value in understood.items():
-            object.__setattr__(self, name, value)
+        object.__setattr__(self, "algorithm", with_algorithm(config, self.algorithm))
+        object.__setattr__(self, "config", config)
+        object.__setattr__(self, "run_dir", absolute(self.run_dir))
 
     @property
     def rollout_config(self) -> RolloutConfig:

@@ -83,16 +83,14 @@ def check_temporary_folder(environment: Mapping[str, str]) -> None:
         ConfigError: Ray's temporary folder is in the virtual environment.
     """
     root = environment.get("VIRTUAL_ENV")
-    for name in ("RAY_TMPDIR", "TMPDIR"):
-        folder = environment.get(name)
-        if folder is None:
-            continue
-        if root and Path(folder).resolve().is_relative_to(Path(root).resolve()):
-            raise ConfigError(
-                f"{name} is {folder!r}, in the virtual environment: Ray's workers do not start "
-                f"there, and verl would wait for ever. Set RAY_TMPDIR to a folder outside of it"
-            )
-        return  # Ray looks at the first that is set
+    # Ray looks at the first that is set.
+    name = "RAY_TMPDIR" if "RAY_TMPDIR" in environment else "TMPDIR"
+    folder = environment.get(name)
+    if root and folder and Path(folder).resolve().is_relative_to(Path(root).resolve()):
+        raise ConfigError(
+            f"{name} is {folder!r}, in the virtual environment: Ray's workers do not start there, "
+            "and verl would wait for ever. Set RAY_TMPDIR to a folder outside of it"
+        )
 
 
 def check_cluster(config: Any, found: Mapping[str, float]) -> None:
@@ -167,25 +165,24 @@ def check_micro_batches(config: Any) -> None:
     Raises:
         ConfigError: Rows remain; the message has both sizes.
     """
-    model, rollout = config.actor_rollout_ref, config.actor_rollout_ref.rollout
-    actor = model.actor
+    model, actor = config.actor_rollout_ref, config.actor_rollout_ref.actor
     if not str(actor.strategy).startswith("fsdp"):
         return
     gpus = int(config.trainer.nnodes) * int(config.trainer.n_gpus_per_node)
     ranks = max(1, gpus // int(actor.ulysses_sequence_parallel_size))
-    rows = int(actor.ppo_mini_batch_size) * int(rollout.n) // ranks
-    for path, section, prefix in (
-        ("actor.ppo", actor, ""),
-        ("rollout.log_prob", rollout, "log_prob_"),
+    rows = int(actor.ppo_mini_batch_size) * int(model.rollout.n) // ranks
+    for section, name, dynamic in (
+        ("actor", "ppo_micro_batch_size_per_gpu", "use_dynamic_bsz"),
+        ("rollout", "log_prob_micro_batch_size_per_gpu", "log_prob_use_dynamic_bsz"),
     ):
-        size = section[f"{path.split('.')[1]}_micro_batch_size_per_gpu"]
-        if size is None or section[f"{prefix}use_dynamic_bsz"] or rows % int(size) == 0:
+        size = model[section][name]
+        if size is None or model[section][dynamic] or rows % int(size) == 0:
             continue
         raise ConfigError(
-            f"VERL config: actor_rollout_ref.{path}_micro_batch_size_per_gpu is {size}, which does "
-            f"not divide the {rows} rows of a mini-batch on each rank (actor.ppo_mini_batch_size "
-            "x rollout.n / ranks); verl would fail after the first rollouts. Choose a divisor, or "
-            f"set {path.split('.')[0]}.{prefix}use_dynamic_bsz: true"
+            f"VERL config: actor_rollout_ref.{section}.{name} is {size}, which does not divide the "
+            f"{rows} rows of a mini-batch on each rank (actor.ppo_mini_batch_size x rollout.n / "
+            "ranks); verl would fail after the first rollouts. Choose a divisor, or set "
+            f"{section}.{dynamic}: true"
         )
 
 

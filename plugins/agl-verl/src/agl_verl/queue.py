@@ -69,12 +69,12 @@ def _fields(request: GroupRequest, row: Row, seconds: float) -> dict[str, Any]:
         response_mask=row.mask,
         response_logprobs=row.logprobs,
         reward_score=row.reward,
-        num_turns=len(row.call_ranges),
+        num_turns=len(row.notes.calls),
         metrics=AgentLoopMetrics(generate_sequences=seconds),
         extra_fields={
             "min_global_steps": row.versions[0],
             "max_global_steps": row.versions[1],
-            "reward_extra_info": row.rewards,
+            "reward_extra_info": row.notes.rewards,
         },
     )
     fields = output.as_dict()
@@ -84,7 +84,7 @@ def _fields(request: GroupRequest, row: Row, seconds: float) -> dict[str, Any]:
         data_source="agl",
         session_id=row.session,
         rollout_id=row.rollout_id,
-        agl_row=row.notes,
+        agl_row=row.notes.model_dump_json(),
         global_steps=request.step,
         loss_mask=fields["response_mask"],
         input_ids=torch.cat([fields["prompts"], fields["responses"]]),
@@ -112,9 +112,7 @@ def _column(batch: TensorDict, name: str) -> list[Any]:
     value: Any = batch.get(name)
     if isinstance(value, NonTensorData):
         return [value.data] * len(batch)
-    if isinstance(value, NonTensorStack):
-        return list(value.tolist())
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, NonTensorStack | torch.Tensor):
         return list(value.tolist())
     if isinstance(value, list | tuple):
         return list(value)

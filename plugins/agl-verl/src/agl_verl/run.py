@@ -21,17 +21,9 @@ from agl_learning.generations import (
 )
 from agl_learning.report import Report
 from agl_verl.configuration import check, read
-from agl_verl.groups import Groups, Policy, Resources
+from agl_verl.groups import Groups, Policy
 from agl_verl.making import Limits
-from agl_verl.messages import (
-    Answer,
-    Backend,
-    GroupRequest,
-    Message,
-    Settle,
-    Settled,
-    Validated,
-)
+from agl_verl.messages import Answer, Backend, GroupRequest, Message, Settle, Validated
 from agl_verl.preflight import check_micro_batches, check_tasks, num_servers, prepare_ray
 
 if TYPE_CHECKING:
@@ -64,10 +56,11 @@ def verl_config(
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.utils.config import validate_config
 
-    prefix = "agl:"
+    from agl_verl.tasks import files_of
+
     with open_dict(config):
-        config.data.train_files = f"{prefix}{len(train)}"
-        config.data.val_files = f"{prefix}{len(val) if val is not None else 1}"
+        config.data.train_files = files_of(len(train))
+        config.data.val_files = files_of(1 if val is None else len(val))
         config.data.custom_cls = {"path": "pkg://agl_verl.tasks", "name": "TaskNumbers"}
         external = config.actor_rollout_ref.model.get("external_lib")
         libraries = [external] if isinstance(external, str) else list(external or [])
@@ -129,8 +122,6 @@ class Run:
         self._val: Dataset[Any] = val if val is not None else []
         self._groups: Groups | None = None
         self._start = time.perf_counter()
-        self._rewards: list[float | None] = []
-        self._val_rewards: list[tuple[int, float | None]] = []
         self._last_step = 0
         self._saved_step = 0
         self._generation: Generation | None = None
@@ -149,12 +140,12 @@ class Run:
                 raise AlgorithmError("the budget of the run is spent")
             return await groups.run(message)
         if isinstance(message, Settle):
-            settled = await groups.settle(message)
-            await self._step(message, settled)
-            return settled
-        settled = groups.validated()
-        await self._validation(message, settled)
-        return settled
+            metrics = await groups.settle(message)
+            await self._step(message, metrics)
+            return metrics
+        metrics = groups.validated()
+        await self._validation(message, metrics)
+        return metrics
 
     async def end(self) -> dict[str, Any]:
         """Account for the rest, write the summary, and leave the gateway as it was."""
@@ -168,8 +159,7 @@ class Run:
             "algorithm": self._options.algorithm,
             "steps": self._last_step,
             "seconds": time.perf_counter() - self._start,
-            "rewards": self._rewards,
-            "val_rewards": self._val_rewards,
+            **self._rewards(),
             **(self._groups.totals.summary() if self._groups is not None else {}),
             "checkpoints": str(self._config.trainer.default_local_dir),
             "run_dir": str(self._folder),
@@ -181,27 +171,24 @@ class Run:
         """Put the gateway before the model, publish it, and be ready for groups."""
         options, rollout = self._options, self._config.actor_rollout_ref.rollout
         store = self._algorithm.get_store()
-        train = _sampling(rollout)
-        val = _sampling(rollout.val_kwargs)
-        parameters: dict[str, Any] = {
-            "model": f"hosted_vllm/{backend.model}",
-            "api_base": backend.url,
-        }
-        if backend.api_key is not None:
-            parameters["api_key"] = backend.api_key
+        # verl takes the policy at these settings, whatever the agent asks for.
+        forced = {"train": _sampling(rollout), "val": _sampling(rollout.val_kwargs)}
         entry: ModelConfig = {
             "model_name": backend.model,
-            "litellm_params": parameters,
-            # verl takes the policy at these settings, whatever the agent asks for.
-            "forced_parameters": {"train": train, "val": val},
+            "litellm_params": {
+                "model": f"hosted_vllm/{backend.model}",
+                "api_base": backend.url,
+                **({"api_key": backend.api_key} if backend.api_key else {}),
+            },
+            "forced_parameters": forced,
         }
         gateway = self._gateway
         await self._serving.aclose()  # there is something where verl began once more
         await self._serving.enter_async_context(model_served(gateway, entry, store))
-        resources = Resources(
-            train=await self._publish(backend.model, train["temperature"]),
-            val=await self._publish(backend.model, val["temperature"]),
-        )
+        resources = {
+            mode: await self._publish(backend.model, sampling["temperature"])
+            for mode, sampling in forced.items()
+        }
         collector = Collector(
             store,
             gateway,
@@ -232,11 +219,6 @@ class Run:
         self._report.go_back(step or -1, True, branch)
         self._last_step = step
         self._saved_step = self._latest_checkpoint()
-        self._rewards.clear()
-        self._val_rewards.clear()
-        path = self._report.metrics_path
-        for line in path.read_text("utf-8").splitlines() if path.exists() else ():
-            self._count(json.loads(line))
         return generation
 
     def _is_own(self) -> bool:
@@ -247,12 +229,20 @@ class Run:
             == Path(trainer.default_local_dir).resolve()
         )
 
-    def _count(self, line: dict[str, Any]) -> None:
-        """Take a line of the metrics into the summary."""
-        if "agl/calls/total" in line:
-            self._rewards.append(line.get("agl/reward/mean"))
-        if "val-agl/rollouts/succeeded" in line:
-            self._val_rewards.append((line["step"], line.get("val-agl/reward/mean")))
+    def _rewards(self) -> dict[str, list[Any]]:
+        """Of the steps and of the validations, of earlier starts too."""
+        path = self._report.metrics_path
+        begun = self._generation is not None and path.exists()
+        text = path.read_text("utf-8") if begun else ""
+        lines = [json.loads(line) for line in text.splitlines()]
+        return {
+            "rewards": [line.get("agl/reward/mean") for line in lines if "agl/calls/total" in line],
+            "val_rewards": [
+                (line["step"], line.get("val-agl/reward/mean"))
+                for line in lines
+                if "val-agl/rollouts/succeeded" in line
+            ],
+        }
 
     def _policy(self) -> Policy:
         options, data = self._options, self._config.data
@@ -262,8 +252,8 @@ class Run:
         return Policy(
             level=ours.level,
             limits=Limits(
-                prompt=ours.max_prompt_length or int(data.max_prompt_length),
-                response=ours.max_response_length or longest,
+                prompt=ours.trajectory_max_prompt_length or int(data.max_prompt_length),
+                response=ours.trajectory_max_response_length or longest,
             ),
             keep_incomplete=options.failed_rollouts == "keep",
             timeout_seconds=options.group_timeout_seconds,
@@ -283,34 +273,27 @@ class Run:
         }
         return (await algorithm.publish_resources(resources)).resources_id
 
-    async def _step(self, settle: Settle, settled: Settled) -> None:
-        reward = settled.metrics.get("agl/reward/mean")
+    async def _step(self, settle: Settle, metrics: dict[str, float]) -> None:
         self._last_step = settle.step
-        line = self._line(settle.step, settle.metrics, settled.metrics)
-        await self._report.step(settle.step, line)
+        await self._report.step(settle.step, self._line(settle, metrics))
         await self._tell_saved()
         logger.info(
             "step %d: reward %s, %d calls trained",
             settle.step,
-            "none" if reward is None else f"{reward:.3f}",
-            settled.metrics.get("agl/calls/trained", 0),
+            _shown(metrics.get("agl/reward/mean")),
+            metrics.get("agl/calls/trained", 0),
         )
 
-    async def _validation(self, validated: Validated, settled: Settled) -> None:
-        reward = settled.metrics.get("val-agl/reward/mean")
-        line = self._line(validated.step, validated.metrics, settled.metrics)
-        await self._report.evaluation(validated.step, line)
-        shown = "none" if reward is None else f"{reward:.3f}"
+    async def _validation(self, validated: Validated, metrics: dict[str, float]) -> None:
+        await self._report.evaluation(validated.step, self._line(validated, metrics))
+        shown = _shown(metrics.get("val-agl/reward/mean"))
         logger.info("after step %d: held-out reward %s", validated.step, shown)
 
-    def _line(self, step: int, *metrics: dict[str, float]) -> dict[str, Any]:
-        """What is written of a step or an evaluation; the summary counts it."""
+    def _line(self, ended: Settle | Validated, metrics: dict[str, float]) -> dict[str, Any]:
+        """What is written of a step or an evaluation; the summary is made of it."""
         assert self._generation is not None
-        line: dict[str, Any] = {"step": step, "generation": self._generation.number}
-        for each in metrics:
-            line.update(each)
-        self._count(line)
-        return line
+        about = {"step": ended.step, "generation": self._generation.number}
+        return {**about, **ended.metrics, **metrics}
 
     def _latest_checkpoint(self) -> int:
         """The step of the checkpoint that verl wrote last, 0 where there is none here."""
@@ -327,6 +310,10 @@ class Run:
             self._saved_step = step
             path = Path(self._config.trainer.default_local_dir) / f"global_step_{step}"
             await self._algorithm.tell("on_checkpoint_saved", step=step, path=path)
+
+
+def _shown(reward: float | None) -> str:
+    return "none" if reward is None else f"{reward:.3f}"
 
 
 def _compares_dimensions(algorithm: Any) -> bool:

@@ -76,12 +76,12 @@ def advantages_of(batch: Any) -> dict[str, list[float | None]]:
     notes = [RowNotes.model_validate_json(str(note)) for note in data.pop("agl_row").tolist()]
     advantages: Any = data["advantages"].unbind(0)
     masks: Any = data["response_mask"].unbind(0)
-    found: dict[str, list[float | None]] = {}
-    for key, note, values, mask in zip(keys, notes, advantages, masks, strict=True):
-        found[key] = [
+    return {
+        key: [
             _mean(values[call.start : call.end], mask[call.start : call.end]) for call in note.calls
         ]
-    return found
+        for key, note, values, mask in zip(keys, notes, advantages, masks, strict=True)
+    }
 
 
 def _mean(values: Any, mask: Any) -> float | None:

@@ -10,8 +10,9 @@ import pytest
 pytest.importorskip("verl")
 
 import torch
+from stock_verl import as_hydra, write_prompts
 
-from agl_verl.cpu import as_hydra, cpu_config, make_tiny_model, write_prompts
+from agl_verl.cpu import cpu_config, make_tiny_model
 from agl_verl.cpu.inference_server import InferenceServer, Sampling, sample_token
 from agl_verl.cpu.workers import copied
 
@@ -238,7 +239,7 @@ async def test_calls_are_cut_off_at_a_weight_update_and_say_so(server):
     await server.set_weights(server.model.state_dict(), 4)
     await server.resume_generation()
     assert (await later).extra_fields == {"global_steps": 4}
-    assert server.counters.aborted == 1
+    assert server.num_aborted == 1
 
 
 async def test_a_server_that_leaves_rejects_instead_of_waiting(server):

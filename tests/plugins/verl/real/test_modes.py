@@ -16,8 +16,9 @@ pytest.importorskip("verl")
 
 import torch
 from running import check, check_weights, run
+from stock_verl import as_hydra, write_prompts
 
-from agl_verl.cpu import as_hydra, cpu_config, write_prompts
+from agl_verl.cpu import cpu_config
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 

@@ -6,7 +6,7 @@ from agl.errors import ConfigError, install_line
 from agl_verl.preflight import check_temporary_folder
 from agl_verl.versions import TESTED, WANTED, check_versions, conflicts, untested
 
-GOOD = dict.fromkeys(WANTED, "1") | TESTED[0].versions
+GOOD = dict.fromkeys(WANTED, "1") | TESTED[0]
 
 
 def test_a_tested_set_passes_and_is_known():

@@ -20,36 +20,7 @@ between a token's probability at the inference server and at the trainer. It is 
 mode ``sync`` when weights arrive; a run that merely ends proves little.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from agl_verl.cpu.config import cpu_config, use_cpu
+from agl_verl.cpu.model import make_tiny_model
 
-_HOME = {
-    "as_hydra": "config",
-    "cpu_config": "config",
-    "make_tiny_model": "model",
-    "on_cpu": "trainers",
-    "use_cpu": "config",
-    "write_prompts": "model",
-}
-
-__all__ = ["as_hydra", "cpu_config", "make_tiny_model", "on_cpu", "use_cpu", "write_prompts"]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'agl_verl.cpu' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
-    return value
-
-
-if TYPE_CHECKING:
-    from agl_verl.cpu.config import (
-        as_hydra as as_hydra,
-        cpu_config as cpu_config,
-        use_cpu as use_cpu,
-    )
-    from agl_verl.cpu.model import (
-        make_tiny_model as make_tiny_model,
-        write_prompts as write_prompts,
-    )
-    from agl_verl.cpu.trainers import on_cpu as on_cpu
+__all__ = ["cpu_config", "make_tiny_model", "use_cpu"]

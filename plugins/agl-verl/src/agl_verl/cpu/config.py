@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from agl_verl.configuration import merge
+from agl.utils.checks import check_numbers
+from agl_verl.configuration import known_keys, merge
 
 PLATFORM = "agl_cpu"
 """The name of the platform, for ``VERL_PLATFORM``."""
@@ -21,13 +22,6 @@ CPU_ENVIRONMENT = {
 }
 """What ``use_cpu`` sets: the platform, no statistics to Ray's makers, one thread per process (a run
 is a dozen of processes, and the model is tiny)."""
-
-SECTIONS = frozenset({
-    "actor_rollout_ref", "algorithm", "critic", "custom_reward_function", "data", "distillation",
-    "global_profiler", "ray_kwargs", "reward", "reward_model", "sandbox_fusion", "trainer",
-    "transfer_queue",
-})  # fmt: skip
-"""The sections of verl's configuration."""
 
 
 def use_cpu() -> None:
@@ -91,19 +85,20 @@ def cpu_config(
     """
     if mode not in MODES:
         raise ValueError(f"cpu_config: unknown mode {mode!r}; expected one of {MODES}")
-    for name, number in {
-        "ranks": ranks,
-        "prompts_per_step": prompts_per_step,
-        "rollouts_per_prompt": rollouts_per_prompt,
-        "max_prompt_length": max_prompt_length,
-        "max_response_length": max_response_length,
-    }.items():
-        if number < 1:
-            raise ValueError(f"cpu_config: {name} must be at least 1, got {number}")
+    check_numbers(
+        "cpu_config",
+        whole=True,
+        least=1,
+        ranks=ranks,
+        prompts_per_step=prompts_per_step,
+        rollouts_per_prompt=rollouts_per_prompt,
+        max_prompt_length=max_prompt_length,
+        max_response_length=max_response_length,
+    )
     for name, section in overrides.items():
-        if name not in SECTIONS:
+        if name not in known_keys():
             raise ValueError(
-                f"cpu_config: verl has no section {name!r}; expected some of {sorted(SECTIONS)}"
+                f"cpu_config: verl has no section {name!r}; expected some of {sorted(known_keys())}"
             )
         if not isinstance(section, Mapping):
             raise ValueError(f"cpu_config: the section {name!r} must be a mapping, got {section!r}")
@@ -154,7 +149,10 @@ def cpu_config(
         },
         "ray_kwargs": {
             "ray_init": {
-                "num_cpus": _ray_cpus(ranks, separate),
+                # A declaration: with too few, Ray waits for ever without a word. verl wants three
+                # per rank, two per server that is apart; the task runner, the queue, the reward
+                # worker and the load balancer have one each; and some to spare.
+                "num_cpus": 3 * ranks + 2 * separate + 8,
                 "num_gpus": ranks + separate,
                 "include_dashboard": False,
                 "object_store_memory": 300_000_000,
@@ -162,7 +160,13 @@ def cpu_config(
         },
     }
     if separate:
-        merge(config, _separate())
+        engine = {
+            "backend": "agl_ray_store",
+            "custom_backend_module": "agl_verl.cpu.checkpoint",
+        }
+        apart = {"nnodes": 1, "n_gpus_per_node": 1, "checkpoint_engine": engine}
+        merge(config["actor_rollout_ref"]["rollout"], apart)
+        merge(config["trainer"]["v1"], {"separate_async": {"parameter_sync_step": 2}})
     if critic:
         config["critic"] = {
             **_engine("fsdp"),
@@ -180,36 +184,6 @@ def cpu_config(
     return merge(config, overrides)
 
 
-def as_hydra(config: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """The settings as overrides for the command line of ``python -m verl.trainer.main_ppo``.
-
-    Each begins with ``++``, as some keys are not in verl's files.
-    """
-    lines: list[str] = []
-    for key, value in config.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping) and value:
-            lines += as_hydra(value, f"{name}.")
-        else:
-            lines.append(f"++{name}={_hydra_value(value)}")
-    return lines
-
-
-def _hydra_value(value: Any) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, list | tuple):
-        return "[" + ",".join(_hydra_value(item) for item in value) + "]"
-    if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace("'", "\\'")
-        return f"'{escaped}'"
-    if isinstance(value, Mapping):
-        return "{}"
-    return str(value)
-
-
 def _model(model: str | Path) -> dict[str, Any]:
     return {
         "path": str(model),
@@ -225,29 +199,3 @@ def _engine(key: str) -> dict[str, Any]:
     engine = {"strategy": "fsdp2", "use_torch_compile": False, "mixed_precision": single}
     # A forward-only engine, as the reference policy's, would be bf16.
     return {"strategy": "fsdp2", key: {**engine, "model_dtype": "fp32"}}
-
-
-def _separate() -> dict[str, Any]:
-    return {
-        "actor_rollout_ref": {
-            "rollout": {
-                "nnodes": 1,
-                "n_gpus_per_node": 1,
-                "checkpoint_engine": {
-                    "backend": "agl_ray_store",
-                    "custom_backend_module": "agl_verl.cpu.checkpoint",
-                },
-            }
-        },
-        "trainer": {"v1": {"separate_async": {"parameter_sync_step": 2}}},
-    }
-
-
-def _ray_cpus(ranks: int, separate: bool) -> int:
-    """CPUs to declare: with too few, Ray waits for ever without a word.
-
-    verl wants three per rank, two per inference server that is apart; the task runner, the queue,
-    the reward worker and the load balancer one each, and some to spare. They are a declaration;
-    the processes share what the machine has.
-    """
-    return 3 * ranks + 2 * separate + 8

@@ -13,7 +13,7 @@ Imports no verl: its process starts in half the time.
 
 import asyncio
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -64,29 +64,24 @@ class Sampling:
                     f"sampling parameter {name}={params[name]!r}: the inference server for tests "
                     f"implements only {neutral[0]!r}"
                 )
-        length = given.pop("max_tokens", None)
-        new = given.pop("max_new_tokens", None)
-        length = length if length is not None else new if new is not None else default_max_tokens
         if room < 1:
             raise ValueError(f"the prompt leaves no room: {room} tokens; expected at least 1")
-        stop = given.pop("stop", ())
-        known = {name: given.pop(name) for name in _OPTIONS if name in given}
-        if given:
+        length = given.pop("max_new_tokens", default_max_tokens)
+        length = given.pop("max_tokens", length)
+        known = {option.name for option in fields(cls)}
+        if unknown := set(given) - known:
             raise ValueError(
-                f"unknown sampling parameters {sorted(given)}; the inference server for tests "
-                f"knows {sorted(['max_tokens', 'max_new_tokens', 'stop', *_OPTIONS, *NEUTRAL])}"
+                f"unknown sampling parameters {sorted(unknown)}; the inference server for tests "
+                f"knows {sorted(known | {'max_new_tokens', *NEUTRAL})}"
             )
-        logprobs = known.pop("logprobs", False)
+        stop = given.pop("stop", ())
         return cls(
             max_tokens=max(1, min(int(length), room)),
-            logprobs=logprobs is not False,  # vLLM's 0: those of the sampled tokens
+            logprobs=given.pop("logprobs", False) is not False,  # vLLM's 0: of the sampled tokens
             stop=(stop,) if isinstance(stop, str) else tuple(stop),
-            stop_token_ids=tuple(known.pop("stop_token_ids", ())),
-            **known,
+            stop_token_ids=tuple(given.pop("stop_token_ids", ())),
+            **given,
         )
-
-
-_OPTIONS = ("temperature", "top_p", "top_k", "logprobs", "ignore_eos", "seed", "stop_token_ids")
 
 
 def sample_token(
@@ -137,17 +132,6 @@ class Sampled:
     num_preempted: None = None
 
 
-@dataclass
-class Counters:
-    """What a server has done; for tests."""
-
-    calls: int = 0
-    aborted: int = 0
-    rejected: int = 0
-    weight_updates: int = 0
-    versions: list[int | None] = field(default_factory=list)
-
-
 class InferenceServer:
     """The server; verl reaches it as a Ray actor, tests can call it as it is.
 
@@ -174,7 +158,8 @@ class InferenceServer:
         self.response_length = response_length
         self.max_model_len = max_model_len or self.model.config.max_position_embeddings
         self.version: int | None = None
-        self.counters = Counters()
+        self.num_aborted = 0
+        """Calls that were cut off."""
         self.asleep = False
         self._lock = threading.Lock()  # one forward, or one weight update, at a time
         self._stopping = threading.Event()
@@ -210,7 +195,6 @@ class InferenceServer:
             sampling_params, self.response_length, self.max_model_len - len(prompt_ids)
         )
         if not self._open.is_set() and self._rejecting:
-            self.counters.rejected += 1
             return Sampled(
                 token_ids=[], log_probs=[], stop_reason="aborted",
                 extra_fields={"global_steps": self.version},
@@ -232,8 +216,7 @@ class InferenceServer:
             self._running -= 1
             if not self._running:
                 self._idle.set()
-        self.counters.calls += 1
-        self.counters.aborted += reason == "aborted"
+        self.num_aborted += reason == "aborted"
         return Sampled(
             token_ids=tokens,
             log_probs=logprobs if sampling.logprobs else None,
@@ -291,11 +274,6 @@ class InferenceServer:
                 f"unknown {list(unknown)}"
             )
         self.version = version
-        self.counters.weight_updates += 1
-        self.counters.versions.append(version)
-
-    async def get_counters(self) -> Counters:
-        return self.counters
 
     async def get_version(self) -> int | None:
         return self.version
@@ -324,13 +302,8 @@ class InferenceServer:
         self._stopping.set()
         await self._idle.wait()
 
-    async def clear_kv_cache(self) -> None:
-        return None
+    async def _nothing(self, **_: Any) -> None:
+        """What a GPU would need."""
 
-    release_kv_cache = resume_kv_cache = clear_kv_cache
-
-    async def start_profile(self, **_: Any) -> None:
-        return None
-
-    async def stop_profile(self) -> None:
-        return None
+    clear_kv_cache = release_kv_cache = resume_kv_cache = _nothing
+    start_profile = stop_profile = _nothing

@@ -4,7 +4,6 @@ One token per character, with a chat template, no download. Sampled tokens decod
 encodes to the same tokens, so the calls of a rollout merge into one row, as a good model's do.
 """
 
-import json
 from pathlib import Path
 
 CHAT_TEMPLATE = (
@@ -105,39 +104,3 @@ def _tokenizer(alphabet: str):
         chat_template=CHAT_TEMPLATE,
         clean_up_tokenization_spaces=False,
     )
-
-
-def write_prompts(path: str | Path, prompts: list[str], **columns: list) -> Path:
-    """A parquet file that verl's own dataset reads: one chat prompt of one user message per row.
-
-    Args:
-        path: Of the file; its folder is made.
-        prompts: The user's message of each row.
-        columns: Further columns, each as long as ``prompts``.
-
-    Raises:
-        ValueError: A column has another length.
-    """
-    import pandas
-
-    for name, column in columns.items():
-        if len(column) != len(prompts):
-            raise ValueError(
-                f"write_prompts: column {name!r} has {len(column)} entries for "
-                f"{len(prompts)} prompts"
-            )
-    rows = [
-        {
-            "data_source": "agl/test",
-            "prompt": [{"role": "user", "content": prompt}],
-            "ability": "test",
-            "reward_model": {"style": "rule", "ground_truth": json.dumps(index)},
-            "extra_info": {"index": index},
-        }
-        for index, prompt in enumerate(prompts)
-    ]
-    frame = pandas.DataFrame(rows).assign(**columns)
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    frame.to_parquet(path)
-    return path

@@ -5,7 +5,7 @@ on it that ``torch.cpu`` does not have; ``_CPUModule`` answers those and passes 
 
 The platform is never chosen by itself (``is_platform_available`` says no): on the head node of a
 GPU cluster, which has no GPU, verl would otherwise train on the CPU. Ask for it by the environment
-variable ``VERL_PLATFORM=agl_cpu``, before ``verl`` is imported; ``cpu_environment()`` has it.
+variable ``VERL_PLATFORM=agl_cpu``, before ``verl`` is imported, as ``use_cpu()`` does.
 """
 
 import types
@@ -17,11 +17,23 @@ import torch
 from verl.plugin.platform import PlatformBase
 
 
+def _nothing(*_: Any, **__: Any) -> None:
+    """What a device would do, and a CPU has no need of."""
+
+
 class _CPUModule(types.ModuleType):
     """``torch.cpu``, and what verl calls on ``torch.cuda`` besides."""
 
     def __init__(self) -> None:
         super().__init__("agl_verl.cpu.torch_cpu")
+        self.empty_cache = self.reset_peak_memory_stats = self.ipc_collect = _nothing
+        self.manual_seed = self.manual_seed_all = torch.manual_seed
+        self.get_rng_state = lambda *_: torch.get_rng_state()
+        self.set_rng_state = lambda state, *_: torch.set_rng_state(state)
+        self.get_device_name = lambda *_: "CPU"
+        self.mem_get_info = lambda *_: (0, 0)
+        self.max_memory_allocated = self.max_memory_reserved = lambda *_: 0
+        self.memory_allocated = self.memory_reserved = lambda *_: 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(torch.cpu, name)
@@ -35,46 +47,6 @@ class _CPUModule(types.ModuleType):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_cpu_module, ())
-
-    @staticmethod
-    def max_memory_allocated(*_: Any) -> int:
-        return 0
-
-    max_memory_reserved = memory_allocated = memory_reserved = max_memory_allocated
-
-    @staticmethod
-    def mem_get_info(*_: Any) -> tuple[int, int]:
-        return (0, 0)
-
-    @staticmethod
-    def empty_cache() -> None:
-        return None
-
-    @staticmethod
-    def reset_peak_memory_stats(*_: Any) -> None:
-        return None
-
-    @staticmethod
-    def ipc_collect() -> None:
-        return None
-
-    @staticmethod
-    def get_device_name(*_: Any) -> str:
-        return "CPU"
-
-    @staticmethod
-    def manual_seed(seed: int) -> None:
-        torch.manual_seed(seed)
-
-    manual_seed_all = manual_seed
-
-    @staticmethod
-    def get_rng_state(*_: Any) -> torch.Tensor:
-        return torch.get_rng_state()
-
-    @staticmethod
-    def set_rng_state(state: torch.Tensor, *_: Any) -> None:
-        torch.set_rng_state(state)
 
 
 _CPU = _CPUModule()
@@ -113,23 +85,13 @@ class CPUPlatform(PlatformBase):
     def device_count(self) -> int:
         return 1
 
-    def set_device(self, device_index: Any) -> None:
-        return None
-
-    def synchronize(self, device_index: int | None = None) -> None:
-        return None
+    set_device = synchronize = set_allocator_settings = empty_cache = _nothing
+    profiler_start = profiler_stop = cudart = _nothing
 
     def manual_seed(self, seed: int) -> None:
         torch.manual_seed(seed)
 
-    def manual_seed_all(self, seed: int) -> None:
-        torch.manual_seed(seed)
-
-    def set_allocator_settings(self, settings: str) -> None:
-        return None
-
-    def empty_cache(self) -> None:
-        return None
+    manual_seed_all = manual_seed
 
     def get_device_capability(self, device_index: int = 0) -> tuple[None, None]:
         return (None, None)
@@ -144,12 +106,6 @@ class CPUPlatform(PlatformBase):
     def nvtx_range(self, msg: str) -> Iterator[None]:
         yield
 
-    def profiler_start(self) -> None:
-        return None
-
-    def profiler_stop(self) -> None:
-        return None
-
     def ray_resource_name(self) -> str:
         # verl counts resources of this name. cpu_config() declares as many as it has ranks; Ray
         # looks at no hardware for a declared number.
@@ -160,6 +116,3 @@ class CPUPlatform(PlatformBase):
 
     def is_ipc_supported(self) -> bool:
         return False
-
-    def cudart(self) -> None:
-        return None

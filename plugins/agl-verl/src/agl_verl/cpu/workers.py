@@ -48,28 +48,24 @@ class CPUTrainingWorker(TrainingWorker):
         super().__init__(config)
 
 
-class CPUActorWorker(ActorRolloutRefWorker):
+class _OnGloo:
+    """Its engines are workers of their own, in one process with it."""
+
+    actor_worker_cls = CPUTrainingWorker
+    ref_worker_cls = CPUTrainingWorker
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def init_model(self) -> Any:
+        start_gloo()
+        return super().init_model()  # type: ignore[misc]
+
+
+class CPUActorWorker(_OnGloo, ActorRolloutRefWorker):
     """Policy, reference policy and weight transfer, in one process."""
 
-    actor_worker_cls = CPUTrainingWorker
-    ref_worker_cls = CPUTrainingWorker
 
-    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def init_model(self) -> Any:
-        start_gloo()
-        return super().init_model()
-
-
-class CPUDetachedActorWorker(DetachActorWorker):
+class CPUDetachedActorWorker(_OnGloo, DetachActorWorker):
     """The same with saved weights, for the mode ``separate_async``."""
-
-    actor_worker_cls = CPUTrainingWorker
-    ref_worker_cls = CPUTrainingWorker
-
-    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def init_model(self) -> Any:
-        start_gloo()
-        return super().init_model()
 
     @property
     def copy_handler(self) -> Any:

@@ -1,12 +1,11 @@
-"""Write ``src/agl_verl/known_keys.json``: every key of verl's configuration, without its values.
+"""Write agl-verl's ``known_keys.json``: every key of verl's configuration, without its values.
 
-    python tools/known_keys.py
+    python tests/plugins/verl/real/known_keys.py
 
-Run it where verl is installed, after a new release of verl; a test in ``tests/plugins/verl/real``
-compares the file with the installed verl. Keys come from verl's YAML files, for each of its
-engines, and from the dataclasses that they name: those have fields that no file mentions. A key
-whose value is free (``engine_kwargs.vllm``, ``override_config``) has ``true``, one without keys
-below it ``null``.
+Run it where verl is installed, after a new release of verl; a test compares the file with the
+installed verl. Keys come from verl's YAML files, for each of its engines, and from the dataclasses
+that they name: those have fields that no file mentions. A key whose value is free
+(``engine_kwargs.vllm``, ``override_config``) has ``true``, one without keys below it ``null``.
 """
 
 import dataclasses
@@ -19,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-TARGET = Path(__file__).parents[1] / "src" / "agl_verl" / "known_keys.json"
+TARGET = Path(__file__).parents[4] / "plugins/agl-verl/src/agl_verl/known_keys.json"
 ENGINES = ("dp", "megatron", "veomni", "torchtitan")
 
 
