@@ -1,10 +1,10 @@
-"""Train with verl without a GPU, to test an agent's training, on a tiny model made on the spot.
+"""The CPU as a platform of verl, beside CUDA: agents' training can be tested where no GPU is.
 
 It is verl itself: its trainers, workers, weight updates and queues in Ray processes, its losses and
-estimators. Replaced are the device (a CPU platform), the inference server (``transformers`` in
-place of vLLM) and, for the mode ``separate_async``, the way of the weights (Ray in place of NCCL).
-A green run shows that agent, rewards and configuration fit together. It does not show that the GPU
-run is right, and a tiny random model learns only what a tiny model can::
+estimators. Replaced are the device, the inference server (``transformers`` in place of vLLM) and,
+for the mode ``separate_async``, the way of the weights (Ray in place of NCCL). A green run shows
+that agent, rewards and configuration fit together. It does not show that the GPU run is right, and
+a tiny random model learns only what a tiny model can::
 
     from agl_verl.cpu import cpu_config, make_tiny_model, use_cpu
 
