@@ -23,8 +23,7 @@ def main() -> None:
     parser.add_argument("--runners", type=int, default=8)
     parser.add_argument("--store", default="room_selector.db", help="continued if it is there")
     options = parser.parse_args()
-    agl.setup_logging()
-    agl.setup_logging("INFO", submodule_levels={"agl_apo": "INFO"})
+    agl.setup_logging("INFO")
 
     openai = AsyncOpenAI()
     algorithm = agl.APO(
