@@ -120,7 +120,6 @@ class Bridge:
         self._times: Counter[tuple[str, int]] = Counter()
         self._questions: Counter[str] = Counter()
         self._best: tuple[float, Candidate] | None = None
-        self._rounds = 0
         self._failure: Exception | None = None
 
     def optimize(self) -> None:
@@ -259,9 +258,8 @@ class Bridge:
         """GEPA has taken a candidate up, and run it on all tasks."""
         if self._best is None or mean > self._best[0]:
             self._best = (mean, candidate)
-        self._rounds += 1
         tried = [one for one in self._admitted.values() if one is not None]
-        await self.session.note_round(self._rounds, [self._best[1]], tried)
+        await self.session.note_round(self.session.rounds + 1, [self._best[1]], tried)
 
     def _await(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()

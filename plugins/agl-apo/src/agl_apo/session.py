@@ -43,6 +43,7 @@ class Session:
     report: Report
     """Of the rounds, in the folder of the run."""
     rounds: int = 0
+    """Those that are over."""
     tokens: int = 0
     model_calls: int = 0
 
@@ -62,15 +63,14 @@ class Session:
         """Evaluations that are kept for the decision."""
         return 2 * self.pairs - self.evaluator.spent["held_out"]
 
-    async def publish(self, candidate: Candidate) -> str:
-        """Store a candidate as a snapshot; its id."""
+    async def publish(self, candidate: Candidate) -> None:
+        """Store a candidate as a snapshot."""
         resources_id = self.journal.key(candidate.candidate_id).replace("/", "-")
         resources = self.as_resources(candidate)
         stored = await self.journal.store.get_resources_by_id(resources_id)
         if stored is None or stored.resources != resources:
             await self.algorithm.publish_resources(resources, resources_id)
         self.evaluator.resources_ids[candidate.candidate_id] = resources_id
-        return resources_id
 
     async def renew(self) -> None:
         """Give snapshots of a run that was killed the resources of now, a gateway's new address.
