@@ -141,7 +141,7 @@ def test_rows_have_a_level_and_lengths():
     assert ours == Ours(level="transition")
     ours = check({"agentlightning": {"trace_aggregator": {"trajectory_max_prompt_length": 7}}})
     assert ours == Ours(trajectory_max_prompt_length=7)
-    assert "level is 'turn'; expected trajectory, transition" in refused(
+    assert "level is 'turn'; expected trajectory or transition" in refused(
         {"agl": {"trace_aggregator": {"level": "turn"}}}
     )
     assert "Did you mean 'level'?" in refused({"agl": {"trace_aggregator": {"levl": "turn"}}})
@@ -174,13 +174,13 @@ def test_what_an_algorithm_stands_for_is_not_set_against_the_configuration():
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"failed_rollouts": "zero"}, "expected keep, drop"),
+        ({"failed_rollouts": "zero"}, "expected keep or drop"),
         ({"rollout_timeout_seconds": 0}, "rollout_timeout_seconds must be above 0"),
         ({"max_attempts": 1.5}, "max_attempts must be a whole number"),
         ({"resource_name": ""}, "resource_name must be a name"),
         (
             {"retry_on": ["crashed"]},
-            "'crashed'; expected failed, timeout, unresponsive",
+            "'crashed'; expected failed, timeout or unresponsive",
         ),
         ({"max_failed_groups": -1}, "max_failed_groups must be at least 1"),
     ],
