@@ -81,13 +81,12 @@ def pack(raw: bytes | Raw) -> PackedSpan:
         raise ValueError("for check_span to name")
     if span.parent_id is not None and "\0" in span.parent_id:
         raise ValueError("for check_span to name")
-    _check_lists(span.attributes)
-    if span.resource.attributes:
+    body = str(memoryview(raw), "utf-8")
+    if body.count("[") > 2:  # more than those of its events and links
+        _check_lists(span.attributes)
         _check_lists(span.resource.attributes)
-    for event in span.events:
-        _check_lists(event.attributes)
-    for link in span.links:
-        _check_lists(link.attributes or {})
+        for part in (*span.events, *span.links):
+            _check_lists(part.attributes or {})
     return PackedSpan(
         span.rollout_id,
         span.attempt_id,
@@ -98,7 +97,7 @@ def pack(raw: bytes | Raw) -> PackedSpan:
         span.name,
         span.start_time,
         span.end_time,
-        str(memoryview(raw), "utf-8"),
+        body,
     )
 
 
