@@ -220,18 +220,10 @@ class TraceToRows(RowsAdapter):
 
     def _no_answer(self, record: Recorded) -> tuple[ExclusionReason, str] | None:
         """Why there is no answer of a selected agent's that was used, whatever it consists of."""
-        call = record.call
-        if call.error is not None and call.error_kind == "infrastructure":
-            return "infrastructure", call.error
-        if not selects(self.agent_match, call.agent_name):
-            return "agent_not_selected", f"its agent is {call.agent_name!r}"
-        if record.malformed is not None:
-            return record.code, record.malformed
-        if call.error is not None:
-            return "model_error", call.error
-        if call.unchosen:
-            return "unknown_choice", call.unchosen
-        return None
+        problem, agent = record.problem, record.call.agent_name
+        if selects(self.agent_match, agent) or (problem and problem[0] == "infrastructure"):
+            return problem
+        return "agent_not_selected", f"its agent is {agent!r}"
 
     def _problem(
         self, record: Recorded, model: TrainedModel | None

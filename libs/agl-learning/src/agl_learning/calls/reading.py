@@ -59,6 +59,18 @@ class Recorded:
         return bool(above and self.node.span and above.span_id == self.node.span.parent_id)
 
     @property
+    def problem(self) -> tuple[ExclusionReason, str] | None:
+        """Why there is no answer that was used, whatever it consists of; None where there is."""
+        call = self.call
+        if call.error is not None and call.error_kind == "infrastructure":
+            return "infrastructure", call.error
+        if self.malformed is not None:
+            return self.code, self.malformed
+        if call.error is not None:
+            return "model_error", call.error
+        return ("unknown_choice", call.unchosen) if call.unchosen else None
+
+    @property
     def quality(self) -> tuple[bool, ...]:
         """What the record has that counts; the highest of several is kept."""
         call, choices = self.call, self.call.choices

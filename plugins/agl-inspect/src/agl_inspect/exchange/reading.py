@@ -107,12 +107,8 @@ def _why_not(record: Recorded, agent_match: re.Pattern[str] | None) -> Exclusion
     call = record.call
     if not selects(agent_match, call.agent_name):
         return "agent_not_selected"
-    if record.malformed is not None:
-        return record.code
-    if call.error is not None:
-        return "model_error"
-    if call.unchosen:
-        return "unknown_choice"
+    if record.problem is not None:
+        return record.problem[0]
     if call.response is None:
         return "malformed"
     return None if call.messages else "malformed_message"
