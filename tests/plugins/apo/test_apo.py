@@ -532,3 +532,17 @@ def test_folder_of_another_algorithm_is_refused_and_left_as_it_is(
     with pytest.raises(AlgorithmError, match="holds a run of another algorithm"):
         fit(agl.APO(**options), worker)
     assert metrics.read_text() == '{"step": 1, "generation": 1}\n'
+
+
+def test_files_go_into_the_folder_of_the_run_where_none_is_named(
+    fit, worker, options, tmp_path
+) -> None:
+    del options["run_dir"]
+    algorithm = agl.APO(**{**options, "beam_rounds": 1})
+    fit(algorithm, worker, run_dir=tmp_path / "run")
+    assert algorithm.result.run_dir == str(tmp_path / "run")
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {
+        "best_prompt.prompt_template.txt",
+        "metrics.jsonl",
+        "result.json",
+    }

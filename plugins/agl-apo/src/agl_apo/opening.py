@@ -1,7 +1,6 @@
 """How a run begins: the request is checked as a whole, and a run of the store is found again."""
 
 import logging
-import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -18,6 +17,7 @@ from agl_apo.session import Session
 from agl_apo.templates import BrokenTemplateError, placeholders
 from agl_learning.generations import read_generation
 from agl_learning.report import Report
+from agl_learning.start import new_folder
 from agl_learning.tasks import digest
 
 logger = logging.getLogger("agl.apo")
@@ -49,7 +49,7 @@ async def open_session(
     train, held_out = _datasets(options.name, train_dataset, val_dataset)
     rule = Rule(options.confidence, options.smallest_gain, options.max_repeats)
     rule.check(len(held_out))
-    folder = _folder(options)
+    folder = _folder(algorithm, options)
     _check_budget(options, rule, len(held_out), round_cost)
     resources = dict(algorithm.get_initial_resources() or {})
     templates = _targets(options, resources)
@@ -90,8 +90,8 @@ async def open_session(
     return session
 
 
-def _folder(options: Options) -> Path:
-    named = options.run_dir or f"agl-runs/{time.strftime(f'{options.name}-%Y%m%d-%H%M%S')}"
+def _folder(algorithm: Algorithm, options: Options) -> Path:
+    named = options.run_dir or algorithm.get_run_folder() or new_folder(options.name)
     folder = Path(named).absolute()  # an agent may change the folder of the process
     if read_generation(folder) is not None:
         raise ConfigError(

@@ -62,8 +62,9 @@ class Options:
         api_key: Its key.
         seed: Of all random choices.
         run_name: Names the run in the store.
-        run_dir: Folder for the best prompts, the result and the metrics; by default one under
-            ``agl-runs`` named after algorithm and time.
+        run_dir: Folder for the best prompts, the result and the metrics. None takes that of the run
+            (``run_dir`` of the file or the trainer), and where it has none a new one under
+            ``agl-runs``.
     """
 
     name: ClassVar[str] = "prompts"
