@@ -138,9 +138,7 @@ class FastPath:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
-        PATIENCE_SECONDS.set(
-            0.0
-        )  # for its task: a client that gets a 503 decides how long it waits
+        PATIENCE_SECONDS.set(0.0)  # for its task: who gets a 503 decides how long it waits
         route, ids = self._find(scope) if scope["type"] == "http" else (None, {})
         if route is None:
             return await self.app(scope, receive, send)

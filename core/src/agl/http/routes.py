@@ -35,7 +35,6 @@ _Receipts = list[wire.SpanReceipt]
 _attempt = TypeAdapter(Attempt)
 _many_attempted = TypeAdapter(_Claims)
 _many_rollouts = TypeAdapter(list[AnyRollout])
-_number = TypeAdapter(dict[str, int])
 _span = TypeAdapter(Span)
 _object = TypeAdapter(dict[str, Any])
 
@@ -277,7 +276,7 @@ class StoreRoutes:
     async def next_number(self, request: Request, body: wire.SequenceBody) -> Response:
         """Reserve a span number."""
         number = await self.store.get_next_span_sequence_id(body.rollout_id, body.attempt_id)
-        return _json(_number, {"sequence_id": number})
+        return Answer(b'{"sequence_id":%d}' % number)
 
     async def traces(self, request: Request, body: bytes | None) -> Response:
         """OTLP/HTTP: store what can be stored, and say what could not and why."""

@@ -124,11 +124,15 @@ def add_many_spans(tables: Tables, now: float, spans: Sequence[AnySpan]) -> list
     added: dict[int, AnySpan] = {}
     for key, indexes in groups.items():
         rollout, stored = found[key]
-        new, next_sequence = steps.insert_new(tables, stored, [spans[index] for index in indexes])
-        by_id = {span.span_id: span for span in new}
-        for index in indexes:
-            if (span := by_id.pop(spans[index].span_id, None)) is not None:
-                added[index] = span
+        own = spans if len(groups) == 1 else [spans[index] for index in indexes]
+        new, next_sequence = steps.insert_new(tables, stored, own)
+        if len(new) == len(spans):  # nearly always; none is between them
+            added.update(enumerate(new))
+        else:
+            by_id = {span.span_id: span for span in new}
+            for index in indexes:
+                if (span := by_id.pop(spans[index].span_id, None)) is not None:
+                    added[index] = span
         current = steps.is_current(tables, rollout, stored.attempt)
         attempt = rules.sign_of_life(stored.attempt, now, current=current, span=True)
         steps.save_attempt(tables, now, rollout, stored, attempt, current, next_sequence)
@@ -237,12 +241,12 @@ def turn(
     key: str | None = None,
 ) -> Turn:
     """Store spans, end an attempt, claim the next rollouts; see the contract."""
-    steps.check_spans(spans)
     added: list[AnySpan] = []
     attempt = None
     if finish is None:
         added = add_many_spans(tables, now, spans)
     else:
+        steps.check_spans(spans)
         rollout, stored = steps.find_attempt(tables, finish.rollout_id, finish.attempt_id)
         current = steps.is_current(tables, rollout, stored.attempt)
         # Refuses before anything is written.
