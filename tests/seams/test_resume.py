@@ -276,7 +276,7 @@ async def test_a_run_from_another_ones_checkpoint_begins_there_again_and_mixes_w
 
     again = run(tmp_path, resume_from=there, **options)
     assert again.returncode == 0, again.stderr[-3000:]
-    assert read_generation(other) == Generation(before.run, 2, (), before.origin)
+    assert read_generation(other) == Generation(before.run, 2, (), before.origin, "grpo")
     assert before.origin == str((tmp_path / "run/checkpoints/step-000002").resolve())
     lines = [json.loads(line) for line in (other / "metrics.jsonl").read_text().splitlines()]
     assert [(line["step"], line["generation"]) for line in lines if "reward/mean" in line] == [
@@ -480,3 +480,27 @@ def test_the_way_to_a_checkpoint_of_which_only_the_step_is_known(tmp_path: Path)
     assert branch_to(second, 4) == [(1, 4)]  # it died before a checkpoint of its own
     assert branch_to(second, 2) == [(1, 2)]
     assert branch_to(second, 0) == branch_to(None, 3) == []
+
+
+async def test_a_run_of_another_algorithm_is_not_gone_on_from(
+    tmp_path: Path, memory_store: agl.LightningStore
+) -> None:
+    folder, home = tmp_path / "run", tmp_path / "home"
+    begin_generation(folder, algorithm="sft")
+    with making(home / "checkpoints/step-000001", Progress(step=1, version=1)) as partial:
+        (partial / "logits.json").write_text("[]")
+    begin_generation(home, algorithm="reinforce")
+    with making(tmp_path / "versions/0001", {"loss": 2.0}):
+        pass
+    before = (folder / "run.json").read_bytes()
+    for given, why in (
+        ({"resume_from": str(folder)}, "holds a run of 'sft', and this is 'grpo'"),
+        ({"run_dir": str(folder)}, "holds a run of 'sft', and this is 'grpo'"),
+        ({"resume_from": str(home)}, "holds a run of 'reinforce', and this is 'grpo'"),
+        ({"resume_from": str(tmp_path / "versions/0001")}, "no checkpoint of a run"),
+    ):
+        algorithm = agl.GRPO("a model", **given)
+        algorithm.set_llm_proxy(agl.LLMProxy())
+        with pytest.raises(agl.errors.ConfigError, match=why):
+            await algorithm.clear_leftovers(memory_store)
+    assert (folder / "run.json").read_bytes() == before

@@ -1,7 +1,6 @@
 """GRPO over the real line: store, runner, tracer, gateway, inference server, adapter."""
 
 import asyncio
-import inspect
 import json
 import logging
 import math
@@ -12,6 +11,7 @@ import torch
 
 import agl
 from agl.errors import AlgorithmError, ConfigError, UnknownComponentError
+from agl.plugins.schema import schema_of
 from agl_learning.checkpoint import find_checkpoint
 
 from .conftest import build_model
@@ -336,9 +336,8 @@ def test_options_that_cannot_work_are_refused_at_once(grpo, options, message):
 
 def numeric_options():
     """Names of GRPO's options that are numbers."""
-    options = inspect.signature(agl.GRPO).parameters.values()
-    numbers = (int, float, int | None, float | None)
-    return [option.name for option in options if option.annotation in numbers]
+    numbers = ("int", "float", "int | None", "float | None")
+    return [option.name for option in schema_of(agl.GRPO).options if option.type in numbers]
 
 
 @pytest.mark.parametrize("name", numeric_options())

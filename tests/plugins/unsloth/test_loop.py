@@ -184,7 +184,7 @@ async def test_the_folder_of_another_algorithms_run_is_refused_and_left_as_it_is
 async def test_a_run_killed_between_its_journal_and_its_generation_goes_on(
     counting, store, tmp_path, monkeypatch
 ):
-    def killed(*args):
+    def killed(*args, **given):
         raise OSError("killed")
 
     with monkeypatch.context() as patch:

@@ -46,11 +46,21 @@ class Progress:
 
     @classmethod
     def of(cls, checkpoint: Path) -> "Progress":
-        """That of a checkpoint."""
-        record = read_note(checkpoint)
-        for name in ("val_rewards", "branch"):
-            record[name] = [(first, second) for first, second in record[name]]
-        return cls(**record)
+        """That of a checkpoint.
+
+        Raises:
+            ConfigError: It is whole, and none of a run in progress: a version of a model, say.
+        """
+        try:
+            record = read_note(checkpoint)
+            for name in ("val_rewards", "branch"):
+                record[name] = [(first, second) for first, second in record[name]]
+            return cls(**record)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigError(
+                f"{str(checkpoint)!r} is no checkpoint of a run that can go on ({error!r}); "
+                "expected a folder of checkpoints/ that an algorithm like grpo has made"
+            ) from error
 
 
 @contextmanager

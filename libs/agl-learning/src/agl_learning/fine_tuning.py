@@ -32,7 +32,12 @@ from agl.algorithm.ledger import ledger_parts
 from agl.errors import AlgorithmError, ConfigError
 from agl.types import Dataset, LedgerPart, RolloutMode
 from agl_learning.files import write_lines
-from agl_learning.generations import Generation, begin_generation, read_generation
+from agl_learning.generations import (
+    Generation,
+    begin_generation,
+    check_algorithm,
+    read_generation,
+)
 from agl_learning.journal import Journal
 from agl_learning.loop import Training, Version
 from agl_learning.options import Count
@@ -191,7 +196,7 @@ class FineTuning(Training):
         """Bind the folder to this run, now that everything was found to be right."""
         if self.journal.last("begun") is None:
             self.journal.append("begun", run_id=session.run_id, identity=self.identity())
-        begin_generation(session.folder, session.run_id)
+        begin_generation(session.folder, session.run_id, algorithm=self.name)
         made = self.journal.last("trained")
         if made is not None:
             self._version = Version(made["version"], made["ref"], made["metrics"])
@@ -203,6 +208,7 @@ class FineTuning(Training):
         """The id of the run to continue, or a new one."""
         begun = journal.last("begun")
         folder = journal.path.parent
+        check_algorithm(folder, self.name)
         if begun is None:
             # A run of ours has written its journal before either of these.
             if read_generation(folder) is not None or (folder / "metrics.jsonl").exists():

@@ -45,6 +45,8 @@ class Generation:
     origin: str | None = None
     """What the run began from: a checkpoint, or the folder, of another run; None if it began at
     step 0 by itself."""
+    algorithm: str | None = None
+    """Whose run it is; None where nobody said."""
 
     def leads_to(self, branch: Branch) -> bool:
         """Whether what this way leads to belongs to this start, or to what it went on from."""
@@ -101,7 +103,8 @@ def read_generation(folder: str | os.PathLike[str]) -> Generation | None:
     try:
         record = json.loads(path.read_text("utf-8"))
         branch = tuple((int(start), int(step)) for start, step in record["branch"])
-        return Generation(str(record["run"]), int(record["generation"]), branch, record["origin"])
+        origin, algorithm = record["origin"], record.get("algorithm")
+        return Generation(str(record["run"]), int(record["generation"]), branch, origin, algorithm)
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:
@@ -116,6 +119,7 @@ def begin_generation(
     run: str | None = None,
     branch: Branch = (),
     origin: str | None = None,
+    algorithm: str | None = None,
 ) -> Generation:
     """Count another start of the run in a folder.
 
@@ -125,6 +129,7 @@ def begin_generation(
         branch: Of the checkpoint that it goes on from.
         origin: Where a run that begins anew begins, see ``Generation``; one that goes on keeps its
             own.
+        algorithm: Whose run it is; None keeps what the folder says.
 
     Raises:
         ConfigError: See ``read_generation``.
@@ -135,10 +140,26 @@ def begin_generation(
         before.number + 1,
         tuple(branch),
         before.origin if branch else origin,
+        algorithm or before.algorithm,
     )
     record = {"run": now.run, "generation": now.number, "branch": branch, "origin": now.origin}
+    record["algorithm"] = now.algorithm
     write_whole(Path(folder) / FILE, json.dumps(record))
     return now
+
+
+def check_algorithm(folder: str | os.PathLike[str], algorithm: str) -> None:
+    """Refuse a folder with a run of another algorithm: metrics and checkpoints would be mixed.
+
+    Raises:
+        ConfigError: It has one.
+    """
+    before = read_generation(folder)
+    if before is not None and before.algorithm not in (None, algorithm):
+        raise ConfigError(
+            f"{os.fspath(folder)!r} holds a run of {before.algorithm!r}, and this is "
+            f"{algorithm!r}. Give another run_dir"
+        )
 
 
 async def cancel_leftovers(store: LightningStore, run: str) -> int:

@@ -102,9 +102,6 @@ class OnlineTraining(Training):
         self.resume_from = absolute(self.resume_from)
         self.weights_version = 0
         """Which weights answer; one more after each update."""
-        self._idle_steps = 0
-        self._gap_warned = self._is_solved = False
-        self._checkpoint: Path | None = None
 
     # --- what a subclass says
 
@@ -197,6 +194,9 @@ class OnlineTraining(Training):
         from agl_learning.tasks import TaskOrder
 
         origin, gateway = self.find_start(), self.gateway()
+        self._idle_steps = 0
+        self._gap_warned = self._is_solved = False
+        self._checkpoint: Path | None = None
         with hold_run(origin.folder):
             progress = origin.progress()
             self.weights_version = progress.version
@@ -206,7 +206,10 @@ class OnlineTraining(Training):
             # What earlier starts in the folder did after the checkpoint is lost.
             self._branch = list(progress.branch) if origin.is_same_run else []
             generation = begin_generation(
-                origin.folder, branch=self._branch, origin=origin.other_run
+                origin.folder,
+                branch=self._branch,
+                origin=origin.other_run,
+                algorithm=self.name,
             )
             await keep_branch(self.get_store(), generation.run, self._branch)
             collector = self.collector()

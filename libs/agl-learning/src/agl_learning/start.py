@@ -10,7 +10,7 @@ from pathlib import Path
 
 from agl.errors import ConfigError
 from agl_learning.checkpoint import Progress, find_checkpoint
-from agl_learning.generations import read_generation
+from agl_learning.generations import check_algorithm, read_generation
 
 logger = logging.getLogger("agl.learning")
 
@@ -62,6 +62,8 @@ def find_origin(name: str, run_dir: str | None, resume_from: str | None, steps: 
         ConfigError: Checkpoint or folder are not usable, or nothing is left to do.
     """
     origin = _find(name, run_dir, resume_from)
+    for folder in (origin.folder, origin.home):
+        check_algorithm(folder, name)
     if resume_from is None or not origin.is_same_run:
         _check_folder(origin)
     step = origin.progress().step
