@@ -21,7 +21,7 @@ ALL = sorted(["agl-core", *(path.name for path in CLONE.glob("[lp]*/agl-*"))])
 @pytest.mark.parametrize(
     ("package", "ours", "works"),
     [
-        ("agl-apo", {"agl-adapters", "agl-apo", "agl-core"}, "algorithm apo"),
+        ("agl-apo", {"agl-adapters", "agl-apo", "agl-core", "agl-learning"}, "algorithm apo"),
         pytest.param(
             "agl-verl",
             {"agl-adapters", "agl-core", "agl-gateway", "agl-learning", "agl-verl"},

@@ -110,7 +110,7 @@ def test_unknown_name_is_an_attribute_error() -> None:
 
 def test_name_of_an_absent_plugin_says_what_to_install() -> None:
     # As if nothing but the core were installed: no entry point is found.
-    code = "import agl, agl.plugins.registry as p; p._installed = lambda: (); agl.VERL"
+    code = "import agl, agl.plugins.registry as p; p._scan = lambda paths: (); agl.VERL"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert run.returncode != 0
     assert install_line("agl-verl") in run.stderr

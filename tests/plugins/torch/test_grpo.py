@@ -411,3 +411,15 @@ def test_hooks_see_the_steps_evaluations_checkpoints_and_resources_of_a_run(grpo
         ("evaluation", 2, "generation"),
         ("checkpoint", 2, second, second),
     ]
+
+
+async def test_a_run_goes_on_with_its_own_model_or_not_at_all(line, grpo, tmp_path):
+    for name in ("one", "other"):
+        build_model().save_pretrained(tmp_path / name)
+    await line(says_red, grpo(model=str(tmp_path / "one"), steps=1), ["one"])
+    folder = str(tmp_path / "run")
+    changed = grpo(model=str(tmp_path / "other"), resume_from=folder)
+    with pytest.raises(ConfigError, match="holds a run with another model"):
+        await line(says_red, changed, ["one"])
+    again = await line(says_red, grpo(model=str(tmp_path / "one"), resume_from=folder), ["one"])
+    assert again.summary["steps"] == 2

@@ -339,3 +339,31 @@ async def test_hooks_see_steps_evaluations_versions_and_resources(counting, stor
         ("resources", "train"),
         ("evaluation", 1),
     ]
+
+
+async def test_a_version_that_is_damaged_is_trained_once_more(counting, store, tmp_path, caplog):
+    await fit(counting(iterations=2), store, TASKS, ["four"])
+    again = counting(iterations=2)
+    again.is_whole = lambda version: version.number < 2
+    await fit(again, store, TASKS, ["four"])
+    assert "version 2 in trained-2 is damaged" in caplog.text
+    assert again.trained == [("trained-1", 2, 12)]
+    assert again.served == ["trained-2"]  # for its evaluation
+    lines = (tmp_path / "run/metrics.jsonl").read_text().splitlines()
+    steps = [line["step"] for line in map(json.loads, lines) if "examples" in line]
+    assert steps == [1, 2]
+    assert len(again.summary["rewards"]) == 2
+
+
+async def test_what_a_kill_wrote_of_an_unfinished_step_is_dropped(counting, store, tmp_path):
+    await fit(counting(iterations=1), store, TASKS, ["four"])
+    journal, metrics = tmp_path / "run/journal.jsonl", tmp_path / "run/metrics.jsonl"
+    lines = journal.read_text().splitlines(keepends=True)
+    at = next(n for n, line in enumerate(lines) if json.loads(line)["event"] == "trained")
+    journal.write_text("".join(lines[:at]))  # as a kill between the two leaves them
+    metrics.write_text(metrics.read_text() + '{"step": 2, "gener')
+    await fit(counting(iterations=1), store, TASKS, ["four"])
+    read = [json.loads(line) for line in metrics.read_text().splitlines()]
+    assert [(line["step"], "examples" in line) for line in read] == [
+        (0, False), (1, True), (1, False)
+    ]  # fmt: skip

@@ -43,6 +43,8 @@ class Progress:
     """(step, mean) per evaluation."""
     branch: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     """The way here; see ``agl_learning.generations``."""
+    identity: dict[str, Any] = field(default_factory=dict[str, Any])
+    """What must not change when the run is continued."""
 
     @classmethod
     def of(cls, checkpoint: Path) -> "Progress":

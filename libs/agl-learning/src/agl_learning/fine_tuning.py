@@ -18,6 +18,7 @@ Metrics, one JSON object per line of ``metrics.jsonl``: per iteration ``step``, 
 ``train/``, ``time/train`` and ``time/step`` in seconds. Evaluations have ``step`` and ``val/...``.
 """
 
+import asyncio
 import contextlib
 import logging
 import secrets
@@ -89,8 +90,7 @@ class FineTuning(Training):
     # --- what a subclass says
 
     def identity(self) -> dict[str, Any]:
-        """What must not change when a run is continued; JSON values."""
-        return {"algorithm": self.name, "seed": self.seed}
+        return {**super().identity(), "seed": self.seed}
 
     @abstractmethod
     async def prepare(self) -> Version:
@@ -101,6 +101,10 @@ class FineTuning(Training):
         Raises:
             ConfigError: An option, a model or a machine that will not do.
         """
+
+    def is_whole(self, version: Version) -> bool:
+        """Whether a version that was trained is still what it was; True where nobody can say."""
+        return True
 
     @abstractmethod
     def select(self, collected: "Collected", iteration: int) -> list[dict[str, Any]]:
@@ -141,8 +145,14 @@ class FineTuning(Training):
 
     @property
     def journal(self) -> Journal:
-        """What the run has finished; only while ``run`` runs."""
-        return self._need("journal", self._journal)
+        """What the run has finished; only while ``run`` runs.
+
+        Raises:
+            AlgorithmError: It does not.
+        """
+        if self._journal is None:
+            raise AlgorithmError(f"{self.title} is not running; it has no journal")
+        return self._journal
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -197,12 +207,23 @@ class FineTuning(Training):
         if self.journal.last("begun") is None:
             self.journal.append("begun", run_id=session.run_id, identity=self.identity())
         begin_generation(session.folder, session.run_id, algorithm=self.name)
-        made = self.journal.last("trained")
-        if made is not None:
-            self._version = Version(made["version"], made["ref"], made["metrics"])
-            logger.info("%s goes on after version %d", session.folder, self._version.number)
-            await self._keep_trained()  # the kill may have come before that
-        session.steps_done = session.begun_at = self._version.number
+        for entry in reversed(self.journal.all("trained")):
+            made = Version(entry["version"], entry["ref"], entry["metrics"])
+            if await asyncio.to_thread(self.is_whole, made):
+                self._version = made
+                logger.info("%s goes on after version %d", session.folder, made.number)
+                break
+            logger.warning(
+                "version %d in %s is damaged and is left out: it is trained once more, from the "
+                "one before it",
+                made.number,
+                made.ref,
+            )
+        done = session.steps_done = session.begun_at = self._version.number
+        session.val_rewards = [each for each in session.val_rewards if each[0] <= done]
+        # What a kill had written of a step, or of an evaluation, that counts as not done.
+        starts = range(1, session.generation.number + 1)
+        session.report.go_back(done, session.is_evaluated(done), [(each, done) for each in starts])
 
     def _find_run(self, journal: Journal) -> str:
         """The id of the run to continue, or a new one."""
@@ -217,14 +238,7 @@ class FineTuning(Training):
                     "journal of fine-tuning. Give another run_dir"
                 )
             return secrets.token_hex(6)
-        for name, value in self.identity().items():
-            before = begun["identity"].get(name)
-            if before != value:
-                raise ConfigError(
-                    f"{self.title}: {str(folder)!r} holds a run with another {name}: "
-                    f"{before!r} then, {value!r} now. Continue it with what it had, or give "
-                    "another run_dir"
-                )
+        self.check_identity(folder, begun["identity"])
         return begun["run_id"]
 
     async def step(self, train: Dataset[Any], val: Dataset[Any] | None) -> None:
@@ -244,7 +258,6 @@ class FineTuning(Training):
         self._version = made = await self.train(
             session.folder / entry["file"], self._version, number
         )
-        self.journal.append("trained", version=number, ref=made.ref, metrics=made.metrics)
         await self._keep_trained()
         session.steps_done = number
         end = time.perf_counter()
@@ -262,6 +275,8 @@ class FineTuning(Training):
                 "time/step": end - start,
             },
         )
+        # Last: what a kill keeps from being in the journal is done again, and changes nothing.
+        self.journal.append("trained", version=number, ref=made.ref, metrics=made.metrics)
 
     def summed_up(self) -> dict[str, Any]:
         return {"iterations": self._version.number, "model": self._version.ref}

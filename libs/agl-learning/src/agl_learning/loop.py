@@ -17,6 +17,7 @@ from abc import abstractmethod
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from agl.algorithm.base import Algorithm
@@ -158,6 +159,28 @@ class Training(Algorithm):
     @abstractmethod
     def version(self) -> Version:
         """The newest one."""
+
+    def identity(self) -> dict[str, Any]:
+        """What must not change when a run is continued; JSON values."""
+        return {"algorithm": self.name}
+
+    def check_identity(self, folder: Path, before: Mapping[str, Any]) -> None:
+        """Refuse to continue a run as what it was not.
+
+        Args:
+            folder: Of the run.
+            before: Its ``identity``.
+
+        Raises:
+            ConfigError: It names what differs.
+        """
+        for name, value in self.identity().items():
+            if name in before and before[name] != value:
+                raise ConfigError(
+                    f"{self.title}: {str(folder)!r} holds a run with another {name}: "
+                    f"{before[name]!r} then, {value!r} now. Continue it with what it had, or "
+                    "give another run_dir"
+                )
 
     def is_over(self) -> bool:
         """Whether the run ends before it has had all its steps."""

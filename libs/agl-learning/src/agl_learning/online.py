@@ -100,6 +100,7 @@ class OnlineTraining(Training):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.resume_from = absolute(self.resume_from)
+        self._origin: Origin | None = None
         self.weights_version = 0
         """Which weights answer; one more after each update."""
 
@@ -174,6 +175,8 @@ class OnlineTraining(Training):
             run_dir = str(folder)
             resume_from = run_dir if read_generation(folder) is not None else None
         origin = find_origin(self.name, run_dir, resume_from, self.steps)
+        if origin.is_same_run:
+            self.check_identity(origin.folder, origin.progress().identity)
         self.check_start(origin)
         return origin
 
@@ -182,7 +185,8 @@ class OnlineTraining(Training):
         if self.resume_from is None and self.run_dir is None and self.get_run_folder() is None:
             return  # a folder of its own, which is made now
         # It refuses what run() would refuse, so that nothing is cancelled for a start that fails.
-        origin = self.find_start()
+        # Checksums of large files take their time; ``open`` takes the same start.
+        origin = self._origin = await asyncio.to_thread(self.find_start)
         await cancel_dead_starts(store, origin.folder, origin.home)
 
     @contextlib.asynccontextmanager
@@ -193,7 +197,8 @@ class OnlineTraining(Training):
         from agl_learning.session import Session
         from agl_learning.tasks import TaskOrder
 
-        origin, gateway = self.find_start(), self.gateway()
+        gateway = self.gateway()
+        origin, self._origin = self._origin or await asyncio.to_thread(self.find_start), None
         self._idle_steps = 0
         self._gap_warned = self._is_solved = False
         self._checkpoint: Path | None = None
@@ -292,6 +297,7 @@ class OnlineTraining(Training):
             rewards=session.rewards,
             val_rewards=session.val_rewards,
             branch=[*self._branch, (session.generation.number, number)],
+            identity=self.identity(),
         )
         folder = session.folder / "checkpoints" / f"step-{number:06d}"
 

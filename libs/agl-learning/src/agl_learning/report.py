@@ -140,4 +140,4 @@ class Report:
 
     def summary(self, summary: dict[str, Any]) -> None:
         """Write ``summary.json``."""
-        (self.folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+        write_whole(self.folder / "summary.json", json.dumps(summary, indent=2) + "\n")

@@ -65,6 +65,14 @@ class GRPO(OnlineTraining, LearnerOptions):
     torch_threads: Count | None = None
     max_batch_size: Count = 64
 
+    def identity(self) -> dict[str, Any]:
+        """With the model, where it has a name."""
+        model = self.model
+        if isinstance(model, str | Path):
+            model = str(Path(model).resolve() if Path(model).is_dir() else model)
+            return {**super().identity(), "model": model}
+        return super().identity()
+
     def check_start(self, origin: "Origin") -> None:
         """Refuse to penalise the divergence from a start that is nowhere."""
         if self.kl_coefficient and origin.checkpoint is not None:

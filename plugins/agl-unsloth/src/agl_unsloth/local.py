@@ -121,6 +121,10 @@ class LocalFineTuning(FineTuning):
     def identity(self) -> dict[str, Any]:
         return {**super().identity(), "model": self.model}
 
+    def is_whole(self, version: Version) -> bool:
+        """Whether every file of its folder is as it was written."""
+        return not damage(Path(version.ref))
+
     async def prepare(self) -> Version:
         self._check_model()
         options = ServerOptions(
