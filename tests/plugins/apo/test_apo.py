@@ -17,7 +17,7 @@ from agl_apo.command import command
 from agl_apo.evaluate import Candidate, Evaluator
 from agl_apo.journal import Journal
 from agl_apo.options import Options
-from agl_learning.generations import begin_generation
+from agl_learning.generations import begin_generation, hold_run, read_generation
 from agl_testing.echo_llm import EchoLLM, RawReply
 
 
@@ -526,12 +526,23 @@ def test_rounds_and_decision_are_metrics_and_a_run_that_goes_on_has_each_once(
 def test_folder_of_another_algorithm_is_refused_and_left_as_it_is(
     fit, worker, options, tmp_path
 ) -> None:
-    begin_generation(tmp_path / "best")
+    begin_generation(tmp_path / "best", algorithm="grpo")
     metrics = tmp_path / "best" / "metrics.jsonl"
     metrics.write_text('{"step": 1, "generation": 1}\n')
-    with pytest.raises(AlgorithmError, match="holds a run of another algorithm"):
+    with pytest.raises(AlgorithmError, match="holds a run of 'grpo', and this is 'apo'"):
         fit(agl.APO(**options), worker)
     assert metrics.read_text() == '{"step": 1, "generation": 1}\n'
+
+
+def test_folder_that_another_run_uses_is_refused_and_left_as_it_is(
+    fit, worker, options, tmp_path
+) -> None:
+    with hold_run(tmp_path / "best"):
+        metrics = tmp_path / "best" / "metrics.jsonl"
+        metrics.write_text('{"step": 1}\n')
+        with pytest.raises(AlgorithmError, match="in use by process"):
+            fit(agl.APO(**options), worker)
+        assert metrics.read_text() == '{"step": 1}\n'
 
 
 def test_files_go_into_the_folder_of_the_run_where_none_is_named(
@@ -545,4 +556,6 @@ def test_files_go_into_the_folder_of_the_run_where_none_is_named(
         "best_prompt.prompt_template.txt",
         "metrics.jsonl",
         "result.json",
+        "run.json",
     }
+    assert read_generation(tmp_path / "run").algorithm == "apo"

@@ -8,11 +8,12 @@ import pytest
 
 import agl
 from agl.algorithm.base import RunContext
+from agl.errors import ConfigError
 from agl.plugins.hooks import HookCaller
 from agl.semconv import MODEL_CALL_SPAN, ModelCallAttributes as Key
 from agl.types import Credit, Ledger, RolloutConfig, Span, TrainingRow
 from agl_learning.collect import Collector
-from agl_learning.generations import Generation
+from agl_learning.generations import Generation, begin_generation, read_generation
 from agl_verl.groups import Groups, Policy
 from agl_verl.making import Limits, fit, split, to_row, versions
 from agl_verl.messages import GroupRequest, Settle
@@ -318,3 +319,30 @@ async def test_hooks_see_verls_steps_and_each_checkpoint_once(tmp_path):
         ("checkpoint", 8, tmp_path / "global_step_8"),
         ("step", 9, 2, 1.0),
     ]
+
+
+async def test_the_folder_of_another_algorithms_run_is_refused_and_left_as_it_is(tmp_path):
+    store, algorithm = agl.InMemoryLightningStore(), agl.VERL({})
+    algorithm.set_context(RunContext(store=store, gateway=agl.LLMProxy(), folder=tmp_path))
+    other = begin_generation(tmp_path, algorithm="grpo")
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "generation": 1}\n')
+    left = await store.enqueue_rollout("task", metadata=other.metadata)
+    for start in (algorithm.clear_leftovers(store), algorithm.run(TASKS)):
+        with pytest.raises(ConfigError, match="holds a run of 'grpo', and this is 'verl'"):
+            await start
+    assert read_generation(tmp_path) == other
+    assert (tmp_path / "metrics.jsonl").read_text() == '{"step": 1, "generation": 1}\n'
+    assert (await store.get_rollout_by_id(left.rollout_id)).status == "queuing"
+
+
+async def test_a_run_is_verls_and_the_next_start_in_the_runs_folder_cancels_what_it_left(tmp_path):
+    store, algorithm = agl.InMemoryLightningStore(), agl.VERL({})
+    algorithm.set_context(RunContext(store=store, folder=tmp_path))
+    trainer = SimpleNamespace(resume_mode="auto", default_local_dir=str(tmp_path / "checkpoints"))
+    config = SimpleNamespace(trainer=trainer)
+    run = Run(algorithm, Options({}), None, config, tmp_path, TASKS, None)
+    generation = await run._begin(0)
+    assert (generation.number, generation.algorithm) == (1, "verl")
+    left = await store.enqueue_rollout("task", metadata=generation.metadata)
+    await algorithm.clear_leftovers(store)
+    assert (await store.get_rollout_by_id(left.rollout_id)).status == "cancelled"

@@ -71,15 +71,15 @@ class APO(APOOptions, PromptOptimizer):
             "models": [self.gradient_model, self.apply_edit_model, self.diversity_temperature],
         }
         cost = self._round_cost(1)
-        session = await open_session(self, self, written, train_dataset, val_dataset, cost)
-        self._session = session
-        if self.run_initial_validation:
-            count = min(self.val_batch_size, session.pairs)
-            await session.evaluator.extend([session.seed], "held_out", range(count))
-            await session.require_success("held_out")
-        async with self.models:
-            await self._search(session)
-        self.result = await session.finish()
+        async with open_session(self, self, written, train_dataset, val_dataset, cost) as session:
+            self._session = session
+            if self.run_initial_validation:
+                count = min(self.val_batch_size, session.pairs)
+                await session.evaluator.extend([session.seed], "held_out", range(count))
+                await session.require_success("held_out")
+            async with self.models:
+                await self._search(session)
+            self.result = await session.finish()
 
     async def _search(self, session: Session) -> None:
         proposer = Proposer(self, self.models, self.templates, session)

@@ -89,14 +89,14 @@ class GEPA(PromptOptimizer):
         num_train = len(train_dataset) if train_dataset is not None else 0
         # The first prompt on all tasks, then one step: both on a minibatch, the new one on all.
         cost = 2 * num_train + 2 * self.reflection_minibatch_size
-        session = await open_session(
+        async with open_session(
             self, self, written, train_dataset, val_dataset, cost, shuffled=False
-        )
-        self._session = session
-        bridge = Bridge(self, session, asyncio.get_running_loop())
-        async with self.models:
-            await asyncio.to_thread(bridge.optimize)
-        self.result = await session.finish()
+        ) as session:
+            self._session = session
+            bridge = Bridge(self, session, asyncio.get_running_loop())
+            async with self.models:
+                await asyncio.to_thread(bridge.optimize)
+            self.result = await session.finish()
 
 
 class Bridge:

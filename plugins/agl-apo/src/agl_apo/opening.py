@@ -1,7 +1,8 @@
 """How a run begins: the request is checked as a whole, and a run of the store is found again."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from agl_apo.journal import SEED, Journal
 from agl_apo.options import Options
 from agl_apo.session import Session
 from agl_apo.templates import BrokenTemplateError, placeholders
-from agl_learning.generations import read_generation
+from agl_learning.generations import begin_generation, check_algorithm, hold_run
 from agl_learning.report import Report
 from agl_learning.start import new_folder
 from agl_learning.tasks import digest
@@ -23,6 +24,7 @@ from agl_learning.tasks import digest
 logger = logging.getLogger("agl.apo")
 
 
+@asynccontextmanager
 async def open_session(
     algorithm: Algorithm,
     options: Options,
@@ -31,8 +33,8 @@ async def open_session(
     val_dataset: Dataset[Any] | None,
     round_cost: int,
     shuffled: bool = True,
-) -> Session:
-    """Check the request, and begin or find the run in the store.
+) -> AsyncGenerator[Session]:
+    """A block that has the folder of the run, which was checked, and begun or found in the store.
 
     Args:
         algorithm: Has store and resources.
@@ -49,56 +51,55 @@ async def open_session(
     train, held_out = _datasets(options.name, train_dataset, val_dataset)
     rule = Rule(options.confidence, options.smallest_gain, options.max_repeats)
     rule.check(len(held_out))
-    folder = _folder(algorithm, options)
     _check_budget(options, rule, len(held_out), round_cost)
     resources = dict(algorithm.get_initial_resources() or {})
     templates = _targets(options, resources)
-    journal = Journal(algorithm.get_store(), options.run_name, options.name)
-    seed = Candidate(SEED, {name: template.template for name, template in templates.items()})
-    await journal.begin(
-        {
-            **written,
-            "seed prompts": dict(seed.texts),
-            "engines": {name: template.engine for name, template in templates.items()},
-            "train_dataset": digest(train),
-            "val_dataset": digest(held_out),
-            "seed": options.seed,
-            "rule": asdict(rule),
-            "max_evaluations": options.max_evaluations,
-            "reward_range": list(options.reward_range),
-        }
-    )
-    others = {name: value for name, value in resources.items() if name not in templates}
-    proxy = algorithm.get_llm_proxy()
-    if proxy is not None and not any(r.resource_type != "prompt_template" for r in others.values()):
-        others["llm"] = proxy.as_resource()
-    evaluator = Evaluator(
-        journal=journal,
-        tasks={"search": train, "held_out": held_out},
-        options=options,
-        is_budget_spent=algorithm.is_budget_spent,
-        gateway=proxy,
-        shuffled=shuffled,
-    )
-    report = Report(algorithm, options.name, folder, 0, 0, show_progress=False)
-    report.go_back(0, False, ())  # a run that goes on plays its rounds again
-    session = Session(
-        algorithm, options, rule, journal, evaluator, templates, others, seed, seed, report
-    )
-    await session.publish(seed)
-    await session.renew()
-    return session
+    folder = _folder(algorithm, options)
+    check_algorithm(folder, options.name)
+    with hold_run(folder):
+        journal = Journal(algorithm.get_store(), options.run_name, options.name)
+        seed = Candidate(SEED, {name: template.template for name, template in templates.items()})
+        await journal.begin(
+            {
+                **written,
+                "seed prompts": dict(seed.texts),
+                "engines": {name: template.engine for name, template in templates.items()},
+                "train_dataset": digest(train),
+                "val_dataset": digest(held_out),
+                "seed": options.seed,
+                "rule": asdict(rule),
+                "max_evaluations": options.max_evaluations,
+                "reward_range": list(options.reward_range),
+            }
+        )
+        others = {name: value for name, value in resources.items() if name not in templates}
+        proxy = algorithm.get_llm_proxy()
+        if proxy is not None and not any(
+            r.resource_type != "prompt_template" for r in others.values()
+        ):
+            others["llm"] = proxy.as_resource()
+        evaluator = Evaluator(
+            journal=journal,
+            tasks={"search": train, "held_out": held_out},
+            options=options,
+            is_budget_spent=algorithm.is_budget_spent,
+            gateway=proxy,
+            shuffled=shuffled,
+        )
+        begin_generation(folder, algorithm=options.name)
+        report = Report(algorithm, options.name, folder, 0, 0, show_progress=False)
+        report.go_back(0, False, ())  # a run that goes on plays its rounds again
+        session = Session(
+            algorithm, options, rule, journal, evaluator, templates, others, seed, seed, report
+        )
+        await session.publish(seed)
+        await session.renew()
+        yield session
 
 
 def _folder(algorithm: Algorithm, options: Options) -> Path:
     named = options.run_dir or algorithm.get_run_folder() or new_folder(options.name)
-    folder = Path(named).absolute()  # an agent may change the folder of the process
-    if read_generation(folder) is not None:
-        raise ConfigError(
-            f"{options.name}: {str(folder)!r} holds a run of another algorithm, whose metrics "
-            "would be lost. Give another run_dir"
-        )
-    return folder
+    return Path(named).absolute()  # an agent may change the folder of the process
 
 
 def _datasets(

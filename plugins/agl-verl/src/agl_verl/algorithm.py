@@ -5,17 +5,17 @@ groups of rollouts (``agl_verl.link``). Agents' calls go through the gateway to 
 verl's process, and from there to verl's rollout servers.
 """
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agl.algorithm.base import Algorithm
 from agl.errors import ConfigError, install_line
 from agl.types import Dataset
-from agl_learning.generations import cancel_dead_starts, hold_run
+from agl_learning.generations import cancel_dead_starts, check_algorithm, hold_run
+from agl_learning.start import new_folder
 from agl_verl.configuration import compose, get, read
 from agl_verl.messages import ProcessOptions
-from agl_verl.options import Options
+from agl_verl.options import NAME, Options
 
 if TYPE_CHECKING:
     from agl.store.base import LightningStore
@@ -42,10 +42,13 @@ class VERL(Options, Algorithm):
 
     async def clear_leftovers(self, store: "LightningStore") -> None:
         """Cancel what a killed part of the run left in the store, before runners claim it."""
+        folder = self.run_dir or self.get_run_folder()
+        if folder is None:
+            return  # a folder of its own, which is made now
+        check_algorithm(folder, NAME)
         path = get(read(self.config), "trainer.resume_from_path")
         homes = [Path(path).parent.parent] if isinstance(path, str) else []
-        if self.run_dir is not None:
-            await cancel_dead_starts(store, self.run_dir, *homes)
+        await cancel_dead_starts(store, folder, *homes)
 
     async def run(
         self,
@@ -55,8 +58,8 @@ class VERL(Options, Algorithm):
         """Train to the end.
 
         Raises:
-            ConfigError: No tasks, no gateway, a folder that another process uses, or verl or the
-                cluster cannot do it.
+            ConfigError: No tasks, no gateway, a folder that another process uses or that has a run
+                of another algorithm, or verl or the cluster cannot do it.
             AlgorithmError: verl failed, or nothing to train on came any more.
             LedgerError: A model call stands in no bin or in several.
         """
@@ -74,8 +77,9 @@ class VERL(Options, Algorithm):
         from agl_verl.run import Run, verl_config
 
         gateway.check_free(MODEL_NAME)
-        check_environment()
         folder = self._folder()
+        check_algorithm(folder, NAME)
+        check_environment()
         config = verl_config(compose(self.config), folder, train_dataset, val_dataset)
         with hold_run(folder):
             run = Run(self, self, gateway, config, folder, train_dataset, val_dataset)
@@ -87,4 +91,4 @@ class VERL(Options, Algorithm):
 
     def _folder(self) -> Path:
         """Absolute: verl's processes have other working folders."""
-        return Path(self.run_dir or time.strftime("agl-runs/verl-%Y%m%d-%H%M%S")).resolve()
+        return Path(self.run_dir or self.get_run_folder() or new_folder(NAME)).resolve()

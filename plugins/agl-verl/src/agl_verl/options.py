@@ -10,6 +10,8 @@ from agl.utils.checks import absolute, check_choice
 from agl_learning.options import AboveZero, Count, Name, check_options
 from agl_verl.configuration import check, read, with_algorithm
 
+NAME = "verl"
+"""Of the algorithm: in configurations, and in the folder of a run."""
 ENDS = ("failed", "timeout", "unresponsive")
 """Of an attempt that did not succeed."""
 
@@ -48,12 +50,13 @@ class Options:
             network failed a model call of it: ``exclude`` it, ``drop_group`` (all rollouts of its
             task), or ``keep`` it.
         run_dir: Folder for ``metrics.jsonl``, ``summary.json`` and, unless
-            ``trainer.default_local_dir`` says otherwise, ``checkpoints``; None makes one under
-            ``agl-runs`` named after the time. With a folder that has checkpoints, and verl's
-            ``trainer.resume_mode`` at its default, training goes on from the newest. In a folder
-            that a run was in, what that one did after the checkpoint (or, where verl takes none,
-            all of it) counts no more: its metrics go, its accounts are marked as lost, and rollouts
-            that it left behind are cancelled.
+            ``trainer.default_local_dir`` says otherwise, ``checkpoints``; None takes that of the
+            run (``run_dir`` of the file or the trainer), and where it has none a new one under
+            ``agl-runs``. With a folder that has checkpoints, and verl's ``trainer.resume_mode`` at
+            its default, training goes on from the newest. In a folder that a run was in, what that
+            one did after the checkpoint (or, where verl takes none, all of it) counts no more: its
+            metrics go, its accounts are marked as lost, and rollouts that it left behind are
+            cancelled. The folder of another algorithm's run is refused.
 
     Raises:
         ConfigError: A key is unknown or would have no effect, or a value is wrong.

@@ -24,6 +24,7 @@ from agl_verl.configuration import check, read
 from agl_verl.groups import Groups, Policy
 from agl_verl.making import Limits
 from agl_verl.messages import Answer, Backend, GroupRequest, Message, Settle, Validated
+from agl_verl.options import NAME
 from agl_verl.preflight import check_micro_batches, check_tasks, num_servers, prepare_ray
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ class Run:
         self._last_step = 0
         self._saved_step = 0
         self._generation: Generation | None = None
-        self._report = Report(algorithm, "verl", folder, 0, 0, show_progress=False)
+        self._report = Report(algorithm, NAME, folder, 0, 0, show_progress=False)
 
     async def answer(self, message: Message) -> Answer:
         """Answer a question of verl."""
@@ -213,7 +214,9 @@ class Run:
     async def _begin(self, step: int) -> Generation:
         """Count this start; what earlier ones in the folder did after the checkpoint is lost."""
         branch = branch_to(read_generation(self._folder), step) if self._is_own() else []
-        generation = self._generation = begin_generation(self._folder, branch=branch)
+        generation = self._generation = begin_generation(
+            self._folder, branch=branch, algorithm=NAME
+        )
         await keep_branch(self._algorithm.get_store(), generation.run, branch)
         # Where verl begins anew nothing stays, not even a validation at step 0.
         self._report.go_back(step or -1, True, branch)
