@@ -48,4 +48,13 @@ def test_imports_of_every_distribution_are_checked() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     sources = [ROOT / "core", *ROOT.glob("libs/*"), *ROOT.glob("plugins/*")]
     packages = {path.parent.name for root in sources for path in root.glob("src/*/__init__.py")}
-    assert packages == set(settings["tool"]["importlinter"]["root_packages"])
+    rules = settings["tool"]["importlinter"]
+    assert packages == set(rules["root_packages"])
+    layered = [
+        name
+        for contract in rules["contracts"]
+        if contract["type"] == "layers" and contract["exhaustive"]
+        for name in contract["containers"]
+    ]
+    plugins = {path.parent.name for path in ROOT.glob("plugins/*/src/*/__init__.py")}
+    assert sorted(layered) == sorted({"agl", "agl_learning", *plugins})

@@ -162,21 +162,18 @@ def check_algorithm(folder: str | os.PathLike[str], algorithm: str) -> None:
         )
 
 
-async def cancel_leftovers(store: LightningStore, run: str) -> int:
-    """Cancel the rollouts of a run that are queued or under way; how many those were.
+async def cancel_leftovers(store: LightningStore, run: str) -> None:
+    """Cancel the rollouts of a run that are queued or under way.
 
     For a new start of the run, before it queues any: what an earlier one left would be run against
     a model that is served no longer, and nobody waits for it.
     """
-    count = 0
     for rollout in await store.query_rollouts(
         status_in=["queuing", "requeuing", "preparing", "running"]
     ):
         if (rollout.metadata or {}).get("run") == run:
             with suppress(InvalidTransitionError):  # it has ended meanwhile
                 await store.update_rollout(rollout.rollout_id, status="cancelled")
-                count += 1
-    return count
 
 
 async def cancel_dead_starts(
@@ -228,19 +225,12 @@ def branch_to(before: Generation | None, step: int) -> list[tuple[int, int]]:
     return way
 
 
-async def keep_branch(store: LightningStore, run: str, branch: Branch) -> int:
-    """Mark as lost the accounts of a run beside its branch, and as counting those on it.
-
-    Returns:
-        How many are lost.
-    """
+async def keep_branch(store: LightningStore, run: str, branch: Branch) -> None:
+    """Mark as lost the accounts of a run beside its branch, and as counting those on it."""
     last = dict(branch)
     changed: list[LedgerPart] = []
-    lost = 0
     async for part in each_part(store, run=run):
         is_lost = part.generation not in last or (part.step or 0) > last[part.generation]
-        lost += is_lost
         if is_lost != part.lost and not part.problem:
             changed.append(part.model_copy(update={"lost": is_lost}))
     await store.add_ledger_parts(changed)
-    return lost

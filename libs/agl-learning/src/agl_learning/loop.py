@@ -282,11 +282,6 @@ class Training(Algorithm):
             self._resources = await self._published_now.enter_async_context(published)
         return self._resources
 
-    @property
-    def is_serving(self) -> bool:
-        """Whether a version answers now."""
-        return self._resources is not None
-
     async def end_serving(self) -> None:
         """End it, where one is served."""
         self._resources = None

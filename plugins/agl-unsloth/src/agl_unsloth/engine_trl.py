@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from agl_unsloth.batches import dpo_batch, sft_batch
-from agl_unsloth.options import Order, TrainingOptions
-from agl_unsloth.training import TRAINER_FOLDER
+from agl_unsloth.options import TRAINER_FOLDER, Order, TrainingOptions
 
 
 def train(order: Order, examples: list[dict[str, Any]]) -> dict[str, Any]:

@@ -5,8 +5,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from agl_unsloth.options import Order
-from agl_unsloth.training import TRAINER_FOLDER
+from agl_unsloth.options import TRAINER_FOLDER, Order
 
 
 def train(order: Order, examples: list[dict[str, Any]]) -> dict[str, Any]:

@@ -5,6 +5,8 @@ from typing import Literal
 
 Method = Literal["sft", "dpo"]
 Engine = Literal["trl", "unsloth"]
+TRAINER_FOLDER = "trainer"
+"""In ``Order.out`` while it trains: what the library writes."""
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,6 @@ from agl_unsloth.options import Order, TrainingOptions
 
 RESULT = "training.json"
 """In ``Order.out``: the metrics of the training."""
-TRAINER_FOLDER = "trainer"
-"""In ``Order.out`` while it trains: what the library writes."""
 
 
 def main(arguments: list[str]) -> None:
