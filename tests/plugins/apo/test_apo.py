@@ -344,7 +344,7 @@ def test_race_that_no_candidate_survives_stops_the_run_and_names_the_failures(
     sizes = {"gradient_batch_size": 1, "branch_factor": 1}
     with pytest.raises(
         AlgorithmError,
-        match=f"apo: {what} evaluations of the first prompt failed, in up to 3 runs each, most "
+        match=f"APO: {what} evaluations of the first prompt failed, in up to 3 runs each, most "
         "often with 'agent: OSError: 503'. Mend that and run again",
     ):
         fit(agl.APO(**{**options, **sizes}), tiring)

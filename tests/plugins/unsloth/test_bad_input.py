@@ -10,12 +10,12 @@ import pytest
 
 import agl
 import agl_unsloth
-from agl.errors import AlgorithmError, ConfigError
+from agl.errors import AlgorithmError, ConfigError, install_line
 from agl.http.serving import bind
 from agl_learning.fine_tuning import FineTuning
 from agl_learning.loop import Version
 from agl_unsloth import memory, servers
-from agl_unsloth.engines import choose_engine
+from agl_unsloth.engines import LIBRARIES, choose_engine
 from agl_unsloth.models import Size, check_folder, size_of
 from agl_unsloth.options import TrainingOptions
 from agl_unsloth.servers import ServerOptions, choose_server, serve
@@ -173,6 +173,25 @@ async def test_an_engine_that_is_not_there_is_told_with_the_reason():
     pytest.importorskip("trl")
     chosen = await choose_engine("trl", None, lora=False, four_bit=False)
     assert chosen.engine == "trl"
+
+
+@pytest.mark.parametrize(
+    ("missing", "lines"),
+    [
+        (("trl", "peft"), [install_line("agl-unsloth[trl]")]),
+        (("bitsandbytes",), ["pip install bitsandbytes"]),
+        (("torch", "bitsandbytes"), [install_line("agl-unsloth[trl]"), "pip install bitsandbytes"]),
+    ],
+)
+async def test_what_an_engine_lacks_is_told_with_the_line_that_brings_it(tmp_path, missing, lines):
+    python = tmp_path / "python"
+    has = json.dumps({name: name not in missing for name in LIBRARIES})
+    python.write_text(f"#!/bin/sh\necho '{has}'\n")
+    python.chmod(0o755)
+    with pytest.raises(ConfigError) as caught:
+        await choose_engine("trl", str(python), lora=True, four_bit=True)
+    assert all(f"'{name}'" in str(caught.value) for name in missing)
+    assert str(caught.value).endswith(f"Run: {' && '.join(lines)}")
 
 
 def test_vllm_is_refused_where_it_is_not_installed():

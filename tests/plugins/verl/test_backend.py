@@ -12,7 +12,8 @@ from types import SimpleNamespace
 import pytest
 
 from agl.http.serving import ServerThread
-from agl_verl.backend import MODEL_NAME, Serving, TokenBackend, end_tokens
+from agl_learning.loop import MODEL_NAME
+from agl_verl.backend import Serving, TokenBackend, end_tokens
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "examples" / "quickstart"))
 

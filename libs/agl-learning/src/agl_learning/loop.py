@@ -44,6 +44,26 @@ GAP_LIMIT = 0.05
 Credit = Annotated[str | dict[str, Any] | None, check_credit]
 
 
+def free_gateway(algorithm: Algorithm, owner: str) -> "Gateway":
+    """The gateway of a run; it has no model of our name yet.
+
+    Args:
+        algorithm: Whose run it is.
+        owner: What messages begin with.
+
+    Raises:
+        ConfigError: There is none, or it has such a model.
+    """
+    gateway = algorithm.get_llm_proxy()
+    if gateway is None:
+        raise ConfigError(
+            f"{owner} needs a gateway that records model calls. Run: "
+            f"{install_line('agl-gateway')}, or pass Trainer(llm_proxy=...)"
+        )
+    gateway.check_free(MODEL_NAME)
+    return gateway
+
+
 @dataclass(frozen=True)
 class Version:
     """One state of the model that is trained."""
@@ -189,7 +209,7 @@ class Training(Algorithm):
     def forced_sampling(self) -> Mapping[str, Any]:
         """Parameters of sampling, besides the temperature, that agents get whatever they ask for.
 
-        None here: imitating answers does not hang on how they were drawn.
+        For a loss that takes recorded log-probabilities for the model's; none where it does not.
         """
         return {}
 
@@ -252,14 +272,7 @@ class Training(Algorithm):
         Raises:
             ConfigError: There is none, or it has such a model.
         """
-        gateway = self.get_llm_proxy()
-        if gateway is None:
-            raise ConfigError(
-                f"{self.title} needs a gateway that records model calls. Run: "
-                f"{install_line('agl-gateway')}, or pass Trainer(llm_proxy=...)"
-            )
-        gateway.check_free(MODEL_NAME)
-        return gateway
+        return free_gateway(self, self.title)
 
     def collector(self) -> "Collector":
         """What brings tasks to the runners and their experience back."""

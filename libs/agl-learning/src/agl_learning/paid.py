@@ -137,7 +137,7 @@ class PaidTraining(FineTuning):
         total, most = before + bill.trained_tokens, self.max_trained_tokens
         if most is not None and total > most and not begun:
             raise AlgorithmError(
-                f"{self.name}: iteration {number} would train {bill.trained_tokens:,} tokens, "
+                f"{self.title}: iteration {number} would train {bill.trained_tokens:,} tokens, "
                 f"{total:,} with those before, and max_trained_tokens is {most:,}. Nothing was "
                 "sent. Raise it, or lower epochs or how much is selected"
             )

@@ -234,7 +234,7 @@ class Evaluator:
         """
         await self._set_void(one.rollout_id for one in failed)
         raise AlgorithmError(
-            f"{self.journal.algorithm}: {what}, in up to {self.options.evaluation_tries} runs "
+            f"{self.options.title}: {what}, in up to {self.options.evaluation_tries} runs "
             f"each, most often with {most_frequent(failed)!r}.{hint} Mend that and run again: it "
             "continues here"
         )

@@ -48,7 +48,7 @@ async def open_session(
     Raises:
         ConfigError: Something is wrong or too small; nothing was spent.
     """
-    train, held_out = _datasets(options.name, train_dataset, val_dataset)
+    train, held_out = _datasets(options.title, train_dataset, val_dataset)
     rule = Rule(options.confidence, options.smallest_gain, options.max_repeats)
     rule.check(len(held_out))
     _check_budget(options, rule, len(held_out), round_cost)
@@ -103,7 +103,7 @@ def _folder(algorithm: Algorithm, options: Options) -> Path:
 
 
 def _datasets(
-    name: str, train_dataset: Dataset[Any] | None, val_dataset: Dataset[Any] | None
+    owner: str, train_dataset: Dataset[Any] | None, val_dataset: Dataset[Any] | None
 ) -> tuple[list[Any], list[Any]]:
     train, val = (
         [] if dataset is None else [dataset[index] for index in range(len(dataset))]
@@ -112,7 +112,7 @@ def _datasets(
     for given, what in ((train, "train_dataset"), (val, "val_dataset")):
         if not given:
             raise ConfigError(
-                f"{name}: there is no {what}. It searches with train_dataset and decides with "
+                f"{owner}: there is no {what}. It searches with train_dataset and decides with "
                 "val_dataset; give both to fit()"
             )
     # A copy is no further witness: the decision takes tasks for drawn independently.
@@ -137,7 +137,7 @@ def _check_budget(options: Options, rule: Rule, num_held_out: int, round_cost: i
     needed = 2 * pairs + round_cost
     if most is not None and most < needed:
         raise ConfigError(
-            f"{options.name}: max_evaluations={most} is too small to conclude: the decision "
+            f"{options.title}: max_evaluations={most} is too small to conclude: the decision "
             f"plans {pairs} pairs of evaluations to find a gain of {rule.smallest_gain:g}, "
             f"and the smallest search takes {round_cost}. Give max_evaluations={needed} or more, "
             "or a larger smallest_gain"
@@ -151,7 +151,7 @@ def _targets(options: Options, resources: NamedResources) -> dict[str, PromptTem
     }  # fmt: skip
     if not prompts:
         raise ConfigError(
-            f"{options.name}: there is no PromptTemplate to improve. Give one: "
+            f"{options.title}: there is no PromptTemplate to improve. Give one: "
             "Trainer(initial_resources={'prompt_template': agl.PromptTemplate(template=...)}), or "
             "the key resources in agl.yaml"
         )
@@ -159,7 +159,7 @@ def _targets(options: Options, resources: NamedResources) -> dict[str, PromptTem
     for name in names:
         if name not in prompts:
             raise ConfigError(
-                f"{options.name}: targets: there is no PromptTemplate {name!r}; there is "
+                f"{options.title}: targets: there is no PromptTemplate {name!r}; there is "
                 f"{', '.join(map(repr, prompts))}"
             )
         try:

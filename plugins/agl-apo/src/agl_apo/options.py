@@ -90,8 +90,13 @@ class Options:
     run_dir: str | None = None
 
     def __post_init__(self) -> None:
-        check_options(self.name, self)
+        check_options(self.title, self)
         self.run_dir = absolute(self.run_dir)
+
+    @property
+    def title(self) -> str:
+        """What messages begin with."""
+        return type(self).__name__
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

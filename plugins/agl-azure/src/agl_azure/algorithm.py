@@ -112,7 +112,7 @@ class AzureSFT(AzureOptions, PaidTraining):
         names = await management.models()
         if self.base_deployment not in names:
             raise ConfigError(
-                f"azure-sft: there is no deployment {self.base_deployment!r} in "
+                f"AzureSFT: there is no deployment {self.base_deployment!r} in "
                 f"{self.account!r}; there are: {', '.join(sorted(names)) or 'none'}"
             )
         return Version(0, self.base_model)
@@ -157,7 +157,7 @@ class AzureSFT(AzureOptions, PaidTraining):
         )
         if len(examples) < MIN_EXAMPLES and not self.dry_run:
             raise AlgorithmError(
-                f"azure-sft: iteration {iteration} has {len(examples)} examples, and Azure trains "
+                f"AzureSFT: iteration {iteration} has {len(examples)} examples, and Azure trains "
                 f"on {MIN_EXAMPLES} or more. Run more tasks (tasks_per_iteration, "
                 "rollouts_per_task), or raise data_filter_ratio"
             )
@@ -171,7 +171,7 @@ class AzureSFT(AzureOptions, PaidTraining):
         self.state(cost, number, begun=self._jobs.started(number) is not None)
         if len(content) > MAX_BYTES:
             raise AlgorithmError(
-                f"azure-sft: iteration {number} has {len(content):,} bytes of examples, and Azure "
+                f"AzureSFT: iteration {number} has {len(content):,} bytes of examples, and Azure "
                 f"takes {MAX_BYTES:,}. Lower data_filter_ratio or tasks_per_iteration"
             )
         job = await self._jobs.finish(content, version, number)
@@ -185,7 +185,7 @@ class AzureSFT(AzureOptions, PaidTraining):
         left = self._deployments.names()
         if left:
             logger.warning(
-                "azure-sft: these deployments stay at Azure, and each costs by the hour until it "
+                "AzureSFT: these deployments stay at Azure, and each costs by the hour until it "
                 "is deleted: %s",
                 ", ".join(left),
             )

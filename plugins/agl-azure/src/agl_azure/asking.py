@@ -123,7 +123,7 @@ class Asking:
                 logger.warning("%s", refusal(f"look at {what}", error, self.keys.secrets))
             if time.monotonic() + wait > deadline:
                 raise RemoteRefusalError(
-                    f"azure-sft: waited {seconds:.0f} seconds for {what}{now}. It may still get "
+                    f"AzureSFT: waited {seconds:.0f} seconds for {what}{now}. It may still get "
                     "there: run again, and the run goes on from it"
                 )
             await asyncio.sleep(wait)

@@ -40,7 +40,7 @@ class Deployments:
         there = (await self._management.models()).get(name)
         if there not in (None, version.ref):
             raise ConfigError(
-                f"azure-sft: deployment {name!r} is there already, with the model {there!r} and "
+                f"AzureSFT: deployment {name!r} is there already, with the model {there!r} and "
                 f"not {version.ref!r} of this run. Give another deployment_name, or delete it"
             )
         if there is None:

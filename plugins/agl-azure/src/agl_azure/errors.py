@@ -88,7 +88,7 @@ def refusal(doing: str, error: BaseException, secrets: Collection[str]) -> AglEr
         kind, advice = _USED_UP
     elif status is None and isinstance(error, ClientAuthenticationError):  # there is no login
         kind, advice = _ADVICE[401]
-    return kind(f"azure-sft: could not {doing}: {answer}: {hide(message, secrets)}. {advice}")
+    return kind(f"AzureSFT: could not {doing}: {answer}: {hide(message, secrets)}. {advice}")
 
 
 def failed_job(job_id: str, status: str, error: Any, events: Collection[str]) -> JobFailedError:
@@ -111,7 +111,7 @@ def failed_job(job_id: str, status: str, error: Any, events: Collection[str]) ->
             "data_filter_ratio, and run again"
         )
     return JobFailedError(
-        f"azure-sft: fine-tuning job {job_id!r} ended as {status}: {why}.{told} {advice}"
+        f"AzureSFT: fine-tuning job {job_id!r} ended as {status}: {why}.{told} {advice}"
     )
 
 

@@ -50,7 +50,7 @@ class Jobs:
             raise
         except asyncio.CancelledError:
             logger.warning(
-                "azure-sft: job %s goes on at Azure, and is paid for. Run again with the run_dir "
+                "AzureSFT: job %s goes on at Azure, and is paid for. Run again with the run_dir "
                 "%s to take it up, or cancel it there",
                 entry["job_id"],
                 self._journal.path.parent,

@@ -62,7 +62,7 @@ class Management(Asking):
             state = str((await self._call("get", name)).properties.provisioning_state)
             if state in ENDS:
                 raise DeploymentFailedError(
-                    f"azure-sft: deployment {name!r} ended as {state}. Run again to deploy "
+                    f"AzureSFT: deployment {name!r} ended as {state}. Run again to deploy "
                     "the model once more (it is not trained again); where that does not help, its "
                     "kind (sku) may not be offered in the region of the resource"
                 )

@@ -72,18 +72,18 @@ class AzureOptions:
         address = urlsplit(self.endpoint)
         if address.scheme not in ("http", "https") or not address.hostname:
             raise ConfigError(
-                f"azure-sft: endpoint is {self.endpoint!r}; expected the address of an Azure "
+                f"AzureSFT: endpoint is {self.endpoint!r}; expected the address of an Azure "
                 "OpenAI resource, for example 'https://NAME.openai.azure.com'"
             )
         self.endpoint = f"{address.scheme}://{address.netloc}"
         if not _NAME.fullmatch(self.prefix):
             raise ConfigError(
-                f"azure-sft: deployment_name is {self.prefix!r}; expected letters, "
+                f"AzureSFT: deployment_name is {self.prefix!r}; expected letters, "
                 "digits, '-', '_' and '.', at most 61"
             )
         if not _SUFFIX.fullmatch(self.suffix):
             raise ConfigError(
-                f"azure-sft: suffix is {self.suffix!r}; expected 1 to 18 letters, digits, '-' and "
+                f"AzureSFT: suffix is {self.suffix!r}; expected 1 to 18 letters, digits, '-' and "
                 "'_'"
             )
 

@@ -93,7 +93,7 @@ class AzureService(Asking):
             if file.status == "error":
                 details = getattr(file, "status_details", None) or "it gave no reason"
                 raise RemoteRefusalError(
-                    f"azure-sft: the service could not read training file {file_id!r}: {details}"
+                    f"AzureSFT: the service could not read training file {file_id!r}: {details}"
                 )
             if file.status != "processed":
                 raise NotYetError(file.status)

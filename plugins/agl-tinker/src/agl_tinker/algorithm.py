@@ -29,7 +29,7 @@ from annotated_types import Ge
 
 from agl.algorithm.gateway import WHOLE_SOFTMAX
 from agl.errors import AlgorithmError, ConfigError
-from agl_learning.loop import GAP_LIMIT, Served, Version
+from agl_learning.loop import GAP_LIMIT, MODEL_NAME, Served, Version
 from agl_learning.options import Count, Name, NotNegative, Share
 from agl_learning.paid import Bill, PaidTraining
 from agl_learning.remote import not_installed
@@ -109,19 +109,19 @@ class Tinker(PaidTraining):
     def _check_reinforcement(self) -> None:
         if self.temperature != 1:
             raise ConfigError(
-                f"tinker: loss {self.loss!r} compares recorded log-probabilities with the model's "
-                f"at temperature 1, and temperature is {self.temperature!r}. Use 1, or "
+                f"{self.title}: loss {self.loss!r} compares recorded log-probabilities with the "
+                f"model's at temperature 1, and temperature is {self.temperature!r}. Use 1, or "
                 "cross_entropy"
             )
         if self.rollouts_per_task < 2:
             raise ConfigError(
-                f"tinker: loss {self.loss!r} compares rollouts of one task; rollouts_per_task is "
-                f"{self.rollouts_per_task!r}, give at least 2"
+                f"{self.title}: loss {self.loss!r} compares rollouts of one task; "
+                f"rollouts_per_task is {self.rollouts_per_task!r}, give at least 2"
             )
         if self.min_reward is not None:
             raise ConfigError(
-                f"tinker: min_reward is for cross_entropy; loss {self.loss!r} learns from bad "
-                "answers, too. Leave it out"
+                f"{self.title}: min_reward is for cross_entropy; loss {self.loss!r} learns from "
+                "bad answers, too. Leave it out"
             )
 
     # --- the loop's questions
@@ -162,7 +162,7 @@ class Tinker(PaidTraining):
     async def serve(self, version: Version) -> AsyncGenerator[Served]:
         """The bridge in front of a version."""
         from agl.http.serving import ServerThread
-        from agl_tinker.bridge import MODEL_NAME, Bridge
+        from agl_tinker.bridge import Bridge
 
         sampler = await self._tinker.sampler(self.base_model, version.metrics.get("sampler"))
         if self._loaded_tokenizer is None:
@@ -195,7 +195,8 @@ class Tinker(PaidTraining):
         ]
         if not examples and not is_solved(collected):
             raise AlgorithmError(
-                f"tinker: iteration {iteration}: nothing can be trained: {why_nothing(collected)}"
+                f"{self.title}: iteration {iteration}: nothing can be trained: "
+                f"{why_nothing(collected)}"
             )
         return examples
 
@@ -298,7 +299,8 @@ def _load_tokenizer(options: Tinker, sampler: Any) -> Any:
         tokenizer.apply_chat_template([{"role": "user", "content": "hello"}], tokenize=True)
     except Exception as error:
         raise ConfigError(
-            f"tinker: the tokenizer of {options.base_model!r} cannot render a conversation: "
-            f"{error}. Give one with a chat template as 'tokenizer' (a folder, a name, an object)"
+            f"{options.title}: the tokenizer of {options.base_model!r} cannot render a "
+            f"conversation: {error}. Give one with a chat template as 'tokenizer' (a "
+            "folder, a name, an object)"
         ) from None
     return tokenizer

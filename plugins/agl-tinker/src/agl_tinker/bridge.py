@@ -18,10 +18,9 @@ from agl_learning.completions import (
     render_prompt,
     room_for_answer,
 )
+from agl_learning.loop import MODEL_NAME
 from agl_learning.model_app import ModelApp
 from agl_tinker.service import Sampler
-
-MODEL_NAME = "policy"
 
 
 class TinkerRequest(TextRequest):

@@ -83,7 +83,7 @@ class TinkerService:
         models = {one.model_name: one for one in found.supported_models}
         if base_model not in models:
             known = ", ".join(sorted(name for name in models if name))
-            raise ConfigError(f"tinker: there is no model {base_model!r}; there are: {known}")
+            raise ConfigError(f"Tinker: there is no model {base_model!r}; there are: {known}")
         return models[base_model].max_context_length
 
     async def begin(self, base_model: str, rank: int, seed: int) -> None:
@@ -193,7 +193,7 @@ class TinkerService:
     def _refusal(self, doing: str, error: BaseException) -> AglError:
         said = hide(str(getattr(error, "message", "") or error), self._secrets)
         status = status_of(error) or _status_in(said)
-        what = f"tinker: could not {doing}: {f'{status}: ' if status else ''}{said}"
+        what = f"Tinker: could not {doing}: {f'{status}: ' if status else ''}{said}"
         if status not in _ADVICE and type(error) is tinker.TinkerError:
             return ConfigError(what)
         kind, advice = _ADVICE.get(status, _OTHERWISE)

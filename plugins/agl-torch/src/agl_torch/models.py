@@ -30,24 +30,23 @@ def load_model(source: ModelSource, device: str | None, dtype: str) -> Any:
 
         torch_dtype = getattr(torch, dtype, None)
         if not isinstance(torch_dtype, torch.dtype):
-            raise ConfigError(f"GRPO: unknown dtype {dtype!r}; expected float32, bfloat16, ...")
+            raise ConfigError(f"unknown dtype {dtype!r}; expected float32, bfloat16, ...")
         try:
             model = AutoModelForCausalLM.from_pretrained(source, dtype=torch_dtype)
         except (OSError, ValueError) as error:
-            raise ConfigError(f"GRPO: cannot load the model {str(source)!r}: {error}") from error
+            raise ConfigError(f"cannot load the model {str(source)!r}: {error}") from error
     else:
         model = _build(source, "model")
     if not hasattr(model, "generation_config"):
         raise ConfigError(
-            f"GRPO: the model must be a causal language model of transformers; "
-            f"got {type(model).__name__}"
+            f"the model must be a causal language model of transformers; got {type(model).__name__}"
         )
     chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
     model: Any = model
     try:
         model = model.to(chosen)
     except (RuntimeError, AssertionError) as error:
-        raise ConfigError(f"GRPO: device {chosen!r} cannot be used: {error}") from error
+        raise ConfigError(f"device {chosen!r} cannot be used: {error}") from error
     return model.requires_grad_(True).eval()
 
 
@@ -68,7 +67,7 @@ def load_tokenizer(source: ModelSource, model_source: ModelSource) -> Any:
     """
     if source is None:
         if not isinstance(model_source, str | Path):
-            raise ConfigError("GRPO: give a tokenizer too when the model is not a folder or name")
+            raise ConfigError("give a tokenizer too when the model is not a folder or name")
         source = model_source
     if not isinstance(source, str | Path):
         return _build(source, "tokenizer")
@@ -77,7 +76,7 @@ def load_tokenizer(source: ModelSource, model_source: ModelSource) -> Any:
     try:
         return AutoTokenizer.from_pretrained(source)
     except (OSError, ValueError) as error:
-        raise ConfigError(f"GRPO: cannot load the tokenizer {str(source)!r}: {error}") from error
+        raise ConfigError(f"cannot load the tokenizer {str(source)!r}: {error}") from error
 
 
 def _build(source: Any, what: str) -> Any:
@@ -87,5 +86,5 @@ def _build(source: Any, what: str) -> Any:
         return source
     built = source()
     if built is None:
-        raise ConfigError(f"GRPO: the function given as {what} returned nothing")
+        raise ConfigError(f"the function given as {what} returned nothing")
     return built

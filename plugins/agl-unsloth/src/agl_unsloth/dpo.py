@@ -44,8 +44,8 @@ class DPO(LocalFineTuning):
         super().__post_init__()
         if self.rollouts_per_task < 2:
             raise ConfigError(
-                f"DPO: rollouts_per_task must be at least 2; got {self.rollouts_per_task!r}: one "
-                "rollout has no sibling to be compared with"
+                f"{self.title}: rollouts_per_task must be at least 2; got "
+                f"{self.rollouts_per_task!r}: one rollout has no sibling to be compared with"
             )
 
     def training_options(self, number: int) -> TrainingOptions:

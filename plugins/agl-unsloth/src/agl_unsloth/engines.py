@@ -70,9 +70,10 @@ def _check(has: dict[str, bool], engine: str, where: str, *, four_bit: bool, pef
     if missing:
         uses = {"peft": " (for lora_rank above 0)", "bitsandbytes": " (for load_in_4bit)"}
         listed = ", ".join(f"{name!r}{uses.get(name, '')}" for name in missing)
+        lines = [install_line("agl-unsloth[trl]")] if missing != ["bitsandbytes"] else []
+        lines += ["pip install bitsandbytes"] if "bitsandbytes" in missing else []
         raise ConfigError(
-            f"engine {engine!r} needs {listed}, not installed{where}. Run: pip install "
-            f"{' '.join(missing)}"
+            f"engine {engine!r} needs {listed}, not installed{where}. Run: {' && '.join(lines)}"
         )
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agl.algorithm.base import Algorithm
-from agl.errors import ConfigError, install_line
+from agl.errors import ConfigError
 from agl.types import Dataset
 from agl_learning.generations import cancel_dead_starts, check_algorithm, hold_run
+from agl_learning.loop import free_gateway
 from agl_learning.start import new_folder
 from agl_verl.configuration import compose, get, read
 from agl_verl.messages import ProcessOptions
@@ -65,18 +66,11 @@ class VERL(Options, Algorithm):
         """
         if train_dataset is None or len(train_dataset) == 0:
             raise ConfigError("VERL: there are no training tasks; pass train_dataset")
-        gateway = self.get_llm_proxy()
-        if gateway is None:
-            raise ConfigError(
-                "VERL needs a gateway that records model calls. Run: "
-                f"{install_line('agl-gateway')}, or pass Trainer(llm_proxy=...)"
-            )
-        from agl_verl.backend import MODEL_NAME
+        gateway = free_gateway(self, "VERL")
         from agl_verl.launch import launch
         from agl_verl.preflight import check_environment
         from agl_verl.run import Run, verl_config
 
-        gateway.check_free(MODEL_NAME)
         folder = self._folder()
         check_algorithm(folder, NAME)
         check_environment()

@@ -18,6 +18,7 @@ from typing import Any
 
 from agl.http.layers import EVENTS, JSON, Scope, Send, begin, header, send_whole
 from agl_learning.completions import AnswerWriter, Piece, RequestError, render_prompt
+from agl_learning.loop import MODEL_NAME
 from agl_learning.model_app import ModelApp
 from agl_verl.chat import VerlRequest
 
@@ -25,8 +26,6 @@ logger = logging.getLogger("agl.verl")
 
 TEXTS = 2**17
 """How many tokens' texts are kept."""
-MODEL_NAME = "policy"
-"""What agents and the gateway call the model that is trained."""
 
 
 @dataclass

@@ -1,7 +1,5 @@
 """``agl export``: what a store holds, as a file that other programs train on."""
 
-import hashlib
-import json
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -27,6 +25,7 @@ from agl_inspect.exchange.records import (
 )
 from agl_inspect.exchange.writers import Write, open_writer
 from agl_learning.calls.matching import compile_match
+from agl_learning.tasks import digest
 
 PROGRESS_SECONDS = 2.0
 
@@ -135,11 +134,10 @@ class Export:
 
     async def _pairs(self) -> None:
         """The ids of siblings first, then the data of one task at a time."""
-        tasks: defaultdict[bytes, list[str]] = defaultdict(list)
+        tasks: defaultdict[str, list[str]] = defaultdict(list)
         async for rollout in each_rollout(self.store, ["succeeded"]):
             if self.mode in (None, rollout.mode):
-                text = json.dumps(rollout.input, sort_keys=True)
-                tasks[hashlib.sha256(text.encode()).digest()].append(rollout.rollout_id)
+                tasks[digest([rollout.input])].append(rollout.rollout_id)
         for ids in tasks.values():
             rollouts = await self.store.query_rollouts(rollout_id_in=ids)
             siblings = [await self._read(rollout) for rollout in rollouts]
