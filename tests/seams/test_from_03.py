@@ -2,7 +2,7 @@
 
 D1, AgentOps with LangGraph imported at the top, is
 ``tests/plugins/tracers/real/test_langgraph.py``, where those are installed. S4 is
-``test_infrastructure_failures.py``; S8 is in ``tests/plugins/adapters/test_cli_export.py``, and S10
+``test_infrastructure_failures.py``; S8 is in ``tests/plugins/inspect/test_cli_export.py``, and S10
 in ``test_cli_doctor.py`` beside it.
 """
 

@@ -127,7 +127,6 @@ class Collector:
             requests wait for the same runners.
         infrastructure_failures: What becomes of a rollout that succeeded although servers or the
             network failed a model call of it.
-
         model: The one that is trained; None takes the calls of all. May be set later.
 
     Raises:

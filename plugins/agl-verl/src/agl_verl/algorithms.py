@@ -33,7 +33,7 @@ class VerlAlgorithm:
     """A name, and what it stands for."""
 
     estimator: str
-    """One of ``estimators.ESTIMATORS``."""
+    """One of ``agl_learning.estimators.ESTIMATORS``."""
     summary: str
     loss_mode: str = "vanilla"
     """verl's ``policy_loss.loss_mode``."""
