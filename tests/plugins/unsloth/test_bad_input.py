@@ -65,7 +65,7 @@ def options(**given):
             "max_length": 1024,
             "weights": "bfloat16",
             "seed": 0,
-            "threads": None,
+            "torch_threads": None,
             **given,
         }
     )
@@ -109,6 +109,9 @@ def sft(model, tmp_path, **given):
         ({"resource_name": ""}, "resource_name must be a name"),
         ({"engine": "jax"}, "expected auto, unsloth or trl"),
         ({"weights": "float32"}, "expected bfloat16 or float16"),
+        ({"lora_targets": "q_proj"}, "lora_targets must be a list of strings; got 'q_proj'"),
+        ({"server": 3}, "server must be a string; got 3"),
+        ({"check_memory": "no"}, "check_memory must be true or false; got 'no'"),
         ({"load_in_4bit": True, "lora_rank": 0}, "load_in_4bit needs an adapter"),
     ],
 )

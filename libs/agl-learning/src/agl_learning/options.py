@@ -9,14 +9,26 @@ the types, and ``check_options`` refuses in Python what they do not allow.
         rows: Count | None = None
 """
 
+import os
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from annotated_types import Ge, Gt, Le, Lt
 
+from agl.errors import ConfigError
 from agl.utils.checks import check_choice, check_name, check_numbers
 
 Count = Annotated[int, Ge(1)]
@@ -28,15 +40,26 @@ Share = Annotated[float, Gt(0), Le(1)]
 Name = Annotated[str, check_name]
 """Of something: not empty."""
 
+_Inner = TypeVar("_Inner")
 _BOUNDS = {Ge: ("least", "ge"), Gt: ("above", "gt"), Le: ("most", "le"), Lt: ("below", "lt")}
+_TYPES: dict[Any, tuple[Any, str]] = {
+    bool: (bool, "true or false"),
+    str: ((str, os.PathLike), "a string"),
+    list: (list, "a list"),
+    dict: (Mapping, "a dict"),
+}
+"""Type of a field -> what it takes, and its name in messages."""
 
 
 def check_options(owner: str, options: Any) -> None:
-    """Refuse what the type of a field does not allow: in numbers, choices and names.
+    """Refuse what the type of a field does not allow.
 
     A number must be finite, and whole where the type is ``int``; limits are those of
-    ``annotated_types``. A ``Literal`` must be one of its values. A function in ``Annotated`` is
-    called as ``function(owner, name=value)``. Fields of other types pass.
+    ``annotated_types``, and a string in ``Annotated`` is their reason, at the end of the message.
+    A ``Literal`` must be one of its values. What is no number and has functions in ``Annotated``
+    is checked by them alone, as ``function(owner, name=value)``. Else ``bool``, ``str`` (a path
+    passes), ``list``, ``list[str]``, ``dict`` and unions of these are checked; fields of other
+    types pass.
 
     Args:
         owner: What messages begin with.
@@ -49,6 +72,18 @@ def check_options(owner: str, options: Any) -> None:
     for field in fields(options):
         kind = _resolved(owner_type, field.name, field.type)
         _check(owner, field.name, kind, getattr(options, field.name))
+
+
+def pick_options(kind: type[_Inner], holder: Any, **others: Any) -> _Inner:
+    """Options of an inner part, as the algorithm that holds it has them.
+
+    Args:
+        kind: Their dataclass; a field that the holder does not have keeps its default.
+        holder: What has fields of the same names.
+        others: Fields whose values are not the holder's.
+    """
+    names = [one.name for one in fields(cast("Any", kind)) if hasattr(holder, one.name)]
+    return kind(**{**{name: getattr(holder, name) for name in names}, **others})
 
 
 def _resolved(options: type[Any], name: str, kind: Any) -> Any:
@@ -66,20 +101,46 @@ def _check(owner: str, name: str, kind: Any, value: Any) -> None:
     members = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
     optional = type(None) in members
     members = [member for member in members if member is not type(None)]
-    if len(members) != 1 or (optional and value is None):
+    if optional and value is None:
+        return
+    if len(members) != 1:
+        _check_type(owner, name, members, value)
         return
     kind, limits = members[0], ()
     if get_origin(kind) is Annotated:
         kind, *limits = get_args(kind)
     if kind in (int, float):
         bounds: dict[str, Any] = {}
+        reason = "".join(f": {limit}" for limit in limits if isinstance(limit, str))
         for limit in limits:
-            word, attribute = _BOUNDS[type(limit)]
-            bounds[word] = getattr(limit, attribute)
-        check_numbers(owner, whole=kind is int, optional=optional, **bounds, **{name: value})
+            if not isinstance(limit, str):
+                word, attribute = _BOUNDS[type(limit)]
+                bounds[word] = getattr(limit, attribute)
+        try:
+            check_numbers(owner, whole=kind is int, optional=optional, **bounds, **{name: value})
+        except ConfigError as error:
+            raise ConfigError(f"{error}{reason}") from None
     elif get_origin(kind) is Literal:
         check_choice(owner, get_args(kind), **{name: value})
-    else:
+    elif limits:
         for limit in limits:
             check: Callable[..., None] = limit
             check(owner, **{name: value})
+    else:
+        _check_type(owner, name, members, value)
+
+
+def _check_type(owner: str, name: str, kinds: list[Any], value: Any) -> None:
+    """Refuse a value of none of these types; where one of them is not in ``_TYPES``, it passes."""
+    expected: list[str] = []
+    for kind in kinds:
+        plain, word = _TYPES.get(get_origin(kind) or kind, (object, ""))
+        is_texts = get_args(kind) == (str,)
+        if isinstance(value, plain) and not (is_texts and _has_others(value)):
+            return
+        expected.append("a list of strings" if is_texts else word)
+    raise ConfigError(f"{owner}: {name} must be {' or '.join(expected)}; got {value!r}")
+
+
+def _has_others(values: Any) -> bool:
+    return not all(isinstance(value, str) for value in cast("list[object]", values))

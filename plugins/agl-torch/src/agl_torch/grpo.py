@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,7 +21,7 @@ from agl.errors import ConfigError
 from agl.types import TrainedModel
 from agl_learning.loop import MODEL_NAME, Served, Version
 from agl_learning.online import OnlineTraining
-from agl_learning.options import AboveZero, Count
+from agl_learning.options import AboveZero, Count, pick_options
 from agl_torch.options import LearnerOptions
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class GRPO(OnlineTraining, LearnerOptions):
             reference = load_model(start, self.device, "float32")
         self._learner = Learner(
             model,
-            LearnerOptions(**{one.name: getattr(self, one.name) for one in fields(LearnerOptions)}),
+            pick_options(LearnerOptions, self),
             tokenizer.pad_token_id or 0,
             self.seed,
             reference,

@@ -1,16 +1,18 @@
 """``DPO``: train on pairs of a better and a worse answer to one prompt, again and again."""
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
-from agl.errors import ConfigError
+from annotated_types import Ge
+
 from agl_learning.options import AboveZero, Count, NotNegative
 from agl_unsloth.local import LocalFineTuning
-from agl_unsloth.options import TrainingOptions
 from agl_unsloth.pairs import Pairing, no_pairs, select_pairs
 
 if TYPE_CHECKING:
     from agl_learning.collect import Collected
+
+NO_SIBLING = "one rollout has no sibling to be compared with"
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -34,22 +36,11 @@ class DPO(LocalFineTuning):
     method = "dpo"
 
     iterations: Count = 1
-    rollouts_per_task: Count = 8
+    rollouts_per_task: Annotated[int, Ge(2), NO_SIBLING] = 8  # pyright: ignore[reportIncompatibleVariableOverride]
     learning_rate: NotNegative = 5e-6
     beta: AboveZero = 0.1
     pairing: Pairing = "matched"
     min_gap: NotNegative = 0.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.rollouts_per_task < 2:
-            raise ConfigError(
-                f"{self.title}: rollouts_per_task must be at least 2; got "
-                f"{self.rollouts_per_task!r}: one rollout has no sibling to be compared with"
-            )
-
-    def training_options(self, number: int) -> TrainingOptions:
-        return replace(super().training_options(number), beta=self.beta)
 
     def select(self, collected: "Collected", iteration: int) -> list[dict[str, Any]]:
         pairs = select_pairs(

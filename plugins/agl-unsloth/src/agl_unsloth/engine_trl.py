@@ -15,8 +15,8 @@ def train(order: Order, examples: list[dict[str, Any]]) -> dict[str, Any]:
     from transformers import AutoTokenizer
 
     options = order.options
-    if options.threads is not None:
-        torch.set_num_threads(options.threads)
+    if options.torch_threads is not None:
+        torch.set_num_threads(options.torch_threads)
     torch.manual_seed(options.seed)
     tokenizer = AutoTokenizer.from_pretrained(order.model)
     model = _load(order.model, options)

@@ -19,8 +19,8 @@ def train(order: Order, examples: list[dict[str, Any]]) -> dict[str, Any]:
     from agl_unsloth.engine_trl import make_trainer, metrics_of, save
 
     options = order.options
-    if options.threads is not None:
-        torch.set_num_threads(options.threads)
+    if options.torch_threads is not None:
+        torch.set_num_threads(options.torch_threads)
     torch.manual_seed(options.seed)
     model: Any
     model, tokenizer = FastLanguageModel.from_pretrained(

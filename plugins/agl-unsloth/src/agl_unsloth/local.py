@@ -18,7 +18,7 @@ from agl_learning.checkpoint import damage, making, read_note
 from agl_learning.files import write_whole
 from agl_learning.fine_tuning import FineTuning
 from agl_learning.loop import MODEL_NAME, Served, Version
-from agl_learning.options import Count, NotNegative
+from agl_learning.options import Count, NotNegative, pick_options
 from agl_unsloth.card import write_card
 from agl_unsloth.children import child, tail
 from agl_unsloth.engines import choose_engine
@@ -103,20 +103,8 @@ class LocalFineTuning(FineTuning):
 
     def training_options(self, number: int) -> TrainingOptions:
         """Of the training that makes a version."""
-        return TrainingOptions(
-            learning_rate=self.learning_rate,
-            epochs=self.epochs,
-            batch_size=self.batch_size,
-            gradient_accumulation=self.gradient_accumulation,
-            lora_rank=self.lora_rank,
-            lora_alpha=self.lora_alpha or self.lora_rank or 1,
-            lora_targets=self.lora_targets,
-            load_in_4bit=self.load_in_4bit,
-            max_length=self.max_length,
-            weights=self.weights,
-            seed=self.seed + number,
-            threads=self.torch_threads,
-        )
+        alpha = self.lora_alpha or self.lora_rank or 1
+        return pick_options(TrainingOptions, self, lora_alpha=alpha, seed=self.seed + number)
 
     def identity(self) -> dict[str, Any]:
         return {**super().identity(), "model": self.model}
@@ -127,23 +115,16 @@ class LocalFineTuning(FineTuning):
 
     async def prepare(self) -> Version:
         self._check_model()
-        options = ServerOptions(
-            kind=choose_server(self.server),
-            port=self.port,
-            arguments=tuple(self.server_arguments or ()),
-            ready_seconds=self.server_timeout_seconds,
-            reload_command=tuple(self.reload_command or ()),
-            seed=self.seed,
-        )
+        options = pick_options(ServerOptions, self, server=choose_server(self.server))
         if options.is_address and not options.reload_command and self.iterations > 1:
             raise ConfigError(
-                f"{self.title}: the server {options.kind!r} will not know of new versions. Give a "
-                "reload_command that makes it load {model}, or iterations=1"
+                f"{self.title}: the server {options.server!r} will not know of new versions. Give "
+                "a reload_command that makes it load {model}, or iterations=1"
             )
         if options.reload_command and not options.is_address:
             raise ConfigError(
                 f"{self.title}: reload_command is for a server that is an address; server "
-                f"{options.kind!r} is started anew for every version"
+                f"{options.server!r} is started anew for every version"
             )
         check_port(options)
         self._server_options = options

@@ -11,7 +11,11 @@ TRAINER_FOLDER = "trainer"
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """Of one training; those of a version are in its model card."""
+    """Of one training; those of a version are in its model card.
+
+    Plain types, since nothing of ``agl`` is imported where it trains; ``LocalFineTuning`` has the
+    limits.
+    """
 
     learning_rate: float
     epochs: float
@@ -28,7 +32,7 @@ class TrainingOptions:
     weights: str
     """Type of the weights that are saved: bfloat16 or float16."""
     seed: int
-    threads: int | None
+    torch_threads: int | None
     beta: float = 0.1
     """Of DPO."""
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -28,21 +28,22 @@ POLL_SECONDS = 0.25
 class ServerOptions:
     """How versions are served."""
 
-    kind: str
+    server: str
     """``vllm``, ``torch``, or an address that ends in ``/v1``."""
     port: int
     """0 takes a free one."""
-    arguments: tuple[str, ...]
-    """Further ones, for the command."""
-    ready_seconds: float
-    reload_command: tuple[str, ...]
+    server_arguments: Sequence[str] | None
+    """Further ones, for its command."""
+    server_timeout_seconds: float
+    """Until it must be ready."""
+    reload_command: Sequence[str] | None
     """For an address: makes its server load a version."""
     seed: int
 
     @property
     def is_address(self) -> bool:
         """Whether the server is none of ours."""
-        return self.kind.startswith(("http://", "https://"))
+        return self.server.startswith(("http://", "https://"))
 
 
 def choose_server(name: str) -> str:
@@ -117,20 +118,20 @@ async def serve(version: Version, options: ServerOptions, logs: Path) -> AsyncGe
 
 
 def _command(version: Version, options: ServerOptions, port: int) -> list[str]:
-    if options.kind == "torch":
+    if options.server == "torch":
         return [
             *(sys.executable, "-c", "from agl.cli import main; main()", "serve", version.ref),
             *("--host", HOST, "--port", str(port), "--name", MODEL_NAME),
             # Equal seeds would give every version the same luck.
             *("--seed", str(options.seed + version.number)),
-            *("--weights-version", str(version.number), *options.arguments),
+            *("--weights-version", str(version.number), *(options.server_arguments or ())),
         ]
     program = shutil.which("vllm")
     start = [program] if program else [sys.executable, "-m", "vllm.entrypoints.cli.main"]
     return [
         *(*start, "serve", version.ref, "--host", HOST, "--port", str(port)),
         *("--served-model-name", MODEL_NAME, "--seed", str(options.seed + version.number)),
-        *options.arguments,
+        *(options.server_arguments or ()),
     ]
 
 
@@ -138,18 +139,18 @@ async def _wait_until_ready(
     url: str, process: asyncio.subprocess.Process, log: Path, options: ServerOptions
 ) -> None:
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + options.ready_seconds
+    deadline = loop.time() + options.server_timeout_seconds
     while process.returncode is None and loop.time() < deadline:
         with contextlib.suppress(OSError):
             await asyncio.to_thread(_get, f"{url}/health")
             return
         await asyncio.sleep(POLL_SECONDS)
     what = (
-        f"was not ready after {options.ready_seconds:g} seconds (server_timeout_seconds)"
+        f"was not ready after {options.server_timeout_seconds:g} seconds (server_timeout_seconds)"
         if process.returncode is None
         else f"ended with exit code {process.returncode}"
     )
-    raise AlgorithmError(f"server {options.kind!r} {what}. The end of {log}:\n{tail(log)}")
+    raise AlgorithmError(f"server {options.server!r} {what}. The end of {log}:\n{tail(log)}")
 
 
 async def _use_address(version: Version, options: ServerOptions, log: Path) -> Served:
@@ -165,17 +166,17 @@ async def _use_address(version: Version, options: ServerOptions, log: Path) -> S
                     f"{log}:\n{tail(log)}"
                 )
     try:
-        answer = json.loads(await asyncio.to_thread(_get, f"{options.kind}/models"))
+        answer = json.loads(await asyncio.to_thread(_get, f"{options.server}/models"))
         names = [str(model["id"]) for model in answer["data"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise AlgorithmError(
-            f"server {options.kind!r} does not say which models it has (GET /models): {error!r}"
+            f"server {options.server!r} does not say which models it has (GET /models): {error!r}"
         ) from error
     # One that was told to load a folder calls it so, or keeps a name of its own.
     known = [name for name in names if name in (version.ref, MODEL_NAME)] or names
     if not known:
-        raise AlgorithmError(f"server {options.kind!r} has no model")
-    return _served(options.kind, known[0])
+        raise AlgorithmError(f"server {options.server!r} has no model")
+    return _served(options.server, known[0])
 
 
 def _served(url: str, model: str) -> Served:

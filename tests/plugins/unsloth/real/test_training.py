@@ -55,7 +55,7 @@ def train(engine, quiet, tmp_path, model_folder):
             "max_length": None,
             "weights": "bfloat16",
             "seed": 1,
-            "threads": 1,
+            "torch_threads": 1,
             "beta": BETA,
         }
         file, out = tmp_path / "examples.jsonl", tmp_path / "version"
