@@ -1,96 +1,13 @@
-"""Which rows are trained, which tokens of them, and what becomes of the others."""
+"""Which answers are paired, and what becomes of the others."""
 
 import pytest
 
-from agl.errors import AglError
-from agl_learning.selection import select_best
 from agl_unsloth.pairs import no_pairs, select_pairs
-
-
-def best(collected, iteration=1, **options):
-    given = {"keep_fraction": 1.0, "min_reward": None, "max_length": None, "seed": 0}
-    return select_best(collected, iteration, **{**given, **options})
 
 
 def pairs(collected, **options):
     given = {"pairing": "matched", "min_gap": 0.0, "max_length": None, "seed": "0"}
     return select_pairs(collected, **{**given, **options})
-
-
-def test_only_what_was_sampled_has_labels_in_a_row_of_several_calls(ended, collected):
-    one = collected(ended("a", 0, [([1, 2], [3, 4], 1.0), ([5], [6], 1.0)]))
-    (example,) = best(one)
-    assert example["input_ids"] == [1, 2, 3, 4, 5, 6]
-    assert example["labels"] == [-100, -100, 3, 4, -100, 6]
-    assert (example["reward"], example["rollout_id"]) == (1.0, "a")
-
-
-def test_the_best_stay_and_the_others_are_counted_with_their_reason(ended, collected):
-    rewards = [0.1, 0.9, 0.5, 0.7]
-    rollouts = [ended(f"r{n}", n, [([1], [2], reward)]) for n, reward in enumerate(rewards)]
-    long = ended("long", 9, [([1] * 9, [2], 1.0)])
-    failed = ended("failed", 8, [([1], [2], 1.0)], status="failed")
-    no_reward = ended("none", 7, [([1], [2], None)])
-    one = collected(*rollouts, long, failed, no_reward)
-    kept = best(one, keep_fraction=0.5, min_reward=0.2, max_length=5)
-    assert [example["rollout_id"] for example in kept] == ["r1"]
-    assert one.ledger.reasons() == {
-        "below_threshold": 1,
-        "not_selected": 2,
-        "over_length": 1,
-        "failed_attempt": 1,
-        "no_reward": 1,
-    }
-    one.ledger.check()
-
-
-def test_a_call_is_trained_for_its_own_reward_and_not_for_that_of_its_row(ended, collected):
-    # Means: 2/3 and -1/3. Before, all of the first row was trained, and nothing of the second.
-    rows = [
-        ended("good", 0, [([1], [2], 1.0), ([3], [4], 1.0), ([5], [6], 0.0)]),
-        ended("bad", 1, [([1], [7], -1.0), ([3], [8], -1.0), ([5], [9], 1.0)]),
-    ]
-    one = collected(*rows)
-    made = {example["rollout_id"]: example for example in best(one, min_reward=0.5)}
-    # The call with 0 is not imitated; what comes after the last trained token is left out.
-    assert made["good"]["input_ids"] == [1, 2, 3, 4]
-    assert made["good"]["labels"] == [-100, 2, -100, 4]
-    # The good call of the worse row is.
-    assert made["bad"]["input_ids"] == [1, 7, 3, 8, 5, 9]
-    assert made["bad"]["labels"] == [-100, -100, -100, -100, -100, 9]
-    assert [example["reward"] for example in made.values()] == [1.0, 1.0]
-    assert sorted(trained.call_id for trained in one.ledger.trained) == [
-        "bad-2",
-        "good-0",
-        "good-1",
-    ]
-    assert {e.call_id: (e.reason, e.detail) for e in one.ledger.exclusions} == {
-        "good-2": ("below_threshold", "its reward is 0, min_reward is 0.5"),
-        "bad-0": ("below_threshold", "its reward is -1, min_reward is 0.5"),
-        "bad-1": ("below_threshold", "its reward is -1, min_reward is 0.5"),
-    }
-    one.ledger.check()
-
-
-def test_of_calls_with_their_own_rewards_the_best_part_is_kept(ended, collected):
-    # Parts, best first: a's 1.0 (two calls), b's 0.5, a's 0.25, b's 0.0. Half of four are two.
-    one = collected(
-        ended("a", 0, [([1], [2], 1.0), ([3], [4], 0.25), ([5], [6], 1.0)]),
-        ended("b", 1, [([1], [7], 0.0), ([3], [8], 0.5)]),
-    )
-    made = {e["rollout_id"]: e["labels"] for e in best(one, keep_fraction=0.5)}
-    assert made == {
-        "a": [-100, 2, -100, -100, -100, 6],
-        "b": [-100, -100, -100, 8],
-    }
-    assert one.ledger.reasons() == {"not_selected": 2}
-    one.ledger.check()
-
-
-@pytest.mark.parametrize(("number", "part", "kept"), [(100, 0.29, 29), (10, 0.3, 3), (3, 0.5, 1)])
-def test_the_part_that_is_kept_is_that_which_is_written(ended, collected, number, part, kept):
-    one = collected(*(ended(f"r{n}", n, [([1], [2], 1.0)]) for n in range(number)))
-    assert len(best(one, keep_fraction=part)) == kept
 
 
 def test_answers_are_paired_by_their_own_reward_and_not_by_that_of_their_rows(ended, collected):
@@ -104,41 +21,6 @@ def test_answers_are_paired_by_their_own_reward_and_not_by_that_of_their_rows(en
     assert (pair["chosen_reward"], pair["rejected_reward"]) == (1.0, 0.0)
     assert sorted(trained.call_id for trained in one.ledger.trained) == ["a-0", "b-0"]
     assert one.ledger.reasons() == {"not_paired": 2}
-
-
-def test_equal_rewards_are_drawn_by_the_seed_and_the_same_again(ended, collected):
-    def chosen(seed):
-        rollouts = [ended(f"r{n}", n, [([1], [2], 1.0)]) for n in range(20)]
-        return [e["rollout_id"] for e in best(collected(*rollouts), keep_fraction=0.25, seed=seed)]
-
-    assert len(chosen(1)) == 5
-    assert chosen(1) == chosen(1)
-    assert chosen(1) != chosen(2)
-
-
-def test_a_threshold_that_nothing_reaches_is_told_with_the_rewards(ended, collected):
-    one = collected(*(ended(f"r{n}", n, [([1], [2], n / 10)]) for n in range(4)))
-    with pytest.raises(AglError) as caught:
-        best(one, 3, min_reward=0.9)
-    text = str(caught.value)
-    assert (
-        "iteration 3: no rollout reached min_reward=0.9: of 4 rewards the best are 0.3, 0.2" in text
-    )
-    assert "the mean is 0.150, the lowest 0" in text
-    assert "Lower min_reward" in text
-
-
-def test_calls_without_token_ids_are_told_with_what_gives_them(ended, collected):
-    from agl.types import Exclusion, ModelCall
-
-    one = collected(ended("a", 0, []))
-    call = ModelCall(call_id="c", rollout_id="a", attempt_id="at", sequence_id=1)
-    one.ledger.add_call(call)
-    one.ledger.exclude(
-        Exclusion(call_id="c", rollout_id="a", attempt_id="at", reason="no_token_ids")
-    )
-    with pytest.raises(AglError, match=r"return_token_ids.*vLLM 0\.10\.2"):
-        best(one)
 
 
 def test_answers_to_one_prompt_are_paired_best_with_worst(ended, collected):
