@@ -30,6 +30,8 @@ PAGES = [
     *sorted((REPOSITORY / "docs").rglob("*.md")),
     *sorted(REPOSITORY.glob("libs/*/README.md")),
 ]
+PLUGIN_PAGES = sorted(REPOSITORY.glob("plugins/*/README.md"))
+"""Only their links are followed: their blocks are pieces, without agent, data or store."""
 LANGUAGES = {"python", "bash", "yaml", "toml", "json", "javascript", "text", "mermaid"}
 KNOWN_NEEDS = {
     "agent-framework-core",
@@ -280,7 +282,9 @@ def test_marks_are_of_the_known_set_and_no_block_hides_from_the_others() -> None
     assert len(runnable) >= 30
 
 
-@pytest.mark.parametrize("page", PAGES, ids=[str(p.relative_to(REPOSITORY)) for p in PAGES])
+@pytest.mark.parametrize(
+    "page", [*PAGES, *PLUGIN_PAGES], ids=lambda page: str(page.relative_to(REPOSITORY))
+)
 def test_links_and_named_paths_exist(page: Path) -> None:
     text = FENCE.sub("", page.read_text())
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
