@@ -497,6 +497,9 @@ async def test_a_run_of_another_algorithm_is_not_gone_on_from(
     with making(home / "checkpoints/step-000001", Progress(step=1, version=1)) as partial:
         (partial / "logits.json").write_text("[]")
     begin_generation(home, algorithm="reinforce")
+    alone = tmp_path / "alone/step-000001"
+    with making(alone, Progress(step=1, version=1, identity={"algorithm": "reinforce"})):
+        pass
     with making(tmp_path / "versions/0001", {"loss": 2.0}):
         pass
     before = (folder / "run.json").read_bytes()
@@ -505,9 +508,25 @@ async def test_a_run_of_another_algorithm_is_not_gone_on_from(
         ({"run_dir": str(folder)}, "holds a run of 'sft', and this is 'grpo'"),
         ({"resume_from": str(home)}, "holds a run of 'reinforce', and this is 'grpo'"),
         ({"resume_from": str(tmp_path / "versions/0001")}, "no checkpoint of a run"),
+        ({"resume_from": str(alone)}, "another algorithm: 'reinforce' then, 'grpo' now"),
     ):
         algorithm = agl.GRPO("a model", **given)
         algorithm.set_llm_proxy(agl.LLMProxy())
         with pytest.raises(agl.errors.ConfigError, match=why):
             await algorithm.clear_leftovers(memory_store)
     assert (folder / "run.json").read_bytes() == before
+
+
+async def test_checkpoints_may_lie_behind_a_link(
+    tmp_path: Path, memory_store: agl.LightningStore
+) -> None:
+    disk, folder = tmp_path / "disk", tmp_path / "run"
+    with making(disk / "step-000001", Progress(step=1, version=1, branch=[(1, 1)])):
+        pass
+    begin_generation(folder, algorithm="grpo")
+    (folder / "metrics.jsonl").write_text("")
+    (folder / "checkpoints").symlink_to(disk)
+    algorithm = agl.GRPO("a model", resume_from=str(folder))
+    algorithm.set_llm_proxy(agl.LLMProxy())
+    origin = algorithm.find_start()
+    assert (origin.is_same_run, origin.folder, origin.progress().step) == (True, folder, 1)

@@ -68,9 +68,15 @@ def test_what_fails_in_the_middle_leaves_the_one_before(tmp_path):
         ("more/tokenizer.json", lambda path: path.unlink(), "more/tokenizer.json is missing"),
         (MANIFEST, lambda path: path.unlink(), "checkpoint.json is missing"),
         (MANIFEST, lambda path: path.write_text("[]"), "checkpoint.json cannot be read"),
+        (MANIFEST, lambda path: path.write_text('{"files": []}'), "checkpoint.json cannot be read"),
+        (
+            MANIFEST,
+            lambda path: path.write_text(path.read_text().replace('"step": 3', '"step": 1')),
+            "checkpoint.json is not what was written",
+        ),
     ],
 )
 def test_damage_is_named(tmp_path, name, change, why):
-    folder = make(tmp_path / "0001")
+    folder = make(tmp_path / "0001", step=3)
     change(folder / name)
     assert why in damage(folder)

@@ -132,4 +132,7 @@ def test_a_run_has_one_folder_and_run_again_it_goes_on_in_it(agl: Agl, tmp_path:
     lines = (tmp_path / "out/metrics.jsonl").read_text().splitlines()
     steps = [(line["step"], line["generation"]) for line in map(json.loads, lines)]
     assert steps == [(1, 1), (2, 2)]
-    assert agl("run", "agl.yaml")[0] == 2  # nothing is left to do, and it says so
+    (tmp_path / "out/summary.json").unlink()  # as a kill before the end leaves the run
+    assert agl("run", "agl.yaml")[0] == 0  # nothing is left to do but that
+    assert json.loads((tmp_path / "out/summary.json").read_text())["steps"] == 2
+    assert len((tmp_path / "out/metrics.jsonl").read_text().splitlines()) == 2

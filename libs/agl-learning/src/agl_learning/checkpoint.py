@@ -90,8 +90,9 @@ def making(folder: Path, note: Mapping[str, Any] | Progress) -> Generator[Path]:
         if path.is_file()
     }
     said = asdict(note) if isinstance(note, Progress) else dict(note)
-    record = json.dumps({"note": said, "files": files}, indent=1)
-    (partial / MANIFEST).write_text(record, "utf-8")
+    record = {"note": said, "files": files}
+    text = json.dumps({**record, "sha256": _seal(record)}, indent=1)
+    (partial / MANIFEST).write_text(text, "utf-8")
     for path in (*sorted(partial.rglob("*")), partial):
         sync(path)
     if folder.exists():
@@ -108,8 +109,10 @@ def read_note(checkpoint: Path) -> dict[str, Any]:
 def damage(checkpoint: Path) -> str:
     """What is wrong with a checkpoint; "" when every file is as it was written."""
     try:
-        files = json.loads((checkpoint / MANIFEST).read_text("utf-8"))["files"]
-        for name, known in files.items():
+        record = json.loads((checkpoint / MANIFEST).read_text("utf-8"))
+        if record.pop("sha256") != _seal(record):
+            return f"{MANIFEST} is not what was written"
+        for name, known in record["files"].items():
             path = checkpoint / name
             if not path.is_file():
                 return f"{name} is missing"
@@ -119,7 +122,7 @@ def damage(checkpoint: Path) -> str:
                 return f"{name} is not what was written"
     except FileNotFoundError:
         return f"{MANIFEST} is missing"
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return f"{MANIFEST} cannot be read: {type(error).__name__}: {error}"
     return ""
 
@@ -159,6 +162,10 @@ def find_checkpoint(path: str | os.PathLike[str]) -> Path:
         f"no checkpoint to resume from in {str(root)!r}; expected a whole folder with "
         f"{MANIFEST}, or a run's folder with checkpoints/step-*"
     )
+
+
+def _seal(record: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
 def _digest(path: Path) -> str:

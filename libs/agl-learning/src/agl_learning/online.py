@@ -73,8 +73,8 @@ class OnlineTraining(Training):
             the end of a run that trained nothing; end well when the rewards of every group have
             become equal after something was learned.
         run_dir: Folder for ``metrics.jsonl``, ``summary.json`` and ``checkpoints``; None takes that
-            of the run (``run_dir`` of the file or the trainer), in which an earlier part of the run
-            is continued, and where it has none a new one under ``agl-runs``.
+            of ``resume_from``, else that of the run (``run_dir`` of the file or the trainer), in
+            which an earlier part of the run is continued, else a new one under ``agl-runs``.
         checkpoint_every: Save after so many steps; after the last step in any case.
         resume_from: A checkpoint, or a run's folder (then the newest that is whole and that its
             last start made or went on from): weights, optimiser, random states, step and the
@@ -169,14 +169,17 @@ class OnlineTraining(Training):
                 are not usable, or nothing is left to do.
         """
         self.gateway()
-        run_dir, resume_from = self.run_dir, self.resume_from
+        run_dir, resume_from, steps = self.run_dir, self.resume_from, self.steps
         folder = self.get_run_folder()
         if folder is not None and run_dir is None and resume_from is None:
             run_dir = str(folder)
-            resume_from = run_dir if read_generation(folder) is not None else None
-        origin = find_origin(self.name, run_dir, resume_from, self.steps)
-        if origin.is_same_run:
-            self.check_identity(origin.folder, origin.progress().identity)
+            if read_generation(folder) is not None:
+                resume_from, steps = run_dir, None
+        origin = find_origin(self.name, run_dir, resume_from, steps)
+        before = origin.progress().identity
+        if not origin.is_same_run:  # it may have another model, and is of the same algorithm
+            before = {name: value for name, value in before.items() if name == "algorithm"}
+        self.check_identity(origin.folder, before)
         self.check_start(origin)
         return origin
 
@@ -201,7 +204,7 @@ class OnlineTraining(Training):
         origin, self._origin = self._origin or await asyncio.to_thread(self.find_start), None
         self._idle_steps = 0
         self._gap_warned = self._is_solved = False
-        self._checkpoint: Path | None = None
+        self._checkpoint = origin.checkpoint
         with hold_run(origin.folder):
             progress = origin.progress()
             self.weights_version = progress.version
@@ -254,6 +257,12 @@ class OnlineTraining(Training):
             session.metadata(number, self.weights_version),
         )
         rows = self.weigh(collected)
+        if not rows and self.is_budget_spent():
+            # It could not be done, and is begun again where there is a budget.
+            await session.keep(collected, number, self.weights_version)
+            if session.steps_done > session.begun_at:
+                await self._save()
+            return
         learned: dict[str, float] = {}
         update_start = time.perf_counter()
         if rows:
@@ -310,7 +319,11 @@ class OnlineTraining(Training):
         await self.tell("on_checkpoint_saved", step=number, path=folder)
 
     def summed_up(self) -> dict[str, Any]:
-        return {"steps": self.session.steps_done, "checkpoint": str(self._checkpoint)}
+        path = self._checkpoint
+        return {
+            "steps": self.session.steps_done,
+            "checkpoint": None if path is None else str(path),
+        }
 
     # --- when it ends, and what is odd
 

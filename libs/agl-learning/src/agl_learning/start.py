@@ -49,14 +49,16 @@ class Origin:
         return Progress(0, 0) if self.checkpoint is None else Progress.of(self.checkpoint)
 
 
-def find_origin(name: str, run_dir: str | None, resume_from: str | None, steps: int) -> Origin:
+def find_origin(
+    name: str, run_dir: str | None, resume_from: str | None, steps: int | None
+) -> Origin:
     """Check everything about a start that can be said before a model is loaded.
 
     Args:
         name: Of the algorithm.
         run_dir: Folder of the run; None takes that of the checkpoint, or a new one.
         resume_from: A checkpoint, or the folder of a run; None begins anew.
-        steps: How many the run is to have.
+        steps: How many the run is to have; None where one that has them all may start again.
 
     Raises:
         ConfigError: Checkpoint or folder are not usable, or nothing is left to do.
@@ -67,7 +69,7 @@ def find_origin(name: str, run_dir: str | None, resume_from: str | None, steps: 
     if resume_from is None or not origin.is_same_run:
         _check_folder(origin)
     step = origin.progress().step
-    if origin.checkpoint is not None and step >= steps:
+    if origin.checkpoint is not None and steps is not None and step >= steps:
         raise ConfigError(
             f"the checkpoint {str(origin.checkpoint)!r} is at step {step}, and steps is {steps}; "
             "nothing is left to do. Give more steps"
@@ -85,7 +87,8 @@ def _find(name: str, run_dir: str | None, resume_from: str | None) -> Origin:
         logger.warning("the run in %s has no checkpoint yet; it begins at step 0 again", given)
         return Origin(named or given, None, given)
     checkpoint = find_checkpoint(given)
-    home = checkpoint.resolve().parent.parent
+    # Not resolved: checkpoints may lie on another disk, behind a link.
+    home = checkpoint.absolute().parent.parent
     if named is None and checkpoint.parent.name == "checkpoints":
         return Origin(checkpoint.parent.parent, checkpoint, home)
     return Origin(fresh, checkpoint, home)

@@ -94,7 +94,7 @@ class GRPO(OnlineTraining, LearnerOptions):
         tokenizer = load_tokenizer(checkpoint or self.tokenizer, checkpoint or self.model)
         reference = None
         if self.kl_coefficient and checkpoint is not None:
-            start = _find_reference(folder, checkpoint.resolve().parent.parent)
+            start = _find_reference(folder, checkpoint.absolute().parent.parent)
             reference = load_model(start, self.device, "float32")
         self._learner = Learner(
             model,
