@@ -25,13 +25,14 @@ import secrets
 import time
 from abc import abstractmethod
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agl.algorithm.ledger import ledger_parts
 from agl.errors import AlgorithmError, ConfigError
 from agl.types import Dataset, LedgerPart, RolloutMode
+from agl_learning.durable import Request, find_request, run_request
 from agl_learning.files import write_lines
 from agl_learning.generations import (
     Generation,
@@ -51,18 +52,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("agl.learning")
 
 LEDGER = "ledger.jsonl"
-
-
-@dataclass(frozen=True)
-class _Request:
-    """Tasks that are to run, each some times, under a durable key."""
-
-    mode: RolloutMode
-    tasks: list[Any]
-    copies: int
-    key: str
-    written: dict[str, Any]
-    """What its entry in the journal says of tasks and copies."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -292,62 +281,20 @@ class FineTuning(Training):
             chosen = order.take(count)
         return [dataset[index] for index in chosen]
 
-    def _request(self, mode: RolloutMode, tasks: list[Any], copies: int) -> _Request:
-        """A request for these tasks, or the one that was cut off, to go on with.
+    def _request(self, mode: RolloutMode, tasks: list[Any], copies: int) -> Request:
+        return find_request(self.session, self.journal, self._version.number, mode, tasks, copies)
 
-        Raises:
-            ConfigError: That one had other tasks or copies; its rollouts would count as theirs.
-        """
-        from agl_learning.tasks import digest
-
-        session, number = self.session, self._version.number
-        rounds = len(self.journal.all("given up", key=f"{mode}-{number}"))
-        key = f"{self.name}/{session.run_id}/{mode}-{number}/{rounds}"
-        request = _Request(mode, tasks, copies, key, {"tasks": digest(tasks), "copies": copies})
-        begun = self.journal.last("collecting", key=key)
-        for what, now in request.written.items():
-            if begun is not None and begun.get(what) != now:
-                kind = "validation" if mode == "val" else "training"
-                raise ConfigError(
-                    f"{self.title}: the run in {str(session.folder)!r} stopped amid {kind} "
-                    f"rollouts of version {number} with other {what}: {begun.get(what)!r} then, "
-                    f"{now!r} now. Continue it with what it had, or give another run_dir"
-                )
-        return request
-
-    async def _run_tasks(self, request: _Request) -> "Collected":
+    async def _run_tasks(self, request: Request) -> "Collected":
+        resources = await self.serving()
         from agl_learning.collect import drop_groups
 
-        session, number = self.session, self._version.number
-        mode, tasks, key = request.mode, request.tasks, request.key
-        resources = await self.serving()
-        earlier = len(self.journal.all("collecting", key=key))
-        self.journal.append("collecting", key=key, **request.written)
-        metadata = session.metadata(number + (mode == "train"), number)
-        collected = last = await session.collector.collect(
-            tasks, request.copies, mode, resources[mode], metadata, key=key
-        )
-        # Where the run had ended in the middle of this, rollouts were cut off, or met the address
-        # of a gateway that was gone: those are drawn once more.
-        for again in range(1, earlier + 1):
-            groups = [one.group for one in last.ended if one.rollout.status != "succeeded"]
-            if not groups or self.is_budget_spent():
-                break
-            last = await session.collector.collect(
-                [tasks[group] for group in groups],
-                1,
-                mode,
-                resources[mode],
-                metadata,
-                key=f"{key}/again-{again}",
-            )
-            last.ended = [replace(one, group=groups[one.group]) for one in last.ended]
-            collected = joined(collected, last)
-            if self.infrastructure_failures == "drop_group":
-                drop_groups(collected.ended)
+        number, journal = self._version.number, self.journal
+        collected = await run_request(self, self.session, journal, request, number, resources)
+        if self.infrastructure_failures == "drop_group":
+            drop_groups(collected.ended)
         return collected
 
-    async def _collect(self, request: _Request) -> dict[str, Any] | None:
+    async def _collect(self, request: Request) -> dict[str, Any] | None:
         """The entry of what was collected; None when the budget was spent before there was any."""
         from agl_learning.accounts import collected_metrics
 
@@ -413,9 +360,3 @@ class FineTuning(Training):
             reward=reward,
             totals=dict(self.session.totals.counts),
         )
-
-
-def joined(one: "Collected", other: "Collected") -> "Collected":
-    """Two collections as one."""
-    one.ledger.merge(other.ledger)
-    return replace(one, ended=one.ended + other.ended, seconds=one.seconds + other.seconds)
