@@ -13,6 +13,7 @@ import sys
 import tomllib
 from importlib.util import find_spec
 from pathlib import Path
+from shutil import which
 
 CLONE = Path(__file__).resolve().parent
 FOLDERS = {"agl-core": CLONE / "core"} | {path.name: path for path in CLONE.glob("[lp]*/agl-*")}
@@ -54,5 +55,12 @@ if __name__ == "__main__":
         sys.exit(__doc__)
     pip = [sys.executable, "-m", "pip", "install"]
     if find_spec("pip") is None:  # an environment that uv made
-        pip = ["uv", "pip", "install", "--python", sys.executable]
+        beside = Path(sys.executable).with_name("uv")
+        uv = str(beside) if beside.exists() else which("uv")
+        if uv is None:
+            sys.exit(
+                f"{sys.executable} has no pip, and there is no uv. Run: "
+                f"python3 -m pip --python {sys.executable} install pip"
+            )
+        pip = [uv, "pip", "install", "--python", sys.executable]
     sys.exit(subprocess.run([*pip, *from_clone(*sys.argv[1:])]).returncode)

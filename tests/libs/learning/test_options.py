@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import pytest
-from annotated_types import Ge, Lt
+from annotated_types import Ge, Len, Lt
+from pydantic import Field
 
 from agl.errors import ConfigError
 from agl_learning.options import (
@@ -160,3 +161,23 @@ def test_options_of_a_part_are_those_of_its_holder_but_for_what_is_given() -> No
     assert pick_options(Part, Options(rows=3, seed=4), seed=5) == Part(rows=3, seed=5, beta=0.5)
     with pytest.raises(TypeError, match="rows"):
         pick_options(Part, object(), seed=5)
+
+
+@dataclass(kw_only=True)
+class WithOthers:
+    rate: Annotated[float, Field(gt=0)] = 1.0
+    words: Annotated[list[str], Len(1)] = field(default_factory=lambda: ["a"])
+    note: Annotated[str, "what it is for"] = ""
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"rate": 0.0}, "Mine: rate: Input should be greater than 0; got 0.0"),
+        ({"words": []}, "Mine: words: List should have at least 1 item"),
+    ],
+)
+def test_limits_of_others_are_checked_by_pydantic(given: dict[str, Any], why: str) -> None:
+    check_options("Mine", WithOthers(rate=2, words=["b"], note="x"))
+    with pytest.raises(ConfigError, match=why):
+        check_options("Mine", WithOthers(**given))

@@ -452,6 +452,8 @@ def test_evaluations_that_the_spent_budget_refused_count_for_nothing(
         ({"reward_range": (0.0, float("inf"))}, "reward_range must be a finite number"),
         ({"confidence": 1.0}, "confidence must be above 0 and below 1"),
         ({"reward_range": (1.0, 1.0)}, "the first must be below the second"),
+        ({"reward_range": "x"}, "reward_range must be two numbers; got 'x'"),
+        ({"edit_template": {}}, "edit_template must be"),
         ({"critique_template": "{% if %}"}, "critique_template, line 1"),
         ({"edit_template": "missing.j2"}, "edit_template: cannot be read"),
         ({"async_openai_client": object()}, "give either a client, or base_url"),

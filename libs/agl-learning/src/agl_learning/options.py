@@ -59,7 +59,7 @@ def check_options(owner: str, options: Any) -> None:
     A ``Literal`` must be one of its values. What is no number and has functions in ``Annotated``
     is checked by them alone, as ``function(owner, name=value)``. Else ``bool``, ``str`` (a path
     passes), ``list``, ``list[str]``, ``dict`` and unions of these are checked; fields of other
-    types pass.
+    types pass. Other limits, as ``pydantic.Field(gt=0)``, are pydantic's to check.
 
     Args:
         owner: What messages begin with.
@@ -106,14 +106,17 @@ def _check(owner: str, name: str, kind: Any, value: Any) -> None:
     if len(members) != 1:
         _check_type(owner, name, members, value)
         return
-    kind, limits = members[0], ()
+    whole, kind, limits = members[0], members[0], ()
     if get_origin(kind) is Annotated:
         kind, *limits = get_args(kind)
-    if kind in (int, float):
+    ours = (str, types.FunctionType, *_BOUNDS)
+    if not all(isinstance(limit, ours) for limit in limits):
+        _check_by_pydantic(owner, name, whole, value)
+    elif kind in (int, float):
         bounds: dict[str, Any] = {}
         reason = "".join(f": {limit}" for limit in limits if isinstance(limit, str))
         for limit in limits:
-            if not isinstance(limit, str):
+            if type(limit) in _BOUNDS:
                 word, attribute = _BOUNDS[type(limit)]
                 bounds[word] = getattr(limit, attribute)
         try:
@@ -122,12 +125,23 @@ def _check(owner: str, name: str, kind: Any, value: Any) -> None:
             raise ConfigError(f"{error}{reason}") from None
     elif get_origin(kind) is Literal:
         check_choice(owner, get_args(kind), **{name: value})
-    elif limits:
-        for limit in limits:
+    elif functions := [limit for limit in limits if not isinstance(limit, str)]:
+        for limit in functions:
             check: Callable[..., None] = limit
             check(owner, **{name: value})
     else:
         _check_type(owner, name, members, value)
+
+
+def _check_by_pydantic(owner: str, name: str, kind: Any, value: Any) -> None:
+    """For limits that are none of ours, as ``pydantic.Field(gt=0)``."""
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        TypeAdapter[Any](kind).validate_python(value, strict=True)
+    except ValidationError as error:
+        why = error.errors(include_url=False)[0]["msg"]
+        raise ConfigError(f"{owner}: {name}: {why}; got {value!r}") from None
 
 
 def _check_type(owner: str, name: str, kinds: list[Any], value: Any) -> None:

@@ -16,7 +16,12 @@ from agl_apo.journal import SEED, Journal
 from agl_apo.options import Options
 from agl_apo.session import Session
 from agl_apo.templates import BrokenTemplateError, placeholders
-from agl_learning.generations import begin_generation, check_algorithm, hold_run
+from agl_learning.generations import (
+    begin_generation,
+    check_algorithm,
+    hold_run,
+    read_generation,
+)
 from agl_learning.report import Report
 from agl_learning.start import new_folder
 from agl_learning.tasks import digest
@@ -57,6 +62,11 @@ async def open_session(
     folder = _folder(algorithm, options)
     check_algorithm(folder, options.name)
     with hold_run(folder):
+        if read_generation(folder) is None and (folder / "metrics.jsonl").exists():
+            raise ConfigError(
+                f"{options.name}: {str(folder)!r} has a metrics.jsonl of somebody else. Give another "
+                "run_dir"
+            )
         journal = Journal(algorithm.get_store(), options.run_name, options.name)
         seed = Candidate(SEED, {name: template.template for name, template in templates.items()})
         await journal.begin(

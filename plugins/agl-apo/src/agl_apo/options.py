@@ -1,7 +1,7 @@
 """What a prompt optimiser is told: the options of all, and those of APO."""
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
 
 from annotated_types import Ge, Gt, Lt
 
@@ -22,7 +22,10 @@ def check_range(owner: str, /, **values: Any) -> None:
     Raises:
         ConfigError: An end is no finite number, or the first is not below the second.
     """
-    for name, (low, high) in values.items():
+    for name, ends in values.items():
+        if not isinstance(ends, tuple | list) or len(cast("list[Any]", ends)) != 2:
+            raise ConfigError(f"{owner}: {name} must be two numbers; got {ends!r}")
+        low, high = cast("list[Any]", ends)
         for end in (low, high):
             check_numbers(owner, **{name: end})
         if not low < high:

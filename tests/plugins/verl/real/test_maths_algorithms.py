@@ -36,13 +36,17 @@ def test_verl_takes_what_a_name_stands_for(name: str) -> None:
         from verl.utils.config import omega_conf_to_dataclass
 
         from agl_verl.trainer_mixin import check, register_estimators
+    register_estimators()
     given: dict[str, Any] = {}
     assert with_algorithm(given, name) == name
     given["actor_rollout_ref"]["actor"]["ppo_micro_batch_size_per_gpu"] = 1
+    if name == "gdpo":
+        with pytest.raises(ConfigError, match="set algorithm"):
+            check(compose(given))
+        given["algorithm"]["gdpo_reward_keys"] = ["right", "short"]
     whole = compose(given)
     for key, value in ALGORITHMS[name].changes.items():
         assert get(whole, key) == value
-    register_estimators()
     check(whole)
     assert whole.algorithm.adv_estimator in ADV_ESTIMATOR_REGISTRY
     assert need_critic(whole) == (name == "ppo")
