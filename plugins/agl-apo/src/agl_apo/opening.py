@@ -64,8 +64,8 @@ async def open_session(
     with hold_run(folder):
         if read_generation(folder) is None and (folder / "metrics.jsonl").exists():
             raise ConfigError(
-                f"{options.name}: {str(folder)!r} has a metrics.jsonl of somebody else. Give another "
-                "run_dir"
+                f"{options.name}: {str(folder)!r} has a metrics.jsonl of somebody else. Give "
+                "another run_dir"
             )
         journal = Journal(algorithm.get_store(), options.run_name, options.name)
         seed = Candidate(SEED, {name: template.template for name, template in templates.items()})
