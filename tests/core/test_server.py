@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator
 import aiohttp
 import pytest
 
+import agl
 from agl.errors import ConfigError, StoreError
 from agl.http.metrics import RequestMetrics
 from agl.http.server import LightningStoreServer
@@ -684,3 +685,19 @@ async def test_agl_store_says_in_one_line_what_is_wrong(server, tmp_path):
         assert word in err.decode()
         assert err.decode().count("\n") == 1
     assert not (tmp_path / "s.db").exists()
+
+
+@pytest.mark.parametrize("depth", [185, 191, 195, 199, 300])
+async def test_what_was_stored_however_deep_can_be_listed(
+    server: LightningStoreServer, http: aiohttp.ClientSession, depth: int
+) -> None:
+    """Answers hold records some levels deep: an input as deep as can be read fitted in no page."""
+    body = '{"input": ' + "[" * depth + "]" * depth + "}"
+    headers = {"content-type": "application/json"}
+    async with http.post("rollouts", data=body, headers=headers) as response:
+        stored = response.status == 201
+        assert stored or response.status == 400, await response.text()
+    assert stored == (depth < 192)
+    client = agl.LightningStoreClient(server.endpoint)
+    assert len(await client.query_rollouts()) == stored
+    await client.close()

@@ -23,12 +23,12 @@ async def line():
 
     store = agl.InMemoryLightningStore()
 
-    async def run(agent, algorithm, train=None, val=None):
+    async def run(agent, algorithm, train=None, val=None, gateway=None):
         algorithm.set_store(store)
         algorithm.set_adapter(
             build_component(algorithm.default_adapter, group="agl.adapters", expected_type=Adapter)
         )
-        algorithm.set_llm_proxy(agl.LLMProxy())
+        algorithm.set_llm_proxy(gateway or agl.LLMProxy())
         runner, event = agl.LitAgentRunner(agl.OtelTracer(), grace_seconds=0.1), ThreadingEvent()
         with runner.run_context(agent=agent, store=store):
             running = asyncio.create_task(runner.iter(event=event))

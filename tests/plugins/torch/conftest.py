@@ -76,34 +76,3 @@ def model():
 def prompts():
     """Token ids of three different lengths."""
     return [[1, 4, 3, 2], [1, 7, 8, 9, 3, 2, 5, 3, 1, 6, 3, 2], [1, 4, 12, 5, 3, 2]]
-
-
-@pytest.fixture
-async def line(tmp_path, tokenizer):
-    """Runs an algorithm and one runner beside it, over the real store, gateway and adapter."""
-    import asyncio
-    import contextlib
-
-    import agl
-    from agl.execution.events import ThreadingEvent
-
-    store = agl.InMemoryLightningStore()
-
-    async def run(agent, algorithm, train=None, val=None, gateway=None):
-        algorithm.set_store(store)
-        algorithm.set_adapter(agl.TraceToRows())
-        algorithm.set_llm_proxy(gateway or agl.LLMProxy())
-        runner, event = agl.LitAgentRunner(agl.OtelTracer(), grace_seconds=0.1), ThreadingEvent()
-        with runner.run_context(agent=agent, store=store):
-            running = asyncio.create_task(runner.iter(event=event))
-            try:
-                await algorithm.run(train, val)
-            finally:
-                event.set()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await running
-        return algorithm
-
-    run.store = store
-    yield run
-    await store.close()

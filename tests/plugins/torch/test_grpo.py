@@ -12,6 +12,7 @@ import torch
 import agl
 from agl.errors import AlgorithmError, ConfigError, UnknownComponentError
 from agl.plugins.schema import schema_of
+from agl.types import Ledger
 from agl_learning.checkpoint import find_checkpoint
 
 from .conftest import build_model
@@ -423,3 +424,36 @@ async def test_a_run_goes_on_with_its_own_model_or_not_at_all(line, grpo, tmp_pa
         await line(says_red, changed, ["one"])
     again = await line(says_red, grpo(model=str(tmp_path / "one"), resume_from=folder), ["one"])
     assert again.summary["steps"] == 2
+
+
+async def test_a_step_that_the_budget_refused_is_done_when_there_is_one(line, grpo, tmp_path):
+    options = {"steps": 2, "run_dir": str(tmp_path / "run")}
+    # 16 calls a step: of the second one, a single call is answered.
+    poor = await line(
+        says_red,
+        grpo(**options),
+        ["one", "two", "three"],
+        gateway=agl.LLMProxy(run_budget={"calls": 17}),
+    )
+    assert (poor.summary["steps"], poor.summary["calls"]) == (1, 32)
+    resumed = grpo(steps=2, run_dir=None, resume_from=options["run_dir"])
+    await line(says_red, resumed, ["one", "two", "three"])
+    assert [reward is not None for reward in resumed.summary["rewards"]] == [True, True]
+    assert resumed.summary["calls"] == 32
+    run = resumed.summary["run_dir"]
+    parts = [part for part in await agl.load_parts(line.store) if not part.lost]
+    assert sum(len(Ledger.of_parts([part]).calls) for part in parts) == 32, run
+
+
+async def test_the_same_object_begins_anew_when_it_is_fitted_again(line, grpo, tmp_path):
+    @agl.rollout
+    async def bored(task: str, llm: agl.LLM) -> float:
+        await ask(llm, task)
+        return 0.5
+
+    algorithm = grpo(steps=9, max_idle_steps=2)
+    with pytest.raises(AlgorithmError, match="in 2 steps in a row, up to step 2"):
+        await line(bored, algorithm, ["one"])
+    algorithm.run_dir = str(tmp_path / "other")
+    with pytest.raises(AlgorithmError, match="in 2 steps in a row, up to step 2"):
+        await line(bored, algorithm, ["one"])

@@ -285,9 +285,9 @@ class FineTuning(Training):
         return find_request(self.session, self.journal, self._version.number, mode, tasks, copies)
 
     async def _run_tasks(self, request: Request) -> "Collected":
-        resources = await self.serving()
         from agl_learning.collect import drop_groups
 
+        resources = await self.serving()
         number, journal = self._version.number, self.journal
         collected = await run_request(self, self.session, journal, request, number, resources)
         if self.infrastructure_failures == "drop_group":

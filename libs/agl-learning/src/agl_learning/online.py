@@ -248,7 +248,7 @@ class OnlineTraining(Training):
         session, start = self.session, time.perf_counter()
         resources = await self.serving()
         await self.evaluate_when_due(val)
-        number = session.steps_done + 1
+        number, tasks_before = session.steps_done + 1, self._tasks.state()
         collected = await session.collector.collect(
             [train[index] for index in self._tasks.take(self.groups_per_step)],
             self.group_size,
@@ -258,10 +258,12 @@ class OnlineTraining(Training):
         )
         rows = self.weigh(collected)
         if not rows and self.is_budget_spent():
-            # It could not be done, and is begun again where there is a budget.
-            await session.keep(collected, number, self.weights_version)
+            # It could not be done, and is begun again where there is a budget: the checkpoint is
+            # of before it, and knows neither its tasks nor its calls.
+            self._tasks.restore(tasks_before)
             if session.steps_done > session.begun_at:
                 await self._save()
+            await session.keep(collected, number, self.weights_version)
             return
         learned: dict[str, float] = {}
         update_start = time.perf_counter()

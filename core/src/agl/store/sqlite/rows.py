@@ -32,6 +32,7 @@ def attempted(rollout: Rollout, attempt: Attempt) -> AttemptedRollout:
 
 
 _READ_DEPTH = 150
+_ENVELOPE = 8
 """So many levels can be read back; with more brackets it is tried."""
 ROLLOUT_FIELDS: Final = tuple(Rollout.model_fields)
 ATTEMPT_FIELDS: Final = tuple(Attempt.model_fields)
@@ -137,7 +138,8 @@ def json_of(value: Any, what: str) -> str:
     try:
         text = to_json(value)
         if text.count(b"[") + text.count(b"{") > _READ_DEPTH:
-            from_json(text)  # which goes less deep than writing does
+            # Reading goes less deep than writing, and answers hold records in records of lists.
+            from_json(b"[" * _ENVELOPE + text + b"]" * _ENVELOPE)
         return text.decode()
     except (PydanticSerializationError, UnicodeError, ValueError) as error:
         raise InvalidRecordError(
