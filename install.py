@@ -53,6 +53,7 @@ def _in_folder(ours: re.Match[str]) -> str:
 if __name__ == "__main__":
     if not sys.argv[1:]:
         sys.exit(__doc__)
+    packages = from_clone(*sys.argv[1:])
     pip = [sys.executable, "-m", "pip", "install"]
     if find_spec("pip") is None:  # an environment that uv made
         beside = Path(sys.executable).with_name("uv")
@@ -63,4 +64,4 @@ if __name__ == "__main__":
                 f"python3 -m pip --python {sys.executable} install pip"
             )
         pip = [uv, "pip", "install", "--python", sys.executable]
-    sys.exit(subprocess.run([*pip, *from_clone(*sys.argv[1:])]).returncode)
+    sys.exit(subprocess.run([*pip, *packages]).returncode)

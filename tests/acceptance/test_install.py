@@ -112,14 +112,19 @@ def test_messages_name_pip_where_the_core_is_from_no_clone(core_from, origin) ->
     assert install_line("--force-reinstall", "agl-apo") == "pip install --force-reinstall agl-apo"
 
 
-def test_without_pip_and_uv_it_says_what_to_do(tmp_path: Path) -> None:
+def test_without_pip_and_uv_it_says_what_to_do_after_it_has_read_the_names(tmp_path: Path) -> None:
     python = tmp_path / "bin/python"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path)], check=True)
-    done = subprocess.run(
-        [str(python), str(CLONE / "install.py"), "agl-core"],
-        env={"PATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode != 0
-    assert f"Run: python3 -m pip --python {python} install pip" in done.stderr
+
+    def said(package: str) -> str:
+        done = subprocess.run(
+            [str(python), str(CLONE / "install.py"), package],
+            env={"PATH": str(tmp_path)},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode != 0
+        return done.stderr
+
+    assert f"Run: python3 -m pip --python {python} install pip" in said("agl-core")
+    assert said("agl-tirch").startswith("agl-tirch: not in this clone")
