@@ -161,9 +161,9 @@ class Validates(agl.Algorithm):
     async def run(self, train_dataset=None, val_dataset=None):
         if val_dataset is None:
             raise agl.errors.ConfigError("no validation tasks")
-        await self.get_store().enqueue_rollout(val_dataset[0], mode="val")
-        import asyncio
-        await asyncio.sleep(60)
+        store = self.get_store()
+        rollout = await store.enqueue_rollout(val_dataset[0], mode="val")
+        await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
 
 class Idle(agl.Algorithm):
     async def run(self, train_dataset=None, val_dataset=None):
