@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 
 from agl.errors import StoreUnavailableError
+from agl.http.layers import Receive, Scope, Send
 from agl.semconv import CLIENT_GONE
 from agl.store.base import LightningStore
 from agl.types.resources import attempt_token
@@ -26,7 +27,7 @@ from agl_gateway.recorder import Recorder
 from agl_gateway.records import CallRecord, Origin
 from agl_gateway.routing import Tries, deadline_of
 from agl_gateway.upstream import Opens
-from agl_gateway.wire import JSON, Interruptible, Receive, Reply, Scope, Send, read_body
+from agl_gateway.wire import JSON, Interruptible, Reply, read_body
 
 logger = logging.getLogger("agl.gateway")
 

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from agl.errors import StoreUnavailableError
 from agl.store.base import LightningStore
@@ -17,15 +18,13 @@ MAX_ENDED = 65536
 OPEN = ("preparing", "running", "unresponsive")
 
 
+@dataclass(slots=True, eq=False)
 class OpenAttempt:
     """What is known of an attempt that may call."""
 
-    __slots__ = ("calls", "known_until")
-
-    def __init__(self) -> None:
-        self.calls: set[Interruptible] = set()
-        """Those in flight."""
-        self.known_until = 0.0
+    calls: set[Interruptible] = field(default_factory=set[Interruptible])
+    """Those in flight."""
+    known_until: float = 0.0
 
 
 class Attempts:

@@ -1,15 +1,13 @@
 """The few pieces of HTTP that the gateway needs on its agents' side."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Iterable
 from types import TracebackType
-from typing import Any
 
+from agl.http import layers
+from agl.http.layers import Receive, Send
 from agl_gateway.errors import ClientGoneError, RefusedError
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Headers = Iterable[tuple[bytes, bytes]]
 
 JSON: Headers = ((b"content-type", b"application/json"),)
@@ -24,19 +22,13 @@ async def read_body(receive: Receive, limit: int) -> bytes:
         RefusedError: It is larger than ``limit`` bytes.
         ClientGoneError: The client hung up first.
     """
-    parts: list[bytes] = []
-    size = 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGoneError("the client closed the connection while it sent the request")
-        part: bytes = message.get("body", b"")
-        size += len(part)
-        if size > limit:
-            raise RefusedError(413, f"the request body is larger than {limit} bytes")
-        parts.append(part)
-        if not message.get("more_body"):
-            return parts[0] if len(parts) == 1 else b"".join(parts)
+    try:
+        body = await layers.read_body(receive, limit)
+    except OverflowError:
+        raise RefusedError(413, f"the request body is larger than {limit} bytes") from None
+    if body is None:
+        raise ClientGoneError("the client closed the connection while it sent the request")
+    return body
 
 
 class Reply:

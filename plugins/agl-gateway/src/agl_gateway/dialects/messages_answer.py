@@ -70,8 +70,6 @@ class MessageStream(ChatStream):
 
     def __init__(self) -> None:
         self._index = -1
-        self._open = ""
-        """Type of the open block; of a tool call with its number."""
         self._has_calls = self._has_refused = False
 
     def begin(self, head: Mapping[str, Any]) -> bytes:
@@ -102,18 +100,12 @@ class MessageStream(ChatStream):
         self._has_refused = True
         return self.text(text, [])
 
-    def tool_call(self, index: int, call_id: str | None, name: str, arguments: str) -> bytes:
-        kind, start = f"call {index}", b""
-        if call_id is not None and name:
-            self._has_calls = True
-            start = self._turn_to(
-                kind, {"type": "tool_use", "id": call_id, "name": name, "input": {}}
-            )
-        elif self._open != kind:
-            raise ValueError(f"arguments of tool call {index}, which is not the one being sent")
-        if not arguments:
-            return start
-        return start + self._delta("input_json_delta", partial_json=arguments)
+    def begin_call(self, kind: str, call_id: str, name: str) -> bytes:
+        self._has_calls = True
+        return self._turn_to(kind, {"type": "tool_use", "id": call_id, "name": name, "input": {}})
+
+    def arguments(self, text: str) -> bytes:
+        return self._delta("input_json_delta", partial_json=text)
 
     def finish(self, choice: Mapping[str, Any], usage: Mapping[str, Any]) -> bytes:
         ending = _ending(choice, self._has_calls, self._has_refused)
@@ -127,10 +119,10 @@ class MessageStream(ChatStream):
         return b"event: error\ndata: " + error_body(status, message) + b"\n\n"
 
     def _turn_to(self, kind: str, block: dict[str, Any]) -> bytes:
-        if self._open == kind:
+        if self.open == kind:
             return b""
         closing = self._close()
-        self._open = kind
+        self.open = kind
         self._index += 1
         return closing + event(
             "content_block_start", {"index": self._index, "content_block": block}
@@ -141,9 +133,9 @@ class MessageStream(ChatStream):
         return event("content_block_delta", {"index": self._index, "delta": delta})
 
     def _close(self) -> bytes:
-        if not self._open:
+        if not self.open:
             return b""
-        self._open = ""
+        self.open = ""
         return event("content_block_stop", {"index": self._index})
 
 

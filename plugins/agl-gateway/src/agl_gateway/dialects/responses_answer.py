@@ -7,7 +7,6 @@ from agl_gateway.dialects.translated import (
     ChatStream,
     Translated,
     now,
-    reasoning_of,
     server_sent_event,
 )
 
@@ -60,20 +59,6 @@ class Echo:
             **self.fields,
         }
 
-    def ended(
-        self,
-        head: Mapping[str, Any],
-        output: list[Item],
-        choice: Mapping[str, Any],
-        usage: Mapping[str, Any],
-    ) -> Item:
-        """A response object that is final."""
-        cut_off = INCOMPLETE.get(str(choice.get("finish_reason")))
-        response = self.response(head, "incomplete" if cut_off else "completed", output)
-        response["incomplete_details"] = {"reason": cut_off} if cut_off else None
-        response["usage"] = _usage(usage) if usage else None
-        return response
-
 
 class ResponseExchange(Translated):
     """One call of ``/v1/responses``.
@@ -84,58 +69,19 @@ class ResponseExchange(Translated):
     """
 
     def __init__(self, chat: dict[str, Any], echo: Echo) -> None:
-        super().__init__(chat, ResponseStream(echo))
-        self._echo = echo
+        self._answer = ResponseStream(echo)
+        super().__init__(chat, self._answer)
 
     def translate(self, completion: dict[str, Any], choice: dict[str, Any]) -> dict[str, Any]:
-        answer = choice["message"]
-        items = _Items(str(completion.get("id")))
-        output: list[Item] = []
-        if thought := reasoning_of(answer):
-            output.append(items.reasoning(thought))
-        content: list[Item] = []
-        if text := answer.get("content"):
-            logprobs = (choice.get("logprobs") or {}).get("content") or []
-            content.append(text_part(text, logprobs if self._echo.with_logprobs else []))
-        if refusal := answer.get("refusal"):
-            content.append({"type": "refusal", "refusal": refusal})
-        if content:
-            output.append(items.message(content))
-        for call in answer.get("tool_calls") or ():
-            function = call["function"]
-            output.append(
-                items.function_call(call["id"], function["name"], function.get("arguments") or "")
-            )
-        if choice.get("finish_reason") in INCOMPLETE and output:
-            output[-1]["status"] = "incomplete"
-        return self._echo.ended(completion, output, choice, completion.get("usage") or {})
-
-
-class _Items:
-    """Makes output items, numbered as they come.
-
-    Args:
-        response_id: Part of their ids.
-    """
-
-    def __init__(self, response_id: str) -> None:
-        self._response_id = response_id
-        self.count = 0
-
-    def reasoning(self, thought: str) -> Item:
-        content = [{"type": "reasoning_text", "text": thought}]
-        return self._item("rs", "reasoning", summary=[], content=content)
-
-    def message(self, content: list[Item]) -> Item:
-        return self._item("msg", "message", role="assistant", content=content)
-
-    def function_call(self, call_id: str, name: str, arguments: str) -> Item:
-        return self._item("fc", "function_call", call_id=call_id, name=name, arguments=arguments)
-
-    def _item(self, prefix: str, kind: str, **fields: Any) -> Item:
-        item_id = f"{prefix}_{self._response_id}_{self.count}"
-        self.count += 1
-        return {"id": item_id, "type": kind, "status": "completed", **fields}
+        # As a stream of one chunk, of which only the last event is wanted.
+        message = choice["message"]
+        calls = [
+            {**call, "index": number} for number, call in enumerate(message.get("tool_calls") or ())
+        ]
+        self._answer.begin(completion)
+        self._translate_delta({**message, "tool_calls": calls}, choice)
+        self._answer.finish(choice, completion.get("usage") or {})
+        return self._answer.response
 
 
 class ResponseStream(ChatStream):
@@ -148,15 +94,13 @@ class ResponseStream(ChatStream):
     def __init__(self, echo: Echo) -> None:
         self._echo = echo
         self._head: Mapping[str, Any] = {}
-        self._items = _Items("")
+        self.response: Item = {}
+        """The whole of it, once it has ended."""
         self._output: list[Item] = []
         self._sequence = 0
-        self._open = ""
-        """Kind of the open item and its part; of a tool call with its number."""
 
     def begin(self, head: Mapping[str, Any]) -> bytes:
         self._head = {key: head.get(key) for key in ("id", "created", "model")}
-        self._items = _Items(str(head.get("id")))
         response = self._echo.response(self._head, "in_progress", [])
         return self._event("response.created", response=response) + self._event(
             "response.in_progress", response=response
@@ -170,7 +114,8 @@ class ResponseStream(ChatStream):
     def text(self, text: str, logprobs: list[Any]) -> bytes:
         if not self._echo.with_logprobs:
             logprobs = []
-        start = self._part_start("text", text_part("", []))
+        part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+        start = self._part_start("text", part)
         self._part["text"] += text
         self._part["logprobs"] += logprobs
         return start + self._part_event("response.output_text.delta", delta=text, logprobs=logprobs)
@@ -180,24 +125,23 @@ class ResponseStream(ChatStream):
         self._part["refusal"] += text
         return start + self._part_event("response.refusal.delta", delta=text)
 
-    def tool_call(self, index: int, call_id: str | None, name: str, arguments: str) -> bytes:
-        kind, start = f"call {index}", b""
-        if call_id is not None and name and self._open != kind:
-            start = self._close()
-            self._open = kind
-            start += self._add(self._items.function_call(call_id, name, ""))
-        elif self._open != kind:
-            raise ValueError(f"arguments of tool call {index}, which is not the one being sent")
-        if not arguments:
-            return start
-        self._item["arguments"] += arguments
-        return start + self._item_event("response.function_call_arguments.delta", delta=arguments)
+    def begin_call(self, kind: str, call_id: str, name: str) -> bytes:
+        closing = self._close()
+        self.open = kind
+        return closing + self._add("fc", "function_call", call_id=call_id, name=name, arguments="")
+
+    def arguments(self, text: str) -> bytes:
+        self._item["arguments"] += text
+        return self._item_event("response.function_call_arguments.delta", delta=text)
 
     def finish(self, choice: Mapping[str, Any], usage: Mapping[str, Any]) -> bytes:
-        cut_off = choice.get("finish_reason") in INCOMPLETE
-        closing = self._close("incomplete" if cut_off else "completed")
-        response = self._echo.ended(self._head, self._output, choice, usage)
-        return closing + self._event(f"response.{response['status']}", response=response)
+        cut_off = INCOMPLETE.get(str(choice.get("finish_reason")))
+        status = "incomplete" if cut_off else "completed"
+        closing = self._close(status)
+        self.response = self._echo.response(self._head, status, self._output)
+        self.response["incomplete_details"] = {"reason": cut_off} if cut_off else None
+        self.response["usage"] = _usage(usage) if usage else None
+        return closing + self._event(f"response.{status}", response=self.response)
 
     def broken(self, status: int, message: str) -> bytes:
         if not self._head:
@@ -215,34 +159,35 @@ class ResponseStream(ChatStream):
         return self._item["content"][-1]
 
     def _part_start(self, kind: str, part: Item) -> bytes:
-        if self._open == kind:
+        if self.open == kind:
             return b""
         sent = b""
-        if kind == "refusal" and self._open == "text":  # another part of the same message
+        if kind == "refusal" and self.open == "text":  # another part of the same message
             sent += self._close_part()
         else:
             sent += self._close()
-            is_thought = kind == "reasoning"
-            item = self._items.reasoning("") if is_thought else self._items.message([])
-            item["content"] = []
-            sent += self._add(item)
-        self._open = kind
+            if kind == "reasoning":
+                sent += self._add("rs", "reasoning", summary=[], content=[])
+            else:
+                sent += self._add("msg", "message", role="assistant", content=[])
+        self.open = kind
         sent += self._part_event(
             "response.content_part.added", len(self._item["content"]), part=part
         )
         self._item["content"].append(part)
         return sent
 
-    def _add(self, item: Item) -> bytes:
-        item["status"] = "in_progress"
+    def _add(self, prefix: str, kind: str, **fields: Any) -> bytes:
+        item_id = f"{prefix}_{self._head.get('id')}_{len(self._output)}"
+        item = {"id": item_id, "type": kind, "status": "in_progress", **fields}
         self._output.append(item)
         return self._item_event("response.output_item.added", with_id=False, item=item)
 
     def _close_part(self) -> bytes:
         part = self._part
-        if self._open == "reasoning":
+        if self.open == "reasoning":
             done = self._part_event("response.reasoning_text.done", text=part["text"])
-        elif self._open == "refusal":
+        elif self.open == "refusal":
             done = self._part_event("response.refusal.done", refusal=part["refusal"])
         else:
             done = self._part_event(
@@ -251,10 +196,10 @@ class ResponseStream(ChatStream):
         return done + self._part_event("response.content_part.done", part=part)
 
     def _close(self, status: str = "completed") -> bytes:
-        if not self._open:
+        if not self.open:
             return b""
         item = self._item
-        if self._open.startswith("call"):
+        if self.open.startswith("call"):
             done = self._item_event(
                 "response.function_call_arguments.done",
                 name=item["name"],
@@ -263,7 +208,7 @@ class ResponseStream(ChatStream):
         else:
             done = self._close_part()
         item["status"] = status
-        self._open = ""
+        self.open = ""
         return done + self._item_event("response.output_item.done", with_id=False, item=item)
 
     def _part_event(self, kind: str, index: int | None = None, **fields: Any) -> bytes:
@@ -278,11 +223,6 @@ class ResponseStream(ChatStream):
     def _event(self, kind: str, **fields: Any) -> bytes:
         sequence, self._sequence = self._sequence, self._sequence + 1
         return server_sent_event(kind, {"sequence_number": sequence, **fields})
-
-
-def text_part(text: str, logprobs: list[Any]) -> Item:
-    """A part of a message that is text."""
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": list(logprobs)}
 
 
 def _usage(usage: Mapping[str, Any]) -> Item:

@@ -21,6 +21,9 @@ class ChatStream:
     and the end. Whole answers are made of the same pieces, in ``Translated.whole``.
     """
 
+    open = ""
+    """What is being sent: the kind of a block or of an item's part; of a tool call its number."""
+
     def begin(self, head: Mapping[str, Any]) -> bytes:
         """The first chunk is there."""
         raise NotImplementedError
@@ -43,6 +46,19 @@ class ChatStream:
         Raises:
             ValueError: The pieces of two calls are mixed.
         """
+        kind, start = f"call {index}", b""
+        if self.open != kind:
+            if call_id is None or not name:
+                raise ValueError(f"arguments of tool call {index}, which is not the one being sent")
+            start = self.begin_call(kind, call_id, name)
+        return start + (self.arguments(arguments) if arguments else b"")
+
+    def begin_call(self, kind: str, call_id: str, name: str) -> bytes:
+        """A tool call begins; ``open`` becomes ``kind``."""
+        raise NotImplementedError
+
+    def arguments(self, text: str) -> bytes:
+        """A piece of the arguments of the open tool call."""
         raise NotImplementedError
 
     def finish(self, choice: Mapping[str, Any], usage: Mapping[str, Any]) -> bytes:
