@@ -170,6 +170,7 @@ async def test_verls_groups_of_mixed_calls_are_an_error_and_accounted_for(
     tasks: int, copies: int
 ) -> None:
     groups = pytest.importorskip("agl_verl.groups")
+    from agl_learning.generations import Generation
     from agl_verl.making import Limits
     from agl_verl.messages import GroupRequest
 
@@ -183,6 +184,7 @@ async def test_verls_groups_of_mixed_calls_are_an_error_and_accounted_for(
             val=[],
             resources=dict.fromkeys(("train", "val"), snapshot.resources_id),
             policy=groups.Policy("trajectory", Limits(prompt=99, response=99), True, None),
+            generation=Generation("a1", 1),
         )
         answers = await asyncio.gather(
             *(ours.run(GroupRequest(f"u{n}", n, copies, False, 1)) for n in range(tasks)),

@@ -43,7 +43,7 @@ from agl_learning.generations import (
 from agl_learning.journal import Journal
 from agl_learning.loop import Training, Version
 from agl_learning.options import Count
-from agl_learning.start import new_folder
+from agl_learning.start import run_folder
 
 if TYPE_CHECKING:
     from agl_learning.collect import Collected
@@ -154,7 +154,7 @@ class FineTuning(Training):
         from agl_learning.report import Report
         from agl_learning.session import Session
 
-        gateway, folder = self.gateway(), self._folder()
+        gateway, folder = self.gateway(), run_folder(self, self.run_dir, self.name)
         with contextlib.ExitStack() as stack:
             journal = self._journal = stack.enter_context(Journal(folder))
             stack.callback(setattr, self, "_journal", None)
@@ -185,11 +185,6 @@ class FineTuning(Training):
                 yield session
             finally:
                 await self.clean_up()
-
-    def _folder(self) -> Path:
-        # Absolute: an agent may change the folder of the process, and what is written down must
-        # be found from elsewhere, too.
-        return Path(self.run_dir or self.get_run_folder() or new_folder(self.name)).resolve()
 
     async def _begin(self, session: "Session") -> None:
         """Bind the folder to this run, now that everything was found to be right."""

@@ -7,10 +7,14 @@ import logging
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from agl.errors import ConfigError
 from agl_learning.checkpoint import Progress, find_checkpoint
 from agl_learning.generations import check_algorithm, read_generation
+
+if TYPE_CHECKING:
+    from agl.algorithm.base import Algorithm
 
 logger = logging.getLogger("agl.learning")
 
@@ -21,6 +25,17 @@ def new_folder(name: str) -> Path:
     Absolute: an agent may change the folder of the process.
     """
     return (Path("agl-runs") / time.strftime(f"{name}-%Y%m%d-%H%M%S")).absolute()
+
+
+def run_folder(algorithm: "Algorithm", run_dir: str | None, name: str) -> Path:
+    """Absolute: an agent may change the folder of the process, and others look for it, too.
+
+    Args:
+        algorithm: Knows the folder that its run has.
+        run_dir: The option of this name, which goes first.
+        name: Of the algorithm, for a new folder.
+    """
+    return Path(run_dir or algorithm.get_run_folder() or new_folder(name)).resolve()
 
 
 @dataclass(frozen=True)

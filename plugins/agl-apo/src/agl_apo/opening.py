@@ -4,7 +4,6 @@ import logging
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from agl.algorithm.base import Algorithm
@@ -23,7 +22,7 @@ from agl_learning.generations import (
     read_generation,
 )
 from agl_learning.report import Report
-from agl_learning.start import new_folder
+from agl_learning.start import run_folder
 from agl_learning.tasks import digest
 
 logger = logging.getLogger("agl.apo")
@@ -37,7 +36,7 @@ async def open_session(
     train_dataset: Dataset[Any] | None,
     val_dataset: Dataset[Any] | None,
     round_cost: int,
-    shuffled: bool = True,
+    shuffled: bool,
 ) -> AsyncGenerator[Session]:
     """A block that has the folder of the run, which was checked, and begun or found in the store.
 
@@ -59,7 +58,7 @@ async def open_session(
     _check_budget(options, rule, len(held_out), round_cost)
     resources = dict(algorithm.get_initial_resources() or {})
     templates = _targets(options, resources)
-    folder = _folder(algorithm, options)
+    folder = run_folder(algorithm, options.run_dir, options.name)
     check_algorithm(folder, options.name)
     with hold_run(folder):
         if read_generation(folder) is None and (folder / "metrics.jsonl").exists():
@@ -105,11 +104,6 @@ async def open_session(
         await session.publish(seed)
         await session.renew()
         yield session
-
-
-def _folder(algorithm: Algorithm, options: Options) -> Path:
-    named = options.run_dir or algorithm.get_run_folder() or new_folder(options.name)
-    return Path(named).absolute()  # an agent may change the folder of the process
 
 
 def _datasets(

@@ -13,7 +13,8 @@ from agl.errors import ConfigError
 from agl.types import Dataset
 from agl_learning.generations import cancel_dead_starts, check_algorithm, hold_run
 from agl_learning.loop import free_gateway
-from agl_learning.start import new_folder
+from agl_learning.options import pick_options
+from agl_learning.start import run_folder
 from agl_verl.configuration import compose, get, read
 from agl_verl.messages import ProcessOptions
 from agl_verl.options import NAME, Options
@@ -71,18 +72,13 @@ class VERL(Options, Algorithm):
         from agl_verl.preflight import check_environment
         from agl_verl.run import Run, verl_config
 
-        folder = self._folder()
+        folder = run_folder(self, self.run_dir, NAME)
         check_algorithm(folder, NAME)
         check_environment()
         config = verl_config(compose(self.config), folder, train_dataset, val_dataset)
         with hold_run(folder):
             run = Run(self, self, gateway, config, folder, train_dataset, val_dataset)
             try:
-                options = ProcessOptions(self.trainer_cls, self.daemon_cls, self.max_failed_groups)
-                await launch(config, options, run.answer)
+                await launch(config, pick_options(ProcessOptions, self), run.answer)
             finally:
                 self.summary = await run.end()
-
-    def _folder(self) -> Path:
-        """Absolute: verl's processes have other working folders."""
-        return Path(self.run_dir or self.get_run_folder() or new_folder(NAME)).resolve()

@@ -17,6 +17,7 @@ from agl_learning.accounts import Totals, usable_rows, why_nothing
 from agl_learning.generations import Generation
 from agl_verl.making import Level, Limits, fit, split, to_row
 from agl_verl.messages import GroupAnswer, GroupRequest, Row, Settle, row_key
+from agl_verl.options import NAME
 from agl_verl.record import Record
 
 if TYPE_CHECKING:
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from agl_learning.collect import Collected, Collector, Ended
 
 logger = logging.getLogger("agl.verl")
-
-NAME = "verl"
 
 
 @dataclass
@@ -66,7 +65,7 @@ class Groups:
     resources: dict[str, str]
     """Mode -> id of what the agents get."""
     policy: Policy
-    generation: Generation | None = None
+    generation: Generation
     """Which start of the run this is."""
     totals: Totals = field(default_factory=Totals)
     _held: dict[str, _Held] = field(default_factory=dict[str, _Held])
@@ -171,12 +170,12 @@ class Groups:
             self.resources[mode],
             {
                 "algorithm": NAME,
-                **(self.generation.metadata if self.generation else {}),
+                **self.generation.metadata,
                 "step": request.step,
                 "uid": request.uid,
             },
             # verl asks again, after a kill, for groups that the killed part had queued.
-            key=f"{NAME}/{self.generation.number if self.generation else 0}/{request.uid}",
+            key=f"{NAME}/{self.generation.number}/{request.uid}",
             look_for_mixed=look_for_mixed,
         )
 
@@ -258,8 +257,8 @@ class Groups:
             # Not that in which it was asked for: a checkpoint has what was trained up to its step.
             step=step if trained_in is None else trained_in,
             algorithm=NAME,
-            run=self.generation.run if self.generation else None,
-            generation=self.generation.number if self.generation else 0,
+            run=self.generation.run,
+            generation=self.generation.number,
             version=trained_in,  # a step of verl makes the version of its number
         )
         self.totals.add(collected)
