@@ -12,7 +12,8 @@ from agl.errors import ConfigError
 from agl.semconv import ModelCallAttributes as Key
 from agl_gateway import LLMProxy
 from agl_gateway.backends import Backends
-from agl_gateway.routing import Tries, retry_after
+from agl_gateway.routing import Tries
+from agl_learning.remote import retry_after
 from agl_testing.echo_llm import EchoLLM, RawReply
 
 from .conftest import until

@@ -1,6 +1,8 @@
-"""What the remote trainers share: the error of a provider, and messages without secrets."""
+"""What those share that ask a provider: its errors, messages without secrets, how long to wait."""
 
-from collections.abc import Collection
+import time
+from collections.abc import Collection, Mapping
+from email.utils import parsedate_to_datetime
 
 from agl.errors import AlgorithmError, ConfigError, install_line
 from agl.plugins.secrets import HIDDEN
@@ -24,6 +26,19 @@ def hide(text: str, secrets: Collection[str]) -> str:
         if secret:
             text = text.replace(secret, HIDDEN)
     return text
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """The seconds that a ``Retry-After`` asks for, in either of its forms; None without one."""
+    value = headers.get("retry-after", "")
+    try:
+        return max(float(value), 0.0)
+    except ValueError:
+        pass
+    try:
+        return max(parsedate_to_datetime(value).timestamp() - time.time(), 0.0)
+    except ValueError:
+        return None
 
 
 def status_of(error: BaseException) -> int | None:

@@ -14,7 +14,7 @@ from azure.identity import DefaultAzureCredential
 
 from agl_azure.errors import SDK_ERRORS, is_passing, refusal
 from agl_azure.options import AzureOptions
-from agl_learning.remote import RemoteRefusalError
+from agl_learning.remote import RemoteRefusalError, retry_after
 
 logger = logging.getLogger("agl.azure")
 
@@ -119,7 +119,7 @@ class Asking:
             except SDK_ERRORS as error:
                 if not is_passing(error):
                     raise refusal(f"wait for {what}", error, self.keys.secrets) from None
-                wait = retry_after(error, pause)
+                wait = pause_after(error, pause)
                 logger.warning("%s", refusal(f"look at {what}", error, self.keys.secrets))
             if time.monotonic() + wait > deadline:
                 raise RemoteRefusalError(
@@ -130,10 +130,7 @@ class Asking:
             pause = min(pause * GROWTH, self.options.poll_seconds)
 
 
-def retry_after(error: BaseException, otherwise: float) -> float:
+def pause_after(error: BaseException, otherwise: float) -> float:
     """The seconds that an error asks to wait; ``otherwise`` where it does not say."""
-    headers = getattr(getattr(error, "response", None), "headers", None) or {}
-    try:
-        return max(float(headers.get("retry-after", "")), 0.0)
-    except ValueError:
-        return otherwise
+    asked = retry_after(getattr(getattr(error, "response", None), "headers", None) or {})
+    return otherwise if asked is None else asked

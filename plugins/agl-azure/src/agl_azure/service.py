@@ -11,7 +11,7 @@ from typing import Any
 
 from openai import AsyncAzureOpenAI, NotFoundError, OpenAIError
 
-from agl_azure.asking import MAX_RETRIES, Asking, Keys, NotYetError, retry_after
+from agl_azure.asking import MAX_RETRIES, Asking, Keys, NotYetError, pause_after
 from agl_azure.errors import SDK_ERRORS, failed_job, is_passing, refusal
 from agl_azure.options import AzureOptions
 from agl_learning.remote import RemoteRefusalError
@@ -136,7 +136,7 @@ class AzureService(Asking):
                 if not is_passing(error) or look == BILLED_REQUEST_LOOKS:
                     raise refused from None
                 logger.warning("%s; looking whether the job was started", refused)
-                await asyncio.sleep(retry_after(error, self.options.poll_seconds))
+                await asyncio.sleep(pause_after(error, self.options.poll_seconds))
         raise AssertionError("unreachable")
 
     async def find_job(self, file_id: str) -> str | None:

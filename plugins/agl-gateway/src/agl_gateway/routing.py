@@ -2,9 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
-from email.utils import parsedate_to_datetime
 
 from agl_gateway.backend import Backend
 
@@ -105,16 +104,3 @@ async def rest(seconds: float) -> None:
     while left > 0:
         await asyncio.sleep(left)
         left = until - time.monotonic()
-
-
-def retry_after(headers: Mapping[str, str]) -> float | None:
-    """The seconds that a ``Retry-After`` asks for, in either of its forms; None without one."""
-    value = headers.get("retry-after", "")
-    try:
-        return max(float(value), 0.0)
-    except ValueError:
-        pass
-    try:
-        return max(parsedate_to_datetime(value).timestamp() - time.time(), 0.0)
-    except ValueError:
-        return None

@@ -14,7 +14,8 @@ from agl_gateway.backend import Backend
 from agl_gateway.dialect import Exchange
 from agl_gateway.errors import BrokenOffError, RefusedError
 from agl_gateway.pool import Connection, Pool
-from agl_gateway.routing import Tries, rest, retry_after
+from agl_gateway.routing import Tries, rest
+from agl_learning.remote import retry_after
 
 CONNECT_SECONDS = 10.0
 CHAT = "chat/completions"
