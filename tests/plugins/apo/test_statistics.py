@@ -184,7 +184,7 @@ async def test_challenger_that_fails_too_often_is_not_accepted_whatever_the_othe
     played = Played(lambda rng: (0.0, 1.0), 20, 3, {"new": {0, 1, 2, 3, 4}})
     run = await decided(played, Rule(look_every=20))
     assert not run.accepted
-    assert run.reason == "5 of its evaluations failed, most often with 'agent: OSError: no'"
+    assert run.reason == "5 of its 20 evaluations failed, most often with 'agent: OSError: no'"
 
 
 async def test_seed_that_fails_too_often_stops_the_run() -> None:

@@ -37,6 +37,11 @@ def capped(text: str, limit: int = LONGEST_TEXT) -> str:
     return f"{text[:half]}\n... ({left_out} characters left out) ...\n{text[-half:]}"
 
 
+def shorten(text: str, limit: int = 80) -> str:
+    """The text, or its beginning and a mark that there is more; for messages."""
+    return text if len(text) <= limit else f"{text[:limit]}…"
+
+
 def parse_json(text: Any) -> Any:
     """The value of JSON that somebody else wrote: an agent, or the model itself.
 

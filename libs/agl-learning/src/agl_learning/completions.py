@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from agl.utils.text import parse_json
+from agl.utils.text import parse_json, shorten
 
 END_OF_STREAM = b"data: [DONE]\n\n"
 
@@ -132,7 +132,7 @@ def parse_request(
         elif explained and name in explained:
             message = f"{name!r}: {explained[name]}"
         else:
-            message = f"{name!r}: {first['msg']}; got {_shorten(first['input'])}"
+            message = f"{name!r}: {first['msg']}; got {shorten(repr(first['input']))}"
         raise RequestError(400, message) from None
     except ValueError as error:
         raise RequestError(400, f"the request body is not valid JSON: {error}") from None
@@ -372,8 +372,3 @@ def _message(piece: Piece) -> dict[str, Any]:
 def dumps(value: Any) -> bytes:
     """Compact JSON."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
-
-
-def _shorten(value: object, limit: int = 80) -> str:
-    text = repr(value)
-    return text if len(text) <= limit else text[: limit - 3] + "..."

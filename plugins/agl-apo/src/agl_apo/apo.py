@@ -20,9 +20,7 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
-from agl.types import Dataset
 from agl_apo.models import Models, read_templates
-from agl_apo.opening import open_session
 from agl_apo.optimizer import PromptOptimizer
 from agl_apo.options import APOOptions
 from agl_apo.proposals import Proposer
@@ -52,38 +50,24 @@ class APO(APOOptions, PromptOptimizer):
         }
         self.models = Models(self, self.diversity_temperature)
 
-    async def run(
-        self,
-        train_dataset: Dataset[Any] | None = None,
-        val_dataset: Dataset[Any] | None = None,
-    ) -> None:
-        """Search, decide, publish.
-
-        Raises:
-            ConfigError: The request is wrong or too small; nothing was spent.
-            AlgorithmError: The first prompt cannot be run, or no model answers.
-        """
-        self.result = None
-        written = {
+    def identity(self) -> dict[str, Any]:
+        return {
             "beam": [self.beam_width, self.branch_factor, self.beam_rounds],
             "batches": [self.gradient_batch_size, self.val_batch_size],
             "templates": list(self.templates.values()),
             "models": [self.gradient_model, self.apply_edit_model, self.diversity_temperature],
         }
-        cost = self._round_cost(1)
-        async with open_session(self, self, written, train_dataset, val_dataset, cost) as session:
-            self._session = session
-            if self.run_initial_validation:
-                count = min(self.val_batch_size, session.pairs)
-                await session.evaluator.extend([session.seed], "held_out", range(count))
-                await session.require_success("held_out")
-            async with self.models:
-                await self._search(session)
-            self.result = await session.finish()
 
-    async def _search(self, session: Session) -> None:
+    def smallest_search(self, num_tasks: int) -> int:
+        return self._round_cost(1)
+
+    async def search(self, session: Session) -> None:
         proposer = Proposer(self, self.models, self.templates, session)
         evaluator, candidates, beam = session.evaluator, [session.seed], [session.seed]
+        if self.run_initial_validation:
+            count = min(self.val_batch_size, session.pairs)
+            await evaluator.extend([session.seed], "held_out", range(count))
+            await session.require_success("held_out")
         for number in range(1, self.beam_rounds + 1):
             if session.left < self._round_cost(len(beam)):
                 logger.info("max_evaluations allows no further round; %d were made", number - 1)

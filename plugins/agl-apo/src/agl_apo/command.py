@@ -1,13 +1,11 @@
 """``agl prompts``: the candidates of a prompt run, what changed, and the curve."""
 
-import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 if TYPE_CHECKING:
-    from agl.store.base import LightningStore
     from agl_apo.history import History
 
 
@@ -21,10 +19,11 @@ def command(run: Path | None, url: str | None, name: str | None, as_json: bool) 
 
     RUN is a run's folder or a store file; without it, the newest run under agl-runs.
     """
-    from agl.cli.shared import open_store, print_json
+    from agl.cli.shared import open_store, print_json, read_and_close
     from agl.errors import ConfigError
+    from agl_apo.history import read_histories
 
-    histories = asyncio.run(_read(open_store(run, url)))
+    histories = read_and_close(open_store(run, url), read_histories)
     if name is not None:
         names = ", ".join(repr(history.run) for history in histories) or "none"
         histories = [history for history in histories if history.run == name]
@@ -37,15 +36,6 @@ def command(run: Path | None, url: str | None, name: str | None, as_json: bool) 
         return
     for history in histories:
         _show(history)
-
-
-async def _read(store: "LightningStore") -> "list[History]":
-    from agl_apo.history import read_histories
-
-    try:
-        return await read_histories(store)
-    finally:
-        await store.close()
 
 
 def _show(history: "History") -> None:
@@ -121,13 +111,6 @@ def _diff(history: "History") -> list[str]:
 def _outcome(history: "History") -> list[str]:
     if history.result is None:
         return ["the run has not ended; started again with its store, it goes on"]
-    decision = history.decision
-    if decision is None:
+    if history.decision is None:
         return ["no candidate was better than the first prompt in the search; it stays"]
-    verdict = "accepted" if decision["accepted"] else "not accepted, the first prompt stays"
-    return [
-        f"{decision['challenger']} {verdict}: gain {decision['gain']:+.3f}, "
-        f"{100 * decision['confidence']:.0f} % interval {decision['lower']:+.3f} to "
-        f"{decision['upper']:+.3f}, on {decision['tasks']} held-out tasks ({decision['reason']})",
-        f"best prompts: {history.result['run_dir']}",
-    ]
+    return [history.decision.verdict, f"best prompts: {history.result['run_dir']}"]

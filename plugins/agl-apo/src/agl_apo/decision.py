@@ -29,10 +29,11 @@ held-out tasks had no part in choosing it. So no correction for their number is 
 import math
 from collections import defaultdict
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from agl.errors import ConfigError
-from agl_apo.evaluate import Candidate, Evaluator, Score, most_frequent
+from agl_apo.evaluate import Candidate, Evaluator
 from agl_apo.statistics import bounds, fewest_tasks, pairs_needed
 
 
@@ -101,6 +102,17 @@ class Decision:
     """That the interval is made of, each of which counts once."""
     reason: str
 
+    @property
+    def verdict(self) -> str:
+        """All of it that a reader wants, in a line."""
+        return (
+            f"{self.challenger} {'accepted' if self.accepted else 'not accepted, the seed stays'}: "
+            f"mean reward {self.challenger_mean:.3f} instead of {self.seed_mean:.3f} on "
+            f"{self.tasks} held-out tasks; gain {self.gain:+.3f}, {100 * self.confidence:.0f} % "
+            f"interval {self.lower:+.3f} to {self.upper:+.3f} ({self.reason}); {self.pairs} pairs, "
+            f"{self.left_out} of them left out"
+        )
+
     def metrics(self, step: int) -> dict[str, Any]:
         """What trackers get, after so many rounds."""
         return {
@@ -147,23 +159,21 @@ async def decide(
             break
         if num_tasks < done < limit:
             continue
-        differences = [new - old for old, new in _by_task(evaluator, seed, challenger)]
+        differences = [new - old for old, new in _means(_by_task(evaluator, seed, challenger))]
         lower, upper = bounds(differences, alpha, (lower, upper))
         if upper < rule.smallest_gain:
             break
     await evaluator.require_success(seed, "held_out")
     broken = evaluator.is_broken(challenger, "held_out")
     if broken:
-        failed = evaluator.failed(challenger, "held_out")
-        reason = (
-            f"{len(failed)} of its evaluations failed, most often with {most_frequent(failed)!r}"
-        )
+        reason = evaluator.why_broken(challenger, "held_out")
     elif lower > 0:
         reason = "the lower bound of the gain is above zero"
     elif upper < rule.smallest_gain:
         reason = f"a gain of smallest_gain={rule.smallest_gain:g} is ruled out"
     pairs = _by_task(evaluator, seed, challenger)
-    old, new = (math.fsum(pair[side] for pair in pairs) / max(1, len(pairs)) for side in (0, 1))
+    means = _means(pairs)
+    old, new = map(fmean, zip(*means, strict=True)) if means else (0.0, 0.0)
     return Decision(
         accepted=lower > 0 and not broken,
         challenger=challenger.candidate_id,
@@ -174,35 +184,24 @@ async def decide(
         upper=max(lower, upper),
         confidence=rule.confidence,
         pairs=done,
-        left_out=done - len(_pairs(evaluator, seed, challenger)),
+        left_out=done - sum(map(len, pairs)),
         tasks=len(pairs),
         reason=reason,
     )
 
 
-def _pairs(
-    evaluator: Evaluator, seed: Candidate, challenger: Candidate
-) -> list[tuple[Score, Score]]:
-    """Both scores of each position at which both have one."""
-    theirs = {score.position: score for score in evaluator.known(challenger, "held_out")}
-    return [
-        (score, theirs[score.position])
-        for score in evaluator.known(seed, "held_out")
-        if score.position in theirs
-    ]
-
-
 def _by_task(
     evaluator: Evaluator, seed: Candidate, challenger: Candidate
-) -> list[tuple[float, float]]:
-    """Per task the mean rewards of seed and challenger over its pairs."""
-    rewards: defaultdict[int, list[tuple[float, float]]] = defaultdict(list)
-    for old, new in _pairs(evaluator, seed, challenger):
-        rewards[old.task].append((old.reward, new.reward))
-    return [
-        (
-            math.fsum(old for old, _ in pairs) / len(pairs),
-            math.fsum(new for _, new in pairs) / len(pairs),
-        )
-        for pairs in rewards.values()
-    ]
+) -> list[list[tuple[float, float]]]:
+    """Per task, the rewards of seed and challenger at each position at which both have one."""
+    theirs = {score.position: score.reward for score in evaluator.known(challenger, "held_out")}
+    pairs: defaultdict[int, list[tuple[float, float]]] = defaultdict(list)
+    for score in evaluator.known(seed, "held_out"):
+        if score.position in theirs:
+            pairs[score.task].append((score.reward, theirs[score.position]))
+    return list(pairs.values())
+
+
+def _means(pairs: list[list[tuple[float, float]]]) -> list[tuple[float, float]]:
+    """Per task the means of seed and challenger."""
+    return [(fmean(old for old, _ in each), fmean(new for _, new in each)) for each in pairs]

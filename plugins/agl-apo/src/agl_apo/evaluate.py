@@ -118,6 +118,12 @@ class Evaluator:
         """Evaluations so far, each counted once."""
         return self.spent.total()
 
+    @property
+    def num_failed(self) -> int:
+        """Those that were left out."""
+        ended = (one for found in self.outcomes.values() for one in found.values())
+        return sum(isinstance(one, Failed) for one in ended)
+
     def task_at(self, split: Split, position: int) -> int:
         """Position in the dataset of the stream's task."""
         number = len(self.tasks[split])

@@ -18,10 +18,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from agl.errors import AlgorithmError, ConfigError
-from agl.types import Dataset
 from agl_apo.evaluate import Candidate, Failed, Score
 from agl_apo.models import Models
-from agl_apo.opening import open_session
 from agl_apo.optimizer import PromptOptimizer
 from agl_apo.proposals import experiment
 from agl_apo.session import Session
@@ -52,6 +50,7 @@ class GEPA(PromptOptimizer):
     """
 
     name = "gepa"
+    is_shuffled = False
 
     reflection_model: str = "gpt-5-mini"
     temperature: NotNegative = 1.0
@@ -70,33 +69,19 @@ class GEPA(PromptOptimizer):
             raise ConfigError("GEPA: max_evaluations must be a number; GEPA ends only by it")
         self.models = Models(self, self.temperature)
 
-    async def run(
-        self,
-        train_dataset: Dataset[Any] | None = None,
-        val_dataset: Dataset[Any] | None = None,
-    ) -> None:
-        """Search, decide, publish.
-
-        Raises:
-            ConfigError: The request is wrong or too small; nothing was spent.
-            AlgorithmError: The first prompt cannot be run, or the model does not answer.
-        """
-        self.result = None
-        written = {
+    def identity(self) -> dict[str, Any]:
+        return {
             "reflection": [self.reflection_model, self.temperature, self.reflection_minibatch_size],
             "search": [self.candidate_selection, self.use_merge],
         }
-        num_train = len(train_dataset) if train_dataset is not None else 0
+
+    def smallest_search(self, num_tasks: int) -> int:
         # The first prompt on all tasks, then one step: both on a minibatch, the new one on all.
-        cost = 2 * num_train + 2 * self.reflection_minibatch_size
-        async with open_session(
-            self, self, written, train_dataset, val_dataset, cost, shuffled=False
-        ) as session:
-            self._session = session
-            bridge = Bridge(self, session, asyncio.get_running_loop())
-            async with self.models:
-                await asyncio.to_thread(bridge.optimize)
-            self.result = await session.finish()
+        return 2 * num_tasks + 2 * self.reflection_minibatch_size
+
+    async def search(self, session: Session) -> None:
+        bridge = Bridge(self, session, asyncio.get_running_loop())
+        await asyncio.to_thread(bridge.optimize)
 
 
 class Bridge:

@@ -1,10 +1,11 @@
 """A prompt run as the store has it: candidates and their parents, scores, the curve, the result."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from agl.store.base import LightningStore
+from agl_apo.decision import Decision
 from agl_apo.journal import FIELD, SEED
 
 
@@ -36,7 +37,7 @@ class History:
     """Per round: ``leader``, ``leader_mean`` and ``evaluations`` so far."""
     evaluations: int = 0
     """Stored, those of the decision among them."""
-    decision: dict[str, Any] | None = None
+    decision: Decision | None = None
     result: dict[str, Any] | None = None
     """None while the run goes on, or where it ended early."""
 
@@ -47,8 +48,8 @@ class History:
 
     def as_json(self) -> dict[str, Any]:
         """Everything, in plain values."""
-        nodes = [vars(node) for node in self.nodes.values()]
-        return {**vars(self), "nodes": nodes, "best": self.best}
+        plain = asdict(self)
+        return {**plain, "nodes": list(plain["nodes"].values()), "best": self.best}
 
 
 async def read_histories(store: LightningStore) -> list[History]:
@@ -86,6 +87,6 @@ def _read(history: History, kind: str, name: str, answer: Mapping[str, Any]) -> 
         for one, score in answer["scores"].items():
             nodes[one].mean, nodes[one].evaluations = score["mean"], score["evaluations"]
     elif kind == "decision":
-        history.decision = dict(answer)
+        history.decision = Decision(**answer)
     elif kind == "result":
         history.result = dict(answer)

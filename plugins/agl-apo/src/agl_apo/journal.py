@@ -12,6 +12,7 @@ from typing import Any
 from agl.errors import ConfigError
 from agl.store.base import LightningStore
 from agl.types import Failure
+from agl.utils.text import shorten
 
 FIELD = "prompts"
 """Key in the metadata of every rollout of a run."""
@@ -40,6 +41,10 @@ class Journal:
     def key(self, *parts: object) -> str:
         """A durable key of this run."""
         return "/".join(str(part) for part in (self.algorithm, self.run_name, *parts))
+
+    def resources_id(self, name: str) -> str:
+        """Id of a snapshot of this run; ids have no slashes."""
+        return self.key(name).replace("/", "-")
 
     async def once(
         self, kind: str, name: str, question: Any, ask: Callable[[], Awaitable[dict[str, Any]]]
@@ -92,11 +97,6 @@ class Journal:
             if recorded.get(name) != value:
                 raise ConfigError(
                     f"run {self.run_name!r} of this store was begun with another {name}: "
-                    f"{_short(recorded.get(name))} then, {_short(value)} now. Continue it with "
-                    "what it had, or give another run_name"
+                    f"{shorten(repr(recorded.get(name)))} then, {shorten(repr(value))} now. "
+                    "Continue it with what it had, or give another run_name"
                 )
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:79]}…"

@@ -26,6 +26,7 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from agl_apo.evaluate import Candidate, Evaluator
 
@@ -97,7 +98,7 @@ def values(
         for score in evaluator.known(candidate, "search"):
             of_task[score.task].append(score.reward)
     every = [reward for rewards in of_task.values() for reward in rewards]
-    mean = math.fsum(every) / len(every)
+    mean = fmean(every)
     task_mean = {
         task: (math.fsum(rewards) + PSEUDO * mean) / (len(rewards) + PSEUDO)
         for task, rewards in of_task.items()
@@ -113,11 +114,10 @@ def values(
 
 def mean_reward(evaluator: Evaluator, candidates: Sequence[Candidate]) -> float:
     """Mean over candidates of each one's mean."""
-    means = [
-        math.fsum(score.reward for score in scores) / len(scores)
-        for scores in (evaluator.known(candidate, "search") for candidate in candidates)
-    ]
-    return math.fsum(means) / len(means)
+    return fmean(
+        fmean(score.reward for score in evaluator.known(candidate, "search"))
+        for candidate in candidates
+    )
 
 
 def _working(evaluator: Evaluator, candidates: Sequence[Candidate]) -> list[Candidate]:

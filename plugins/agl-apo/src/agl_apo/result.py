@@ -75,21 +75,8 @@ def say(result: Result) -> None:
         )
         return
     logger.info(
-        "candidate %s %s: mean reward %.3f instead of %.3f on %d held-out tasks; gain %+.3f, "
-        "%.0f %% interval %+.3f to %+.3f (%s); %d pairs, %d of them left out; %d evaluations, %d "
-        "of them for the decision",
-        decision.challenger,
-        "accepted" if decision.accepted else "not accepted, the seed stays",
-        decision.challenger_mean,
-        decision.seed_mean,
-        decision.tasks,
-        decision.gain,
-        100 * decision.confidence,
-        decision.lower,
-        decision.upper,
-        decision.reason,
-        decision.pairs,
-        decision.left_out,
+        "candidate %s; %d evaluations, %d of them for the decision",
+        decision.verdict,
         result.evaluations,
         result.evaluations_held_out,
     )

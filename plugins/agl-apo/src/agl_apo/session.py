@@ -7,11 +7,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from agl.algorithm.base import Algorithm
-from agl.errors import ConfigError
 from agl.types import NamedResources, PromptTemplate
 from agl_apo.copying import copied_tasks
 from agl_apo.decision import Decision, Rule, decide
-from agl_apo.evaluate import Candidate, Evaluator, Failed, Split
+from agl_apo.evaluate import Candidate, Evaluator, Split
 from agl_apo.journal import SEED, Journal
 from agl_apo.options import Options
 from agl_apo.result import Result, say, write_files
@@ -65,7 +64,7 @@ class Session:
 
     async def publish(self, candidate: Candidate) -> None:
         """Store a candidate as a snapshot."""
-        resources_id = self.journal.key(candidate.candidate_id).replace("/", "-")
+        resources_id = self.journal.resources_id(candidate.candidate_id)
         resources = self.as_resources(candidate)
         stored = await self.journal.store.get_resources_by_id(resources_id)
         if stored is None or stored.resources != resources:
@@ -77,7 +76,7 @@ class Session:
 
         What was queued then is claimed at once, long before its candidate comes up again.
         """
-        store, prefix = self.journal.store, self.journal.key("").replace("/", "-")
+        store, prefix = self.journal.store, self.journal.resources_id("")
         for stored in await store.query_resources(resources_id_contains=prefix):
             name = stored.resources_id.removeprefix(prefix)
             resources = {**stored.resources, **self.others}
@@ -91,22 +90,6 @@ class Session:
             for name, template in self.templates.items()
         }
         return {**self.others, **edited}
-
-    def best_prompt(self, name: str | None, result: "Result | None") -> PromptTemplate:
-        """A target's text: what was accepted, or while there is no result the leader's.
-
-        Raises:
-            ConfigError: No such target, or several and none named.
-        """
-        if name is None and len(self.templates) == 1:
-            name = next(iter(self.templates))
-        if name not in self.templates:
-            raise ConfigError(
-                f"get_best_prompt: {'which prompt' if name is None else f'no prompt {name!r}'}? "
-                f"Optimised are {', '.join(map(repr, self.templates))}"
-            )
-        text = (self.leader.texts if result is None else result.prompts)[name]
-        return self.templates[name].model_copy(update={"template": text})
 
     async def ask(self, kind: str, name: str, ask: Callable[[], Awaitable[dict[str, Any]]]) -> str:
         """The text of a model's answer, asked for once, and counted."""
@@ -165,14 +148,14 @@ class Session:
         self, number: int, beam: Sequence[Candidate], candidates: Sequence[Candidate]
     ) -> None:
         """Record where the search stands after a round."""
-        self.leader = beam[0]
+        self.leader, self.rounds = beam[0], number
         scores: dict[str, dict[str, Any]] = {}
         for candidate in candidates:
-            rewards = [score.reward for score in self.evaluator.known(candidate, "search")]
-            if rewards:
+            if rewards := [score.reward for score in self.evaluator.known(candidate, "search")]:
                 mean, evaluations = sum(rewards) / len(rewards), len(rewards)
                 scores[candidate.candidate_id] = {"mean": mean, "evaluations": evaluations}
         leader = scores[self.leader.candidate_id]
+        spent = {"evaluations": self.evaluator.total, "tokens": self.tokens}
         logger.info(
             "round %d: candidate %s leads with a mean reward of %.3f over %d evaluations (the "
             "search's own view); %d evaluations so far",
@@ -187,21 +170,13 @@ class Session:
             str(number),
             {
                 "beam": [candidate.candidate_id for candidate in beam],
-                "evaluations": self.evaluator.total,
                 "leader_mean": leader["mean"],
                 "scores": scores,
-                "tokens": self.tokens,
+                **spent,
             },
         )
-        self.rounds = number
-        metrics = {
-            "step": number,
-            "reward/mean": leader["mean"],
-            "candidates": len(candidates),
-            "evaluations": self.evaluator.total,
-            "tokens": self.tokens,
-        }
-        await self.report.step(number, metrics)
+        about = {"step": number, "reward/mean": leader["mean"], "candidates": len(candidates)}
+        await self.report.step(number, {**about, **spent})
 
     def copies_of(self, texts: Mapping[str, str]) -> tuple[int, ...]:
         """Train tasks that any text copies from."""
@@ -249,7 +224,7 @@ class Session:
             await self.report.evaluation(self.rounds, decision.metrics(self.rounds))
         accepted = decision is not None and decision.accepted
         best = self.leader if accepted else self.seed
-        resources_id = self.journal.key("best").replace("/", "-")
+        resources_id = self.journal.resources_id("best")
         await self.algorithm.publish_resources(self.as_resources(best), resources_id)
         result = Result(
             decision=decision,
@@ -258,11 +233,7 @@ class Session:
             leader=self.leader.candidate_id,
             evaluations=self.evaluator.total,
             evaluations_held_out=self.evaluator.spent["held_out"],
-            failed_evaluations=sum(
-                isinstance(one, Failed)
-                for outcomes in self.evaluator.outcomes.values()
-                for one in outcomes.values()
-            ),
+            failed_evaluations=self.evaluator.num_failed,
             evaluations_again=self.evaluator.again,
             model_calls=self.model_calls,
             tokens=self.tokens,

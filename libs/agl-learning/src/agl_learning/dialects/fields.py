@@ -5,6 +5,8 @@ import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Never, TypeVar
 
+from agl.utils.text import shorten
+
 T = TypeVar("T")
 
 
@@ -40,7 +42,7 @@ class Fields:
         self.path = path
         self.is_recorded = is_recorded
         if not isinstance(value, dict):
-            refuse(path or "the request body", f"expected an object, got {_shown(value)}")
+            refuse(path or "the request body", f"expected an object, got {shorten(repr(value))}")
         self._values = {name: given for name, given in value.items() if given is not None}
         self._known: list[str] = []
 
@@ -65,7 +67,7 @@ class Fields:
         if kind is float and type(value) is int:
             value = float(value)
         if type(value) is not kind:
-            self.refuse(name, f"expected {KINDS[kind]}, got {_shown(value)}")
+            self.refuse(name, f"expected {KINDS[kind]}, got {shorten(repr(value))}")
             return None
         return value
 
@@ -86,7 +88,7 @@ class Fields:
         """
         value = self.any(name)
         if value is not None and value not in allowed:
-            self.refuse(name, f"got {_shown(value)}, expected {' or '.join(allowed)}; {why}")
+            self.refuse(name, f"got {shorten(repr(value))}, expected {' or '.join(allowed)}; {why}")
         return value
 
     def objects(self, name: str) -> "Iterator[Fields]":
@@ -138,7 +140,7 @@ class Fields:
                     else "the gateway cannot translate this field for the model's server; leave "
                     "it out"
                 )
-            refuse(self.at(name), f"{hint} (got {_shown(value)})")
+            refuse(self.at(name), f"{hint} (got {shorten(repr(value))})")
 
 
 def refuse(path: str, message: str) -> Never:
@@ -148,8 +150,3 @@ def refuse(path: str, message: str) -> Never:
         FieldError: Always.
     """
     raise FieldError(f"{path}: {message}")
-
-
-def _shown(value: Any, limit: int = 80) -> str:
-    text = repr(value)
-    return text if len(text) <= limit else f"{text[:limit]}…"
