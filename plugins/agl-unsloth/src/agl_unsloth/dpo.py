@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from annotated_types import Ge
 
 from agl_learning.options import AboveZero, Count, NotNegative
+from agl_learning.pairs import Pairing
 from agl_unsloth.local import LocalFineTuning
-from agl_unsloth.pairs import Pairing, no_pairs, select_pairs
+from agl_unsloth.pairs import no_pairs, select_pairs
 
 if TYPE_CHECKING:
     from agl_learning.collect import Collected

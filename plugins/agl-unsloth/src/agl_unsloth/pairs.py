@@ -2,20 +2,17 @@
 
 import random
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from agl.errors import AlgorithmError
 from agl.types import Exclusion
 from agl_learning.accounts import usable_rows, why_nothing
+from agl_learning.pairs import Pairing, preference_pairs
 
 if TYPE_CHECKING:
     from agl.types import TrainingRow
     from agl_learning.collect import Collected
-
-Pairing = Literal["matched", "best", "all"]
 
 
 @dataclass(frozen=True)
@@ -28,7 +25,8 @@ class Answer:
     """Position in the row."""
     rollout_id: str
     prompt: tuple[int, ...]
-    tokens: tuple[int, ...]
+    said: tuple[int, ...]
+    """Its tokens."""
     reward: float
 
 
@@ -47,10 +45,8 @@ def select_pairs(
 
     Args:
         collected: Of one iteration.
-        pairing: Per prompt: ``matched`` pairs the best with the worst, the second best with the
-            second worst and so on; ``best`` makes one pair, of the greatest difference; ``all``
-            makes every pair.
-        min_gap: The rewards of a pair differ by more than this.
+        pairing: See ``preference_pairs``.
+        min_gap: See ``preference_pairs``.
         max_length: Of prompt and answer, in tokens; None for no limit.
         seed: Of the shuffle, and of the order among equal rewards.
 
@@ -64,7 +60,7 @@ def select_pairs(
     for one, numbered in usable_rows(collected):
         for number, row in numbered:
             for answer in _answers(len(rows), row):
-                length = len(answer.prompt) + len(answer.tokens)
+                length = len(answer.prompt) + len(answer.said)
                 if max_length is not None and length > max_length:
                     too_long.add((answer.row, answer.call))
                 else:
@@ -73,7 +69,7 @@ def select_pairs(
     pairs: list[tuple[Answer, Answer]] = []
     for answers in groups.values():
         chance.shuffle(answers)
-        pairs += _pairs(answers, pairing, min_gap)
+        pairs += preference_pairs(answers, pairing, min_gap)
     used = {(answer.row, answer.call) for pair in pairs for answer in pair}
     for position, (number, row) in enumerate(rows):
         _account(collected, position, number, row, used, too_long)
@@ -81,8 +77,8 @@ def select_pairs(
     return [
         {
             "prompt_ids": list(chosen.prompt),
-            "chosen_ids": list(chosen.tokens),
-            "rejected_ids": list(rejected.tokens),
+            "chosen_ids": list(chosen.said),
+            "rejected_ids": list(rejected.said),
             "chosen_reward": chosen.reward,
             "rejected_reward": rejected.reward,
             "chosen_rollout_id": chosen.rollout_id,
@@ -110,35 +106,13 @@ def _answers(position: int, row: "TrainingRow") -> list[Answer]:
             call=call,
             rollout_id=row.rollout_id,
             prompt=tuple(row.token_ids[:start]),
-            tokens=tuple(row.token_ids[start:end]),
+            said=tuple(row.token_ids[start:end]),
             reward=credit.reward or 0.0,
         )
         for call, ((start, end), credit) in enumerate(
             zip(row.call_ranges, row.credits, strict=True)
         )
     ]
-
-
-def _pairs(
-    answers: Sequence[Answer], pairing: Pairing, min_gap: float
-) -> list[tuple[Answer, Answer]]:
-    ranked = sorted(answers, key=lambda answer: answer.reward, reverse=True)
-    if pairing == "matched":
-        half = len(ranked) // 2
-        tried = zip(ranked[:half], reversed(ranked), strict=False)
-        return [pair for pair in tried if _differ(*pair, min_gap)]
-    pairs = [pair for pair in combinations(ranked, 2) if _differ(*pair, min_gap)]
-    if pairing == "best":
-        return sorted(pairs, key=lambda pair: pair[1].reward - pair[0].reward)[:1]
-    return pairs
-
-
-def _differ(better: Answer, worse: Answer, min_gap: float) -> bool:
-    return (
-        better.reward - worse.reward > min_gap
-        and better.tokens != worse.tokens
-        and better.rollout_id != worse.rollout_id
-    )
 
 
 def _account(

@@ -14,6 +14,7 @@ from agl_learning.calls.conversations import ChatMessages, conversation, tool_sp
 from agl_learning.calls.matching import selects
 from agl_learning.calls.reading import Recorded, by_attempt, recorded_and_unrecognised
 from agl_learning.calls.tree import ordered
+from agl_learning.tasks import digest
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,12 @@ class Said:
     chat: ChatMessages
     """Its last message is the answer."""
     reward: float | None
-    rollout: Rollout
+    rollout_id: str
+
+    @property
+    def said(self) -> str:
+        """The answer, to compare it with others."""
+        return digest([self.answer])
 
     @property
     def prompt(self) -> list[dict[str, Any]]:
@@ -98,7 +104,7 @@ def _read_used(
             except AdapterError:
                 reason = "malformed_message"
             else:
-                read.said.append(Said(call, chat, one.reward, read.rollout))
+                read.said.append(Said(call, chat, one.reward, call.rollout_id))
         if reason is not None:
             read.exclusions.extend((part.call_id, reason) for part in call.parts())
 

@@ -3,13 +3,11 @@
 Every record says where it comes from: ``provenance`` has the rollout, the attempt and the spans.
 """
 
-import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import combinations
 from typing import Any, Literal
 
 from agl.algorithm.adapter import CreditRule, TraceToTripletBase
@@ -17,7 +15,9 @@ from agl.plugins.build import build_component
 from agl.types import ExclusionReason
 from agl_inspect.adapters import rows_adapter
 from agl_inspect.exchange.reading import Read, Said
+from agl_learning.pairs import preference_pairs
 from agl_learning.rows import RowsAdapter
+from agl_learning.tasks import digest
 
 Format = Literal["rows", "triplets", "sft", "dpo", "messages"]
 Pairing = Literal["best", "all"]
@@ -202,11 +202,16 @@ def pairs_of(siblings: Sequence[Read], options: Options, account: Account) -> It
     same_prompt: defaultdict[str, list[Said]] = defaultdict(list)
     for read in siblings:
         for said in read.said:
-            same_prompt[_key([said.prompt, said.chat["tools"], said.call.agent_name])].append(said)
+            prompt = [said.prompt, said.chat["tools"], said.call.agent_name]
+            same_prompt[digest(prompt)].append(said)
     # Each stage is what is left of the one before it: the last one that is empty says why.
-    several = [group for group in same_prompt.values() if len(_rollouts(group)) > 1]
+    several = [group for group in same_prompt.values() if len({s.rollout_id for s in group}) > 1]
     rewarded = [[said for said in group if said.reward is not None] for group in several]
-    pairs = [pair for group in rewarded for pair in _pairs(group, options)]
+    pairs = [
+        pair
+        for group in rewarded
+        for pair in preference_pairs(group, options.pairing, options.min_gap)
+    ]
     reason: ExclusionReason | str | None = None
     if not any(read.said for read in siblings):
         reason = "no_usable_call"
@@ -231,36 +236,9 @@ def pairs_of(siblings: Sequence[Read], options: Options, account: Account) -> It
         }
 
 
-def _pairs(group: Sequence[Said], options: Options) -> list[tuple[Said, Said]]:
-    ranked = sorted(group, key=_reward, reverse=True)
-    pairs = [
-        (better, worse)
-        for better, worse in combinations(ranked, 2)
-        if _reward(better) - _reward(worse) > options.min_gap
-        and _key(better.answer) != _key(worse.answer)
-        and better.rollout.rollout_id != worse.rollout.rollout_id
-    ]
-    if options.pairing == "all" or not pairs:
-        return pairs
-    return [max(pairs, key=lambda pair: _reward(pair[0]) - _reward(pair[1]))]
-
-
-def _reward(said: Said) -> float:
-    assert said.reward is not None  # those without were left out
-    return said.reward
-
-
-def _rollouts(group: Sequence[Said]) -> set[str]:
-    return {said.rollout.rollout_id for said in group}
-
-
 def _origin_of(said: Said) -> dict[str, Any]:
     return _origin(said.call.rollout_id, said.call.attempt_id, said.call.call_id)
 
 
 def _origin(rollout_id: str, attempt_id: str, *span_ids: str) -> dict[str, Any]:
     return {"rollout_id": rollout_id, "attempt_id": attempt_id, "span_ids": list(span_ids)}
-
-
-def _key(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, ensure_ascii=False)
