@@ -12,8 +12,9 @@ import agl
 from agl.errors import ConfigError, StoreUnavailableError
 from agl.semconv import ModelCallAttributes as Key
 from agl.types import RolloutConfig
-from agl_learning.accounts import collected_metrics, usable_rows, weigh
+from agl_learning.accounts import collected_metrics, usable_rows
 from agl_learning.collect import Collector
+from agl_learning.weighing import WeighingOptions, weigh
 from agl_testing.echo_llm import EchoLLM, RawReply
 
 pytest.importorskip("agl_adapters")
@@ -159,7 +160,9 @@ async def test_a_rollout_with_a_failed_call_is_excluded_and_its_siblings_are_wei
     )
     assert collected.mean_reward == 0.5
     # Rewards 1 and 0: mean 1/2, deviation 1/2.
-    weighed = {one.row.rollout_id: one.advantages[0].value for one in weigh(collected, True)}
+    weighed = {
+        one.row.rollout_id: one.advantages[0].value for one in weigh(collected, WeighingOptions())
+    }
     assert sorted(weighed.values()) == pytest.approx([-1.0, 1.0], abs=1e-4)
     assert third.rollout.rollout_id not in weighed
     collected.ledger.check()

@@ -308,9 +308,15 @@ def find_final_reward(spans: Sequence[SpanLike]) -> float | None:
     the order given. When the spans belong to several attempts, only the attempt that began last
     counts. A reward that cannot be read is none: where it is the last, there is no final reward.
     """
+    rewards = find_final_rewards(spans)
+    return rewards[0].value if rewards else None
+
+
+def find_final_rewards(spans: Sequence[SpanLike]) -> list[RewardDimension]:
+    """The final reward's dimensions, the primary one first; none where ``find_final_reward`` is."""
     spans = _of_newest_attempt(spans)
     rewards = [span for span in spans if is_reward_span(span) or reward_problem(span)]
-    return get_reward_value(sorted(rewards, key=_sequence)[-1]) if rewards else None
+    return get_rewards_from_span(sorted(rewards, key=_sequence)[-1]) if rewards else []
 
 
 def _of_newest_attempt(spans: Sequence[SpanLike]) -> Sequence[SpanLike]:

@@ -1,9 +1,10 @@
 """What becomes of collected rollouts, and which tasks come next: the helpers of algorithms."""
 
 from agl.types import Credit, Exclusion, Ledger, ModelCall, Rollout, TrainingRow
-from agl_learning.accounts import collected_metrics, is_solved, version_lag, weigh
+from agl_learning.accounts import collected_metrics, version_lag
 from agl_learning.collect import Collected, Ended
 from agl_learning.tasks import TaskOrder
+from agl_learning.weighing import WeighingOptions, is_solved, weigh
 
 
 def make_row(rollout_id, answer, reward=0.0, version="0"):
@@ -52,7 +53,7 @@ def test_rows_of_failed_rollouts_do_not_move_their_groups_mean():
         ended("c", 0, make_row("c", 7, 1.0), status="failed"),
         ended("d", 1, make_row("d", 7, 1.0)),
     )
-    result = weigh(batch, normalise_std=False)
+    result = weigh(batch, WeighingOptions(normalise_std=False))
     batch.ledger.check()
     # Of group 0 two rollouts count: mean 0.5. Group 1 has one rollout and so no advantage.
     assert {one.row.rollout_id: [a.value for a in one.advantages] for one in result} == {
@@ -88,7 +89,7 @@ def test_calls_of_one_row_train_with_advantages_of_their_own():
     batch = collected(
         ended("a", 0, two_calls("a", 1.0, 3.0)), ended("b", 0, two_calls("b", 1.0, 1.0))
     )
-    result = weigh(batch, normalise_std=False)
+    result = weigh(batch, WeighingOptions(normalise_std=False))
     batch.ledger.check()
     # Both first calls got 1, so they are left out; the second ones got 3 and 1 against mean 2.
     assert batch.ledger.reasons() == {"zero_advantage": 2}
@@ -114,8 +115,8 @@ def test_a_step_with_equal_rewards_is_solved_whatever_else_was_called():
     judge = {"rollout_id": "a", "attempt_id": "at-a", "call_id": "judge"}
     batch.ledger.add_call(ModelCall(**judge, sequence_id=9))
     batch.ledger.exclude(Exclusion(**judge, reason="other_model"))
-    assert weigh(batch, normalise_std=True) == []
-    assert is_solved(batch)
+    assert weigh(batch, WeighingOptions()) == []
+    assert is_solved(batch, WeighingOptions())
 
 
 def test_what_was_compared_with_nothing_or_not_equal_is_not_solved():
@@ -127,8 +128,8 @@ def test_what_was_compared_with_nothing_or_not_equal_is_not_solved():
         ended("c", 1, status="failed"),
     )
     for batch in (alone, differ, failed, collected()):
-        weigh(batch, normalise_std=True)
-        assert not is_solved(batch)
+        weigh(batch, WeighingOptions())
+        assert not is_solved(batch, WeighingOptions())
 
 
 def test_answers_that_were_cut_off_are_counted_once_whatever_became_of_them():

@@ -5,9 +5,9 @@ import itertools
 import pytest
 
 from agl.types import Credit, Ledger, ModelCall, Rollout, StepCredit, TrainingRow
-from agl_learning.accounts import weigh
 from agl_learning.advantages import group_advantages, moments, sibling_advantages
 from agl_learning.collect import Collected, Ended
+from agl_learning.weighing import WeighingOptions, weigh
 
 
 def row(name: str, credit: Credit) -> TrainingRow:
@@ -49,7 +49,7 @@ def test_equal_rewards_have_no_advantage_at_all(reward: float, number: int) -> N
 def test_which_rollouts_count_does_not_hang_on_rounding(rewards: list[float]) -> None:
     for given in itertools.permutations(rewards):
         batch = collected(list(given))
-        weighed = weigh(batch, normalise_std=True)
+        weighed = weigh(batch, WeighingOptions())
         batch.ledger.check()
         # The middle is at the mean; the two others are sqrt(3/2) deviations from it, or sqrt(2)
         # where there are two in the middle.

@@ -5,6 +5,7 @@ import itertools
 import json
 import logging
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -98,6 +99,33 @@ async def test_ppo_in_several_steps(service, tinker, run):
     algorithm = await run(tinker(loss="ppo", iterations=2, epochs=2))
     assert service.losses == ["ppo"] * 4
     assert algorithm.summary["rewards"][1] > algorithm.summary["rewards"][0]
+
+
+async def test_another_estimator_weighs_the_tokens_of_a_call(service, tinker, run):
+    algorithm = await run(tinker(estimator="rloo", iterations=2))
+    examples = Path(algorithm.run_dir) / "iterations/0001/examples.jsonl"
+    rows = [json.loads(line) for line in examples.read_text().splitlines()]
+    found = {weight for row in rows for weight in row["weights"] if weight}
+    # Of 8 siblings with k right answers: 1 - (k - 1) / 7 for those, and -k / 7 for the others.
+    assert found
+    assert all(abs(weight * 7 - round(weight * 7)) < 1e-9 for weight in found)
+    assert algorithm.summary["rewards"][1] > algorithm.summary["rewards"][0]
+
+
+def test_the_default_estimator_needs_no_torch(service):
+    code = """
+import sys
+sys.modules["torch"] = None
+from agl.errors import ConfigError
+from agl_tinker.algorithm import Tinker
+Tinker("tiny/table")
+try:
+    Tinker("tiny/table", estimator="rloo")
+except ConfigError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("Tinker: estimator 'rloo' needs torch, which is not installed.")
 
 
 async def test_the_cost_is_stated_before_training(service, tinker, run, caplog):
@@ -233,6 +261,9 @@ async def test_secrets_are_written_nowhere(service, tinker, run, line, tmp_path,
         ({"loss": "dpo"}, "loss is 'dpo'; expected importance_sampling"),
         ({"temperature": 0.7}, "at temperature 1, and temperature is 0.7"),
         ({"rollouts_per_task": 1}, "compares rollouts of one task"),
+        ({"estimator": "grpo_passk", "rollouts_per_task": 1}, "'grpo_passk' compares rollouts of"),
+        ({"estimator": "gae"}, "Tinker: estimator 'gae' gives each token .* 'verl' has"),
+        ({"loss": "cross_entropy", "estimator": "rloo"}, "'rloo' is for the other losses"),
         ({"min_reward": 1.0}, "min_reward is for cross_entropy"),
         ({"loss": "cross_entropy", "data_filter_ratio": 2}, "data_filter_ratio must be above 0"),
         ({"lora_rank": 0}, "lora_rank must be at least 1"),

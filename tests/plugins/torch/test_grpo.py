@@ -90,6 +90,42 @@ async def test_reward_rises_and_every_call_is_accounted_for(line, grpo, tmp_path
     assert summary["val_rewards"][-1][1] == 1.0
 
 
+async def check_weighed_by(estimator, store):
+    ledger = await agl.load_ledger(store)
+    ledger.check()
+    assert ledger.trained
+    assert len(ledger.calls) == len(ledger.trained) + len(ledger.exclusions)
+    assert set(ledger.reasons()) <= {"zero_advantage"}
+    assert all(call.advantage.because.startswith(f"{estimator} (") for call in ledger.trained)
+
+
+@pytest.mark.parametrize("name", ["rloo", "reinforce_plus_plus_baseline"])
+async def test_another_estimator_trains_and_accounts_for_every_call(line, grpo, name):
+    algorithm = await line(says_red, grpo(steps=12, epochs=2, estimator=name), ["one", "two"])
+    rewards = algorithm.summary["rewards"]
+    assert sum(rewards[:2]) / 2 < 0.5
+    assert rewards[-1] > 0.8
+    await check_weighed_by(name, line.store)
+
+
+@agl.rollout
+async def says_long_words(task: str, llm: agl.LLM) -> None:
+    length = float(len(await ask(llm, task)))
+    agl.emit_reward({"said": 1.0, "length": length}, primary_key="length")
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("reinforce_plus_plus", {"groups_per_step": 16, "group_size": 1}),
+        ("gdpo", {"reward_keys": ["said", "length"]}),
+    ],
+)
+async def test_single_rollouts_and_dimensions_are_compared_where_asked(line, grpo, name, options):
+    await line(says_long_words, grpo(estimator=name, **options), ["one", "two"])
+    await check_weighed_by(name, line.store)
+
+
 async def test_checkpoint_is_an_ordinary_model_with_the_trained_weights(line, grpo, tmp_path):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -318,6 +354,9 @@ async def test_resources_keep_what_the_trainer_was_given(line, grpo):
     ("options", "message"),
     [
         ({"group_size": 1}, "group_size must be at least 2; got 1"),
+        ({"estimator": "rloo", "group_size": 1}, "at least 2; got 1: estimator 'rloo' compares"),
+        ({"estimator": "gae"}, "GRPO: estimator 'gae' gives each token .* 'verl' has"),
+        ({"estimator": "gdpo"}, "GRPO: estimator 'gdpo' needs reward_keys"),
         ({"temperature": 0}, "temperature must be above 0; got 0"),
         ({"steps": 0}, "steps must be at least 1"),
         ({"steps": "5"}, "steps must be a whole number; got '5'"),

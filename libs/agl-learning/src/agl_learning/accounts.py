@@ -1,15 +1,13 @@
-"""What became of collected rollouts: weighed rows, one bin per model call, sums, reasons."""
+"""What became of collected rollouts: usable rows, sums, metrics, reasons."""
 
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agl.algorithm.ledger import each_part
 from agl.store.queries import PAGE
-from agl.types import Advantage, Exclusion, ExclusionReason, Ledger, TrainingRow
-from agl_learning.advantages import sibling_advantages
+from agl.types import ExclusionReason, Ledger, TrainingRow
 
 if TYPE_CHECKING:
     from agl.store.base import LightningStore
@@ -18,16 +16,6 @@ if TYPE_CHECKING:
 _EXCLUDED = "excluded/"
 _OF_OTHERS = {"agent_not_selected", "other_model", "judge", "failed_attempt", "superseded_attempt"}
 """Calls that are no question of training."""
-
-
-@dataclass(frozen=True, eq=False)
-class Weighed:
-    """A row that is trained, and how much."""
-
-    row: TrainingRow
-    """Only the calls with an advantage."""
-    advantages: list[Advantage]
-    """One per call."""
 
 
 def usable_rows(collected: "Collected") -> list[tuple["Ended", list[tuple[int, TrainingRow]]]]:
@@ -51,52 +39,6 @@ def usable_rows(collected: "Collected") -> list[tuple["Ended", list[tuple[int, T
         if usable:
             found.append((one, usable))
     return found
-
-
-def weigh(collected: "Collected", normalise_std: bool) -> list[Weighed]:
-    """Rows with their advantages among siblings; every call goes into one bin of the ledger.
-
-    Calls of failed rollouts, without reward, and without advantage are excluded. A failed rollout
-    does not count in the mean of its group either.
-    """
-    groups: dict[int, list[tuple[Ended, list[tuple[int, TrainingRow]]]]] = {}
-    for one, numbered in usable_rows(collected):
-        groups.setdefault(one.group, []).append((one, numbered))
-    weighed: list[Weighed] = []
-    for siblings in groups.values():
-        rows_G = [[row for _, row in numbered] for _, numbered in siblings]
-        advantages_G = sibling_advantages(rows_G, normalise_std)
-        for (_, numbered), advantages in zip(siblings, advantages_G, strict=True):
-            for (number, row), of_calls in zip(numbered, advantages, strict=True):
-                kept = _weigh(row, of_calls, number, collected.ledger)
-                if kept is not None:
-                    weighed.append(kept)
-    return weighed
-
-
-def _weigh(
-    row: TrainingRow, advantages: Sequence[Advantage], number: int, ledger: Ledger
-) -> Weighed | None:
-    """What of a row is trained; the calls without advantage are excluded."""
-    kept = [n for n, advantage in enumerate(advantages) if advantage.value != 0.0]
-    for n, advantage in enumerate(advantages):
-        if advantage.value == 0.0:
-            ledger.exclude(
-                Exclusion(
-                    call_id=row.call_ids[n],
-                    rollout_id=row.rollout_id,
-                    attempt_id=row.attempt_id,
-                    reason="zero_advantage",
-                    detail=f"its reward equals the mean of its group: {advantage.because}",
-                    credit=row.credits[n],
-                    advantage=advantage,
-                )
-            )
-    if not kept:
-        return None
-    row, given = row.only(kept), [advantages[n] for n in kept]
-    ledger.train(row, given, number)
-    return Weighed(row, given)
 
 
 def _reason(one: "Ended", row: TrainingRow) -> tuple[ExclusionReason, str] | None:
@@ -186,24 +128,6 @@ def _num_truncated(ledger: Ledger) -> int:
     """Answers that were cut off, whatever became of them; not those of other models and agents."""
     others = {e.key for e in ledger.exclusions if e.kind == "call" and e.reason in _OF_OTHERS}
     return sum(item.truncated and item.key not in others for item in ledger.items.values())
-
-
-def is_solved(collected: "Collected") -> bool:
-    """Whether equal rewards are all that kept usable rows from being trained.
-
-    What the collection has besides, such as a judge's calls, does not matter; but rows of at least
-    two rollouts of one task must have been compared, and none may have failed.
-    """
-    groups = Counter(
-        one.group for one in collected.ended if any(_reason(one, row) is None for row in one.rows)
-    )
-    is_compared = max(groups.values(), default=0) > 1
-    return (
-        is_compared
-        and "zero_advantage" in collected.ledger.reasons()
-        and not collected.ledger.trained
-        and not collected.num_failed
-    )
 
 
 def why_nothing(collected: "Collected") -> str:

@@ -14,7 +14,7 @@ from agl.algorithm.infrastructure import (
     infrastructure_failure,
 )
 from agl.algorithm.mixing import MixingCheck, Ran, ran
-from agl.emitter import find_final_reward, reward_problem
+from agl.emitter import find_final_rewards, reward_problem
 from agl.errors import ConfigError, InvalidTransitionError
 from agl.types import (
     Attempt,
@@ -68,6 +68,8 @@ class Ended:
     """Why, in the attempt that counts, servers or the network failed a model call."""
     unusable: tuple[ExclusionReason, str] | None = None
     """Why its rows may not be trained, although it succeeded."""
+    rewards: dict[str, float] = field(default_factory=dict[str, float])
+    """The dimensions of ``reward``; none where it is None."""
     ran: Ran | None = None
     """Where and when it succeeded, and with which calls."""
 
@@ -318,8 +320,11 @@ class Collector:
                     one.ran = ran(rollout.rollout_id, rollout.input, attempt, spans_used)
             one.infrastructure = infrastructure_failure(spans_used)
             if one.infrastructure is None or self._infrastructure_failures == "keep":
-                one.reward = find_final_reward(spans_used)
-                if one.reward is None:
+                rewards = find_final_rewards(spans_used)
+                one.rewards = {reward.name: reward.value for reward in rewards}
+                if rewards:
+                    one.reward = rewards[0].value
+                else:
                     one.problem = next(
                         filter(None, map(reward_problem, reversed(spans_used))), None
                     )

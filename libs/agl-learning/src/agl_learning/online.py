@@ -43,13 +43,14 @@ from agl_learning.generations import (
 from agl_learning.loop import GAP_LIMIT, Training, Version
 from agl_learning.options import AboveZero, Count
 from agl_learning.start import find_origin
+from agl_learning.weighing import WeighingOptions, check_weighing, is_solved, weigh
 
 if TYPE_CHECKING:
     from agl.store.base import LightningStore
-    from agl_learning.accounts import Weighed
     from agl_learning.collect import Collected
     from agl_learning.session import Session
     from agl_learning.start import Origin
+    from agl_learning.weighing import Weighed
 
 logger = logging.getLogger("agl.learning")
 
@@ -58,7 +59,7 @@ TARGET_STEPS = 3
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class OnlineTraining(Training):
+class OnlineTraining(Training, WeighingOptions):
     """Roll out, weigh against the siblings, update, again; the base of ``GRPO``.
 
     A subclass gives ``load``, ``serve``, ``update`` and ``save``; it may use ``weights_version``.
@@ -67,11 +68,10 @@ class OnlineTraining(Training):
         steps: Training steps in all.
         groups_per_step: P, how many tasks a step has.
         group_size: G, how often each of them runs.
-        normalise_std: Divide advantages by the standard deviation of the group's rewards.
         target_reward: End when the mean rewards of three steps in a row have reached it.
         max_idle_steps: Fail after so many steps in a row in which nothing could be trained, and at
-            the end of a run that trained nothing; end well when the rewards of every group have
-            become equal after something was learned.
+            the end of a run that trained nothing; end well when, after something was learned,
+            nothing has an advantage any more: the rewards of every group have become equal, say.
         run_dir: Folder for ``metrics.jsonl``, ``summary.json`` and ``checkpoints``; None takes that
             of ``resume_from``, else that of the run (``run_dir`` of the file or the trainer), in
             which an earlier part of the run is continued, else a new one under ``agl-runs``.
@@ -91,7 +91,6 @@ class OnlineTraining(Training):
     steps: Count = 100
     groups_per_step: Count = 8
     group_size: Count = 8
-    normalise_std: bool = True
     target_reward: float | None = None
     max_idle_steps: Count = 10
     checkpoint_every: Count | None = None
@@ -99,6 +98,7 @@ class OnlineTraining(Training):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_weighing(self.title, self)
         self.resume_from = absolute(self.resume_from)
         self._origin: Origin | None = None
         self.weights_version = 0
@@ -136,9 +136,7 @@ class OnlineTraining(Training):
 
     def weigh(self, collected: "Collected") -> "list[Weighed]":
         """What is trained, and how much; every call of the collection gets its bin."""
-        from agl_learning.accounts import weigh
-
-        return weigh(collected, self.normalise_std)
+        return weigh(collected, self)
 
     def check_start(self, origin: "Origin") -> None:
         """Refuse a start that cannot be, before a model is loaded.
@@ -351,7 +349,7 @@ class OnlineTraining(Training):
             )
 
     def _check_idle(self, step: int, collected: "Collected", trained: bool) -> None:
-        from agl_learning.accounts import is_solved, why_nothing
+        from agl_learning.accounts import why_nothing
 
         if trained:
             self._idle_steps = 0
@@ -360,12 +358,13 @@ class OnlineTraining(Training):
             return  # that is why, and the run ends with what it has
         self._idle_steps += 1
         has_learned = self.session.totals.counts["calls_trained"] > 0
-        if has_learned and is_solved(collected):
+        if has_learned and is_solved(collected, self):
             self._is_solved = self._idle_steps >= self.max_idle_steps
             if self._is_solved:
                 logger.warning(
-                    "the rewards of every group have been equal for %d steps (mean reward %s): "
-                    "nothing is left to learn from these tasks; ending early",
+                    "no rollout has had an advantage by %s for %d steps (mean reward %s): nothing "
+                    "is left to learn from these tasks; ending early",
+                    self.estimator,
                     self._idle_steps,
                     collected.mean_reward,
                 )

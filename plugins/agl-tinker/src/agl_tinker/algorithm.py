@@ -34,6 +34,14 @@ from agl_learning.options import Count, Name, NotNegative, Share
 from agl_learning.paid import Bill, PaidTraining
 from agl_learning.remote import not_installed
 from agl_learning.selection import select_best
+from agl_learning.weighing import (
+    DEFAULT,
+    WeighingOptions,
+    check_copies,
+    check_weighing,
+    is_solved,
+    weigh,
+)
 from agl_tinker.data import Loss, batches, example_of_row
 
 if TYPE_CHECKING:
@@ -45,7 +53,7 @@ logger = logging.getLogger("agl.tinker")
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class Tinker(PaidTraining):
+class Tinker(PaidTraining, WeighingOptions):
     """Reinforcement learning or fine-tuning of a LoRA adapter by Tinker, from recorded tokens.
 
     Sampling, training and stored weights cost money. ``dry_run`` samples the first rollouts, says
@@ -62,7 +70,6 @@ class Tinker(PaidTraining):
         epochs: Passes over the rows of an iteration.
         batch_size: Rows per gradient step; None takes all of them at once.
         grad_clip_norm: Longer gradients are shortened; 0 shortens none.
-        normalise_std: Divide advantages by the standard deviation of the group's rewards.
         data_filter_ratio: With ``cross_entropy``: this part of the rows is trained, the best; of
             rows whose calls have different rewards, the calls of one reward count as a row.
         min_reward: With ``cross_entropy``: calls below are not trained; None for no threshold.
@@ -86,7 +93,6 @@ class Tinker(PaidTraining):
     epochs: Count = 1
     batch_size: Count | None = None
     grad_clip_norm: NotNegative = 0.0
-    normalise_std: bool = True
     data_filter_ratio: Share = 0.5
     min_reward: float | None = None
     keep_versions: Count = 2
@@ -100,8 +106,14 @@ class Tinker(PaidTraining):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_weighing(self.title, self)
         if self.loss != "cross_entropy":
             self._check_reinforcement()
+        elif self.estimator != DEFAULT:
+            raise ConfigError(
+                f"{self.title}: estimator {self.estimator!r} is for the other losses; "
+                "cross_entropy trains the best rows, whatever advantage they have. Leave it out"
+            )
         self._tinker: TinkerService
         self._loaded_tokenizer: Any = None
         self._limit: int | None = None
@@ -113,11 +125,7 @@ class Tinker(PaidTraining):
                 f"model's at temperature 1, and temperature is {self.temperature!r}. Use 1, or "
                 "cross_entropy"
             )
-        if self.rollouts_per_task < 2:
-            raise ConfigError(
-                f"{self.title}: loss {self.loss!r} compares rollouts of one task; "
-                f"rollouts_per_task is {self.rollouts_per_task!r}, give at least 2"
-            )
+        check_copies(self.title, self, rollouts_per_task=self.rollouts_per_task)
         if self.min_reward is not None:
             raise ConfigError(
                 f"{self.title}: min_reward is for cross_entropy; loss {self.loss!r} learns from "
@@ -187,13 +195,13 @@ class Tinker(PaidTraining):
                 seed=self.seed,
                 make=lambda row: example_of_row(row, [1.0] * len(row.call_ids)),
             )
-        from agl_learning.accounts import is_solved, weigh, why_nothing
+        from agl_learning.accounts import why_nothing
 
         examples = [
             example_of_row(one.row, [advantage.value for advantage in one.advantages])
-            for one in weigh(collected, self.normalise_std)
+            for one in weigh(collected, self)
         ]
-        if not examples and not is_solved(collected):
+        if not examples and not is_solved(collected, self):
             raise AlgorithmError(
                 f"{self.title}: iteration {iteration}: nothing can be trained: "
                 f"{why_nothing(collected)}"
@@ -209,8 +217,8 @@ class Tinker(PaidTraining):
         rows = [json.loads(line) for line in lines]
         if not rows:
             logger.warning(
-                "iteration %d: all rollouts of each task have equal rewards; there is nothing to "
-                "learn from, and version %d is version %d",
+                "iteration %d: no rollout has an advantage over what it is compared with; there is "
+                "nothing to learn from, and version %d is version %d",
                 number, number, version.number,
             )  # fmt: skip
             kept = {name: at for name, at in version.metrics.items() if name == "sampler"}

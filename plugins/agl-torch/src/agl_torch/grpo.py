@@ -1,10 +1,11 @@
 """``GRPO``: reinforcement learning of a language model on one machine.
 
 Each step runs P tasks G times through the agent, gives every rollout its reward's distance from the
-mean of its group, and takes gradient steps on the tokens that the model sampled. The mathematics
-is in ``loss``, the loop in ``agl_learning.online``, whose metrics it has; and of its own, see
-``loss`` and ``learner``: ``loss/total``, ``loss/policy``, ``entropy``, ``kl``, ``clip_fraction``,
-``grad_norm``, ``gradient_steps`` and ``logprob_gap``.
+mean of its group, or what another ``estimator`` makes of it, and takes gradient steps on the tokens
+that the model sampled. The mathematics is in ``loss`` and ``agl_learning.weighing``, the loop in
+``agl_learning.online``, whose metrics it has; and of its own, see ``loss`` and ``learner``:
+``loss/total``, ``loss/policy``, ``entropy``, ``kl``, ``clip_fraction``, ``grad_norm``,
+``gradient_steps`` and ``logprob_gap``.
 """
 
 import asyncio
@@ -22,11 +23,12 @@ from agl.types import TrainedModel
 from agl_learning.loop import MODEL_NAME, Served, Version
 from agl_learning.online import OnlineTraining
 from agl_learning.options import AboveZero, Count, pick_options
+from agl_learning.weighing import check_copies
 from agl_torch.options import LearnerOptions
 
 if TYPE_CHECKING:
-    from agl_learning.accounts import Weighed
     from agl_learning.start import Origin
+    from agl_learning.weighing import Weighed
 
 REFERENCE = "reference"
 """The folder, in that of the run, of the model that the run began with."""
@@ -58,12 +60,15 @@ class GRPO(OnlineTraining, LearnerOptions):
 
     model: Any = field(kw_only=False)
     tokenizer: Any = field(default=None, kw_only=False)
-    group_size: Annotated[int, Ge(2)] = 8
     temperature: AboveZero = 1.0
     max_model_tokens: Annotated[int, Ge(2)] | None = None
     device: str | None = None
     torch_threads: Count | None = None
     max_batch_size: Count = 64
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_copies(self.title, self, group_size=self.group_size)
 
     def identity(self) -> dict[str, Any]:
         """With the model, where it has a name."""

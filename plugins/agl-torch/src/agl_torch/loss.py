@@ -1,7 +1,8 @@
 """Group-relative policy optimisation: the mathematics, as pure functions.
 
 For a task with G rollouts of rewards R_i, every sampled token t of rollout i has the advantage
-A_i = (R_i - mean(R)) / (std(R) + 1e-6), and with r_t = exp(new_t - old_t) the loss is
+A_i = (R_i - mean(R)) / (std(R) + 1e-6), or that of another estimator, and with
+r_t = exp(new_t - old_t) the loss is
 
     L = sum_t w_t * ( -s_t + kl_coefficient * k3_t - entropy_bonus * H_t )
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from agl.algorithm.ledger import save_ledger
-from agl.emitter import find_reward_spans, get_rewards_from_span
 from agl.types import Advantage, Ledger, Rollout, RolloutMode, TrainingRow
 from agl_learning.accounts import Totals, usable_rows, why_nothing
 from agl_learning.generations import Generation
@@ -87,7 +86,7 @@ class Groups:
         if request.validate:
             return await self._validation(request, collected)
         held = _Held(request, collected, {}, set())
-        rows = self._rows(held, await self._dimensions(collected))
+        rows = self._rows(held)
         held.open = set(held.rows)
         failed = collected.num_failed
         dropped = ""
@@ -130,7 +129,7 @@ class Groups:
             # Cancelled; what there is, is there. An error would keep the rest out of the account.
             collected = await self._ask(request, look_for_mixed=False)
             held = _Held(request, collected, {}, set())
-            self._rows(held, {})
+            self._rows(held)
             held.open = set(held.rows)
             await self._close(held, "unused_group", "the run ended before its group did")
         self._asked.clear()
@@ -194,24 +193,7 @@ class Groups:
         states = ", ".join(f"{number} {status}" for status, number in sorted(count.items()))
         return f"{states or 'none was queued'}; {len(workers)} runners, {busy} of them busy"
 
-    async def _dimensions(self, collected: "Collected") -> dict[str, dict[str, float]]:
-        """Rollout -> name -> value, of the final reward of the attempt that counts.
-
-        That is its last successful one. Nothing where nobody asks.
-        """
-        found: dict[str, dict[str, float]] = {}
-        if self.policy.dimensions:
-            for one in collected.ended:
-                rollout_id = one.rollout.rollout_id
-                attempts = await self.store.query_attempts(rollout_id)
-                used = [each.attempt_id for each in attempts if each.status == "succeeded"]
-                spans = await self.store.query_spans(rollout_id, used[-1]) if used else []
-                rewards = find_reward_spans(list(spans))
-                last = get_rewards_from_span(rewards[-1]) if rewards else []
-                found[rollout_id] = {part.name: part.value for part in last}
-        return found
-
-    def _rows(self, held: _Held, dimensions: dict[str, dict[str, float]]) -> list[Row]:
+    def _rows(self, held: _Held) -> list[Row]:
         collected, uid = held.collected, held.request.uid
         sessions = {id(one): number for number, one in enumerate(collected.ended)}
         made: list[Row] = []
@@ -223,7 +205,7 @@ class Groups:
                     if kept is None:
                         continue
                     held.rows[row_key(uid, session, number)] = kept
-                    named = dimensions.get(one.rollout.rollout_id, {})
+                    named = one.rewards if self.policy.dimensions else {}
                     made.append(to_row(kept, session, number, _reward(one, kept), named))
                     number += 1
         return made

@@ -1,0 +1,307 @@
+"""How much each call of a collection counts: an estimator, by name, over its usable rows.
+
+The default, ``grpo``, is ``agl_learning.advantages`` and needs no torch. The others are those of
+``agl_learning.estimators``, which has their formulas and sources: siblings are the rollouts of one
+task, and a call has the advantage of its tokens. What gives the tokens of a call different ones is
+agl-verl's alone.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from itertools import count
+from typing import TYPE_CHECKING, Annotated, Any
+
+from agl.errors import AlgorithmError, ConfigError
+from agl.types import Advantage, Exclusion, Ledger, TrainingRow
+from agl.utils.checks import check_choice, check_numbers
+from agl_learning.accounts import usable_rows
+from agl_learning.advantages import sibling_advantages
+
+if TYPE_CHECKING:
+    from agl_learning.collect import Collected, Ended
+
+    Usable = tuple[Ended, list[tuple[int, TrainingRow]]]
+    """A rollout and its usable rows, each with its position among all its rows."""
+
+DEFAULT = "grpo"
+ADVANTAGES = {
+    DEFAULT: "the distance from the mean of its group, in deviations",
+    "rloo": "the distance from the mean of the others",
+    "opo": "the distance from the mean of its group, weighed by sampled tokens",
+    "gpg": "the distance from the mean of its group, larger where few rollouts got a reward",
+    "grpo_passk": "of the best of a task the distance from the second best, of others none",
+    "gdpo": "the distances of its dimensions from their means, summed and whitened over the step",
+    "reinforce_plus_plus": "whitened over the step",
+    "reinforce_plus_plus_baseline": "the distance from the mean of its group, whitened over the "
+    "step",
+}
+"""Estimator -> what a call's advantage is of its reward."""
+OF_TOKENS = {
+    "gae": "a critic's values",
+    "optimal_token_baseline": "sums of squared probabilities",
+}
+"""Estimators whose advantage differs within a call -> what they need."""
+ACROSS_TASKS = ("reinforce_plus_plus",)
+"""Estimators that compare rollouts of a step whether they are siblings or not."""
+
+
+def check_estimator(owner: str, /, **values: object) -> None:
+    """Refuse what is no estimator of calls.
+
+    Raises:
+        ConfigError: It names the first of them, and what there is.
+    """
+    for name, value in values.items():
+        for refused, needed in OF_TOKENS.items():
+            if value == refused:
+                raise ConfigError(
+                    f"{owner}: {name} {value!r} gives each token an advantage of its own and needs "
+                    f"{needed}, which the algorithm 'verl' has. Here there are "
+                    f"{', '.join(ADVANTAGES)}"
+                )
+        check_choice(owner, list(ADVANTAGES), **{name: value})
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class WeighingOptions:
+    """How rewards become advantages.
+
+    Args:
+        estimator: What an advantage is: ``grpo``, ``rloo``, ``opo``, ``gpg``, ``grpo_passk``,
+            ``gdpo``, ``reinforce_plus_plus`` or ``reinforce_plus_plus_baseline``, as in agl-verl.
+            All but the first need torch.
+        normalise_std: Divide advantages by the standard deviation of the group's rewards; for
+            ``grpo``, ``grpo_passk`` and ``gdpo``.
+        reward_keys: With ``gdpo``: the dimensions of the reward that are compared, each by itself.
+        reward_weights: With ``gdpo``: how much each of them counts; None counts all alike.
+    """
+
+    estimator: Annotated[str, check_estimator] = DEFAULT
+    normalise_std: bool = True
+    reward_keys: list[str] | None = None
+    reward_weights: list[float] | None = None
+
+
+def check_weighing(owner: str, options: WeighingOptions) -> None:
+    """Refuse options that do not fit each other or this machine.
+
+    Args:
+        owner: Whose options they are.
+        options: Each of them is right by itself.
+
+    Raises:
+        ConfigError: It names the options.
+    """
+    name, keys, weights = options.estimator, options.reward_keys, options.reward_weights
+    is_given = keys is not None or weights is not None
+    if name != "gdpo" and is_given:
+        raise ConfigError(
+            f"{owner}: reward_keys and reward_weights are for the estimator 'gdpo', and estimator "
+            f"is {name!r}. Leave them out"
+        )
+    if name == "gdpo" and not keys:
+        raise ConfigError(
+            f"{owner}: estimator 'gdpo' needs reward_keys, the names of the reward's dimensions"
+        )
+    for weight in weights or []:
+        check_numbers(owner, reward_weights=weight)
+    if weights is not None and len(weights) != len(keys or []):
+        raise ConfigError(
+            f"{owner}: reward_weights must be one number for each of reward_keys, {keys!r}; got "
+            f"{weights!r}"
+        )
+    if name != DEFAULT and find_spec("torch") is None:
+        raise ConfigError(
+            f"{owner}: estimator {name!r} needs torch, which is not installed. Run: pip install "
+            f"torch, or take {DEFAULT!r}"
+        )
+
+
+def check_copies(owner: str, options: WeighingOptions, **copies: Any) -> None:
+    """Refuse a single rollout per task where siblings are compared.
+
+    Args:
+        owner: Whose options they are.
+        options: They say what is compared.
+        copies: The option that says how many rollouts a task has -> its value.
+
+    Raises:
+        ConfigError: It names the option and the estimator.
+    """
+    if options.estimator not in ACROSS_TASKS:
+        try:
+            check_numbers(owner, least=2, **copies)
+        except ConfigError as error:
+            raise ConfigError(
+                f"{error}: estimator {options.estimator!r} compares rollouts of one task"
+            ) from None
+
+
+@dataclass(frozen=True, eq=False)
+class Weighed:
+    """A row that is trained, and how much."""
+
+    row: TrainingRow
+    """Only the calls with an advantage."""
+    advantages: list[Advantage]
+    """One per call."""
+
+
+def weigh(collected: "Collected", options: WeighingOptions) -> list[Weighed]:
+    """Rows with their advantages; every call goes into one bin of the ledger.
+
+    Calls of failed rollouts, without reward, and without advantage are excluded. A failed rollout
+    does not count in the mean of its group either.
+
+    Raises:
+        ConfigError: The estimator takes rewards of whole rollouts, and the credit rule tells calls
+            apart.
+    """
+    groups: dict[int, list[Usable]] = {}
+    for one, numbered in _with_dimensions(usable_rows(collected), options, collected.ledger):
+        groups.setdefault(one.group, []).append((one, numbered))
+    members: list[Usable] = []
+    advantages_N: list[list[list[Advantage]]] = []
+    for siblings in groups.values():
+        rows_G = [[row for _, row in numbered] for _, numbered in siblings]
+        members += siblings
+        advantages_N += sibling_advantages(rows_G, options.normalise_std)
+    equal = "its reward equals the mean of its group"
+    if options.estimator != DEFAULT and members:
+        advantages_N = _estimate(members, advantages_N, options)
+        equal = "its advantage is zero"
+    weighed: list[Weighed] = []
+    for (_, numbered), advantages in zip(members, advantages_N, strict=True):
+        for (number, row), of_calls in zip(numbered, advantages, strict=True):
+            kept = _weigh(row, of_calls, number, collected.ledger, equal)
+            if kept is not None:
+                weighed.append(kept)
+    return weighed
+
+
+def _with_dimensions(
+    usable: "Iterable[Usable]", options: WeighingOptions, ledger: Ledger
+) -> "Iterable[Usable]":
+    """Those whose reward has the dimensions that are compared; the others are excluded."""
+    for one, numbered in usable:
+        missing = [key for key in options.reward_keys or () if key not in one.rewards]
+        if not missing:
+            yield one, numbered
+            continue
+        why = f"its reward has no {missing[0]!r}, which reward_keys names; it has "
+        for _, row in numbered:
+            ledger.exclude_row(row, "no_reward", why + (", ".join(one.rewards) or "none"))
+
+
+def _estimate(
+    members: "Sequence[Usable]",
+    compared_N: Sequence[Sequence[Sequence[Advantage]]],
+    options: WeighingOptions,
+) -> list[list[list[Advantage]]]:
+    """Advantages by the estimator, in the shape of those that compare siblings.
+
+    Args:
+        members: At least one rollout.
+        compared_N: Per rollout, per row, one per call; their sentences are about its reward.
+        options: Of another estimator than the default.
+    """
+    import torch
+    from torch.nn.utils.rnn import pad_sequence
+
+    from agl_learning.estimators import ESTIMATORS
+    from agl_learning.siblings import Inputs
+    from agl_learning.trajectories import Call, lay_out
+
+    numbers = count()
+    rows = [row for _, numbered in members for _, row in numbered]
+    laid = lay_out(
+        [[next(numbers) for _ in numbered] for _, numbered in members],
+        pad_sequence([torch.tensor(row.loss_mask) for row in rows], batch_first=True),
+        names=[one.rollout.rollout_id for one, _ in members],
+        tasks=[str(one.group) for one, _ in members],
+        calls=[
+            [Call(*span, credit) for span, credit in zip(row.call_ranges, row.credits, strict=True)]
+            for row in rows
+        ],
+        rewards=[one.rewards for one, _ in members],
+    )
+    calls_N = laid.calls or []
+    outcomes: list[float] = []
+    for (one, _), calls in zip(members, calls_N, strict=True):
+        # Of one reward for all calls that is the rollout's, whichever the credit rule took.
+        rewards = {call.credit.reward for call in calls}
+        outcomes.append((rewards.pop() if len(rewards) == 1 else one.reward) or 0.0)
+    inputs = Inputs(
+        laid,
+        torch.tensor(outcomes, dtype=torch.double),
+        torch.zeros(laid.mask_NT.shape, dtype=torch.double),
+        normalise_std=options.normalise_std,
+        reward_keys=options.reward_keys or (),
+        reward_weights=options.reward_weights,
+    )
+    try:
+        found = ESTIMATORS[options.estimator](inputs)
+    except AlgorithmError as error:  # only credits that do not fit the estimator are left
+        raise ConfigError(str(error)) from None
+    values_NT = found[0] if isinstance(found, tuple) else found
+    about = f"{options.estimator} ({ADVANTAGES[options.estimator]})"
+    advantages_N: list[list[list[Advantage]]] = []
+    for values_T, calls, compared in zip(values_NT, calls_N, compared_N, strict=True):
+        starts = [call.start for call in calls]
+        values: Iterator[float] = iter(values_T[starts].tolist())  # pyright: ignore
+        advantages_N.append(
+            [
+                [
+                    Advantage(
+                        value=next(values),
+                        group=each.group,
+                        because=f"{about}; its reward: {each.because}",
+                    )
+                    for each in of_row
+                ]
+                for of_row in compared
+            ]
+        )
+    return advantages_N
+
+
+def _weigh(
+    row: TrainingRow, advantages: Sequence[Advantage], number: int, ledger: Ledger, equal: str
+) -> Weighed | None:
+    """What of a row is trained; the calls without advantage are excluded."""
+    kept = [n for n, advantage in enumerate(advantages) if advantage.value != 0.0]
+    for n, advantage in enumerate(advantages):
+        if advantage.value == 0.0:
+            ledger.exclude(
+                Exclusion(
+                    call_id=row.call_ids[n],
+                    rollout_id=row.rollout_id,
+                    attempt_id=row.attempt_id,
+                    reason="zero_advantage",
+                    detail=f"{equal}: {advantage.because}",
+                    credit=row.credits[n],
+                    advantage=advantage,
+                )
+            )
+    if not kept:
+        return None
+    row, given = row.only(kept), [advantages[n] for n in kept]
+    ledger.train(row, given, number)
+    return Weighed(row, given)
+
+
+def is_solved(collected: "Collected", options: WeighingOptions) -> bool:
+    """Whether having no advantage is all that kept usable rows from being trained.
+
+    What the collection has besides, such as a judge's calls, does not matter; but at least two
+    rollouts must have been compared, and none may have failed.
+    """
+    ledger = collected.ledger
+    groups = {one.rollout.rollout_id: one.group for one in collected.ended}
+    equal = {each.rollout_id for each in ledger.exclusions if each.reason == "zero_advantage"}
+    across = options.estimator in ACROSS_TASKS
+    compared = Counter(0 if across else groups[rollout_id] for rollout_id in equal)
+    is_compared = max(compared.values(), default=0) > 1
+    return is_compared and not ledger.trained and not collected.num_failed

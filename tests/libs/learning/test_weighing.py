@@ -1,0 +1,233 @@
+"""What each call counts by each estimator, and which options are refused; by hand."""
+
+import math
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from agl.errors import ConfigError
+from agl.types import Credit, StepCredit
+from agl_learning.options import check_options
+from agl_learning.weighing import (
+    ADVANTAGES,
+    OF_TOKENS,
+    WeighingOptions,
+    check_copies,
+    check_weighing,
+    is_solved,
+    weigh,
+)
+
+TOKENS = {"a": 3, "b": 1, "c": 2, "d": 1, "e": 3}
+REWARDS = {"a": 1.0, "b": 0.0, "c": 0.0, "d": 1.0, "e": 0.0}
+RIGHT = {"a": 1.0, "b": 0.0, "c": 1.0, "d": 0.0, "e": 1.0}
+
+
+@pytest.fixture
+def batch(collected, ended):
+    """Siblings a, b, c and d, e with as many sampled tokens; a has two calls, and x failed."""
+
+    def build(**changed):
+        rewards = {**REWARDS, **changed}
+
+        def one(name, group, *answers):
+            calls = [([1, 2], [7] * sampled, rewards[name]) for sampled in answers]
+            dimensions = {"all": rewards[name], "right": RIGHT[name]}
+            return replace(ended(name, group, calls), rewards=dimensions)
+
+        failed = ended("x", 1, [([1], [5], 9.0)], status="failed")
+        return collected(
+            one("a", 0, 1, 2),
+            one("b", 0, 1),
+            one("c", 0, 2),
+            one("d", 1, 1),
+            one("e", 1, 3),
+            failed,
+        )
+
+    return build
+
+
+def values(batch, **options):
+    """The advantages of each rollout's calls; None where they train nothing."""
+    weighed = weigh(batch, WeighingOptions(**options))
+    batch.ledger.check()
+    return {one.row.rollout_id: [each.value for each in one.advantages] for one in weighed}
+
+
+def whitened(found):
+    """Of one value per rollout; rollouts weigh the same, their tokens share that."""
+    mean = sum(found.values()) / len(found)
+    squares = sum(1 / (tokens * len(found) ** 2) for tokens in TOKENS.values())
+    variance = sum((one - mean) ** 2 for one in found.values()) / len(found) / (1 - squares)
+    return {name: (one - mean) / math.sqrt(variance + 1e-8) for name, one in found.items()}
+
+
+DISTANCES = {"a": 2 / 3, "b": -1 / 3, "c": -1 / 3, "d": 1 / 2, "e": -1 / 2}
+# Deviations with n - 1: of 1, 0, 0 and of 0, 1, 1 the root of 1/3, of 1, 0 that of 1/2.
+THREE, TWO = 1 / (math.sqrt(1 / 3) + 1e-6), 1 / (math.sqrt(1 / 2) + 1e-6)
+OF_ALL = {"a": 2 / 3 * THREE, "b": -THREE / 3, "c": -THREE / 3, "d": TWO / 2, "e": -TWO / 2}
+OF_RIGHT = {"a": THREE / 3, "b": -2 / 3 * THREE, "c": THREE / 3, "d": -TWO / 2, "e": TWO / 2}
+EXPECTED = {
+    "rloo": {"a": 1, "b": -0.5, "c": -0.5, "d": 1, "e": -1},
+    # 3 of 6 sampled tokens have the reward 1, and 1 of 4.
+    "opo": {"a": 0.5, "b": -0.5, "c": -0.5, "d": 0.75, "e": -0.25},
+    # 2 of 5 rollouts have a reward.
+    "gpg": {name: 2.5 * one for name, one in DISTANCES.items()},
+    "grpo_passk": {"a": THREE, "d": TWO},
+    "reinforce_plus_plus": whitened(REWARDS),
+    "reinforce_plus_plus_baseline": whitened(DISTANCES),
+    "gdpo": whitened({name: OF_ALL[name] + 0.5 * OF_RIGHT[name] for name in TOKENS}),
+}
+
+
+@pytest.mark.parametrize("name", sorted(set(ADVANTAGES) - {"grpo"}))
+def test_each_call_has_the_advantage_of_its_rollout(batch, name):
+    pytest.importorskip("torch")
+    options = (
+        {"reward_keys": ["all", "right"], "reward_weights": [1, 0.5]} if name == "gdpo" else {}
+    )
+    found = values(given := batch(), estimator=name, **options)
+    assert {each: one[0] for each, one in found.items()} == pytest.approx(EXPECTED[name])
+    assert len(found["a"]) == 2
+    assert len(set(found["a"])) == 1
+    left_out = {"zero_advantage": 3} if name == "grpo_passk" else {}
+    assert given.ledger.reasons() == {"failed_attempt": 1, **left_out}
+    for each in (*given.ledger.trained, *given.ledger.exclusions):
+        if each.advantage is not None:
+            assert each.advantage.because.startswith(f"{name} ({ADVANTAGES[name]}); its reward: ")
+
+
+def test_what_is_no_advantage_says_by_which_estimator(batch):
+    pytest.importorskip("torch")
+    given = batch(a=0.0)
+    assert set(values(given, estimator="rloo")) == {"d", "e"}
+    (detail,) = {e.detail for e in given.ledger.exclusions if e.reason == "zero_advantage"}
+    assert detail == (
+        "its advantage is zero: rloo (the distance from the mean of the others); its reward: 0 "
+        "against mean 0, std 0 of 3 rollouts"
+    )
+
+
+def test_calls_that_credit_tells_apart_are_compared_with_their_own_kind(batch):
+    pytest.importorskip("torch")
+
+    def credited():
+        given = batch()
+        first, second = given.ended[0].rows[0], given.ended[1].rows[0]
+        first.credits = [
+            Credit(reward=0.5, group="one", step=StepCredit(group="s", reward=3.0, weight=2.0)),
+            Credit(reward=4.0, group="two"),
+        ]
+        second.credits = [
+            Credit(reward=0.0, group="one", step=StepCredit(group="s", reward=1.0, weight=2.0))
+        ]
+        return given
+
+    found = values(credited(), estimator="rloo")
+    # 0.5 against 0, and twice 3 against 1; the second call has nothing to be compared with.
+    assert found["a"] == [0.5 + 2 * 2]
+    assert found["b"] == [-0.5 - 2 * 2]
+    with pytest.raises(ConfigError, match="'grpo_passk' takes the reward of whole rollouts"):
+        values(credited(), estimator="grpo_passk")
+
+
+def test_equal_siblings_have_an_advantage_where_the_whole_step_is_compared(batch):
+    pytest.importorskip("torch")
+    given = batch(a=0.0, d=1.0, e=1.0)
+    found = values(given, estimator="reinforce_plus_plus")
+    assert {name: math.copysign(1, one[0]) for name, one in found.items()} == {
+        "a": -1, "b": -1, "c": -1, "d": 1, "e": 1,
+    }  # fmt: skip
+    assert values(batch(a=0.0, d=1.0, e=1.0), estimator="reinforce_plus_plus_baseline") == {}
+
+
+def test_single_rollouts_are_solved_where_the_whole_step_is_compared(collected, ended):
+    pytest.importorskip("torch")
+    for name, solved in (("reinforce_plus_plus", True), ("rloo", False)):
+        options = WeighingOptions(estimator=name)
+        for second, trained in ((1.0, 0), (0.0, 2)):
+            given = collected(ended("a", 0, [([1], [7], 1.0)]), ended("b", 1, [([1], [7], second)]))
+            assert len(weigh(given, options)) == (trained if solved else 0)
+            assert is_solved(given, options) == (solved and not trained)
+
+
+def test_a_rollout_without_the_dimensions_is_excluded_and_its_siblings_are_not(batch):
+    pytest.importorskip("torch")
+    given = batch()
+    given.ended[1].rewards = {"all": 0.0}
+    found = values(given, estimator="gdpo", reward_keys=["all", "right"])
+    assert set(found) >= {"a", "c"}
+    (one,) = [each for each in given.ledger.exclusions if each.reason == "no_reward"]
+    assert one.rollout_id == "b"
+    assert one.detail == "its reward has no 'right', which reward_keys names; it has all"
+
+
+def test_nothing_that_is_usable_is_nothing_to_estimate(collected, ended):
+    pytest.importorskip("torch")
+    given = collected(ended("x", 1, [([1], [5], 9.0)], status="failed"))
+    assert values(given, estimator="rloo") == {}
+
+
+def test_every_estimator_can_be_chosen_or_says_why_not():
+    pytest.importorskip("torch")
+    from agl_learning.estimators import ESTIMATORS
+
+    assert {*ADVANTAGES, *OF_TOKENS} == set(ESTIMATORS)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"estimator": "gae"}, "Mine: estimator 'gae' .* a critic's values, which .* 'verl' has.*"
+         "Here there are grpo, rloo,"),
+        ({"estimator": "optimal_token_baseline"}, "sums of squared probabilities, which .*'verl'"),
+        ({"estimator": "rlo"}, "Mine: estimator is 'rlo'; expected grpo, rloo, .* or reinforce"),
+        ({"estimator": ["rloo"]}, r"Mine: estimator is \['rloo'\]; expected grpo"),
+        ({"estimator": "gdpo"}, "estimator 'gdpo' needs reward_keys"),
+        ({"estimator": "rloo", "reward_keys": ["all"]}, "for the estimator 'gdpo', and .*'rloo'"),
+        ({"reward_weights": [1.0]}, "for the estimator 'gdpo', and estimator is 'grpo'"),
+        ({"estimator": "gdpo", "reward_keys": "all"}, "reward_keys must be a list of strings"),
+        ({"estimator": "gdpo", "reward_keys": ["all"], "reward_weights": [1, 2]},
+         r"one number for each of reward_keys, \['all'\]; got \[1, 2\]"),
+        ({"estimator": "gdpo", "reward_keys": ["all"], "reward_weights": [math.nan]},
+         "reward_weights must be a finite number; got nan"),
+    ],
+)  # fmt: skip
+def test_options_that_do_not_fit_are_refused_by_name(options, message):
+    def check(given):
+        check_options("Mine", given)
+        check_weighing("Mine", given)
+
+    with pytest.raises(ConfigError, match=message):
+        check(WeighingOptions(**options))
+
+
+def test_one_rollout_per_task_is_refused_where_siblings_are_compared():
+    for name in ADVANTAGES:
+        options = WeighingOptions(estimator=name)
+        check_copies("Mine", options, group_size=2)
+        if name == "reinforce_plus_plus":
+            check_copies("Mine", options, group_size=1)
+            continue
+        expected = f"group_size must be at least 2; got 1: estimator '{name}' compares rollouts"
+        with pytest.raises(ConfigError, match=expected):
+            check_copies("Mine", options, group_size=1)
+
+
+def test_the_default_needs_no_torch_and_the_others_say_that_they_do():
+    code = """
+import sys
+sys.modules["torch"] = None
+from agl.errors import ConfigError
+from agl_learning.weighing import *
+check_weighing("Mine", WeighingOptions())
+try:
+    check_weighing("Mine", WeighingOptions(estimator="rloo"))
+except ConfigError as error:
+    print(error)
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.startswith("Mine: estimator 'rloo' needs torch, which is not installed.")
