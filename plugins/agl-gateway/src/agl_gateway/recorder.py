@@ -46,9 +46,7 @@ class Recorder:
         self._settled = 0
         self._lost = lost
         self._pending_bytes = 0
-        self._room = asyncio.Event()
-        self._room.set()
-        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._stored = asyncio.Condition()
         self._task = asyncio.create_task(self._run(), name="agl-gateway-recorder")
 
     @property
@@ -60,7 +58,7 @@ class Recorder:
         """Write this record soon."""
         self._pending.append(record)
         self._taken += 1
-        self._count(record.size)
+        self._pending_bytes += record.size
         if not self._is_gathering:
             self._is_gathering = True
             self.loop.call_later(GATHER_SECONDS, self._wake.set)
@@ -70,23 +68,17 @@ class Recorder:
 
         Calls come no faster than their records are stored: memory would end before that.
         """
-        if not self._room.is_set():
-            await self._room.wait()
-
-    def _count(self, size: int) -> None:
-        self._pending_bytes += size
         if self._pending_bytes > MAX_PENDING_BYTES:
-            self._room.clear()
-        else:
-            self._room.set()
+            async with self._stored:
+                await self._stored.wait_for(lambda: self._pending_bytes <= MAX_PENDING_BYTES)
 
     async def flush(self) -> None:
         """Return when every record added so far is stored (or was refused by the store)."""
-        if self._settled < self._taken:
-            future: asyncio.Future[None] = self.loop.create_future()
-            self._waiters.append((self._taken, future))
+        taken = self._taken
+        if self._settled < taken:
             self._wake.set()
-            await future
+            async with self._stored:
+                await self._stored.wait_for(lambda: self._settled >= taken)
 
     async def close(self) -> None:
         """Write what is pending and end; what could not be written stays pending."""
@@ -113,8 +105,10 @@ class Recorder:
                 del self._pending[:MAX_BATCH]
                 size = sum(record.size for record in batch)
                 await self._write(await _pack(batch))
-                self._settle(len(batch))
-                self._count(-size)
+                async with self._stored:
+                    self._settled += len(batch)
+                    self._pending_bytes -= size
+                    self._stored.notify_all()
 
     async def _write(self, spans: Sequence[PackedSpan]) -> None:
         failures = 0
@@ -141,13 +135,6 @@ class Recorder:
                 return
             else:
                 return
-
-    def _settle(self, count: int) -> None:
-        self._settled += count
-        for target, future in self._waiters:
-            if target <= self._settled and not future.done():
-                future.set_result(None)
-        self._waiters = [waiter for waiter in self._waiters if not waiter[1].done()]
 
 
 async def _pack(batch: Sequence[CallRecord]) -> list[PackedSpan]:

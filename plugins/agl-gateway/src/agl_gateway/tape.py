@@ -102,7 +102,7 @@ class Recording:
         self._file.flush()
 
 
-class _Recorded:
+class _Recorded(Answer):
     """An answer that is written down when it ends."""
 
     def __init__(
@@ -115,9 +115,6 @@ class _Recorded:
         self._is_whole = False
         self.status = answer.status
         self.headers = answer.headers
-
-    async def read(self) -> bytes:
-        return b"".join([chunk async for chunk in self.chunks()])
 
     async def chunks(self) -> AsyncIterator[bytes]:
         try:
@@ -234,16 +231,13 @@ class Replay:
         return "\n".join([f"the replay has stopped: {why}", *lines])
 
 
-class _Replayed:
+class _Replayed(Answer):
     """An answer out of a recording."""
 
     def __init__(self, entry: Mapping[str, Any]) -> None:
         self._entry = entry
         self.status: int = entry["status"]
         self.headers: Mapping[str, str] = entry["headers"]
-
-    async def read(self) -> bytes:
-        return b"".join([chunk async for chunk in self.chunks()])
 
     async def chunks(self) -> AsyncIterator[bytes]:
         for text in self._entry["chunks"]:

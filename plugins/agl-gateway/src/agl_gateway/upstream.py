@@ -38,7 +38,7 @@ class Answer(Protocol):
         Raises:
             BrokenOffError: There is no more of it.
         """
-        ...
+        return b"".join([chunk async for chunk in self.chunks()])
 
     def chunks(self) -> AsyncIterator[bytes]:
         """Pieces as they arrive; raises as ``read`` does."""
