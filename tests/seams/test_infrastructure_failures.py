@@ -358,8 +358,8 @@ async def test_baseline_leaves_the_reward_out_of_its_mean(caplog):
 async def test_an_evaluation_of_a_prompt_is_run_again_and_then_left_out(keep):
     pytest.importorskip("agl_apo")
     from agl_apo.evaluate import Candidate, Evaluator, Failed, Score
-    from agl_apo.journal import Journal
-    from agl_apo.options import Options
+    from agl_apo.journal import StoreJournal
+    from agl_apo.options import PromptOptions
 
     line = Line()
     played = []
@@ -373,9 +373,9 @@ async def test_an_evaluation_of_a_prompt_is_run_again_and_then_left_out(keep):
 
     async with line.serving(agent) as (_, resources_id):
         evaluator = Evaluator(
-            Journal(line.store, "run", "apo"),
+            StoreJournal(line.store, "run", "apo"),
             {"search": ["once", "always"], "held_out": []},
-            options=Options(
+            options=PromptOptions(
                 evaluation_tries=2, infrastructure_failures="keep" if keep else "exclude"
             ),
             shuffled=False,

@@ -216,8 +216,8 @@ async def test_baseline_of_mixed_calls_is_an_error() -> None:
 async def test_evaluations_of_mixed_calls_are_run_again_once_the_agent_is_mended() -> None:
     pytest.importorskip("agl_apo")
     from agl_apo.evaluate import Candidate, Evaluator
-    from agl_apo.journal import Journal
-    from agl_apo.options import Options
+    from agl_apo.journal import StoreJournal
+    from agl_apo.options import PromptOptions
 
     store, candidate = agl.InMemoryLightningStore(), Candidate("first", {})
     async with gateway_of(store) as gateway:
@@ -225,9 +225,9 @@ async def test_evaluations_of_mixed_calls_are_run_again_once_the_agent_is_mended
 
         def evaluator() -> Evaluator:
             return Evaluator(
-                Journal(store, "run", "apo"),
+                StoreJournal(store, "run", "apo"),
                 {"search": TASKS, "held_out": []},
-                options=Options(),
+                options=PromptOptions(),
                 gateway=gateway,
                 resources_ids={"first": resources.resources_id},
             )

@@ -15,8 +15,8 @@ from agl.errors import AlgorithmError, ConfigError
 from agl.semconv import AGL_ANNOTATION
 from agl_apo.command import command
 from agl_apo.evaluate import Candidate, Evaluator
-from agl_apo.journal import Journal
-from agl_apo.options import Options
+from agl_apo.journal import StoreJournal
+from agl_apo.options import PromptOptions
 from agl_learning.generations import begin_generation, hold_run, read_generation
 from agl_testing.echo_llm import EchoLLM, RawReply
 
@@ -391,9 +391,9 @@ async def test_late_evaluation_that_ends_while_it_is_cancelled_counts_as_it_ende
     store, seed = Late(), Candidate("seed", {})
     await store.update_resources("r", {})
     evaluator = Evaluator(
-        Journal(store, "run", "apo"),
+        StoreJournal(store, "run", "apo"),
         {"search": ["a task"], "held_out": []},
-        Options(rollout_batch_timeout=1e-9),
+        PromptOptions(rollout_batch_timeout=1e-9),
         resources_ids={"seed": "r"},
     )
     waits = store.wait_for_rollouts

@@ -8,8 +8,8 @@ from agl import InMemoryLightningStore
 from agl.errors import AlgorithmError, ConfigError
 from agl_apo.decision import Decision, Rule, decide
 from agl_apo.evaluate import Candidate, Evaluator, Failed, Score, Split
-from agl_apo.journal import Journal
-from agl_apo.options import Options
+from agl_apo.journal import StoreJournal
+from agl_apo.options import PromptOptions
 from agl_apo.race import doubts, values
 from agl_apo.statistics import (
     BETS,
@@ -89,8 +89,8 @@ class Played(Evaluator):
     ) -> None:
         self.rng, self.failing = random.Random(seed), failing or {}
         tasks = [draw(self.rng) for _ in range(num_tasks)]
-        journal = Journal(InMemoryLightningStore(), "run", "apo")
-        super().__init__(journal, {"search": [], "held_out": tasks}, Options(seed=seed))
+        journal = StoreJournal(InMemoryLightningStore(), "run", "apo")
+        super().__init__(journal, {"search": [], "held_out": tasks}, PromptOptions(seed=seed))
 
     async def extend(
         self, candidates: Sequence[Candidate], split: Split, positions: Sequence[int]

@@ -25,7 +25,7 @@ from agl_apo.optimizer import PromptOptimizer
 from agl_apo.options import APOOptions
 from agl_apo.proposals import Proposer
 from agl_apo.race import Sizes, race
-from agl_apo.session import Session
+from agl_apo.session import SearchSession
 
 logger = logging.getLogger("agl.apo")
 
@@ -61,7 +61,7 @@ class APO(APOOptions, PromptOptimizer):
     def smallest_search(self, num_tasks: int) -> int:
         return self._round_cost(1)
 
-    async def search(self, session: Session) -> None:
+    async def search(self, session: SearchSession) -> None:
         proposer = Proposer(self, self.models, self.templates, session)
         evaluator, candidates, beam = session.evaluator, [session.seed], [session.seed]
         if self.run_initial_validation:

@@ -21,8 +21,8 @@ from typing import Any, Literal, NoReturn
 from agl.algorithm.gateway import Gateway
 from agl.errors import AlgorithmError, MixedCallsError
 from agl.types import EnqueueRolloutRequest, RolloutConfig, RolloutMode
-from agl_apo.journal import Journal
-from agl_apo.options import Options
+from agl_apo.journal import StoreJournal
+from agl_apo.options import PromptOptions
 from agl_learning.collect import Collector, Ended
 
 logger = logging.getLogger("agl.apo")
@@ -40,12 +40,11 @@ MODES: Mapping[Split, RolloutMode] = {"search": "train", "held_out": "val"}
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """Texts of the prompts that are optimised, and where they came from."""
+    """Texts of the prompts that are optimised."""
 
     candidate_id: str
     texts: dict[str, str]
     """Resource name -> template."""
-    parent: str | None = None
     copies: tuple[int, ...] = ()
     """Train tasks that it copies from."""
 
@@ -80,9 +79,9 @@ class Failed:
 class Evaluator:
     """Scores of all candidates, and how many evaluations they took."""
 
-    journal: Journal
+    journal: StoreJournal
     tasks: Mapping[Split, Sequence[Any]]
-    options: Options
+    options: PromptOptions
     is_budget_spent: Callable[[], bool] = lambda: False
     """Whether the gateway refuses every further call."""
     gateway: Gateway | None = None

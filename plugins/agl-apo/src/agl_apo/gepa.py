@@ -22,7 +22,7 @@ from agl_apo.evaluate import Candidate, Failed, Score
 from agl_apo.models import Models
 from agl_apo.optimizer import PromptOptimizer
 from agl_apo.proposals import experiment
-from agl_apo.session import Session
+from agl_apo.session import SearchSession
 from agl_learning.options import Count, NotNegative
 from agl_learning.tasks import digest
 
@@ -79,7 +79,7 @@ class GEPA(PromptOptimizer):
         # The first prompt on all tasks, then one step: both on a minibatch, the new one on all.
         return 2 * num_tasks + 2 * self.reflection_minibatch_size
 
-    async def search(self, session: Session) -> None:
+    async def search(self, session: SearchSession) -> None:
         bridge = Bridge(self, session, asyncio.get_running_loop())
         await asyncio.to_thread(bridge.optimize)
 
@@ -96,7 +96,9 @@ class Bridge:
     # GEPA looks whether its adapter has a proposer of its own.
     propose_new_texts = None
 
-    def __init__(self, options: GEPA, session: Session, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, options: GEPA, session: SearchSession, loop: asyncio.AbstractEventLoop
+    ) -> None:
         self.options = options
         self.session = session
         self._loop = loop

@@ -20,7 +20,7 @@ SEED = "seed"
 """Id of the candidate that a run begins with."""
 
 
-class Journal:
+class StoreJournal:
     """The entries of one run.
 
     Args:

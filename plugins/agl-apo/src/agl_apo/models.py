@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from agl.errors import AlgorithmError, ConfigError
-from agl_apo.options import Options
+from agl_apo.options import PromptOptions
 
 
 class Models:
@@ -24,7 +24,7 @@ class Models:
             no key.
     """
 
-    def __init__(self, options: Options, temperature: float) -> None:
+    def __init__(self, options: PromptOptions, temperature: float) -> None:
         from openai import AsyncOpenAI, OpenAIError
 
         client, base_url, api_key = options.async_openai_client, options.base_url, options.api_key

@@ -1,23 +1,31 @@
 """``PromptOptimizer``: what ``APO`` and ``GEPA`` share, from the first check to the result."""
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from agl.algorithm.base import Algorithm
 from agl.errors import AlgorithmError, ConfigError
-from agl.types import Dataset, PromptTemplate
-from agl_apo.opening import open_session
-from agl_apo.options import Options
+from agl.types import Dataset, NamedResources, PromptTemplate
+from agl_apo.decision import Rule
+from agl_apo.evaluate import Candidate, Evaluator
+from agl_apo.journal import SEED, StoreJournal
+from agl_apo.opening import check_budget, find_targets, split_datasets
+from agl_apo.options import PromptOptions
+from agl_apo.session import SearchSession
+from agl_learning.generations import begin_generation, check_algorithm, hold_run, read_generation
+from agl_learning.report import Report
+from agl_learning.start import run_folder
+from agl_learning.tasks import digest
 
 if TYPE_CHECKING:
     from agl_apo.models import Models
     from agl_apo.result import Result
-    from agl_apo.session import Session
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class PromptOptimizer(Options, Algorithm):
+class PromptOptimizer(PromptOptions, Algorithm):
     """Search for better prompts, and take one only if it is better beyond doubt."""
 
     default_adapter = "messages"
@@ -28,7 +36,7 @@ class PromptOptimizer(Options, Algorithm):
         super().__post_init__()
         self.result: Result | None = None
         """Set when ``run`` has ended."""
-        self._session: Session | None = None
+        self._session: SearchSession | None = None
         self.models: Models
         """Those that write prompts; each kind makes its own."""
 
@@ -41,7 +49,7 @@ class PromptOptimizer(Options, Algorithm):
         """Evaluations that it takes, with so many train tasks."""
 
     @abstractmethod
-    async def search(self, session: "Session") -> None:
+    async def search(self, session: SearchSession) -> None:
         """Find the candidate that the decision is about, ``session.leader``."""
 
     async def run(
@@ -56,14 +64,72 @@ class PromptOptimizer(Options, Algorithm):
             AlgorithmError: The first prompt cannot be run, or no model answers.
         """
         self.result = None
-        cost = self.smallest_search(0 if train_dataset is None else len(train_dataset))
-        async with open_session(
-            self, self, self.identity(), train_dataset, val_dataset, cost, self.is_shuffled
-        ) as session:
-            self._session = session
+        train, held_out = split_datasets(self.title, train_dataset, val_dataset)
+        rule = Rule(self.confidence, self.smallest_gain, self.max_repeats)
+        rule.check(len(held_out))
+        check_budget(self, rule, len(held_out), self.smallest_search(len(train)))
+        resources = dict(self.get_initial_resources() or {})
+        templates = find_targets(self, resources)
+        folder = run_folder(self, self.run_dir, self.name)
+        check_algorithm(folder, self.name)
+        with hold_run(folder):
+            if read_generation(folder) is None and (folder / "metrics.jsonl").exists():
+                raise ConfigError(
+                    f"{self.name}: {str(folder)!r} has a metrics.jsonl of somebody else. Give "
+                    "another run_dir"
+                )
+            journal = StoreJournal(self.get_store(), self.run_name, self.name)
+            texts = {name: template.template for name, template in templates.items()}
+            await journal.begin(
+                {
+                    **self.identity(),
+                    "seed prompts": texts,
+                    "engines": {name: template.engine for name, template in templates.items()},
+                    "train_dataset": digest(train),
+                    "val_dataset": digest(held_out),
+                    "seed": self.seed,
+                    "rule": asdict(rule),
+                    "max_evaluations": self.max_evaluations,
+                    "reward_range": list(self.reward_range),
+                }
+            )
+            begin_generation(folder, algorithm=self.name)
+            report = Report(self, self.name, folder, 0, 0, show_progress=False)
+            report.go_back(0, False, ())  # a run that goes on plays its rounds again
+            evaluator = Evaluator(
+                journal=journal,
+                tasks={"search": train, "held_out": held_out},
+                options=self,
+                is_budget_spent=self.is_budget_spent,
+                gateway=self.get_llm_proxy(),
+                shuffled=self.is_shuffled,
+            )
+            session = self._session = SearchSession(
+                options=self,
+                rule=rule,
+                evaluator=evaluator,
+                templates=templates,
+                others=self._others(resources, templates),
+                seed=Candidate(SEED, texts),
+                report=report,
+                adapter=self.get_adapter(),
+                publish_resources=self.publish_resources,
+            )
+            await session.publish(session.seed)
+            await session.renew()
             async with self.models:
                 await self.search(session)
             self.result = await session.finish()
+
+    def _others(
+        self, resources: NamedResources, templates: Mapping[str, PromptTemplate]
+    ) -> NamedResources:
+        """What agents get beside the prompts: the gateway too, where there is no other resource."""
+        others = {name: value for name, value in resources.items() if name not in templates}
+        proxy = self.get_llm_proxy()
+        if proxy is not None and all(r.resource_type == "prompt_template" for r in others.values()):
+            others["llm"] = proxy.as_resource()
+        return others
 
     def get_best_prompt(self, name: str | None = None) -> PromptTemplate:
         """The accepted prompt, else the first one; while ``run`` runs, the best of the search.

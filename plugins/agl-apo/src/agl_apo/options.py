@@ -35,8 +35,8 @@ def check_range(owner: str, /, **values: Any) -> None:
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class Options:
-    """Options of every prompt optimiser.
+class PromptOptions:
+    """PromptOptions of every prompt optimiser.
 
     Args:
         async_openai_client: An ``openai.AsyncOpenAI`` for the models; if left out, one is made of
@@ -103,8 +103,8 @@ class Options:
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class APOOptions(Options):
-    """Options of ``APO``.
+class APOOptions(PromptOptions):
+    """PromptOptions of ``APO``.
 
     Args:
         gradient_model: Writes critiques.

@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agl.algorithm.base import Algorithm
 from agl.errors import AlgorithmError, ConfigError
 from agl_apo.evaluate import Candidate, Failed, Score
 from agl_apo.models import Models, bare, fill
 from agl_apo.options import APOOptions
-from agl_apo.session import Session
+from agl_apo.session import SearchSession
 from agl_apo.templates import placeholders
 
 
@@ -25,7 +24,7 @@ class Proposer:
     """Write critiques and edits."""
     templates: Mapping[str, Sequence[str]]
     """What they are asked, for ``critique`` and ``edit``; branches take turns."""
-    session: Session
+    session: SearchSession
 
     async def propose(
         self, number: int, beam: Sequence[Candidate], known: Sequence[Candidate]
@@ -121,7 +120,7 @@ class Proposer:
         return [*worst, *rest[: size - len(worst)]]
 
 
-async def experiment(session: Session, score: Score | Failed, target: str) -> dict[str, Any]:
+async def experiment(session: SearchSession, score: Score | Failed, target: str) -> dict[str, Any]:
     """What models are shown of an evaluation: ``task``, ``reward`` or ``failure``, ``messages``.
 
     Args:
@@ -136,26 +135,23 @@ async def experiment(session: Session, score: Score | Failed, target: str) -> di
         "task": task if isinstance(task, str) else json.dumps(task, ensure_ascii=False),
         "reward": round(low + score.reward * (high - low), 3) if isinstance(score, Score) else None,
         "failure": score.why if isinstance(score, Failed) else None,
-        "messages": await _messages(
-            session.algorithm, score, (session.options.agents or {}).get(target)
-        ),
+        "messages": await _messages(session, score, (session.options.agents or {}).get(target)),
     }
 
 
 async def _messages(
-    algorithm: Algorithm, score: Score | Failed, agent: str | None
+    session: SearchSession, score: Score | Failed, agent: str | None
 ) -> list[dict[str, str]]:
     """The longest conversation that the agent had: later calls repeat the earlier ones."""
-    spans = await algorithm.get_store().query_spans(score.rollout_id, "latest")
-    adapter = algorithm.get_adapter()
+    spans = await session.journal.store.query_spans(score.rollout_id, "latest")
     try:
-        adapted: Any = adapter.adapt(list(spans))
+        adapted: Any = session.adapter.adapt(list(spans))
     except Exception as error:  # anybody may write spans
         return [{"role": "note", "content": f"The conversation cannot be read: {error}"}]
     if not isinstance(adapted, list):
         raise ConfigError(
-            f"{type(algorithm).__name__} reads chat messages; the adapter "
-            f"{type(adapter).__name__} gave {type(adapted).__name__}. Use the adapter "
+            f"{session.options.title} reads chat messages; the adapter "
+            f"{type(session.adapter).__name__} gave {type(adapted).__name__}. Use the adapter "
             "'messages', or leave the adapter out"
         )
     calls: list[Any] = [

@@ -6,45 +6,49 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from agl.algorithm.base import Algorithm
+from agl.algorithm.adapter import TraceAdapter
 from agl.types import NamedResources, PromptTemplate
 from agl_apo.copying import copied_tasks
 from agl_apo.decision import Decision, Rule, decide
 from agl_apo.evaluate import Candidate, Evaluator, Split
-from agl_apo.journal import SEED, Journal
-from agl_apo.options import Options
+from agl_apo.journal import SEED
+from agl_apo.options import PromptOptions
 from agl_apo.result import Result, say, write_files
 from agl_apo.templates import BrokenTemplateError, check_edit, placeholders
 from agl_learning.report import Report
 
 CANDIDATE_ID = rf"{SEED}|[rg][0-9.]+"
-"""Of what ``Session.publish`` is given: APO's have round, place and branch, GEPA's a number."""
+"""Of what is published during a search: APO's have round, place and branch, GEPA's a number."""
 
 logger = logging.getLogger("agl.apo")
 
 
 @dataclass
-class Session:
+class SearchSession:
     """One run, begun or continued."""
 
-    algorithm: Algorithm
-    options: Options
+    options: PromptOptions
     rule: Rule
-    journal: Journal
     evaluator: Evaluator
     templates: dict[str, PromptTemplate]
     """Of the targets, as they were at first."""
     others: NamedResources
     """Resources that are not optimised."""
     seed: Candidate
-    leader: Candidate
-    """Best in the search so far."""
     report: Report
     """Of the rounds, in the folder of the run."""
+    adapter: TraceAdapter[Any]
+    """Gives the conversations that models are shown."""
+    publish_resources: Callable[[NamedResources, str], Awaitable[object]]
     rounds: int = 0
     """Those that are over."""
     tokens: int = 0
     model_calls: int = 0
+
+    def __post_init__(self) -> None:
+        self.journal = self.evaluator.journal
+        self.leader = self.seed
+        """Best in the search so far."""
 
     @property
     def left(self) -> float:
@@ -68,7 +72,7 @@ class Session:
         resources = self.as_resources(candidate)
         stored = await self.journal.store.get_resources_by_id(resources_id)
         if stored is None or stored.resources != resources:
-            await self.algorithm.publish_resources(resources, resources_id)
+            await self.publish_resources(resources, resources_id)
         self.evaluator.resources_ids[candidate.candidate_id] = resources_id
 
     async def renew(self) -> None:
@@ -140,7 +144,7 @@ class Session:
             logger.info("candidate %s dropped: %s", candidate_id, recorded["dropped"])
             return None
         texts = {**parent.texts, **recorded["edits"]}
-        candidate = Candidate(candidate_id, texts, parent.candidate_id, tuple(recorded["copies"]))
+        candidate = Candidate(candidate_id, texts, tuple(recorded["copies"]))
         await self.publish(candidate)
         return candidate
 
@@ -225,7 +229,7 @@ class Session:
         accepted = decision is not None and decision.accepted
         best = self.leader if accepted else self.seed
         resources_id = self.journal.resources_id("best")
-        await self.algorithm.publish_resources(self.as_resources(best), resources_id)
+        await self.publish_resources(self.as_resources(best), resources_id)
         result = Result(
             decision=decision,
             prompts=dict(best.texts),
