@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from agl.semconv import ModelCallAttributes as Key
 from agl.types import Choice, ModelCall, Span
+from agl.utils.attributes import attributes_under, from_attributes
 from agl.utils.text import parse_json
 
 CALLS = ("chat", "text_completion", "generate_content")
@@ -49,6 +50,27 @@ def checked_role(message: Mapping[str, Any]) -> str:
     if not isinstance(role, str) or not role:
         raise MessageError(f"expected a message with a role, got the keys {sorted(message)}")
     return role
+
+
+def chat_message(
+    message: Mapping[str, Any], content: Any, calls: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
+    """A message in OpenAI's form: the role and the names of ``message``, and what was read of it.
+
+    Raises:
+        MessageError: It has no role.
+    """
+    chat: dict[str, Any] = {"role": checked_role(message), "content": content}
+    chat |= {key: message[key] for key in ("name", "tool_call_id") if message.get(key)}
+    return {**chat, "tool_calls": calls} if calls else chat
+
+
+def numbered(attributes: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]:
+    """What stands under ``<prefix>.N.*``, in order."""
+    found = attributes_under(attributes, prefix)
+    items = from_attributes({key: value for key, value in found.items() if key})
+    # Azure's answers have more than messages here: ``gen_ai.prompt.prompt_filter_results``.
+    return [items[index] for index in sorted(filter(str.isdecimal, items), key=int)]
 
 
 def check_tool_calls(message: Any) -> None:

@@ -9,12 +9,12 @@ from typing import Any
 
 from agl.semconv import ModelCallAttributes as Key
 from agl.types import Choice, ModelCall, Span
-from agl.utils.attributes import attributes_under, from_attributes
 from agl.utils.text import parse_json
 from agl_learning.calls.sources.fields import (
     CALLS,
-    checked_role,
+    chat_message,
     make_call,
+    numbered,
     response_fields,
     text,
     token_fields,
@@ -37,7 +37,7 @@ def read(span: Span) -> ModelCall | None:
 
 def call_fields(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Everything that these keys say about a call."""
-    completions = _indexed(attributes, "gen_ai.completion")
+    completions = numbered(attributes, "gen_ai.completion")
     fields = response_fields(attributes)
     if completions:
         fields["finish_reason"] = completions[0].get("finish_reason") or fields["finish_reason"]
@@ -48,7 +48,7 @@ def call_fields(attributes: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **fields,
         **found,
-        "messages": [_message(item) for item in _indexed(attributes, "gen_ai.prompt")],
+        "messages": [_message(item) for item in numbered(attributes, "gen_ai.prompt")],
         "tools": tools(attributes, "gen_ai.request.functions"),
         "response": answers[0] if answers else None,
         "choices": [
@@ -65,29 +65,13 @@ def call_fields(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 def tools(attributes: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]:
     """The tool definitions under ``<prefix>.N.*``, in OpenAI's form."""
-    return [_tool(item) for item in _indexed(attributes, prefix)]
-
-
-def _indexed(attributes: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]:
-    found = attributes_under(attributes, prefix)
-    items = from_attributes({key: value for key, value in found.items() if key})
-    # Azure's answers have more than messages here: ``gen_ai.prompt.prompt_filter_results``.
-    return [items[index] for index in sorted(filter(str.isdecimal, items), key=int)]
+    return [_tool(item) for item in numbered(attributes, prefix)]
 
 
 def _message(item: Mapping[str, Any]) -> dict[str, Any]:
-    message: dict[str, Any] = {
-        "role": checked_role(item),
-        "content": _content(item.get("content")),
-    }
-    for key in ("name", "tool_call_id"):
-        if item.get(key):
-            message[key] = item[key]
     calls = [_tool_call(call) for call in _values(item.get("tool_calls"))]
-    if calls:
-        message["tool_calls"] = calls
-        message["content"] = message["content"] or None
-    return message
+    content = _content(item.get("content"))
+    return chat_message(item, (content or None) if calls else content, calls)
 
 
 def _content(value: Any) -> Any:

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from agl.types import ModelCall, Span
-from agl.utils.attributes import attributes_under, from_attributes
 from agl.utils.text import parse_json
 from agl_learning.calls.sources.fields import (
-    checked_role,
+    chat_message,
     completion_fields,
     make_call,
+    numbered,
     text,
     token_fields,
 )
@@ -27,7 +27,7 @@ def read(span: Span) -> ModelCall | None:
     attributes = span.attributes
     if attributes.get(KIND) != "LLM":
         return None
-    answers = [_message(item) for item in _listed(attributes, "llm.output_messages")]
+    answers = [_message(item) for item in numbered(attributes, "llm.output_messages")]
     fields: dict[str, Any] = {
         **token_fields(attributes),
         "model": text(attributes.get("llm.model_name")),
@@ -37,8 +37,8 @@ def read(span: Span) -> ModelCall | None:
     fields.update({name: value for name, value in _answer(attributes).items() if value})
     return make_call(
         span,
-        messages=[_message(item) for item in _listed(attributes, "llm.input_messages")],
-        tools=[_tool(item) for item in _listed(attributes, "llm.tools")],
+        messages=[_message(item) for item in numbered(attributes, "llm.input_messages")],
+        tools=[_tool(item) for item in numbered(attributes, "llm.tools")],
         response=answers[0] if answers else None,
         **fields,
     )
@@ -58,25 +58,13 @@ def _answer(attributes: Mapping[str, Any]) -> dict[str, Any]:
     return {"response_id": text(output.get("id"))}  # of Responses, and of Anthropic's messages
 
 
-def _listed(attributes: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]:
-    items = from_attributes(attributes_under(attributes, prefix))
-    return [items[index] for index in sorted(items, key=int)]
-
-
 def _message(item: Mapping[str, Any]) -> dict[str, Any]:
     message = item.get("message") or {}
-    chat: dict[str, Any] = {"role": checked_role(message), "content": message.get("content")}
     parts = [part["message_content"] for part in message.get("contents") or ()]
     # Calls of tools stand under ``tool_calls`` as well.
-    if shown := [_part(part) for part in parts if part.get("type") != "tool_use"]:
-        chat["content"] = shown
-    for key in ("name", "tool_call_id"):
-        if message.get(key):
-            chat[key] = message[key]
+    shown = [_part(part) for part in parts if part.get("type") != "tool_use"]
     calls = [_tool_call(call["tool_call"]) for call in message.get("tool_calls") or ()]
-    if calls:
-        chat["tool_calls"] = calls
-    return chat
+    return chat_message(message, shown or message.get("content"), calls)
 
 
 def _part(part: Mapping[str, Any]) -> dict[str, Any]:

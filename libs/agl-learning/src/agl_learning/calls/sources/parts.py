@@ -13,6 +13,7 @@ from agl.types import ModelCall, Span
 from agl.utils.text import parse_json
 from agl_learning.calls.sources.fields import (
     CALLS,
+    chat_message,
     checked_role,
     listed_choices,
     make_call,
@@ -62,7 +63,7 @@ def message_fields(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 def chat_messages(message: Mapping[str, Any]) -> list[dict[str, Any]]:
     """One message in OpenAI's form; each answer of a tool is a message of its own."""
-    role = checked_role(message)
+    checked_role(message)
     if "parts" not in message:
         return [dict(message)]
     content: list[dict[str, Any]] = []
@@ -78,15 +79,9 @@ def chat_messages(message: Mapping[str, Any]) -> list[dict[str, Any]]:
             content.append(_content_part(part))
     if answers:
         return answers
-    chat: dict[str, Any] = {"role": role, "content": joined(content) if content else None}
     # LiteLLM has these beside the parts.
     calls = calls or message.get("tool_calls") or []
-    for key in ("name", "tool_call_id"):
-        if message.get(key):
-            chat[key] = message[key]
-    if calls:
-        chat["tool_calls"] = calls
-    return [chat]
+    return [chat_message(message, joined(content) if content else None, calls)]
 
 
 def chat_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
