@@ -1,18 +1,8 @@
 """agl-azure: fine-tuning by Azure OpenAI on what the agent itself did well (``azure-sft``)."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 
-if TYPE_CHECKING:
-    from agl_azure.algorithm import AzureSFT as AzureSFT
+import lazy_loader  # pyright: ignore[reportMissingTypeStubs]
 
 __version__ = "0.1.0"
-
-__all__ = ["AzureSFT", "__version__"]
-
-
-def __getattr__(name: str) -> Any:
-    if name != "AzureSFT":
-        raise AttributeError(f"module 'agl_azure' has no attribute {name!r}")
-    from agl_azure.algorithm import AzureSFT
-
-    return AzureSFT
+__getattr__, __dir__, __all__ = cast(Any, lazy_loader).attach_stub(__name__, __file__)

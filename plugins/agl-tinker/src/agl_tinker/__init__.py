@@ -1,18 +1,8 @@
 """agl-tinker: reinforcement learning and fine-tuning by Thinking Machines' Tinker (``tinker``)."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 
-if TYPE_CHECKING:
-    from agl_tinker.algorithm import Tinker as Tinker
+import lazy_loader  # pyright: ignore[reportMissingTypeStubs]
 
 __version__ = "0.1.0"
-
-__all__ = ["Tinker", "__version__"]
-
-
-def __getattr__(name: str) -> Any:
-    if name != "Tinker":
-        raise AttributeError(f"module 'agl_tinker' has no attribute {name!r}")
-    from agl_tinker.algorithm import Tinker
-
-    return Tinker
+__getattr__, __dir__, __all__ = cast(Any, lazy_loader).attach_stub(__name__, __file__)

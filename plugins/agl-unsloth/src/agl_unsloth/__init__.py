@@ -4,23 +4,9 @@
 a better and a worse answer to one prompt. Nothing heavy is imported before one of them is used.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
+
+import lazy_loader  # pyright: ignore[reportMissingTypeStubs]
 
 __version__ = "0.1.0"
-
-_HOME = {"DPO": "agl_unsloth.dpo", "SFT": "agl_unsloth.sft"}
-
-__all__ = ["DPO", "SFT", "__version__"]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'agl_unsloth' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_HOME[name]), name)
-    return value
-
-
-if TYPE_CHECKING:
-    from agl_unsloth.dpo import DPO as DPO
-    from agl_unsloth.sft import SFT as SFT
+__getattr__, __dir__, __all__ = cast(Any, lazy_loader).attach_stub(__name__, __file__)

@@ -4,22 +4,9 @@
 verl nor ray nor torch.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
+
+import lazy_loader  # pyright: ignore[reportMissingTypeStubs]
 
 __version__ = "0.1.0"
-
-_HOME = {"VERL": "agl_verl.algorithm"}
-
-__all__ = ["VERL", "__version__"]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'agl_verl' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_HOME[name]), name)
-    return value
-
-
-if TYPE_CHECKING:
-    from agl_verl.algorithm import VERL as VERL
+__getattr__, __dir__, __all__ = cast(Any, lazy_loader).attach_stub(__name__, __file__)
