@@ -102,6 +102,7 @@ async def test_ppo_in_several_steps(service, tinker, run):
 
 
 async def test_another_estimator_weighs_the_tokens_of_a_call(service, tinker, run):
+    pytest.importorskip("torch")
     algorithm = await run(tinker(estimator="rloo", iterations=2))
     examples = Path(algorithm.run_dir) / "iterations/0001/examples.jsonl"
     rows = [json.loads(line) for line in examples.read_text().splitlines()]

@@ -106,7 +106,6 @@ class Tinker(PaidTraining, WeighingOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_weighing(self.title, self)
         if self.loss != "cross_entropy":
             self._check_reinforcement()
         elif self.estimator != DEFAULT:
@@ -114,6 +113,7 @@ class Tinker(PaidTraining, WeighingOptions):
                 f"{self.title}: estimator {self.estimator!r} is for the other losses; "
                 "cross_entropy trains the best rows, whatever advantage they have. Leave it out"
             )
+        check_weighing(self.title, self)
         self._tinker: TinkerService
         self._loaded_tokenizer: Any = None
         self._limit: int | None = None
