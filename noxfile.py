@@ -289,9 +289,10 @@ def verl_cpu(session: nox.Session) -> None:
         session.run("python", "-m", "venv", "--clear", str(agent))
         env["AGL_CORE_PYTHON"] = python = str(agent / "bin" / "python")
         session.run(python, "install.py", "--quiet", "agl-core", OPENAI, external=True)
-    # verl, Ray and transformers warn; their warnings are not ours to mend.
+    # verl, Ray and transformers warn; their warnings are not ours to mend. By file: its tests share
+    # training runs.
     session.run(
-        "pytest", "-n", "2", "--dist", "loadgroup", "-W", "default", "tests/plugins/verl/real",
+        "pytest", "-n", "2", "--dist", "loadfile", "-W", "default", "tests/plugins/verl/real",
         *session.posargs, env=env,
     )  # fmt: skip
 

@@ -20,17 +20,10 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "long: minutes each; run with --long")
 
 
-WITH_RAY = ("test_runs", "test_train", "test_modes", "test_maths_run", "test_table")
-
-
 def pytest_collection_modifyitems(config, items):
-    items = [item for item in items if item.path.is_relative_to(HERE)]
-    for item in items:  # for --dist loadgroup: one cluster of Ray at a time
-        file = item.path.stem
-        item.add_marker(pytest.mark.xdist_group("ray" if file in WITH_RAY else file))
     if not config.getoption("--long", default=False):
         for item in items:
-            if "long" in item.keywords:
+            if item.path.is_relative_to(HERE) and "long" in item.keywords:
                 item.add_marker(pytest.mark.skip(reason="needs --long"))
 
 
