@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from agl.errors import ConfigError, install_line
+from agl.types.templates import format_names, render_jinja
 
 if TYPE_CHECKING:
     from agl.types.records import AttemptedRollout
@@ -123,23 +124,17 @@ class PromptTemplate(Resource):
     engine: Literal["jinja", "f-string", "poml"] = "f-string"
 
     def format(self, **kwargs: Any) -> str:
-        """Fill the placeholders.
+        """Fill the placeholders. A template can show values, and do nothing else.
 
         Raises:
             KeyError: An f-string placeholder has no value.
-            ConfigError: The engine's library is not installed.
+            ConfigError: The engine's library is not installed, an f-string placeholder is not a
+                plain name, or a Jinja template reached for what its sandbox withholds.
         """
         if self.engine == "f-string":
-            return self.template.format(**kwargs)
+            return format_names(self.template, kwargs)
         if self.engine == "jinja":
-            try:
-                from jinja2 import StrictUndefined, Template
-            except ImportError:
-                raise ConfigError(
-                    "PromptTemplate engine 'jinja' needs 'jinja2', which is not installed. "
-                    f"Run: {install_line('agl-core[jinja]')}"
-                ) from None
-            return Template(self.template, undefined=StrictUndefined).render(**kwargs)
+            return render_jinja(self.template, kwargs)
         raise ConfigError(
             "PromptTemplate.format does not render engine 'poml'; agl_apo.render(prompt_template, "
             f"**values) does. Run: {install_line('agl-apo[poml]')}. Or use 'f-string' or 'jinja'"
