@@ -42,8 +42,8 @@ TEST_TOOLS = [
     "pyarrow>=17",
     "filelock>=3.16",
 ]
-# Three on two cores: tests wait more than they compute.
-PARALLEL = ("-n", "3", "--dist", "worksteal")
+# Four on two cores: tests wait more than they compute.
+PARALLEL = ("-n", "4", "--dist", "worksteal")
 TRAINING = ("-n", "2", "--dist", "worksteal")
 # What `docs/reference/frameworks.md` is about; pinned, as that page names versions.
 TRACED_FRAMEWORKS = [
@@ -156,24 +156,37 @@ CORE_TESTS = ("tests/core", "tests/libs", "tests/contract", "tests/house")
 QUIET = {"AGL_STRICT_PLUGINS": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
-@nox.session
+@nox.session(venv_backend="none")
 def tests(session: nox.Session) -> None:
-    """All tests: the core with only the core installed, then everything with the plugins.
+    """All tests: tests-core, then tests-plugins.
 
     -- -n 0 runs them one after the other; -- -m nightly runs what is left out, as it takes minutes.
     """
-    # A selection need not have tests in each of the three parts.
-    codes = [0, 5] if session.posargs else [0]
+    session.notify("tests-core", session.posargs)
+    session.notify("tests-plugins", session.posargs)
 
-    def run(*options: str) -> None:
-        session.run("pytest", *PARALLEL, *options, *session.posargs, env=QUIET, success_codes=codes)
 
+@nox.session(name="tests-core")
+def tests_core(session: nox.Session) -> None:
+    """The core's tests, with only the core and the library of trainers installed."""
     install(session, CORE, "agl-learning", *TEST_TOOLS)
-    run(*CORE_TESTS)
+    run_tests(session, *CORE_TESTS)
+
+
+@nox.session(name="tests-plugins")
+def tests_plugins(session: nox.Session) -> None:
+    """The tests of plugins, of doors and of attacks, with all plugins installed."""
     # TRL: our loss and gradients are compared with its.
-    install(session, *EVERYTHING, "matplotlib>=3.9", "schemathesis>=4", ANTHROPIC)
-    run("tests/plugins", "tests/acceptance", "tests/seams")
-    run("-m", "plugins", "tests/house", "tests/contract")
+    install(session, *EVERYTHING, *TEST_TOOLS, "matplotlib>=3.9", "schemathesis>=4", ANTHROPIC)
+    run_tests(session, *(f"tests/{name}" for name in ("plugins", "acceptance", "seams", "attack")))
+    run_tests(session, "-m", "plugins", "tests/house", "tests/contract")
+
+
+def run_tests(session: nox.Session, *options: str) -> None:
+    """pytest, with what the user added. A selection of theirs need not have tests everywhere."""
+    codes = [0, 5] if session.posargs else [0]
+    options = (*PARALLEL, *options, *session.posargs)
+    session.run("pytest", *options, env=QUIET, success_codes=codes)
 
 
 @nox.session(python=["3.12", "3.13"])
@@ -299,14 +312,9 @@ def verl_cpu(session: nox.Session) -> None:
 
 @nox.session(name="sft-trl")
 def sft_trl(session: nox.Session) -> None:
-    """SFT and DPO with TRL on a CPU: a step against one written by hand, whole runs, a kill.
-
-    And the tiny math agent of examples/unsloth.
-    """
-    used = (name for name in TRACED_FRAMEWORKS if name.startswith("openai"))
-    install(session, TORCH, TRL, CORE, "agl-unsloth[trl]", *TEST_TOOLS[:4], *used, MCP)
-    example = "tests/examples/test_unsloth.py::test_tiny_model_is_fine_tuned_all_in_one"
-    train_with(session, "trl", example)
+    """SFT and DPO with TRL on a CPU: a step against one written by hand, whole runs, a kill."""
+    install(session, TORCH, TRL, CORE, "agl-unsloth[trl]", *TEST_TOOLS[:4], OPENAI)
+    train_with(session, "trl")
 
 
 @nox.session(venv_backend="uv")
@@ -324,10 +332,10 @@ def unsloth(session: nox.Session) -> None:
     train_with(session, "unsloth")
 
 
-def train_with(session: nox.Session, engine: str, *more: str) -> None:
+def train_with(session: nox.Session, engine: str) -> None:
     """Run the tests that train. The libraries' own warnings are not ours to mend."""
     session.run(
-        "pytest", *TRAINING, "-W", "default", "tests/plugins/unsloth/real", *more,
+        "pytest", *TRAINING, "-W", "default", "tests/plugins/unsloth/real",
         "--engine", engine, "--durations=0", *session.posargs,
         env={"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
     )  # fmt: skip
@@ -398,7 +406,7 @@ def dist(session: nox.Session) -> None:
 
 NIGHTLY = (
     ("tests", "-m", "nightly"),
-    ("unsloth", "-m", "nightly"),
+    *((name, "-m", "nightly") for name in ("sft-trl", "unsloth")),
     ("verl-cpu", "--long"),
     *((name,) for name in ("tracers", "examples", "calc-x", "pythons", "crash")),
 )
@@ -409,8 +417,8 @@ def nightly(session: nox.Session) -> None:
     """All that CI leaves out, one part after the other; what failed is said at the end.
 
     tests -m nightly   packages installed from a clone, 25 times as many requests to the store's
-                       server, poisonous agents in processes
-    unsloth -m nightly   whole runs with Unsloth
+                       server, poisonous agents in processes, more kinds of going on, DPO's doors
+    sft-trl, unsloth -m nightly   whole runs of DPO with TRL, and whole runs with Unsloth
     verl-cpu --long    every trainer, estimator and option of agl-verl with the real verl
     tracers            every tracer on every framework, and the page that says what they capture
     examples           the agents of examples/ with their frameworks, and what trains them

@@ -34,7 +34,7 @@ ANY_JSON = st.recursive(
 )
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=[pytest.param("memory", marks=pytest.mark.nightly), "sqlite"])
 def server(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[LightningStoreServer]:
     store: LightningStore = InMemoryLightningStore()
     if request.param == "sqlite":

@@ -4,6 +4,7 @@ Each attack is first shown to work where nothing holds it, so that none passes a
 """
 
 import os
+from typing import Any
 
 import jinja2
 import pytest
@@ -19,7 +20,7 @@ class Task:
         self.question, self.answer = "6 * 7?", "42"
 
 
-def filled(template: str, engine: str = "f-string") -> str:
+def filled(template: str, engine: Any = "f-string") -> str:
     return agl.PromptTemplate(template=template, engine=engine).format(task=Task(), x="x")
 
 

@@ -126,6 +126,7 @@ async def test_an_account_says_which_weights_came_out_and_which_sampled(killed: 
                 assert int(part.version) == int(one.model_version) + 1
 
 
+@pytest.mark.nightly
 def test_a_run_that_goes_on_elsewhere_finds_the_start_it_is_compared_with(tmp_path: Path) -> None:
     first = finished(tmp_path, steps=1, kl_coefficient=0.1)
     other = str(tmp_path / "other")
@@ -169,6 +170,7 @@ def test_a_second_start_in_the_folder_of_a_live_run_is_refused_and_harms_nothing
     assert [line["step"] for line in lines if "reward/mean" in line] == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.nightly
 def test_a_run_that_went_back_on_purpose_goes_on_from_there(tmp_path: Path) -> None:
     finished(tmp_path, steps=4, checkpoint_every=2)
     folder = tmp_path / "run"
@@ -191,7 +193,12 @@ def test_a_run_that_went_back_on_purpose_goes_on_from_there(tmp_path: Path) -> N
 FIRST = {"steps": 3, "checkpoint_every": 3}
 
 
-@pytest.fixture(params=[2, CALLS_PER_STEP + 3], ids=["in step 1", "in step 2"])
+@pytest.fixture(
+    params=[
+        pytest.param(2, id="in step 1", marks=pytest.mark.nightly),
+        pytest.param(CALLS_PER_STEP + 3, id="in step 2"),
+    ]
+)
 def killed_early(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """After the evaluation, and in the other case after a whole step; rollouts are left open."""
     first = run(tmp_path, kill_at=request.param, **FIRST)
@@ -258,6 +265,7 @@ async def test_what_a_run_left_is_cancelled_when_another_goes_on_from_its_checkp
     assert ended["succeeded"] <= 2 * CALLS_PER_STEP + 2
 
 
+@pytest.mark.nightly
 async def test_a_run_from_another_ones_checkpoint_begins_there_again_and_mixes_with_none(
     tmp_path: Path,
 ) -> None:

@@ -100,7 +100,9 @@ ADAPTERS = {"azure-sft": "chats"}
 
 
 def _param(name: str, *values: str) -> Any:
+    # DPO goes the way of SFT but for what it pairs: at night.
     marks = [pytest.mark.slow] if name in SLOW else []
+    marks += [pytest.mark.nightly] if name == "dpo" else []
     return pytest.param(name, *values, marks=marks)
 
 
@@ -371,7 +373,11 @@ def test_credit_per_call_chooses_calls(name, services, tmp_path, monkeypatch) ->
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize(
+    # nox -s sft-trl kills a whole run of SFT.
+    "name",
+    [pytest.param(name, marks=[pytest.mark.nightly] * (name in SLOW)) for name in NAMES],
+)
 def test_killed_run_has_the_accounts_of_a_whole_one(name, services, tmp_path) -> None:
     """Killed in the third of three rollouts, and started again."""
     given = json.dumps({"name": name, "folder": str(tmp_path), "options": services[name]})

@@ -16,8 +16,10 @@ _is_small_spec = re.compile(r"(?!.*\d{4})[^{}]*").fullmatch
 
 
 class _PlainNames(Formatter):
-    """``str.format`` for names alone: with ``{task.x}`` and ``{task[x]}`` a template could reach
-    all that hangs on a value, up to the modules of this process.
+    """``str.format`` for names alone.
+
+    With ``{task.x}`` and ``{task[x]}`` a template could reach all that hangs on a value, up to the
+    modules of this process.
     """
 
     def parse(self, format_string: Any) -> Any:

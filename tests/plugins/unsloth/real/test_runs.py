@@ -144,6 +144,7 @@ async def test_sft_learns_and_goes_on_after_a_kill_in_its_second_training(learn,
             assert needed in card
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("begun")
 async def test_dpo_learns_from_pairs_of_siblings(learn):
     summary = learn("dpo", **DPO)
