@@ -25,18 +25,13 @@ class StreamedAnswer:
     is_done: bool = False
     """Whether its last event was there."""
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether every choice has its finish reason."""
-        return bool(self.choices) and all(
-            choice.get("finish_reason") for choice in self.choices.values()
-        )
-
     def problem(self) -> str | None:
         """Why this is no whole answer, if it is none."""
         if self.error is not None:
             return f"the backend reported an error in the stream: {self.error}"
-        return None if self.is_complete else "the stream ended before the answer was complete"
+        if self.choices and all(one.get("finish_reason") for one in self.choices.values()):
+            return None
+        return "the stream ended before the answer was complete"
 
     def add(self, chunk: Mapping[str, Any]) -> None:
         """Take in one chunk."""

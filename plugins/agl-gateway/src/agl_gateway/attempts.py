@@ -53,11 +53,12 @@ class Attempts:
         if key in self._ended:
             raise _ended(rollout_id, attempt_id, "its agent has finished")
         try:
-            status = await self._status(rollout_id, attempt_id)
+            attempts = await self._get_store().query_attempts(rollout_id)
         except StoreUnavailableError:
             if found is not None:
                 return found
             raise
+        status = next((one.status for one in attempts if one.attempt_id == attempt_id), None)
         if status is None:
             raise RefusedError(
                 404,
@@ -84,10 +85,6 @@ class Attempts:
             for call in list(found.calls):
                 call.interrupt(_ended(rollout_id, attempt_id, "its agent has finished"))
             await asyncio.wait(tasks)
-
-    async def _status(self, rollout_id: str, attempt_id: str) -> str | None:
-        attempts = await self._get_store().query_attempts(rollout_id)
-        return next((one.status for one in attempts if one.attempt_id == attempt_id), None)
 
     def _note_end(self, key: tuple[str, str]) -> None:
         self._open.pop(key, None)

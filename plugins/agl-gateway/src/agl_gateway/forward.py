@@ -55,7 +55,7 @@ async def relay(
         message = f"the backend answered {answer.status}: {shorten(body)}"
         end(message, kind_of_status(answer.status))
         refused = RefusedError(answer.status, message, backend_body=body)
-        await reply.whole(answer.status, error_body(refused), _headers(answer.headers))
+        await reply.whole(answer.status, error_body(refused), [*JSON, *_passed(answer.headers)])
         return
     try:
         passed = exchange.whole(body)
@@ -67,7 +67,7 @@ async def relay(
         ) from None
     record.answer = body
     end(None)
-    await reply.whole(200, passed, _headers(answer.headers))
+    await reply.whole(200, passed, [*JSON, *_passed(answer.headers)])
 
 
 async def _relay_stream(
@@ -100,10 +100,6 @@ async def _relay_stream(
             await reply.end(exchange.end() + exchange.broken(502, failure))
             return
     await reply.end(exchange.end())
-
-
-def _headers(headers: Mapping[str, str]) -> Headers:
-    return [*JSON, *_passed(headers)]
 
 
 def _passed(headers: Mapping[str, str]) -> Headers:

@@ -162,7 +162,11 @@ class LLMProxy(Gateway):
         self._max_pause_seconds = max_pause_seconds
         self._record = record
         self._has_recorded = False
-        self._replay = _open_replay(replay)
+        self._replay: Replay | None = None
+        if replay is not None:
+            from agl_gateway import tape
+
+            self._replay = tape.Replay(Path(replay))
         self._controls: Controls | None = None
         self._app: GatewayApp | None = None
         self._server: ServerThread | None = None
@@ -381,11 +385,3 @@ def _refuse(**arguments: Any) -> None:
     for name, value in arguments.items():
         if value:
             raise ConfigError(f"LLMProxy does not take {name}: {_NOT_TAKEN[name]}")
-
-
-def _open_replay(folder: str | None) -> "Replay | None":
-    if folder is None:
-        return None
-    from agl_gateway.tape import Replay
-
-    return Replay(Path(folder))

@@ -126,8 +126,14 @@ class Recorder:
                     for span in spans:
                         await self._write([span])
                 else:
-                    _log_refused(spans[0], error)
-                    self._lost[spans[0].attempt_id] += 1
+                    (span,) = spans
+                    logger.error(
+                        "a model call of rollout %r, attempt %r is not recorded: %s",
+                        span.rollout_id,
+                        span.attempt_id,
+                        error,
+                    )
+                    self._lost[span.attempt_id] += 1
                 return
             except Exception:
                 logger.exception("%d model calls could not be recorded", len(spans))
@@ -149,12 +155,3 @@ async def _pack(batch: Sequence[CallRecord]) -> list[PackedSpan]:
         if number % PACKED_AT_ONCE == 0:
             await asyncio.sleep(0)
     return spans
-
-
-def _log_refused(span: PackedSpan, error: StoreError) -> None:
-    logger.error(
-        "a model call of rollout %r, attempt %r is not recorded: %s",
-        span.rollout_id,
-        span.attempt_id,
-        error,
-    )

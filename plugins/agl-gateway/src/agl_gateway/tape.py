@@ -34,6 +34,8 @@ MAX_COMPARED = 200
 MAX_DIFF_LINES = 60
 NOWHERE = "http://replay.invalid/v1"
 """Address of a backend that is never called."""
+AS_TEXT = ("utf-8", "surrogateescape")
+"""Encoding of chunks, and what becomes of bytes that are none: a chunk may end within a letter."""
 KEPT_HEADERS = ("content-type", "retry-after", "x-request-id")
 
 
@@ -97,7 +99,7 @@ class Recording:
         return _Recorded(answer, entry, self._write)
 
     def _write(self, entry: Mapping[str, Any]) -> None:
-        # ASCII: bytes that are no UTF-8 (a chunk may end within a character) stand as surrogates.
+        # ASCII: bytes that are no UTF-8 stand as surrogates.
         self._file.write(json.dumps(entry, separators=(",", ":")) + "\n")
         self._file.flush()
 
@@ -128,7 +130,7 @@ class _Recorded(Answer):
 
     def close(self) -> None:
         self._answer.close()
-        self._entry["chunks"] = [_as_text(chunk) for chunk in self._chunks]
+        self._entry["chunks"] = [chunk.decode(*AS_TEXT) for chunk in self._chunks]
         if not self._is_whole and "broken" not in self._entry:
             self._entry["left"] = True
         self._write(self._entry)
@@ -241,7 +243,7 @@ class _Replayed(Answer):
 
     async def chunks(self) -> AsyncIterator[bytes]:
         for text in self._entry["chunks"]:
-            yield _as_bytes(text)
+            yield text.encode(*AS_TEXT)
             await asyncio.sleep(0)  # each is written by itself, as it came
         if "broken" in self._entry:
             raise BrokenOffError(self._entry["broken"])
@@ -291,11 +293,3 @@ def _key(path: str, request: Mapping[str, Any]) -> str:
 def _pretty(path: str, request: Mapping[str, Any]) -> list[str]:
     text = json.dumps(request, indent=2, sort_keys=True, ensure_ascii=False)
     return [f"POST /v1/{path}", *text.splitlines()]
-
-
-def _as_text(chunk: bytes) -> str:
-    return chunk.decode("utf-8", "surrogateescape")
-
-
-def _as_bytes(text: str) -> bytes:
-    return text.encode("utf-8", "surrogateescape")

@@ -13,11 +13,10 @@ from agl_gateway import litellm
 from agl_gateway.backend import Backend
 from agl_gateway.dialect import Exchange
 from agl_gateway.errors import BrokenOffError, RefusedError
-from agl_gateway.pool import Connection, Pool
+from agl_gateway.pool import CONNECT_SECONDS, Connection, Pool
 from agl_gateway.routing import Tries, rest
 from agl_learning.remote import retry_after
 
-CONNECT_SECONDS = 10.0
 CHAT = "chat/completions"
 RETRIED_STATUS = (429, 502, 503, 504)
 SESSION_HEADER = "x-session-id"

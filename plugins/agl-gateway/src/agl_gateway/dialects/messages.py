@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from agl_gateway.dialects.messages_answer import MessageExchange, error_body
-from agl_gateway.dialects.translated import TranslatedDialect
+from agl_gateway.dialects.messages_answer import MessageStream, error_body
+from agl_gateway.dialects.translated import Translated, TranslatedDialect
 from agl_gateway.errors import RefusedError
 from agl_learning.dialects.fields import Fields
 from agl_learning.dialects.messages import conversation
@@ -19,8 +19,8 @@ SCHEMA_NAME = "answer"
 class Messages(TranslatedDialect):
     """Anthropic's messages."""
 
-    def translate(self, request: Fields) -> MessageExchange:
-        return MessageExchange(to_chat(request))
+    def translate(self, request: Fields) -> Translated:
+        return Translated(to_chat(request), MessageStream())
 
     def error_of(self, status: int, message: str, code: str | None) -> bytes:
         return error_body(status, message)
@@ -31,7 +31,7 @@ class CountTokens(Messages):
 
     operation = ""
 
-    def read(self, body: bytes) -> MessageExchange:
+    def read(self, body: bytes) -> Translated:
         raise RefusedError(
             404,
             "the gateway counts no tokens before a call, since chat completions offer no such "

@@ -6,12 +6,7 @@ from typing import Any
 import msgspec
 
 from agl_gateway.dialect import dumps
-from agl_gateway.dialects.translated import (
-    ChatStream,
-    Translated,
-    reasoning_of,
-    server_sent_event as event,
-)
+from agl_gateway.dialects.translated import ChatStream, server_sent_event as event
 from agl_learning.dialects.messages import INVALID_JSON
 
 STOP_REASONS = {
@@ -35,41 +30,13 @@ ERROR_TYPES = {
 }
 
 
-class MessageExchange(Translated):
-    """One call of ``/v1/messages``.
-
-    Args:
-        chat: The chat completion to ask for.
-    """
-
-    def __init__(self, chat: dict[str, Any]) -> None:
-        super().__init__(chat, MessageStream())
-
-    def translate(self, completion: dict[str, Any], choice: dict[str, Any]) -> dict[str, Any]:
-        answer = choice["message"]
-        content: list[dict[str, Any]] = []
-        if thought := reasoning_of(answer):
-            content.append({"type": "thinking", "thinking": thought, "signature": ""})
-        if text := answer.get("content") or answer.get("refusal"):
-            content.append({"type": "text", "text": text})
-        for call in answer.get("tool_calls") or ():
-            function = call["function"]
-            given = _input(function.get("arguments") or "")
-            block = {"id": call["id"], "name": function["name"], "input": given}
-            content.append({"type": "tool_use", **block})
-        ending = _ending(choice, bool(answer.get("tool_calls")), bool(answer.get("refusal")))
-        return _message(completion) | {
-            "content": content,
-            **ending,
-            "usage": _usage(completion.get("usage") or {}),
-        }
-
-
 class MessageStream(ChatStream):
     """From ``message_start`` to ``message_stop``; one content block is open at a time."""
 
     def __init__(self) -> None:
-        self._index = -1
+        self._content: list[dict[str, Any]] = []
+        """The blocks; what the open one says is in ``_pieces``."""
+        self._pieces: list[str] = []
         self._has_calls = self._has_refused = False
 
     def begin(self, head: Mapping[str, Any]) -> bytes:
@@ -79,22 +46,25 @@ class MessageStream(ChatStream):
             "prompt_tokens": len(head.get("prompt_token_ids") or ()),
             **(head.get("usage") or {}),
         }
-        message = _message(head) | {
+        self.answer = {
+            "id": str(head.get("id")),
+            "type": "message",
+            "role": "assistant",
+            "model": str(head.get("model")),
             "content": [],
             "stop_reason": None,
             "stop_sequence": None,
             "usage": _usage(usage),
         }
-        return event("message_start", {"message": message})
+        return event("message_start", {"message": self.answer})
 
     def reasoning(self, text: str) -> bytes:
         start = {"type": "thinking", "thinking": "", "signature": ""}
         return self._turn_to("thinking", start) + self._delta("thinking_delta", thinking=text)
 
     def text(self, text: str, logprobs: list[Any]) -> bytes:
-        return self._turn_to("text", {"type": "text", "text": ""}) + self._delta(
-            "text_delta", text=text
-        )
+        start = self._turn_to("text", {"type": "text", "text": ""})
+        return start + self._delta("text_delta", text=text)
 
     def refusal(self, text: str) -> bytes:
         self._has_refused = True
@@ -109,8 +79,10 @@ class MessageStream(ChatStream):
 
     def finish(self, choice: Mapping[str, Any], usage: Mapping[str, Any]) -> bytes:
         ending = _ending(choice, self._has_calls, self._has_refused)
+        closing = self._close()
+        self.answer |= {"content": self._content, **ending, "usage": _usage(usage)}
         return (
-            self._close()
+            closing
             + event("message_delta", {"delta": ending, "usage": _usage(usage)})
             + event("message_stop", {})
         )
@@ -123,20 +95,26 @@ class MessageStream(ChatStream):
             return b""
         closing = self._close()
         self.open = kind
-        self._index += 1
-        return closing + event(
-            "content_block_start", {"index": self._index, "content_block": block}
-        )
+        self._content.append(block)
+        start = {"index": len(self._content) - 1, "content_block": block}
+        return closing + event("content_block_start", start)
 
     def _delta(self, kind: str, **fields: str) -> bytes:
+        self._pieces += fields.values()
         delta = {"type": kind, **fields}
-        return event("content_block_delta", {"index": self._index, "delta": delta})
+        return event("content_block_delta", {"index": len(self._content) - 1, "delta": delta})
 
     def _close(self) -> bytes:
         if not self.open:
             return b""
+        block, said = self._content[-1], "".join(self._pieces)
+        if block["type"] == "tool_use":
+            block["input"] = _input(said)
+        else:  # what a block of text or thinking says stands under the name of its type
+            block[block["type"]] = said
+        self._pieces.clear()
         self.open = ""
-        return event("content_block_stop", {"index": self._index})
+        return event("content_block_stop", {"index": len(self._content) - 1})
 
 
 def error_body(status: int, message: str) -> bytes:
@@ -152,15 +130,6 @@ def _input(arguments: str) -> dict[str, Any]:
         value = None
     # What a model wrote wrongly still reaches its agent, and comes back as it was.
     return value if isinstance(value, dict) else {INVALID_JSON: arguments}
-
-
-def _message(head: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "id": str(head.get("id")),
-        "type": "message",
-        "role": "assistant",
-        "model": str(head.get("model")),
-    }
 
 
 def _ending(choice: Mapping[str, Any], has_calls: bool, has_refused: bool) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from agl_gateway.dialects.responses_answer import Echo, ResponseExchange
-from agl_gateway.dialects.translated import TranslatedDialect
+from agl_gateway.dialects.responses_answer import Echo, ResponseStream
+from agl_gateway.dialects.translated import Translated, TranslatedDialect
 from agl_gateway.errors import error_body
 from agl_learning.dialects.chat import as_chat
 from agl_learning.dialects.fields import Fields, refuse
@@ -23,9 +23,9 @@ ENCRYPTED = "reasoning.encrypted_content"
 class Responses(TranslatedDialect):
     """The Responses API."""
 
-    def translate(self, request: Fields) -> ResponseExchange:
+    def translate(self, request: Fields) -> Translated:
         echo = Echo()
-        return ResponseExchange(to_chat(request, echo), echo)
+        return Translated(to_chat(request, echo), ResponseStream(echo))
 
     def error_of(self, status: int, message: str, code: str | None) -> bytes:
         return error_body(status, message, code)

@@ -1,14 +1,10 @@
 """OpenAI's ``/v1/responses``: the answer, whole or as a stream of events."""
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
-from agl_gateway.dialects.translated import (
-    ChatStream,
-    Translated,
-    now,
-    server_sent_event,
-)
+from agl_gateway.dialects.translated import ChatStream, server_sent_event
 
 INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """Finish reason -> why a response is incomplete."""
@@ -48,7 +44,7 @@ class Echo:
         return {
             "id": str(head.get("id")),
             "object": "response",
-            "created_at": head.get("created") or now(),
+            "created_at": head.get("created") or int(time.time()),
             "status": status,
             "background": False,
             "error": None,
@@ -58,30 +54,6 @@ class Echo:
             "usage": None,
             **self.fields,
         }
-
-
-class ResponseExchange(Translated):
-    """One call of ``/v1/responses``.
-
-    Args:
-        chat: The chat completion to ask for.
-        echo: What the answer repeats of the request.
-    """
-
-    def __init__(self, chat: dict[str, Any], echo: Echo) -> None:
-        self._answer = ResponseStream(echo)
-        super().__init__(chat, self._answer)
-
-    def translate(self, completion: dict[str, Any], choice: dict[str, Any]) -> dict[str, Any]:
-        # As a stream of one chunk, of which only the last event is wanted.
-        message = choice["message"]
-        calls = [
-            {**call, "index": number} for number, call in enumerate(message.get("tool_calls") or ())
-        ]
-        self._answer.begin(completion)
-        self._translate_delta({**message, "tool_calls": calls}, choice)
-        self._answer.finish(choice, completion.get("usage") or {})
-        return self._answer.response
 
 
 class ResponseStream(ChatStream):
@@ -94,8 +66,6 @@ class ResponseStream(ChatStream):
     def __init__(self, echo: Echo) -> None:
         self._echo = echo
         self._head: Mapping[str, Any] = {}
-        self.response: Item = {}
-        """The whole of it, once it has ended."""
         self._output: list[Item] = []
         self._sequence = 0
 
@@ -138,10 +108,10 @@ class ResponseStream(ChatStream):
         cut_off = INCOMPLETE.get(str(choice.get("finish_reason")))
         status = "incomplete" if cut_off else "completed"
         closing = self._close(status)
-        self.response = self._echo.response(self._head, status, self._output)
-        self.response["incomplete_details"] = {"reason": cut_off} if cut_off else None
-        self.response["usage"] = _usage(usage) if usage else None
-        return closing + self._event(f"response.{status}", response=self.response)
+        self.answer = self._echo.response(self._head, status, self._output)
+        self.answer["incomplete_details"] = {"reason": cut_off} if cut_off else None
+        self.answer["usage"] = _usage(usage) if usage else None
+        return closing + self._event(f"response.{status}", response=self.answer)
 
     def broken(self, status: int, message: str) -> bytes:
         if not self._head:

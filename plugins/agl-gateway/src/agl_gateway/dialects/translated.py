@@ -1,6 +1,5 @@
 """A call whose agent speaks another API than its backend, which is asked for a chat completion."""
 
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,6 +20,8 @@ class ChatStream:
     and the end. Whole answers are made of the same pieces, in ``Translated.whole``.
     """
 
+    answer: dict[str, Any]
+    """What all of it amounts to, once it has ended."""
     open = ""
     """What is being sent: the kind of a block or of an item's part; of a tool call its number."""
 
@@ -99,13 +100,20 @@ class Translated(Exchange):
         if not choices or not isinstance(choices[0], dict) or "message" not in choices[0]:
             raise ValueError("it has no list of choices with messages")
         try:
-            return dumps(self.translate(completion, choices[0]))
+            return dumps(self._translate(completion, choices[0]))
         except _WRONG_FORM as failure:
             raise ValueError(f"it has a wrong form: {failure!r}") from None
 
-    def translate(self, completion: dict[str, Any], choice: dict[str, Any]) -> dict[str, Any]:
-        """The whole answer as the agent gets it."""
-        raise NotImplementedError
+    def _translate(self, completion: dict[str, Any], choice: dict[str, Any]) -> dict[str, Any]:
+        """The whole answer as the agent gets it: what a stream of one chunk amounts to."""
+        message = choice["message"]
+        calls = [
+            {**call, "index": number} for number, call in enumerate(message.get("tool_calls") or ())
+        ]
+        self._stream.begin(completion)
+        self._translate_delta({**message, "tool_calls": calls}, choice)
+        self._stream.finish(choice, completion.get("usage") or {})
+        return self._stream.answer
 
     def chunk(self, data: bytes) -> bytes:
         *events, self._rest = split_events(self._rest + data)
@@ -164,7 +172,8 @@ class Translated(Exchange):
     def _translate_delta(self, delta: dict[str, Any], choice: dict[str, Any]) -> list[bytes]:
         stream = self._stream
         sent: list[bytes] = []
-        if thought := reasoning_of(delta):
+        # vLLM's older and newer field.
+        if thought := delta.get("reasoning_content") or delta.get("reasoning"):
             sent.append(stream.reasoning(thought))
         if text := delta.get("content"):
             sent.append(stream.text(text, (choice.get("logprobs") or {}).get("content") or []))
@@ -209,11 +218,6 @@ class TranslatedDialect(Dialect):
         raise NotImplementedError
 
 
-def reasoning_of(message: Mapping[str, Any]) -> str:
-    """What a model thought, in vLLM's older and newer field."""
-    return message.get("reasoning_content") or message.get("reasoning") or ""
-
-
 def message_of(error: Any) -> str:
     """The sentence in an error of OpenAI's form, or of what stands in its place."""
     return str(error.get("message") or error) if isinstance(error, dict) else str(error)
@@ -237,8 +241,3 @@ def error_message(body: bytes | None, otherwise: str) -> str:
 def server_sent_event(kind: str, fields: Mapping[str, Any]) -> bytes:
     """An event with a name, as Anthropic and the Responses API send them."""
     return b"event: " + kind.encode() + b"\ndata: " + dumps({"type": kind, **fields}) + b"\n\n"
-
-
-def now() -> int:
-    """Unix seconds."""
-    return int(time.time())
