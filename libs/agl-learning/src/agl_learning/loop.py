@@ -38,8 +38,6 @@ logger = logging.getLogger("agl.learning")
 
 MODEL_NAME = "policy"
 """What the gateway calls the model that is trained."""
-GAP_LIMIT = 0.05
-"""Nats between recorded and present log-probabilities that rounding does not explain."""
 
 Credit = Annotated[str | dict[str, Any] | None, check_credit]
 

@@ -40,8 +40,9 @@ from agl_learning.generations import (
     keep_branch,
     read_generation,
 )
-from agl_learning.loop import GAP_LIMIT, Training, Version
+from agl_learning.loop import Training, Version
 from agl_learning.options import AboveZero, Count
+from agl_learning.report import warn_of_gap
 from agl_learning.start import find_origin
 from agl_learning.weighing import WeighingOptions, check_weighing, is_solved, weigh
 
@@ -336,17 +337,9 @@ class OnlineTraining(Training, WeighingOptions):
         return is_reached or self._is_solved or self.is_budget_spent()
 
     def _check_gap(self, step: int, learned: Mapping[str, float]) -> None:
-        is_fresh = not learned["version_lag"]
-        if learned.get("logprob_gap", 0.0) > GAP_LIMIT and is_fresh and not self._gap_warned:
-            self._gap_warned = True
-            logger.warning(
-                "step %d: the recorded log-probabilities differ by %.2f nats on average from the "
-                "model's at temperature %s. Does the agent sample with another temperature, and "
-                "the gateway not set this one?",
-                step,
-                learned["logprob_gap"],
-                self.temperature,
-            )
+        if not learned["version_lag"] and not self._gap_warned:
+            gap = learned.get("logprob_gap")
+            self._gap_warned = warn_of_gap(f"step {step}", gap, self.temperature)
 
     def _check_idle(self, step: int, collected: "Collected", trained: bool) -> None:
         from agl_learning.accounts import why_nothing

@@ -12,6 +12,30 @@ from agl_learning.generations import Branch
 
 logger = logging.getLogger("agl.learning")
 
+GAP_LIMIT = 0.05
+"""Nats between recorded and present log-probabilities that rounding does not explain."""
+
+
+def warn_of_gap(when: str, gap: float | None, temperature: float) -> bool:
+    """Warn where recorded log-probabilities are not the model's; whether that was so.
+
+    Args:
+        when: What the message begins with.
+        gap: Mean difference in nats; None where nobody knows.
+        temperature: At which rollouts are to be sampled.
+    """
+    if gap is None or gap <= GAP_LIMIT:
+        return False
+    logger.warning(
+        "%s: the recorded log-probabilities differ by %.2f nats on average from the model's at "
+        "temperature %s. Does the agent sample with another temperature or top_p, and the gateway "
+        "not set this one?",
+        when,
+        gap,
+        temperature,
+    )
+    return True
+
 
 class Report:
     """Writes ``metrics.jsonl`` and ``summary.json`` in a folder, and a bar on standard error.

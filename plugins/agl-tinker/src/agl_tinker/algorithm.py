@@ -29,10 +29,11 @@ from annotated_types import Ge
 
 from agl.algorithm.gateway import WHOLE_SOFTMAX
 from agl.errors import AlgorithmError, ConfigError
-from agl_learning.loop import GAP_LIMIT, MODEL_NAME, Served, Version
+from agl_learning.loop import MODEL_NAME, Served, Version
 from agl_learning.options import Count, Name, NotNegative, Share
 from agl_learning.paid import Bill, PaidTraining
 from agl_learning.remote import not_installed
+from agl_learning.report import warn_of_gap
 from agl_learning.selection import select_best
 from agl_learning.weighing import (
     DEFAULT,
@@ -254,13 +255,8 @@ class Tinker(PaidTraining, WeighingOptions):
             if step > 0 or gap is None:
                 continue
             learned["logprob_gap"] = gap
-            if self.loss != "cross_entropy" and gap > GAP_LIMIT:
-                logger.warning(
-                    "iteration %d: the recorded log-probabilities differ by %.2f nats on average "
-                    "from the model's. Does the agent sample with another temperature or top_p?",
-                    number,
-                    gap,
-                )
+            if self.loss != "cross_entropy":
+                warn_of_gap(f"iteration {number}", gap, self.temperature)
         if losses:
             learned["loss"] = sum(losses) / len(losses)
         return learned
