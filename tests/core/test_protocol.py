@@ -36,7 +36,12 @@ async def server() -> AsyncGenerator[agl.LightningStoreServer]:
 
 
 def request_of(body: bytes, *headers: str, length: bool = True) -> bytes:
-    lines = [f"POST {ENQUEUE} HTTP/1.1", "Host: store", "Content-Type: application/json", *headers]
+    lines = [
+        f"POST {ENQUEUE} HTTP/1.1",
+        "Host: localhost",
+        "Content-Type: application/json",
+        *headers,
+    ]
     if length:
         lines.append(f"Content-Length: {len(body)}")
     return "\r\n".join([*lines, "\r\n"]).encode() + body

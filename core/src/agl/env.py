@@ -19,6 +19,8 @@ class LightningEnvVar(StrEnum):
     """See ``AGL_SERVER_HOST``."""
     AGL_SERVER_TOKEN = "AGL_SERVER_TOKEN"
     """Bearer token of the store server; required when it is bound to anything but loopback."""
+    AGL_ALLOWED_HOSTS = "AGL_ALLOWED_HOSTS"
+    """Comma-separated names of servers on loopback, as behind a reverse proxy; ``*`` for any."""
     AGL_GATEWAY_TOKEN = "AGL_GATEWAY_TOKEN"
     """What agents send to ``agl gateway`` as API key."""
     AGL_CONCURRENCY = "AGL_CONCURRENCY"

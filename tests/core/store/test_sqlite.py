@@ -41,6 +41,15 @@ def path(tmp_path):
 # --- what stays
 
 
+async def test_files_are_their_owners_alone(path):
+    store = SqliteLightningStore(path)
+    await store.enqueue_rollout("a key may stand in it")
+    assert {
+        f.name: f.stat().st_mode & 0o077 for f in path.parent.iterdir() if f.is_file()
+    } == dict.fromkeys(("agl.db", "agl.db-shm", "agl.db-wal", "agl.db.lock"), 0)
+    await store.close()
+
+
 async def test_everything_is_there_after_reopening(path):
     store = SqliteLightningStore(path)
     resources = await store.add_resources({"p": PromptTemplate(template="x")})

@@ -3,10 +3,10 @@
 import asyncio
 import hmac
 import re
-from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
+from agl.http.guard import GuardedProtocol
 from agl.http.layers import ErrorGuard, Message
 
 _is_plain_path = re.compile(rb"/[\w/.~-]*").fullmatch
@@ -70,15 +70,13 @@ class _Exchange:
             self.protocol.transport.close()
 
 
-class PlainProtocol(HttpToolsProtocol):
+class PlainProtocol(GuardedProtocol):
     """Hands a plain request over when it is there as a whole; see ``ErrorGuard.plain``."""
 
     app: ErrorGuard
-    cycle: Any
-    parser: Any
 
-    def on_headers_complete(self) -> None:
-        app, headers, method = self.app, dict(self.headers), self.parser.get_method()
+    def on_request(self, headers: dict[bytes, bytes]) -> None:
+        app, method = self.app, self.parser.get_method()
         if (
             _is_plain_path(self.url)
             and method in (b"GET", b"POST")
@@ -94,17 +92,17 @@ class PlainProtocol(HttpToolsProtocol):
             self.scope.update(method=verb, path=path, raw_path=self.url, query_string=b"")
             self.cycle = _Exchange(self)
         else:
-            super().on_headers_complete()
+            super().on_request(headers)
 
-    def on_body(self, body: bytes) -> None:
+    def on_part(self, body: bytes) -> None:
         if type(self.cycle) is not _Exchange:
-            return super().on_body(body)
+            return super().on_part(body)
         return self.cycle.parts.append(body)
 
-    def on_message_complete(self) -> None:
+    def on_whole(self) -> None:
         cycle = self.cycle
         if type(cycle) is not _Exchange:
-            return super().on_message_complete()
+            return super().on_whole()
         task = self.loop.create_task(self.app.plain(self.scope, cycle.receive, cycle.send))
         self.tasks.add(task)
         return task.add_done_callback(cycle.ended)

@@ -9,11 +9,12 @@ from urllib.parse import urlsplit
 
 from agl.env import DEFAULT_HOST, DEFAULT_PORT, LightningEnvVar, resolve_str_env_var
 from agl.errors import ConfigError, StoreError
-from agl.http.serving import ServerThread, bind, is_loopback
+from agl.http.serving import ServerThread, bind
 from agl.http.wire import MAX_BODY_BYTES, TRACES
 from agl.store.base import LightningStore, LightningStoreCapabilities
 from agl.store.forwarding import ForwardingStore
 from agl.store.threaded import LightningStoreThreaded
+from agl.utils.addresses import is_loopback
 
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
@@ -151,7 +152,9 @@ class LightningStoreServer(ForwardingStore):
         )
         # Started again on the port that it had: clients know that one.
         sock, self._sock = self._sock or bind(self._host, self._port), None
-        thread = ServerThread(app, sock=sock, drain_seconds=self._drain_seconds)
+        thread = ServerThread(
+            app, sock=sock, drain_seconds=self._drain_seconds, origins=self._origins or ()
+        )
         self._port = await asyncio.to_thread(thread.start)
         self._thread, self._routes = thread, routes
 

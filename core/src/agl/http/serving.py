@@ -2,14 +2,17 @@
 
 import contextlib
 import errno
-import ipaddress
+import functools
 import logging
 import os
 import socket
 import threading
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, cast
 
+from agl.env import LightningEnvVar, resolve_str_env_var
 from agl.errors import ConfigError, StoreError
+from agl.utils.addresses import is_loopback
 from agl.utils.lockfile import forget_in_forks
 
 if TYPE_CHECKING:
@@ -57,16 +60,6 @@ def bind(host: str, port: int, *, listen: bool = True) -> socket.socket:
     return sock
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach ``host``."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 class ServerThread:
     """Serves one application until it is told to stop.
 
@@ -80,6 +73,8 @@ class ServerThread:
         port: 0 picks a free port; ``start`` returns it.
         sock: Already bound (see ``bind``); ``host`` and ``port`` are then taken from it.
         drain_seconds: How long ``stop`` lets requests finish before it cancels them.
+        origins: Of web pages of other sites that may call; ``*`` for all. On loopback, only names
+            of this machine, and those in ``AGL_ALLOWED_HOSTS``, are taken for the server's own.
     """
 
     def __init__(
@@ -90,8 +85,9 @@ class ServerThread:
         *,
         sock: socket.socket | None = None,
         drain_seconds: float = 5.0,
+        origins: Collection[str] = (),
     ) -> None:
-        self.app = app
+        self.app, self.origins = app, origins
         self.host, self.port = sock.getsockname()[:2] if sock else (host, port)
         self.drain_seconds = drain_seconds
         self._sock = sock
@@ -121,8 +117,15 @@ class ServerThread:
             return self.port
         import uvicorn
 
+        from agl.http.guard import Guard, GuardedProtocol
         from agl.http.layers import ErrorGuard
         from agl.http.protocol import PlainProtocol
+
+        # Others are only served to who has a token, which a page has not.
+        named = resolve_str_env_var(LightningEnvVar.AGL_ALLOWED_HOSTS, fallback="") or ""
+        names = [name.strip().lower() for name in named.split(",")]
+        guard = Guard(names if is_loopback(self.host) and "*" not in names else None, self.origins)
+        protocol = PlainProtocol if isinstance(self.app, ErrorGuard) else GuardedProtocol
 
         sock = self._sock or bind(self.host, self.port)
         self._sock = sock
@@ -137,7 +140,7 @@ class ServerThread:
         server = Server(
             uvicorn.Config(
                 self.app,
-                http=PlainProtocol if isinstance(self.app, ErrorGuard) else "httptools",
+                http=cast(Any, functools.partial(protocol, guard=guard)),
                 loop="uvloop" if os.name == "posix" else "asyncio",
                 ws="none",
                 lifespan="auto",

@@ -30,7 +30,7 @@ class LockFile:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = os.path.abspath(path)
         while True:
-            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
             try:
                 if not _try_lock(self._file):
                     owner = os.read(self._file, 32).decode(errors="replace").strip()

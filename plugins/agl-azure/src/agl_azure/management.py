@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from azure.mgmt.cognitiveservices import CognitiveServicesManagementClient, models
 
-from agl.http.serving import is_loopback
+from agl.utils.addresses import is_loopback
 from agl_azure.asking import MAX_RETRIES, Asking, Keys, NotYetError
 from agl_azure.errors import DeploymentFailedError
 from agl_azure.options import AzureOptions

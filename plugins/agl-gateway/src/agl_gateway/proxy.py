@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from agl.algorithm.gateway import Gateway, ModelConfig
 from agl.errors import ConfigError
-from agl.http.serving import ServerThread, is_loopback
+from agl.http.serving import ServerThread
 from agl.types import LLM, ProxyLLM
+from agl.utils.addresses import is_loopback
 from agl.utils.checks import check_numbers
 from agl_gateway.address import Address
 from agl_gateway.budget import Budget, Budgets

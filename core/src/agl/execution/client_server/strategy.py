@@ -39,8 +39,9 @@ from agl.execution.deadlock import run_algorithm
 from agl.execution.events import ExecutionEvent, MultiprocessingEvent
 from agl.http.client import LightningStoreClient
 from agl.http.server import LightningStoreServer
-from agl.http.serving import bind, is_loopback
+from agl.http.serving import bind
 from agl.store.base import LightningStore
+from agl.utils.addresses import is_loopback
 
 logger = logging.getLogger(__name__)
 

@@ -256,7 +256,7 @@ class OwnerLock:
 
     def _lock_file(self, path: str) -> None:
         try:
-            self._store_file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            self._store_file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
             raise StoreUnavailableError(
                 f"store {path!r}: cannot be opened for writing: {error.strerror}; check its "

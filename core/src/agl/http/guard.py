@@ -1,0 +1,194 @@
+"""What a server refuses before any application, and any token, is looked at.
+
+Other users of this machine, and web pages in its browsers, reach a server on loopback. A page is
+known by its ``Origin``, and where its name was bound to this address (DNS rebinding), by ``Host``.
+"""
+
+import asyncio
+import json
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from agl.env import LightningEnvVar
+from agl.utils.addresses import is_loopback
+
+MAX_HEAD_BYTES, MAX_HEADERS = 64 * 1024, 100
+MAX_CONNECTIONS = 4096
+MAX_HELD_BYTES = 2**30
+"""Of all bodies that are being received or answered."""
+HEAD_SECONDS, BODY_SECONDS = 20.0, 60.0
+"""How long the head of a request may take, and how long a body may be silent."""
+FORM_TYPES = (b"text/plain", b"application/x-www-form-urlencoded", b"multipart/form-data")
+"""What a page may post to anybody without asking first."""
+
+
+@dataclass
+class Guard:
+    """Which requests one server takes.
+
+    Args:
+        allowed_hosts: Names that ``Host`` may have; None for any.
+        origins: Origins of other sites whose pages may call; ``*`` for all.
+    """
+
+    allowed_hosts: Collection[str] | None
+    origins: Collection[str] = ()
+    held: int = 0
+    """Bytes of bodies."""
+    _known_hosts: set[bytes] = field(default_factory=set[bytes])
+
+    def refusal(self, headers: dict[bytes, bytes], method: bytes) -> tuple[int, str] | None:
+        """Status and reason, where the head of a request is reason enough."""
+        host = headers.get(b"host")
+        if host is not None and host not in self._known_hosts:
+            if not self._may_be(host):
+                return 421, (
+                    f"Host {host.decode('latin-1')[:200]!r} is not a name of this server; where it "
+                    f"is one, add it to {LightningEnvVar.AGL_ALLOWED_HOSTS.value}"
+                )
+            if len(self._known_hosts) < MAX_HEADERS:
+                self._known_hosts.add(host)
+        if (origin := headers.get(b"origin")) is not None and "*" not in self.origins:
+            site = origin.decode("latin-1")
+            is_own = host is not None and origin.partition(b"://")[2] == host
+            if not is_own and site not in self.origins:
+                return 403, f"pages of {site[:200]!r} may not call this server"
+        kind = headers.get(b"content-type", b"").lower()
+        if method == b"POST" and kind.startswith(FORM_TYPES):
+            return 415, f"Content-Type {kind.decode('latin-1')[:200]!r}: send application/json"
+        return None
+
+    def _may_be(self, host: bytes) -> bool:
+        if self.allowed_hosts is None:
+            return True
+        name = host.decode("latin-1").lower()
+        name = name[1:].partition("]")[0] if name[:1] == "[" else name.partition(":")[0]
+        return is_loopback(name) or name in self.allowed_hosts
+
+
+def refused(status: int, why: str) -> tuple[bytes, bytes]:
+    """Head and body of an answer after which the connection ends."""
+    kind = HTTPStatus(status).phrase.title().replace(" ", "")
+    body = json.dumps({"detail": why, "error_type": kind}).encode()
+    head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
+    return STATUS_LINE[status] + head % len(body), body
+
+
+class GuardedProtocol(HttpToolsProtocol):
+    """uvicorn's side of HTTP, with limits."""
+
+    app: Any
+    cycle: Any
+    parser: Any
+
+    def __init__(self, *args: Any, guard: Guard, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.guard = guard
+        self._in_head, self._received, self._held = True, 0, 0
+        self._silence: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        super().connection_made(transport)
+        if len(self.connections) > MAX_CONNECTIONS:
+            self._refuse(503, f"the server has {MAX_CONNECTIONS} connections; try again later")
+        else:
+            self._silence = self.loop.call_later(HEAD_SECONDS, self._too_slow)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._hear()
+        self._release()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._received += len(data)
+        super().data_received(data)
+        if self.transport.is_closing():
+            return
+        if not self._received:
+            self._hear()
+        elif not self._in_head:
+            self._hear()
+            self._silence = self.loop.call_later(BODY_SECONDS, self._too_slow)
+        elif self._received > MAX_HEAD_BYTES:
+            self._refuse(431, f"the head has more than {MAX_HEAD_BYTES} bytes")
+        elif self._silence is None:
+            self._silence = self.loop.call_later(HEAD_SECONDS, self._too_slow)
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        headers = dict(self.headers)
+        refusal = self.guard.refusal(headers, self.parser.get_method())
+        if len(self.headers) > MAX_HEADERS or self._received > MAX_HEAD_BYTES:
+            size = sum(len(name) + len(value) for name, value in self.headers)
+            if len(self.headers) > MAX_HEADERS or size > MAX_HEAD_BYTES:
+                refusal = 431, f"the head has more than {MAX_HEADERS} headers, or is too long"
+        if refusal is None:
+            self.on_request(headers)
+        else:
+            app, self.app = self.app, _refusing(*refusal)
+            super().on_headers_complete()
+            self.app = app
+
+    def on_body(self, body: bytes) -> None:
+        self._held += len(body)
+        self.guard.held += len(body)
+        if self.guard.held > MAX_HELD_BYTES:
+            self._refuse(503, f"bodies of {MAX_HELD_BYTES} bytes are in work; try again later")
+        elif not self.transport.is_closing():
+            self.on_part(body)
+
+    def on_message_complete(self) -> None:
+        self._in_head, self._received = True, 0
+        if not self.transport.is_closing():
+            self.on_whole()
+
+    # --- what a subclass may handle otherwise: a request that is taken
+
+    def on_request(self, headers: dict[bytes, bytes]) -> None:
+        """Its head is there."""
+        super().on_headers_complete()
+
+    def on_part(self, body: bytes) -> None:
+        """A part of its body is there."""
+        super().on_body(body)
+
+    def on_whole(self) -> None:
+        """All of it is there."""
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        self._release()
+        super().on_response_complete()
+
+    def _release(self) -> None:
+        self.guard.held -= self._held
+        self._held = 0
+
+    def _hear(self) -> None:
+        if self._silence is not None:
+            self._silence.cancel()
+            self._silence = None
+
+    def _too_slow(self) -> None:
+        self._refuse(408, "the request did not come in time")
+
+    def _refuse(self, status: int, why: str) -> None:
+        self._hear()
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.write(b"".join(refused(status, why)))
+        self.transport.close()
+
+
+def _refusing(status: int, why: str) -> Any:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        _, body = refused(status, why)
+        headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
+        headers.append((b"content-length", b"%d" % len(body)))
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    return app

@@ -1,0 +1,228 @@
+"""What web pages, other sites' names and endless requests do to a server on loopback: nothing.
+
+Sent as bytes, as no client would send them. What holds an attack is taken away for
+``test_attack_works_where_it_is_let``, which shows that each of them would do something.
+"""
+
+import asyncio
+import json
+import socket
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import pytest
+
+import agl
+from agl.http import guard
+from agl.http.serving import ServerThread
+from agl_testing.echo_llm import EchoLLM
+
+DEQUEUE = "/v1/agl/queues/rollouts/dequeue"
+JSON = "Content-Type: application/json"
+
+
+@dataclass
+class Sender:
+    """Sends to a port what it is told."""
+
+    port: int
+
+    def __call__(
+        self, path: str, *headers: str, body: str = "{}", verb: str = "POST"
+    ) -> tuple[int, str]:
+        if not any(header.startswith("Host:") for header in headers):
+            headers = (f"Host: 127.0.0.1:{self.port}", *headers)
+        head = "\r\n".join([f"{verb} {path} HTTP/1.1", *headers, f"Content-Length: {len(body)}"])
+        return exchange(self.port, f"{head}\r\n\r\n{body}".encode())
+
+
+def exchange(port: int, sent: bytes) -> tuple[int, str]:
+    """Status and body."""
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as sock:
+        sock.sendall(sent)
+        sock.shutdown(socket.SHUT_WR)
+        answer = b"".join(iter(lambda: sock.recv(65536), b""))
+    head, _, body = answer.partition(b"\r\n\r\n")
+    return int(head.split()[1]), body.decode()
+
+
+@pytest.fixture
+def store() -> agl.LightningStore:
+    store = agl.InMemoryLightningStore()
+    asyncio.run(store.enqueue_rollout("the answer is 42"))
+    return store
+
+
+@pytest.fixture
+def serve(store: agl.LightningStore) -> Generator[Callable[..., Sender]]:
+    servers: list[agl.LightningStoreServer] = []
+
+    def start(**options: str) -> Sender:
+        server = agl.LightningStoreServer(store, port=0, **options)
+        servers.append(server)
+        asyncio.run(server.start())
+        return Sender(urlsplit(server.endpoint).port or 0)
+
+    yield start
+    for server in servers:
+        asyncio.run(server.stop())
+
+
+PAGES = [
+    ("a page's JSON", DEQUEUE, ["Origin: http://evil.example", JSON], 403),
+    ("a page's post of nothing", DEQUEUE, ["Origin: http://evil.example"], 403),
+    ("a page in a frame without origin", DEQUEUE, ["Origin: null", JSON], 403),
+    ("another port of this machine", DEQUEUE, ["Origin: http://localhost:1", JSON], 403),
+    ("a form", DEQUEUE, ["Content-Type: text/plain"], 415),
+    ("a form that looks like JSON", DEQUEUE, ["Content-Type: text/plain;application/json"], 415),
+    ("another form", DEQUEUE, ["Content-Type: application/x-www-form-urlencoded"], 415),
+    ("a name bound to this address", DEQUEUE, ["Host: evil.example:4747", JSON], 421),
+    ("one that begins like ours", DEQUEUE, ["Host: localhost.evil.example", JSON], 421),
+    ("one that ends like an address", DEQUEUE, ["Host: 127.0.0.1.evil.example", JSON], 421),
+    ("one with ours as its user", DEQUEUE, ["Host: localhost@evil.example", JSON], 421),
+]
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "status"), [p[1:] for p in PAGES], ids=[p[0] for p in PAGES]
+)
+def test_pages_claim_no_rollout(
+    serve: Callable[..., Sender],
+    store: agl.LightningStore,
+    path: str,
+    headers: list[str],
+    status: int,
+) -> None:
+    got, body = serve()(path, *headers, body="")
+    assert (got, list(json.loads(body))) == (status, ["detail", "error_type"])
+    assert serve(token="t")(path, *headers)[0] == status  # before the token is looked at
+    assert [r.status for r in asyncio.run(store.query_rollouts())] == ["queuing"]
+
+
+def test_pages_read_nothing(serve: Callable[..., Sender]) -> None:
+    send = serve()
+    rebound = send("/v1/agl/rollouts", "Host: evil.example", verb="GET", body="")
+    assert rebound[0] == 421
+    assert "42" not in rebound[1]
+    assert "AGL_ALLOWED_HOSTS" in rebound[1]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [["Origin: http://evil.example", JSON], ["Host: evil.example", JSON]],
+    ids=["origin", "host"],
+)
+def test_attack_works_where_it_is_let(
+    serve: Callable[..., Sender], headers: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGL_ALLOWED_HOSTS", "*")
+    status, body = serve(cors_allow_origins="*")(DEQUEUE, *headers)
+    assert status == 200
+    assert "the answer is 42" in body
+
+
+def test_named_sites_and_hosts_may_call(
+    serve: Callable[..., Sender], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGL_ALLOWED_HOSTS", "store.example, other.example")
+    send = serve(cors_allow_origins="https://board.example")
+    for headers in (
+        ["Host: store.example"],
+        ["Host: Store.Example:443", "Origin: https://store.example"],
+        ["Host: localhost:9"],
+        ["Host: [::1]:9", "Origin: http://[::1]:9"],
+        ["Host: 127.0.0.2", "Origin: https://board.example"],
+    ):
+        origin = [h for h in headers if h.startswith("Origin: https://store")]
+        expected = 403 if origin else 200  # its port is another one
+        assert send("/v1/agl/rollouts", *headers, verb="GET", body="")[0] == expected, headers
+
+
+def test_servers_of_models_are_held_like_the_store() -> None:
+    with EchoLLM() as model:
+        send = Sender(urlsplit(model.url).port or 0)
+        said = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hello"}]})
+        path = "/v1/chat/completions"
+        assert send(path, JSON, body=said)[0] == 200
+        for header, status in (("Content-Type: text/plain", 415), ("Origin: http://e.x", 403)):
+            assert send(path, header, body=said)[0] == status
+        assert len(model.requests) == 1
+
+
+@pytest.fixture
+def bare() -> Generator[int]:
+    """The port of a server whose application must not be reached."""
+
+    async def app(scope, receive, send) -> None:
+        if scope["type"] == "http":
+            raise AssertionError("a refused request reached the application")
+        await receive()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    thread = ServerThread(app, drain_seconds=0.5)
+    yield thread.start()
+    thread.stop()
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"a: b\r\n" * 101 + b"\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\na: " + b"b" * guard.MAX_HEAD_BYTES + b"\r\n\r\n",
+        b"GET /" + b"a" * guard.MAX_HEAD_BYTES + b" HTTP/1.1\r\nHost: localhost\r\na: b\r\n",
+        b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * guard.MAX_HEAD_BYTES,
+        b"GET / HTTP/1.1\r\na: " + b"b" * 2 * guard.MAX_HEAD_BYTES,
+    ],
+    ids=["many", "long", "long address", "endless many", "endless one"],
+)
+def test_heads_have_an_end(bare: int, head: bytes) -> None:
+    try:
+        status, _ = exchange(bare, head)
+    except OSError:
+        return  # closed while we were still sending
+    assert status == 431
+
+
+def test_silence_has_an_end(bare: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "HEAD_SECONDS", 0.2)
+    monkeypatch.setattr(guard, "BODY_SECONDS", 0.2)
+    for begun in (b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: localhost\r\n"):
+        with socket.create_connection(("127.0.0.1", bare), timeout=30) as sock:
+            sock.sendall(begun)
+            assert b" 408 " in sock.recv(65536).split(b"\r\n")[0]
+            assert sock.recv(1) == b""
+
+
+def test_a_body_that_stops_ends_its_connection(serve: Callable[..., Sender], monkeypatch) -> None:
+    monkeypatch.setattr(guard, "BODY_SECONDS", 0.2)
+    with socket.create_connection(("127.0.0.1", serve().port), timeout=30) as sock:
+        sock.sendall(b"POST /v1/agl/rollouts HTTP/1.1\r\nHost: localhost\r\n")
+        sock.sendall(b"Content-Type: application/json\r\nContent-Length: 99\r\n\r\n{")
+        assert sock.recv(1) == b""
+
+
+def test_bodies_together_have_a_limit(serve: Callable[..., Sender], monkeypatch) -> None:
+    send = serve()
+    held = 2000
+    monkeypatch.setattr(guard, "MAX_HELD_BYTES", held)
+    head = f"POST {DEQUEUE} HTTP/1.1\r\nHost: localhost\r\n{JSON}\r\nContent-Length: {held}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", send.port), timeout=30) as first:
+        first.sendall(head.encode() + b" " * (held - 1))
+        with socket.create_connection(("127.0.0.1", send.port), timeout=30) as second:
+            second.sendall(head.encode() + b" " * (held - 1))
+            assert second.recv(65536) == b""
+    assert send(DEQUEUE, JSON)[0] == 200  # what ended holds nothing
+
+
+def test_connections_have_a_limit(bare: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "MAX_CONNECTIONS", 2)
+    idle = [socket.create_connection(("127.0.0.1", bare), timeout=30) for _ in range(2)]
+    for each in idle:  # they are known when they have sent something
+        each.sendall(b"GET / HTTP/1.1\r\n")
+    with socket.create_connection(("127.0.0.1", bare), timeout=30) as third:
+        assert b" 503 " in third.recv(65536).split(b"\r\n")[0]
+    for each in idle:
+        each.close()
