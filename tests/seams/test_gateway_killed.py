@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import re
 import socket
 import subprocess
@@ -49,6 +50,7 @@ class Gateways:
         command = [sys.executable, "-c", "from agl.cli import main; main()", "gateway"]
         self.process = subprocess.Popen(
             [*command, "--port", str(self.port), *self._arguments],
+            env={**os.environ, "AGL_ALLOWED_HOSTS": "gateway"},  # see ``names``
             stderr=subprocess.PIPE,
             text=True,
         )

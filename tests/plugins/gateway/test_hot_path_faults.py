@@ -49,7 +49,10 @@ async def backend(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
             if request.get("stream"):
                 for number in range(6):
                     writer.write(event(CHUNK))
-                    await asyncio.sleep(0.02 if kind == "cut" else 0)
+                    await asyncio.sleep(0)
+                    while kind == "cut" and not reader.at_eof():  # until it is cut
+                        writer.write(event(CHUNK))
+                        await asyncio.sleep(0.02)
                     if kind == "die stream" and number == 3:
                         break
                 if kind != "die stream":
