@@ -179,7 +179,7 @@ def tests_plugins(session: nox.Session) -> None:
     # TRL: our loss and gradients are compared with its.
     install(session, *EVERYTHING, *TEST_TOOLS, "matplotlib>=3.9", "schemathesis>=4", ANTHROPIC)
     run_tests(session, *(f"tests/{name}" for name in ("plugins", "acceptance", "seams", "attack")))
-    run_tests(session, "-m", "plugins", "tests/house", "tests/contract")
+    run_tests(session, "-m", "plugins", "tests/libs", "tests/house", "tests/contract")
 
 
 def run_tests(session: nox.Session, *options: str) -> None:

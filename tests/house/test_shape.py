@@ -1,5 +1,6 @@
 """The tower stays as small as it was built."""
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -60,3 +61,15 @@ def test_imports_of_every_distribution_are_checked() -> None:
     ]
     plugins = {path.parent.name for path in ROOT.glob("plugins/*/src/*/__init__.py")}
     assert sorted(layered) == sorted({"agl", "agl_learning", *plugins})
+
+
+def test_what_the_core_alone_skips_runs_with_the_plugins() -> None:
+    needs_more = re.compile(r'importorskip\("(torch|agl_(?!testing))')
+    skipping = [
+        path
+        for folder in ("core", "libs", "contract", "house")
+        for path in (ROOT / "tests" / folder).rglob("test_*.py")
+        if needs_more.search(path.read_text(encoding="utf-8"))
+    ]
+    assert skipping
+    assert [p.name for p in skipping if "pytest.mark.plugins" not in p.read_text("utf-8")] == []

@@ -13,6 +13,7 @@ from agl_learning.estimators import ESTIMATORS  # noqa: E402
 from agl_learning.siblings import Inputs  # noqa: E402
 from agl_learning.trajectories import Call, lay_out  # noqa: E402
 
+pytestmark = pytest.mark.plugins
 LENGTHS = [3, 5, 7, 2, 9, 11, 4, 6]
 COMPARING = [
     *("grpo", "rloo", "opo", "gpg", "grpo_passk", "reinforce_plus_plus_baseline", "gdpo"),

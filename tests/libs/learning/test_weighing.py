@@ -20,6 +20,7 @@ from agl_learning.weighing import (
     weigh,
 )
 
+pytestmark = pytest.mark.plugins
 TOKENS = {"a": 3, "b": 1, "c": 2, "d": 1, "e": 3}
 REWARDS = {"a": 1.0, "b": 0.0, "c": 0.0, "d": 1.0, "e": 0.0}
 RIGHT = {"a": 1.0, "b": 0.0, "c": 1.0, "d": 0.0, "e": 1.0}
