@@ -114,7 +114,7 @@ async def attempt(gateway: Gateway, store: LightningStoreClient, calls: int) -> 
 
     await asyncio.gather(*(one_after_the_other() for _ in range(CONNECTIONS)))
     connection = await connect(gateway.port)
-    head = f"POST {path}/end HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n"
+    head = f"POST {path}/end HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n"
     assert (await connection.call(head.encode())).status == 200
     connection.transport.close()
     await store.update_attempt(*ids, status="succeeded")
