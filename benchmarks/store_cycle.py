@@ -89,7 +89,8 @@ class Connection(asyncio.Protocol):
         """One request; status and content of its answer."""
         self.answered = asyncio.get_running_loop().create_future()
         self.transport.write(
-            b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n%s"
+            b"POST %s HTTP/1.1\r\nHost: localhost\r\n"
+            b"Content-Type: %s\r\nContent-Length: %d\r\n\r\n%s"
             % (path.encode(), content_type.encode(), len(body), body)
         )
         content = await self.answered

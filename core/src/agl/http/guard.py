@@ -89,34 +89,42 @@ class GuardedProtocol(HttpToolsProtocol):
         super().__init__(*args, **options)
         self.guard = guard
         self._in_head, self._received, self._held = True, 0, 0
-        self._silence: asyncio.TimerHandle | None = None
+        self._begun = self._heard = 0.0  # when the head, and the last part of it all, came
+        self._looking: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         super().connection_made(transport)
         if len(self.connections) > MAX_CONNECTIONS:
             self._refuse(503, f"the server has {MAX_CONNECTIONS} connections; try again later")
         else:
-            self._silence = self.loop.call_later(HEAD_SECONDS, self._too_slow)
+            self._begun = self.loop.time()
+            self._look()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._hear()
+        if self._looking is not None:
+            self._looking.cancel()
         self._release()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        self._heard = self.loop.time()
+        if not self._received:
+            self._begun = self._heard
         self._received += len(data)
         super().data_received(data)
-        if self.transport.is_closing():
-            return
-        if not self._received:
-            self._hear()
-        elif not self._in_head:
-            self._hear()
-            self._silence = self.loop.call_later(BODY_SECONDS, self._too_slow)
-        elif self._received > MAX_HEAD_BYTES:
+        if self._in_head and self._received > MAX_HEAD_BYTES:
             self._refuse(431, f"the head has more than {MAX_HEAD_BYTES} bytes")
-        elif self._silence is None:
-            self._silence = self.loop.call_later(HEAD_SECONDS, self._too_slow)
+
+    def _look(self) -> None:
+        """End a connection that is silent; a timer for each request would cost more than it."""
+        now, period = self.loop.time(), min(HEAD_SECONDS, BODY_SECONDS)
+        is_begun = bool(self._received) or self.cycle is None
+        is_late = now - self._begun > HEAD_SECONDS * 0.99 and self._in_head
+        is_silent = now - self._heard > BODY_SECONDS * 0.99 and not self._in_head
+        if is_begun and (is_late or is_silent):
+            self._refuse(408, "the request did not come in time")
+        else:
+            self._looking = self.loop.call_later(period, self._look)
 
     def on_headers_complete(self) -> None:
         self._in_head = False
@@ -168,16 +176,9 @@ class GuardedProtocol(HttpToolsProtocol):
         self.guard.held -= self._held
         self._held = 0
 
-    def _hear(self) -> None:
-        if self._silence is not None:
-            self._silence.cancel()
-            self._silence = None
-
-    def _too_slow(self) -> None:
-        self._refuse(408, "the request did not come in time")
-
     def _refuse(self, status: int, why: str) -> None:
-        self._hear()
+        if self.transport.is_closing():
+            return
         if self.cycle is None or self.cycle.response_complete:
             self.transport.write(b"".join(refused(status, why)))
         self.transport.close()
