@@ -30,7 +30,7 @@ async def client(server):
 
 
 async def post(server, body):
-    data = body if isinstance(body, bytes) else json.dumps(body)
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
     async with (
         aiohttp.ClientSession() as session,
         session.post(f"{server.url}/chat/completions", data=data) as response,

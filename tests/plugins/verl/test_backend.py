@@ -92,8 +92,9 @@ def post(url, headers=None, **body):
         "return_token_ids": True,
         **body,
     }
+    headers = {"Content-Type": "application/json", **(headers or {})}
     request = urllib.request.Request(
-        f"{url}/v1/chat/completions", json.dumps(body).encode(), headers or {}
+        f"{url}/v1/chat/completions", json.dumps(body).encode(), headers
     )
     try:
         with urllib.request.urlopen(request, timeout=100) as response:

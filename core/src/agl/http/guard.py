@@ -22,8 +22,8 @@ MAX_HELD_BYTES = 2**30
 """Of all bodies that are being received or answered."""
 HEAD_SECONDS, BODY_SECONDS = 20.0, 60.0
 """How long the head of a request may take, and how long a body may be silent."""
-FORM_TYPES = (b"text/plain", b"application/x-www-form-urlencoded", b"multipart/form-data")
-"""What a page may post to anybody without asking first."""
+FORM_TYPES = (b"text/plain", b"application/x-www-form-urlencoded")
+"""What a page may post to anybody without asking first; files too, which some servers take."""
 
 
 @dataclass
