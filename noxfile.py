@@ -243,12 +243,9 @@ def tracers_page(session: nox.Session) -> None:
 
 @nox.session(name="tracers-short")
 def tracers_short(session: nox.Session) -> None:
-    """Every framework through the gateway; every tracer on the OpenAI client and LangGraph.
-
-    Writes no page.
-    """
+    """Every framework through the gateway, and every tracer on the OpenAI client; writes no page."""
     install_tracers(session)
-    names = ("contract", "concurrency", "tracers", "langgraph")
+    names = ("contract", "concurrency", "tracers")
     alone = [f"{TRACER_TESTS}/test_{name}.py" for name in names]
     for tracer in TRACERS:
         tests = [TRACER_TESTS] if tracer == "otel" else alone
