@@ -47,6 +47,8 @@ class Gateways:
         self.process = None
 
     def start(self):
+        if self.process is not None and self.process.poll() is None:
+            pytest.fail("the one before still runs")
         command = [sys.executable, "-c", "from agl.cli import main; main()", "gateway"]
         self.process = subprocess.Popen(
             [*command, "--port", str(self.port), *self._arguments],
