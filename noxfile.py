@@ -243,7 +243,7 @@ def tracers_page(session: nox.Session) -> None:
 
 @nox.session(name="tracers-short")
 def tracers_short(session: nox.Session) -> None:
-    """Every framework through the gateway, and every tracer on the OpenAI client; writes no page."""
+    """Every framework through the gateway, every tracer on the OpenAI client; no page."""
     install_tracers(session)
     names = ("contract", "concurrency", "tracers")
     alone = [f"{TRACER_TESTS}/test_{name}.py" for name in names]

@@ -69,3 +69,28 @@ def test_jinja_changes_no_value() -> None:
 def test_honest_templates_are_filled() -> None:
     assert filled("{x}, {x!r}, {x:>3}, {{x}}") == "x, 'x',   x, {x}"
     assert filled("{{ task.question }}{% if x %} {{ x|upper }}{% endif %}", "jinja") == "6 * 7? X"
+
+
+@pytest.mark.parametrize(
+    ("engine", "seed", "edit"),
+    [
+        ("jinja", "Solve {{ task.question }}", "Solve {{ task.question }} ({{ task.answer }})"),
+        ("jinja", "Solve {{ task.question }}", "Solve {{ task.question }} {{ task['answer'] }}"),
+        ("jinja", "Solve {{ task.question }}", "Solve {{ task.question }} {{ task|pprint }}"),
+        ("jinja", "Solve {{ x }}", "Solve {{ x }} {{ x.__class__ }}"),
+        ("jinja", "Solve {{ x }}", "Solve {{ x }} {{ x.split() }}"),
+        ("f-string", "Solve {x}", "Solve {x:>999}"),
+        ("f-string", "Solve {x}", "Solve {x} {x.answer}"),
+        ("poml", "<p>{{ x }}</p>", "<p>{{ x }} {{ x.constructor }}</p>"),
+        ("poml", "<p>{{ x }}</p>", '<p>{{ x }}</p><document src="/etc/passwd" />'),
+        ("poml", "<p>{{ x }}</p>", '<p if="process.exit()">{{ x }}</p>'),
+    ],
+)
+def test_a_rewritten_prompt_uses_what_the_seed_uses_and_nothing_more(
+    engine: Any, seed: str, edit: str
+) -> None:
+    templates = pytest.importorskip("agl_apo.templates")
+    given = agl.PromptTemplate(template=seed, engine=engine)
+    templates.check_edit(given, f"Think first. {seed} And check.")
+    with pytest.raises(templates.BrokenTemplateError, match=r"which the seed does not"):
+        templates.check_edit(given, edit)

@@ -68,6 +68,41 @@ def check_edit(seed: PromptTemplate, text: str) -> None:
             f"it asks for {', '.join(map(repr, added))}, which the agent does not give; it gives "
             f"{', '.join(map(repr, sorted(wanted))) or 'nothing'}"
         )
+    if more := sorted(_uses(seed.engine, text) - _uses(seed.engine, seed.template)):
+        raise BrokenTemplateError(
+            f"it uses {more[0]!r}, which the seed does not; write what is in braces (and, in POML, "
+            "tags with attributes) as it stands there"
+        )
+
+
+def _uses(engine: str, text: str) -> set[str]:
+    """All that a template asks of its values: more than names, and a model may reach for more."""
+    if engine == "f-string":
+        fields = [part for part in Formatter().parse(text) if part[1] is not None]
+        return {f"{{{name}!{conversion}:{spec}}}" for _, name, spec, conversion in fields}
+    if engine == "poml":
+        return {*re.findall(r"{{.*?}}", text, re.S), *re.findall(r"<\w[\w-]*\s[^>]*>", text)}
+    from jinja2 import Environment, nodes
+
+    parsed = Environment().parse(text)
+    return {
+        *(_path(node) for node in parsed.find_all((nodes.Getattr, nodes.Getitem))),
+        *(f"|{node.name}" for node in parsed.find_all(nodes.Filter)),
+        *(f"is {node.name}" for node in parsed.find_all(nodes.Test)),
+        *(f"{_path(node.node)}()" for node in parsed.find_all(nodes.Call)),
+    }
+
+
+def _path(node: Any) -> str:
+    from jinja2 import nodes
+
+    if isinstance(node, nodes.Name | nodes.Const):
+        return str(node.name if isinstance(node, nodes.Name) else repr(node.value))
+    if isinstance(node, nodes.Getattr):
+        return f"{_path(node.node)}.{node.attr}"
+    if isinstance(node, nodes.Getitem):
+        return f"{_path(node.node)}[{_path(node.arg)}]"
+    return type(node).__name__
 
 
 def render(template: PromptTemplate, **values: Any) -> str:
