@@ -31,6 +31,7 @@ def filled(template: str, engine: Any = "f-string") -> str:
         ("{task.__dict__[answer]}", "42"),
         ("{task.__init__.__globals__[os].environ[HOME]}", os.environ.get("HOME", "")),
         ("{x:>200000}", " " * 199_999 + "x"),
+        ("{x:\n>200000}", "\n" * 199_999 + "x"),
         ("{x:{task.answer}}", "x" + " " * 41),
     ],
 )

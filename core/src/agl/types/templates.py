@@ -11,11 +11,11 @@ from typing import Any
 
 from agl.errors import ConfigError, install_line
 
-_is_small_spec = re.compile(r"(?!.*\d{4})[^{}]*").fullmatch
+_is_small_spec = re.compile(r"(?s)(?!.*\d{4})[^{}]*").fullmatch
 """No width and no precision of a thousand characters or more, and none from a value."""
 
 
-class _PlainNames(Formatter):
+class PlainNames(Formatter):
     """``str.format`` for names alone.
 
     With ``{task.x}`` and ``{task[x]}`` a template could reach all that hangs on a value, up to the
@@ -45,7 +45,7 @@ def format_names(template: str, values: Mapping[str, Any]) -> str:
         ConfigError: A placeholder is more than a name with a short format.
         ValueError: A brace stands alone, or a format does not fit its value.
     """
-    return _PlainNames().vformat(template, (), values)
+    return PlainNames().vformat(template, (), values)
 
 
 def render_jinja(template: str, values: Mapping[str, Any]) -> str:

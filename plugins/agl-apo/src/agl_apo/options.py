@@ -36,7 +36,7 @@ def check_range(owner: str, /, **values: Any) -> None:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class PromptOptions:
-    """PromptOptions of every prompt optimiser.
+    """Options of every prompt optimiser.
 
     Args:
         async_openai_client: An ``openai.AsyncOpenAI`` for the models; if left out, one is made of
@@ -104,7 +104,7 @@ class PromptOptions:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class APOOptions(PromptOptions):
-    """PromptOptions of ``APO``.
+    """Options of ``APO``.
 
     Args:
         gradient_model: Writes critiques.

@@ -1,15 +1,15 @@
 """Templates in three engines: which placeholders one has, whether it is whole, what it renders to.
 
-f-string templates are filled by ``str.format``, Jinja ones by jinja2, and POML ones by the package
+f-string and Jinja templates are filled by ``PromptTemplate.format``, POML ones by the package
 ``poml`` (extra ``poml``), which starts Node and takes more than a second for each.
 """
 
 import re
-from string import Formatter
 from typing import Any
 
 from agl.errors import ConfigError, install_line
 from agl.types import PromptTemplate
+from agl.types.templates import PlainNames
 
 
 class BrokenTemplateError(ValueError):
@@ -25,19 +25,13 @@ def placeholders(template: PromptTemplate) -> set[str]:
     text = template.template
     if template.engine == "f-string":
         try:
-            fields = [field for _, field, _, _ in Formatter().parse(text) if field is not None]
+            return {name for _, name, _, _ in PlainNames().parse(text) if name is not None}
+        except ConfigError as error:
+            raise BrokenTemplateError(str(error)) from None
         except ValueError as error:
             raise BrokenTemplateError(
                 f"{error}; in an f-string template a literal brace is written twice"
             ) from None
-        names = {re.split(r"[.\[]", field)[0] for field in fields}
-        odd = sorted(name for name in names if not name.isidentifier())
-        if odd:
-            raise BrokenTemplateError(
-                f"{{{odd[0]}}} is no placeholder; in an f-string template a literal brace is "
-                "written twice"
-            )
-        return names
     if template.engine == "jinja":
         from jinja2 import Environment, TemplateSyntaxError, meta
 
