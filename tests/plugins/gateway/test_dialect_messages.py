@@ -234,13 +234,16 @@ async def test_a_begun_answer_is_continued(bench, client) -> None:
     assert (request["continue_final_message"], request["add_generation_prompt"]) == (True, False)
 
 
-async def test_arguments_that_are_no_json_reach_the_agent_and_come_back(bench, client) -> None:
-    function = {"name": "look", "arguments": '{"room": '}
+@pytest.mark.parametrize("given", ['{"room": ', "[" * 5000], ids=["cut off", "many brackets"])
+async def test_arguments_that_are_no_json_reach_the_agent_and_come_back(
+    bench, client, given
+) -> None:
+    function = {"name": "look", "arguments": given}
     call = {"id": "c", "type": "function", "function": function}
     bench.llm.reply = lambda request: {"role": "assistant", "content": None, "tool_calls": [call]}
     answer = await client.messages.create(**ask(tools=[TOOL]))
     (block,) = answer.content
-    assert block.input == {"INVALID_JSON": '{"room": '}
+    assert block.input == {"INVALID_JSON": given}
     result = {"type": "tool_result", "tool_use_id": "c", "content": "no", "is_error": True}
     messages = [
         *ask()["messages"],

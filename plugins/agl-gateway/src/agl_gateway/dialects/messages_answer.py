@@ -126,7 +126,7 @@ def error_body(status: int, message: str) -> bytes:
 def _input(arguments: str) -> dict[str, Any]:
     try:
         value = msgspec.json.decode(arguments or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):  # that of many brackets
         value = None
     # What a model wrote wrongly still reaches its agent, and comes back as it was.
     return value if isinstance(value, dict) else {INVALID_JSON: arguments}
