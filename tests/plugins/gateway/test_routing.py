@@ -153,7 +153,11 @@ async def test_a_client_that_hangs_up_ends_the_retries(retrying) -> None:
 
 @pytest.mark.parametrize(
     ("value", "expected"),
-    [("2", 2.0), ("0.5", 0.5), ("-1", 0.0), ("soon", None), ("Wed, 21 Oct 2015 07:28:00 GMT", 0.0)],
+    [
+        *[("2", 2.0), ("0.5", 0.5), ("-1", 0.0), ("soon", None), ("nan", None), ("inf", None)],
+        ("Wed, 21 Oct 2015 07:28:00 GMT", 0.0),
+        (f"Wed, {10**20} Oct 2015 07:28:00 GMT", None),
+    ],
 )
 def test_retry_after_is_read_in_both_forms(value: str, expected: float | None) -> None:
     assert retry_after({"retry-after": value}) == expected

@@ -1,5 +1,6 @@
 """What those share that ask a provider: its errors, messages without secrets, how long to wait."""
 
+import math
 import time
 from collections.abc import Collection, Mapping
 from email.utils import parsedate_to_datetime
@@ -32,13 +33,13 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
     """The seconds that a ``Retry-After`` asks for, in either of its forms; None without one."""
     value = headers.get("retry-after", "")
     try:
-        return max(float(value), 0.0)
+        seconds = float(value)
     except ValueError:
-        pass
-    try:
-        return max(parsedate_to_datetime(value).timestamp() - time.time(), 0.0)
-    except ValueError:
-        return None
+        try:
+            seconds = parsedate_to_datetime(value).timestamp() - time.time()
+        except (ValueError, OverflowError):
+            return None
+    return max(seconds, 0.0) if math.isfinite(seconds) else None
 
 
 def status_of(error: BaseException) -> int | None:
