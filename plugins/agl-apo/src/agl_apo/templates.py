@@ -72,7 +72,7 @@ def check_edit(seed: PromptTemplate, text: str) -> None:
 def _uses(engine: str, text: str) -> set[str]:
     """All that a template asks of its values: more than names, and a model may reach for more."""
     if engine == "f-string":
-        fields = [part for part in Formatter().parse(text) if part[1] is not None]
+        fields = [part for part in PlainNames().parse(text) if part[1] is not None]
         return {f"{{{name}!{conversion}:{spec}}}" for _, name, spec, conversion in fields}
     if engine == "poml":
         return {*re.findall(r"{{.*?}}", text, re.S), *re.findall(r"<\w[\w-]*\s[^>]*>", text)}
