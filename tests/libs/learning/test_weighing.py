@@ -135,6 +135,21 @@ def test_calls_that_credit_tells_apart_are_compared_with_their_own_kind(batch):
         values(credited(), estimator="grpo_passk")
 
 
+def test_a_rollout_has_a_reward_for_gpg_where_any_of_its_calls_has_one(batch):
+    pytest.importorskip("torch")
+    given = batch(a=0.0, d=0.0)
+    given.ended[0].rows[0].credits = [Credit(reward=2.0), Credit(reward=0.0)]
+    # The first call of a alone has a reward: 1 of 5 rollouts. The mean of a is 1, of three 1/3.
+    found = values(given, estimator="gpg")
+    assert found["a"] == pytest.approx([5 * (2 - 1 / 3), -5 / 3])
+    assert found["b"] == pytest.approx([-5 / 3])
+    given = batch(a=0.0, d=0.0)
+    for one in given.ended[:2]:
+        one.rows[0].credits = [Credit(reward=2.0), Credit(reward=0.0)][: len(one.rows[0].credits)]
+    # Now two of 5 have one, and the mean is that of 1, 2 and 0.
+    assert values(given, estimator="gpg")["c"] == pytest.approx([-2.5])
+
+
 def test_equal_siblings_have_an_advantage_where_the_whole_step_is_compared(batch):
     pytest.importorskip("torch")
     given = batch(a=0.0, d=1.0, e=1.0)

@@ -6,7 +6,7 @@ over them, the advantage of every sampled token of rollout i is
     grpo                 (R_i - mean) / (std + 1e-6); without the division if told so
     rloo                 R_i - mean of the others
     opo                  R_i - sum_j |o_j| R_j / sum_j |o_j|, |o_j| its sampled tokens
-    gpg                  a (R_i - mean), a = rollouts in the batch / those of them with R != 0
+    gpg                  a (R_i - mean), a = rollouts in the batch / those of them with an R != 0
     grpo_passk           (R_i - second best) / (std + 1e-6) for the best of the task, else 0
     reinforce_plus_plus_baseline    whiten(R_i - mean)
     gdpo                 whiten(sum_k w_k (R_ik - mean_k) / (std_k + 1e-6)), k its dimensions
@@ -115,9 +115,14 @@ def opo(inputs: Inputs) -> "Tensor":
 
 def gpg(inputs: Inputs) -> "Tensor":
     """Distance from the mean of siblings, larger where few rollouts of the batch got a reward."""
-    outcomes_N = inputs.outcomes_N + inputs.penalties_NT.sum(-1)
-    alpha = len(outcomes_N) / max(1, int(outcomes_N.count_nonzero()))
-    return alpha * compared(inputs, _against_mean)
+    rewarded: set[int] = set()
+
+    def compare(group: list[list[Entry]]) -> list[list[float]]:
+        rewarded.update(entry.rollout for each in group for entry in each if entry.reward != 0)
+        return _against_mean(group)
+
+    distances_NT = compared(inputs, compare)
+    return len(inputs.outcomes_N) / max(1, len(rewarded)) * distances_NT
 
 
 def reinforce_plus_plus_baseline(inputs: Inputs) -> "Tensor":
