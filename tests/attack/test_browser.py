@@ -15,7 +15,10 @@ import pytest
 
 import agl
 from agl.http import guard
-from agl.http.serving import ServerThread
+from agl.http.app import store_app
+from agl.http.layers import send_whole
+from agl.http.routes import StoreRoutes
+from agl.http.serving import ServerThread, bind
 from agl_testing.echo_llm import EchoLLM
 
 DEQUEUE = "/v1/agl/queues/rollouts/dequeue"
@@ -81,6 +84,8 @@ PAGES = [
     ("one that begins like ours", DEQUEUE, ["Host: localhost.evil.example", JSON], 421),
     ("one that ends like an address", DEQUEUE, ["Host: 127.0.0.1.evil.example", JSON], 421),
     ("one with ours as its user", DEQUEUE, ["Host: localhost@evil.example", JSON], 421),
+    ("and with a port", DEQUEUE, ["Host: localhost:80@evil.example", JSON], 421),
+    ("no name", DEQUEUE, ["Host: ", JSON], 421),
 ]
 
 
@@ -125,18 +130,31 @@ def test_attack_works_where_it_is_let(
 def test_named_sites_and_hosts_may_call(
     serve: Callable[..., Sender], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("AGL_ALLOWED_HOSTS", "store.example, other.example")
+    monkeypatch.setenv("AGL_ALLOWED_HOSTS", "store.example, other.example:4747,")
+    monkeypatch.setattr(socket, "gethostname", lambda: "Box")
     send = serve(cors_allow_origins="https://board.example")
     for headers in (
         ["Host: store.example"],
         ["Host: Store.Example:443", "Origin: https://store.example"],
+        ["Host: other.example:4747"],
+        ["Host: other.example.:9"],
+        ["Host: box:4747"],
         ["Host: localhost:9"],
+        ["Host: localhost."],
         ["Host: [::1]:9", "Origin: http://[::1]:9"],
         ["Host: 127.0.0.2", "Origin: https://board.example"],
     ):
         origin = [h for h in headers if h.startswith("Origin: https://store")]
         expected = 403 if origin else 200  # its port is another one
         assert send("/v1/agl/rollouts", *headers, verb="GET", body="")[0] == expected, headers
+
+
+def test_a_server_goes_by_the_name_that_it_was_bound_by() -> None:
+    thread = ServerThread(EchoLLM(), "gateway", sock=bind("127.0.0.1", 0))
+    send = Sender(thread.start())
+    for host, status in (("Gateway:80", 200), ("gateway.evil.example", 421)):
+        assert send("/v1/models", f"Host: {host}", verb="GET", body="")[0] == status
+    thread.stop()
 
 
 def test_servers_of_models_are_held_like_the_store() -> None:
@@ -148,6 +166,12 @@ def test_servers_of_models_are_held_like_the_store() -> None:
         for header, status in (("Content-Type: text/plain", 415), ("Origin: http://e.x", 403)):
             assert send(path, header, body=said)[0] == status
         assert len(model.requests) == 1
+
+
+def test_who_still_sends_is_told_why(serve: Callable[..., Sender]) -> None:
+    send = serve()
+    for header, status in (("Content-Type: text/plain", 415), ("Origin: http://e.x", 403)):
+        assert send(DEQUEUE, header, body=" " * 2**24)[0] == status
 
 
 @pytest.fixture
@@ -201,6 +225,7 @@ def test_a_body_that_stops_ends_its_connection(serve: Callable[..., Sender], mon
     with socket.create_connection(("127.0.0.1", serve().port), timeout=30) as sock:
         sock.sendall(b"POST /v1/agl/rollouts HTTP/1.1\r\nHost: localhost\r\n")
         sock.sendall(b"Content-Type: application/json\r\nContent-Length: 99\r\n\r\n{")
+        assert b" 408 " in sock.recv(65536).split(b"\r\n")[0]
         assert sock.recv(1) == b""
 
 
@@ -213,7 +238,7 @@ def test_bodies_together_have_a_limit(serve: Callable[..., Sender], monkeypatch)
         first.sendall(head.encode() + b" " * (held - 1))
         with socket.create_connection(("127.0.0.1", send.port), timeout=30) as second:
             second.sendall(head.encode() + b" " * (held - 1))
-            assert second.recv(65536) == b""
+            assert b" 503 " in second.recv(65536).split(b"\r\n")[0]
     assert send(DEQUEUE, JSON)[0] == 200  # what ended holds nothing
 
 
@@ -226,3 +251,58 @@ def test_connections_have_a_limit(bare: int, monkeypatch: pytest.MonkeyPatch) ->
         assert b" 503 " in third.recv(65536).split(b"\r\n")[0]
     for each in idle:
         each.close()
+
+
+def test_what_nobody_reads_holds_nothing(serve: Callable[..., Sender], monkeypatch) -> None:
+    send = serve(token="t")
+    monkeypatch.setattr(guard, "MAX_HELD_BYTES", 2000)
+    head = f"POST {DEQUEUE} HTTP/1.1\r\nHost: localhost\r\n{JSON}\r\nContent-Length: 5000\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", send.port), timeout=30) as stranger:
+        stranger.sendall(head.encode())
+        assert b" 401 " in stranger.recv(65536)
+        stranger.sendall(b" " * 1990)
+        assert send(DEQUEUE, JSON, "Authorization: Bearer t", body=" " * 100 + "{}")[0] == 200
+        stranger.sendall(b" " * 1990)
+        assert send(DEQUEUE, JSON, "Authorization: Bearer t", body=" " * 100 + "{}")[0] == 200
+
+
+def test_idle_connections_keep_no_body(store: agl.LightningStore) -> None:
+    thread = ServerThread(store_app(StoreRoutes(store)))
+    head = f"POST {DEQUEUE} HTTP/1.1\r\nHost: localhost\r\n{JSON}\r\nContent-Length: 90000\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", thread.start()), timeout=30) as sock:
+        sock.sendall(head.encode() + b" " * 89_998 + b"{}")
+        assert b" 200 " in sock.recv(65536)
+        (protocol,) = thread._server.server_state.connections  # pyright: ignore
+        assert protocol.cycle.parts == []  # pyright: ignore
+    thread.stop()
+
+
+def test_trailers_have_an_end(serve: Callable[..., Sender]) -> None:
+    head = f"POST {DEQUEUE} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n"
+    port = serve(token="t").port
+    for trailers in (b"a: b\r\n" * 2**16, b"a: " + b"b" * 2**20):
+        with socket.create_connection(("127.0.0.1", port), timeout=5) as sock:
+            try:
+                sock.sendall(head.encode() + trailers)
+                while sock.recv(65536):
+                    pass
+            except (ConnectionResetError, BrokenPipeError):
+                pass  # closed while we were still sending
+
+
+def test_an_application_that_reads_late_is_no_silence(monkeypatch) -> None:
+    monkeypatch.setattr(guard, "BODY_SECONDS", 0.1)
+
+    async def app(scope, receive, send) -> None:
+        if scope["type"] == "lifespan":
+            return
+        await asyncio.sleep(1.0)  # as a gateway whose store is away
+        size, more = 0, True
+        while more:
+            message = await receive()
+            size, more = size + len(message["body"]), message["more_body"]
+        await send_whole(send, 200, b"%d" % size, b"text/plain")
+
+    thread = ServerThread(app)
+    assert Sender(thread.start())("/", JSON, body=" " * 2**22) == (200, str(2**22))
+    thread.stop()

@@ -5,7 +5,9 @@ known by its ``Origin``, and where its name was bound to this address (DNS rebin
 """
 
 import asyncio
+import contextlib
 import json
+import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -20,8 +22,8 @@ MAX_HEAD_BYTES, MAX_HEADERS = 64 * 1024, 100
 MAX_CONNECTIONS = 4096
 MAX_HELD_BYTES = 2**30
 """Of all bodies that are being received or answered."""
-HEAD_SECONDS, BODY_SECONDS = 20.0, 60.0
-"""How long the head of a request may take, and how long a body may be silent."""
+HEAD_SECONDS, BODY_SECONDS, LAST_SECONDS = 20.0, 60.0, 5.0
+"""How long the head of a request may take, a body may be silent, and a refused one is read."""
 FORM_TYPES = (b"text/plain", b"application/x-www-form-urlencoded")
 """What a page may post to anybody without asking first; files too, which some servers take."""
 
@@ -63,11 +65,13 @@ class Guard:
         return None
 
     def _may_be(self, host: bytes) -> bool:
-        if self.allowed_hosts is None:
-            return True
-        name = host.decode("latin-1").lower()
-        name = name[1:].partition("]")[0] if name[:1] == "[" else name.partition(":")[0]
-        return is_loopback(name) or name in self.allowed_hosts
+        name, allowed = name_of(host.decode("latin-1")), self.allowed_hosts
+        return allowed is None or is_loopback(name) or name in allowed
+
+
+def name_of(host: str) -> str:
+    """What ``Host`` calls a server, without its port; an IPv6 address stands in brackets."""
+    return re.sub(r"\.?(:\d*)?$", "", host.strip().lower(), count=1).strip("[]")
 
 
 def refused(status: int, why: str) -> tuple[bytes, bytes]:
@@ -88,7 +92,8 @@ class GuardedProtocol(HttpToolsProtocol):
     def __init__(self, *args: Any, guard: Guard, **options: Any) -> None:
         super().__init__(*args, **options)
         self.guard = guard
-        self._in_head, self._received, self._held = True, 0, 0
+        self._in_head, self._is_refused, self._held = True, False, 0
+        self._received = 0  # since the request began, or a part of its body came
         self._begun = self._heard = 0.0  # when the head, and the last part of it all, came
         self._looking: asyncio.TimerHandle | None = None
 
@@ -112,16 +117,15 @@ class GuardedProtocol(HttpToolsProtocol):
             self._begun = self._heard
         self._received += len(data)
         super().data_received(data)
-        if self._in_head and self._received > MAX_HEAD_BYTES:
+        if self._received > MAX_HEAD_BYTES:  # or the trailers, after a body in chunks
             self._refuse(431, f"the head has more than {MAX_HEAD_BYTES} bytes")
 
     def _look(self) -> None:
         """End a connection that is silent; a timer for each request would cost more than it."""
         now, period = self.loop.time(), min(HEAD_SECONDS, BODY_SECONDS)
-        is_begun = bool(self._received) or self.cycle is None
-        is_late = now - self._begun > HEAD_SECONDS * 0.99 and self._in_head
-        is_silent = now - self._heard > BODY_SECONDS * 0.99 and not self._in_head
-        if is_begun and (is_late or is_silent):
+        is_begun = bool(self._received) or self.cycle is None or not self._in_head
+        limit, since = (HEAD_SECONDS, self._begun) if self._in_head else (BODY_SECONDS, self._heard)
+        if is_begun and now - since > limit * 0.99 and not self.flow.read_paused:
             self._refuse(408, "the request did not come in time")
         else:
             self._looking = self.loop.call_later(period, self._look)
@@ -134,6 +138,7 @@ class GuardedProtocol(HttpToolsProtocol):
             size = sum(len(name) + len(value) for name, value in self.headers)
             if len(self.headers) > MAX_HEADERS or size > MAX_HEAD_BYTES:
                 refusal = 431, f"the head has more than {MAX_HEADERS} headers, or is too long"
+        self._is_refused, self._received = refusal is not None, 0
         if refusal is None:
             self.on_request(headers)
         else:
@@ -142,11 +147,13 @@ class GuardedProtocol(HttpToolsProtocol):
             self.app = app
 
     def on_body(self, body: bytes) -> None:
-        self._held += len(body)
-        self.guard.held += len(body)
-        if self.guard.held > MAX_HELD_BYTES:
-            self._refuse(503, f"bodies of {MAX_HELD_BYTES} bytes are in work; try again later")
-        elif not self.transport.is_closing():
+        self._received = 0
+        if not (self._is_refused or self.cycle.response_complete):  # then nobody keeps it
+            self._held += len(body)
+            self.guard.held += len(body)
+            if self.guard.held > MAX_HELD_BYTES:
+                self._refuse(503, f"bodies of {MAX_HELD_BYTES} bytes are in work; try again later")
+        if not self.transport.is_closing():
             self.on_part(body)
 
     def on_message_complete(self) -> None:
@@ -179,7 +186,8 @@ class GuardedProtocol(HttpToolsProtocol):
     def _refuse(self, status: int, why: str) -> None:
         if self.transport.is_closing():
             return
-        if self.cycle is None or self.cycle.response_complete:
+        cycle, is_in_body = self.cycle, not self._in_head and not self.pipeline
+        if cycle is None or cycle.response_complete or (is_in_body and not cycle.response_started):
             self.transport.write(b"".join(refused(status, why)))
         self.transport.close()
 
@@ -190,6 +198,12 @@ def _refusing(status: int, why: str) -> Any:
         headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
         headers.append((b"content-length", b"%d" % len(body)))
         await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+        # Who is still sending would lose the answer with the connection.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_SECONDS):
+                while (await receive()).get("more_body", False):
+                    pass
+        await send({"type": "http.response.body", "body": b""})
 
     return app

@@ -25,12 +25,13 @@ class _Exchange:
         self.start: Message | None = None
         self.message_event = asyncio.Event()
         self.keep_alive, self.disconnected = True, False
-        self.is_read = self.response_complete = False
+        self.is_read = self.response_started = self.response_complete = False
 
     async def receive(self) -> Message:
         if not self.is_read:
-            self.is_read = True
-            return {"type": "http.request", "body": b"".join(self.parts), "more_body": False}
+            # Let go of it: an idle connection keeps its last cycle.
+            self.is_read, body, self.parts = True, b"".join(self.parts), []
+            return {"type": "http.request", "body": body, "more_body": False}
         await self.message_event.wait()
         return {"type": "http.disconnect"}
 
@@ -53,6 +54,7 @@ class _Exchange:
             protocol.on_response_complete()
 
     def _head(self, start: Message, more: bool) -> bytes:
+        self.response_started = True
         headers = [*self.protocol.server_state.default_headers, *start["headers"]]
         # What has no length ends with the connection.
         if more or not self.keep_alive or b"content-length" not in dict(headers):

@@ -91,9 +91,8 @@ class LightningStoreServer(ForwardingStore):
                 "a token is needed; set AGL_SERVER_TOKEN to a long random text, pass token=..., or "
                 "serve on 127.0.0.1"
             )
-        self._origins = (
-            [cors_allow_origins] if isinstance(cors_allow_origins, str) else cors_allow_origins
-        )
+        is_one = isinstance(cors_allow_origins, str)
+        self._origins = [cors_allow_origins] if is_one else cors_allow_origins or ()
         self._max_body_bytes = max_body_bytes
         self._drain_seconds = drain_seconds
         self._extra_routes = extra_routes
@@ -146,14 +145,14 @@ class LightningStoreServer(ForwardingStore):
         app = store_app(
             routes,
             token=self._token,
-            cors_allow_origins=self._origins or (),
+            cors_allow_origins=self._origins,
             max_body_bytes=self._max_body_bytes,
             extra_routes=self._extra_routes,
         )
         # Started again on the port that it had: clients know that one.
         sock, self._sock = self._sock or bind(self._host, self._port), None
         thread = ServerThread(
-            app, sock=sock, drain_seconds=self._drain_seconds, origins=self._origins or ()
+            app, self._host, sock=sock, drain_seconds=self._drain_seconds, origins=self._origins
         )
         self._port = await asyncio.to_thread(thread.start)
         self._thread, self._routes = thread, routes

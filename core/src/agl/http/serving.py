@@ -71,7 +71,8 @@ class ServerThread:
         app: An ASGI application.
         host: Where to listen.
         port: 0 picks a free port; ``start`` returns it.
-        sock: Already bound (see ``bind``); ``host`` and ``port`` are then taken from it.
+        sock: Already bound (see ``bind``); the address is then taken from it, and ``host`` is the
+            name by which clients may call it.
         drain_seconds: How long ``stop`` lets requests finish before it cancels them.
         origins: Of web pages of other sites that may call; ``*`` for all. On loopback, only names
             of this machine, and those in ``AGL_ALLOWED_HOSTS``, are taken for the server's own.
@@ -90,7 +91,7 @@ class ServerThread:
         self.app, self.origins = app, origins
         self.host, self.port = sock.getsockname()[:2] if sock else (host, port)
         self.drain_seconds = drain_seconds
-        self._sock = sock
+        self._sock, self._name = sock, host
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
@@ -117,13 +118,15 @@ class ServerThread:
             return self.port
         import uvicorn
 
-        from agl.http.guard import Guard, GuardedProtocol
+        from agl.http.guard import Guard, GuardedProtocol, name_of
         from agl.http.layers import ErrorGuard
         from agl.http.protocol import PlainProtocol
 
         # Others are only served to who has a token, which a page has not.
         named = resolve_str_env_var(LightningEnvVar.AGL_ALLOWED_HOSTS, fallback="") or ""
-        names = [name.strip().lower() for name in named.split(",")]
+        # On Debian a machine's own name is an address of loopback.
+        given = [*named.split(","), socket.gethostname(), self._name]
+        names = {name_of(name) for name in given} - {""}
         guard = Guard(names if is_loopback(self.host) and "*" not in names else None, self.origins)
         protocol = PlainProtocol if isinstance(self.app, ErrorGuard) else GuardedProtocol
 

@@ -244,7 +244,7 @@ class LLMProxy(Gateway):
             self._serving_since or time.monotonic(),
             self._lost,
         )
-        server = ServerThread(app, sock=sock)
+        server = ServerThread(app, self.host, sock=sock)
         self.address.port = await asyncio.to_thread(server.start)
         self._app, self._server, self._controls = app, server, app.controls
         self._serving_since = app.serving_since
