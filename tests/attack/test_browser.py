@@ -100,7 +100,9 @@ def test_pages_claim_no_rollout(
     status: int,
 ) -> None:
     got, body = serve()(path, *headers, body="")
-    assert (got, list(json.loads(body))) == (status, ["detail", "error_type"])
+    said = json.loads(body)
+    assert (got, list(said)) == (status, ["detail", "error_type", "error"])
+    assert said["error"] == {"message": said["detail"]}
     assert serve(token="t")(path, *headers)[0] == status  # before the token is looked at
     assert [r.status for r in asyncio.run(store.query_rollouts())] == ["queuing"]
 

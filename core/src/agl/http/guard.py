@@ -75,9 +75,9 @@ def name_of(host: str) -> str:
 
 
 def refused(status: int, why: str) -> tuple[bytes, bytes]:
-    """Head and body of an answer after which the connection ends."""
+    """Head and body of an answer that ends the connection; OpenAI's clients show ``error``."""
     kind = HTTPStatus(status).phrase.title().replace(" ", "")
-    body = json.dumps({"detail": why, "error_type": kind}).encode()
+    body = json.dumps({"detail": why, "error_type": kind, "error": {"message": why}}).encode()
     head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
     return STATUS_LINE[status] + head % len(body), body
 

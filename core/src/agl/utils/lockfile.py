@@ -29,8 +29,10 @@ class LockFile:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = os.path.abspath(path)
+        # Another user may have left a link there, for us to overwrite what it points to.
+        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
         while True:
-            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+            self._file = os.open(self._path, flags, 0o600)
             try:
                 if not _try_lock(self._file):
                     owner = os.read(self._file, 32).decode(errors="replace").strip()
