@@ -16,6 +16,7 @@ from agl_learning.weighing import (
     WeighingOptions,
     check_copies,
     check_weighing,
+    is_a_draw,
     is_solved,
     weigh,
 )
@@ -168,6 +169,38 @@ def test_single_rollouts_are_solved_where_the_whole_step_is_compared(collected, 
             given = collected(ended("a", 0, [([1], [7], 1.0)]), ended("b", 1, [([1], [7], second)]))
             assert len(weigh(given, options)) == (trained if solved else 0)
             assert is_solved(given, options) == (solved and not trained)
+
+
+@pytest.mark.parametrize(
+    ("rewards", "solved", "draw"),
+    [
+        ((1.0, 1.0, 1.0), True, False),
+        ((0.1 + 0.2, 0.3, 0.3), True, False),
+        ((1.0, 1.0, 0.0), False, True),
+        ((-1.0, 0.0, 0.0), False, True),
+        ((1.0, 0.0, 0.0), False, False),  # trains
+    ],
+)
+def test_two_best_siblings_are_no_end_of_learning(collected, ended, rewards, solved, draw):
+    options = WeighingOptions(estimator="grpo_passk")
+    given = collected(*(ended(str(n), 0, [([1], [5], reward)]) for n, reward in enumerate(rewards)))
+    weigh(given, options)
+    assert (is_solved(given, options), is_a_draw(given, options)) == (solved, draw)
+
+
+def test_equal_siblings_are_not_solved_where_one_lacks_a_dimension(collected, ended):
+    options = WeighingOptions(estimator="gdpo", reward_keys=["right"])
+    whole = [replace(ended(name, 0, [([1], [5], 1.0)]), rewards={"right": 1.0}) for name in "abc"]
+    weigh(given := collected(*whole), options)
+    assert is_solved(given, options)
+    weigh(given := collected(*whole, ended("d", 0, [([1], [5], 1.0)])), options)
+    assert not is_solved(given, options)
+
+
+def test_a_dimension_that_nobody_has_is_named(batch):
+    options = WeighingOptions(estimator="gdpo", reward_keys=["all", "rihgt"])
+    with pytest.raises(ConfigError, match=r"a reward 'rihgt'; they have all, right\."):
+        weigh(batch(), options)
 
 
 def test_a_rollout_without_the_dimensions_is_excluded_and_its_siblings_are_not(batch):

@@ -44,7 +44,13 @@ from agl_learning.loop import Training, Version
 from agl_learning.options import AboveZero, Count
 from agl_learning.report import warn_of_gap
 from agl_learning.start import find_origin
-from agl_learning.weighing import WeighingOptions, check_weighing, is_solved, weigh
+from agl_learning.weighing import (
+    WeighingOptions,
+    check_weighing,
+    is_a_draw,
+    is_solved,
+    weigh,
+)
 
 if TYPE_CHECKING:
     from agl.store.base import LightningStore
@@ -349,6 +355,8 @@ class OnlineTraining(Training, WeighingOptions):
             return
         if self.is_budget_spent():
             return  # that is why, and the run ends with what it has
+        if is_a_draw(collected, self):
+            return
         self._idle_steps += 1
         has_learned = self.session.totals.counts["calls_trained"] > 0
         if has_learned and is_solved(collected, self):

@@ -17,7 +17,7 @@ from agl.errors import AlgorithmError, ConfigError
 from agl.types import Advantage, Exclusion, Ledger, TrainingRow
 from agl.utils.checks import check_choice, check_numbers
 from agl_learning.accounts import usable_rows
-from agl_learning.advantages import sibling_advantages
+from agl_learning.advantages import moments, sibling_advantages
 
 if TYPE_CHECKING:
     from agl_learning.collect import Collected, Ended
@@ -157,7 +157,7 @@ def weigh(collected: "Collected", options: WeighingOptions) -> list[Weighed]:
 
     Raises:
         ConfigError: The estimator takes rewards of whole rollouts, and the credit rule tells calls
-            apart.
+            apart; or no rollout has one of ``reward_keys``.
     """
     groups: dict[int, list[Usable]] = {}
     for one, numbered in _with_dimensions(usable_rows(collected), options, collected.ledger):
@@ -184,7 +184,19 @@ def weigh(collected: "Collected", options: WeighingOptions) -> list[Weighed]:
 def _with_dimensions(
     usable: "Iterable[Usable]", options: WeighingOptions, ledger: Ledger
 ) -> "Iterable[Usable]":
-    """Those whose reward has the dimensions that are compared; the others are excluded."""
+    """Those whose reward has the dimensions that are compared; the others are excluded.
+
+    Raises:
+        ConfigError: None of them has one of the dimensions.
+    """
+    usable = list(usable)
+    has = {key for one, _ in usable for key in one.rewards}
+    for key in options.reward_keys or ():
+        if usable and key not in has:
+            raise ConfigError(
+                f"reward_keys: no rollout of this step has a reward {key!r}; they have "
+                f"{', '.join(sorted(has)) or 'none'}. Emit it, or correct reward_keys"
+            )
     for one, numbered in usable:
         missing = [key for key in options.reward_keys or () if key not in one.rewards]
         if not missing:
@@ -293,15 +305,49 @@ def _weigh(
 
 
 def is_solved(collected: "Collected", options: WeighingOptions) -> bool:
-    """Whether having no advantage is all that kept usable rows from being trained.
+    """Whether equal rewards are all that kept usable rows from being trained.
 
     What the collection has besides, such as a judge's calls, does not matter; but at least two
-    rollouts must have been compared, and none may have failed.
+    rollouts must have been compared, and none may have failed, or lack what is compared.
     """
-    ledger = collected.ledger
+    return (
+        _have_no_advantage(collected, options)
+        and _are_equal(collected, options)
+        and not collected.num_failed
+        and not (options.reward_keys and "no_reward" in collected.ledger.reasons())
+    )
+
+
+def is_a_draw(collected: "Collected", options: WeighingOptions) -> bool:
+    """Whether rewards differ, and still no rollout has an advantage.
+
+    With ``grpo_passk`` it happens often: where two siblings are the best. It is no sign that
+    something is wrong, and none that there is nothing left to learn.
+    """
+    return _have_no_advantage(collected, options) and not _are_equal(collected, options)
+
+
+def _have_no_advantage(collected: "Collected", options: WeighingOptions) -> bool:
+    """Whether rollouts were compared, and none of their calls is trained."""
     groups = {one.rollout.rollout_id: one.group for one in collected.ended}
-    equal = {each.rollout_id for each in ledger.exclusions if each.reason == "zero_advantage"}
-    across = options.estimator in ACROSS_TASKS
-    compared = Counter(0 if across else groups[rollout_id] for rollout_id in equal)
-    is_compared = max(compared.values(), default=0) > 1
-    return is_compared and not ledger.trained and not collected.num_failed
+    compared = Counter(
+        0 if options.estimator in ACROSS_TASKS else groups[rollout_id]
+        for rollout_id in {one.rollout_id for one in _without_advantage(collected)}
+    )
+    return max(compared.values(), default=0) > 1 and not collected.ledger.trained
+
+
+def _are_equal(collected: "Collected", options: WeighingOptions) -> bool:
+    """Whether calls that were compared and have no advantage have the same reward."""
+    groups = {one.rollout.rollout_id: one.group for one in collected.ended}
+    rewards: dict[tuple[int, str], list[list[float]]] = {}
+    for one in _without_advantage(collected):
+        if one.credit is not None:
+            group = 0 if options.estimator in ACROSS_TASKS else groups[one.rollout_id]
+            rewards.setdefault((group, one.credit.group), []).append([one.credit.reward or 0.0])
+    # As coarse as the estimators, which keep seven digits.
+    return all(moments(each, 1e-6).std == 0 for each in rewards.values())
+
+
+def _without_advantage(collected: "Collected") -> list[Exclusion]:
+    return [one for one in collected.ledger.exclusions if one.reason == "zero_advantage"]
