@@ -1,4 +1,4 @@
-"""Templates that a model wrote, or that lie in a store, show values and do nothing else.
+"""Templates that a model wrote, or that lie in a store, reach no code behind their values.
 
 Each attack is first shown to work where nothing holds it, so that none passes as it is broken.
 """

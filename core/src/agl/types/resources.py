@@ -124,7 +124,7 @@ class PromptTemplate(Resource):
     engine: Literal["jinja", "f-string", "poml"] = "f-string"
 
     def format(self, **kwargs: Any) -> str:
-        """Fill the placeholders. A template can show values, and do nothing else.
+        """Fill the placeholders. Give plain values: a Jinja template may call methods of others.
 
         Raises:
             KeyError: An f-string placeholder has no value.

@@ -1,7 +1,8 @@
 """Filling the placeholders of templates that come from a store, or that a model wrote.
 
-Nothing in a template may do more than say where a value stands: a template that an algorithm's
-model rewrote runs in every runner.
+A template that an algorithm's model rewrote runs in every runner. One in f-string form can only say
+where a value stands. One in Jinja's reads values and may call their methods, so whoever gives it an
+object gives it what the object can do.
 """
 
 import re
