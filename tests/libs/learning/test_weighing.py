@@ -182,6 +182,7 @@ def test_single_rollouts_are_solved_where_the_whole_step_is_compared(collected, 
     ],
 )
 def test_two_best_siblings_are_no_end_of_learning(collected, ended, rewards, solved, draw):
+    pytest.importorskip("torch")
     options = WeighingOptions(estimator="grpo_passk")
     given = collected(*(ended(str(n), 0, [([1], [5], reward)]) for n, reward in enumerate(rewards)))
     weigh(given, options)
@@ -189,6 +190,7 @@ def test_two_best_siblings_are_no_end_of_learning(collected, ended, rewards, sol
 
 
 def test_equal_siblings_are_not_solved_where_one_lacks_a_dimension(collected, ended):
+    pytest.importorskip("torch")
     options = WeighingOptions(estimator="gdpo", reward_keys=["right"])
     whole = [replace(ended(name, 0, [([1], [5], 1.0)]), rewards={"right": 1.0}) for name in "abc"]
     weigh(given := collected(*whole), options)
