@@ -239,6 +239,8 @@ def test_every_estimator_can_be_chosen_or_says_why_not():
         ({"estimator": ["rloo"]}, r"Mine: estimator is \['rloo'\]; expected grpo"),
         ({"estimator": "gdpo"}, "estimator 'gdpo' needs reward_keys"),
         ({"estimator": "rloo", "reward_keys": ["all"]}, "for the estimator 'gdpo', and .*'rloo'"),
+        ({"estimator": "rloo", "normalise_std": False},
+         "normalise_std=False is for .*grpo, grpo_passk, gdpo, and estimator is 'rloo'"),
         ({"reward_weights": [1.0]}, "for the estimator 'gdpo', and estimator is 'grpo'"),
         ({"estimator": "gdpo", "reward_keys": "all"}, "reward_keys must be a list of strings"),
         ({"estimator": "gdpo", "reward_keys": ["all"], "reward_weights": [1, 2]},

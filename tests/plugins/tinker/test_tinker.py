@@ -113,6 +113,13 @@ async def test_another_estimator_weighs_the_tokens_of_a_call(service, tinker, ru
     assert algorithm.summary["rewards"][1] > algorithm.summary["rewards"][0]
 
 
+async def test_a_run_goes_on_with_the_estimator_that_it_had(service, tinker, run):
+    pytest.importorskip("torch")
+    first = await run(tinker(iterations=1))
+    with pytest.raises(ConfigError, match="a run with another estimator: 'grpo' then, 'rloo' now"):
+        await run(tinker(estimator="rloo", iterations=2, run_dir=first.run_dir))
+
+
 def test_the_default_estimator_needs_no_torch(service):
     code = """
 import sys

@@ -122,7 +122,7 @@ class ServerThread:
         from agl.http.layers import ErrorGuard
         from agl.http.protocol import PlainProtocol
 
-        # Others are only served to who has a token, which a page has not.
+        # Who serves others is called by names that we cannot know, and asks for a token as a rule.
         named = resolve_str_env_var(LightningEnvVar.AGL_ALLOWED_HOSTS, fallback="") or ""
         # On Debian a machine's own name is an address of loopback.
         given = [*named.split(","), socket.gethostname(), self._name]

@@ -70,4 +70,4 @@ def render_jinja(template: str, values: Mapping[str, Any]) -> str:
         sandbox = ImmutableSandboxedEnvironment(undefined=StrictUndefined)
         return sandbox.from_string(template).render(values)
     except SecurityError as error:
-        raise ConfigError(f"Jinja template: {error} A template only shows values") from None
+        raise ConfigError(f"Jinja template: {error}") from None

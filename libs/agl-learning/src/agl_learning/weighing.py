@@ -43,6 +43,8 @@ OF_TOKENS = {
     "optimal_token_baseline": "sums of squared probabilities",
 }
 """Estimators whose advantage differs within a call -> what they need."""
+WITH_DEVIATIONS = (DEFAULT, "grpo_passk", "gdpo")
+"""Estimators that divide by the standard deviation of a group unless told not to."""
 ACROSS_TASKS = ("reinforce_plus_plus",)
 """Estimators that compare rollouts of a step whether they are siblings or not."""
 
@@ -111,6 +113,11 @@ def check_weighing(owner: str, options: WeighingOptions) -> None:
         raise ConfigError(
             f"{owner}: reward_weights must be one number for each of reward_keys, {keys!r}; got "
             f"{weights!r}"
+        )
+    if not options.normalise_std and name not in WITH_DEVIATIONS:
+        raise ConfigError(
+            f"{owner}: normalise_std=False is for the estimators {', '.join(WITH_DEVIATIONS)}, and "
+            f"estimator is {name!r}, which divides by no deviation of a group. Leave it out"
         )
     if name != DEFAULT and find_spec("torch") is None:
         raise ConfigError(

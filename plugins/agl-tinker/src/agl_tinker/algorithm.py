@@ -140,6 +140,8 @@ class Tinker(PaidTraining, WeighingOptions):
         return {
             **super().identity(),
             "base_model": self.base_model,
+            # What was weighed before a kill is trained after it.
+            "estimator": self.estimator,
             "loss": self.loss,
             "lora_rank": self.lora_rank,
         }
