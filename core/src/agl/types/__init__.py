@@ -45,6 +45,8 @@ from agl.types.records import (
     TaskInput as TaskInput,
     Worker as Worker,
     WorkerStatus as WorkerStatus,
+    private_of as private_of,
+    without_private as without_private,
 )
 from agl.types.resources import (
     LLM as LLM,

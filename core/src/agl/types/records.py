@@ -1,12 +1,14 @@
 """Rollouts, attempts, workers: the records of work."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Generic, Literal, Protocol, Self, TypedDict, TypeVar, overload
+from typing import Any, Generic, Literal, Protocol, Self, TypedDict, TypeVar, cast, overload
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 TaskInput = Any
 """What a task is made of: any JSON value."""
+PRIVATE = "private"
+"""Key of a task that is an object: what its grader gets and its agent does not, answers say."""
 
 RolloutStatus = Literal[
     "queuing", "preparing", "running", "failed", "succeeded", "cancelled", "requeuing"
@@ -17,6 +19,18 @@ RolloutMode = Literal["train", "val", "test"]
 
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
+
+
+def without_private(input: TaskInput) -> TaskInput:
+    """A copy of a task as an agent with a grader sees it, and who only reads the store."""
+    if not isinstance(input, dict) or PRIVATE not in input:
+        return cast(Any, input)
+    return {key: value for key, value in cast(dict[str, Any], input).items() if key != PRIVATE}
+
+
+def private_of(input: TaskInput) -> Any:
+    """What ``without_private`` leaves out; None where there is no such key."""
+    return cast(dict[str, Any], input).get(PRIVATE) if isinstance(input, dict) else None
 
 
 class Record(BaseModel):
