@@ -54,7 +54,8 @@ class LightningStoreClient(LightningStore):
     ``add_resources`` makes another snapshot, and span numbers may be skipped.
 
     Args:
-        server_address: For example ``http://127.0.0.1:4747``.
+        server_address: For example ``http://127.0.0.1:4747``, or for a Unix socket
+            ``http+unix://%2Ftmp%2Fagl.sock``.
         retry_delays: Seconds before each repetition of a request that got no answer; together they
             are how long an outage may last.
         health_retry_delays: Before a repetition the server is asked whether it is there, once and

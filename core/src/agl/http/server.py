@@ -5,11 +5,10 @@ import os
 import socket
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from agl.env import DEFAULT_HOST, DEFAULT_PORT, LightningEnvVar, resolve_str_env_var
 from agl.errors import ConfigError, StoreError
-from agl.http.serving import ServerThread, bind
+from agl.http.serving import ServerThread, address_of, bind
 from agl.http.wire import MAX_BODY_BYTES, TRACES
 from agl.store.base import LightningStore, LightningStoreCapabilities
 from agl.store.forwarding import ForwardingStore
@@ -39,6 +38,9 @@ class LightningStoreServer(ForwardingStore):
         max_body_bytes: A request with a longer body, unpacked, is refused with 413.
         sock: Listen on this one, bound already (see ``agl.http.serving.bind``), so that a port can
             be taken before processes are forked. Excludes ``host`` and ``port``.
+        uds: Listen on a Unix socket at this path instead: a file of mode 0600, in a folder to which
+            nobody else may write. Its clients are on this machine, and of this library:
+            ``http+unix://%2Ftmp%2Fagl.sock``.
         drain_seconds: How long ``stop`` lets requests finish.
         extra_routes: What else is answered at the address, as routes of starlette; the store's own
             paths come first.
@@ -64,6 +66,7 @@ class LightningStoreServer(ForwardingStore):
         token: str | None = None,
         max_body_bytes: int = MAX_BODY_BYTES,
         sock: socket.socket | None = None,
+        uds: str | os.PathLike[str] | None = None,
         drain_seconds: float = 5.0,
         extra_routes: "Sequence[BaseRoute]" = (),
     ) -> None:
@@ -78,12 +81,12 @@ class LightningStoreServer(ForwardingStore):
                     f"LightningStoreServer: {name}={value!r} is not supported; leave it at "
                     f"{only!r}: {instead}"
                 )
-        if sock is not None and (host is not None or port is not None):
-            raise ConfigError("LightningStoreServer: give sock, or host and port, not both")
-        self._host = host or DEFAULT_HOST
+        if sum((sock is not None, uds is not None, host is not None or port is not None)) > 1:
+            raise ConfigError("LightningStoreServer: give one of sock, uds, and host and port")
+        self._host = os.path.abspath(uds) if uds is not None else host or DEFAULT_HOST
         self._port = DEFAULT_PORT if port is None else port
         if sock is not None:
-            self._host, self._port = sock.getsockname()[:2]
+            self._host, self._port = address_of(sock)
         self._token = resolve_str_env_var(LightningEnvVar.AGL_SERVER_TOKEN, token) or None
         if self._token is None and not is_loopback(self._host):
             raise ConfigError(
@@ -115,7 +118,7 @@ class LightningStoreServer(ForwardingStore):
             StoreError: The port is a free one that is picked at ``start``, and that is to come.
         """
         thread = self._thread or ServerThread(None, self._host, self._port)
-        if not thread.port:
+        if not thread.port and not thread.host.startswith("/"):
             raise StoreError("the store server has no address yet; await start() first")
         return thread.url
 
@@ -181,8 +184,8 @@ class LightningStoreServer(ForwardingStore):
         return self._client
 
     def __getstate__(self) -> dict[str, Any]:
-        address = urlsplit(self.endpoint)
-        return {"_host": address.hostname, "_port": address.port, "_token": self._token}
+        _ = self.endpoint  # raises where it is not known yet
+        return {"_host": self._host, "_port": self._port, "_token": self._token}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from agl.env import LightningEnvVar, resolve_str_env_var
 from agl.errors import ConfigError, StoreError
-from agl.utils.addresses import is_loopback
+from agl.utils.addresses import is_loopback, url_of
 from agl.utils.lockfile import forget_in_forks
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def bind(host: str, port: int, *, listen: bool = True) -> socket.socket:
     """Take an address, so that it is ours before anything else is started.
 
     Args:
-        host: Name or IP address.
+        host: Name or IP address, or the path of a Unix socket.
         port: 0 picks a free one.
         listen: False only keeps it, for a process that binds it by its number: as long as the
             socket is open, Linux gives it to nobody who asks for a free one.
@@ -33,6 +33,10 @@ def bind(host: str, port: int, *, listen: bool = True) -> socket.socket:
     Raises:
         ConfigError: The port is in use, or the host is none of this machine.
     """
+    if host.startswith("/"):
+        from agl.http.unix import bind_unix
+
+        return bind_unix(host)
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -60,6 +64,12 @@ def bind(host: str, port: int, *, listen: bool = True) -> socket.socket:
     return sock
 
 
+def address_of(sock: socket.socket) -> tuple[str, int]:
+    """Host and port as ``bind`` takes them."""
+    name: Any = sock.getsockname()
+    return (name, 0) if isinstance(name, str) else name[:2]
+
+
 class ServerThread:
     """Serves one application until it is told to stop.
 
@@ -69,7 +79,7 @@ class ServerThread:
 
     Args:
         app: An ASGI application.
-        host: Where to listen.
+        host: Where to listen; the path of a Unix socket begins with a slash.
         port: 0 picks a free port; ``start`` returns it.
         sock: Already bound (see ``bind``); the address is then taken from it, and ``host`` is the
             name by which clients may call it.
@@ -89,7 +99,7 @@ class ServerThread:
         origins: Collection[str] = (),
     ) -> None:
         self.app, self.origins = app, origins
-        self.host, self.port = sock.getsockname()[:2] if sock else (host, port)
+        self.host, self.port = address_of(sock) if sock else (host, port)
         self.drain_seconds = drain_seconds
         self._sock, self._name = sock, host
         self._server: uvicorn.Server | None = None
@@ -100,7 +110,7 @@ class ServerThread:
     def url(self) -> str:
         """Address for a client on this machine; a wildcard host becomes loopback."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
-        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+        return url_of(host, self.port)
 
     @property
     def running(self) -> bool:
@@ -127,12 +137,14 @@ class ServerThread:
         # On Debian a machine's own name is an address of loopback.
         given = [*named.split(","), socket.gethostname(), self._name]
         names = {name_of(name) for name in given} - {""}
-        guard = Guard(names if is_loopback(self.host) and "*" not in names else None, self.origins)
+        # No page reaches a Unix socket.
+        is_held = is_loopback(self.host) and not self.host.startswith("/") and "*" not in names
+        guard = Guard(names if is_held else None, self.origins)
         protocol = PlainProtocol if isinstance(self.app, ErrorGuard) else GuardedProtocol
 
         sock = self._sock or bind(self.host, self.port)
         self._sock = sock
-        self.port = sock.getsockname()[1]
+        self.port = address_of(sock)[1]
         ready = threading.Event()
 
         class Server(uvicorn.Server):
@@ -177,7 +189,7 @@ class ServerThread:
             self._thread.join()
             self._thread, self._sock = None, None
             raise StoreError(
-                f"the server on port {self.port} did not start: {self._failure or 'see the log'}"
+                f"the server at {self.url} did not start: {self._failure or 'see the log'}"
             ) from self._failure
         logger.debug("serving on %s", self.url)
         return self.port

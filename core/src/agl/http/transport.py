@@ -19,6 +19,7 @@ from yarl import URL
 
 from agl.errors import AglError, ConfigError, InvalidRecordError, StoreError, StoreUnavailableError
 from agl.http import wire
+from agl.utils.addresses import UNIX_SCHEME, socket_path
 
 RETRY_DELAYS = (0.1, 0.2, 0.5, 1.0, 2.0, 4.0, *[8.0] * 7)
 """A store that is away for a minute is waited for."""
@@ -67,11 +68,14 @@ class Transport:
 
     def __post_init__(self) -> None:
         parts = urlsplit(self.address)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        self.unix_path = socket_path(self.address)
+        if self.unix_path is None and (parts.scheme not in ("http", "https") or not parts.hostname):
             raise ConfigError(
-                f"store address {self.address!r}: expected one like http://127.0.0.1:4747"
+                f"store address {self.address!r}: expected one like http://127.0.0.1:4747, or "
+                f"{UNIX_SCHEME}://%2Ftmp%2Fagl.sock"
             )
         self.address = self.address.rstrip("/")
+        self._base = self.address if self.unix_path is None else "http://localhost"
         self._sessions = _Sessions(self)
         self._features: frozenset[str] | None = None
 
@@ -181,7 +185,7 @@ class Transport:
         limit = self.request_timeout + wait_seconds
         session = await self._sessions.get()
         # Marked as encoded: ids are quoted already, and dots in them are no path steps.
-        url = URL(f"{self.address}{wire.PREFIX}{path}", encoded=True).update_query(query)
+        url = URL(f"{self._base}{wire.PREFIX}{path}", encoded=True).update_query(query)
         try:
             async with session.request(
                 method,
@@ -249,7 +253,8 @@ class _Sessions:
         return found[0]
 
     async def _live(self, loop: asyncio.AbstractEventLoop) -> AsyncGenerator[aiohttp.ClientSession]:
-        connector = aiohttp.TCPConnector(limit=0)
+        path = self._owner.unix_path
+        connector = aiohttp.UnixConnector(path, limit=0) if path else aiohttp.TCPConnector(limit=0)
         async with aiohttp.ClientSession(
             connector=connector, headers=self._owner.headers
         ) as session:

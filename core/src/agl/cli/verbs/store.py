@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     show_envvar=True,
     help="0 takes a free one.",
 )
+@click.option("--uds", default=None, help="Listen on a Unix socket at this path instead.")
 @click.option(
     "--backend",
     default="sqlite",
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
 def command(
     host: str,
     port: int,
+    uds: str | None,
     backend: str,
     path: str | None,
     token: str | None,
@@ -71,10 +73,13 @@ def command(
     http://HOST:PORT/v1/traces. SIGTERM and Ctrl+C let requests in progress finish.
     """
     import asyncio
+    import os
     from pathlib import Path
 
     from agl.utils.logs import setup_logging
 
+    if uds is not None:
+        host, port = os.path.abspath(uds), 0
     if path is not None and backend == "memory":
         raise click.UsageError("--path has no meaning with --backend memory; leave one of them out")
     setup_logging(log_level.upper())
