@@ -6,6 +6,7 @@ import os
 import pickle
 import socket
 import sys
+import threading
 import time
 from collections.abc import AsyncGenerator
 
@@ -339,6 +340,54 @@ async def test_posts_repeated_at_the_same_time_are_carried_out_once(http):
     first, second = await both
     assert first == second
     assert len(first) == 1
+
+
+async def test_a_key_with_another_body_is_refused(http):
+    request = {"headers": {"Idempotency-Key": "k"}}
+    one, other = {"rollouts": [{"input": 1}]}, {"rollouts": [{"input": 2}]}
+    first = await ask(http, "POST", "queues/rollouts/enqueue", json=one, expect=201, **request)
+    said = await ask(http, "POST", "queues/rollouts/enqueue", json=other, expect=422, **request)
+    assert "'k' was sent with another body" in said["detail"]
+    again = await ask(http, "POST", "queues/rollouts/enqueue", json=one, expect=201, **request)
+    assert again == first
+    assert (await ask(http, "GET", "statistics", expect=200))["total_rollouts"] == 1
+
+
+async def test_a_key_with_another_body_is_refused_while_the_first_is_in_work(http, store):
+    dequeue, is_held = store.dequeue_many_rollouts, threading.Event()
+
+    async def noted(**options):
+        is_held.set()
+        return await dequeue(**options)
+
+    async def claim_with(body: dict, status: int):
+        path, key = "queues/rollouts/dequeue", {"Idempotency-Key": "k"}
+        return await ask(http, "POST", path, json=body, headers=key, expect=status)
+
+    store.dequeue_many_rollouts = noted
+    first = asyncio.create_task(claim_with({"wait_seconds": 30}, 200))
+    assert await asyncio.to_thread(is_held.wait, 30)
+    assert "another body" in (await claim_with({"limit": 0}, 422))["detail"]
+    await enqueue(http, 1)
+    assert len(await first) == 1
+
+
+async def test_an_abandoned_post_answers_for_the_one_that_is_still_under_way(http):
+    path, key = "queues/rollouts/dequeue", {"Idempotency-Key": "k"}
+    await enqueue(http, 1)
+    asked = key | {"AGL-Abandoned": "1"}
+    assert await ask(http, "POST", path, json={"limit": 0}, headers=asked, expect=200) == []
+    # The request whose client has given up comes only now, and claims nothing.
+    assert await ask(http, "POST", path, json={"limit": 1}, headers=key, expect=200) == []
+    assert len(await ask(http, "POST", path, json={"limit": 1}, expect=200)) == 1
+
+
+async def test_an_abandoned_post_is_told_what_was_claimed(http):
+    path, key = "queues/rollouts/dequeue", {"Idempotency-Key": "k"}
+    await enqueue(http, 1)
+    claimed = await ask(http, "POST", path, json={"limit": 1}, headers=key, expect=200)
+    asked = key | {"AGL-Abandoned": "1"}
+    assert await ask(http, "POST", path, json={"limit": 0}, headers=asked, expect=200) == claimed
 
 
 async def test_a_refused_post_is_not_remembered(http):

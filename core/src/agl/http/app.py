@@ -15,7 +15,7 @@ import agl
 from agl.errors import AglError
 from agl.http import wire
 from agl.http.dispatch import FastPath, described
-from agl.http.layers import App, BearerAuth, ErrorGuard, RememberedPosts, WholeBody
+from agl.http.layers import App, BearerAuth, ErrorGuard, RememberedPosts, Unpacked, WholeBody
 from agl.http.routes import StoreRoutes
 
 logger = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ def store_app(
     api.add_exception_handler(RequestValidationError, _validation_error)
     api.add_exception_handler(Exception, _unforeseen)
 
-    inner = RememberedPosts(FastPath(api, listed, refusal))
+    inner = RememberedPosts(Unpacked(FastPath(api, listed, refusal), max_body_bytes))
     app: App = WholeBody(inner, max_body_bytes)
     if token:
         app = BearerAuth(app, token, frozenset({wire.HEALTH, "/health"}))

@@ -189,10 +189,12 @@ class LightningStoreClient(LightningStore):
         """Asked again with the same key, the server answers what it had claimed; else nothing."""
         with contextlib.suppress(AglError, TimeoutError):
             async with asyncio.timeout(2.0):
-                if path == "/turn":
-                    claimed = (await self._post(path, {}, _turn, key=key)).claimed
-                else:
-                    claimed = await self._post(path, {"limit": 0}, _many_attempted, key=key)
+                body = {} if path == "/turn" else {"limit": 0}
+                content, _ = await self._transport.post(path, body, key=key, abandoned=True)
+                is_turn = path == "/turn"
+                claimed = (
+                    _read(content, _turn).claimed if is_turn else _read(content, _many_attempted)
+                )
                 await give_back(self, claimed)
 
     # --- spans

@@ -6,9 +6,8 @@ request.
 
 import asyncio
 import contextlib
-import gzip
+import hashlib
 import hmac
-import io
 import json
 import logging
 import time
@@ -97,14 +96,19 @@ def gunzip(data: bytes, limit: int) -> bytes:
 
     Raises:
         OverflowError: The result has more than ``limit`` bytes; no more than that was made.
-        ValueError: It is no gzip.
+        ValueError: It is no gzip, or more than one member of it.
     """
+    member = zlib.decompressobj(16 + zlib.MAX_WBITS)
     try:
-        out = gzip.GzipFile(fileobj=io.BytesIO(data)).read(limit + 1)
-    except (OSError, EOFError, zlib.error) as error:
+        out = member.decompress(data, limit + 1)
+    except zlib.error as error:
         raise ValueError(f"not gzip: {error}") from None
     if len(out) > limit:
         raise OverflowError(f"more than {limit} bytes when decompressed")
+    if not member.eof:
+        raise ValueError("not gzip: it ends early")
+    if member.unused_data:
+        raise ValueError("more than one member of gzip; send one, and nothing behind it")
     return out
 
 
@@ -188,76 +192,110 @@ class BearerAuth:
 
 @dataclass
 class WholeBody:
-    """Reads the request's body, unpacked if it is gzip, before the application sees the request."""
+    """Reads the request's body before the application sees the request."""
 
     app: App
     max_bytes: int
-    """A longer body, packed or unpacked, is answered with 413."""
+    """A longer body is answered with 413."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
         if scope["type"] != "http" or scope["method"] in ("GET", "HEAD", "OPTIONS"):
             return await self.app(scope, receive, send)
         length = header(scope, b"content-length")
-        if length.isdigit() and int(length) > self.max_bytes:
-            return await self._too_large(receive, send, f"the body has {int(length)} bytes")
         try:
+            if length.isdigit() and int(length) > self.max_bytes:
+                raise OverflowError(f"the body has {int(length)} bytes")
             body = await read_body(receive, self.max_bytes)
         except OverflowError as error:
-            return await self._too_large(receive, send, str(error))
-        if body is None:
-            return None
-        encoding = header(scope, b"content-encoding").lower()
-        if encoding == b"gzip":
-            try:
-                body = gunzip(body, self.max_bytes)
-            except OverflowError as error:
-                return await self._too_large(None, send, f"the body has {error}")
-            except ValueError as error:
-                return await answer(send, 400, f"the body is {error}", "InvalidBody")
-        elif encoding not in (b"", b"identity"):
-            return await answer(
-                send,
-                415,
-                f"Content-Encoding {encoding.decode('latin-1')!r} is not known; send gzip or none",
-                "UnsupportedEncoding",
-            )
-        whole = {"type": "http.request", "body": body, "more_body": False}
-        return await self.app(scope, first(whole, receive), send)
-
-    async def _too_large(self, receive: Receive | None, send: Send, what: str) -> None:
-        if receive is not None:
             # Read to the end, for a client that is still sending would see a broken connection
             # instead of the answer; but not for ever.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(5.0):
                     while (await receive()).get("more_body", False):
                         pass
-        await answer(
-            send,
-            413,
-            f"{what}; this server takes {self.max_bytes}. Send fewer records at once, or start the "
-            f"server with a larger max_body_bytes",
-            "BodyTooLarge",
-            (b"connection", b"close"),
-        )
+            return await _too_large(send, str(error), self.max_bytes)
+        if body is None:
+            return None
+        whole = {"type": "http.request", "body": body, "more_body": False}
+        return await self.app(scope, first(whole, receive), send)
+
+
+async def _too_large(send: Send, what: str, limit: int) -> None:
+    await answer(
+        send,
+        413,
+        f"{what}; this server takes {limit}. Send fewer records at once, or start the server with "
+        "a larger max_body_bytes",
+        "BodyTooLarge",
+        (b"connection", b"close"),
+    )
+
+
+MAX_UNPACKED_BYTES = 2**30
+
+
+@dataclass
+class Unpacked:
+    """Unpacks a whole body that is gzip."""
+
+    app: App
+    max_bytes: int
+    """A body that is longer when unpacked is answered with 413."""
+    held: int = 0
+    """Bytes of all that were unpacked and are in work; at most ``MAX_UNPACKED_BYTES``."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        encoding = header(scope, b"content-encoding").lower() if scope["type"] == "http" else b""
+        if encoding in (b"", b"identity") or scope["method"] in ("GET", "HEAD", "OPTIONS"):
+            return await self.app(scope, receive, send)
+        if encoding != b"gzip":
+            return await answer(
+                send,
+                415,
+                f"Content-Encoding {encoding.decode('latin-1')!r} is not known; send gzip or none",
+                "UnsupportedEncoding",
+            )
+        try:
+            body = gunzip((await receive())["body"], self.max_bytes)
+        except OverflowError as error:
+            return await _too_large(send, f"the body has {error}", self.max_bytes)
+        except ValueError as error:
+            return await answer(send, 400, f"the body is {error}", "InvalidBody")
+        self.held += len(body)
+        try:
+            if self.held > MAX_UNPACKED_BYTES:
+                why = f"unpacked bodies of {MAX_UNPACKED_BYTES} bytes are in work; try again later"
+                return await answer(send, 503, why, "ServiceUnavailable", (b"retry-after", b"1"))
+            whole = {"type": "http.request", "body": body, "more_body": False}
+            return await self.app(scope, first(whole, receive), send)
+        finally:
+            self.held -= len(body)
 
 
 MAX_REMEMBERED, MAX_REMEMBERED_BYTES = 10_000, 64 * 1024 * 1024
+_Key = tuple[bytes, ...]
+_ANY = b""
+"""Instead of the digest of a body: any is the same."""
 
 
 class RememberedPosts:
     """Answers a repeated post from memory, so that it is carried out once.
 
-    Requests are the same when path, ``Idempotency-Key`` and ``Authorization`` are. A repetition
-    that arrives while the first is still in work waits for it. Only successes are remembered. The
-    memory is this process's: it ends with the server, and drops the oldest answers first.
+    Requests are the same when path, ``Idempotency-Key`` and ``Authorization`` are; one with another
+    body is then refused. A repetition that arrives while the first is still in work waits for it.
+    Only successes are remembered. The memory is this process's: it ends with the server, and drops
+    the oldest answers first.
+
+    One with ``AGL-Abandoned`` gets what is remembered, whatever its body. Where nothing is, it is
+    carried out itself, and answers for the abandoned one, which may still be under way.
     """
 
     def __init__(self, app: App) -> None:
         self.app = app
-        self._answers: OrderedDict[tuple[bytes, ...], list[Message]] = OrderedDict()
-        self._in_work: dict[tuple[bytes, ...], asyncio.Future[None]] = {}
+        self._answers: OrderedDict[_Key, tuple[bytes, list[Message]]] = OrderedDict()
+        self._in_work: dict[_Key, tuple[bytes, asyncio.Future[None]]] = {}
         self._size = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -266,14 +304,26 @@ class RememberedPosts:
         if not name or scope["method"] != "POST":
             return await self.app(scope, receive, send)
         key = (name, scope["path"].encode(), header(scope, b"authorization"))
-        while key in self._in_work:
-            await asyncio.shield(self._in_work[key])
-        if key in self._answers:
-            self._answers.move_to_end(key)
-            for message in self._answers[key]:
-                await send(message)
-            return None
-        done = self._in_work[key] = asyncio.get_running_loop().create_future()
+        request = await receive()  # the whole body; see WholeBody
+        is_abandoned = header(scope, b"agl-abandoned")
+        digest = _ANY if is_abandoned else hashlib.sha256(request["body"]).digest()
+        while (known := self._in_work.get(key) or self._answers.get(key)) is not None:
+            if known[0] != digest and _ANY not in (known[0], digest):
+                return await answer(
+                    send,
+                    422,
+                    f"Idempotency-Key {name.decode('latin-1')[:200]!r} was sent with another body; "
+                    "repeat a request as it was, or make a new key for a new one",
+                    "IdempotencyKeyReused",
+                )
+            if isinstance(known[1], list):
+                self._answers.move_to_end(key)
+                for message in known[1]:
+                    await send(message)
+                return None
+            await asyncio.shield(known[1])
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._in_work[key] = digest, done
         messages: list[Message] = []
 
         async def recorded(message: Message) -> None:
@@ -281,23 +331,23 @@ class RememberedPosts:
             await send(message)
 
         try:
-            await self.app(scope, receive, recorded)
+            await self.app(scope, first(request, receive), recorded)
         finally:
             # In this order: whoever waits must find the answer. It is kept although sending may
             # have failed, for that is when it will be asked for again.
             if messages and messages[0]["status"] < 300:
-                self._remember(key, messages)
+                self._remember(key, digest, messages)
             del self._in_work[key]
             done.set_result(None)
         return None
 
-    def _remember(self, key: tuple[bytes, ...], messages: list[Message]) -> None:
+    def _remember(self, key: _Key, digest: bytes, messages: list[Message]) -> None:
         if messages[-1].get("more_body", False):
             return
-        self._answers[key] = messages
+        self._answers[key] = digest, messages
         self._size += _size(messages)
         while len(self._answers) > MAX_REMEMBERED or self._size > MAX_REMEMBERED_BYTES:
-            _, dropped = self._answers.popitem(last=False)
+            _, (_, dropped) = self._answers.popitem(last=False)
             self._size -= _size(dropped)
 
 

@@ -99,7 +99,12 @@ class Transport:
         return content
 
     async def post(
-        self, path: str, body: Any, wait_seconds: float = 0.0, key: str | None = None
+        self,
+        path: str,
+        body: Any,
+        wait_seconds: float = 0.0,
+        key: str | None = None,
+        abandoned: bool = False,
     ) -> tuple[bytes, Mapping[str, str]]:
         """The body and the headers that answer.
 
@@ -108,6 +113,8 @@ class Transport:
             body: Models, and what JSON knows.
             wait_seconds: How long the server was asked to hold the request.
             key: The idempotency key; None for a new one.
+            abandoned: Whether it asks what another request of that key, which nobody waits for any
+                more, was answered.
 
         Raises:
             AglError: What the server answered, or that it cannot be reached.
@@ -116,6 +123,8 @@ class Transport:
             "Content-Type": "application/json",
             wire.IDEMPOTENCY_KEY: key or secrets.token_hex(16),
         }
+        if abandoned:
+            headers[wire.ABANDONED] = "1"
         return await self._ask(_Request("POST", path, {}, _encode(body), headers, wait_seconds))
 
     async def has(self, feature: str) -> bool:

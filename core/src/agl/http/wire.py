@@ -18,6 +18,8 @@ PREFIX = "/v1/agl"
 HEALTH = f"{PREFIX}/health"
 TRACES = "/v1/traces"
 IDEMPOTENCY_KEY = "Idempotency-Key"
+ABANDONED = "AGL-Abandoned"
+"""Header of a post that asks what another one, of the same key, had claimed for nobody any more."""
 WAIT_ENDED = "AGL-Wait-Ended"
 """Answer header of a long poll: ``done``, or ``early`` when the server cut it short."""
 RETRY_AFTER = {"Retry-After": "1"}
