@@ -38,6 +38,7 @@ GROUPS: Mapping[str, str] = MappingProxyType(
         "strategy": "agl.strategies",
         "gateway": "agl.gateways",
         "credit": "agl.credits",
+        "sandbox": "agl.sandboxes",
         "command": "agl.commands",
         "hook": "agl.plugins",
     }

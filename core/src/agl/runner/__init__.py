@@ -5,7 +5,8 @@ to end. Around the agent: ``agent_call`` is a call of it that can be stopped, ``
 where it runs, ``agent_host`` gives it threads and replaces an event loop that hangs, ``result`` is
 what its return value means. Beside it: ``held_spans`` is the store as its tracer sees it,
 ``gateways`` sees to it that its model calls are stored before its end is, ``heartbeat`` is the sign
-of life. ``forker`` makes calls in fresh processes, ``forked`` is its far side.
+of life. ``forker`` makes calls in fresh processes, ``forked`` is its far side, and ``sandbox`` the
+contract of what runs an agent behind a wall.
 """
 
 from agl.runner.agent_call import RolloutCancelledError as RolloutCancelledError

@@ -25,6 +25,7 @@ from agl.runner.gateways import AttemptGateways
 from agl.runner.heartbeat import Running
 from agl.runner.held_spans import HeldSpans
 from agl.runner.result import Outcome, read_result, set_traceback, traceback_of
+from agl.runner.sandbox import Sandbox, SandboxedCall
 from agl.store.base import AttemptEnd, LightningStore, Turn
 from agl.store.packed import is_refusal, unpacked
 from agl.tracer.base import Tracer
@@ -48,6 +49,7 @@ class AttemptRunner:
         hooks: Told of each moment of an attempt.
         on_stuck: See ``LitAgentRunner``.
         blocked_seconds: See ``LitAgentRunner``.
+        sandbox: Runs the agent, if it is not to run in this process.
     """
 
     def __init__(
@@ -60,8 +62,10 @@ class AttemptRunner:
         hooks: HookCaller,
         on_stuck: Literal["continue", "raise"],
         blocked_seconds: float,
+        sandbox: Sandbox | None = None,
     ) -> None:
         self._agent = agent
+        self._sandbox = sandbox
         self._store = store
         self._tracer = tracer
         self._hooks = hooks
@@ -110,7 +114,7 @@ class AttemptRunner:
             lost = await self._gateways.end(rollout)
             if lost is not None and outcome.error is None:
                 outcome = Outcome(error=lost, boundary="model")
-            spans = self._tracer.get_last_trace()
+            spans = held.received + self._tracer.get_last_trace()
             if outcome.error is None:
                 trace_id = spans[-1].trace_id if spans else None
                 spans += await held.add_many_spans(outcome.spans(rollout.attempt, trace_id))
@@ -154,7 +158,7 @@ class AttemptRunner:
             ):
                 context = {**self._context, "tracer": self._tracer, "rollout": rollout}
                 await self._hooks.call("on_trace_start", **context)
-                outcome, was_interrupted = await self._call_agent(rollout, apart)
+                outcome, was_interrupted = await self._call_agent(rollout, held, apart)
                 await self._hooks.call("on_trace_end", **context)
                 held.hold()
                 if outcome.shown is not None:
@@ -179,11 +183,16 @@ class AttemptRunner:
                 raise
             return Outcome(error=error, boundary="tracer"), was_interrupted
 
-    async def _call_agent(self, rollout: AttemptedRollout, apart: bool) -> tuple[Outcome, bool]:
+    async def _call_agent(
+        self, rollout: AttemptedRollout, held: HeldSpans, apart: bool
+    ) -> tuple[Outcome, bool]:
+        sandboxed = None if self._sandbox is None else SandboxedCall(self._sandbox, held)
         try:
             resources = await self._resources(rollout)
             self._gateways.note(rollout, resources)
-            method = self._agent.rollout_method(rollout.mode)
+            method: Any = self._agent.rollout_method(rollout.mode)
+            if sandboxed is not None:
+                method, apart = sandboxed.rollout_async, False
         except (MissingResourceError, ConfigError) as error:
             return Outcome(error=error), False
         is_coroutine = inspect.iscoroutinefunction(method)
@@ -206,6 +215,8 @@ class AttemptRunner:
             outcome = await call.run()
         finally:
             del self._running[attempt_id]
+        if sandboxed is not None and sandboxed.store_error is not None:
+            raise sandboxed.store_error
         if outcome.stuck:
             self._left_behind(call, outcome)
         return outcome, call.was_interrupted

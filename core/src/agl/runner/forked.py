@@ -15,6 +15,7 @@ import selectors
 import signal
 import socket
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Collection
@@ -289,9 +290,12 @@ def _bury(worker: int) -> int:
 def _work(sock: socket.socket, work: Work) -> NoReturn:
     answer: dict[str, Any]
 
+    asking = threading.Lock()
+
     def ask(message: Any) -> Any:
-        sock.sendall(encode({"message": message}))
-        return receive(sock)["reply"]
+        with asking:
+            sock.sendall(encode({"message": message}))
+            return receive(sock)["reply"]
 
     try:
         answer = {"result": work(receive(sock)["payload"], ask)}

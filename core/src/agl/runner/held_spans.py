@@ -23,6 +23,8 @@ class HeldSpans(StandInStore):
         self._holding = False
         self.spans: list[Span] = []
         """Those that are to be stored yet, in their order."""
+        self.received: list[Span] = []
+        """Those that came from a sandbox; no tracer of this process knows them."""
 
     def hold(self) -> None:
         """Keep the spans that come from now on."""

@@ -1,20 +1,23 @@
 """Runners: claim rollouts, run the agent under a tracer with a deadline, report what came of it."""
 
 import asyncio
+import copy
 import functools
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeVar, cast
 
 from agl.agent.base import LitAgent, Runner
 from agl.env import LightningEnvVar, resolve_int_env_var
 from agl.errors import ConfigError, RunnerStuckError
 from agl.execution.events import ExecutionEvent, ThreadingEvent
+from agl.plugins.build import build_component
 from agl.plugins.hooks import HookCaller
 from agl.runner.attempt import AttemptRunner
 from agl.runner.claims import Claims
 from agl.runner.heartbeat import Heartbeat, LaunchMode
+from agl.runner.sandbox import Sandbox
 from agl.store.base import LightningStore
 from agl.store.give_back import give_back
 from agl.tracer.base import Tracer
@@ -59,6 +62,8 @@ class LitAgentRunner(Runner[T]):
         blocked_seconds: A coroutine agent that keeps the event loop to itself for so long, while
             others wait, is given up: its attempt fails, the others on that loop are ``lost``, and
             further rollouts get a fresh loop. One that holds up no other has ten times as long.
+        isolation: Where the agent's code runs: ``none`` is this process; any other is a sandbox,
+            by its name or with options, as ``{type: process, memory_mb: 512}``.
     """
 
     def __init__(
@@ -74,6 +79,7 @@ class LitAgentRunner(Runner[T]):
         on_stuck: Literal["continue", "raise"] = "continue",
         grace_seconds: float = 5.0,
         blocked_seconds: float = 60.0,
+        isolation: str | Mapping[str, Any] | Sandbox = "none",
     ) -> None:
         concurrency = resolve_int_env_var(LightningEnvVar.AGL_CONCURRENCY, concurrency, 1, least=1)
         check = functools.partial(check_numbers, "LitAgentRunner")
@@ -93,6 +99,11 @@ class LitAgentRunner(Runner[T]):
         self.on_stuck: Literal["continue", "raise"] = on_stuck
         self.grace_seconds = grace_seconds
         self.blocked_seconds = blocked_seconds
+        self._sandbox: Sandbox | None = None
+        if isolation != "none":
+            self._sandbox = build_component(
+                isolation, group="agl.sandboxes", expected_type=Sandbox, where="isolation"
+            )
         self._agent: LitAgent[T] | None = None
         self._store: LightningStore | None = None
         self._worker_name: str | None = None
@@ -105,6 +116,7 @@ class LitAgentRunner(Runner[T]):
         agent.is_async()  # refuses one that cannot do anything
         self._agent = agent
         self._hooks = HookCaller(hooks or ())
+        self._sandbox = copy.copy(self._sandbox)  # runners of one process have one each
         agent.set_runner(self)
         self.tracer.init()
 
@@ -120,10 +132,13 @@ class LitAgentRunner(Runner[T]):
             hooks=self._hooks,
             on_stuck=self.on_stuck,
             blocked_seconds=self.blocked_seconds,
+            sandbox=self._sandbox,
         )
         self.tracer.init_worker(worker_id, store)
 
     def teardown_worker(self, worker_id: int, *args: Any, **kwargs: Any) -> None:
+        if self._sandbox is not None:
+            self._sandbox.close()
         self.tracer.teardown_worker(worker_id)
         self._store = None
 
@@ -157,10 +172,11 @@ class LitAgentRunner(Runner[T]):
         """Claim and run rollouts until ``event`` is set or ``max_rollouts`` are done.
 
         Raises:
+            ConfigError: The sandbox of ``isolation`` is not what it must be.
             RunnerStuckError: An agent hangs, and ``on_stuck`` is ``raise``.
             StoreError: The store failed.
         """
-        self.get_agent()
+        await self._start_sandbox()
         event = event or ThreadingEvent()
         left = math.inf if self.max_rollouts is None else self.max_rollouts
         claims = Claims(self.get_store(), self.get_worker_id(), event, left)
@@ -191,6 +207,11 @@ class LitAgentRunner(Runner[T]):
                 await asyncio.gather(*tasks, return_exceptions=True)
         if self._attempts.stuck is not None:
             raise RunnerStuckError(self._attempts.stuck)
+
+    async def _start_sandbox(self) -> None:
+        agent = self.get_agent()
+        if self._sandbox is not None and self._sandbox.findings is None:
+            await self._sandbox.start(agent, self.tracer)
 
     async def _serve(self, rollout: AttemptedRollout, claims: Claims) -> None:
         """Run a rollout, and the one that was claimed with its end, and so on."""
@@ -251,11 +272,13 @@ class LitAgentRunner(Runner[T]):
 
         Raises:
             Exception: What the agent raised, after it was stored.
+            SandboxedAgentError: It raised in a sandbox.
             RolloutTimeoutError: The agent ran past the deadline.
             AgentResultError: The agent returned something that is no result.
             RolloutCancelledError: The attempt was stopped.
         """
         store = self.get_store()
+        await self._start_sandbox()
         resources_id = None
         if resources is not None:
             resources_id = (await store.add_resources(resources)).resources_id

@@ -34,6 +34,21 @@ class AgentFailedError(AglError, RuntimeError):
     """Stands for an agent's exception that cannot be handled as others are."""
 
 
+class SandboxedAgentError(AglError, RuntimeError):
+    """Stands for what an agent raised in a sandbox.
+
+    Args:
+        failure: What is stored with the attempt.
+    """
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(f"{failure.type}: {failure.message}")
+        self.failure = failure
+
+    def __reduce__(self) -> Any:
+        return SandboxedAgentError, (self.failure,)
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Outcome:
     """How an attempt went. To be made where the agent ran: its error is asked for its text."""
@@ -105,6 +120,8 @@ def _is_ordinary(error: BaseException) -> bool:
 
 def _failure_of(error: BaseException, boundary: Boundary) -> Failure:
     # Not isinstance(): that may ask the object for its class.
+    if type(error) is SandboxedAgentError:
+        return error.failure
     is_missing = issubclass(type(error), MissingResourceError)
     return Failure(
         boundary="resources" if is_missing else boundary,

@@ -66,6 +66,10 @@ class Tracer(ParallelWorkerBase, ABC):
 
     _store: "LightningStore | None" = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What goes to another process: the options, without the store or what was collected."""
+        return {**vars(self), "_store": None}
+
     @abstractmethod
     def trace_context(
         self,

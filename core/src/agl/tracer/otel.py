@@ -50,6 +50,9 @@ class OtelTracer(Tracer, trace_api.Tracer):
     def __init__(self) -> None:
         self._last: SpanBuffer | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_last": None}
+
     @property
     def num_unattributed_spans(self) -> int:
         """How many spans of this process could not be given to any attempt."""
