@@ -7,6 +7,8 @@ Sent as bytes, as no client would send them. What holds an attack is taken away 
 import asyncio
 import json
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -255,6 +257,74 @@ def test_connections_have_a_limit(bare: int, monkeypatch: pytest.MonkeyPatch) ->
         assert b" 503 " in third.recv(65536).split(b"\r\n")[0]
     for each in idle:
         each.close()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no limit of open files")
+def test_connections_leave_files_for_the_store() -> None:
+    files = 120  # of which a server needs some before anybody connects
+    run = f"import resource as r; r.setrlimit(r.RLIMIT_NOFILE, ({files}, {files})); "
+    run += "from agl.cli import main; main()"
+    options = ["store", "--port", "0", "--backend", "memory"]
+    with subprocess.Popen([sys.executable, "-c", run, *options], stderr=-1, text=True) as server:
+        assert server.stderr is not None
+        line = next(line for line in server.stderr if "agl store:" in line)
+        address = ("127.0.0.1", urlsplit(line.split()[2]).port)
+        idle = [socket.create_connection(address, timeout=30) for _ in range(files // 2)]
+        for each in idle:
+            each.sendall(b"GET / HTTP/1.1\r\n")
+        with socket.create_connection(address, timeout=30) as another:
+            assert b" 503 " in another.recv(65536).split(b"\r\n")[0]
+        idle[0].sendall(b"Host: localhost\r\n\r\n")
+        assert b" 404 " in idle[0].recv(65536).split(b"\r\n")[0]
+        for each in idle:
+            each.close()
+        server.terminate()
+        server.communicate(timeout=30)
+
+
+def test_requests_that_wait_on_one_connection_have_a_limit(serve: Callable[..., Sender]) -> None:
+    send = serve()
+    held = json.dumps({"wait_seconds": 30})
+    head = f"POST {DEQUEUE} HTTP/1.1\r\nHost: localhost\r\n{JSON}\r\n"
+    claim = f"{head}Content-Length: {len(held)}\r\n\r\n{held}".encode()
+    assert send(DEQUEUE, JSON)[0] == 200  # nothing is queued any more
+    ask = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", send.port), timeout=30) as sock:
+        sock.sendall(claim + ask * (guard.MAX_PIPELINED + 1))
+        assert sock.recv(65536) == b""
+    with socket.create_connection(("127.0.0.1", send.port), timeout=30) as sock:
+        sock.sendall(
+            ask * guard.MAX_PIPELINED + ask.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
+        )
+        answers = b"".join(iter(lambda: sock.recv(65536), b""))
+        assert answers.count(b"HTTP/1.1 200 ") == guard.MAX_PIPELINED + 1
+
+
+@pytest.mark.parametrize(
+    "twice",
+    [
+        ["Host: localhost", "Host: evil.example"],
+        ["Host: evil.example", "Host: localhost"],
+        ["Origin: http://evil.example", "Origin: http://localhost"],
+        ["Authorization: Bearer x", "Authorization: Bearer t"],
+        ["Content-Type: text/plain", JSON],
+        ["Content-Encoding: gzip", "Content-Encoding: identity"],
+        ["Idempotency-Key: a", "Idempotency-Key: b"],
+    ],
+    ids=lambda twice: twice[0],
+)
+def test_a_header_that_says_two_things_is_refused(
+    serve: Callable[..., Sender], twice: list[str]
+) -> None:
+    status, body = serve(token="t")(DEQUEUE, *twice)
+    assert status == 400
+    assert "more than one header" in json.loads(body)["detail"]
+
+
+def test_a_page_that_may_not_call_is_told_who_can_let_it(serve: Callable[..., Sender]) -> None:
+    status, body = serve()(DEQUEUE, "Origin: https://board.example", JSON)
+    assert status == 403
+    assert "cors_allow_origins" in json.loads(body)["detail"]
 
 
 def test_what_nobody_reads_holds_nothing(serve: Callable[..., Sender], monkeypatch) -> None:

@@ -23,6 +23,8 @@ class LightningEnvVar(StrEnum):
     """Comma-separated names of servers on loopback, as behind a reverse proxy; ``*`` for any."""
     AGL_GATEWAY_TOKEN = "AGL_GATEWAY_TOKEN"
     """What agents send to ``agl gateway`` as API key."""
+    AGL_SERVE_API_KEY = "AGL_SERVE_API_KEY"
+    """What clients send to ``agl serve`` as API key."""
     AGL_CONCURRENCY = "AGL_CONCURRENCY"
     """How many rollouts each runner runs at once; 1 unless this or the run says otherwise."""
     AGL_EMITTER_DEBUG = "AGL_EMITTER_DEBUG"

@@ -62,11 +62,15 @@ def test_it_answers_with_token_ids_and_its_version_until_it_is_told_to_stop(
         assert process.returncode == 0
 
 
-@pytest.mark.parametrize("what", ["port", "model"])
-def test_what_cannot_be_served_is_told_with_exit_code_2(tmp_path, what):
+@pytest.mark.parametrize(
+    ("what", "says"),
+    [("port", "is in use"), ("model", "cannot load the model"), ("0.0.0.0", "AGL_SERVE_API_KEY")],
+)
+def test_what_cannot_be_served_is_told_with_exit_code_2(tmp_path, what, says):
     with bind("127.0.0.1", 0) as sock:
         port = str(sock.getsockname()[1]) if what == "port" else "0"
-        with start(str(tmp_path / "none"), "--port", port) as process:
+        host = what if "." in what else "127.0.0.1"
+        with start(str(tmp_path / "none"), "--host", host, "--port", port) as process:
             told = process.communicate()[1]
     assert process.returncode == 2
-    assert ("is in use" if what == "port" else "cannot load the model") in told
+    assert says in told

@@ -278,3 +278,17 @@ def test_a_tokenizer_without_a_chat_template_is_refused(model, tokenizer, monkey
     monkeypatch.setattr(tokenizer, "chat_template", None)
     with pytest.raises(ConfigError, match="has no chat_template"):
         InferenceServer(model, tokenizer)
+
+
+def test_other_machines_need_a_key(model, tokenizer):
+    for host in ("0.0.0.0", "::", "192.0.2.1", "box.example"):
+        with pytest.raises(ConfigError, match="AGL_SERVE_API_KEY"):
+            InferenceServer(model, tokenizer, host=host, api_key="")
+
+
+async def test_whoever_has_no_key_is_refused(model, tokenizer):
+    with InferenceServer(model, tokenizer, host="0.0.0.0", api_key="k") as server:
+        asked = {"model": "model", "messages": MESSAGES, "max_tokens": 1}
+        assert (await post(server, asked))[0] == 401
+        async with openai.AsyncOpenAI(base_url=server.url, api_key="k", max_retries=0) as client:
+            assert (await client.chat.completions.create(**asked)).choices

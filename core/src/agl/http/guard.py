@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import json
 import re
+import sys
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -20,8 +21,15 @@ from agl.utils.addresses import is_loopback
 
 MAX_HEAD_BYTES, MAX_HEADERS = 64 * 1024, 100
 MAX_CONNECTIONS = 4096
+"""Or half of the files that the process may open, where those are fewer."""
+MAX_PIPELINED = 100
+"""Requests of one connection that wait for the answer of another one."""
 MAX_HELD_BYTES = 2**30
 """Of all bodies that are being received or answered."""
+SINGLE = frozenset(
+    b"authorization content-encoding content-type host idempotency-key origin".split()
+)
+"""Headers of which two could be read as either."""
 HEAD_SECONDS, BODY_SECONDS, LAST_SECONDS = 20.0, 60.0, 5.0
 """How long the head of a request may take, a body may be silent, and a refused one is read."""
 FORM_TYPES = (b"text/plain", b"application/x-www-form-urlencoded")
@@ -58,7 +66,10 @@ class Guard:
             site = origin.decode("latin-1")
             is_own = host is not None and origin.partition(b"://")[2] == host
             if not is_own and site not in self.origins:
-                return 403, f"pages of {site[:200]!r} may not call this server"
+                return 403, (
+                    f"pages of {site[:200]!r} may not call this server; where they shall call a "
+                    "store, name their origin in its cors_allow_origins (agl store --cors-origin)"
+                )
         kind = headers.get(b"content-type", b"").lower()
         if method == b"POST" and kind.startswith(FORM_TYPES):
             return 415, f"Content-Type {kind.decode('latin-1')[:200]!r}: send application/json"
@@ -72,6 +83,16 @@ class Guard:
 def name_of(host: str) -> str:
     """What ``Host`` calls a server, without its port; an IPv6 address stands in brackets."""
     return re.sub(r"\.?(:\d*)?$", "", host.strip().lower(), count=1).strip("[]")
+
+
+def max_connections() -> int:
+    """How many connections a server of this process takes."""
+    if sys.platform == "win32":
+        return MAX_CONNECTIONS
+    import resource
+
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return MAX_CONNECTIONS if files == resource.RLIM_INFINITY else min(MAX_CONNECTIONS, files // 2)
 
 
 def refused(status: int, why: str) -> tuple[bytes, bytes]:
@@ -99,8 +120,8 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         super().connection_made(transport)
-        if len(self.connections) > MAX_CONNECTIONS:
-            self._refuse(503, f"the server has {MAX_CONNECTIONS} connections; try again later")
+        if len(self.connections) > (limit := max_connections()):
+            self._refuse(503, f"the server has {limit} connections; try again later")
         else:
             self._begun = self.loop.time()
             self._look()
@@ -132,8 +153,18 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_head = False
+        if len(self.pipeline) >= MAX_PIPELINED:
+            self._refuse(503, f"{MAX_PIPELINED} requests wait on this connection; use another one")
+        if self.transport.is_closing():  # the rest of what came with it is parsed, too
+            self._is_refused = True
+            return
         headers = dict(self.headers)
         refusal = self.guard.refusal(headers, self.parser.get_method())
+        if len(headers) < len(self.headers):
+            names = [name for name, _ in self.headers]
+            for name in SINGLE & headers.keys():
+                if names.count(name) > 1:
+                    refusal = 400, f"there is more than one header {name.decode()!r}; send one"
         if len(self.headers) > MAX_HEADERS or self._received > MAX_HEAD_BYTES:
             size = sum(len(name) + len(value) for name, value in self.headers)
             if len(self.headers) > MAX_HEADERS or size > MAX_HEAD_BYTES:

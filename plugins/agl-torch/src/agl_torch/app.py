@@ -34,6 +34,7 @@ class ChatApp(ModelApp[TextRequest]):
         max_model_tokens: Prompt and answer together.
         window_seconds: See ``Batcher``.
         max_batch_size: See ``Batcher``.
+        api_key: What requests must carry; None takes all.
     """
 
     request_type = TextRequest
@@ -53,8 +54,9 @@ class ChatApp(ModelApp[TextRequest]):
         max_model_tokens: int,
         window_seconds: float,
         max_batch_size: int,
+        api_key: str | None = None,
     ) -> None:
-        super().__init__(model_name)
+        super().__init__(model_name, api_key)
         self._sampler = sampler
         self._tokenizer = sampler.tokenizer
         self._weights = weights

@@ -2,16 +2,29 @@
 
 import click
 
+from agl.env import LightningEnvVar
+
 
 @click.command("serve")
 @click.argument("model")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen.")
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Where to listen. Anything but loopback needs an API key.",
+)
 @click.option(
     "--port",
     default=8000,
     show_default=True,
     type=click.IntRange(0, 65535),
     help="0 takes a free one.",
+)
+@click.option(
+    "--api-key",
+    envvar=LightningEnvVar.AGL_SERVE_API_KEY.value,
+    show_envvar=True,
+    help="What clients must send. The variable does not show in process lists.",
 )
 @click.option("--name", "model_name", help="What requests must ask for.  [default: MODEL]")
 @click.option("--tokenizer", help="Folder or name.  [default: MODEL]")
@@ -46,6 +59,7 @@ def command(
     model: str,
     host: str,
     port: int,
+    api_key: str | None,
     model_name: str | None,
     tokenizer: str | None,
     max_model_tokens: int | None,
@@ -69,10 +83,11 @@ def command(
     from agl.http.serving import bind
     from agl.utils.logs import setup_logging
     from agl_torch.models import load_model, load_tokenizer
-    from agl_torch.server import InferenceServer
+    from agl_torch.server import InferenceServer, check_key
 
     setup_logging("INFO")
-    # Before the model is loaded: a port in use shall be told at once.
+    # Before the model is loaded: what cannot be served shall be told at once.
+    check_key(host, api_key)
     bind(host, port).close()
     if threads is not None:
         torch.set_num_threads(threads)
@@ -85,6 +100,7 @@ def command(
         max_model_tokens=max_model_tokens,
         max_batch_size=max_batch_size,
         seed=seed,
+        api_key=api_key,
     )
     server.weights.version = weights_version
 

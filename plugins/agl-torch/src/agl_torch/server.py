@@ -6,9 +6,23 @@ from typing import Any
 
 from agl.errors import ConfigError
 from agl.http.serving import ServerThread
+from agl.utils.addresses import is_loopback
 from agl_torch.app import ChatApp
 from agl_torch.batcher import Weights
 from agl_torch.generate import Sampler
+
+
+def check_key(host: str, api_key: str | None) -> None:
+    """Whether a server may listen there.
+
+    Raises:
+        ConfigError: Other machines can reach it, and there is no key.
+    """
+    if not api_key and not is_loopback(host):
+        raise ConfigError(
+            f"host {host!r} can be reached from other machines, so a key is needed; set "
+            "AGL_SERVE_API_KEY to a long random text, pass api_key=..., or serve on 127.0.0.1"
+        )
 
 
 class InferenceServer:
@@ -26,16 +40,18 @@ class InferenceServer:
         model: A causal model of ``transformers``; put in evaluation mode.
         tokenizer: Its tokenizer, with a chat template.
         model_name: What requests must ask for.
-        host: Where to listen.
+        host: Where to listen. Anything but loopback needs an ``api_key``.
         port: 0 takes a free one.
         max_model_tokens: Prompt and answer together; None takes the model's limit.
         window_seconds: How long a request waits for companions.
         max_batch_size: Sequences sampled at once.
         seed: Of draws for requests without a seed.
         dtype: In which the model computes; None is that of its weights.
+        api_key: What requests must carry, ``/health`` aside; None takes all.
 
     Raises:
-        ConfigError: The tokenizer has no chat template, or the port is in use (at ``start``).
+        ConfigError: The tokenizer has no chat template, other machines can reach the host and there
+            is no key, or the port is in use (at ``start``).
     """
 
     def __init__(
@@ -51,7 +67,9 @@ class InferenceServer:
         max_batch_size: int = 64,
         seed: int = 0,
         dtype: str | None = None,
+        api_key: str | None = None,
     ) -> None:
+        check_key(host, api_key)
         if not getattr(tokenizer, "chat_template", None):
             raise ConfigError(
                 f"InferenceServer: the tokenizer {type(tokenizer).__name__} has no chat_template; "
@@ -68,6 +86,7 @@ class InferenceServer:
             max_model_tokens or model.config.max_position_embeddings,
             window_seconds,
             max_batch_size,
+            api_key or None,
         )
         self._thread = ServerThread(app, host, port)
 
