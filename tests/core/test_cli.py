@@ -1,5 +1,6 @@
 """The command line: data on stdout, one sentence on stderr, exit codes 0, 1 and 2."""
 
+import asyncio
 import json
 import logging
 import socket
@@ -351,3 +352,32 @@ def test_config_is_printed_with_defaults_and_without_secrets(agl: Agl, project: 
     assert resolved["resources"]["llm"]["api_key"] == "***"
     assert json.loads(agl("config", "agl.yaml", "--json").out)["agent"] == "cli_agent:agent"
     assert not (project / "out").exists()
+
+
+def test_rollouts_are_listed_beside_one_with_a_damaged_span(agl: Agl, tmp_path: Path) -> None:
+    from agl import SqliteLightningStore
+    from agl.emitter import reward_attributes
+    from agl.types import Span
+
+    path = tmp_path / "damaged.db"
+
+    async def fill() -> None:
+        store = SqliteLightningStore(path)
+        for about in ("what is damaged", "what is whole"):
+            rollout = await store.start_rollout(about)
+            span = Span.from_attributes(
+                name="reward",
+                attributes={**reward_attributes(0.5), "about": about},
+                rollout_id=rollout.rollout_id,
+                attempt_id=rollout.attempt.attempt_id,
+            )
+            await store.add_many_spans([span])
+        await store.close()
+
+    asyncio.run(fill())
+    path.write_bytes(path.read_bytes().replace(b'"what is damaged"}', b'"what is damsged"}'))
+    rows = json.loads(agl("rollouts", "--path", str(path), "--json").out)
+    assert [row["reward"] for row in rows] == [None, 0.5]
+    assert "DamagedRecordError: span 'reward'" in rows[0]["error"]
+    spans = agl("spans", rows[0]["rollout_id"], "--path", str(path))
+    assert (spans.code, "restore a copy of the store's file" in spans.err) == (1, True)

@@ -14,6 +14,7 @@
     │   ├── InvalidTransitionError (ValueError)   the status machine says no
     │   ├── InvalidQueryError (ValueError)        a filter or page that cannot be; exit code 2
     │   ├── InvalidRecordError (ValueError)       a record holds what no store keeps
+    │   ├── DamagedRecordError                    a record is not what was stored any more
     │   ├── NotSupportedError (NotImplementedError)   the store does not have this method
     │   └── StoreUnavailableError (ConnectionError)   cannot be reached or opened
     │       └── StoreDiskError                        its disk is full or fails; may be asked again
@@ -86,6 +87,10 @@ class InvalidQueryError(StoreError, ValueError):
 
 class InvalidRecordError(StoreError, ValueError):
     """A record holds what no store keeps: NaN, say. Nothing was stored."""
+
+
+class DamagedRecordError(StoreError):
+    """What the store's file holds of a record is not what was stored. Others can be read."""
 
 
 class NotSupportedError(StoreError, NotImplementedError):

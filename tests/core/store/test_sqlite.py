@@ -722,7 +722,7 @@ def test_message_names_no_process_that_has_ended(path):
 
 
 async def test_accounts_that_an_older_version_kept_as_spans_are_taken_over(path):
-    old_file(path, OLD_SCHEMAS[-1])
+    old_file(path, OLD_SCHEMAS[1])
     kept = {"rollout_id": "ro-2aaaaaaaa", "step": 3, "mode": "train", "algorithm": "grpo"}
     kept["items"] = [{"kind": "rollout", "rollout_id": "ro-2aaaaaaaa"}]
     never = {"group": 1, "ledger": {"rollout_id": "ro-1aaaaaaaa", "step": 3}}
@@ -755,8 +755,10 @@ async def test_account_that_cannot_be_read_says_so_and_spares_the_others(path):
         await store.add_ledger_parts([LedgerPart(rollout_id=rollout.rollout_id, step=number)])
     await store.close()
     with contextlib.closing(sqlite3.connect(path)) as connection:
-        connection.execute("UPDATE ledger_part SET body = '{' WHERE step = 0")
-        connection.execute("""UPDATE ledger_part SET body = '{"items": 7}' WHERE step = 1""")
+        connection.execute("UPDATE ledger_part SET body = '{', crc = NULL WHERE step = 0")
+        connection.execute(
+            """UPDATE ledger_part SET body = '{"items": 7}', crc = NULL WHERE step = 1"""
+        )
         connection.commit()
     store = SqliteLightningStore(path)
     parts = list(await store.query_ledger_parts())

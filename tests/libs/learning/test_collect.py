@@ -1,6 +1,7 @@
 """The collector: tasks through the store, and what a broken-off request leaves."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -113,3 +114,31 @@ async def test_broken_off_requests_stay_for_who_asks_again_under_their_keys() ->
     for _ in range(2):
         await break_off(store, asyncio.create_task(collector.run(requests)), 2)
     assert [one.status for one in await store.query_rollouts()] == ["queuing", "queuing"]
+
+
+async def test_a_span_that_a_disk_damaged_costs_its_own_rollout_only(tmp_path: Path) -> None:
+    path = tmp_path / "agl.db"
+    tasks = ["damaged", "whole"]
+    store = agl.SqliteLightningStore(path)
+    for task in tasks:
+        rollout = await store.start_rollout(task, key=f"step-1/{tasks.index(task)}/0")
+        span = agl.Span.from_attributes(
+            name=AGL_ANNOTATION,
+            attributes={**reward_attributes(0.5), "about": f"what is {task}"},
+            rollout_id=rollout.rollout_id,
+            attempt_id=rollout.attempt.attempt_id,
+        )
+        await store.add_many_spans([span])
+        await store.update_attempt(rollout.rollout_id, "latest", status="succeeded")
+    resources = await store.add_resources({})
+    await store.close()
+    path.write_bytes(path.read_bytes().replace(b"what is damaged", b"what is damsged"))
+    store = agl.SqliteLightningStore(path)
+    collector = Collector(store, None, NoRows(), agl.RolloutConfig())
+    collected = await collector.collect(tasks, 1, "train", resources.resources_id, {}, key="step-1")
+    damaged, whole = collected.ended
+    assert (damaged.reward, whole.reward, whole.unusable) == (None, 0.5, None)
+    assert "is not what was stored" in str(damaged.problem)
+    (exclusion,) = collected.ledger.exclusions
+    assert (exclusion.rollout_id, exclusion.reason) == (damaged.rollout.rollout_id, "malformed")
+    await store.close()

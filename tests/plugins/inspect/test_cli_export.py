@@ -98,6 +98,17 @@ def test_rows_have_tokens_reward_and_where_they_come_from(agl: Agl) -> None:
     assert row["provenance"]["span_ids"] == [call.span_id]
 
 
+def test_a_rollout_with_a_damaged_span_is_left_out_and_counted(agl: Agl) -> None:
+    damaged = [call_span("its question", "a", IDS), reward_span(1.0)]
+    whole = [call_span("another", "a", IDS), reward_span(0.5)]
+    make_store(("t", [damaged], "succeeded"), ("t", [whole], "succeeded"))
+    file = Path("s.db")
+    file.write_bytes(file.read_bytes().replace(b"its question", b"its quastion"))
+    code, out, err = agl("export", "--as", "rows", "--path", "s.db")
+    assert (code, [json.loads(line)["reward"] for line in out.splitlines()]) == (0, [0.5])
+    assert "calls left out: 1 malformed" in err
+
+
 def test_triplets_have_prompt_response_and_span(agl: Agl) -> None:
     call = call_span("q", "a", IDS)
     make_store(("t", [[call, reward_span(1.0)]], "succeeded"))

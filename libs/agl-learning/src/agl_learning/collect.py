@@ -15,7 +15,7 @@ from agl.algorithm.infrastructure import (
 )
 from agl.algorithm.mixing import MixingCheck, Ran, ran
 from agl.emitter import find_final_rewards, reward_problem
-from agl.errors import ConfigError, InvalidTransitionError
+from agl.errors import ConfigError, DamagedRecordError, InvalidTransitionError
 from agl.types import (
     Attempt,
     EnqueueRolloutRequest,
@@ -307,9 +307,14 @@ class Collector:
         return late
 
     async def _read(self, rollout: Rollout, group: int, ledger: Ledger) -> Ended:
-        spans = await self._store.query_spans(rollout.rollout_id)
-        attempts = await self._store.query_attempts(rollout.rollout_id)
         one = Ended(rollout, group, None)
+        try:
+            spans = await self._store.query_spans(rollout.rollout_id)
+        except DamagedRecordError as error:
+            one.problem, one.unusable = str(error), ("malformed", str(error))
+            _exclude(rollout, *one.unusable, ledger)
+            return one
+        attempts = await self._store.query_attempts(rollout.rollout_id)
         if self._adapter is not None:
             self._read_rows(one, self._adapter, spans, attempts, ledger)
         if rollout.status == "succeeded":

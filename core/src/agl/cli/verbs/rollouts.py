@@ -1,6 +1,7 @@
 """``agl rollouts``: what a store was asked to do, and how it went."""
 
 import json
+from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -12,7 +13,7 @@ from agl.cli.shared import store_options
 if TYPE_CHECKING:
     from agl.plugins.hooks import HookCaller
     from agl.store.base import LightningStore
-    from agl.types import Rollout
+    from agl.types import Rollout, Span
 
 COLUMNS = ["rollout_id", "status", "mode", "attempts", "reward", "seconds", "input", "error"]
 
@@ -49,10 +50,16 @@ def command(
 
 async def _row(store: "LightningStore", rollout: "Rollout", hooks: "HookCaller") -> dict[str, Any]:
     from agl.emitter import find_final_reward
+    from agl.errors import DamagedRecordError
+    from agl.types import Failure
 
     attempts = await store.query_attempts(rollout.rollout_id)
-    spans = await store.query_spans(rollout.rollout_id, "latest")
     error = attempts[-1].error if attempts else None
+    spans: Sequence[Span] = ()
+    try:
+        spans = await store.query_spans(rollout.rollout_id, "latest")
+    except DamagedRecordError as damage:  # of this rollout; the others are to be listed
+        error = Failure(boundary="store", type=type(damage).__name__, message=str(damage))
     row = {
         "rollout_id": rollout.rollout_id,
         "status": rollout.status,

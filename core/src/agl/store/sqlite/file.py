@@ -16,7 +16,7 @@ from agl.utils.lockfile import HeldError, LockFile, forget_in_forks
 
 APPLICATION_ID: Final = 0x61676C73
 """``agls``: what tells our files from other SQLite files."""
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 4
 """Of ``schema.sql``; ``migrations/N.sql`` makes version N out of the one before."""
 
 MEMORY: Final = ":memory:"

@@ -23,6 +23,7 @@ from agl.store.sqlite.clock import StoreClock
 from agl.store.sqlite.detached import detached_record
 from agl.store.sqlite.effects import Effects
 from agl.store.sqlite.lookups import SqliteLookups
+from agl.store.sqlite.rows import whole
 from agl.store.sqlite.watchdog import Watchdog
 from agl.store.waiting import EndWaiters, QueueWaiters
 from agl.types import AttemptedRollout, Rollout
@@ -181,7 +182,7 @@ class LocalLightningStore(LightningStore):
 
     async def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:
         found = await self._read(lambda lookups: lookups.views([rollout_id]))
-        return found[0] if found else None
+        return whole(found[0]) if found else None
 
     async def get_rollout_by_id_json(self, rollout_id: str) -> bytes | None:
         """See ``LightningStore``."""

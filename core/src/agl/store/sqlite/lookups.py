@@ -6,16 +6,20 @@ from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any, Final
 
+from agl.errors import DamagedRecordError
 from agl.store.base import LightningStoreStatistics
 from agl.store.packed import span_of
 from agl.store.queries import Filter, Query, make_page
 from agl.store.sqlite.ids import number_of
 from agl.store.sqlite.rows import (
     ATTEMPT_FIELDS,
-    ROLLOUT_FIELDS,
+    RESOURCES_COLUMNS,
+    ROLLOUT_COLUMNS,
     WORKER_FIELDS,
     StoredAttempt,
     attempt_of,
+    damage,
+    is_damaged,
     json_of,
     ledger_part_of,
     resources_of,
@@ -29,8 +33,13 @@ from agl.types import Attempt, LedgerPart, PaginatedResult, ResourcesUpdate, Rol
 
 def _statements() -> dict[str, str]:
     text = files("agl.store.sqlite").joinpath("statements.sql").read_text("utf-8")
+    # Damaged text may be no text, and then SQLite would refuse the whole page.
+    blobs = ("input", "config", "metadata")
     columns = {
-        "rollout": ", ".join(f"r.{name}" for name in ROLLOUT_FIELDS),
+        "rollout": ", ".join(
+            f"CAST(r.{name} AS BLOB)" if name in blobs else f"r.{name}" for name in ROLLOUT_COLUMNS
+        ),
+        "resources": RESOURCES_COLUMNS,
         # Attempts have the number of their rollout, and not its id.
         "attempt": ", ".join(
             f"{'r' if name == 'rollout_id' else 't'}.{name}" for name in ATTEMPT_FIELDS
@@ -125,7 +134,7 @@ class SqliteLookups:
         elif attempt_id is not None:
             condition += " AND t.a = ? AND t.attempt_id = ?"
             parameters += [number_of(attempt_id), attempt_id]
-        return self._page(
+        rows, total = self._page(
             "spans_page",
             "rollout r JOIN attempt t ON t.n = r.n JOIN span s ON s.a = t.a",
             query,
@@ -133,6 +142,14 @@ class SqliteLookups:
             ("t.a", "s.k"),
             (condition, parameters),
         )
+        for body, _, crc, k in rows:
+            if is_damaged(body, crc):
+                # Not left out, nor the others given: without it an earlier reward would be the
+                # final one, and a call would be in no account.
+                span_id, name = self.one("span", k)
+                what = f"span {name!r} ({span_id!r}) of rollout {rollout_id!r}"
+                raise DamagedRecordError(damage(what))
+        return rows, total
 
     def query_ledger_parts(self, query: Query) -> PaginatedResult[LedgerPart]:
         rows, total = self._page("ledger_page", "ledger_part", query, "{}", ("p",))

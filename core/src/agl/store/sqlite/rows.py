@@ -1,12 +1,15 @@
 """Rows of the SQLite store as records, and JSON in and out of them."""
 
+import contextlib
+import logging
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
+from zlib import crc32
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
-from agl.errors import InvalidRecordError
+from agl.errors import DamagedRecordError, InvalidRecordError
 from agl.types import (
     Attempt,
     AttemptedRollout,
@@ -17,6 +20,16 @@ from agl.types import (
     RolloutConfig,
     Worker,
 )
+
+logger = logging.getLogger(__name__)
+
+R = TypeVar("R", bound=Rollout)
+
+
+class Damaged(str):
+    """Stands where the input of a rollout was, whose row is not what was written; says so."""
+
+    __slots__ = ()
 
 
 class StoredAttempt(NamedTuple):
@@ -35,15 +48,72 @@ _READ_DEPTH = 150
 _ENVELOPE = 8
 """So many levels can be read back; with more brackets it is tried."""
 ROLLOUT_FIELDS: Final = tuple(Rollout.model_fields)
+ROLLOUT_COLUMNS: Final = (*ROLLOUT_FIELDS, "crc")
 ATTEMPT_FIELDS: Final = tuple(Attempt.model_fields)
 
 
 def rollout_of(row: Sequence[Any]) -> Rollout:
-    """From the columns of its fields."""
-    values = dict(zip(ROLLOUT_FIELDS, row, strict=True))
+    """From ``ROLLOUT_COLUMNS``; where they are damaged, its input is a ``Damaged``.
+
+    It can be told apart, listed and ended, but not run.
+    """
+    values = dict(zip(ROLLOUT_COLUMNS, row, strict=True))
+    problem = rollout_damage(values)
+    if problem is not None:
+        values.update(_readable(values), input=Damaged(problem))
+        return Rollout(**values)
     values["input"], values["metadata"] = from_json(values["input"]), _loaded(values["metadata"])
     values["config"] = _config(values["config"])
     return Rollout(**values)
+
+
+def rollout_damage(values: dict[str, Any]) -> str | None:
+    """What to say of ``ROLLOUT_COLUMNS`` that are damaged; takes their checksum out."""
+    bodies = values["input"], values["config"], values["metadata"] or b""
+    if not is_damaged(b"".join(bodies), values.pop("crc")):
+        return None
+    return damage(f"rollout {values['rollout_id']!r}: its input, config or metadata")
+
+
+def whole(rollout: R) -> R:
+    """The rollout, for whoever needs its input.
+
+    Raises:
+        DamagedRecordError: It is damaged.
+    """
+    if isinstance(rollout.input, Damaged):
+        raise DamagedRecordError(str(rollout.input))
+    return rollout
+
+
+def _readable(values: dict[str, Any]) -> dict[str, Any]:
+    """Config and metadata of a damaged rollout, each where it can be read."""
+    found: dict[str, Any] = {"config": RolloutConfig(), "metadata": None}
+    for name, read in (("config", _config), ("metadata", _loaded)):
+        with contextlib.suppress(ValueError):
+            found[name] = read(values[name])
+    return found
+
+
+def is_damaged(body: bytes, crc: int | None) -> bool:
+    """Whether a body has another checksum; rows of older versions have none."""
+    return crc is not None and crc32(body) != crc
+
+
+def checksum(*bodies: str | None) -> int:
+    """That of bodies, one after the other."""
+    return crc32("".join(filter(None, bodies)).encode())
+
+
+# Whoever reads the record is told; the log is told once.
+@lru_cache(maxsize=1024)
+def damage(what: str) -> str:
+    """That something is damaged, and what to do."""
+    logger.error("store: %s is not what was stored; check the disk and the memory", what)
+    return (
+        f"{what} is not what was stored (its checksum is another one). Other records can be read; "
+        "to have this one, restore a copy of the store's file"
+    )
 
 
 def attempt_of(row: Sequence[Any]) -> Attempt:
@@ -62,7 +132,7 @@ def stored_attempt_of(row: Sequence[Any]) -> StoredAttempt:
 
 def view_of(row: Sequence[Any]) -> Rollout:
     """From the columns of ``rollouts_page``."""
-    split = len(ROLLOUT_FIELDS)
+    split = len(ROLLOUT_COLUMNS)
     rollout = rollout_of(row[:split])
     return rollout if row[split + 1] is None else attempted(rollout, attempt_of(row[split:]))
 
@@ -78,14 +148,27 @@ def ledger_part_of(row: Sequence[Any]) -> LedgerPart:
         "generation": row[5],
         "lost": bool(row[6]),
     }
+    if is_damaged(row[7], row[8]):
+        return LedgerPart(**about, problem=damage(f"the account of rollout {row[0]!r}"))
     try:
         return LedgerPart.model_validate({**from_json(row[7]), **about})
     except (ValueError, TypeError) as error:  # a newer agl wrote it, or the file was changed
         return LedgerPart(**about, problem=str(error))
 
 
+RESOURCES_COLUMNS: Final = (
+    "resources_id, create_time, update_time, version, CAST(body AS BLOB), crc"
+)
+
+
 def resources_of(row: Sequence[Any]) -> ResourcesUpdate:
-    """From the columns of ``resources``."""
+    """From ``RESOURCES_COLUMNS``.
+
+    Raises:
+        DamagedRecordError: They are not what was stored.
+    """
+    if is_damaged(row[4], row[5]):
+        raise DamagedRecordError(damage(f"the resources {row[0]!r}"))
     return ResourcesUpdate(
         resources_id=row[0],
         create_time=row[1],
@@ -116,7 +199,7 @@ def row_of_worker(worker: Worker) -> tuple[Any, ...]:
 
 # Most rollouts of a run share one config; configs are frozen, so one object serves them all.
 @lru_cache(maxsize=256)
-def _config(text: str) -> RolloutConfig:
+def _config(text: bytes) -> RolloutConfig:
     return RolloutConfig.model_validate_json(text)
 
 
@@ -153,5 +236,5 @@ def json_or_none(value: Any, what: str) -> str | None:
     return None if value is None else json_of(value, what)
 
 
-def _loaded(text: str | None) -> Any:
+def _loaded(text: str | bytes | None) -> Any:
     return None if text is None else from_json(text)

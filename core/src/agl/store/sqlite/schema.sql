@@ -1,5 +1,6 @@
--- Version 3. Integers inside; the text ids carry them (store/sqlite/ids.py), so no text is indexed.
--- JSON stands in TEXT columns; instants are unix seconds.
+-- Version 4. Integers inside; the text ids carry them (store/sqlite/ids.py), so no text is indexed.
+-- JSON stands in TEXT columns; instants are unix seconds. crc is the CRC-32 of the bytes of a row's
+-- JSON: of body, or of input, config and metadata one after the other. NULL where it is not known.
 
 CREATE TABLE rollout (
     n            INTEGER PRIMARY KEY,
@@ -13,7 +14,8 @@ CREATE TABLE rollout (
     input        TEXT NOT NULL,
     config       TEXT NOT NULL,
     metadata     TEXT,
-    key          TEXT              -- by which the same task is not queued twice
+    key          TEXT,             -- by which the same task is not queued twice
+    crc          INTEGER
 ) STRICT;
 CREATE UNIQUE INDEX rollout_key ON rollout (key) WHERE key IS NOT NULL;
 CREATE INDEX rollout_queue ON rollout (position) WHERE position IS NOT NULL;
@@ -51,7 +53,8 @@ CREATE TABLE span (
     name        TEXT NOT NULL,
     start_time  REAL,
     end_time    REAL,
-    body        TEXT NOT NULL
+    body        TEXT NOT NULL,
+    crc         INTEGER
 ) STRICT;
 CREATE UNIQUE INDEX span_identity ON span (a, span_id);
 
@@ -66,7 +69,8 @@ CREATE TABLE ledger_part (
     mode       TEXT,
     generation INTEGER NOT NULL,
     lost       INTEGER NOT NULL,
-    body       TEXT NOT NULL
+    body       TEXT NOT NULL,
+    crc        INTEGER
 ) STRICT;
 CREATE UNIQUE INDEX ledger_part_identity
     ON ledger_part (n, coalesce(run, ''), coalesce(algorithm, ''), coalesce(step, -1));
@@ -78,7 +82,8 @@ CREATE TABLE resources (
     update_time  REAL NOT NULL,
     version      INTEGER NOT NULL,
     touched      INTEGER NOT NULL UNIQUE,  -- the highest is the latest snapshot
-    body         TEXT NOT NULL
+    body         TEXT NOT NULL,
+    crc          INTEGER
 ) STRICT;
 
 CREATE TABLE worker (

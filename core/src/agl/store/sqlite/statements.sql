@@ -29,8 +29,8 @@ SELECT {rollout} FROM rollout r WHERE r.position IS NOT NULL ORDER BY r.position
 
 -- name: insert_rollout
 INSERT INTO rollout (n, rollout_id, status, mode, resources_id, start_time, end_time, position,
-                     input, config, metadata, key)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+                     key, input, config, metadata, crc)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: rollout_id_of_key
 SELECT rollout_id FROM rollout WHERE key = ?;
@@ -39,7 +39,8 @@ SELECT rollout_id FROM rollout WHERE key = ?;
 UPDATE rollout SET status = ?, end_time = ?, position = ? WHERE n = ?;
 
 -- name: edit_rollout
-UPDATE rollout SET mode = ?, resources_id = ?, input = ?, config = ?, metadata = ? WHERE n = ?;
+UPDATE rollout SET mode = ?, resources_id = ?, input = ?, config = ?, metadata = ?, crc = ?
+WHERE n = ?;
 
 -- name: rollouts_page
 SELECT {rollout}, {attempt}
@@ -91,43 +92,47 @@ WHERE a = ?;
 SELECT span_id FROM span WHERE a = ? AND span_id IN (SELECT value FROM json_each(?));
 
 -- name: insert_span
-INSERT INTO span (a, sequence_id, span_id, trace_id, parent_id, name, start_time, end_time, body)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO span (a, sequence_id, span_id, trace_id, parent_id, name, start_time, end_time, body,
+                  crc)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: spans_page
-SELECT CAST(s.body AS BLOB), s.sequence_id
+SELECT CAST(s.body AS BLOB), s.sequence_id, s.crc, s.k
 FROM rollout r JOIN attempt t ON t.n = r.n JOIN span s ON s.a = t.a;
 
+-- name: span
+SELECT span_id, name FROM span WHERE k = ?;
+
 -- name: ledger_page
-SELECT rollout_id, run, algorithm, step, mode, generation, lost, body FROM ledger_part;
+SELECT rollout_id, run, algorithm, step, mode, generation, lost, CAST(body AS BLOB), crc
+FROM ledger_part;
 
 -- name: save_ledger_part
-INSERT INTO ledger_part (n, rollout_id, run, algorithm, step, mode, generation, lost, body)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO ledger_part (n, rollout_id, run, algorithm, step, mode, generation, lost, body, crc)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (n, coalesce(run, ''), coalesce(algorithm, ''), coalesce(step, -1)) DO UPDATE
 SET mode = excluded.mode, generation = excluded.generation, lost = excluded.lost,
-    body = excluded.body
+    body = excluded.body, crc = excluded.crc
 WHERE excluded.generation >= generation;
 
 -- name: resources
-SELECT resources_id, create_time, update_time, version, body FROM resources WHERE resources_id = ?;
+SELECT {resources} FROM resources WHERE resources_id = ?;
 
 -- name: resources_page
-SELECT resources_id, create_time, update_time, version, body FROM resources;
+SELECT {resources} FROM resources;
 
 -- name: latest_resources
-SELECT resources_id, create_time, update_time, version, body
-FROM resources ORDER BY touched DESC LIMIT 1;
+SELECT {resources} FROM resources ORDER BY touched DESC LIMIT 1;
 
 -- name: latest_resources_id
 SELECT resources_id FROM resources ORDER BY touched DESC LIMIT 1;
 
 -- name: save_resources
-INSERT INTO resources (r, resources_id, create_time, update_time, version, touched, body)
-VALUES (?, ?, ?, ?, ?, ?, ?)
+INSERT INTO resources (r, resources_id, create_time, update_time, version, touched, body, crc)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (resources_id) DO UPDATE
 SET update_time = excluded.update_time, version = excluded.version, touched = excluded.touched,
-    body = excluded.body;
+    body = excluded.body, crc = excluded.crc;
 
 -- name: worker
 SELECT {worker} FROM worker WHERE worker_id = ?;

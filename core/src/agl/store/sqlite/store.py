@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any, Literal, TypeVar
 
-from agl.errors import ConfigError, StoreUnavailableError
+from agl.errors import AglError, ConfigError, DamagedRecordError, StoreUnavailableError
 from agl.store.patience import PATIENCE_SECONDS, patiently
 from agl.store.sqlite import operations as ops
 from agl.store.sqlite.clock import StoreClock
@@ -287,6 +287,13 @@ class _Parts:
                 lookups.connection.execute("COMMIT")
         except sqlite3.Error as error:
             raise failure_of(self.path, error, "it could not be read") from error
+        except ValueError as error:
+            if isinstance(error, AglError):
+                raise
+            raise DamagedRecordError(
+                f"store {self.path!r}: a record cannot be read; check the disk, and restore a copy "
+                f"of the file: {error}"
+            ) from error
 
     def shutdown(self) -> None:
         """Commit what was submitted, then close everything."""

@@ -12,9 +12,10 @@ from msgspec import Raw
 from pydantic import BaseModel
 from pydantic_core import from_json, to_json
 
+from agl.errors import DamagedRecordError
 from agl.store.packed import span_of
 from agl.store.queries import Query
-from agl.store.sqlite.rows import ATTEMPT_FIELDS, ROLLOUT_FIELDS
+from agl.store.sqlite.rows import ATTEMPT_FIELDS, ROLLOUT_COLUMNS, rollout_damage
 from agl.types import Event, Failure, Link, RolloutConfig, Span, TraceStatus
 
 _encode = msgspec.json.Encoder().encode
@@ -22,10 +23,12 @@ _encode = msgspec.json.Encoder().encode
 
 def rollout_json(row: Sequence[Any]) -> bytes:
     """A rollout, and its attempt if it has one, from the columns of ``rollout_view``."""
-    rollout = dict(zip(ROLLOUT_FIELDS, row, strict=False))
+    rollout = dict(zip(ROLLOUT_COLUMNS, row, strict=False))
+    if (problem := rollout_damage(rollout)) is not None:
+        raise DamagedRecordError(problem)
     rollout["input"], rollout["metadata"] = _raw(rollout["input"]), _raw(rollout["metadata"])
     rollout["config"] = _whole(RolloutConfig, rollout["config"])
-    attempt = dict(zip(ATTEMPT_FIELDS, row[len(ROLLOUT_FIELDS) :], strict=True))
+    attempt = dict(zip(ATTEMPT_FIELDS, row[len(ROLLOUT_COLUMNS) :], strict=True))
     if attempt["attempt_id"] is not None:
         attempt["metadata"] = _raw(attempt["metadata"])
         attempt["error"] = attempt["error"] and _whole(Failure, attempt["error"])
@@ -33,24 +36,25 @@ def rollout_json(row: Sequence[Any]) -> bytes:
     return _encode(rollout)
 
 
-def spans_json(rows: Iterable[tuple[bytes, int]], query: Query, total: int) -> bytes:
+def spans_json(rows: Iterable[Sequence[Any]], query: Query, total: int) -> bytes:
     """A page of spans, from the columns of ``spans_page``."""
-    items = [_span(body, number) for body, number in rows]
+    items = [_span(row[0], row[1]) for row in rows]
     page = {"items": items, "limit": query.limit, "offset": query.offset, "total": total}
     return _encode(page)
 
 
-def _raw(text: str | None) -> Raw | None:
+def _raw(text: str | bytes | None) -> Raw | None:
     if text is None:
         return None
-    if "NaN" in text or "Infinity" in text:  # which the wire does not know; or only in a text
+    text = text.encode() if isinstance(text, str) else text
+    if b"NaN" in text or b"Infinity" in text:  # which the wire does not know; or only in a text
         return Raw(to_json(from_json(text), inf_nan_mode="null"))
     return Raw(text)
 
 
 # Most rollouts of a run share one config.
 @lru_cache(maxsize=256)
-def _whole(model: type[BaseModel], text: str) -> Raw:
+def _whole(model: type[BaseModel], text: str | bytes) -> Raw:
     """With the fields that came later than the text."""
     return Raw(model.model_validate_json(text).model_dump_json())
 

@@ -4,6 +4,7 @@ import sqlite3
 from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any, Literal, cast
+from zlib import crc32
 
 from agl.store import rules
 from agl.store.packed import AnySpan, PackedSpan
@@ -14,12 +15,14 @@ from agl.store.sqlite.ids import make_id, number_of
 from agl.store.sqlite.lookups import SQL, SqliteLookups
 from agl.store.sqlite.rows import (
     StoredAttempt,
+    checksum,
     config_json,
     json_of,
     json_or_none,
     rollout_of,
     row_of_worker,
     stored_attempt_of,
+    whole,
 )
 from agl.types import Attempt, LedgerPart, ResourcesUpdate, Rollout, Worker
 
@@ -157,10 +160,8 @@ class Tables(SqliteLookups):
             rollout.start_time,
             rollout.end_time,
             self._next_position(rollout),
-            text,
-            config_json(rollout.config),
-            json_or_none(rollout.metadata, what),
             key,
+            *self._bodies(rollout, what, text),
         )
         self.written_bytes += len(text)
         if self._is_whole_queue or rollout.status == "preparing":
@@ -189,9 +190,7 @@ class Tables(SqliteLookups):
         row = (
             rollout.mode,
             rollout.resources_id,
-            self.input_json(rollout, what),
-            config_json(rollout.config),
-            json_or_none(rollout.metadata, what),
+            *self._bodies(rollout, what, self.input_json(whole(rollout), what)),
             number_of(rollout.rollout_id),
         )
         self.connection.execute(SQL["edit_rollout"], row)
@@ -199,6 +198,10 @@ class Tables(SqliteLookups):
         if rollout.rollout_id in self._queue:
             self._queue[rollout.rollout_id] = rollout
         self._remember(rollout)
+
+    def _bodies(self, rollout: Rollout, what: str, text: str) -> tuple[Any, ...]:
+        bodies = text, config_json(rollout.config), json_or_none(rollout.metadata, what)
+        return *bodies, checksum(*bodies)
 
     def _next_position(self, rollout: Rollout) -> int | None:
         if rollout.status not in rules.QUEUED:
@@ -334,13 +337,13 @@ class Tables(SqliteLookups):
         rows = self._unwritten["insert_span"]
         for span in spans:
             if isinstance(span, PackedSpan):
-                row = (number, *span[2:])  # its fields are the columns
+                row = (number, *span[2:], crc32(span.body.encode()))  # its fields are the columns
             else:
                 # The span was validated when it was made; its fields are written as they stand.
                 fields = {**span.__dict__, **(span.model_extra or {})}
                 text = json_of(fields, f"span {span.span_id!r} of attempt {attempt_id!r}")
-                row = (number, *_span_columns(fields), text)
-            self.written_bytes += len(row[-1])
+                row = (number, *_span_columns(fields), text, crc32(text.encode()))
+            self.written_bytes += len(row[-2])
             rows[number, span.span_id] = row
         if (ids := self._span_ids.get(attempt_id)) is not None:
             ids.update([span.span_id for span in spans])
@@ -353,17 +356,9 @@ class Tables(SqliteLookups):
     def save_ledger_part(self, part: LedgerPart) -> None:
         values = part.model_dump(exclude_defaults=True)
         body = json_of(values, f"the account of rollout {part.rollout_id!r}")
-        row = (
-            number_of(part.rollout_id),
-            part.rollout_id,
-            part.run,
-            part.algorithm,
-            part.step,
-            part.mode,
-            part.generation,
-            part.lost,
-            body,
-        )
+        key = (part.rollout_id, part.run, part.algorithm, part.step)
+        about = (number_of(part.rollout_id), *key, part.mode, part.generation, part.lost)
+        row = (*about, body, checksum(body))
         self.written_bytes += len(body)
         self.connection.execute(SQL["save_ledger_part"], row)
 
@@ -375,6 +370,7 @@ class Tables(SqliteLookups):
     def save_resources(self, update: ResourcesUpdate) -> None:
         self._num_resources += update.version == 1
         self._touched += 1
+        body = json_of(update.resources, f"resources {update.resources_id!r}")
         row = (
             self._num_resources,
             update.resources_id,
@@ -382,7 +378,8 @@ class Tables(SqliteLookups):
             update.update_time,
             update.version,
             self._touched,
-            json_of(update.resources, f"resources {update.resources_id!r}"),
+            body,
+            checksum(body),
         )
         self.connection.execute(SQL["save_resources"], row)
         self.latest_resources_id = update.resources_id

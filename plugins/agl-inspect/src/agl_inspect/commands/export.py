@@ -10,6 +10,7 @@ import click
 
 from agl.algorithm.adapter import CreditRule
 from agl.cli.shared import each_rollout, note, open_store, read_and_close, store_options
+from agl.errors import DamagedRecordError
 from agl.plugins.build import build_component
 from agl.store.base import LightningStore
 from agl.types import Rollout
@@ -146,9 +147,12 @@ class Export:
             self._progress()
 
     async def _read(self, rollout: Rollout) -> Read:
-        return await read_rollout(
-            self.store, rollout, self.options.credit, self.options.agent_match
-        )
+        options = self.options
+        try:
+            return await read_rollout(self.store, rollout, options.credit, options.agent_match)
+        except DamagedRecordError:  # of a span; nobody can say what it was about
+            self.account.left_out["malformed"] += 1
+            return Read(rollout, [], [])
 
     def _progress(self) -> None:
         now = time.monotonic()
