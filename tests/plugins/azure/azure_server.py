@@ -53,7 +53,7 @@ class Azure:
         self.min_examples = 10
         """Of a training file."""
         # Faults.
-        self.busy = 0
+        self.busy, self.retry_after = 0, "0"
         """So many requests are answered with 429."""
         self.fail_jobs: list[dict[str, str]] = []
         """Errors of the jobs that come."""
@@ -121,7 +121,8 @@ class Azure:
                 return refuse(404, "404", "Resource not found")
             if self.busy:
                 self.busy -= 1
-                return refuse(429, "tooManyRequests", "Too many requests.", **{"Retry-After": "0"})
+                pause = {"Retry-After": self.retry_after}
+                return refuse(429, "tooManyRequests", "Too many requests.", **pause)
             return await handler(request)
 
         return answer

@@ -61,6 +61,27 @@ async def test_looks_get_rarer_and_an_overloaded_service_says_when(asking, waits
     assert "could not look at it to end: 429: too busy" in told.getMessage()
 
 
+@pytest.mark.parametrize("far", ["1000000000", "Fri, 31 Dec 9999 23:59:59 GMT"])
+async def test_no_service_holds_a_run_for_years(asking, waits, far):
+    busy = failure(openai.RateLimitError, 429, "too busy", **{"retry-after": far})
+    assert await asking.until(looking(busy, "done"), "it to end", 1000.0) == "done"
+    assert waits == [300.0]
+
+
+async def test_nor_does_its_sdk_for_deployments(azure, sft, monkeypatch):
+    from agl_azure import management
+    from agl_azure.asking import Keys
+
+    from .conftest import Login
+
+    monkeypatch.setattr(management, "MAX_PAUSE_SECONDS", 0.01)
+    azure.busy, azure.retry_after = 1, "1000000000"
+    deployments = management.Management(sft(), Keys(azure.key, Login(azure.token)))
+    assert await deployments.models() == {"base": "gpt-base-2026-01-01"}
+    assert azure.busy == 0
+    await deployments.close()
+
+
 async def test_a_wait_that_is_too_long_ends_with_what_it_is_like(asking, waits):
     from agl_azure.asking import NotYetError
 

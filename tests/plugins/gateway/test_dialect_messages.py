@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from typing import Any
 
 import pytest
 
@@ -306,6 +307,15 @@ async def test_counting_tokens_is_refused_and_is_no_model_call(bench, client) ->
     assert await bench.spans() == []
 
 
+CALLED = {"name": "look", "arguments": "{}"}
+
+
+def calling(*calls: dict[str, Any]) -> RawReply:
+    """A whole answer with these tool calls."""
+    message = {"role": "assistant", "content": None, "tool_calls": calls}
+    return RawReply(200, json.dumps({"choices": [{"message": message}]}).encode())
+
+
 @pytest.mark.parametrize(
     ("reply", "status", "kind", "message"),
     [
@@ -321,8 +331,14 @@ async def test_counting_tokens_is_refused_and_is_no_model_call(bench, client) ->
         (RawReply(200, b""), 502, "api_error", "no answer to this call"),
         (RawReply(200, b'{"choices":[]}'), 502, "api_error", "no list of choices"),
         (RawReply(200, b'{"choices":[{"message":"a"}]}'), 502, "api_error", "a wrong form"),
+        (calling({"function": CALLED}), 502, "api_error", "tool call 0 has no id"),
+        (calling({"id": "c"}), 502, "api_error", "tool call 0 has no name"),
+        (calling({"id": "c", "function": CALLED}, {}), 502, "api_error", "tool call 1 has no"),
     ],
-    ids=["400", "429", "HTML 503", "HTML 200", "nothing", "no choices", "no message"],
+    ids=[
+        *("400", "429", "HTML 503", "HTML 200", "nothing", "no choices", "no message"),
+        *("a call without id", "one without name", "a second one"),
+    ],
 )
 async def test_a_failing_backend_has_anthropics_error_and_a_record(
     bench, reply: RawReply, status: int, kind: str, message: str

@@ -25,6 +25,8 @@ TOKEN_SCOPE = "https://cognitiveservices.azure.com/.default"
 MAX_RETRIES = 5
 """Of one request, by the SDK."""
 FIRST_PAUSE_SECONDS = 1.0
+MAX_PAUSE_SECONDS = 300.0
+"""Whatever ``Retry-After`` says: a wrong date would hold the run for years."""
 GROWTH = 1.5
 """Each look comes so much later than the one before, up to ``poll_seconds``."""
 
@@ -131,6 +133,6 @@ class Asking:
 
 
 def pause_after(error: BaseException, otherwise: float) -> float:
-    """The seconds that an error asks to wait; ``otherwise`` where it does not say."""
+    """The seconds that an error asks to wait, within reason; ``otherwise`` where it says none."""
     asked = retry_after(getattr(getattr(error, "response", None), "headers", None) or {})
-    return otherwise if asked is None else asked
+    return otherwise if asked is None else min(asked, MAX_PAUSE_SECONDS)

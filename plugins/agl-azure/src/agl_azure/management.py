@@ -4,15 +4,24 @@ import asyncio
 from typing import Any
 from urllib.parse import urlsplit
 
+from azure.core.pipeline.policies import RetryPolicy
 from azure.mgmt.cognitiveservices import CognitiveServicesManagementClient, models
 
 from agl.utils.addresses import is_loopback
-from agl_azure.asking import MAX_RETRIES, Asking, Keys, NotYetError
+from agl_azure.asking import MAX_PAUSE_SECONDS, MAX_RETRIES, Asking, Keys, NotYetError
 from agl_azure.errors import DeploymentFailedError
 from agl_azure.options import AzureOptions
 
 ENDS = ("Failed", "Canceled", "Disabled", "Deleting")
 """States of a deployment that will not be ready."""
+
+
+class _Retries(RetryPolicy):
+    """The SDK's own, which waits as long as it is told."""
+
+    def get_retry_after(self, response: Any) -> float | None:
+        asked = super().get_retry_after(response)
+        return asked and min(asked, MAX_PAUSE_SECONDS)
 
 
 class Management(Asking):
@@ -30,7 +39,7 @@ class Management(Asking):
             options.subscription_id,
             base_url=address,
             credential_scopes=[f"{address.rstrip('/')}/.default"],
-            retry_total=MAX_RETRIES,
+            retry_policy=_Retries(retry_total=MAX_RETRIES),
         )
 
     async def close(self) -> None:

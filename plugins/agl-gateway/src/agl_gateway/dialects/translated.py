@@ -93,6 +93,8 @@ class Translated(Exchange):
         self._begun = self._over = False
         self._ending: dict[str, Any] = {}
         self._usage: Mapping[str, Any] = {}
+        self._calls: set[int] = set()
+        """Numbers of the tool calls that have begun."""
 
     def whole(self, answer: bytes) -> bytes:
         completion = msgspec.json.decode(answer)
@@ -182,9 +184,11 @@ class Translated(Exchange):
         for number, call in enumerate(delta.get("tool_calls") or ()):
             function = call.get("function") or {}
             name, arguments = function.get("name") or "", function.get("arguments") or ""
-            sent.append(
-                stream.tool_call(call.get("index", number), call.get("id"), name, arguments)
-            )
+            index, call_id = call.get("index", number), call.get("id")
+            if index not in self._calls and (call_id is None or not name):
+                raise ValueError(f"tool call {index} has no {'id' if name else 'name'}")
+            self._calls.add(index)
+            sent.append(stream.tool_call(index, call_id, name, arguments))
         return sent
 
 
