@@ -79,6 +79,7 @@ def train(path: Path, overrides: Sequence[str], *, dry: bool) -> None:
         RunError: The run failed, or no rollout succeeded.
     """
     from agl.config.file import check_config, load_config
+    from agl.utils.files import make_private_folder
     from agl.utils.logs import setup_logging
 
     setup_logging()
@@ -97,7 +98,7 @@ def train(path: Path, overrides: Sequence[str], *, dry: bool) -> None:
         shared = getattr(strategy, "managed_store", None) is False
         _fit(checked, components, plan.build() if shared else None, dry=dry)
         return
-    run_dir.mkdir(parents=True, exist_ok=True)
+    make_private_folder(run_dir)
     (run_dir / "config.yaml").write_text(checked.as_yaml(), encoding="utf-8")
     note(f"run folder: {run_dir}")
     store = plan.build()

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from agl.errors import ConfigError
+from agl.utils.files import make_private_folder
 from agl_learning.files import sync
 from agl_learning.generations import read_generation
 
@@ -79,7 +80,8 @@ def making(folder: Path, note: Mapping[str, Any] | Progress) -> Generator[Path]:
     """
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
+    make_private_folder(partial.parent)
+    partial.mkdir()
     yield partial
     files = {
         path.relative_to(partial).as_posix(): {

@@ -6,10 +6,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from agl.utils.files import make_private_folder
+
 
 def write_whole(path: Path, text: str) -> None:
     """Write a text file; a kill leaves what was there before, or all of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_private_folder(path.parent)
     partial = path.with_name(f".{path.name}.partial")
     partial.write_text(text, "utf-8")
     sync(partial)

@@ -21,6 +21,7 @@ from agl.algorithm.ledger import each_part
 from agl.errors import ConfigError, InvalidTransitionError
 from agl.store.base import LightningStore
 from agl.types import LedgerPart
+from agl.utils.files import make_private_folder
 from agl.utils.lockfile import HeldError, LockFile
 from agl_learning.files import write_whole
 
@@ -72,7 +73,7 @@ def hold_run(folder: str | os.PathLike[str]) -> Generator[None]:
         ConfigError: Another run has it; the message says which process.
     """
     path = Path(folder)
-    path.mkdir(parents=True, exist_ok=True)
+    make_private_folder(path)
     try:
         lock = LockFile(path / LOCK)
     except HeldError as held:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from agl.algorithm.base import Algorithm
+from agl.utils.files import make_private_folder
 from agl_learning.files import write_whole
 from agl_learning.generations import Branch
 
@@ -63,7 +64,7 @@ class Report:
         self._algorithm = algorithm
         # Absolute: an agent in this process may change its folder.
         self.folder = folder = folder.absolute()
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(folder)
         self.metrics_path = folder / "metrics.jsonl"
         self._steps = steps
         self._show = show_progress

@@ -20,6 +20,7 @@ import msgspec
 
 from agl.algorithm.gateway import ModelConfig
 from agl.errors import ConfigError
+from agl.utils.files import make_private_folder
 from agl_gateway.dialect import Exchange
 from agl_gateway.errors import NO_RETRY, BrokenOffError, RefusedError
 from agl_gateway.routing import Tries
@@ -55,7 +56,7 @@ class Recording:
         self._backends = backends
         self._path = folder / FILE
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_private_folder(folder)
             self._file: TextIO = self._path.open("a" if resume else "x", encoding="utf-8")
         except FileExistsError:
             raise ConfigError(

@@ -1,6 +1,7 @@
 """Opening an SQLite file as a store: one owner, the right schema, errors that say what to do."""
 
 import contextlib
+import logging
 import os
 import sqlite3
 import struct
@@ -12,7 +13,10 @@ from typing import Final, get_args
 
 from agl.errors import InvalidRecordError, StoreDiskError, StoreError, StoreUnavailableError
 from agl.types import Worker
+from agl.utils.files import close_to_others
 from agl.utils.lockfile import HeldError, LockFile, forget_in_forks
+
+logger = logging.getLogger(__name__)
 
 APPLICATION_ID: Final = 0x61676C73
 """``agls``: what tells our files from other SQLite files."""
@@ -274,6 +278,7 @@ class OwnerLock:
         forget_in_forks(self)
         self._identity = found.st_dev, found.st_ino
         _owned[self._identity] = os.getpid()
+        _close_to_others(path)
 
     def forget(self) -> None:
         """Close this process's copy; for a forked one, so that it does not hold the store too."""
@@ -289,6 +294,19 @@ class OwnerLock:
             os.close(self._store_file)
             self._store_file = -1
         self._beside.release()
+
+
+def _close_to_others(path: str) -> None:
+    """An earlier version left what it made to the umask, and keys may be in it."""
+    file = os.path.realpath(path)
+    modes = [close_to_others(name) for name in (file, f"{file}-wal", f"{file}-shm")]
+    if modes[0] is not None:
+        logger.warning(
+            "store %r: other users of this machine could open it (mode %04o), and it may hold "
+            "keys; from now on only its owner can",
+            path,
+            modes[0],
+        )
 
 
 def _in_use(path: str, owner: str) -> StoreUnavailableError:
