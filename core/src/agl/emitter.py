@@ -33,6 +33,7 @@ from agl.utils.text import parse_json
 logger = logging.getLogger(__name__)
 
 AttemptKey = TypeVar("AttemptKey")
+Span_ = TypeVar("Span_", bound=SpanLike)
 
 PRIMARY_REWARD = "primary"
 """Name of a reward that was given as a single number."""
@@ -307,6 +308,7 @@ def find_final_reward(spans: Sequence[SpanLike]) -> float | None:
     Last means the highest sequence id; spans without one count as newer than those with one, in
     the order given. When the spans belong to several attempts, only the attempt that began last
     counts. A reward that cannot be read is none: where it is the last, there is no final reward.
+    Where a grader spoke, only its reward counts.
     """
     rewards = find_final_rewards(spans)
     return rewards[0].value if rewards else None
@@ -314,9 +316,16 @@ def find_final_reward(spans: Sequence[SpanLike]) -> float | None:
 
 def find_final_rewards(spans: Sequence[SpanLike]) -> list[RewardDimension]:
     """The final reward's dimensions, the primary one first; none where ``find_final_reward`` is."""
-    spans = _of_newest_attempt(spans)
+    spans = graded_only(_of_newest_attempt(spans))
     rewards = [span for span in spans if is_reward_span(span) or reward_problem(span)]
     return get_rewards_from_span(sorted(rewards, key=_sequence)[-1]) if rewards else []
+
+
+def graded_only(spans: Sequence[Span_]) -> Sequence[Span_]:
+    """Those of an attempt's spans whose rewards count: all, or the one with a grader's reward."""
+    # The last that says that it is one: whatever its agent wrote came before it.
+    graded = [span for span in spans if _attributes_of(span).get(Key.GRADED) is True]
+    return sorted(graded, key=_sequence)[-1:] or spans
 
 
 def _of_newest_attempt(spans: Sequence[SpanLike]) -> Sequence[SpanLike]:

@@ -34,6 +34,9 @@ class LightningSpanAttributes(StrEnum):
 
     REWARD = "agentlightning.reward"
     """Prefix: ``.<i>.name`` and ``.<i>.value``; index 0 is the primary reward."""
+    GRADED = "agentlightning.graded"
+    """True where the runner recorded what the agent's grader got and gave; no other reward of the
+    attempt counts."""
     UNORDERED = "agentlightning.unordered"
     """True where the gateway could not say that the calls before the reward have lower numbers."""
     LINK = "agentlightning.link"

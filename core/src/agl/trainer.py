@@ -18,9 +18,11 @@ from agl.errors import ConfigError
 from agl.execution.base import ExecutionStrategy
 from agl.execution.coroutines import call_in_daemon_thread
 from agl.execution.events import ExecutionEvent
+from agl.execution.shared_memory import SharedMemoryExecutionStrategy
 from agl.plugins.build import ComponentPlan, Given, build_component, plan_component
 from agl.plugins.hooks import HookCaller, routes_of
 from agl.runner import LitAgentRunner
+from agl.runner.grading import grader_of
 from agl.store.base import LightningStore
 from agl.tracer.base import Tracer
 from agl.types import Dataset, NamedResources
@@ -204,6 +206,9 @@ class Trainer:
             )
         )
 
+        agent.grade_method()  # refuses what is no grader
+        if isinstance(self.strategy, SharedMemoryExecutionStrategy):
+            grader_of(agent)  # its process is forked before there are threads
         self.strategy.prepare()
         if self.strategy.runs_algorithm:
             asyncio.run(self._make_ready(algorithm))

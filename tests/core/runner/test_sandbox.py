@@ -239,3 +239,33 @@ def test_none_is_no_sandbox_and_others_go_by_name() -> None:
         agl.Trainer(runner={"isolation": "agl.store.memory:InMemoryLightningStore"})
     with pytest.raises(agl.errors.UnknownComponentError, match="unknown sandbox 'celar'"):
         agl.Trainer(runner={"isolation": "celar"})
+
+
+# --- what is graded
+
+
+@agl.rollout(grade=lambda task, private, result: float(result == private))
+def graded(task: Any, rollout: agl.Rollout) -> Any:
+    return [task, rollout.input, os.getpid()]
+
+
+async def test_result_for_a_grader_comes_out_and_private_does_not_go_in(
+    run_all: Any, memory_store: Store
+) -> None:
+    task = {"question": "6 * 7?", "private": 42}
+    (rollout,) = await run_all(graded, memory_store, [task], isolation=ForkSandbox())
+    *_, grade = await memory_store.query_spans(rollout.rollout_id)
+    assert agl.get_object_value(grade)[:2] == [{"question": "6 * 7?"}] * 2
+    assert agl.get_reward_value(grade) == 0.0
+    assert rollout.input == task
+
+
+@pytest.mark.parametrize("said", [{"reward": 1.0}, {"artefact": 1.0}, {"spans": []}, {}])
+async def test_agent_that_has_taken_over_its_sandbox_cannot_say_its_grade(
+    run_all: Any, memory_store: Store, said: Any
+) -> None:
+    sandbox = TalkingSandbox(lambda ask: said)
+    (rollout,) = await run_all(graded, memory_store, [{"private": 42}], isolation=sandbox)
+    assert rollout.status == "succeeded"
+    spans = await memory_store.query_spans(rollout.rollout_id)
+    assert agl.find_final_reward(spans) == 0.0

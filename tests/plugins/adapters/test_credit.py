@@ -6,7 +6,13 @@ import agl
 from agl.errors import ConfigError
 from agl.types import Credit, StepCredit, TrainingRow
 from agl.utils.otel import make_link_attributes
-from agl_adapters import Discounted, Stepwise, TraceToRows
+from agl_adapters import (
+    Discounted,
+    LlmProxyTraceToTriplet,
+    Stepwise,
+    TracerTraceToTriplet,
+    TraceToRows,
+)
 from agl_learning.advantages import sibling_advantages
 
 
@@ -349,3 +355,35 @@ def test_a_rule_in_two_places_is_refused():
     )
     with pytest.raises(ConfigError, match="Give 'credit' to the adapter, or leave the adapter out"):
         trainer.fit(nothing)
+
+
+@pytest.mark.parametrize("credit", ["final", "per_call", "discounted", "stepwise", "per_agent"])
+def test_only_the_grade_of_a_graded_attempt_counts(trace, credit) -> None:
+    """Though its agent emits rewards, one that looks like a grade among them."""
+    forged = {"agentlightning.graded": True, "agentlightning.reward.0.value": 9.0}
+    trace.gateway([1], [2])
+    trace.reward(7.0)
+    trace.span("agentlightning.annotation", forged)
+    trace.gateway([3], [4])
+    emitted = [span.span_id for span in trace.spans[1:3]]
+    assert max(found := [r or 0.0 for r in rewards(trace, credit)]) >= 7.0, found
+    trace.span("agentlightning.annotation", {**forged, "agentlightning.reward.0.value": 0.5})
+    assert {r for r in rewards(trace, credit) if r} <= {0.5, 0.95 * 0.5}
+    found_why = excluded_rewards(trace, credit)
+    assert [found_why[span_id] for span_id in emitted] == ["superseded_reward"] * 2
+    result = TraceToRows(credit=credit).adapt(trace.spans)
+    for row in result.rows:
+        result.ledger.train(row)
+    result.ledger.check()
+
+
+@pytest.mark.parametrize("adapter", [TracerTraceToTriplet, LlmProxyTraceToTriplet])
+@pytest.mark.parametrize("value", [0.5, None])
+def test_triplets_of_a_graded_attempt_have_its_grade_alone(trace, adapter, value) -> None:
+    trace.gateway([1], [2])
+    trace.reward(7.0)
+    trace.gateway([3], [4])
+    assert [triplet.reward for triplet in adapter().adapt(trace.spans)] == [7.0, None]
+    reward = {} if value is None else {"agentlightning.reward.0.value": value}
+    trace.span("agentlightning.annotation", {"agentlightning.graded": True, **reward})
+    assert [triplet.reward for triplet in adapter().adapt(trace.spans)] == [None, value]

@@ -11,7 +11,7 @@ from agl.errors import ConfigError
 from agl.execution.events import ExecutionEvent
 from agl.store.base import LightningStore
 from agl.tracer.base import Tracer, get_active_tracer
-from agl.types import NamedResources, Rollout, RolloutMode, RolloutRawResult
+from agl.types import GradeResult, NamedResources, Rollout, RolloutMode, RolloutRawResult
 from agl.utils.workers import ParallelWorkerBase
 
 T = TypeVar("T")
@@ -21,6 +21,8 @@ _runner_numbers = itertools.count()
 RolloutMethod = Callable[
     [Any, NamedResources, Rollout], RolloutRawResult | Awaitable[RolloutRawResult]
 ]
+GradeMethod = Callable[..., GradeResult | Awaitable[GradeResult]]
+GRADE_PARAMETERS = {"task", "private", "result"}
 
 
 class LitAgent(Generic[T]):
@@ -68,11 +70,31 @@ class LitAgent(Generic[T]):
             )
         return method
 
+    def grade_method(self) -> GradeMethod | None:
+        """``grade``, to be called with its arguments by name; None where the class has none.
+
+        Raises:
+            ConfigError: It has other parameters, and so is perhaps no grader.
+        """
+        if not self._has("grade") or not callable(self.grade):
+            return None
+        names = inspect.signature(self.grade).parameters
+        if set(names) != GRADE_PARAMETERS:
+            raise ConfigError(
+                f"agent {type(self).__name__!r}: its method 'grade' has the parameters "
+                f"({', '.join(names)}); a grader has (task, private, result). Give another name to "
+                "a method that is no grader"
+            )
+        return self.grade
+
     def _find_method(self, mode: RolloutMode | None) -> RolloutMethod | None:
         for name in _method_names(mode):
-            if getattr(type(self), name) is not getattr(LitAgent, name) or name in vars(self):
+            if self._has(name):
                 return _as_written(getattr(self, name))
         return None
+
+    def _has(self, name: str) -> bool:
+        return getattr(type(self), name) is not getattr(LitAgent, name) or name in vars(self)
 
     # --- what a subclass implements
 
@@ -86,7 +108,8 @@ class LitAgent(Generic[T]):
 
         Returns:
             The final reward, or None when rewards were emitted (or there is none), or the whole
-            list of spans. Anything else fails the attempt, and so does any exception.
+            list of spans; where there is a ``grade``, what it gets as ``result``. Anything else
+            fails the attempt, and so does any exception.
         """
         raise NotImplementedError(f"{type(self).__name__} does not implement rollout")
 
@@ -119,6 +142,24 @@ class LitAgent(Generic[T]):
     ) -> RolloutRawResult:
         """Do the task in any mode but ``train``, as a coroutine; see ``rollout``."""
         return await self.rollout_async(task, resources, rollout)
+
+    def grade(self, task: Any, private: Any, result: Any) -> GradeResult | Awaitable[GradeResult]:
+        """Say how well the task was done; plain or coroutine. Optional.
+
+        The runner calls it after the agent has ended, in a fresh process which no agent's code has
+        reached, in an empty folder. All arguments have been through JSON. An agent that has it
+        gets tasks without ``private``, and no reward but this one counts for it.
+
+        Args:
+            task: The rollout's input without ``private``.
+            private: What the input has under the key ``private``; None where there is none.
+            result: What the rollout method returned: any JSON value of at most 16 MiB.
+
+        Returns:
+            The final reward, or several by name with the primary one first, or None for none.
+            Anything else fails the attempt, and so does any exception.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not implement grade")
 
     # --- what runs it
 

@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
-from agl.agent.base import LitAgent, RolloutMethod
+from agl.agent.base import GradeMethod, LitAgent, RolloutMethod
 from agl.agent.injection import Injector
 from agl.errors import ConfigError
 from agl.types import NamedResources, Rollout, RolloutMode, RolloutRawResult
@@ -21,15 +21,28 @@ class FunctionalLitAgent(LitAgent[T]):
             parameters get.
         strip_proxy: Whether a ``ProxyLLM`` is handed over as a plain ``LLM`` with the address of
             the attempt.
+        grade: What grades its results; see ``LitAgent.grade``.
+
+    Raises:
+        ConfigError: Nothing can fill a parameter, or those of ``grade`` are others.
     """
 
-    def __init__(self, function: Callable[..., Any], *, strip_proxy: bool = True) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        strip_proxy: bool = True,
+        grade: GradeMethod | None = None,
+    ) -> None:
         super().__init__()
         self.function = function
         self.injector = Injector(function, strip_proxy=strip_proxy)
         functools.update_wrapper(self, function)
         self.__name__: str = self.injector.name
         self._is_async = _is_coroutine_function(function)
+        if grade is not None:
+            self.grade = grade
+            self.grade_method()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function itself."""
@@ -63,9 +76,15 @@ def _is_coroutine_function(function: Callable[..., Any]) -> bool:
 def rollout(func: Callable[..., Any], /) -> FunctionalLitAgent[Any]: ...
 @overload
 def rollout(
-    func: None = None, /, *, strip_proxy: bool = True
+    func: None = None, /, *, strip_proxy: bool = True, grade: GradeMethod | None = None
 ) -> Callable[[Callable[..., Any]], FunctionalLitAgent[Any]]: ...
-def rollout(func: Callable[..., Any] | None = None, /, *, strip_proxy: bool = True) -> Any:
+def rollout(
+    func: Callable[..., Any] | None = None,
+    /,
+    *,
+    strip_proxy: bool = True,
+    grade: GradeMethod | None = None,
+) -> Any:
     """Make an agent of a function, plain or coroutine.
 
     Its first parameter (or the one named ``task``) gets the task. Every other one is filled, in
@@ -78,47 +97,63 @@ def rollout(func: Callable[..., Any] | None = None, /, *, strip_proxy: bool = Tr
         func: The function, when used without parentheses.
         strip_proxy: Whether a ``ProxyLLM`` is handed over as a plain ``LLM`` with the address of
             the attempt.
+        grade: A function ``(task, private, result)``, plain or coroutine, which gives the reward
+            for what the agent returns; see ``LitAgent.grade``.
 
     Raises:
-        ConfigError: At decoration: nothing can fill a parameter.
+        ConfigError: At decoration: nothing can fill a parameter, or those of ``grade`` are others.
     """
-    return _decorate(func, strip_proxy, None)
+    return _decorate(func, strip_proxy, grade, None)
 
 
 @overload
 def llm_rollout(func: Callable[..., Any], /) -> FunctionalLitAgent[Any]: ...
 @overload
 def llm_rollout(
-    func: None = None, /, *, strip_proxy: bool = True
+    func: None = None, /, *, strip_proxy: bool = True, grade: GradeMethod | None = None
 ) -> Callable[[Callable[..., Any]], FunctionalLitAgent[Any]]: ...
-def llm_rollout(func: Callable[..., Any] | None = None, /, *, strip_proxy: bool = True) -> Any:
+def llm_rollout(
+    func: Callable[..., Any] | None = None,
+    /,
+    *,
+    strip_proxy: bool = True,
+    grade: GradeMethod | None = None,
+) -> Any:
     """Like ``rollout``, for a function that takes an ``llm``.
 
     Raises:
         ConfigError: At decoration: it takes none, or nothing can fill a parameter.
     """
-    return _decorate(func, strip_proxy, "llm")
+    return _decorate(func, strip_proxy, grade, "llm")
 
 
 @overload
 def prompt_rollout(func: Callable[..., Any], /) -> FunctionalLitAgent[Any]: ...
 @overload
 def prompt_rollout(
-    func: None = None, /
+    func: None = None, /, *, grade: GradeMethod | None = None
 ) -> Callable[[Callable[..., Any]], FunctionalLitAgent[Any]]: ...
-def prompt_rollout(func: Callable[..., Any] | None = None, /) -> Any:
+def prompt_rollout(
+    func: Callable[..., Any] | None = None, /, *, grade: GradeMethod | None = None
+) -> Any:
     """Like ``rollout``, for a function that takes a ``prompt_template``.
 
     Raises:
         ConfigError: At decoration: it takes none, or nothing can fill a parameter.
     """
-    return _decorate(func, True, "prompt_template")
+    return _decorate(func, True, grade, "prompt_template")
 
 
-def _decorate(func: Callable[..., Any] | None, strip_proxy: bool, needs: str | None) -> Any:
+def _decorate(
+    func: Callable[..., Any] | None,
+    strip_proxy: bool,
+    grade: GradeMethod | None,
+    needs: str | None,
+) -> Any:
     if func is None:
-        return lambda function: _decorate(function, strip_proxy, needs)  # pyright: ignore
-    agent: FunctionalLitAgent[Any] = FunctionalLitAgent(func, strip_proxy=strip_proxy)
+        return lambda function: _decorate(function, strip_proxy, grade, needs)  # pyright: ignore
+    agent: FunctionalLitAgent[Any]
+    agent = FunctionalLitAgent(func, strip_proxy=strip_proxy, grade=grade)
     if needs is not None and needs not in agent.injector.kinds():
         raise ConfigError(
             f"@{needs.split('_')[0]}_rollout {agent.__name__!r}: no parameter takes the {needs}; "

@@ -20,7 +20,7 @@ from typing import Any, cast
 
 from agl.errors import MixedCallsError
 from agl.semconv import MODEL_CALL_SPAN, ModelCallAttributes as Key
-from agl.types import Attempt, Span
+from agl.types import Attempt, Span, without_private
 from agl.utils.workers import process_of
 
 logger = logging.getLogger(__name__)
@@ -102,7 +102,7 @@ def ran(rollout_id: str, task: Any, attempt: Attempt, spans: Sequence[Span]) -> 
     ]
     return Ran(
         rollout_id,
-        _words(task),
+        _words(without_private(task)),
         process_of(attempt.worker_id),
         attempt.start_time,
         attempt.end_time,

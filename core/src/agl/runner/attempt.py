@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import inspect
 import logging
+import time
 from collections.abc import Generator, Sequence
 from types import TracebackType
 from typing import Any, Literal
@@ -22,14 +23,15 @@ from agl.runner.agent_call import AgentCall, RolloutCancelledError
 from agl.runner.agent_host import AgentHost
 from agl.runner.claims import Claims
 from agl.runner.gateways import AttemptGateways
-from agl.runner.heartbeat import Running
+from agl.runner.grading import GradeCall, Grader, GraderError, GraderGoneError, question_of
+from agl.runner.heartbeat import Call, Running
 from agl.runner.held_spans import HeldSpans
-from agl.runner.result import Outcome, read_result, set_traceback, traceback_of
+from agl.runner.result import Artefact, Outcome, read_result, set_traceback, traceback_of
 from agl.runner.sandbox import Sandbox, SandboxedCall
 from agl.store.base import AttemptEnd, LightningStore, Turn
 from agl.store.packed import is_refusal, unpacked
 from agl.tracer.base import Tracer
-from agl.types import AttemptedRollout, NamedResources, Span
+from agl.types import AttemptedRollout, NamedResources, Span, without_private
 from agl.utils.text import capped, describe
 
 logger = logging.getLogger(__name__)
@@ -50,6 +52,8 @@ class AttemptRunner:
         on_stuck: See ``LitAgentRunner``.
         blocked_seconds: See ``LitAgentRunner``.
         sandbox: Runs the agent, if it is not to run in this process.
+        grader: Of the agent, where it has one.
+        grade_timeout: See ``LitAgentRunner``.
     """
 
     def __init__(
@@ -63,9 +67,13 @@ class AttemptRunner:
         on_stuck: Literal["continue", "raise"],
         blocked_seconds: float,
         sandbox: Sandbox | None = None,
+        grader: Grader | None,
+        grade_timeout: float,
     ) -> None:
         self._agent = agent
         self._sandbox = sandbox
+        self._grader = grader
+        self._grade_timeout = grade_timeout
         self._store = store
         self._tracer = tracer
         self._hooks = hooks
@@ -78,14 +86,15 @@ class AttemptRunner:
         """Why the runner shall be replaced, once it must be."""
 
     def running(self) -> list[Running]:
-        """The attempts whose agents are at work."""
+        """The attempts whose agents or graders are at work."""
         return list(self._running.values())
 
     @contextlib.contextmanager
     def hosting(self) -> Generator[None]:
         """Have threads for agents within the block."""
         self._host = AgentHost(
-            self._blocked_seconds, lambda: [running.call for running in self.running()]
+            self._blocked_seconds,
+            lambda: [one.call for one in self.running() if isinstance(one.call, AgentCall)],
         )
         try:
             yield
@@ -105,19 +114,27 @@ class AttemptRunner:
         Returns:
             How it went, and the next rollout, which is to be run at once.
         """
-        was_interrupted = False
+        was_interrupted, began = False, time.monotonic()
+        task = rollout.input
+        if self._grader is not None:
+            rollout = rollout.changed(input=without_private(task))
         held = HeldSpans(self._store, lambda: self._gateways.flush(rollout))
         spans: list[Span] = []
         try:
             await self._hooks.call("on_rollout_start", rollout=rollout, **self._context)
+            question = "" if self._grader is None else question_of(task)
             outcome, was_interrupted = await self._trace(rollout, held, apart)
             lost = await self._gateways.end(rollout)
             if lost is not None and outcome.error is None:
                 outcome = Outcome(error=lost, boundary="model")
+            if isinstance(outcome.result, Artefact):
+                outcome = await self._grade(rollout, question, outcome.result, began)
             spans = held.received + self._tracer.get_last_trace()
-            if outcome.error is None:
-                trace_id = spans[-1].trace_id if spans else None
-                spans += await held.add_many_spans(outcome.spans(rollout.attempt, trace_id))
+            trace_id = spans[-1].trace_id if spans else None
+            if found := outcome.spans(rollout.attempt, trace_id):
+                spans += await held.add_many_spans(found)
+        except GraderError as error:  # nothing was run
+            outcome = Outcome(error=error, boundary="evaluator")
         except asyncio.CancelledError:
             was_interrupted = True
             outcome = Outcome(
@@ -203,23 +220,44 @@ class AttemptRunner:
         call = AgentCall(
             method,
             (rollout.input, resources, rollout),
-            read=lambda result: read_result(result, rollout.attempt),
+            read=lambda result: read_result(
+                result, rollout.attempt, is_graded=self._grader is not None
+            ),
             timeout=rollout.config.timeout_seconds,
             agents=agents,
             threads=self._host.threads,
             what=_what(rollout),
         )
-        attempt_id = rollout.attempt.attempt_id
-        self._running[attempt_id] = Running(rollout, call)
-        try:
+        with self._at_work(rollout, call):
             outcome = await call.run()
-        finally:
-            del self._running[attempt_id]
         if sandboxed is not None and sandboxed.store_error is not None:
             raise sandboxed.store_error
         if outcome.stuck:
             self._left_behind(call, outcome)
         return outcome, call.was_interrupted
+
+    @contextlib.contextmanager
+    def _at_work(self, rollout: AttemptedRollout, call: Call) -> Generator[None]:
+        attempt_id = rollout.attempt.attempt_id
+        self._running[attempt_id] = Running(rollout, call)
+        try:
+            yield
+        finally:
+            del self._running[attempt_id]
+
+    async def _grade(
+        self, rollout: AttemptedRollout, question: str, artefact: Artefact, began: float
+    ) -> Outcome:
+        assert self._grader is not None
+        seconds, limit = self._grade_timeout, rollout.config.timeout_seconds
+        if limit is not None:
+            seconds = max(0.0, min(seconds, began + limit - time.monotonic()))
+        call = GradeCall(self._grader, question, artefact, seconds=seconds, what=_what(rollout))
+        with self._at_work(rollout, call):
+            outcome = await call.run()
+        if isinstance(outcome.error, GraderGoneError):
+            self._is_stuck(f"{_what(rollout)}: {outcome.error}")
+        return outcome
 
     def _left_behind(self, call: AgentCall, outcome: Outcome) -> None:
         message = f"{outcome.error}; its agent cannot be stopped and is left behind"

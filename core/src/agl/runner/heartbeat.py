@@ -13,13 +13,12 @@ import subprocess
 import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import psutil
 
 from agl.errors import ConfigError, InvalidTransitionError
 from agl.execution.coroutines import BackgroundCoroutine
-from agl.runner.agent_call import AgentCall
 from agl.store.base import UNSET, LightningStore
 from agl.store.rules import ENDED, OPEN
 from agl.types import AttemptedRollout
@@ -30,12 +29,22 @@ LaunchMode = Literal["thread", "asyncio"]
 _GPU_FIELDS = ("index", "name", "utilization.gpu", "memory.used", "memory.total")
 
 
+class Call(Protocol):
+    """Work of an attempt: that of its agent, or of its grader."""
+
+    is_coroutine: bool
+    """Whether it can be stopped."""
+
+    def stop(self, why: Literal["cancelled"]) -> None:
+        """End it; from any thread."""
+
+
 @dataclass(frozen=True)
 class Running:
-    """An attempt whose agent is at work."""
+    """An attempt that is at work."""
 
     rollout: AttemptedRollout
-    call: AgentCall
+    call: Call
 
 
 class Heartbeat:

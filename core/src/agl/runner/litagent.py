@@ -16,6 +16,7 @@ from agl.plugins.build import build_component
 from agl.plugins.hooks import HookCaller
 from agl.runner.attempt import AttemptRunner
 from agl.runner.claims import Claims
+from agl.runner.grading import grader_of
 from agl.runner.heartbeat import Heartbeat, LaunchMode
 from agl.runner.sandbox import Sandbox
 from agl.store.base import LightningStore
@@ -64,6 +65,7 @@ class LitAgentRunner(Runner[T]):
             further rollouts get a fresh loop. One that holds up no other has ten times as long.
         isolation: Where the agent's code runs: ``none`` is this process; any other is a sandbox,
             by its name or with options, as ``{type: process, memory_mb: 512}``.
+        grade_timeout: Seconds that the agent's grader, if it has one, may take for a result.
     """
 
     def __init__(
@@ -80,13 +82,14 @@ class LitAgentRunner(Runner[T]):
         grace_seconds: float = 5.0,
         blocked_seconds: float = 60.0,
         isolation: str | Mapping[str, Any] | Sandbox = "none",
+        grade_timeout: float = 60.0,
     ) -> None:
         concurrency = resolve_int_env_var(LightningEnvVar.AGL_CONCURRENCY, concurrency, 1, least=1)
         check = functools.partial(check_numbers, "LitAgentRunner")
         check(whole=True, least=1, concurrency=concurrency)
         check(whole=True, optional=True, least=1, max_rollouts=max_rollouts)
         check(above=0, poll_interval=poll_interval, heartbeat_interval=heartbeat_interval)
-        check(above=0, blocked_seconds=blocked_seconds)
+        check(above=0, blocked_seconds=blocked_seconds, grade_timeout=grade_timeout)
         check(least=0, interval_jitter=interval_jitter, grace_seconds=grace_seconds)
         self.tracer = tracer
         self.max_rollouts = max_rollouts
@@ -99,6 +102,7 @@ class LitAgentRunner(Runner[T]):
         self.on_stuck: Literal["continue", "raise"] = on_stuck
         self.grace_seconds = grace_seconds
         self.blocked_seconds = blocked_seconds
+        self.grade_timeout = grade_timeout
         self._sandbox: Sandbox | None = None
         if isolation != "none":
             self._sandbox = build_component(
@@ -114,6 +118,7 @@ class LitAgentRunner(Runner[T]):
         self, agent: LitAgent[T], *, hooks: Sequence[object] | None = None, **kwargs: Any
     ) -> None:
         agent.is_async()  # refuses one that cannot do anything
+        self._grader = grader_of(agent)
         self._agent = agent
         self._hooks = HookCaller(hooks or ())
         self._sandbox = copy.copy(self._sandbox)  # runners of one process have one each
@@ -133,6 +138,8 @@ class LitAgentRunner(Runner[T]):
             on_stuck=self.on_stuck,
             blocked_seconds=self.blocked_seconds,
             sandbox=self._sandbox,
+            grader=self._grader,
+            grade_timeout=self.grade_timeout,
         )
         self.tracer.init_worker(worker_id, store)
 

@@ -4,6 +4,7 @@ Here, and nowhere else in the runner, the code of an agent's error or result may
 where the agent ran, and whatever it raises is one more way for the attempt to fail.
 """
 
+import json
 import threading
 import traceback
 from collections.abc import Sequence
@@ -11,23 +12,47 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
 from agl.agent.injection import MissingResourceError
 from agl.emitter import reward_attributes
 from agl.errors import AgentResultError, AglError, InvalidRecordError
 from agl.semconv import AGL_ANNOTATION
 from agl.store.packed import storable
 from agl.types import UNASSIGNED, Attempt, Attributes, Failure, Span, SpanCoreFields
-from agl.utils.text import capped, clean, describe, full_name_of, name_of
+from agl.utils.text import capped, clean, describe, full_name_of, name_of, parse_json
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
-Boundary = Literal["agent", "timeout", "tracer", "model", "cancelled", "lost", "resources", "store"]
+Boundary = Literal[
+    "agent",
+    "timeout",
+    "tracer",
+    "model",
+    "evaluator",
+    "cancelled",
+    "lost",
+    "resources",
+    "store",
+]
 """The boundaries of ``Failure`` that a runner can tell."""
 
+MAX_ARTEFACT_BYTES = 16 * 1024 * 1024
+"""Of the JSON of what an agent returns for its grader."""
 
-ReadResult = Attributes | Sequence[Span]
-"""A result without anything of the agent's own classes: the attributes of its reward, or spans."""
+
+@dataclass(frozen=True)
+class Artefact:
+    """What an agent returned for its grader."""
+
+    text: str
+    """JSON."""
+
+
+ReadResult = Attributes | Sequence[Span] | Artefact
+"""A result without anything of the agent's own classes: the attributes of its reward, spans, or
+what is to be graded."""
 
 
 class AgentFailedError(AglError, RuntimeError):
@@ -86,6 +111,8 @@ class Outcome:
             attempt: Whose result it is.
             trace_id: Of the attempt's trace; None makes a new one for a reward.
         """
+        if isinstance(self.result, Artefact):
+            return []
         if not isinstance(self.result, dict):
             return list(self.result)
         return [
@@ -140,23 +167,25 @@ def _traceback(error: BaseException) -> str:
     return clean(capped(text))
 
 
-def read_result(result: Any, attempt: Attempt) -> ReadResult:
+def read_result(result: Any, attempt: Attempt, *, is_graded: bool = False) -> ReadResult:
     """What an agent returned, without anything of its own classes.
 
     Args:
-        result: None, a number, or a list of spans.
+        result: None, a number, or a list of spans; for a grader, whatever JSON can hold.
         attempt: Whose result it is.
+        is_graded: Whether it is for a grader.
 
     Returns:
         The attributes of the reward for a number; the spans of a list, made spans of this attempt.
+        For a grader, its JSON.
 
     Raises:
         AgentResultError: It is something else, a number that is not finite, or a span of another
-            rollout; or it raised something when it was looked at.
+            rollout; or it raised something when it was looked at; or its JSON is too long.
         InvalidRecordError: A span that no store keeps.
     """
     try:
-        return _read(result, attempt)
+        return _artefact(result) if is_graded else _read(result, attempt)
     except (AgentResultError, InvalidRecordError):
         raise
     except BaseException as error:
@@ -184,6 +213,23 @@ def _read(result: Any, attempt: Attempt) -> ReadResult:
             "reward), or a list of Span, SpanCoreFields or OpenTelemetry's ReadableSpan: "
             f"{describe(error)}"
         ) from None
+
+
+def _artefact(result: Any) -> Artefact:
+    try:
+        text = json.dumps(to_jsonable_python(result), allow_nan=False)
+        parse_json(text)
+    except (PydanticSerializationError, TypeError, ValueError, RecursionError) as error:
+        raise AgentResultError(
+            f"the agent returned {_describe(result)} for its grader; expected what JSON can hold, "
+            f"without NaN and infinity: {describe(error)}"
+        ) from None
+    if len(text) > MAX_ARTEFACT_BYTES:
+        raise AgentResultError(
+            f"the agent returned {len(text)} bytes of JSON for its grader; at most "
+            f"{MAX_ARTEFACT_BYTES} (16 MiB) are taken. Return what is needed to grade, and no more"
+        )
+    return Artefact(text)
 
 
 def _span_of(item: Any, attempt: Attempt) -> Span:

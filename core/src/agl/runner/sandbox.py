@@ -7,6 +7,7 @@ is neither a store nor a token of one: spans come out as messages, and the runne
 
 import asyncio
 import inspect
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, cast
@@ -17,7 +18,7 @@ from agl.agent.base import LitAgent
 from agl.errors import InvalidRecordError, StoreError, TracerError
 from agl.runner.forker import CallFailedError
 from agl.runner.held_spans import HeldSpans
-from agl.runner.result import Outcome, ReadResult, SandboxedAgentError, read_result
+from agl.runner.result import Artefact, Outcome, ReadResult, SandboxedAgentError, read_result
 from agl.semconv import LightningSpanAttributes as Key
 from agl.store.base import LightningStore
 from agl.store.packed import unpacked
@@ -152,7 +153,7 @@ def _result_of(answer: Any, rollout: AttemptedRollout) -> Any:
             raise SandboxedAgentError(_capped(Failure.model_validate(failure)))
         if (spans := answer.get("spans")) is not None:
             return _spans_of({"spans": spans}, rollout)
-        return answer.get("reward")
+        return answer.get("artefact", answer.get("reward"))
     except (AttributeError, ValueError) as error:
         raise CallFailedError(f"its process sent something that is no result: {error}") from None
 
@@ -204,6 +205,8 @@ def run_attempt(
     if outcome.failure is not None:
         return {"failure": outcome.failure.model_dump(mode="json")}
     result = outcome.result
+    if isinstance(result, Artefact):
+        return {"artefact": json.loads(result.text)}
     if isinstance(result, dict):
         return {"reward": result[f"{Key.REWARD.value}.0.value"]}
     return {"spans": [span.model_dump(mode="json") for span in result]} if result else {}
@@ -246,4 +249,4 @@ async def _call(
         result = await asyncio.to_thread(method, *arguments)
         if inspect.isawaitable(result):
             result = await result
-    return read_result(result, rollout.attempt)
+    return read_result(result, rollout.attempt, is_graded=agent.grade_method() is not None)

@@ -4,6 +4,7 @@
 learned from it, ``credit`` why, ``ledger`` and ``reasons`` what became of all of it.
 """
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from agl.types.credit import Advantage as Advantage, Credit as Credit, StepCredit as StepCredit
@@ -77,7 +78,13 @@ from agl.types.spans import (
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
-    RolloutRawResult = None | float | list[ReadableSpan] | list[Span] | list[SpanCoreFields]
+    RolloutRawResult = (None | float | list[ReadableSpan] | list[Span] | list[SpanCoreFields]) | (
+        str | list[Any] | Mapping[str, Any]
+    )
 else:
-    RolloutRawResult = None | float | list[Any]
-"""What an agent may return: nothing, the final reward, or the whole list of its spans."""
+    RolloutRawResult = None | float | str | list[Any] | Mapping[str, Any]
+"""What an agent may return: nothing, the final reward, or the whole list of its spans. One with a
+grader returns any JSON value, which is graded."""
+GradeResult = None | float | Mapping[str, float]
+"""What a grader may return: no reward, a finite number, or several by name, the primary one first.
+"""

@@ -14,7 +14,7 @@ from agl.algorithm.infrastructure import (
     infrastructure_failure,
 )
 from agl.algorithm.mixing import MixingCheck, Ran, ran
-from agl.emitter import find_final_rewards, reward_problem
+from agl.emitter import find_final_rewards, graded_only, reward_problem
 from agl.errors import ConfigError, DamagedRecordError, InvalidTransitionError
 from agl.types import (
     Attempt,
@@ -331,7 +331,7 @@ class Collector:
                     one.reward = rewards[0].value
                 else:
                     one.problem = next(
-                        filter(None, map(reward_problem, reversed(spans_used))), None
+                        filter(None, map(reward_problem, reversed(graded_only(spans_used)))), None
                     )
             else:
                 why = f"a model call of its rollout failed: {one.infrastructure}"

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from agl.types import Credit, Exclusion, ExclusionReason, Ledger, ModelCall, Span
-from agl_adapters.credit.rewards import calls_before, places, rewards_of
+from agl_adapters.credit.rewards import all_rewards_of, calls_before, places, rewards_of
 from agl_learning.calls.reading import Recorded
 
 OF_ANSWERS: frozenset[ExclusionReason] = frozenset(
@@ -24,7 +24,8 @@ def account_for_rewards(
 ) -> None:
     """Put each reward of an attempt that is used into its bin: used by the rule, or why not."""
     used = {span_id for credit in credits for span_id in credit.sources}
-    rewards, order = rewards_of(spans), places(spans)
+    rewards, order = all_rewards_of(spans), places(spans)
+    counting = {one.span.span_id for one in rewards_of(spans)}
     last_used = max((n for n, one in enumerate(rewards) if one.span.span_id in used), default=-1)
     for number, reward in enumerate(rewards):
         span = reward.span
@@ -32,7 +33,9 @@ def account_for_rewards(
         if span.span_id in used:
             ledger.use_reward(span.rollout_id, span.attempt_id, span.span_id)
             continue
-        if reward.problem is not None:
+        if span.span_id not in counting:
+            why = ("superseded_reward", "the attempt was graded, and only its grade counts")
+        elif reward.problem is not None:
             why = ("malformed", reward.problem)
         elif not calls:
             why = ("no_calls", "the attempt has no recorded call that it could reach")
@@ -59,7 +62,7 @@ def leave_out(
         error = record.call.error
         why = f"{detail}; the call itself failed: {error}" if error else detail
         exclude_all(record.call, reason, why, None, ledger)
-    for reward in rewards_of(spans):
+    for reward in all_rewards_of(spans):
         span = reward.span
         ledger.add_reward(span.rollout_id, span.attempt_id, span.span_id)
         ledger.exclude(_exclusion_of_reward(span, reason, detail))

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from agl.algorithm.adapter import TraceToTripletBase
-from agl.emitter import get_reward_value
+from agl.emitter import get_reward_value, graded_only
 from agl.types import ModelCall, Span, Triplet
 from agl_adapters.credit.rewards import calls_before, places
 from agl_learning.calls.reading import by_attempt, recorded_calls
@@ -39,7 +39,7 @@ def _of_attempt(spans: Sequence[Span]) -> list[Triplet]:
     ]
     rewards: dict[str, float] = {}
     order = places(spans)
-    for span in spans:
+    for span in graded_only(spans):
         value = get_reward_value(span)
         if value is None:
             continue

@@ -1,11 +1,11 @@
 """Prompt, response and reward of each turn, from the spans of a tracer (or of the gateway)."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from agl.algorithm.adapter import TraceToTripletBase
-from agl.emitter import get_reward_value
+from agl.emitter import get_reward_value, graded_only
 from agl.errors import AdapterError
 from agl.types import UNASSIGNED, Span, Triplet
 from agl.utils.attributes import attributes_under, from_attributes
@@ -114,12 +114,13 @@ class TracerTraceToTriplet(TraceToTripletBase):
             and selects(self.agent_match, turn.record.call.agent_name)
         ]
         order = places(ordered(spans))
+        counting = {span.span_id for span in graded_only(spans)}
         if self.reward_match == "first_occurrence":
-            give_rewards(walk(root), turns, order)
+            give_rewards(walk(root), turns, order, counting)
         else:
             for parent in walk(root):
                 siblings = [turn for turn in turns if turn.place.parent is parent]
-                give_rewards(parent.children, siblings, order)
+                give_rewards(parent.children, siblings, order, counting)
         return turns
 
     def _record(self, node: Node) -> Recorded | None:
@@ -138,18 +139,23 @@ def as_span(span: Any) -> Span:
     return span if isinstance(span, Span) else Span.from_opentelemetry(span, "", "", UNASSIGNED)
 
 
-def give_rewards(nodes: Iterable[Node], turns: Sequence[Turn], order: Mapping[str, int]) -> None:
+def give_rewards(
+    nodes: Iterable[Node], turns: Sequence[Turn], order: Mapping[str, int], counting: Set[str]
+) -> None:
     """Each reward among ``nodes`` to the last turn before it that has none.
 
     Args:
         nodes: Those whose rewards are given.
         turns: Those that may get one.
         order: Span id -> its place in the order of numbers.
+        counting: Ids of the spans whose rewards count.
     """
     with_reward = [
         (order[node.span.span_id], value)
         for node in nodes
-        if node.span is not None and (value := get_reward_value(node.span)) is not None
+        if node.span is not None
+        and node.span.span_id in counting
+        and (value := get_reward_value(node.span)) is not None
     ]
     places = {id(turn): order[turn.place.span.span_id] for turn in turns if turn.place.span}
     for place, value in sorted(with_reward):

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from agl.emitter import get_rewards_from_span, reward_problem
+from agl.emitter import get_rewards_from_span, graded_only, reward_problem
 from agl.semconv import LightningSpanAttributes as Key, ModelCallAttributes
 from agl.types import Credit, ModelCall, Span
 from agl.utils.otel import extract_links_from_attributes, query_linked_spans
@@ -33,6 +33,16 @@ class Reward:
 
 
 def rewards_of(spans: Sequence[Span]) -> list[Reward]:
+    """The rewards that count among the spans of an attempt, as ``all_rewards_of`` gives them.
+
+    Where the attempt was graded, those that its agent emitted do not.
+    """
+    counting = {span.span_id for span in graded_only(spans)}
+    rewards = all_rewards_of(spans)
+    return [one for one in rewards if one.is_automatic or one.span.span_id in counting]
+
+
+def all_rewards_of(spans: Sequence[Span]) -> list[Reward]:
     """The rewards among spans, in the same order, those that cannot be read with the reason."""
     rewards: list[Reward] = []
     for span in spans:

@@ -1,0 +1,63 @@
+"""Nothing that an agent leaves behind reaches its grader, and no reward of its own counts.
+
+Each cheat works where the same scorer runs in the agent's process, so that none fails as it is
+broken.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from . import graded_cheats
+
+FOLDER = Path(__file__).parent
+
+
+def run(folder: Path, *arguments: str) -> Any:
+    """What the script prints last, run in a folder of its own, as people run theirs."""
+    shutil.copy(FOLDER / "graded_cheats.py", folder)
+    environment = {name: v for name, v in os.environ.items() if not name.startswith("AGL_")}
+    done = subprocess.run(
+        [sys.executable, "graded_cheats.py", *arguments],
+        cwd=folder,
+        env={**environment, "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[0])
+
+
+ALWAYS_REFUSED = [cheat.__name__ for cheat in graded_cheats.ALWAYS_REFUSED]
+NEED_A_WALL = [cheat.__name__ for cheat in graded_cheats.NEED_A_WALL]
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("strategy", ["shm", "cs"])
+def test_every_cheat_gets_nothing_and_the_solution_all(strategy: str, tmp_path: Path) -> None:
+    rewards = run(tmp_path, strategy, "solves", *ALWAYS_REFUSED)
+    assert rewards == {"solves": 1.0} | dict.fromkeys(ALWAYS_REFUSED, 0.0)
+    # What they left is there, beside the runner: honest work is graded none the worse.
+    assert (tmp_path / "reward.txt").exists()
+
+
+@pytest.mark.parametrize("cheat", sorted({*ALWAYS_REFUSED} - {"lies", "replaces_the_grader"}))
+def test_cheat_works_on_a_scorer_in_its_own_process(cheat: str, tmp_path: Path) -> None:
+    """But for two that have no point where there is no grader to lie to, or to replace."""
+    assert run(tmp_path, "alone", cheat) == 1.0
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("cheat", NEED_A_WALL)
+def test_agent_in_the_runners_process_reaches_what_only_a_wall_hides(
+    cheat: str, tmp_path: Path
+) -> None:
+    """Not wanted, and said in the guide: ``isolation: none`` is for agents that are trusted."""
+    assert run(tmp_path, "cs", cheat) == {cheat: 1.0}

@@ -1,0 +1,446 @@
+"""Graders: what they get, what their reward counts for, and how a grading fails."""
+
+import asyncio
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import agl
+from agl.errors import AgentResultError, ConfigError
+from agl.runner import RolloutCancelledError
+from agl.runner.grading import GraderError, grader_of
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+Store = agl.InMemoryLightningStore
+TASK = {"question": "6 * 7?", "private": {"answer": 42}}
+
+
+async def step(
+    agent: agl.LitAgent[Any], store: Store, task: Any = TASK, **options: Any
+) -> tuple[agl.Rollout, list[agl.Span]]:
+    runner = agl.LitAgentRunner(agl.OtelTracer(), **options)
+    with runner.run_context(agent=agent, store=store):
+        rollout = await runner.step(task)
+    return rollout, list(await store.query_spans(rollout.rollout_id))
+
+
+async def failed(agent: agl.LitAgent[Any], store: Store, **options: Any) -> agl.types.Failure:
+    """The failure of a step that does not succeed."""
+    with pytest.raises(Exception):  # noqa: B017, PT011 - the failure is what is looked at
+        await step(agent, store, **options)
+    (rollout,) = await store.query_rollouts()
+    assert isinstance(rollout, agl.AttemptedRollout)
+    assert rollout.attempt.error is not None
+    return rollout.attempt.error
+
+
+def is_right(task: Any, private: Any, result: Any) -> float:
+    return float(task == {"question": "6 * 7?"} and result == private["answer"])
+
+
+# --- what a grader gets, and what comes of it
+
+
+@pytest.mark.parametrize(("answer", "reward"), [(42, 1.0), (41, 0.0)])
+async def test_grader_gets_task_private_and_result_and_gives_the_final_reward(
+    memory_store: Store, answer: int, reward: float
+) -> None:
+    @agl.rollout(grade=is_right)
+    def agent(task):
+        agl.emit_message("thinking")
+        return answer
+
+    rollout, spans = await step(agent, memory_store)
+    assert rollout.status == "succeeded"
+    assert rollout.input == TASK
+    assert agl.find_final_reward(spans) == reward
+    assert spans[-1].attributes["agentlightning.graded"] is True
+    assert agl.get_object_value(spans[-1]) == answer
+    assert len({span.trace_id for span in spans}) == 1
+
+
+async def test_agent_with_a_grader_sees_no_private_and_no_hook_in_its_trace_does(
+    memory_store: Store,
+) -> None:
+    seen: dict[str, Any] = {}
+
+    class Watch(agl.Hook):
+        async def on_rollout_start(self, *, rollout, **context):
+            seen["start"] = rollout.input
+
+        async def on_trace_start(self, *, rollout, **context):
+            seen["trace"] = rollout.input
+
+        async def on_rollout_end(self, *, rollout, **context):
+            seen["end"] = rollout.input
+
+    @agl.rollout(grade=lambda task, private, result: 1.0)
+    def agent(task, rollout):
+        seen["task"], seen["rollout"] = task, rollout.input
+        task["question"] = "1 + 1?"
+        return 2
+
+    runner = agl.LitAgentRunner(agl.OtelTracer())
+    with runner.run_context(agent=agent, store=memory_store, hooks=[Watch()]):
+        await runner.step(TASK)
+    assert seen.pop("end") == TASK, "the record in the store is whole"
+    assert len(seen) == 4
+    assert all("private" not in given for given in seen.values())
+
+
+async def test_agent_without_a_grader_gets_its_task_as_it_is(memory_store: Store) -> None:
+    @agl.rollout
+    async def agent(task, rollout):
+        return float(task == rollout.input == TASK)
+
+    _, spans = await step(agent, memory_store)
+    assert agl.find_final_reward(spans) == 1.0
+
+
+async def test_class_may_grade_in_a_coroutine_and_give_several_rewards(memory_store: Store) -> None:
+    class Agent(agl.LitAgent[Any]):
+        def rollout(self, task, resources, rollout):
+            return {"answer": 42, "length": len(task["question"])}
+
+        async def grade(self, task, private, result):
+            await asyncio.sleep(0)
+            right = float(result["answer"] == private["answer"])
+            return {"right": right, "length": result["length"]}
+
+    _, spans = await step(Agent(), memory_store)
+    rewards = [(one.name, one.value) for one in agl.get_rewards_from_span(spans[-1])]
+    assert rewards == [("right", 1.0), ("length", 6.0)]
+
+
+@pytest.mark.parametrize(("grade", "reward"), [(0.25, 0.25), (None, None)])
+async def test_rewards_that_a_graded_agent_emits_do_not_count(
+    memory_store: Store, grade: Any, reward: float | None
+) -> None:
+    @agl.rollout(grade=lambda task, private, result: grade)
+    async def agent(task):
+        agl.emit_reward(1.0)
+        agl.emit_annotation({"agentlightning.graded": True, "reward": 1.0})
+
+    _, spans = await step(agent, memory_store)
+    assert [agl.get_reward_value(span) for span in spans] == [1.0, 1.0, reward]
+    assert agl.find_final_reward(spans) == reward
+    without = [span for span in spans if "agentlightning.graded" not in span.attributes]
+    assert agl.find_final_reward(without) == 1.0
+
+
+async def test_grader_runs_in_a_fresh_process_in_an_empty_folder_that_is_removed(
+    memory_store: Store, tmp_path: Path
+) -> None:
+    def grade(task, private, result):
+        folder = Path.cwd()
+        assert list(folder.iterdir()) == []
+        assert os.getpid() != result
+        assert str(folder) not in sys.path
+        (folder / "left").mkdir()
+        (Path(private["folder"]) / f"{os.getpid()}").write_text(str(folder))
+        return 1.0
+
+    @agl.rollout(grade=grade)
+    async def agent(task):
+        return os.getpid()
+
+    for _ in range(2):
+        await step(agent, memory_store, {"private": {"folder": str(tmp_path)}})
+    told = [Path(path.read_text()) for path in tmp_path.iterdir()]  # noqa: ASYNC240
+    assert len(set(told)) == 2, "each has a process and a folder of its own"
+    assert not any(folder.exists() for folder in told)
+
+
+async def test_many_results_are_graded_at_once_though_an_agent_hangs(
+    run_all: Any, memory_store: Store, tmp_path: Path, until: Any
+) -> None:
+    def grade(task, private, result):
+        (tmp_path / str(result)).touch()
+        while len(list(tmp_path.iterdir())) < 3:  # each waits for the others
+            time.sleep(0.01)
+        return 1.0
+
+    release = threading.Event()
+
+    @agl.rollout(grade=grade)
+    def agent(task):
+        if task == "hangs":
+            release.wait(20)
+        return task
+
+    running = asyncio.ensure_future(run_all(agent, memory_store, ["hangs", 1, 2, 3], concurrency=4))
+    try:
+        async with asyncio.timeout(20):
+            while len(await memory_store.query_rollouts(status_in=["succeeded"])) < 3:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+    finally:
+        release.set()
+    assert {rollout.status for rollout in await running} == {"succeeded"}
+
+
+# --- what fails
+
+
+async def test_grader_that_raises_fails_the_attempt_as_evaluator(memory_store: Store) -> None:
+    def grade(task, private, result):
+        raise ValueError("the data is wrong")
+
+    @agl.rollout(grade=grade)
+    async def agent(task):
+        agl.emit_reward(1.0)
+        return "an answer"
+
+    failure = await failed(agent, memory_store)
+    assert failure.boundary == "evaluator"
+    assert "ValueError: the data is wrong" in failure.message
+    assert failure.traceback is not None
+    assert "in grade" in failure.traceback
+    (rollout,) = await memory_store.query_rollouts()
+    spans = await memory_store.query_spans(rollout.rollout_id)
+    assert agl.get_object_value(spans[-1]) == "an answer", "what was graded can be seen"
+    assert agl.find_final_reward(spans) is None
+
+
+@pytest.mark.parametrize(
+    ("grade", "says"),
+    [
+        ("'one'", "a reward is a number; got 'one' (str)"),
+        ("float('nan')", "must be finite"),
+        ("{}", "must have one"),
+        ("[1.0]", "a reward is a number"),
+        ("exit(3)", "SystemExit"),
+        ("os._exit(0)", "gave no answer"),
+        ("os.kill(os.getpid(), 9)", "SIGKILL"),
+    ],
+)
+async def test_grader_without_a_reward_fails_the_attempt(
+    memory_store: Store, grade: str, says: str
+) -> None:
+    @agl.rollout(grade=lambda task, private, result: eval(grade))
+    async def agent(task):
+        return 1
+
+    failure = await failed(agent, memory_store)
+    assert failure.boundary == "evaluator"
+    assert says in failure.message
+
+
+async def test_grader_that_takes_too_long_is_killed(memory_store: Store, tmp_path: Path) -> None:
+    def grade(task, private, result):
+        (tmp_path / "pid").write_text(str(os.getpid()))
+        time.sleep(60)
+
+    @agl.rollout(grade=grade)
+    async def agent(task):
+        return 1
+
+    failure = await failed(agent, memory_store, grade_timeout=0.5)
+    assert failure.boundary == "evaluator"
+    assert "longer than 0.5 seconds" in failure.message
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+async def test_grader_has_what_is_left_of_the_rollouts_time(
+    run_one: Any, memory_store: Store
+) -> None:
+    @agl.rollout(grade=lambda task, private, result: time.sleep(60))
+    async def agent(task):
+        return 1
+
+    attempt = await run_one(agent, memory_store, config=agl.RolloutConfig(timeout_seconds=1.0))
+    assert attempt.status in ("failed", "timeout"), "the store may notice first"
+    assert attempt.end_time - attempt.start_time < 10
+
+
+@pytest.mark.parametrize(
+    ("result", "says"),
+    [
+        (object(), "what JSON can hold"),
+        (float("nan"), "without NaN"),
+        ("x" * 16 * 1024 * 1024, r"16777218 bytes of JSON .* at most 16777216"),
+    ],
+)
+async def test_result_is_json_of_a_bounded_size(
+    memory_store: Store, result: Any, says: str
+) -> None:
+    @agl.rollout(grade=lambda task, private, result: 1.0)
+    async def agent(task):
+        return result
+
+    with pytest.raises(AgentResultError, match=says):
+        await step(agent, memory_store)
+    (rollout,) = await memory_store.query_rollouts()
+    assert rollout.attempt.error.boundary == "agent"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("result", "graded"),
+    [
+        (None, None),
+        ({"a": [1, {"b": None}]}, {"a": [1, {"b": None}]}),
+        (("tuple", {1: 2}), ["tuple", {"1": 2}]),
+        (agl.types.RewardDimension(name="model", value=1), {"name": "model", "value": 1.0}),
+        ("\ud83d of an emoji", "\ud83d of an emoji"),
+    ],
+)
+async def test_whatever_json_can_hold_is_graded(
+    memory_store: Store, result: Any, graded: Any
+) -> None:
+    @agl.rollout(grade=lambda task, private, result: float(result == graded))
+    async def agent(task):
+        return result
+
+    _, spans = await step(agent, memory_store)
+    assert agl.find_final_reward(spans) == 1.0
+
+
+async def test_deep_result_is_refused(memory_store: Store) -> None:
+    deep: Any = 1
+    for _ in range(201):
+        deep = [deep]
+
+    @agl.rollout(grade=lambda task, private, result: 1.0)
+    async def agent(task):
+        return deep
+
+    with pytest.raises(AgentResultError, match="nested deeper"):
+        await step(agent, memory_store)
+
+
+async def test_task_that_is_no_json_is_refused_before_its_agent_runs(memory_store: Store) -> None:
+    ran = False
+
+    @agl.rollout(grade=lambda task, private, result: 1.0)
+    async def agent(task):
+        nonlocal ran
+        ran = True
+
+    with pytest.raises(GraderError, match="must be JSON"):
+        await step(agent, memory_store, {"question": object()})
+    assert not ran
+
+
+async def test_grading_of_a_cancelled_rollout_is_stopped(
+    run_one: Any, memory_store: Store, tmp_path: Path, until: Any
+) -> None:
+    def grade(task, private, result):
+        (tmp_path / "began").touch()
+        time.sleep(60)
+
+    @agl.rollout(grade=grade)
+    async def agent(task):
+        return 1
+
+    running = asyncio.ensure_future(
+        run_one(agent, memory_store, heartbeat_interval=0.1, interval_jitter=0.0)
+    )
+    await until((tmp_path / "began").exists)
+    (rollout,) = await memory_store.query_rollouts()
+    await memory_store.update_rollout(rollout.rollout_id, status="cancelled")
+    async with asyncio.timeout(20):
+        await running
+
+
+async def test_step_stops_a_grading_on_its_event(
+    memory_store: Store, tmp_path: Path, until: Any
+) -> None:
+    def grade(task, private, result):
+        (tmp_path / "began").touch()
+        time.sleep(60)
+
+    @agl.rollout(grade=grade)
+    async def agent(task):
+        return 1
+
+    event = agl.ThreadingEvent()
+    runner = agl.LitAgentRunner(agl.OtelTracer())
+    with runner.run_context(agent=agent, store=memory_store):
+        stepping = asyncio.ensure_future(runner.step(TASK, event=event))
+        await until((tmp_path / "began").exists)
+        event.set()
+        with pytest.raises(RolloutCancelledError, match="while it was graded"):
+            await stepping
+
+
+async def test_attempt_gives_signs_of_life_while_it_is_graded(
+    run_one: Any, memory_store: Store
+) -> None:
+    @agl.rollout(grade=lambda task, private, result: time.sleep(1.5))
+    async def agent(task):
+        return 1
+
+    attempt = await run_one(agent, memory_store, config=agl.RolloutConfig(unresponsive_seconds=0.6))
+    assert attempt.status == "succeeded"
+
+
+async def test_runner_without_its_process_for_graders_wants_to_be_replaced(
+    run_all: Any, memory_store: Store
+) -> None:
+    @agl.rollout(grade=lambda task, private, result: 1.0)
+    async def agent(task):
+        grader = grader_of(agent)
+        assert grader is not None
+        os.kill(grader.forker._pid, 9)
+        return 1
+
+    with pytest.raises(agl.errors.RunnerStuckError, match="nothing can be graded any more"):
+        await run_all(agent, memory_store, [1], on_stuck="raise")
+    (rollout,) = await memory_store.query_rollouts()
+    assert rollout.attempt.error.boundary == "evaluator"  # type: ignore[union-attr]
+
+
+# --- what is refused, and what is left
+
+
+@pytest.mark.parametrize("method", [lambda answer, truth: 1.0, lambda: 1.0, lambda result: 1.0])
+def test_method_named_grade_that_is_no_grader_is_refused(method: Any) -> None:
+    with pytest.raises(ConfigError, match=r"a grader has \(task, private, result\)"):
+        agl.rollout(grade=method)(lambda task: 1.0)
+    for decorator, needs in ((agl.llm_rollout, "llm"), (agl.prompt_rollout, "prompt_template")):
+        function: Any = {
+            "llm": lambda task, llm: 1.0,
+            "prompt_template": lambda task, prompt_template: 1.0,
+        }[needs]
+        with pytest.raises(ConfigError, match="a grader has"):
+            decorator(grade=method)(function)
+        assert decorator(grade=is_right)(function).grade_method() is is_right
+
+
+def test_agent_with_another_thing_named_grade_has_no_grader() -> None:
+    class Agent(agl.LitAgent[Any]):
+        grade = 3  # type: ignore[assignment]
+
+    assert Agent().grade_method() is None
+    assert grader_of(Agent()) is None
+
+
+def test_grader_is_refused_where_no_process_can_be_forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = agl.rollout(grade=is_right)(lambda task: 1)
+    monkeypatch.delattr(os, "fork")
+    monkeypatch.setattr(sys, "platform", "win32")
+    runner = agl.LitAgentRunner(agl.OtelTracer())
+    with pytest.raises(ConfigError, match="needs processes that are forked, and win32 has none"):
+        runner.init(agent)
+
+
+def test_process_for_graders_ends_with_its_agent() -> None:
+    agent = agl.rollout(grade=is_right)(lambda task: 1)
+    grader = grader_of(agent)
+    assert grader is not None
+    assert grader_of(agent) is grader
+    pid = grader.forker._pid
+    del agent, grader
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+@pytest.mark.parametrize("grade_timeout", [0, -1, float("nan")])
+def test_senseless_time_for_grading_is_refused(grade_timeout: float) -> None:
+    with pytest.raises(ConfigError, match="grade_timeout"):
+        agl.LitAgentRunner(agl.OtelTracer(), grade_timeout=grade_timeout)
