@@ -26,12 +26,18 @@ class TaskInput(TypedDict):
     accessible_required: bool
 
 
+class RoomKey(TypedDict):
+    """The room that a meeting should get."""
+
+    expected_choice: str
+
+
 class RoomTask(TypedDict):
-    """A meeting, and the room that it should get."""
+    """A meeting, and what only its grader sees."""
 
     id: str
     task_input: TaskInput
-    expected_choice: str
+    private: RoomKey
 
 
 ROOMS: list[dict[str, Any]] = [
@@ -133,9 +139,14 @@ def load_tasks() -> tuple[list[RoomTask], list[RoomTask]]:
     return tasks[:28], tasks[28:]
 
 
-@agl.rollout
-def room_selector(task: RoomTask, prompt_template: agl.PromptTemplate, llm: agl.LLM) -> float:
-    """Ask the model, call the tool as often as it wants, grade its answer."""
+def grade_choice(task: RoomTask, private: RoomKey, result: str) -> float:
+    """The reward: 1 for the right room, else 0. Its process is none that the agent reaches."""
+    return float(result == private["expected_choice"])
+
+
+@agl.rollout(grade=grade_choice)
+def room_selector(task: RoomTask, prompt_template: agl.PromptTemplate, llm: agl.LLM) -> str:
+    """Ask the model, call the tool as often as it wants, and return the room that it names."""
     prompt = prompt_template.format(**task["task_input"])
     messages: list[Any] = [{"role": "user", "content": prompt}]
     with openai.OpenAI(base_url=llm.endpoint, api_key=llm.api_key or "none") as client:
@@ -145,7 +156,7 @@ def room_selector(task: RoomTask, prompt_template: agl.PromptTemplate, llm: agl.
             )
             message = answer.choices[0].message
             if not message.tool_calls:
-                return float((message.content or "").strip(" .") == task["expected_choice"])
+                return (message.content or "").strip(" .")
             messages.append(message.model_dump(exclude_none=True))
             for call in message.tool_calls:
                 arguments = json.loads(call.function.arguments)
@@ -153,4 +164,4 @@ def room_selector(task: RoomTask, prompt_template: agl.PromptTemplate, llm: agl.
                 messages.append(
                     {"role": "tool", "tool_call_id": call.id, "content": json.dumps(found)}
                 )
-    return 0.0
+    return ""

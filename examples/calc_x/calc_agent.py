@@ -16,7 +16,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from answers import grade
-from calc_tasks import CalcTask, load_tasks
+from calc_tasks import CalcKey, CalcTask, load_tasks
 
 import agl
 
@@ -35,10 +35,15 @@ CALCULATOR_TIMEOUT_SECONDS = 60.0
 warnings.filterwarnings("ignore", message="Resolved model mismatch")
 
 
-@agl.rollout
-async def calc_agent(task: CalcTask, llm: agl.LLM) -> float:
-    """Solve a problem; the reward is 1 for the right number, else 0."""
-    return grade(await solve(task["question"], llm), task["result"])
+def grade_answer(task: CalcTask, private: CalcKey, result: str) -> float:
+    """The reward: 1 for the right number, else 0. Its process is none that the agent reaches."""
+    return grade(str(result), private["result"])
+
+
+@agl.rollout(grade=grade_answer)
+async def calc_agent(task: CalcTask, llm: agl.LLM) -> str:
+    """Solve a problem; what is returned is graded."""
+    return await solve(task["question"], llm)
 
 
 async def solve(question: str, llm: agl.LLM) -> str:
@@ -146,7 +151,7 @@ async def debug() -> None:
     )
     for task in load_tasks()[1][:3]:
         answer = await solve(task["question"], llm)
-        print(f"{grade(answer, task['result']):g}  {task['question']}\n   {answer}")
+        print(f"{grade(answer, task['private']['result']):g}  {task['question']}\n   {answer}")
 
 
 if __name__ == "__main__":

@@ -14,11 +14,17 @@ FOLDER = Path(__file__).parent
 NUM_TRAIN, NUM_TEST = 120, 40
 
 
+class CalcKey(TypedDict):
+    """The number that is the answer, as text."""
+
+    result: str
+
+
 class CalcTask(TypedDict):
-    """A problem, and the number that is its answer, as text."""
+    """A problem, and what only its grader sees."""
 
     question: str
-    result: str
+    private: CalcKey
 
 
 Story = Callable[[random.Random], tuple[str, float]]
@@ -150,7 +156,7 @@ def small_tasks() -> tuple[list[CalcTask], list[CalcTask]]:
     tasks: dict[str, CalcTask] = {}
     while len(tasks) < NUM_TRAIN + NUM_TEST:
         question, result = STORIES[len(tasks) % len(STORIES)](draw)
-        tasks.setdefault(question, {"question": question, "result": f"{result:g}"})
+        tasks.setdefault(question, calc_task(question, f"{result:g}"))
     made = list(tasks.values())
     return made[:NUM_TRAIN], made[NUM_TRAIN:]
 
@@ -181,4 +187,9 @@ def read_parquet(path: Path) -> list[CalcTask]:
     import pyarrow.parquet
 
     rows = pyarrow.parquet.read_table(path).to_pylist()
-    return [{"question": row["question"], "result": str(row["result"])} for row in rows]
+    return [calc_task(row["question"], str(row["result"])) for row in rows]
+
+
+def calc_task(question: str, result: str) -> CalcTask:
+    """A problem with its answer where the agent does not get it."""
+    return {"question": question, "private": {"result": result}}

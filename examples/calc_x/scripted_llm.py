@@ -14,7 +14,7 @@ Reply = Callable[[dict[str, Any]], dict[str, Any] | str]
 
 def scripted_reply(tasks: list[CalcTask]) -> Reply:
     """What ``agl_testing.echo_llm.EchoLLM`` answers to the agent about these problems."""
-    results = {task["question"]: task["result"] for task in tasks}
+    results = {task["question"]: task["private"]["result"] for task in tasks}
 
     def reply(request: dict[str, Any]) -> dict[str, Any] | str:
         last = request["messages"][-1]

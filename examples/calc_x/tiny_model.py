@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from calc_agent import SYSTEM_MESSAGE
-from calc_tasks import CalcTask
+from calc_tasks import CalcTask, calc_task
 
 NUMBERS = range(1, 7)
 HELD_OUT = 6
@@ -34,9 +34,7 @@ CHAT_TEMPLATE = (
 
 def tiny_tasks() -> tuple[list[CalcTask], list[CalcTask]]:
     """All sums of two numbers from 1 to 6, in an order of their own; six of them are held out."""
-    tasks: list[CalcTask] = [
-        {"question": f"What is {a} + {b} ?", "result": str(a + b)} for a in NUMBERS for b in NUMBERS
-    ]
+    tasks = [calc_task(f"What is {a} + {b} ?", str(a + b)) for a in NUMBERS for b in NUMBERS]
     random.Random(0).shuffle(tasks)
     return tasks[HELD_OUT:], tasks[:HELD_OUT]
 

@@ -15,7 +15,7 @@ Reply = Callable[[dict[str, Any]], str]
 
 def scripted_reply(tasks: list[SqlTask]) -> Reply:
     """What ``agl_testing.echo_llm.EchoLLM`` answers to the agent's prompts about these tasks."""
-    queries = {task["question"]: task["query"] for task in tasks}
+    queries = {task["question"]: task["private"]["query"] for task in tasks}
     numbers = {task["question"]: number for number, task in enumerate(tasks)}
 
     def reply(request: dict[str, Any]) -> str:

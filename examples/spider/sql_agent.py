@@ -20,7 +20,7 @@ from typing import Any, TypedDict
 from weakref import WeakKeyDictionary
 
 from sql_execution import QueryError, evaluate_query, read_schema, run_query
-from sql_tasks import SqlTask, databases_of, load_tasks
+from sql_tasks import SqlKey, SqlTask, databases_of, load_tasks
 
 import agl
 
@@ -189,7 +189,7 @@ def _sampling(parameters: dict[str, Any]) -> dict[str, Any]:
 
 
 class LitSQLAgent(agl.LitAgent[SqlTask]):
-    """Does one task: build the graph, run it, compare the last query with the reference.
+    """Does one task: build the graph, and run it. Its last query is what is graded.
 
     Args:
         max_turns: Queries written at most, the first one included.
@@ -203,17 +203,21 @@ class LitSQLAgent(agl.LitAgent[SqlTask]):
 
     async def rollout_async(
         self, task: SqlTask, resources: agl.NamedResources, rollout: agl.Rollout
-    ) -> float:
-        """The reward: 1 for the right rows in every database of the task, else 0."""
+    ) -> str:
+        """The query with which the agent ends."""
         llm = resources["main_llm"]
         assert isinstance(llm, agl.LLM)
         assert isinstance(rollout, agl.AttemptedRollout)
         if isinstance(llm, agl.ProxyLLM):
             llm = llm.with_attempted_rollout(rollout)
-        query = await self.answer(task, llm)
-        # The reference is only looked at here. The agent never sees it.
-        databases = databases_of(task)
-        return await asyncio.to_thread(evaluate_query, query, task["query"], databases)
+        return await self.answer(task, llm)
+
+    def grade(self, task: SqlTask, private: SqlKey, result: str) -> float:
+        """1 for the right rows in every database of the task, else 0.
+
+        Called in a process of its own. The agent gets the reference nowhere.
+        """
+        return evaluate_query(str(result), private["query"], databases_of(task))
 
     async def answer(self, task: SqlTask, llm: agl.LLM) -> str:
         """The query with which the agent ends."""
@@ -241,7 +245,7 @@ async def debug_sql_agent() -> None:
     agent = LitSQLAgent()
     for task in load_tasks()[1][:3]:
         query = await agent.answer(task, llm)
-        reward = evaluate_query(query, task["query"], databases_of(task))
+        reward = agent.grade(task, task["private"], query)
         print(f"{reward:g}  {task['question']}\n   {query}")
 
 

@@ -18,13 +18,19 @@ SPIDER_TRAIN = ("train_spider.parquet", "train_spider.json")
 SPIDER_VAL = ("test_dev_500.parquet", "dev.parquet", "dev.json")
 
 
+class SqlKey(TypedDict):
+    """The query that answers the question."""
+
+    query: str
+
+
 class SqlTask(TypedDict):
-    """A question, and the query that answers it. ``folder`` has ``database/<db_id>/*.sqlite``."""
+    """A question, and what only its grader sees. ``folder`` has ``database/<db_id>/*.sqlite``."""
 
     db_id: str
     question: str
-    query: str
     folder: str
+    private: SqlKey
 
 
 def load_tasks() -> tuple[list[SqlTask], list[SqlTask]]:
@@ -89,6 +95,6 @@ def _task(record: dict[str, Any], folder: Path) -> SqlTask:
     return {
         "db_id": record["db_id"],
         "question": record["question"],
-        "query": record["query"],
         "folder": str(folder),
+        "private": {"query": record["query"]},
     }

@@ -27,17 +27,19 @@ CHAT_TEMPLATE = (
 
 def easy_tasks(tasks: list[SqlTask]) -> list[SqlTask]:
     """Those that count the rows of a table: a word of the question says of which."""
-    return [
-        t for t in tasks if t["query"].startswith("SELECT count(*)") and "WHERE" not in t["query"]
-    ]
+    return [task for task in tasks if _counts_a_table(task["private"]["query"])]
+
+
+def _counts_a_table(query: str) -> bool:
+    return query.startswith("SELECT count(*)") and "WHERE" not in query
 
 
 def conversations(tasks: list[SqlTask], draw: random.Random) -> list[tuple[str, str]]:
     """A prompt of each kind for each task, with an answer; see the head of this module."""
-    queries = [task["query"] for task in tasks]
+    queries = [task["private"]["query"] for task in tasks]
 
     def answer(task: SqlTask) -> str:
-        return task["query"] if draw.random() < SHARE_RIGHT else draw.choice(queries)
+        return task["private"]["query"] if draw.random() < SHARE_RIGHT else draw.choice(queries)
 
     made: list[tuple[str, str]] = []
     for task in tasks:

@@ -34,17 +34,28 @@ REQUEST_TIMEOUT_SECONDS = 600.0
 """Also to connect: the default of 5 seconds is short for a machine that trains."""
 
 
-class MathProblem(TypedDict):
-    """A problem and its answer; the form of GSM-hard."""
+class MathKey(TypedDict):
+    """The number that is the answer."""
 
-    input: str
     target: float
 
 
-@agl.rollout
-async def math_agent(task: MathProblem, llm: agl.LLM) -> float:
-    """Solve a problem; the reward is 1 for the right number, else 0."""
-    return compute_reward(await solve(task["input"], llm), task["target"])
+class MathProblem(TypedDict):
+    """A problem, and what only its grader sees."""
+
+    input: str
+    private: MathKey
+
+
+def grade_answer(task: MathProblem, private: MathKey, result: str) -> float:
+    """The reward: 1 for the right number, else 0. Its process is none that the agent reaches."""
+    return compute_reward(str(result), private["target"])
+
+
+@agl.rollout(grade=grade_answer)
+async def math_agent(task: MathProblem, llm: agl.LLM) -> str:
+    """Solve a problem; what is returned is graded."""
+    return await solve(task["input"], llm)
 
 
 async def solve(question: str, llm: agl.LLM) -> str:
@@ -97,7 +108,7 @@ def compute_reward(result: str, target: float) -> float:
 
 
 def load_problems(path: Path | None = None) -> list[MathProblem]:
-    """The problems of a file of JSON lines with ``input`` and ``target``.
+    """The problems of a file of JSON lines with ``input`` and ``target``, the form of GSM-hard.
 
     Args:
         path: None takes ``data_gsmhard.jsonl`` beside this file, if it is there, else the
@@ -105,7 +116,13 @@ def load_problems(path: Path | None = None) -> list[MathProblem]:
     """
     gsm_hard = FOLDER / "data_gsmhard.jsonl"
     path = path or (gsm_hard if gsm_hard.is_file() else FOLDER / "problems.jsonl")
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    return [math_problem(line["input"], line["target"]) for line in lines]
+
+
+def math_problem(question: str, target: float) -> MathProblem:
+    """A problem with its answer where the agent does not get it."""
+    return {"input": question, "private": {"target": target}}
 
 
 # --- the calculator -------------------------------------------------------------------------------
@@ -187,7 +204,7 @@ async def debug() -> None:
     )
     for problem in load_problems()[:3]:
         answer = await solve(problem["input"], llm)
-        reward = compute_reward(answer, problem["target"])
+        reward = compute_reward(answer, problem["private"]["target"])
         print(f"{reward:g}  {problem['input']}\n   {answer}")
 
 

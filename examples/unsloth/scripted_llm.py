@@ -11,7 +11,7 @@ Reply = Callable[[dict[str, Any]], dict[str, Any] | str]
 
 def scripted_reply(problems: list[MathProblem]) -> Reply:
     """What ``agl_testing.echo_llm.EchoLLM`` answers to the agent about these problems."""
-    targets = {problem["input"]: problem["target"] for problem in problems}
+    targets = {problem["input"]: problem["private"]["target"] for problem in problems}
 
     def reply(request: dict[str, Any]) -> dict[str, Any] | str:
         last = request["messages"][-1]

@@ -9,7 +9,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from math_agent import INSTRUCTIONS, MathProblem
+from math_agent import INSTRUCTIONS, MathProblem, math_problem
 
 NUMBERS = range(1, 6)
 WARM_UP_STEPS = 300
@@ -25,7 +25,7 @@ CHAT_TEMPLATE = (
 
 def tiny_problems() -> list[MathProblem]:
     """All sums of two numbers from 1 to 5."""
-    return [{"input": f"What is {a} + {b} ?", "target": a + b} for a in NUMBERS for b in NUMBERS]
+    return [math_problem(f"What is {a} + {b} ?", a + b) for a in NUMBERS for b in NUMBERS]
 
 
 def tool_call(a: int, b: int) -> str:

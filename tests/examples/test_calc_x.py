@@ -13,12 +13,13 @@ import pytest
 from example_bench import EXAMPLES, debug_alone, environment
 
 import agl
+from agl.runner.grading import grader_of
 
 for module in ("autogen_agentchat", "autogen_ext", "mcp"):
     pytest.importorskip(module)
 
 FOLDER = EXAMPLES / "calc_x"
-TASK = {"question": "What is (12 + 30) * 2?", "result": "84"}
+TASK = {"question": "What is (12 + 30) * 2?", "private": {"result": "84"}}
 
 
 @pytest.fixture(autouse=True)
@@ -139,7 +140,7 @@ def test_results_of_plain_sums_are_right() -> None:
     ]
     assert len(sums) == 20
     for task in sums:
-        assert calculate(task["question"][8:-1]) == task["result"]
+        assert calculate(task["question"][8:-1]) == task["private"]["result"]
 
 
 def test_calc_x_is_read_from_parquet(tmp_path: Path) -> None:
@@ -151,8 +152,8 @@ def test_calc_x_is_read_from_parquet(tmp_path: Path) -> None:
         rows = [{"id": "a", "question": name, "chain": "<gadget/>", "result": result}]
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / f"{name}.parquet")
     train, test = load_tasks(tmp_path / "train.parquet", tmp_path / "test.parquet")
-    assert train == [{"question": "train", "result": "1/2"}]
-    assert test == [{"question": "test", "result": "3"}]
+    assert train == [{"question": "train", "private": {"result": "1/2"}}]
+    assert test == [{"question": "test", "private": {"result": "3"}}]
     with pytest.raises(FileNotFoundError):
         load_tasks(tmp_path / "train.parquet", tmp_path / "none.parquet")
 
@@ -207,6 +208,7 @@ async def test_agent_calls_the_calculator_and_both_calls_are_learned_from(
         call = {"id": "call_1", "type": "function", "function": function}
         return {"role": "assistant", "content": None, "tool_calls": [call]}
 
+    grader_of(calc_agent)  # its process stays for as long as there is the agent
     before = children()
     bench = await start_bench(reply)
     outcome = await bench.run(calc_agent, TASK)

@@ -71,9 +71,9 @@ def test_every_reference_is_right_and_no_other_reference_of_its_database_is(
     for task in tasks:
         databases = databases_of(task)
         assert [path.stem for path in databases] == [task["db_id"], f"{task['db_id']}_2"]
-        rows = [run_query(path, task["query"]).rows for path in databases]
+        rows = [run_query(path, task["private"]["query"]).rows for path in databases]
         assert all(rows), task
-        results.setdefault(task["db_id"], {})[task["query"]] = rows
+        results.setdefault(task["db_id"], {})[task["private"]["query"]] = rows
     for found in results.values():
         for query, expected in found.items():
             is_ordered = "order by" in query.lower()
@@ -315,7 +315,7 @@ async def test_wrong_query_is_no_reward_and_turns_are_limited(
     assert outcome.reward == 0
     assert nodes(outcome) == ["write_query", *["check_query", "rewrite_query"] * 2, "check_query"]
     # The reference stands in none of the prompts.
-    assert not [r for r in bench.llm.requests if tasks[0]["query"] in json.dumps(r)]
+    assert not [r for r in bench.llm.requests if tasks[0]["private"]["query"] in json.dumps(r)]
 
 
 async def test_harmful_query_is_answered_with_an_error(tasks: list[Any], start_bench: Any) -> None:

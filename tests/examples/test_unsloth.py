@@ -17,7 +17,7 @@ for module in ("agents", "mcp"):
     pytest.importorskip(module)
 
 FOLDER = EXAMPLES / "unsloth"
-TASK = {"input": "What is (12 + 30) * 2?", "target": 84}
+TASK = {"input": "What is (12 + 30) * 2?", "private": {"target": 84}}
 
 
 @pytest.fixture(autouse=True)
@@ -55,9 +55,9 @@ def test_problems_are_read(tmp_path: Path) -> None:
 
     problems = load_problems()
     assert len(problems) == 48
-    assert {tuple(problem) for problem in problems} == {("input", "target")}
+    assert {tuple(problem) for problem in problems} == {("input", "private")}
     path = tmp_path / "own.jsonl"
-    path.write_text(json.dumps(TASK) + "\n")
+    path.write_text(json.dumps({"input": TASK["input"], "target": 84}) + "\n")
     assert load_problems(path) == [TASK]
 
 
