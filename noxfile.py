@@ -415,7 +415,8 @@ def nightly(session: nox.Session) -> None:
     """All that CI leaves out, one part after the other; what failed is said at the end.
 
     tests -m nightly   packages installed from a clone, 25 times as many requests to the store's
-                       server, poisonous agents in processes, more kinds of going on, DPO's doors
+                       server, 10,000 hostile ones to it and to a gateway, poisonous agents
+                       in processes, more kinds of going on, DPO's doors
     sft-trl, unsloth -m nightly   whole runs of DPO with TRL, and whole runs with Unsloth
     verl-cpu --long    every trainer, estimator and option of agl-verl with the real verl
     tracers            every tracer on every framework, and the page that says what they capture

@@ -73,6 +73,41 @@ async def test_a_wrong_request_is_refused_by_name_and_recorded(
     assert bench.llm.requests == []
 
 
+DEEP = b"[" * 100_000
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "completions", "messages", "responses"])
+async def test_very_many_brackets_are_the_fault_of_who_sent_them(bench, path: str) -> None:
+    status, answer = await bench.post(b'{"model": "echo", "messages": ' + DEEP, path=path)
+    assert status == 400
+    assert "not valid JSON" in json.loads(answer)["error"]["message"]
+    span = await bench.span()
+    assert span.attributes["http.response.status_code"] == 400
+    assert bench.llm.requests == []
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "messages"])
+@pytest.mark.parametrize(
+    ("reply", "status"),
+    [
+        (raw(200, b'{"choices": ' + DEEP), 502),
+        (raw(200, b'data: {"choices": ' + DEEP + b"\n\n", "text/event-stream"), 200),
+        (raw(400, b'{"error": ' + DEEP), 400),
+    ],
+    ids=["whole", "stream", "error"],
+)
+async def test_very_many_brackets_of_a_backend_are_no_answer(
+    bench, path: str, reply: object, status: int
+) -> None:
+    bench.llm.reply = reply
+    asked = {**bench.ask(stream=status == 200), "max_tokens": 3}
+    got, answer = await bench.post(asked, path=path)
+    assert got == status
+    assert b"error" in answer
+    assert b"the gateway failed" not in answer
+    assert (await bench.span()).attributes[Key.ERROR]
+
+
 async def test_a_body_over_the_limit_is_refused(bench) -> None:
     proxy = LLMProxy(model_list=bench.models(bench.llm.url), store=bench.store, max_body_bytes=100)
     await proxy.start()

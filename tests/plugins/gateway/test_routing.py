@@ -312,6 +312,15 @@ async def test_parameters_are_forced_by_mode_and_recorded(bench) -> None:
         assert span.attributes["gen_ai.request.top_p"] == 0.5
 
 
+async def test_what_agents_ask_for_in_vain_is_told_in_short(bench, caplog) -> None:
+    (entry,) = bench.models(bench.llm.url)
+    bench.proxy.update_model_list([{**entry, "forced_parameters": {"all": {"temperature": 1.0}}}])
+    await bench.post(bench.ask(temperature="hot" * 10_000))
+    (told,) = [record.getMessage() for record in caplog.records if "forced" in record.msg]
+    assert "temperature='hothot" in told
+    assert len(told) < 1000
+
+
 async def test_a_forced_limit_takes_the_place_of_the_other_name_of_it(bench) -> None:
     (entry,) = bench.models(bench.llm.url)
     bench.proxy.update_model_list([{**entry, "forced_parameters": {"all": {"max_tokens": 5}}}])

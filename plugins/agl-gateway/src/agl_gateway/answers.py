@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from agl_gateway.dialect import events_of
-from agl_gateway.errors import shorten
+from agl_gateway.errors import NOT_JSON, shorten
 
 
 @dataclass
@@ -73,7 +73,7 @@ def assemble(chunks: Sequence[bytes]) -> StreamedAnswer:
             continue
         try:
             chunk = msgspec.json.decode(data)
-        except ValueError:
+        except NOT_JSON:
             chunk = None
         if isinstance(chunk, dict):
             answer.add(chunk)

@@ -77,9 +77,9 @@ class Controls:
             if self.overridden[model, name] == 1:
                 given = bytes(exchange.fields.get(name, b"the server's default")).decode()
                 logger.warning(
-                    "agents ask model %r for %s=%r and get %s, as its forced_parameters say: an "
-                    "algorithm must know how the answers that it learns from were drawn. This is "
-                    "told once; the calls are counted, and their spans name the parameter",
+                    "agents ask model %r for %s=%.200r and get %s, as its forced_parameters say: "
+                    "an algorithm must know how the answers that it learns from were drawn. "
+                    "This is told once; the calls are counted, and their spans name the parameter",
                     model,
                     name,
                     wish,

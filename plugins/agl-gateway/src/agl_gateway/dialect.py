@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from agl_gateway.errors import RefusedError, error_body, shorten
+from agl_gateway.errors import NOT_JSON, RefusedError, error_body, shorten
 
 EXTENSIONS = {
     "return_token_ids": "return_token_ids",
@@ -108,7 +108,7 @@ class Exchange:
         try:
             fields = read_object(data)
             return b"data: " + dumps(fields) + b"\n\n" if self._remove(fields) else event
-        except ValueError:
+        except NOT_JSON:
             message = f"the backend sent an event that is not JSON: {shorten(data)}"
             return self.broken(502, message)
 
@@ -172,7 +172,7 @@ def read_request(body: bytes) -> dict[str, Raw]:
         raise RefusedError(
             400, f"expected a JSON object as request body, got {shorten(body)}"
         ) from None
-    except ValueError as error:
+    except NOT_JSON as error:
         raise RefusedError(400, f"the request body is not valid JSON: {error}") from None
 
 

@@ -59,6 +59,10 @@ def kind_of_status(status: int) -> ErrorKind:
     return "infrastructure" if status >= 500 or status in OURS else "request"
 
 
+NOT_JSON = (ValueError, RecursionError)
+"""What reading JSON raises; the second one for very many brackets."""
+
+
 class ClientGoneError(Exception):
     """Who asked has closed the connection."""
 
@@ -71,7 +75,7 @@ def is_json_object(body: bytes) -> bool:
     """Whether that is what a body is."""
     try:
         return isinstance(msgspec.json.decode(body), dict)
-    except ValueError:
+    except NOT_JSON:
         return False
 
 

@@ -6,7 +6,14 @@ from typing import Protocol
 
 from agl_gateway.answers import assemble
 from agl_gateway.dialect import Exchange
-from agl_gateway.errors import BrokenOffError, ErrorKind, RefusedError, kind_of_status, shorten
+from agl_gateway.errors import (
+    NOT_JSON,
+    BrokenOffError,
+    ErrorKind,
+    RefusedError,
+    kind_of_status,
+    shorten,
+)
 from agl_gateway.records import CallRecord
 from agl_gateway.upstream import Answer
 from agl_gateway.wire import JSON, Headers, Reply
@@ -59,7 +66,7 @@ async def relay(
         return
     try:
         passed = exchange.whole(body)
-    except ValueError as error:
+    except NOT_JSON as error:
         raise RefusedError(
             502,
             f"the backend answered {answer.status} with {kind or 'no content type'}, which is no "

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from agl_gateway.dialect import Dialect, Exchange, dumps, event_data, read_object, split_events
-from agl_gateway.errors import RefusedError, shorten
+from agl_gateway.errors import NOT_JSON, RefusedError, shorten
 from agl_learning.dialects.fields import FieldError, Fields
 
 _WRONG_FORM = (ValueError, TypeError, KeyError, AttributeError)
@@ -147,7 +147,7 @@ class Translated(Exchange):
             return self._finish()
         try:
             chunk = msgspec.json.decode(data)
-        except ValueError:
+        except NOT_JSON:
             chunk = None
         if not isinstance(chunk, dict):
             return self.broken(502, f"the backend sent an event that is not JSON: {shorten(data)}")
@@ -198,7 +198,7 @@ class TranslatedDialect(Dialect):
     def read(self, body: bytes) -> Exchange:
         try:
             request = msgspec.json.decode(body)
-        except ValueError as error:
+        except NOT_JSON as error:
             raise RefusedError(400, f"the request body is not valid JSON: {error}") from None
         try:
             return self.translate(Fields(request))
@@ -231,7 +231,7 @@ def error_message(body: bytes | None, otherwise: str) -> str:
     """The sentence in the body of a backend's error."""
     try:
         answer = msgspec.json.decode(body or b"")
-    except ValueError:
+    except NOT_JSON:
         return otherwise
     if not isinstance(answer, dict):
         return otherwise
