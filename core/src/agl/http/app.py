@@ -104,7 +104,7 @@ async def _validation_error(request: Request, error: Exception) -> Response:
 
 
 async def _unforeseen(request: Request, error: Exception) -> Response:
-    logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    logger.error("%s %r failed", request.method, request.url.path, exc_info=error)
     return _error(500, "internal error; see the server's log", "InternalServerError")
 
 

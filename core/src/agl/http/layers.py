@@ -147,14 +147,14 @@ class ErrorGuard:
         except Exception:
             # With an answer under way, FastAPI has called its handler for this, and raises again.
             if not status:
-                logger.exception("%s %s failed", scope["method"], scope["path"])
+                logger.exception("%s %r failed", scope["method"], scope["path"])
                 await answer(
                     watched, 500, "internal error; see the server's log", "InternalServerError"
                 )
         seconds = time.perf_counter() - begin
         # Without an answer, the client was gone before there was one.
         self.observe(scope["method"], _route_of(scope), status or CLIENT_GONE, seconds)
-        logger.debug("%s %s %d %.1f ms", scope["method"], scope["path"], status, seconds * 1000)
+        logger.debug("%s %r %d %.1f ms", scope["method"], scope["path"], status, seconds * 1000)
         return None
 
 
