@@ -28,6 +28,7 @@ from agl.tracer.base import Tracer
 from agl.types import Dataset, NamedResources
 from agl.utils.checks import check_dataset, check_numbers
 from agl.utils.logs import setup_logging
+from agl.utils.secrets import learn_keys
 
 logger = logging.getLogger(__name__)
 
@@ -194,6 +195,7 @@ class Trainer:
         if self.llm_proxy is None and algorithm.needs_gateway:
             self.llm_proxy = self._build_gateway(None)
         agent.set_trainer(self)
+        learn_keys(self.initial_resources or {})
         algorithm.set_context(
             RunContext(
                 store=self.store,

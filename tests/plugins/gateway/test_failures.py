@@ -51,6 +51,22 @@ async def test_a_failing_backend_is_passed_on_and_recorded(
     assert json.loads(span.attributes[Key.INPUT_MESSAGES]) == bench.ask()["messages"]
 
 
+async def test_the_key_that_a_backend_repeats_is_not_recorded(bench) -> None:
+    key = "pk-8f3a6c1e5b7d"
+    (entry,) = bench.models(bench.llm.url)
+    entry["litellm_params"]["api_key"] = key
+    proxy = LLMProxy(model_list=[entry], store=bench.store)
+    await proxy.start()
+    other = await bench.other(proxy)
+    other.llm.reply = raw(401, b'{"error":{"message":"no such key: pk-8f3a6c1e5b7d"}}')
+    got, _ = await other.post(other.ask())
+    span = await other.span()
+    assert got == 401
+    assert '"no such key: ***"' in span.attributes[Key.ERROR]
+    assert key not in span.model_dump_json()
+    await proxy.stop()
+
+
 @pytest.mark.parametrize(
     ("body", "status", "message"),
     [

@@ -122,7 +122,9 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         if debug and not isinstance(error, click.exceptions.Exit | SystemExit):
             import traceback
 
-            traceback.print_exc()
+            from agl.utils.secrets import hide
+
+            print(hide(traceback.format_exc()), end="", file=sys.stderr)
         code = _report(error)
     sys.exit(code if isinstance(code, int) else DONE)
 
@@ -136,6 +138,7 @@ def _report(error: BaseException) -> int:
         PluginError,
         StoreUnavailableError,
     )
+    from agl.utils.secrets import hide
 
     match error:
         case click.exceptions.Exit():
@@ -153,7 +156,7 @@ def _report(error: BaseException) -> int:
             code = RUN_FAILED
         case _:
             raise error
-    print(f"agl: {_one_line(message)}", file=sys.stderr)
+    print(f"agl: {hide(_one_line(message))}", file=sys.stderr)
     return code
 
 

@@ -30,6 +30,7 @@ from agl.types import (
     Rollout,
     Span,
 )
+from agl.utils.secrets import learn
 
 T = TypeVar("T")
 
@@ -79,6 +80,7 @@ class LightningStoreClient(LightningStore):
         token: str | None = None,
     ) -> None:
         self._token = resolve_str_env_var(LightningEnvVar.AGL_SERVER_TOKEN, token) or None
+        learn(self._token)
         self._transport = Transport(
             server_address,
             self.headers,

@@ -14,6 +14,7 @@ from agl.store.base import LightningStore, LightningStoreCapabilities
 from agl.store.forwarding import ForwardingStore
 from agl.store.threaded import LightningStoreThreaded
 from agl.utils.addresses import is_loopback
+from agl.utils.secrets import learn
 
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
@@ -88,6 +89,7 @@ class LightningStoreServer(ForwardingStore):
         if sock is not None:
             self._host, self._port = address_of(sock)
         self._token = resolve_str_env_var(LightningEnvVar.AGL_SERVER_TOKEN, token) or None
+        learn(self._token)
         if self._token is None and not is_loopback(self._host):
             raise ConfigError(
                 f"LightningStoreServer: host {self._host!r} can be reached from other machines, so "

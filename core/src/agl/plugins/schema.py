@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, cast, get_args
 
 from agl.errors import ConfigError
 from agl.plugins.registry import did_you_mean
-from agl.plugins.secrets import HIDDEN, is_secret, key
+from agl.plugins.secrets import key
+from agl.utils.secrets import HIDDEN, is_secret
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter, ValidationError

@@ -7,69 +7,69 @@ itself.
 import os
 import re
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any, cast
 
 from agl.errors import ConfigError
-
-HIDDEN = "***"
+from agl.utils.secrets import HIDDEN, hide, is_secret, learn
 
 _VARIABLE = re.compile(r"\$?\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-_SECRET_KEY = re.compile(
-    r"(^|[_-])(api_?key|access_?key|private_?key|secret(_?key)?|password|passwd|credentials?"
-    r"|authorization)$",
+_NAMED_IN_MESSAGES = re.compile(
+    r"(^|[_-])(agent|base|deployment|dir|endpoint|file|folder|host|model|name|path|port|project"
+    r"|region|test|train|type|url|user|val|version)$",
     re.IGNORECASE,
 )
-# ``token`` is a secret, unless it is one of a vocabulary, as in ``pad_token``.
-_TOKEN_KEY = re.compile(
-    r"(^|(^|[_-])(api|auth|access|bearer|server|hub|hf|refresh|session|secret)[_-])token$",
-    re.IGNORECASE,
-)
-_URL_PASSWORD = re.compile(r"(?<=://)([^/@\s:]*):([^/@\s]+)(?=@)")
+"""Keys of what an error must be able to name, so that variables stand there for other reasons."""
 
 
-def expand(value: Any, where: str) -> Any:
+def expand(value: Any, where: str, name: str = "") -> Any:
     """Replace ``${NAME}`` in all texts of nested dicts and lists.
+
+    What comes out of the environment is not written down from then on; see ``utils.secrets``.
 
     Args:
         value: What was read from a file.
         where: What error messages begin with; keys are appended.
+        name: The key under which it stands.
 
     Raises:
         ConfigError: A variable is not set.
     """
     if isinstance(value, str):
-        return _VARIABLE.sub(lambda match: _lookup(match, where), value)
+        return _VARIABLE.sub(lambda match: _lookup(match, where, name), value)
     if isinstance(value, Mapping):
         items = cast("Mapping[Any, Any]", value).items()
-        return {k: expand(v, key(where, k)) for k, v in items}
+        return {k: expand(v, key(where, k), str(k)) for k, v in items}
     if isinstance(value, list):
-        return [expand(v, key(where, n)) for n, v in enumerate(cast("list[Any]", value))]
+        return [expand(v, key(where, n), name) for n, v in enumerate(cast("list[Any]", value))]
     return value
 
 
 def redact(value: Any, name: str = "") -> Any:
-    """A copy without secrets: values of keys such as ``api_key``, and passwords in addresses.
+    """A copy without secrets: what stands under their names, has their form, or is known as one.
 
     ``${NAME}`` stays as it is, so redact what was read, before ``expand``.
     """
     if isinstance(value, str):
         if is_secret(name) and not _VARIABLE.fullmatch(value):
             return HIDDEN
-        return _URL_PASSWORD.sub(rf"\1:{HIDDEN}", value)
+        return hide(value)
     if isinstance(value, Mapping):
         items = cast("Mapping[Any, Any]", value).items()
-        return {k: redact(v, str(k)) for k, v in items}
+        return {k: redact(v, name if is_secret(name) else str(k)) for k, v in items}
     if isinstance(value, list):
-        return [redact(v, name) for v in cast("list[Any]", value)]
+        items = cast("list[Any]", value)
+        return [redact(v, _flag(last) or name) for last, v in pairwise(["", *items])]
     return HIDDEN if is_secret(name) and value is not None else value
 
 
-def is_secret(name: str) -> bool:
-    """Whether values under this key are never to be shown."""
-    return bool(_SECRET_KEY.search(name) or _TOKEN_KEY.search(name))
+def _flag(argument: Any) -> str:
+    """The name in ``--name`` of a command line, of which the next argument is the value."""
+    is_flag = isinstance(argument, str) and argument.startswith("-") and "=" not in argument
+    return argument if is_flag else ""
 
 
-def _lookup(match: re.Match[str], where: str) -> str:
+def _lookup(match: re.Match[str], where: str, key_name: str) -> str:
     if match.group().startswith("$$"):
         return match.group()[1:]
     name = match.group(1)
@@ -78,7 +78,10 @@ def _lookup(match: re.Match[str], where: str) -> str:
             f"{where}: the environment variable {name!r} is not set. Set it, or write "
             f"$${{{name}}} if the text itself is meant"
         )
-    return os.environ[name]
+    value = os.environ[name]
+    if is_secret(name) or is_secret(key_name) or not _NAMED_IN_MESSAGES.search(key_name):
+        learn(value)
+    return value
 
 
 def key(where: str, name: object) -> str:

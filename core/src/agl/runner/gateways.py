@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 from agl.errors import GatewayError
 from agl.types import AttemptedRollout, ProxyLLM
 from agl.types.resources import Resource
+from agl.utils.secrets import learn_keys
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +61,7 @@ class AttemptGateways:
 
     def note(self, rollout: AttemptedRollout, resources: Mapping[str, Resource]) -> None:
         """The agent of this attempt is about to get these resources."""
+        learn_keys(resources)
         attempt, found = rollout.attempt, dict[str, _Gateway]()
         for llm in resources.values():
             if isinstance(llm, ProxyLLM):

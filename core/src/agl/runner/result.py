@@ -20,6 +20,7 @@ from agl.errors import AgentResultError, AglError, InvalidRecordError
 from agl.semconv import AGL_ANNOTATION
 from agl.store.packed import storable
 from agl.types import UNASSIGNED, Attempt, Attributes, Failure, Span, SpanCoreFields
+from agl.utils.secrets import hide
 from agl.utils.text import capped, clean, describe, full_name_of, name_of, parse_json
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ class Outcome:
 
     def __post_init__(self) -> None:
         error = self.error
-        failure = None if error is None else _failure_of(error, self.boundary)
+        failure = None if error is None else _hidden(_failure_of(error, self.boundary))
         object.__setattr__(self, "failure", failure)
         if error is not None and failure is not None and not _is_ordinary(error):
             error = AgentFailedError(f"{failure.type}: {failure.message}")
@@ -156,6 +157,12 @@ def _failure_of(error: BaseException, boundary: Boundary) -> Failure:
         message=describe(error),
         traceback=_traceback(error),
     )
+
+
+def _hidden(failure: Failure) -> Failure:
+    """Without keys: who calls a model with a wrong one is often told which it was."""
+    where = failure.traceback and hide(failure.traceback)
+    return failure.changed(message=hide(failure.message), traceback=where)
 
 
 def _traceback(error: BaseException) -> str:

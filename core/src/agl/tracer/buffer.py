@@ -4,6 +4,7 @@ import asyncio
 import logging
 import threading
 import time
+from typing import Any
 
 from opentelemetry.sdk.trace import ReadableSpan
 
@@ -13,6 +14,7 @@ from agl.store.packed import is_refusal, storable
 from agl.tracer.base import SpanTarget
 from agl.tracer.routing import new_trace_id, untraced_context
 from agl.types import UNASSIGNED, Span, TraceStatus
+from agl.utils.secrets import hide_tokens
 
 logger = logging.getLogger(__name__)
 
@@ -105,7 +107,7 @@ class SpanBuffer:
     def _convert(self, span: ReadableSpan) -> Span:
         target = self._target
         ids = ("", "") if target is None else (target.rollout_id, target.attempt_id)
-        return storable(Span.from_opentelemetry(span, *ids, UNASSIGNED))
+        return _without_tokens(storable(Span.from_opentelemetry(span, *ids, UNASSIGNED)))
 
     def _keep(self, span: Span, *, urgent: bool) -> None:
         with self._lock:
@@ -202,6 +204,23 @@ class SpanBuffer:
                 f"{what}: the store refused {len(self._refused)} of {len(self._spans)} spans; the "
                 f"others are stored. {self._refused[0]}"
             ) from self._refused[0]
+
+
+def _without_tokens(span: Span) -> Span:
+    """Tracers note the addresses that an agent calls, and its own has the attempt's token in it."""
+    changes: dict[str, Any] = {}
+    if hidden := hide_tokens(span.attributes):
+        changes["attributes"] = {**span.attributes, **hidden}
+    if any(hide_tokens(event.attributes) for event in span.events):
+        changes["events"] = [
+            event.model_copy(
+                update={"attributes": {**event.attributes, **hide_tokens(event.attributes)}}
+            )
+            for event in span.events
+        ]
+    if hidden := hide_tokens({"description": span.status.description}):
+        changes["status"] = span.status.model_copy(update=hidden)
+    return span.model_copy(update=changes) if changes else span
 
 
 def _is_on_a_loop() -> bool:

@@ -1,8 +1,10 @@
 """Logging set-up for scripts; libraries only ever use ``logging.getLogger``."""
 
+import contextlib
 import logging
 from collections.abc import Sequence
 
+from agl.utils.secrets import hide
 from agl.utils.text import capped, clean
 
 LONGEST_RECORD = 10_000
@@ -12,7 +14,20 @@ LONGEST_RECORD = 10_000
 class _Formatter(logging.Formatter):
     # Who logs waits for the terminal or the file: an error of 80 MB would stop a runner.
     def format(self, record: logging.LogRecord) -> str:
-        return clean(capped(super().format(record), LONGEST_RECORD))
+        return hide(clean(capped(super().format(record), LONGEST_RECORD)))
+
+
+class _Hiding(logging.Filter):
+    """For handlers that are not ours: what a record says, without secrets."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        with contextlib.suppress(Exception):  # the handler says what is wrong with a record
+            said = record.getMessage()
+            if (hidden := hide(said)) != said:
+                record.msg, record.args = hidden, None
+            if record.exc_info and not record.exc_text:
+                record.exc_text = hide(logging.Formatter().formatException(record.exc_info))
+        return True
 
 
 def setup_logging(
@@ -36,6 +51,7 @@ def setup_logging(
     """
     logger = setup_module_logging(level, name="agl", console=console, propagate=propagate)
     for handler in extra_handlers:
+        handler.addFilter(_Hiding())
         logger.addHandler(handler)
     for name, sub_level in (submodule_levels or {}).items():
         logging.getLogger(name).setLevel(sub_level)

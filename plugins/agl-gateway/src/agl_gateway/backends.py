@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from agl.algorithm.gateway import ModelConfig
 from agl.errors import ConfigError
+from agl.utils.secrets import is_secret, learn
 from agl_gateway import providers
 from agl_gateway.backend import OPENAI_URL, Backend
 from agl_gateway.budget import checked_price
@@ -109,6 +110,9 @@ def _backend(entry: Mapping[str, Any], where: str) -> Backend:
         key: _from_environment(value, f"{where}: litellm_params.{key}")
         for key, value in params.items()
     }
+    for key, value in params.items():
+        if is_secret(key):
+            learn(str(value))
     settings: dict[str, Any] = {
         "model_name": str(name),
         "forced": checked_forced(entry.get("forced_parameters"), where),

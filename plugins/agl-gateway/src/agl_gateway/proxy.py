@@ -16,6 +16,7 @@ from agl.http.serving import ServerThread
 from agl.types import LLM, ProxyLLM
 from agl.utils.addresses import is_loopback
 from agl.utils.checks import check_numbers
+from agl.utils.secrets import learn
 from agl_gateway.address import Address
 from agl_gateway.budget import Budget, Budgets
 from agl_gateway.dialect import EXTENSIONS
@@ -158,6 +159,8 @@ class LLMProxy(Gateway):
             if self.api_key
             else None
         )
+        learn(self.api_key)
+        learn(self._attempt_secret)
         self._store = store
         self._budgets = Budgets(run_budget, attempt_budget)
         self._max_pause_seconds = max_pause_seconds

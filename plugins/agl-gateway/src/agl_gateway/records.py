@@ -12,6 +12,7 @@ from msgspec import Raw, Struct
 
 from agl.semconv import MODEL_CALL_SPAN, ModelCallAttributes as Key
 from agl.store.packed import PackedSpan
+from agl.utils.secrets import hide
 from agl_gateway.answers import assemble
 from agl_gateway.dialect import dumps
 from agl_gateway.errors import ErrorKind
@@ -113,6 +114,8 @@ class CallRecord:
                 be recorded still.
         """
         attributes = self._attributes()
+        if self.error is not None:  # the text of a backend, which may say what key it was given
+            attributes[Key.ERROR.value] = self.error = hide(self.error)
         origin = self.origin
         parent = _TRACEPARENT.fullmatch(origin.traceparent)
         trace_id = parent[1].decode() if parent else secrets.token_hex(16)

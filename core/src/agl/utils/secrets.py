@@ -1,0 +1,146 @@
+"""What must not be written down: told by the name beside it, by its form, and by its value.
+
+The values are those that this process has met: keys of models, tokens, and what environment
+variables hold whose names say so.
+"""
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any, Final
+
+HIDDEN: Final = "***"
+SHORTEST: Final = 8
+"""Characters of a value that is hidden wherever it stands; shorter ones would hit words."""
+_MOST_VALUES = 1000
+
+_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_is_secret_word = re.compile(
+    "apikey|auth|authorization|bearer|cookies?|credentials?|headers|passphrase|passwd|password"
+    "|secrets?|webhook"
+).fullmatch
+_SECRET_PAIRS = {("connection", "string"), ("webhook", "url")}
+# A key or a token is a secret, unless it is one of a record, or one of a vocabulary.
+_is_plain_before = {
+    "key": re.compile(
+        "answer|cache|column|data|dataset|dict|field|foreign|group|idempotency|index|input|json"
+        "|label|lookup|map|messages?|metric|of|on|output|parent|partition|primary|prompt|public"
+        "|question|response|reward|row|score|sort|state|task|text|unique"
+    ).fullmatch,
+    "token": re.compile(
+        "additional|assistant|audio|begin|bos|cls|decoder|end|eoi|eos|extra|fim|first|image|last"
+        "|mask|new|next|on|pad|per|prompt|response|sep|special|start|stop|system|think|time|tool"
+        "|unk|user|video"
+    ).fullmatch,
+}
+
+
+@lru_cache(maxsize=4096)
+def is_secret(name: str) -> bool:
+    """Whether values under this name are never to be shown."""
+    words = tuple(word.lower() for word in _WORDS.findall(name))
+    if not words:
+        return False
+    last = words[-1]
+    if last in _is_plain_before:
+        # ``token`` alone is one, and ``key`` alone is not.
+        return not _is_plain_before[last](words[-2]) if len(words) > 1 else last == "token"
+    return bool(_is_secret_word(last)) or words[-2:] in _SECRET_PAIRS
+
+
+# --- values
+
+_met: dict[str, None] = {}
+
+
+def learn(value: str | None) -> None:
+    """Hide a value from now on, wherever agl writes text down."""
+    if value is not None and len(value) >= SHORTEST and value not in _met:
+        if len(_met) >= _MOST_VALUES:
+            del _met[next(iter(_met))]
+        _met[value] = None
+
+
+def learn_keys(resources: Mapping[str, Any]) -> None:
+    """Hide the keys of the models among resources."""
+    for resource in resources.values():
+        learn(resource.__dict__.get("api_key"))
+        learn(resource.__dict__.get("attempt_secret"))
+
+
+def _values() -> tuple[str, ...]:
+    # Another thread may take one out meanwhile.
+    named = [os.environ.get(name, "") for name in list(os.environ) if is_secret(name)]
+    long = {value for value in named if len(value) >= SHORTEST and not os.path.exists(value)}
+    # The longest first: one may be the beginning of another.
+    return tuple(sorted(long.union(_met), key=lambda value: (-len(value), value)))
+
+
+@lru_cache(maxsize=1)
+def _pattern(values: tuple[str, ...]) -> re.Pattern[str] | None:
+    return re.compile("|".join(map(re.escape, values))) if values else None
+
+
+# --- forms
+
+_Change = str | Callable[[re.Match[str]], str]
+
+
+def _if_secret(match: re.Match[str]) -> str:
+    quote = match.groupdict().get("quote", "")
+    hidden = f"{match.group(1)}{quote}{HIDDEN}{quote}"
+    return hidden if is_secret(match.group("name")) else match.group()
+
+
+_TOKEN_IN_PATH = re.compile(r"(/attempt/[^/\s]{1,200}/token/)[^/\s'\"?#]+")
+_PASSWORD = re.compile(r"(?<=://)([^/@\s:]{0,200}):[^/@\s]+(?=@)")
+# Each needs a time linear in the text: an agent may have written it. A form is looked for where the
+# text has one of the pieces before it, which takes a hundredth of the time.
+_FORMS: tuple[tuple[tuple[str, ...], re.Pattern[str], _Change], ...] = (
+    (("/token/",), _TOKEN_IN_PATH, rf"\1{HIDDEN}"),
+    (("://",), _PASSWORD, rf"\1:{HIDDEN}"),
+    (("://",), re.compile(r"(?<=://)[^/@\s:]{16,}(?=@)"), HIDDEN),
+    (
+        ("Bearer ", "Basic "),
+        re.compile(r"\b((?:Bearer|Basic) )(?=\S{0,200}\d)[\w.~+/=-]{8,}"),
+        rf"\1{HIDDEN}",
+    ),
+    (  # name='value', "name": "value"
+        ("='", '="', ":'", ':"', ": '", ': "'),
+        re.compile(
+            r"(?<![\w.-])((?P<name>[\w.-]{1,80})['\"]?[=:] ?)(?P<quote>['\"])[^'\"\n]+(?P=quote)"
+        ),
+        _if_secret,
+    ),
+    (  # ?name=value, --name=value, NAME=value
+        ("=",),
+        re.compile(
+            r"((?:^|[?&;]|(?<!\S)(?:--?|(?=[A-Z0-9_]+=)))(?P<name>[\w.-]{1,80})=)[^\s&;#'\"]+"
+        ),
+        _if_secret,
+    ),
+)
+
+
+def hide(text: str) -> str:
+    """The text with ``***`` in place of secrets: of known ones, and of what has their form."""
+    pattern = _pattern(_values())
+    if pattern is not None:
+        text = pattern.sub(HIDDEN, text)
+    for pieces, form, change in _FORMS:
+        if any(piece in text for piece in pieces):
+            text = form.sub(change, text)
+    return text
+
+
+def hide_tokens(attributes: Mapping[str, object]) -> dict[str, str]:
+    """Those attributes that have our own tokens in addresses, without these.
+
+    All else is the agent's, and stays.
+    """
+    return {
+        name: _PASSWORD.sub(rf"\1:{HIDDEN}", _TOKEN_IN_PATH.sub(rf"\1{HIDDEN}", value))
+        for name, value in attributes.items()
+        if isinstance(value, str) and ("/token/" in value or "://agl:" in value)
+    }

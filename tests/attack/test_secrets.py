@@ -1,0 +1,305 @@
+"""No key stands in what agl writes down: logs, failures, configurations, messages, addresses."""
+
+import asyncio
+import json
+import logging
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry import trace
+
+import agl
+from agl.cli import main
+from agl.plugins.secrets import expand, redact
+from agl.utils import secrets
+from agl.utils.logs import setup_logging
+from agl.utils.secrets import hide, is_secret
+
+KEY = "pk-8f3a6c1e5b7d"
+
+
+@pytest.fixture(autouse=True)
+def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What other tests made known is not known here."""
+    monkeypatch.setattr(secrets, "_met", {})
+
+
+# --- by name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("api_key", "apiKey", "X-Api-Key", "OPENAI_API_KEY", "openai_key", "wandb_key"),
+        *("Ocp-Apim-Subscription-Key", "private_key", "token", "hf_token", "azure_ad_token"),
+        *("AGL_SERVER_TOKEN", "aws_session_token", "access_token_secret", "client_secret"),
+        *("attempt_secret", "passphrase", "password", "vertex_credentials", "Authorization"),
+        *("X-Auth", "bearer", "cookie", "extra_headers", "connection_string", "webhook_url"),
+    ],
+)
+def test_names_of_secrets_are_known(name: str) -> None:
+    assert is_secret(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("key", "reward_key", "primary_key", "input_key", "max_tokens", "pad_token", "eos_token"),
+        *("time_to_first_token", "eos_token_id", "tokenizer", "author", "model", "monkey", "PWD"),
+    ],
+)
+def test_other_names_are_not_taken_for_secrets(name: str) -> None:
+    assert not is_secret(name)
+
+
+def test_a_configuration_shows_no_secret() -> None:
+    shown = redact(
+        {
+            "extra_headers": {"Ocp-Apim-Subscription-Key": "S1", "X-Auth": "S2", "Else": "S3"},
+            "urls": ["http://u:S4@h/", "http://S5S5S5S5S5S5S5S5@h/x", "amqp://:S6@h"],
+            "query": "http://h/?model=m&api_key=S7#there",
+            "args": ["--model", "m", "--token", "S8", "--hub-token=S9"],
+            "env": ["OPENAI_API_KEY=S10", "MODEL=m"],
+            "azure_ad_token": "S11",
+            "wandb_key": "S12",
+            "credentials": {"user": "S13", "of": ["S14"]},
+        }
+    )
+    assert not any(f"S{number}" in json.dumps(shown) for number in range(1, 15))
+    assert shown["args"] == ["--model", "m", "--token", "***", "--hub-token=***"]
+    assert shown["query"] == "http://h/?model=m&api_key=***#there"
+    assert (shown["urls"][0], shown["env"][1]) == ("http://u:***@h/", "MODEL=m")
+
+
+def test_what_is_no_secret_is_shown_as_it_is() -> None:
+    plain = {
+        "model": "gpt-4.1-mini",
+        "reward_key": "accuracy_of_2024",
+        "pad_token": "<|endoftext|>",
+        "endpoint": "http://me@host:8000/v1?limit=3",
+        "args": ["--key", "name", "-v"],
+        "text": "a=b, tokens: 'many' and Basic authentication; see http://host/token/list",
+    }
+    assert redact(plain) == plain
+
+
+# --- by value
+
+
+def test_what_the_environment_says_is_secret_is_hidden_wherever_it_stands(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    text = f"the server said: no such thing as {KEY}!"
+    assert hide(text) == text
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    assert hide(text) == "the server said: no such thing as ***!"
+    monkeypatch.setenv("WANDB_API_KEY", "rather")
+    assert hide("rather short, and a word") == "rather short, and a word"
+
+
+def test_the_path_of_a_file_with_credentials_is_no_secret(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "credentials.json"
+    file.write_text("{}")
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(file))
+    assert str(file) in hide(f"cannot read {file}: no JSON")
+
+
+def test_what_came_from_a_variable_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OF_MINE", KEY)
+    monkeypatch.setenv("THE_MODEL", "some-model-of-mine")
+    read = {"login": ["${OF_MINE}"], "model": "${THE_MODEL}"}
+    expand(read, "agl.yaml:")
+    assert hide(f"{KEY} some-model-of-mine") == "*** some-model-of-mine"
+
+
+def test_a_value_that_begins_as_another_is_hidden_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A_TOKEN", KEY)
+    monkeypatch.setenv("B_TOKEN", f"{KEY}-longer")
+    assert hide(f"{KEY}-longer {KEY}") == "*** ***"
+
+
+def test_a_handler_of_ones_own_and_a_file_get_no_key(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("AGL_SERVER_TOKEN", KEY)
+    got: list[str] = []
+
+    class Own(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            try:
+                got.append(self.format(record))
+            except TypeError as error:
+                got.append(str(error))
+
+    logger = logging.getLogger("agl")
+    before, level, propagate = list(logger.handlers), logger.level, logger.propagate
+    try:
+        setup_logging(extra_handlers=[Own()], files=str(tmp_path / "agl.log"), console=False)
+        below = logging.getLogger("agl.some.module")
+        below.info("asked %s with %s", "http://agl:other@host/x", {"authorization": KEY})
+        try:
+            raise ValueError(f"no such key: {KEY}")
+        except ValueError:
+            below.exception("it failed")
+        below.info("wrong %d", "arguments")  # handlers say so, and go on
+        below.info("plain %s", "words")
+    finally:
+        for handler in logger.handlers:
+            handler.close()
+        logger.handlers, logger.level, logger.propagate = before, level, propagate
+    written = (tmp_path / "agl.log").read_text()
+    for text in ("\n".join(got), written):
+        assert KEY not in text
+        assert "other" not in text
+        assert "asked http://agl:***@host/x with {'authorization': '***'}" in text
+        assert "ValueError: no such key: ***" in text
+        assert "plain words" in text
+    assert "%d format: a real number is required" in "\n".join(got)
+
+
+async def run(agent: Any, resources: agl.types.NamedResources, store: agl.LightningStore) -> Any:
+    """Run an agent once; how its attempt ended."""
+    await store.add_resources(resources)
+    rollout = await store.enqueue_rollout("a task")
+    runner = agl.LitAgentRunner(agl.OtelTracer(), max_rollouts=1)
+    with runner.run_context(agent=agent, store=store):
+        await runner.iter()
+    (attempt,) = await store.query_attempts(rollout.rollout_id)
+    return attempt
+
+
+async def test_a_failure_is_stored_without_the_key_that_a_provider_repeats() -> None:
+    llm = agl.LLM(endpoint="http://h/v1", model="m", api_key=KEY)
+
+    @agl.rollout
+    async def agent(task: str, llm: agl.LLM) -> float:
+        raise RuntimeError(f"401: {llm.api_key} is wrong, asked http://h/?key=1&api_key=abc")
+
+    attempt = await run(agent, {"llm": llm}, agl.InMemoryLightningStore())
+    assert attempt.error.message == "401: *** is wrong, asked http://h/?key=1&api_key=***"
+    assert KEY not in attempt.error.traceback
+    assert "in agent" in attempt.error.traceback
+
+
+async def test_what_an_agent_records_stays_but_for_the_token_in_its_address() -> None:
+    llm = agl.ProxyLLM(endpoint="http://h:1/v1", model="m", attempt_secret="of the gateway's")
+    address = ""
+
+    @agl.rollout
+    async def agent(task: str, llm: agl.LLM) -> float:
+        nonlocal address
+        address = llm.endpoint
+        with trace.get_tracer("http").start_as_current_span("POST") as span:
+            span.set_attribute("url.full", f"{address}/chat/completions?x=1")
+            span.set_attribute("metadata", json.dumps({"api_base": address}))
+            span.set_attribute("answer", f"{KEY} and Bearer {KEY} and api_key='{KEY}'")
+            raise ConnectionError(f"cannot reach {address}")
+
+    store = agl.InMemoryLightningStore()
+    attempt = await run(agent, {"llm": llm}, store)
+    bare, _, token = address.removesuffix("/v1").rpartition("/")
+    assert len(token) == 24
+    spans = await store.query_spans(attempt.rollout_id)
+    (span,) = (span for span in spans if span.name == "POST")
+    assert span.attributes["url.full"] == f"{bare}/***/v1/chat/completions?x=1"
+    assert json.loads(str(span.attributes["metadata"])) == {"api_base": f"{bare}/***/v1"}
+    assert span.attributes["answer"] == f"{KEY} and Bearer {KEY} and api_key='{KEY}'"
+    assert span.events[0].attributes["exception.message"] == f"cannot reach {bare}/***/v1"
+    written = [span.model_dump_json() for span in spans] + [attempt.model_dump_json()]
+    assert not any(token in text for text in written)
+
+
+AGENT = """
+import os
+import agl
+
+@agl.rollout
+def agent(task: dict, llm: agl.LLM) -> float:
+    raise RuntimeError(f"{os.environ['A_STORE_TOKEN']} {llm.api_key}")
+"""
+
+CONFIG = """
+agent: its_agent:agent
+train: tasks.jsonl
+algorithm: baseline
+strategy: {strategy}
+run_dir: out
+resources:
+  llm: {{type: llm, endpoint: "http://u:{password}@127.0.0.1/v1", model: m, api_key: {key}}}
+"""
+
+
+@pytest.mark.parametrize("strategy", ["shm", "cs"])
+def test_a_run_leaves_keys_in_its_store_alone(tmp_path: Path, strategy: str) -> None:
+    token, password = "store-31415926", "pass-27182818"
+    (tmp_path / "its_agent.py").write_text(AGENT)
+    (tmp_path / "tasks.jsonl").write_text('{"x": 1}\n')
+    config = CONFIG.format(strategy=strategy, password=password, key=KEY)
+    (tmp_path / "agl.yaml").write_text(config)
+    done = subprocess.run(
+        [sys.executable, "-c", "from agl.cli import main; main()", "run", "agl.yaml", "--debug"],
+        cwd=tmp_path,
+        env={**os.environ, "A_STORE_TOKEN": token, "AGL_SERVER_PORT": "0"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert "agent: RuntimeError" in done.stderr
+    texts = {"stdout": done.stdout, "stderr": done.stderr}
+    for file in (tmp_path / "out").rglob("*"):
+        if file.is_file() and not file.name.startswith("store.db"):
+            texts[file.name] = file.read_text()
+    assert "config.yaml" in texts
+    for what, text in texts.items():
+        assert not any(secret in text for secret in (KEY, token, password)), what
+
+    async def failure() -> Any:
+        store = agl.SqliteLightningStore(tmp_path / "out" / "store.db")
+        (rollout,) = await store.query_rollouts()
+        (attempt,) = await store.query_attempts(rollout.rollout_id)
+        await store.close()
+        return attempt.error
+
+    assert asyncio.run(failure()).message == "*** ***"
+
+
+@pytest.mark.parametrize("debug", [(), ("--debug",)])
+def test_the_command_line_shows_no_key(
+    debug: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    (tmp_path / "its_agent.py").write_text(AGENT)
+    (tmp_path / "agl.yaml").write_text("agent: its_agent:agent\nrunners: ${OPENAI_API_KEY}\n")
+    with pytest.raises(SystemExit):
+        main(["run", "agl.yaml", *debug])
+    shown = capsys.readouterr()
+    assert "runners" in shown.err
+    assert KEY not in shown.err + shown.out
+
+
+@pytest.mark.parametrize(
+    "piece",
+    ["a", "a='", "a=\"b='", "a.b-", "://", "://a:", "/attempt/", "-", "a:", "Bearer ", "?", "A="],
+)
+def test_text_of_an_agent_costs_a_time_that_grows_with_its_length(piece: str) -> None:
+    def seconds(length: int) -> float:
+        text = piece * (length // len(piece))
+        taken: list[float] = []
+        for _ in range(3):
+            begin = time.process_time()
+            hide(text)
+            taken.append(time.process_time() - begin)
+        return min(taken)
+
+    assert seconds(64_000) < max(0.02, 16 * seconds(8_000))
