@@ -42,6 +42,7 @@ KNOWN_NEEDS = {
     "agl-bestprompt",
     "agl-gateway",
     "agl-inspect",
+    "agl-sandbox",
     "agl-tinker",
     "agl-torch",
     "agl-tracers",

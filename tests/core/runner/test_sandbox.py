@@ -102,8 +102,8 @@ def fails(task: Any) -> None:
         os._exit(0)
     if task == "text":
         return "well done"  # type: ignore
-    if task == "nan":
-        agl.tracer.base.get_active_tracer().create_span("n", {"x": float("nan")})  # type: ignore
+    if task == "stop":
+        next(iter([]))
     raise OddError("no such city")
 
 
@@ -116,6 +116,7 @@ def needs_prompt(task: Any, prompt_template: agl.PromptTemplate) -> None:
     ("agent", "task", "boundary", "kind", "says"),
     [
         (fails, "raise", "agent", "OddError", "no such city"),
+        (fails, "stop", "agent", "StopIteration", ""),
         (fails, "exit", "agent", "no_answer", "exit code 0, though it had not finished"),
         (fails, "text", "agent", "agl.errors.AgentResultError", "returned 'well done'"),
         (needs_prompt, "x", "resources", "MissingResourceError", "no resource for parameter"),

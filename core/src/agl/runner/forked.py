@@ -3,12 +3,13 @@
 What the two sides say to each other is JSON in frames: a child may be held by an agent's code, and
 so nothing of it is ever unpickled.
 
-Each call gets two processes. The one that does the work is a child of a *keeper*, which adopts what
-the work leaves behind, so that all of it ends with the call.
+The process that does the work is a child of a *keeper*, which adopts what the work leaves behind,
+so that all of it ends with the call. Where an enclosure sees to that, there is no keeper.
 """
 
 import contextlib
 import ctypes
+import gc
 import json
 import os
 import selectors
@@ -18,8 +19,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NoReturn, cast
 
 import psutil
@@ -47,9 +47,9 @@ Ask = Callable[[Any], Any]
 """Sends a message to the caller, and returns what its ``on_message`` returns."""
 Work = Callable[[Any, Ask], Any]
 """Runs in a child of its own for each call: payload and ``ask`` -> result; all JSON."""
-Enclose = Callable[[Any], list[socket.socket]]
-"""Runs in the keeper of each call, before the worker is forked: what the call says of its enclosure
--> sockets that are passed to the caller."""
+Enclose = Callable[[Any], contextlib.AbstractContextManager[Sequence[socket.socket]]]
+"""Entered for each call while its process is forked: what the call says of its enclosure -> sockets
+for the caller. An error ends the clean process. No process of the call may outlive its first."""
 
 
 class FrameError(AglError, ValueError):
@@ -121,12 +121,6 @@ def _exactly(sock: socket.socket, count: int) -> bytes:
 # --- the clean process ------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Call:
-    lifeline: socket.socket
-    """Its other end is the caller's, who shuts it to end the call. Told how the call ended."""
-
-
 def serve(
     control: socket.socket,
     work: Work,
@@ -148,6 +142,9 @@ def serve(
         signal.signal(number, signal.SIG_IGN)  # the runner decides what they mean
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     adopt_orphans()
+    # Collecting garbage would write into every page, and so copy it, in each child anew.
+    gc.collect()
+    gc.freeze()
     woken, wake = socket.socketpair()
     for end in (woken, wake):
         end.setblocking(False)
@@ -156,41 +153,49 @@ def serve(
     selector = selectors.DefaultSelector()
     for each in (control, woken):
         selector.register(each, selectors.EVENT_READ)
-    calls: dict[int, _Call] = {}
+    lifelines: dict[int, socket.socket] = {}  # child -> what its caller shuts to end it
 
-    def forget() -> None:
-        """Close, in a child, what is not for it."""
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        selector.close()
-        for each in (control, woken, wake, *(call.lifeline for call in calls.values())):
-            each.close()
+    def live(sock: socket.socket, lifeline: socket.socket) -> NoReturn:
+        """Be the child of a call; what is not for it is closed."""
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            selector.close()
+            for each in (control, woken, wake, lifeline, *lifelines.values()):
+                each.close()
+            die_with_parent()
+            os.setsid()
+            if enclose is None:
+                _keep(sock, work)
+            _work(sock, work)
+        finally:
+            os._exit(1)
 
     while is_parent_alive():
         ready = {key.fileobj for key, _ in selector.select(PARENT_LOOK_SECONDS)}
         with contextlib.suppress(BlockingIOError):
             woken.recv(4096)
-        for pid, call in list(calls.items()):
-            if call.lifeline in ready:
-                selector.unregister(call.lifeline)
-                end_group(pid)
+        for pid, lifeline in lifelines.items():
+            if lifeline in ready:
+                selector.unregister(lifeline)
+                _end(pid)
         if control in ready:
             try:
                 details, (sock, lifeline) = _start_of(control)
             except (EOFError, OSError, ValueError):
                 break
-            if (pid := os.fork()) == 0:
-                forget()
-                lifeline.close()
-                _keep(sock, work, enclose, details)
-            sock.close()
-            calls[pid] = _Call(lifeline)
+            with sock, enclose(details) if enclose else contextlib.nullcontext() as sockets:
+                if enclose:
+                    _hand_out(sock, sockets or ())
+                if (pid := os.fork()) == 0:
+                    live(sock, lifeline)
+            lifelines[pid] = lifeline
             selector.register(lifeline, selectors.EVENT_READ)
-        _reap(calls, selector)
-    for pid in calls:
-        end_group(pid)
+        _reap(lifelines, selector, has_keepers=enclose is None)
+    for pid in lifelines:
+        _end(pid)
     end_family(psutil.Process())
-    _reap(calls, selector)  # which tells the callers
+    _reap(lifelines, selector, has_keepers=False)  # which tells the callers
     os._exit(0)
 
 
@@ -203,23 +208,41 @@ def _start_of(control: socket.socket) -> tuple[Any, list[socket.socket]]:
     return details, [socket.socket(fileno=number) for number in descriptors]
 
 
-def _reap(calls: dict[int, _Call], selector: selectors.BaseSelector) -> None:
+def _hand_out(sock: socket.socket, sockets: Sequence[socket.socket]) -> None:
+    """Give the caller the sockets of the enclosure; here they are closed."""
+    with contextlib.suppress(OSError):  # it may have given up
+        frame = encode({"enclosed": len(sockets)})
+        sent = socket.send_fds(sock, [frame], [each.fileno() for each in sockets])
+        sock.sendall(frame[sent:])
+    for each in sockets:
+        each.close()
+
+
+def _end(pid: int) -> None:
+    """Kill a child and its group, which it may not lead yet."""
+    os.kill(pid, signal.SIGKILL)
+    end_group(pid)
+
+
+def _reap(
+    lifelines: dict[int, socket.socket], selector: selectors.BaseSelector, *, has_keepers: bool
+) -> None:
     with contextlib.suppress(ChildProcessError):
         while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
             pid = ended.si_pid
-            call = calls.pop(pid, None)
-            if call is not None:
+            lifeline = lifelines.pop(pid, None)
+            if lifeline is not None:
                 end_group(pid)  # until it is waited for, no other process gets its number
             _, status = os.waitpid(pid, 0)
-            if call is None:
+            if lifeline is None:
                 continue
-            if os.WIFSIGNALED(status):  # so it could not see to its family, which is ours now
-                _end_strangers(calls)
-            if call.lifeline in selector.get_map():
-                selector.unregister(call.lifeline)
+            if has_keepers and os.WIFSIGNALED(status):  # its family is ours now
+                _end_strangers(lifelines)
+            if lifeline in selector.get_map():
+                selector.unregister(lifeline)
             with contextlib.suppress(OSError):
-                call.lifeline.sendall(str(os.waitstatus_to_exitcode(status)).encode())
-            call.lifeline.close()
+                lifeline.sendall(str(os.waitstatus_to_exitcode(status)).encode())
+            lifeline.close()
 
 
 def _end_strangers(keepers: Collection[int]) -> None:
@@ -240,35 +263,14 @@ def _end_strangers(keepers: Collection[int]) -> None:
 # --- the two processes of a call --------------------------------------------------------------
 
 
-def _keep(sock: socket.socket, work: Work, enclose: Enclose | None, details: Any) -> NoReturn:
-    exit_code = 1
-    try:
+def _keep(sock: socket.socket, work: Work) -> NoReturn:
+    adopt_orphans()
+    worker = os.fork()
+    if worker == 0:
         die_with_parent()
-        os.setsid()
-        adopt_orphans()
-        if enclose is not None:
-            _enclose(sock, enclose, details)
-        worker = os.fork()
-        if worker == 0:
-            die_with_parent()
-            _work(sock, work)
-        sock.close()
-        exit_code = _bury(worker)
-    finally:
-        os._exit(exit_code)
-
-
-def _enclose(sock: socket.socket, enclose: Enclose, details: Any) -> None:
-    try:
-        sockets = enclose(details)
-    except BaseException as error:
-        sock.sendall(encode({"error": failure_of(error)}))
-        raise
-    frame = encode({"enclosed": len(sockets)})
-    sent = socket.send_fds(sock, [frame], [each.fileno() for each in sockets])
-    sock.sendall(frame[sent:])
-    for each in sockets:
-        each.close()
+        _work(sock, work)
+    sock.close()
+    os._exit(_bury(worker))
 
 
 def _bury(worker: int) -> int:

@@ -208,8 +208,7 @@ async def _enclosed(sock: socket.socket, on_sockets: OnSockets) -> None:
     header, descriptors, _, _ = socket.recv_fds(sock, HEADER_BYTES, MAX_SOCKETS)
     sockets = [socket.socket(fileno=number) for number in descriptors]
     rest = await _exactly(sock, HEADER_BYTES - len(header))
-    said = decode(await _exactly(sock, length_of(header + rest)))
-    _raise_failure(said)
+    await _exactly(sock, length_of(header + rest))
     await on_sockets(sockets)
 
 

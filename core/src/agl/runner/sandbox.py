@@ -18,7 +18,7 @@ from agl.agent.base import LitAgent
 from agl.errors import InvalidRecordError, StoreError, TracerError
 from agl.runner.forker import CallFailedError
 from agl.runner.held_spans import HeldSpans
-from agl.runner.result import Artefact, Outcome, ReadResult, SandboxedAgentError, read_result
+from agl.runner.result import Artefact, Outcome, SandboxedAgentError, read_result
 from agl.semconv import LightningSpanAttributes as Key
 from agl.store.base import LightningStore
 from agl.store.packed import unpacked
@@ -223,12 +223,7 @@ async def _run(
     ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
     try:
         async with tracer.trace_context(rollout.rollout_id, store=store, **ids):
-            try:
-                outcome = Outcome(result=await _call(agent, rollout, resources))
-            except InvalidRecordError as error:
-                outcome = Outcome(error=error, boundary="store")
-            except BaseException as error:  # SystemExit too
-                outcome = Outcome(error=error)
+            outcome = await _call(agent, rollout, resources)
     except BaseException as error:
         if outcome.error is None:
             refused = isinstance(error, TracerError) and isinstance(
@@ -240,13 +235,35 @@ async def _run(
 
 async def _call(
     agent: LitAgent[Any], rollout: AttemptedRollout, resources: NamedResources
-) -> ReadResult:
-    method: Any = agent.rollout_method(rollout.mode)
+) -> Outcome:
     arguments = (rollout.input, resources, rollout)
-    if inspect.iscoroutinefunction(method):
-        result = await method(*arguments)
-    else:
-        result = await asyncio.to_thread(method, *arguments)
-        if inspect.isawaitable(result):
-            result = await result
-    return read_result(result, rollout.attempt, is_graded=agent.grade_method() is not None)
+    try:
+        method: Any = agent.rollout_method(rollout.mode)
+        if inspect.iscoroutinefunction(method):
+            return _returned(await method(*arguments), agent, rollout)
+    except BaseException as error:  # SystemExit too
+        return Outcome(error=error)
+
+    def call() -> Outcome | Awaitable[Any]:
+        # Here, as a future cannot carry every error: StopIteration would never arrive.
+        try:
+            result = method(*arguments)
+            return result if inspect.isawaitable(result) else _returned(result, agent, rollout)
+        except BaseException as error:
+            return Outcome(error=error)
+
+    result = await asyncio.to_thread(call)
+    if isinstance(result, Outcome):
+        return result
+    try:
+        return _returned(await result, agent, rollout)
+    except BaseException as error:
+        return Outcome(error=error)
+
+
+def _returned(result: Any, agent: LitAgent[Any], rollout: AttemptedRollout) -> Outcome:
+    is_graded = agent.grade_method() is not None
+    try:
+        return Outcome(result=read_result(result, rollout.attempt, is_graded=is_graded))
+    except InvalidRecordError as error:
+        return Outcome(error=error, boundary="store")

@@ -1,0 +1,5 @@
+"""The public names; each is imported when it is first used."""
+
+from .process import ProcessSandbox as ProcessSandbox
+
+__version__: str

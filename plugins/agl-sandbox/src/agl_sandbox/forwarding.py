@@ -1,0 +1,144 @@
+"""The only network behind a wall: ports of loopback, each of which leads to one address outside."""
+
+import asyncio
+import contextlib
+import ipaddress
+import socket
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from agl.errors import ConfigError
+
+MAX_CONNECTIONS = 64
+"""Of one attempt at a time; a further one is closed."""
+CHUNK_BYTES = 65536
+
+
+@dataclass(frozen=True)
+class Routes:
+    """Where an attempt may connect to."""
+
+    listen: tuple[tuple[str, int], ...]
+    """Addresses behind the wall."""
+    targets: tuple[tuple[str, int], ...]
+    """What each of them leads to, outside."""
+    hosts: Mapping[str, str]
+    """Host name -> its address behind the wall."""
+    addresses: tuple[str, ...]
+    """IPv4 addresses that are to lead somewhere behind the wall, too."""
+
+
+def routes_to(targets: Iterable[tuple[str, int]]) -> Routes:
+    """The routes to some hosts and ports, which keep their names and numbers behind the wall.
+
+    Raises:
+        ConfigError: One is an IPv6 address other than ::1.
+    """
+    listen: dict[tuple[str, int], tuple[str, int]] = {}
+    hosts: dict[str, str] = {}
+    addresses: dict[str, None] = {}
+    for host, port in targets:
+        try:
+            address = ipaddress.ip_address(host)
+        except ValueError:
+            if host == "localhost":
+                listen["127.0.0.1", port] = host, port
+            else:
+                inner = hosts.setdefault(host, f"127.1.0.{len(hosts) + 1}")
+                listen[inner, port] = host, port
+            continue
+        if not address.is_loopback:
+            if address.version == 6:
+                raise ConfigError(
+                    f"an agent behind a wall cannot be led to {host}: of IPv6 only ::1 can be; "
+                    "give the host's name, or its IPv4 address"
+                )
+            addresses[host] = None
+        listen[host, port] = host, port
+    return Routes(tuple(listen), tuple(listen.values()), hosts, tuple(addresses))
+
+
+def address_of(url: str) -> tuple[str, int]:
+    """Host and port of an address.
+
+    Raises:
+        ConfigError: It has none.
+    """
+    try:
+        parts = urlsplit(url if "//" in url else f"//{url}")
+        port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    except ValueError:
+        parts, port = urlsplit(""), None
+    if not parts.hostname or not port:
+        raise ConfigError(f"{url!r} has no host and port; write 'host:port' or a URL")
+    return parts.hostname, port
+
+
+def targets_of(resources: Mapping[str, Any]) -> list[tuple[str, int]]:
+    """Hosts and ports of the models among an attempt's resources."""
+    return [address_of(each["endpoint"]) for each in resources.values() if "endpoint" in each]
+
+
+class Forwarder:
+    """Carries connections that come in behind the wall to where they lead.
+
+    Args:
+        routes: The routes of one attempt.
+    """
+
+    def __init__(self, routes: Routes) -> None:
+        self._routes = routes
+        self._servers: list[asyncio.Server] = []
+        self._connections: set[asyncio.Task[None]] = set()
+
+    async def start(self, sockets: list[socket.socket]) -> None:
+        """Serve the listening sockets, one for each route."""
+        for sock, target in zip(sockets, self._routes.targets, strict=True):
+            self._servers.append(await asyncio.start_server(self._taker(*target), sock=sock))
+
+    def close(self) -> None:
+        """End all connections."""
+        for server in self._servers:
+            server.close()
+        for connection in self._connections:
+            connection.cancel()
+
+    def _taker(self, host: str, port: int) -> Any:
+        def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            if len(self._connections) >= MAX_CONNECTIONS:
+                writer.close()
+                return
+            task = asyncio.create_task(_carry(reader, writer, host, port))
+            self._connections.add(task)
+            task.add_done_callback(self._connections.discard)
+
+        return take
+
+
+async def _carry(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str, port: int
+) -> None:
+    with contextlib.suppress(OSError), contextlib.closing(writer.transport):
+        their_reader, their_writer = await connect_outside(host, port)
+        with contextlib.closing(their_writer.transport):
+            async with asyncio.TaskGroup() as both:
+                both.create_task(_copy(reader, their_writer))
+                both.create_task(_copy(their_reader, writer))
+
+
+async def connect_outside(
+    host: str, port: int
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Connect to where a route leads."""
+    return await asyncio.open_connection(host, port)
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        while chunk := await reader.read(CHUNK_BYTES):
+            writer.write(chunk)
+            await writer.drain()
+    with contextlib.suppress(OSError):
+        writer.write_eof()

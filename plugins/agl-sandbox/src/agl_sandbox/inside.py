@@ -1,0 +1,182 @@
+"""What happens behind the wall of ``process``: one clean process, and a child for each attempt.
+
+Run as ``python -I -c ... inside.main(fd)``. The clean process imports the agent; then, for each
+attempt, it forks the first process of fresh namespaces, which mounts what the agent may see, gives
+up its rights, and runs the agent.
+"""
+
+import contextlib
+import os
+import resource
+import signal
+import socket
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any, NoReturn
+
+from agl.agent.base import LitAgent
+from agl.emitter import emit_reward
+from agl.runner.forked import die_with_parent, encode, failure_of, receive, serve
+from agl.runner.sandbox import run_attempt
+from agl.tracer.base import Tracer
+from agl.types import Attempt, AttemptedRollout
+from agl_sandbox import linux, probe, shipping
+from agl_sandbox.linux import Mount, Namespace
+
+MB = 1024 * 1024
+
+
+def main(descriptor: int) -> NoReturn:
+    """Be the clean process; does not return.
+
+    Args:
+        descriptor: Of the socket to the runner. What comes first is the setup of
+            ``ProcessSandbox``; it is answered with ``ready`` or ``error``.
+    """
+    control = socket.socket(fileno=descriptor)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        setup = receive(control)
+        agent, tracer = shipping.unpack(setup["shipment"])
+        tracer.init()
+        tracer.init_worker(0, None)
+        _warm_up(tracer)
+    except BaseException as error:
+        control.sendall(encode({"error": failure_of(error)}))
+        os._exit(1)
+    control.sendall(encode({"ready": True}))
+    namespaces: bool = setup["namespaces"]
+
+    def work(payload: Any, ask: Callable[[Any], Any]) -> Any:
+        if namespaces:
+            disk_mb = setup["limits"]["disk_mb"]
+            _mount(setup["own_folders"], payload["hosts"], disk_mb, payload["uid"])
+        _limit(setup["limits"])
+        _change_user(payload["uid"])
+        _settle(payload["folder"])
+        if "probe" in payload:
+            return probe.try_all(payload["probe"])
+        return run_attempt(agent, tracer, payload["attempt"], ask)
+
+    if not namespaces:
+        serve(control, work)
+    kinds = [Namespace.MOUNT, Namespace.IPC, Namespace.PID]
+    if not setup["network"]:
+        kinds.append(Namespace.NET)
+    serve(control, work, Enclosure(kinds).make)
+
+
+class Enclosure:
+    """Puts the process that is forked next into fresh namespaces, as the first one there.
+
+    When that process ends, the kernel ends all others in its namespace.
+
+    Args:
+        kinds: Which namespaces.
+    """
+
+    def __init__(self, kinds: Sequence[Namespace]) -> None:
+        self._fresh = Namespace(0)
+        for kind in kinds:
+            self._fresh |= kind
+        self._own = [(k, os.open(f"/proc/self/ns/{k.file_name}", os.O_RDONLY)) for k in kinds]
+
+    @contextlib.contextmanager
+    def make(self, details: Any) -> Generator[list[socket.socket]]:
+        """Be in fresh namespaces within the block, and go back.
+
+        Args:
+            details: ``listen``: host and port of each socket; ``addresses``: further ones of the
+                loopback device.
+        """
+        linux.unshare(self._fresh)
+        sockets: list[socket.socket] = []
+        if Namespace.NET in self._fresh:
+            linux.bring_up_loopback(details["addresses"])
+            for host, port in details["listen"]:
+                family = socket.AF_INET6 if ":" in host else socket.AF_INET
+                sockets.append(socket.create_server((host, port), family=family))
+        yield sockets
+        for kind, descriptor in self._own:
+            linux.enter(kind, descriptor)
+
+
+def _warm_up(tracer: Tracer) -> None:
+    """Load here what each child would load at its first use, with an attempt that does nothing."""
+    attempt = Attempt(
+        rollout_id="", attempt_id="", sequence_id=1, start_time=0.0, status="preparing"
+    )
+    rollout = AttemptedRollout(
+        rollout_id="", input=None, start_time=0.0, status="preparing", attempt=attempt
+    )
+    llm = {"resource_type": "llm", "endpoint": "http://localhost:1/v1", "model": ""}
+    packed = {"rollout": rollout.model_dump(mode="json"), "resources": {"llm": llm}}
+    run_attempt(_Nothing(), tracer, packed, lambda message: {"numbers": {}})
+
+
+class _Nothing(LitAgent[Any]):
+    def rollout(self, task: Any, resources: Any, rollout: Any) -> float:
+        emit_reward(0.0)
+        return 0.0
+
+
+def _mount(
+    own_folders: Sequence[str], hosts: Mapping[str, str], disk_mb: int, uid: int | None
+) -> None:
+    """As the first process of fresh namespaces, put there what the agent may see and write."""
+    linux.mount("", "/", flags=Mount.REC | Mount.SLAVE)
+    quiet = Mount.NOSUID | Mount.NODEV
+    linux.mount("proc", "/proc", "proc", quiet | Mount.NOEXEC)
+    options = f"size={disk_mb}m,mode=0700"
+    if hosts:  # in a file whose own folder is out of sight afterwards
+        below = f"{own_folders[0]}/hosts"
+        linux.mount("tmpfs", own_folders[0], "tmpfs", quiet, options)
+        with open(below, "w") as file:
+            file.write("127.0.0.1 localhost\n::1 localhost\n")
+            file.writelines(f"{address} {name}\n" for name, address in hosts.items())
+        os.chmod(below, 0o444)
+        linux.mount(below, "/etc/hosts", flags=Mount.BIND)
+    if uid is not None:
+        options += f",uid={uid},gid={uid}"
+    for path in own_folders:
+        linux.mount("tmpfs", path, "tmpfs", quiet, options)
+
+
+def _limit(limits: Mapping[str, Any]) -> None:
+    with open("/proc/self/statm") as file:
+        has_bytes = int(file.read().split()[0]) * resource.getpagesize()
+    for kind, value in (
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_AS, _scaled(limits["memory_mb"], MB, has_bytes)),
+        (resource.RLIMIT_FSIZE, _scaled(limits["file_mb"], MB)),
+        (resource.RLIMIT_NPROC, limits["processes"]),
+        (resource.RLIMIT_NOFILE, limits["files"]),
+        (resource.RLIMIT_CPU, limits["cpu_seconds"]),
+        (resource.RLIMIT_MEMLOCK, 64 * 1024),
+        (resource.RLIMIT_MSGQUEUE, 0),
+    ):
+        if value is not None:
+            hard = resource.getrlimit(kind)[1]
+            least = value if hard == resource.RLIM_INFINITY else min(value, hard)
+            resource.setrlimit(kind, (least, least))
+
+
+def _scaled(number: int | None, factor: int, more: int = 0) -> int | None:
+    return None if number is None else number * factor + more
+
+
+def _change_user(uid: int | None) -> None:
+    if uid is not None:
+        os.setgroups([])
+        os.setresgid(uid, uid, uid)
+        os.setresuid(uid, uid, uid)
+    linux.drop_capabilities()
+    linux.forbid_new_privileges()
+    linux.let_itself_be_read()
+    die_with_parent()  # which a change of user takes back
+
+
+def _settle(folder: str) -> None:
+    """Go to the attempt's own folder."""
+    os.umask(0o077)
+    os.environ.update(HOME=folder, TMPDIR=folder)
+    os.chdir(folder)

@@ -1,0 +1,340 @@
+"""``isolation: process``: each attempt in a process of its own, behind a wall of the kernel's."""
+
+import asyncio
+import json
+import logging
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from agl.agent.base import LitAgent
+from agl.errors import ConfigError
+from agl.execution.client_server.family import MARK
+from agl.runner.forked import encode, receive
+from agl.runner.forker import CallFailedError, ForkerClient, ForkerGoneError
+from agl.runner.sandbox import Findings, OnMessage, Sandbox
+from agl.tracer.base import Tracer
+from agl.utils.checks import check_numbers
+from agl_sandbox import probe, shipping
+from agl_sandbox.forwarding import Forwarder, Routes, address_of, routes_to, targets_of
+
+logger = logging.getLogger(__name__)
+
+START_SECONDS = 120.0
+"""Longest that the clean process may take to import the agent."""
+PROBE_SECONDS = 30.0
+UIDS = range(1_900_000_000, 2_100_000_000)
+"""Of these, which nobody else gives to users, each attempt gets one where the runner is root."""
+SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt", "/etc")
+"""Folders of every system that programs need; what in them is secret is root's alone."""
+HOME = "/attempt"
+"""With namespaces, the folder of the attempt; each sees its own there."""
+OWN_VARIABLES = ("HOME", "TMPDIR", "PWD", "LC_CTYPE")
+"""Set for each attempt, by bubblewrap, and by Python."""
+BOOT = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from agl_sandbox.inside import main; main(int(sys.argv[2]))"
+)
+WITH_USER = (probe.READ_FILE, probe.READ_ENVIRONMENT, probe.READ_MEMORY, probe.SIGNAL)
+"""What is closed to another user."""
+WITH_NETWORK = (probe.CONNECT, probe.ABSTRACT_SOCKET)
+"""What is open to those who may use the network."""
+
+
+class ProcessSandbox(Sandbox):
+    """Runs each attempt in a process that sees no other, has no network, and ends whole.
+
+    An attempt gets a fresh fork of a clean interpreter that has imported the agent, an empty folder
+    as its home and working folder, which is deleted, and an environment with nothing of the
+    runner's. Where bubblewrap is installed it also has namespaces of its own: it sees only its own
+    processes, reads only the system and the folders that Python imports from, writes only to its
+    folder, and reaches only its models' addresses. Where the runner is root, it has a user of its
+    own. What this promises is tried before agents run, and the run is refused where it is not so.
+
+    Args:
+        memory_mb: Most memory of each of its processes, beyond what the agent has after its import;
+            None for no limit.
+        processes: Most processes and threads.
+        files: Most open files.
+        file_mb: Largest file, in MB; None for no limit.
+        disk_mb: Most that its folder holds; with namespaces.
+        cpu_seconds: Most CPU time of each of its processes; None for no limit.
+        env: Names of environment variables that agents get, beside PATH and LANG.
+        read: Further folders and files that agents may read; with namespaces.
+        hide: Folders and files that agents may not read, in those that they may; with namespaces.
+        connect: Further addresses, as ``host:port`` or URL, that agents may reach.
+        network: Whether agents may use the network as they like.
+        strict: Refuse to run where bubblewrap is missing or cannot work, or where anything at all
+            is open that was tried.
+
+    Raises:
+        ConfigError: This is no Linux, an option makes no sense, or ``strict`` asks for more than
+            there is.
+    """
+
+    def __init__(
+        self,
+        memory_mb: int | None = 2048,
+        processes: int = 64,
+        files: int = 256,
+        file_mb: int | None = 256,
+        disk_mb: int = 512,
+        cpu_seconds: int | None = None,
+        env: Sequence[str] = (),
+        read: Sequence[str] = (),
+        hide: Sequence[str] = (),
+        connect: Sequence[str] = (),
+        network: bool = False,
+        strict: bool = False,
+    ) -> None:
+        if sys.platform != "linux":
+            raise ConfigError("isolation 'process' needs Linux; here, use 'docker' or 'none'")
+        check = partial(check_numbers, "isolation 'process'", whole=True, least=1)
+        check(processes=processes, files=files, disk_mb=disk_mb)
+        check(optional=True, memory_mb=memory_mb, file_mb=file_mb, cpu_seconds=cpu_seconds)
+        self._limits = {
+            "memory_mb": memory_mb,
+            "processes": processes,
+            "files": files,
+            "file_mb": file_mb,
+            "disk_mb": disk_mb,
+            "cpu_seconds": cpu_seconds,
+        }
+        self._env = [*env]
+        self._read = [Path(path).expanduser().absolute() for path in read]
+        self._hide = [Path(path).expanduser().absolute() for path in hide]
+        self._connect = [address_of(address) for address in connect]
+        self._network = network
+        self._strict = strict
+        self._client: ForkerClient | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._bwrap, why_not = self._find_bwrap()
+        if why_not and strict:
+            raise ConfigError(f"isolation 'process' with strict: {why_not}")
+        if why_not:
+            logger.warning(
+                "isolation 'process' has no namespaces: %s. Agents see this machine's processes, "
+                "files and network as any user does",
+                why_not,
+            )
+        elif network:
+            logger.warning("isolation 'process' with network: agents reach what this machine does")
+        self._has_user = os.getuid() == 0
+        if self._has_user and not self._bwrap:
+            _check_others_may_read()
+
+    # --- the contract
+
+    async def start(self, agent: LitAgent[Any], tracer: Tracer) -> None:
+        """See ``Sandbox.start``."""
+        if shipping.is_inside:
+            raise ConfigError(
+                "the module of the agent starts a run when it is imported, and a sandbox imports "
+                'it; put what runs under `if __name__ == "__main__":`'
+            )
+        self._shipment = shipping.pack(agent, tracer)
+        await self._launch()
+        with probe.prey([*self._environment(), *OWN_VARIABLES]) as goals:
+            try:
+                found: Findings = await self._call({"probe": goals}, [], None, PROBE_SECONDS)
+            except (CallFailedError, ForkerGoneError, TimeoutError) as error:
+                self.close()
+                raise ConfigError(f"isolation 'process' does not work here: {error}") from error
+        self._judge(found)
+        self.findings = found
+
+    async def run(self, attempt: dict[str, Any], on_message: OnMessage) -> Any:
+        """See ``Sandbox.run``."""
+        if self._client is None:
+            await self._launch()
+        try:
+            targets = [*self._connect, *targets_of(attempt["resources"])]
+            return await self._call({"attempt": attempt}, targets, on_message, None)
+        except ForkerGoneError as error:
+            self.close()  # the next attempt starts another
+            raise CallFailedError(f"its sandbox is gone: {error}") from error
+
+    def close(self) -> None:
+        """See ``Sandbox.close``."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+        if self._process is not None:
+            try:
+                self._process.wait(10)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            self._process = None
+
+    # --- one call
+
+    async def _call(
+        self,
+        payload: dict[str, Any],
+        targets: Sequence[tuple[str, int]],
+        on_message: OnMessage | None,
+        timeout: float | None,
+    ) -> Any:
+        assert self._client is not None
+        routes = routes_to(targets) if self._bwrap and not self._network else Routes((), (), {}, ())
+        uid = secrets.choice(UIDS) if self._has_user else None
+        forwarder = Forwarder(routes)
+        folder = HOME if self._bwrap else tempfile.mkdtemp(prefix="agl-attempt-")
+        try:
+            if uid is not None and not self._bwrap:
+                os.chown(folder, uid, uid)
+            return await self._client.call(
+                {**payload, "uid": uid, "folder": folder, "hosts": routes.hosts},
+                timeout=timeout,
+                on_message=on_message,
+                details={"listen": routes.listen, "addresses": routes.addresses},
+                on_sockets=forwarder.start if self._bwrap else None,
+            )
+        finally:
+            forwarder.close()
+            if not self._bwrap:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    # --- the start
+
+    async def _launch(self) -> None:
+        """Start the clean interpreter, and wait until it has the agent."""
+        control = self._spawn()
+        setup = {
+            "shipment": self._shipment,
+            "namespaces": self._bwrap is not None,
+            "network": self._network,
+            "own_folders": self._own_folders(),
+            "limits": self._limits,
+        }
+        try:
+            control.settimeout(START_SECONDS)
+            control.sendall(encode(setup))
+            answer = await asyncio.to_thread(receive, control)
+            control.settimeout(None)
+        except (EOFError, OSError) as error:
+            answer = {"error": {"message": f"{error}. What it wrote stands above"}}
+        self._client = ForkerClient(control)
+        if "error" in answer:
+            self.close()
+            error = answer["error"]
+            raise ConfigError(
+                "isolation 'process': the agent cannot be imported behind the wall: "
+                f"{error.get('type', '')}: {error['message']}\n{error.get('traceback', '')}"
+            )
+
+    def _spawn(self) -> socket.socket:
+        ours, theirs = socket.socketpair()
+        paths = json.dumps([os.path.abspath(path) for path in sys.path])
+        with theirs:
+            boot = [sys.executable, "-I", "-c", BOOT, paths, str(theirs.fileno())]
+            self._process = subprocess.Popen(
+                [*(self._bwrap or ()), *boot],
+                stdin=subprocess.DEVNULL,
+                env=self._environment(),
+                pass_fds=[theirs.fileno()],
+            )
+        return ours
+
+    def _environment(self) -> dict[str, str]:
+        names = ("PATH", "LANG", MARK, *self._env)
+        return {name: os.environ[name] for name in names if name in os.environ}
+
+    def _judge(self, found: Findings) -> None:
+        """Refuse what is open and should not be; warn of what is open.
+
+        Raises:
+            ConfigError: The wall does not hold what it promises.
+        """
+        is_open = {what: how for what, how in found.items() if how != probe.CLOSED}
+        promised = set(found)
+        if not self._bwrap:
+            promised = {probe.OWN_ENVIRONMENT, *(WITH_USER if self._has_user else ())}
+        if self._network:
+            promised -= {*WITH_NETWORK}
+        broken = promised & set(is_open)
+        if broken or (self._strict and is_open):
+            self.close()
+            wrong = "; ".join(f"{what} ({is_open[what]})" for what in sorted(is_open))
+            raise ConfigError(
+                "isolation 'process': the wall does not hold: from behind it, an agent can "
+                f"{wrong}. Nothing was run"
+            )
+        if is_open:
+            wrong = "; ".join(sorted(is_open))
+            logger.warning("isolation 'process': from behind the wall, an agent can %s", wrong)
+
+    # --- bubblewrap
+
+    def _find_bwrap(self) -> tuple[list[str] | None, str]:
+        """The command that namespaces begin with, or why there is none."""
+        program = shutil.which("bwrap")
+        if program is None:
+            return None, "bubblewrap is not installed (the package 'bubblewrap' brings bwrap)"
+        command = self._bwrap_command(program)
+        tried = subprocess.run(
+            [*command, sys.executable, "-I", "-S", "-c", ""],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+        )
+        if tried.returncode != 0:
+            return None, f"bubblewrap does not work here: {tried.stderr.strip()[:300]}"
+        return command, ""
+
+    def _bwrap_command(self, program: str) -> list[str]:
+        options = ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
+        # Its rights are those over its own namespaces; each attempt gives them up.
+        options += ["--cap-add", "ALL", "--die-with-parent", "--new-session"]
+        if not self._network:
+            options.append("--unshare-net")
+        options += ["--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp", "--dir", HOME]
+        for path in (*map(Path, SYSTEM), *self._shown()):
+            for folder in reversed(path.parents):  # which bubblewrap would make for root alone
+                options += ["--perms", "0755", "--dir", str(folder)]
+            options += ["--ro-bind-try", str(path), str(path)]
+        for path in self._hide:
+            nothing = ["--tmpfs", path] if path.is_dir() else ["--ro-bind", os.devnull, path]
+            options += map(str, nothing) if path.exists() else ()
+        for path in ("/dev", "/tmp", "/"):
+            options += ["--remount-ro", path]
+        return [program, *options, "--chdir", "/", "--"]
+
+    def _own_folders(self) -> list[str]:
+        """Where an attempt finds empty folders of its own."""
+        in_tmp = any(path.is_relative_to("/tmp") for path in self._shown())
+        return [HOME, "/dev/shm", *(() if in_tmp else ("/tmp",))]
+
+    def _shown(self) -> list[Path]:
+        """Folders that Python imports from, and what is to be read besides; outermost first."""
+        wanted = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix, *sys.path}
+        executable = Path(sys.executable)
+        wanted |= {str(executable.parent), str(executable.resolve().parent.parent)}
+        paths = {Path(path).absolute() for path in wanted} | set(self._read)
+        return sorted(path for path in paths if path.exists() and path != Path("/"))
+
+
+def _check_others_may_read() -> None:
+    """Refuse where another user cannot import what this one can.
+
+    Raises:
+        ConfigError: A folder is root's alone.
+    """
+    for entry in sys.path:
+        path = Path(entry).absolute()
+        for folder in (path, *path.parents):
+            if folder.exists() and not folder.stat().st_mode & 0o001 and folder.is_dir():
+                raise ConfigError(
+                    f"isolation 'process' gives agents a user of their own, who cannot import from "
+                    f"{path}, as {folder} is its owner's alone. Install bubblewrap, move the "
+                    "project, or do not run as root"
+                )

@@ -1,0 +1,435 @@
+"""What agents' code may do behind ``isolation: process``, and that it may do it without."""
+
+import asyncio
+import json
+import logging
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import agl
+from agl.errors import ConfigError
+from agl.store.sqlite import SqliteLightningStore
+from agl_testing.echo_llm import EchoLLM
+
+sys.path.insert(0, str(Path(__file__).parent / "walled"))
+import attacks
+
+process = pytest.importorskip("agl_sandbox.process")
+from agl_sandbox import probe  # noqa: E402
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the wall is of Linux")
+is_root = hasattr(os, "getuid") and os.getuid() == 0
+needs_bwrap = pytest.mark.skipif(
+    shutil.which("bwrap") is None, reason="bubblewrap is not installed (apt-get install bubblewrap)"
+)
+SLEEP = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(300)"]
+WALL = {"memory_mb": 300, "processes": 40, "files": 100, "file_mb": 8, "disk_mb": 16}
+
+
+async def run_all(
+    tasks: list[Any],
+    *,
+    store: Any = None,
+    resources: Any = None,
+    timeout: float | None = None,
+    **options: Any,
+) -> list[Any]:
+    """What each task's attack gained, or the error that it ended with."""
+    store = store or agl.InMemoryLightningStore()
+    if resources:
+        await store.add_resources(resources)
+    config = agl.RolloutConfig(timeout_seconds=timeout)
+    rollouts = [await store.enqueue_rollout(task, config=config) for task in tasks]
+    runner = agl.LitAgentRunner(agl.OtelTracer(), max_rollouts=len(tasks), **options)
+    with runner.run_context(agent=attacks.agent, store=store):
+        await runner.iter()
+    results: list[Any] = []
+    for rollout in rollouts:
+        done = await store.get_rollout_by_id(rollout.rollout_id)
+        spans = await store.query_spans(rollout.rollout_id)
+        found = [agl.get_object_value(s) for s in spans if s.name == "agentlightning.object"]
+        results.append(found[0]["gained"] if found else done.attempt.error)
+    return results
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Generator[dict[str, Any]]:
+    """What attacks go for."""
+    folder = tmp_path_factory.mktemp("world")
+    mark = secrets.token_hex(8)
+    neighbour = subprocess.Popen([*SLEEP, mark])
+    secret = folder / "secret"
+    secret.touch(0o600)
+    secret.write_text("the answers")
+    folder.chmod(0o755)
+    abstract = f"\0agl-{mark}"
+    store = SqliteLightningStore(str(folder / "store.db"))
+    asyncio.run(store.enqueue_rollout("the answer is 42"))
+    os.environ["AGL_TEST_API_KEY"] = "sk-1234"
+    with (
+        socket.create_server(("127.0.0.1", 0)) as tcp,
+        socket.socket(socket.AF_UNIX) as unix,
+        socket.socket(socket.AF_UNIX) as hidden,
+        secret.open() as opened,
+    ):
+        unix.bind(str(folder / "socket"))
+        os.chmod(folder / "socket", 0o777)
+        hidden.bind(abstract)
+        for each in (unix, hidden):
+            each.listen(100)
+        port, store_path = tcp.getsockname()[1], str(folder / "store.db")
+        os.set_inheritable(opened.fileno(), True)
+        tasks = {
+            "read the store's file": {"do": "find_descriptor", "path": store_path},
+            "read a file that only the runner may read": {"do": "read_file", "path": str(secret)},
+            "write into the runner's folder": {"do": "write_file", "path": str(folder / "new")},
+            "read an open file of the runner's": {"do": "find_descriptor", "path": str(secret)},
+            "read the runner's environment": {"do": "read_environment", "pid": os.getpid()},
+            "read the runner's memory": {"do": "read_memory", "pid": os.getpid()},
+            "trace a neighbour": {"do": "trace", "pid": neighbour.pid},
+            "find an API key": {"do": "find_secret", "name": "AGL_TEST_API_KEY"},
+            "find the store in its memory": {"do": "find_store"},
+            "find what a neighbour wrote": {"do": "find_note", "name": mark},
+            "connect to the store's port": {"do": "connect", "port": port},
+            "connect to a Unix socket": {"do": "connect_unix", "address": str(folder / "socket")},
+            "connect to an abstract socket": {"do": "connect_unix", "address": abstract},
+            "kill the runner": {"do": "send_signal", "pid": os.getpid(), "signal": 0},
+            "stop a neighbour": {
+                "do": "send_signal",
+                "pid": neighbour.pid,
+                "signal": int(signal.SIGCONT),
+            },
+            "see a neighbour": {"do": "see_process", "mark": mark},
+            "fork without end": {"do": "fork_often"},
+            "allocate without end": {"do": "allocate", "mb": 500},
+            "allocate shared memory without end": {"do": "allocate_shared", "mb": 500},
+            "write a huge file": {"do": "write_much", "mb": 12},
+            "fill the disk": {"do": "write_many", "mb": 24},
+            "open files without end": {"do": "open_many", "count": 200},
+            "become root": {"do": "become_root"},
+            "mount": {"do": "mount", "path": str(folder)},
+        }
+        try:
+            yield {"tasks": tasks, "mark": mark, "neighbour": neighbour, "port": port}
+        finally:
+            del os.environ["AGL_TEST_API_KEY"]
+            neighbour.kill()
+            neighbour.wait()
+            asyncio.run(store.close())
+
+
+ATTACKS = [
+    "read the store's file",
+    "read a file that only the runner may read",
+    "write into the runner's folder",
+    "read an open file of the runner's",
+    "read the runner's environment",
+    "read the runner's memory",
+    "trace a neighbour",
+    "find an API key",
+    "find the store in its memory",
+    "find what a neighbour wrote",
+    "connect to the store's port",
+    "connect to a Unix socket",
+    "connect to an abstract socket",
+    "kill the runner",
+    "stop a neighbour",
+    "see a neighbour",
+    "fork without end",
+    "allocate without end",
+    "allocate shared memory without end",
+    "write a huge file",
+    "fill the disk",
+    "open files without end",
+    "become root",
+    "mount",
+]
+AS_ROOT = ("trace a neighbour", "become root", "mount")
+"""Attacks that without a wall only root can do for sure."""
+
+
+def attack_all(world: dict[str, Any], **options: Any) -> dict[str, Any]:
+    """All attacks in one run, one after the other."""
+    note = {"do": "leave_note", "name": world["mark"]}
+    results = asyncio.run(run_all([note, *world["tasks"].values()], **options))
+    return dict(zip(["note", *world["tasks"]], results, strict=True))
+
+
+@pytest.fixture(scope="module")
+def outside(
+    world: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> Generator[dict[str, Any]]:
+    """What the attacks gain without a wall."""
+    before = Path.cwd()
+    os.chdir(tmp_path_factory.mktemp("cwd"))
+    yield attack_all(world, isolation="none")
+    os.chdir(before)
+    for folder in attacks.FOLDERS:
+        Path(folder, world["mark"]).unlink(missing_ok=True)
+
+
+@pytest.fixture(scope="module")
+def behind(world: dict[str, Any], outside: dict[str, Any]) -> dict[str, Any]:
+    """What they gain behind it; after those without, which leave their notes."""
+    return attack_all(world, isolation={"type": "process", **WALL})
+
+
+def is_refused(result: Any) -> bool:
+    return isinstance(result, agl.types.Failure) and result.boundary == "agent"
+
+
+@needs_bwrap
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_an_attack_is_refused_behind_the_wall(behind: dict[str, Any], attack: str) -> None:
+    assert is_refused(behind[attack]), behind[attack]
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_an_attack_works_without_the_wall(outside: dict[str, Any], attack: str) -> None:
+    if attack in AS_ROOT and not is_root:
+        pytest.skip("only root can do that anyhow")
+    assert not is_refused(outside[attack]), outside[attack]
+
+
+@needs_bwrap
+def test_an_agent_writes_in_its_own_folders_only(behind: dict[str, Any]) -> None:
+    allowed = {"/attempt", "/dev/shm", "/tmp"}
+    assert {"/attempt"} <= {*behind["note"]} <= allowed
+
+
+# --- time, and what is left
+
+
+@pytest.mark.parametrize("walled", [pytest.param(True, marks=needs_bwrap), False])
+async def test_an_agent_past_its_time_takes_all_along_that_it_started(walled: bool) -> None:
+    mark = secrets.token_hex(8)
+    task = {"do": "stay", "mark": mark, "seconds": 300 if walled else 4}
+    isolation = {"type": "process", **WALL} if walled else "none"
+    (result,) = await run_all([task], timeout=2, isolation=isolation)
+    left = [p for p in psutil.process_iter(["cmdline"]) if mark in (p.info["cmdline"] or ())]
+    for each in left:
+        each.kill()
+    assert result.boundary == "timeout"
+    assert len(left) == (0 if walled else 1)
+
+
+@pytest.mark.parametrize("walled", [pytest.param(True, marks=needs_bwrap), False])
+async def test_cpu_time_has_a_limit(walled: bool) -> None:
+    isolation: Any = {"type": "process", "cpu_seconds": 1} if walled else "none"
+    (result,) = await run_all([{"do": "spin", "seconds": 2.5}], isolation=isolation)
+    assert is_refused(result) == walled
+    assert not walled or "SIGKILL" in result.message
+
+
+@needs_bwrap
+async def test_a_killed_sandbox_costs_one_attempt() -> None:
+    store = agl.InMemoryLightningStore()
+    runner = agl.LitAgentRunner(agl.OtelTracer(), max_rollouts=1, isolation="process")
+    with runner.run_context(agent=attacks.agent, store=store):
+        stay = await store.enqueue_rollout({"do": "stay", "mark": "m", "seconds": 300})
+        running = asyncio.create_task(runner.iter())
+        while not runner._attempts.running():  # noqa: ASYNC110 (nothing tells it)
+            await asyncio.sleep(0.05)
+        runner._sandbox._process.kill()  # type: ignore
+        await running
+        ended = await store.get_rollout_by_id(stay.rollout_id)
+        await store.enqueue_rollout({"do": "work_honestly"})
+        await runner.iter()
+    assert ended is not None
+    assert ended.status == "failed"
+    assert [r.status for r in await store.query_rollouts()] == ["failed", "succeeded"]
+
+
+# --- honest work
+
+
+@needs_bwrap
+async def test_honest_work_is_not_refused() -> None:
+    with EchoLLM() as model:
+        resources = {"llm": agl.LLM(endpoint=model.url, model="echo", api_key="key")}
+        tasks = [{"do": "work_honestly"}, {"do": "ask_model"}]
+        work, answer = await run_all(tasks, resources=resources, isolation="process")
+    assert work == "mine"
+    assert json.loads(answer)["choices"][0]["message"]["content"] == "the capital of Norway"
+    assert model.request_headers[-1]["authorization"] == "Bearer key"
+
+
+@needs_bwrap
+@pytest.mark.parametrize("host", ["localhost", "model.example", "10.7.7.7"])
+async def test_a_model_keeps_its_address_behind_the_wall(
+    host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def resolve(name: str, port: int) -> Any:
+        assert name == host
+        return await asyncio.open_connection("127.0.0.1", port)
+
+    async def tell_host(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        body = next(line for line in head.splitlines() if line.lower().startswith("host:"))
+        writer.write(f"HTTP/1.1 200 OK\r\ncontent-length: {len(body)}\r\n\r\n{body}".encode())
+        await writer.drain()
+        writer.close()
+
+    monkeypatch.setattr("agl_sandbox.forwarding.connect_outside", resolve)
+    async with await asyncio.start_server(tell_host, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        resources = {"llm": agl.LLM(endpoint=f"http://{host}:{port}/v1", model="m")}
+        (answer,) = await run_all([{"do": "ask_model"}], resources=resources, isolation="process")
+    assert answer.lower() == f"host: {host}:{port}"
+
+
+@needs_bwrap
+async def test_attempts_run_beside_each_other(world: dict[str, Any]) -> None:
+    tasks = [{"do": "work_honestly"}, {"do": "find_note", "name": world["mark"]}] * 3
+    tasks += [{"do": "leave_note", "name": world["mark"]}] * 2
+    results = await run_all(tasks, isolation="process", concurrency=8)
+    assert [is_refused(r) for r in results] == [False, True] * 3 + [False] * 2
+
+
+# --- the probe, and walls that are none
+
+
+async def start(**options: Any) -> Any:
+    """A sandbox that has been started, and so probed."""
+    sandbox = process.ProcessSandbox(**options)
+    await sandbox.start(attacks.agent, agl.OtelTracer())
+    sandbox.close()
+    return sandbox
+
+
+@needs_bwrap
+async def test_the_probe_finds_everything_closed() -> None:
+    sandbox = await start(strict=True)
+    assert len(sandbox.findings) == 9
+    assert set(sandbox.findings.values()) == {probe.CLOSED}
+
+
+def test_the_same_probe_finds_everything_open_without_a_wall(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AGL_TEST_API_KEY", "sk-1234")
+    with probe.prey(["PATH"]) as goals:
+        found = probe.try_all(goals)
+    assert [what for what, how in found.items() if how == probe.CLOSED] == []
+    assert "AGL_TEST_API_KEY" in found[probe.OWN_ENVIRONMENT]
+
+
+@needs_bwrap
+@pytest.mark.parametrize(
+    ("hole", "says"),
+    [
+        (["--share-net"], r"connect to a port of this machine \(open: somebody listens\)"),
+        (["--bind", "/tmp", "/tmp"], "connect to a Unix socket"),
+        (["--setenv", "AGL_TOKEN", "x"], r"own environment \(open: AGL_TOKEN\)"),
+    ],
+)
+async def test_a_wall_with_a_hole_is_refused(
+    hole: list[str], says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = process.ProcessSandbox._bwrap_command
+
+    def command(self: Any, program: str) -> list[str]:
+        options = real(self, program)
+        if hole == ["--share-net"]:
+            self._network = True  # nor do attempts get a network of their own
+            options.remove("--unshare-net")
+        else:
+            end = options.index("--remount-ro")
+            options[end:end] = hole
+        return options
+
+    monkeypatch.setattr(process.ProcessSandbox, "_bwrap_command", command)
+    if hole[0] == "--bind":
+        monkeypatch.setattr(process.ProcessSandbox, "_own_folders", lambda self: [process.HOME])
+    if hole == ["--share-net"]:
+        monkeypatch.setattr(process, "WITH_NETWORK", ())
+    with pytest.raises(ConfigError, match=rf"the wall does not hold: .*{says}"):
+        await start()
+
+
+@needs_bwrap
+async def test_an_open_network_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        sandbox = await start(network=True)
+    assert sandbox.findings[probe.CONNECT].startswith("open")
+    assert "an agent can connect to a port of this machine" in caplog.text
+    with pytest.raises(ConfigError, match="does not hold"):
+        await start(network=True, strict=True)
+
+
+@pytest.fixture
+def no_bwrap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", os.path.dirname(sys.executable))
+    real = shutil.which
+    monkeypatch.setattr(shutil, "which", lambda name: None if name == "bwrap" else real(name))
+
+
+@pytest.fixture
+def readable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the project did not lie in a folder that only root may enter."""
+    monkeypatch.setattr(process, "_check_others_may_read", lambda: None)
+
+
+@pytest.mark.usefixtures("no_bwrap", "readable")
+async def test_without_bubblewrap_what_stays_open_is_said(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        sandbox = await start()
+    assert "bubblewrap is not installed" in caplog.text
+    closed = {what for what, how in sandbox.findings.items() if how == probe.CLOSED}
+    assert probe.OWN_ENVIRONMENT in closed
+    assert closed >= set(process.WITH_USER) or not is_root
+    for what, how in sandbox.findings.items():
+        assert (what in caplog.text) == (how != probe.CLOSED)
+    assert probe.CONNECT not in closed
+
+
+@pytest.mark.usefixtures("no_bwrap")
+def test_strict_refuses_to_do_without_bubblewrap() -> None:
+    with pytest.raises(ConfigError, match="with strict: bubblewrap is not installed"):
+        agl.Trainer(runner={"isolation": process.ProcessSandbox(strict=True)})
+
+
+@pytest.mark.usefixtures("no_bwrap", "readable")
+async def test_limits_and_the_end_hold_without_bubblewrap() -> None:
+    wall = {"type": "process", **WALL}
+    mark = secrets.token_hex(8)
+    tasks = [
+        {"do": "allocate", "mb": 500},
+        {"do": "write_much", "mb": 12},
+        {"do": "open_many", "count": 200},
+        {"do": "find_secret", "name": "HOSTNAME_OF_NOBODY"},
+        {"do": "stay", "mark": mark, "seconds": 300},
+    ]
+    results = await run_all(tasks, timeout=4, isolation=wall)
+    assert [is_refused(result) for result in results[:4]] == [True] * 4
+    assert results[4].boundary == "timeout"
+    assert not [p for p in psutil.process_iter(["cmdline"]) if mark in (p.info["cmdline"] or ())]
+
+
+# --- agents that cannot be brought behind it
+
+
+@needs_bwrap
+async def test_an_agent_of_a_function_is_refused_by_name() -> None:
+    @agl.rollout
+    def local(task: Any) -> None: ...
+
+    runner = agl.LitAgentRunner(agl.OtelTracer(), isolation="process")
+    with (
+        runner.run_context(agent=local, store=agl.InMemoryLightningStore()),
+        pytest.raises(ConfigError, match="agent 'local' cannot be brought into a sandbox"),
+    ):
+        await runner.iter()
