@@ -54,8 +54,9 @@ FIXES: dict[ExclusionReason, str] = {
     "plugins",
     "not_run": "Let a runner run it",
     "reward_before_call": "Emit the reward after the call that it is about, or link it to the call",
-    "superseded_reward": "Intended, if it only reports progress; else choose a credit rule that "
-    "uses intermediate rewards: credit: per_call, or discounted",
+    "superseded_reward": "Intended, if it only reports progress, or the agent has a grader, whose "
+    "reward counts alone; else choose a credit rule that uses intermediate rewards: credit: "
+    "per_call, or discounted",
     "unordered_reward": "The gateway did not answer in time while the agent ran: see the log. Link "
     "rewards to their calls: emit_reward(value, attributes=make_link_attributes(...))",
     "unused_reward": "Name an agent that made calls, or link the reward to a call; or choose "
