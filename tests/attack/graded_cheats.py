@@ -1,6 +1,6 @@
 """Agents that cheat their grader, and one that is right; to be copied into a folder and run there.
 
-    python graded_cheats.py STRATEGY [ISOLATION]      # prints cheat -> reward as JSON
+    python graded_cheats.py STRATEGY ISOLATION CHEAT ...   # prints cheat -> reward as JSON
     python graded_cheats.py alone CHEAT               # prints what it gets where it scores itself
 
 The scorer trusts whatever it finds: its modules, its variables, its folder.
@@ -177,11 +177,15 @@ CHEATS = {cheat.__name__: cheat for cheat in [*ALWAYS_REFUSED, *NEED_A_WALL, sol
 
 @agl.rollout(grade=score)
 def cheats(task: dict[str, Any], rollout: agl.Rollout) -> Any:
-    """Does what its task says."""
-    return CHEATS[task["cheat"]](task, rollout)
+    """Does what its task says, or gives a wrong answer."""
+    cheat = CHEATS[task["cheat"]]
+    try:
+        return cheat(task, rollout)
+    except Exception:
+        return WRONG
 
 
-def run_all(strategy: str, names: list[str]) -> dict[str, float | None]:
+def run_all(strategy: str, isolation: str, names: list[str]) -> dict[str, float | None]:
     """Every cheat in a run, one after the other by one runner; the reward of each."""
     rewards: dict[str, float | None] = {}
 
@@ -196,7 +200,12 @@ def run_all(strategy: str, names: list[str]) -> dict[str, float | None]:
             rewards[name] = agl.find_final_reward(await store.query_spans(rollout.rollout_id))
 
     port = {"server_port": 0} if strategy == "cs" else {}
-    agl.Trainer(algorithm=algorithm, strategy={"type": strategy, **port}).fit(cheats)
+    trainer = agl.Trainer(
+        algorithm=algorithm,
+        strategy={"type": strategy, **port},
+        runner={"isolation": isolation},
+    )
+    trainer.fit(cheats)
     return rewards
 
 
@@ -220,8 +229,8 @@ def score_oneself(name: str) -> None:
 
 
 if __name__ == "__main__":
-    what, *names = sys.argv[1:]
+    what, which, *names = sys.argv[1:]
     if what == "alone":
-        score_oneself(names[0])
+        score_oneself(which)
     else:
-        print(json.dumps(run_all(what, names)))
+        print(json.dumps(run_all(what, which, names)))

@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 
 from . import graded_cheats
 
+WALL = bool(find_spec("agl_sandbox") and shutil.which("bwrap"))
 FOLDER = Path(__file__).parent
 
 
@@ -42,7 +44,7 @@ NEED_A_WALL = [cheat.__name__ for cheat in graded_cheats.NEED_A_WALL]
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("strategy", ["shm", "cs"])
 def test_every_cheat_gets_nothing_and_the_solution_all(strategy: str, tmp_path: Path) -> None:
-    rewards = run(tmp_path, strategy, "solves", *ALWAYS_REFUSED)
+    rewards = run(tmp_path, strategy, "none", "solves", *ALWAYS_REFUSED)
     assert rewards == {"solves": 1.0} | dict.fromkeys(ALWAYS_REFUSED, 0.0)
     # What they left is there, beside the runner: honest work is graded none the worse.
     assert (tmp_path / "reward.txt").exists()
@@ -60,4 +62,13 @@ def test_agent_in_the_runners_process_reaches_what_only_a_wall_hides(
     cheat: str, tmp_path: Path
 ) -> None:
     """Not wanted, and said in the guide: ``isolation: none`` is for agents that are trusted."""
-    assert run(tmp_path, "cs", cheat) == {cheat: 1.0}
+    assert run(tmp_path, "cs", "none", cheat) == {cheat: 1.0}
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.skipif(not WALL, reason="needs agl-sandbox and bubblewrap")
+def test_no_cheat_gets_through_the_wall(tmp_path: Path) -> None:
+    cheats = [*ALWAYS_REFUSED, *NEED_A_WALL]
+    rewards = run(tmp_path, "cs", "process", *cheats, "solves")
+    assert rewards == {"solves": 1.0} | dict.fromkeys(cheats, 0.0)
+    assert [path.name for path in tmp_path.iterdir()] == ["graded_cheats.py"], "nothing is left"

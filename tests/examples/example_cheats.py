@@ -1,6 +1,6 @@
 """A solution and cheats for a task of an example, whose folder is to be on the path.
 
-    python example_cheats.py STRATEGY ISOLATION CHEAT ...   # prints cheat -> reward as JSON
+    python example_cheats.py STRATEGY ISOLATION CHEAT ...   # ISOLATION is JSON; prints rewards
     python example_cheats.py alone                          # the same where each scores itself
 
 What is imported here loads no tasks: behind a wall the module is imported again.
@@ -101,8 +101,8 @@ def solution(task: Any, rollout: Any) -> Any:
 
 
 def solution_again(task: Any, rollout: Any) -> Any:
-    """After cheats which have broken what the solution calls."""
-    return solved[0]
+    """After cheats which have broken what the solution calls, unless there is a wall."""
+    return solved[0] if solved else EXAMPLE.solve(task)
 
 
 def reads_its_task(task: Any, rollout: Any) -> Any:
@@ -171,6 +171,11 @@ def searches_the_memory(task: Any, rollout: Any) -> Any:
     return EXAMPLE.wrong
 
 
+def loads_the_tasks(task: Any, rollout: Any) -> Any:
+    """As the run did: the file lies beside the module that has the agent."""
+    return EXAMPLE.say(EXAMPLE.load()[0]["private"])
+
+
 def own_modules() -> list[ModuleType]:
     return [
         module
@@ -196,15 +201,21 @@ ALWAYS_REFUSED: list[Cheat] = [
     claims_everything,
     says_nothing,
 ]
+REACH_FOR_THE_RUNNER: list[Cheat] = [searches_the_memory, loads_the_tasks]
 ALL = {
-    each.__name__: each for each in (solution, solution_again, *ALWAYS_REFUSED, searches_the_memory)
+    each.__name__: each
+    for each in (solution, solution_again, *ALWAYS_REFUSED, *REACH_FOR_THE_RUNNER)
 }
 
 
 @agl.rollout(grade=grade)
 def cheats(task: dict[str, Any], rollout: agl.Rollout) -> Any:
-    """Does what its task says."""
-    return ALL[task["cheat"]](task, rollout)
+    """Does what its task says, or says what is wrong."""
+    cheat = ALL[task["cheat"]]
+    try:
+        return cheat(task, rollout)
+    except Exception:
+        return EXAMPLE.wrong
 
 
 def run_all(strategy: str, isolation: str, names: list[str]) -> dict[str, float | None]:
@@ -225,7 +236,7 @@ def run_all(strategy: str, isolation: str, names: list[str]) -> dict[str, float 
     trainer = agl.Trainer(
         algorithm=algorithm,
         strategy={"type": strategy, **port},
-        runner={"isolation": isolation},
+        runner={"isolation": json.loads(isolation)},
     )
     trainer.fit(cheats)
     return rewards

@@ -5,12 +5,14 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 from example_bench import EXAMPLES, environment
 
+WALL = bool(find_spec("agl_sandbox") and shutil.which("bwrap"))
 NAMES = ["calc_x", "unsloth", "spider", "apo"]
 WORK_ALONE = [
     *("reads_its_task", "reads_its_rollout", "rewrites_its_task"),
@@ -45,7 +47,7 @@ def test_solution_scores_one_and_every_cheat_zero(
     example: str, strategy: str, tmp_path: Path
 ) -> None:
     names = ["solution", *ALWAYS_REFUSED, "solution_again"]
-    rewards = run(example, tmp_path, strategy, "none", *names)
+    rewards = run(example, tmp_path, strategy, '"none"', *names)
     assert rewards == dict.fromkeys(names, 0.0) | {"solution": 1.0, "solution_again": 1.0}
 
 
@@ -55,9 +57,27 @@ def test_cheats_work_where_the_agent_scores_itself(example: str, tmp_path: Path)
     assert rewards == {"solution": 1.0} | dict.fromkeys(WORK_ALONE, 1.0)
 
 
+FILES = {"spider": "questions.jsonl", "apo": "room_tasks.jsonl"}
+"""Example -> the file with its keys, beside the agent; those of the others are made in code."""
+
+
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("example", NAMES)
 def test_agent_in_the_runners_process_finds_the_key(example: str, tmp_path: Path) -> None:
     """Not wanted, and said in the guide: a grader alone is no wall."""
-    found = run(example, tmp_path, "cs", "none", "searches_the_memory")
-    assert found == {"searches_the_memory": 1.0}
+    names = ["searches_the_memory", *(["loads_the_tasks"] if example in FILES else [])]
+    assert run(example, tmp_path, "cs", '"none"', *names) == dict.fromkeys(names, 1.0)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.skipif(not WALL, reason="needs agl-sandbox and bubblewrap")
+@pytest.mark.parametrize("example", NAMES)
+def test_no_cheat_gets_through_the_wall(example: str, tmp_path: Path) -> None:
+    wall: dict[str, Any] = {"type": "process"}
+    cheats = [*ALWAYS_REFUSED, "searches_the_memory"]
+    if example in FILES:
+        wall["hide"] = [str(EXAMPLES / example / FILES[example])]
+        cheats.append("loads_the_tasks")
+    names = ["solution", *cheats, "solution_again"]
+    rewards = run(example, tmp_path, "cs", json.dumps(wall), *names)
+    assert rewards == dict.fromkeys(cheats, 0.0) | {"solution": 1.0, "solution_again": 1.0}

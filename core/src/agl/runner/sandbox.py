@@ -237,10 +237,12 @@ async def _call(
     agent: LitAgent[Any], rollout: AttemptedRollout, resources: NamedResources
 ) -> Outcome:
     arguments = (rollout.input, resources, rollout)
+    is_graded = False
     try:
+        is_graded = agent.grade_method() is not None  # as long as no agent's code has run
         method: Any = agent.rollout_method(rollout.mode)
         if inspect.iscoroutinefunction(method):
-            return _returned(await method(*arguments), agent, rollout)
+            return _returned(await method(*arguments), rollout, is_graded)
     except BaseException as error:  # SystemExit too
         return Outcome(error=error)
 
@@ -248,7 +250,7 @@ async def _call(
         # Here, as a future cannot carry every error: StopIteration would never arrive.
         try:
             result = method(*arguments)
-            return result if inspect.isawaitable(result) else _returned(result, agent, rollout)
+            return result if inspect.isawaitable(result) else _returned(result, rollout, is_graded)
         except BaseException as error:
             return Outcome(error=error)
 
@@ -256,13 +258,12 @@ async def _call(
     if isinstance(result, Outcome):
         return result
     try:
-        return _returned(await result, agent, rollout)
+        return _returned(await result, rollout, is_graded)
     except BaseException as error:
         return Outcome(error=error)
 
 
-def _returned(result: Any, agent: LitAgent[Any], rollout: AttemptedRollout) -> Outcome:
-    is_graded = agent.grade_method() is not None
+def _returned(result: Any, rollout: AttemptedRollout, is_graded: bool) -> Outcome:
     try:
         return Outcome(result=read_result(result, rollout.attempt, is_graded=is_graded))
     except InvalidRecordError as error:
