@@ -297,6 +297,67 @@ async def test_attempts_run_beside_each_other(world: dict[str, Any]) -> None:
     assert [is_refused(r) for r in results] == [False, True] * 3 + [False] * 2
 
 
+class AskAll(agl.Algorithm):
+    """Queues tasks for the model behind the gateway, and waits for them."""
+
+    def __init__(self, tasks: list[Any]) -> None:
+        self.tasks = tasks
+
+    async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
+        store, proxy = self.get_store(), self.get_llm_proxy()
+        assert proxy is not None
+        await store.add_resources({"llm": proxy.as_resource(model="echo")})
+        queued = [await store.enqueue_rollout(task) for task in self.tasks]
+        await store.wait_for_rollouts(
+            rollout_ids=[rollout.rollout_id for rollout in queued], timeout=100
+        )
+
+
+@needs_bwrap
+def test_a_run_with_processes_and_a_gateway_goes_on_as_without() -> None:
+    pytest.importorskip("agl_gateway")
+    tasks = [{"do": "ask_model"}] * 6 + [{"do": "find_store"}]
+    with EchoLLM() as model:
+        litellm = {"model": "hosted_vllm/echo", "api_base": model.url, "api_key": "provider's key"}
+        store = agl.InMemoryLightningStore()
+        agl.Trainer(
+            algorithm=AskAll(tasks),
+            store=store,
+            strategy={"type": "cs", "n_runners": 2, "server_port": 0},
+            runner={"isolation": {"type": "process", "strict": True}},
+            llm_proxy=agl.LLMProxy(model_list=[{"model_name": "echo", "litellm_params": litellm}]),
+        ).fit(attacks.agent)
+
+    async def read() -> list[tuple[Any, list[agl.Span]]]:
+        rollouts = await store.query_rollouts()
+        return [(r, list(await store.query_spans(r.rollout_id))) for r in rollouts]
+
+    *asked, (attack, _) = asyncio.run(read())
+    assert attack.status == "failed"
+    for rollout, spans in asked:
+        assert rollout.status == "succeeded"
+        assert agl.find_final_reward(spans) == 1.0
+        call, said, _ = [span.name for span in spans]
+        assert (call, said) == ("openai.chat.completion", "agentlightning.object")
+        assert "Norway" in agl.get_object_value(spans[1])["gained"]
+    assert len(model.requests) == 6
+
+
+@needs_bwrap
+def test_a_run_whose_wall_does_not_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "OWN_VARIABLES", ())
+    store = agl.InMemoryLightningStore()
+    trainer = agl.Trainer(
+        store=store,
+        strategy={"type": "cs", "n_runners": 1, "server_port": 0},
+        runner={"isolation": "process"},
+    )
+    with pytest.raises(agl.errors.RunnerCrashError, match=r"the wall does not hold: .*HOME"):
+        trainer.fit(attacks.agent, [{"do": "work_honestly"}])
+    (rollout,) = asyncio.run(store.query_rollouts())
+    assert list(asyncio.run(store.query_attempts(rollout.rollout_id))) == []
+
+
 # --- the probe, and walls that are none
 
 
