@@ -258,7 +258,7 @@ async def test_a_killed_sandbox_costs_one_attempt() -> None:
 async def test_honest_work_is_not_refused() -> None:
     with EchoLLM() as model:
         resources = {"llm": agl.LLM(endpoint=model.url, model="echo", api_key="key")}
-        tasks = [{"do": "work_honestly"}, {"do": "ask_model"}]
+        tasks = [{"do": "work_honestly", "terminal": is_root}, {"do": "ask_model"}]
         work, answer = await run_all(tasks, resources=resources, isolation="process")
     assert work == "mine"
     assert json.loads(answer)["choices"][0]["message"]["content"] == "the capital of Norway"

@@ -238,6 +238,11 @@ def work_honestly(task: Any, resources: Any) -> str:
             list(pool.map(str, range(10)))
         database.close()
     Path("notes.txt").write_text("mine")
+    with open("/dev/urandom", "rb") as noise, open("/dev/null", "wb") as nothing:
+        nothing.write(noise.read(10))
+    if task.get("terminal"):
+        for descriptor in os.openpty():
+            os.close(descriptor)
     said = subprocess.run(["cat", "notes.txt"], capture_output=True, text=True, check=True)
     return said.stdout
 

@@ -135,6 +135,9 @@ def _mount(
             file.writelines(f"{address} {name}\n" for name, address in hosts.items())
         os.chmod(below, 0o444)
         linux.mount(below, "/etc/hosts", flags=Mount.BIND)
+    with contextlib.suppress(OSError):  # which only root may
+        terminals = "newinstance,ptmxmode=0666,mode=0620"
+        linux.mount("devpts", "/dev/pts", "devpts", Mount.NOSUID | Mount.NOEXEC, terminals)
     if uid is not None:
         options += f",uid={uid},gid={uid}"
     for path in own_folders:

@@ -297,7 +297,7 @@ class ProcessSandbox(Sandbox):
         options += ["--cap-add", "ALL", "--die-with-parent", "--new-session"]
         if not self._network:
             options.append("--unshare-net")
-        options += ["--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp", "--dir", HOME]
+        options += [*_devices(), "--proc", "/proc", "--tmpfs", "/tmp", "--dir", HOME]
         for path in (*map(Path, SYSTEM), *self._shown()):
             for folder in reversed(path.parents):  # which bubblewrap would make for root alone
                 options += ["--perms", "0755", "--dir", str(folder)]
@@ -321,6 +321,18 @@ class ProcessSandbox(Sandbox):
         wanted |= {str(executable.parent), str(executable.resolve().parent.parent)}
         paths = {Path(path).absolute() for path in wanted} | set(self._read)
         return sorted(path for path in paths if path.exists() and path != Path("/"))
+
+
+def _devices() -> list[str]:
+    """Not bubblewrap's own ``--dev``, which without root makes the namespaces another user's."""
+    options = ["--tmpfs", "/dev", "--dir", "/dev/shm", "--dir", "/dev/pts"]
+    for name in ("null", "zero", "full", "random", "urandom", "tty"):
+        options += ["--dev-bind-try", f"/dev/{name}", f"/dev/{name}"]
+    links = {"fd": "/proc/self/fd", "ptmx": "pts/ptmx"}
+    links |= {name: f"/proc/self/fd/{n}" for n, name in enumerate(("stdin", "stdout", "stderr"))}
+    for name, target in links.items():
+        options += ["--symlink", target, f"/dev/{name}"]
+    return options
 
 
 def _check_others_may_read() -> None:
