@@ -1,6 +1,8 @@
 """Bytes of a file that a disk has changed are noticed, and cost no other record."""
 
+import asyncio
 import contextlib
+import random
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -8,12 +10,12 @@ from typing import Any
 import pytest
 
 from agl.emitter import find_final_reward
-from agl.errors import DamagedRecordError, StoreError
+from agl.errors import DamagedRecordError, StoreError, StoreUnavailableError
 from agl.http.client import LightningStoreClient
 from agl.http.server import LightningStoreServer
 from agl.store.base import LightningStore
 from agl.store.sqlite import SqliteLightningStore
-from agl.types import LedgerPart, PromptTemplate, Rollout, RolloutConfig, Span
+from agl.types import LedgerItem, LedgerPart, PromptTemplate, Rollout, RolloutConfig, Span
 
 LETTER, NO_UTF_8 = b"X", b"\xff"
 CHANGES = pytest.mark.parametrize("change", [LETTER, NO_UTF_8], ids=["letter", "no-utf-8"])
@@ -215,6 +217,91 @@ async def test_what_is_damaged_beside_the_bodies_is_an_error_of_the_store(
     with pytest.raises(StoreError, match="read"):
         await store.query_rollouts()
     await store.close()
+
+
+def test_a_damaged_description_of_the_tables_is_refused_at_the_opening(path: Path) -> None:
+    asyncio.run(SqliteLightningStore(path).close())
+    overwrite(path, "config       TEXT NOT NULL", NO_UTF_8)
+    with pytest.raises(StoreUnavailableError, match="damaged and was left as it is"):
+        SqliteLightningStore(path)
+
+
+def contents(path: Path) -> bytes:
+    return path.read_bytes()
+
+
+def write(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+
+
+async def bodies(path: Path, rollout_ids: list[str]) -> list[Any]:
+    """Inputs, spans and accounts as they are read, or the error in their place."""
+    store, found = SqliteLightningStore(path), list[Any]()
+    for rollout_id in rollout_ids:
+        try:
+            rollout = await store.get_rollout_by_id(rollout_id)
+            found.append(rollout and (rollout.input, rollout.metadata))
+        except StoreError as error:
+            found.append(error)
+        try:
+            found.append([one.model_dump() for one in await store.query_spans(rollout_id)])
+        except StoreError as error:
+            found.append(error)
+    try:
+        parts = await store.query_ledger_parts()
+        found += [error_of(part) or part.items for part in parts]
+    except StoreError as error:
+        found.append(error)
+    await store.close()
+    return found
+
+
+def error_of(part: LedgerPart) -> DamagedRecordError | None:
+    return DamagedRecordError(part.problem) if part.problem else None
+
+
+@pytest.mark.parametrize("column", ["a", "sequence_id"])
+async def test_a_span_that_has_moved_is_damaged(path: Path, column: str) -> None:
+    store = SqliteLightningStore(path)
+    first, second = await rewarded(store), await rewarded(store)
+    await store.close()
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"UPDATE span SET {column} = {column} + 1 WHERE k = 1")
+        connection.commit()
+    store = SqliteLightningStore(path)
+    with pytest.raises(DamagedRecordError):
+        await store.query_spans((first if column == "sequence_id" else second).rollout_id)
+    await store.close()
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_whatever_byte_is_changed_no_body_is_read_that_was_not_stored(
+    path: Path, seed: int
+) -> None:
+    store = SqliteLightningStore(path)
+    rollout_ids: list[str] = []
+    for number in range(20):
+        rollout = await rewarded(store, f"the answer to question {number} is wrong " * 20)
+        rollout_ids.append(rollout.rollout_id)
+        item = LedgerItem(kind="rollout", rollout_id=rollout.rollout_id)
+        await store.add_ledger_parts([LedgerPart(rollout_id=rollout.rollout_id, items=[item])])
+    await store.close()
+    whole, stored = contents(path), await bodies(path, rollout_ids)
+    used = [place for place, byte in enumerate(whole) if byte and place > 100]
+    chance, noticed = random.Random(seed), 0
+    for _ in range(12):
+        data, place = bytearray(whole), chance.choice(used)
+        data[place] ^= 1 << chance.randrange(8)
+        write(path, data)
+        try:
+            found = await bodies(path, rollout_ids)
+        except StoreUnavailableError:
+            noticed += 1
+            continue
+        noticed += any(isinstance(one, StoreError) for one in found)
+        for now, before in zip(found, stored, strict=False):
+            assert now == before or isinstance(now, StoreError) or not now, place
+    assert noticed > 3
 
 
 async def test_damage_is_told_over_http(path: Path) -> None:

@@ -65,11 +65,12 @@ def prepare(connection: sqlite3.Connection, path: str) -> None:
             if name not in columns:
                 kind = "REAL" if float in get_args(field.annotation) else "TEXT"
                 connection.execute(f"ALTER TABLE worker ADD COLUMN {name} {kind}")
-    except sqlite3.Error as error:
+    # Where the damage is in the names of tables, Python cannot read what SQLite says of it.
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         raise unavailable(path, error) from error
 
 
-def unavailable(path: str, error: sqlite3.Error) -> StoreUnavailableError:
+def unavailable(path: str, error: Exception) -> StoreUnavailableError:
     """The error of a file that cannot be opened, with what to do about it."""
     text = str(error)
     if isinstance(error, sqlite3.OperationalError):

@@ -15,6 +15,7 @@ from agl.store.sqlite.rows import (
     ATTEMPT_FIELDS,
     RESOURCES_COLUMNS,
     ROLLOUT_COLUMNS,
+    SPAN_PLACE,
     WORKER_FIELDS,
     StoredAttempt,
     attempt_of,
@@ -142,8 +143,8 @@ class SqliteLookups:
             ("t.a", "s.k"),
             (condition, parameters),
         )
-        for body, _, crc, k in rows:
-            if is_damaged(body, crc):
+        for body, sequence_id, crc, k, a in rows:
+            if is_damaged(body, crc, a * SPAN_PLACE + sequence_id):
                 # Not left out, nor the others given: without it an earlier reward would be the
                 # final one, and a call would be in no account.
                 span_id, name = self.one("span", k)

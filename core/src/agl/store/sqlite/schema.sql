@@ -1,6 +1,7 @@
 -- Version 4. Integers inside; the text ids carry them (store/sqlite/ids.py), so no text is indexed.
 -- JSON stands in TEXT columns; instants are unix seconds. crc is the CRC-32 of the bytes of a row's
 -- JSON: of body, or of input, config and metadata one after the other. NULL where it is not known.
+-- That of a span begins with (a * 0x9E3779B1 + sequence_id) mod 2^32.
 
 CREATE TABLE rollout (
     n            INTEGER PRIMARY KEY,

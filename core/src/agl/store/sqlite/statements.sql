@@ -97,7 +97,7 @@ INSERT INTO span (a, sequence_id, span_id, trace_id, parent_id, name, start_time
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: spans_page
-SELECT CAST(s.body AS BLOB), s.sequence_id, s.crc, s.k
+SELECT CAST(s.body AS BLOB), s.sequence_id, s.crc, s.k, s.a
 FROM rollout r JOIN attempt t ON t.n = r.n JOIN span s ON s.a = t.a;
 
 -- name: span

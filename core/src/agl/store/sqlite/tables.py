@@ -14,6 +14,7 @@ from agl.store.sqlite.effects import Effects
 from agl.store.sqlite.ids import make_id, number_of
 from agl.store.sqlite.lookups import SQL, SqliteLookups
 from agl.store.sqlite.rows import (
+    SPAN_PLACE,
     StoredAttempt,
     checksum,
     config_json,
@@ -334,17 +335,18 @@ class Tables(SqliteLookups):
 
     def insert_spans(self, attempt_id: str, spans: Sequence[AnySpan]) -> None:
         number = number_of(attempt_id)
-        rows = self._unwritten["insert_span"]
+        rows, place = self._unwritten["insert_span"], number * SPAN_PLACE
         for span in spans:
             if isinstance(span, PackedSpan):
-                row = (number, *span[2:], crc32(span.body.encode()))  # its fields are the columns
+                text, columns = span.body, span[2:-1]  # its fields are the columns
             else:
                 # The span was validated when it was made; its fields are written as they stand.
                 fields = {**span.__dict__, **(span.model_extra or {})}
                 text = json_of(fields, f"span {span.span_id!r} of attempt {attempt_id!r}")
-                row = (number, *_span_columns(fields), text, crc32(text.encode()))
-            self.written_bytes += len(row[-2])
-            rows[number, span.span_id] = row
+                columns = _span_columns(fields)
+            crc = crc32(text.encode(), place + span.sequence_id)
+            self.written_bytes += len(text)
+            rows[number, span.span_id] = (number, *columns, text, crc)
         if (ids := self._span_ids.get(attempt_id)) is not None:
             ids.update([span.span_id for span in spans])
             self._num_span_ids += len(spans)
