@@ -156,6 +156,31 @@ async def test_grader_runs_in_a_fresh_process_in_an_empty_folder_that_is_removed
     assert not any(folder.exists() for folder in told)
 
 
+@pytest.mark.parametrize("entry", ["", "sub", "__editable__.thing.__path_hook__"])
+async def test_grader_imports_from_where_its_runner_does(
+    memory_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entry: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(entry)
+    folder = tmp_path / ("sub" if entry == "sub" else "")
+    folder.mkdir(exist_ok=True)
+    (folder / "thing_to_import.py").write_text("value = 0.5")
+
+    def grade(task, private, result):
+        if entry.startswith("__"):
+            return 0.5 if entry in sys.path else 0.0
+        import thing_to_import  # type: ignore[import-not-found]
+
+        return thing_to_import.value
+
+    @agl.rollout(grade=grade)
+    async def agent(task):
+        return 1
+
+    _, spans = await step(agent, memory_store)
+    assert agl.find_final_reward(spans) == 0.5
+
+
 async def test_many_results_are_graded_at_once_though_an_agent_hangs(
     run_all: Any, memory_store: Store, tmp_path: Path, until: Any
 ) -> None:
