@@ -170,7 +170,7 @@ class AgentCall(TaskOwner):
         try:
             result = self._method(*self._arguments)
             if inspect.isawaitable(result):  # a plain function around a coroutine
-                result = asyncio.run(_awaited(result))
+                result = asyncio.run(awaited(result))
             outcome = self._returned(result)
         except BaseException as error:
             outcome = self._raised(error)
@@ -240,5 +240,6 @@ class AgentCall(TaskOwner):
             self.task.cancel()
 
 
-async def _awaited(awaitable: Any) -> Any:
+async def awaited(awaitable: Any) -> Any:
+    """What it comes to, as a coroutine, which ``asyncio.run`` wants."""
     return await awaitable

@@ -20,7 +20,7 @@ from typing import Any, Literal, cast
 from agl.agent.base import LitAgent
 from agl.emitter import reward_attributes, reward_value
 from agl.errors import AglError, ConfigError
-from agl.runner.agent_call import RolloutCancelledError
+from agl.runner.agent_call import RolloutCancelledError, awaited
 from agl.runner.forked import FrameError
 from agl.runner.forker import CallFailedError, Forker, ForkerGoneError
 from agl.runner.result import Artefact, Outcome
@@ -192,17 +192,13 @@ def _grade(method: Any, payload: Any) -> GradeResult:
     os.chdir(payload.pop("folder"))
     reward = method(**payload)
     if inspect.isawaitable(reward):
-        reward = asyncio.run(_awaited(reward))
+        reward = asyncio.run(awaited(reward))
     return _plain(reward)
 
 
 def _absolute(entry: str) -> str:
     # Those of installers that are no paths stay as they are.
     return os.path.abspath(entry) if not entry or os.path.exists(entry) else entry
-
-
-async def _awaited(awaitable: Any) -> Any:
-    return await awaitable
 
 
 def _plain(reward: Any) -> GradeResult:
