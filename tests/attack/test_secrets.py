@@ -180,12 +180,18 @@ async def test_a_failure_is_stored_without_the_key_that_a_provider_repeats() -> 
 
     @agl.rollout
     async def agent(task: str, llm: agl.LLM) -> float:
-        raise RuntimeError(f"401: {llm.api_key} is wrong, asked http://h/?key=1&api_key=abc")
+        with agl.operation(part="first"):
+            raise RuntimeError(f"401: {llm.api_key} is wrong, asked http://h/?key=1&api_key=abc")
 
-    attempt = await run(agent, {"llm": llm}, agl.InMemoryLightningStore())
+    store = agl.InMemoryLightningStore()
+    attempt = await run(agent, {"llm": llm}, store)
     assert attempt.error.message == "401: *** is wrong, asked http://h/?key=1&api_key=***"
     assert KEY not in attempt.error.traceback
     assert "in agent" in attempt.error.traceback
+    (span,) = await store.query_spans(attempt.rollout_id)
+    assert span.status.description == attempt.error.message
+    assert span.events[0].attributes["exception.message"] == attempt.error.message
+    assert KEY not in span.model_dump_json()
 
 
 async def test_what_an_agent_records_stays_but_for_the_token_in_its_address() -> None:
@@ -286,6 +292,17 @@ def test_the_command_line_shows_no_key(
     shown = capsys.readouterr()
     assert "runners" in shown.err
     assert KEY not in shown.err + shown.out
+
+
+def test_a_very_long_error_holds_up_nobody_and_shows_no_key(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", KEY)
+    text = f"a='{'b' * 50}' {KEY} " * 800_000  # 60 MB
+    begin = time.process_time()
+    hidden = hide(text)
+    assert time.process_time() - begin < 2
+    assert KEY not in hidden
 
 
 @pytest.mark.parametrize(

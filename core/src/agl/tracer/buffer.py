@@ -13,8 +13,8 @@ from agl.semconv import AGL_REWARD
 from agl.store.packed import is_refusal, storable
 from agl.tracer.base import SpanTarget
 from agl.tracer.routing import new_trace_id, untraced_context
-from agl.types import UNASSIGNED, Span, TraceStatus
-from agl.utils.secrets import hide_tokens
+from agl.types import UNASSIGNED, Event, Span, TraceStatus
+from agl.utils.secrets import hide, hide_tokens
 
 logger = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ class SpanBuffer:
     def _convert(self, span: ReadableSpan) -> Span:
         target = self._target
         ids = ("", "") if target is None else (target.rollout_id, target.attempt_id)
-        return _without_tokens(storable(Span.from_opentelemetry(span, *ids, UNASSIGNED)))
+        return _without_secrets(storable(Span.from_opentelemetry(span, *ids, UNASSIGNED)))
 
     def _keep(self, span: Span, *, urgent: bool) -> None:
         with self._lock:
@@ -206,21 +206,28 @@ class SpanBuffer:
             ) from self._refused[0]
 
 
-def _without_tokens(span: Span) -> Span:
-    """Tracers note the addresses that an agent calls, and its own has the attempt's token in it."""
+def _without_secrets(span: Span) -> Span:
+    """What an agent records stays, but for the token in its address, which tracers note.
+
+    Errors are described without keys, as in the failure of its attempt.
+    """
     changes: dict[str, Any] = {}
     if hidden := hide_tokens(span.attributes):
         changes["attributes"] = {**span.attributes, **hidden}
-    if any(hide_tokens(event.attributes) for event in span.events):
-        changes["events"] = [
-            event.model_copy(
-                update={"attributes": {**event.attributes, **hide_tokens(event.attributes)}}
-            )
-            for event in span.events
-        ]
-    if hidden := hide_tokens({"description": span.status.description}):
-        changes["status"] = span.status.model_copy(update=hidden)
+    if span.events:
+        changes["events"] = [_event_without_secrets(event) for event in span.events]
+    if span.status.description:
+        description = hide(span.status.description)
+        changes["status"] = span.status.model_copy(update={"description": description})
     return span.model_copy(update=changes) if changes else span
+
+
+def _event_without_secrets(event: Event) -> Event:
+    hidden = hide_tokens(event.attributes)
+    if event.name == "exception":
+        texts = {k: v for k, v in event.attributes.items() if isinstance(v, str)}
+        hidden = {name: hide(text) for name, text in texts.items()}
+    return event.model_copy(update={"attributes": {**event.attributes, **hidden}})
 
 
 def _is_on_a_loop() -> bool:

@@ -14,6 +14,8 @@ HIDDEN: Final = "***"
 SHORTEST: Final = 8
 """Characters of a value that is hidden wherever it stands; shorter ones would hit words."""
 _MOST_VALUES = 1000
+_LONGEST = 2**20
+"""Longest text in which forms are looked for, at about 10 MB a second; values are in every one."""
 
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _is_secret_word = re.compile(
@@ -69,17 +71,12 @@ def learn_keys(resources: Mapping[str, Any]) -> None:
         learn(resource.__dict__.get("attempt_secret"))
 
 
-def _values() -> tuple[str, ...]:
+def _values() -> list[str]:
     # Another thread may take one out meanwhile.
     named = [os.environ.get(name, "") for name in list(os.environ) if is_secret(name)]
     long = {value for value in named if len(value) >= SHORTEST and not os.path.exists(value)}
     # The longest first: one may be the beginning of another.
-    return tuple(sorted(long.union(_met), key=lambda value: (-len(value), value)))
-
-
-@lru_cache(maxsize=1)
-def _pattern(values: tuple[str, ...]) -> re.Pattern[str] | None:
-    return re.compile("|".join(map(re.escape, values))) if values else None
+    return sorted(long.union(_met), key=len, reverse=True)
 
 
 # --- forms
@@ -125,10 +122,9 @@ _FORMS: tuple[tuple[tuple[str, ...], re.Pattern[str], _Change], ...] = (
 
 def hide(text: str) -> str:
     """The text with ``***`` in place of secrets: of known ones, and of what has their form."""
-    pattern = _pattern(_values())
-    if pattern is not None:
-        text = pattern.sub(HIDDEN, text)
-    for pieces, form, change in _FORMS:
+    for value in _values():
+        text = text.replace(value, HIDDEN)
+    for pieces, form, change in _FORMS if len(text) <= _LONGEST else ():
         if any(piece in text for piece in pieces):
             text = form.sub(change, text)
     return text

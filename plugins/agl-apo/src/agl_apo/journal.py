@@ -12,6 +12,7 @@ from typing import Any
 from agl.errors import ConfigError
 from agl.store.base import LightningStore
 from agl.types import Failure
+from agl.utils.secrets import hide
 from agl.utils.text import shorten
 
 FIELD = "prompts"
@@ -65,9 +66,8 @@ class StoreJournal:
             answer = await ask()
         except Exception as error:
             if entry.status not in ("failed", "succeeded"):
-                failure = Failure(
-                    boundary="model", type=type(error).__qualname__, message=str(error)
-                )
+                message = hide(str(error))
+                failure = Failure(boundary="model", type=type(error).__qualname__, message=message)
                 await self.store.update_attempt(
                     entry.rollout_id, "latest", status="failed", error=failure
                 )
