@@ -25,7 +25,7 @@ from agl.runner.forked import (
 
 MAX_CALL_BYTES = 512 * 1024 * 1024
 """Of all that a child may say in one call."""
-END_SECONDS = 0.25
+END_SECONDS = 1.0
 """So long a child that has answered, or closed its socket, gets to end by itself."""
 KILL_SECONDS = 10.0
 """Longest that a call waits for its processes to be gone; then the forker hangs."""
@@ -95,16 +95,20 @@ class ForkerClient:
                 async with asyncio.timeout(timeout):
                     if on_sockets is not None:
                         await _enclosed(ours, on_sockets)
-                    result = await _converse(ours, frame, on_message)
+                    reader, writer = await asyncio.open_connection(sock=ours)
+                    try:
+                        result = await converse(reader, writer, frame, on_message)
+                    finally:
+                        writer.transport.abort()
                 has_ended = True
                 return result
-            except _ClosedError:
+            except ClosedError:
                 has_ended = True
                 raise
             finally:
                 ours.close()
                 exit_code = await _ended(lifeline, END_SECONDS if has_ended else 0.0)
-        except _ClosedError:
+        except ClosedError:
             how = describe_exit(exit_code)
             raise CallFailedError(f"its process gave no answer: {how}") from None
 
@@ -192,8 +196,8 @@ def _hide_descriptors(but: Sequence[int]) -> None:
 # --- one call ---------------------------------------------------------------------------------
 
 
-class _ClosedError(Exception):
-    """The child has closed its socket."""
+class ClosedError(Exception):
+    """The far side has closed its socket without an answer."""
 
 
 async def _enclosed(sock: socket.socket, on_sockets: OnSockets) -> None:
@@ -217,34 +221,41 @@ async def _exactly(sock: socket.socket, count: int) -> bytes:
     while len(data) < count:
         chunk = await asyncio.get_running_loop().sock_recv(sock, count - len(data))
         if not chunk:
-            raise _ClosedError
+            raise ClosedError
         data += chunk
     return data
 
 
-async def _converse(sock: socket.socket, frame: bytes, on_message: OnMessage | None) -> Any:
-    reader, writer = await asyncio.open_connection(sock=sock)
+async def converse(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    frame: bytes,
+    on_message: OnMessage | None,
+) -> Any:
+    """Send the payload of a call, answer what is asked, and return the result.
+
+    Raises:
+        CallFailedError: There is none.
+        ClosedError: The far side went away.
+    """
     num_bytes = 0
-    try:
-        await _tell(writer, frame)
-        while True:
-            said = await _next(reader)
-            num_bytes += len(said)
-            if num_bytes > MAX_CALL_BYTES:
-                raise CallFailedError(f"its process sent more than {MAX_CALL_BYTES} bytes")
-            try:
-                message = decode(said)
-            except FrameError as error:
-                raise CallFailedError(f"its process sent {error}") from None
-            if "message" in message and on_message is not None:
-                await _tell(writer, encode({"reply": await on_message(message["message"])}))
-                continue
-            _raise_failure(message)
-            if "result" not in message:
-                raise CallFailedError("its process sent a message that is no result")
-            return message["result"]
-    finally:
-        writer.transport.abort()
+    await _tell(writer, frame)
+    while True:
+        said = await _next(reader)
+        num_bytes += len(said)
+        if num_bytes > MAX_CALL_BYTES:
+            raise CallFailedError(f"its process sent more than {MAX_CALL_BYTES} bytes")
+        try:
+            message = decode(said)
+        except FrameError as error:
+            raise CallFailedError(f"its process sent {error}") from None
+        if "message" in message and on_message is not None:
+            await _tell(writer, encode({"reply": await on_message(message["message"])}))
+            continue
+        _raise_failure(message)
+        if "result" not in message:
+            raise CallFailedError("its process sent a message that is no result")
+        return message["result"]
 
 
 async def _tell(writer: asyncio.StreamWriter, frame: bytes) -> None:
@@ -252,7 +263,7 @@ async def _tell(writer: asyncio.StreamWriter, frame: bytes) -> None:
         writer.write(frame)
         await writer.drain()
     except ConnectionError:
-        raise _ClosedError from None
+        raise ClosedError from None
 
 
 async def _next(reader: asyncio.StreamReader) -> bytes:
@@ -260,7 +271,7 @@ async def _next(reader: asyncio.StreamReader) -> bytes:
         length = length_of(await reader.readexactly(HEADER_BYTES))
         return await reader.readexactly(length)
     except (EOFError, ConnectionError):
-        raise _ClosedError from None
+        raise ClosedError from None
     except FrameError as error:
         raise CallFailedError(f"its process sent {error}") from None
 

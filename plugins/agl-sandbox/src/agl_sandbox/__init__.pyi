@@ -1,5 +1,6 @@
 """The public names; each is imported when it is first used."""
 
+from .docker import DockerSandbox as DockerSandbox
 from .process import ProcessSandbox as ProcessSandbox
 
 __version__: str

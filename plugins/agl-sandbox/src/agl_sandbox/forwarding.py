@@ -4,8 +4,9 @@ import asyncio
 import contextlib
 import ipaddress
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -28,6 +29,10 @@ class Routes:
     """Host name -> its address behind the wall."""
     addresses: tuple[str, ...]
     """IPv4 addresses that are to lead somewhere behind the wall, too."""
+
+    def forwarder(self) -> "Forwarder":
+        """What carries connections out."""
+        return Forwarder([partial(connect_outside, *target) for target in self.targets])
 
 
 def routes_to(targets: Iterable[tuple[str, int]]) -> Routes:
@@ -81,22 +86,27 @@ def targets_of(resources: Mapping[str, Any]) -> list[tuple[str, int]]:
     return [address_of(each["endpoint"]) for each in resources.values() if "endpoint" in each]
 
 
+Connect = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
+
+
 class Forwarder:
-    """Carries connections that come in behind the wall to where they lead.
+    """Carries connections that come in on some sockets to where each leads.
 
     Args:
-        routes: The routes of one attempt.
+        connects: For each socket, what connects to its target.
     """
 
-    def __init__(self, routes: Routes) -> None:
-        self._routes = routes
+    def __init__(self, connects: Sequence[Connect]) -> None:
+        self._connects = connects
         self._servers: list[asyncio.Server] = []
         self._connections: set[asyncio.Task[None]] = set()
 
     async def start(self, sockets: list[socket.socket]) -> None:
-        """Serve the listening sockets, one for each route."""
-        for sock, target in zip(sockets, self._routes.targets, strict=True):
-            self._servers.append(await asyncio.start_server(self._taker(*target), sock=sock))
+        """Serve the listening sockets, one for each target."""
+        for sock, connect in zip(sockets, self._connects, strict=True):
+            is_unix = sock.family == socket.AF_UNIX
+            start = asyncio.start_unix_server if is_unix else asyncio.start_server
+            self._servers.append(await start(self._taker(connect), sock=sock))
 
     def close(self) -> None:
         """End all connections."""
@@ -105,12 +115,12 @@ class Forwarder:
         for connection in self._connections:
             connection.cancel()
 
-    def _taker(self, host: str, port: int) -> Any:
+    def _taker(self, connect: Connect) -> Any:
         def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             if len(self._connections) >= MAX_CONNECTIONS:
                 writer.close()
                 return
-            task = asyncio.create_task(_carry(reader, writer, host, port))
+            task = asyncio.create_task(_carry(reader, writer, connect))
             self._connections.add(task)
             task.add_done_callback(self._connections.discard)
 
@@ -118,10 +128,10 @@ class Forwarder:
 
 
 async def _carry(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str, port: int
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, connect: Connect
 ) -> None:
     with contextlib.suppress(OSError), contextlib.closing(writer.transport):
-        their_reader, their_writer = await connect_outside(host, port)
+        their_reader, their_writer = await connect()
         with contextlib.closing(their_writer.transport):
             async with asyncio.TaskGroup() as both:
                 both.create_task(_copy(reader, their_writer))

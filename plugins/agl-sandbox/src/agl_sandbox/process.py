@@ -24,7 +24,7 @@ from agl.runner.sandbox import Findings, OnMessage, Sandbox
 from agl.tracer.base import Tracer
 from agl.utils.checks import check_numbers
 from agl_sandbox import probe, shipping
-from agl_sandbox.forwarding import Forwarder, Routes, address_of, routes_to, targets_of
+from agl_sandbox.forwarding import Routes, address_of, routes_to, targets_of
 
 logger = logging.getLogger(__name__)
 
@@ -187,7 +187,7 @@ class ProcessSandbox(Sandbox):
         assert self._client is not None
         routes = routes_to(targets) if self._bwrap and not self._network else Routes((), (), {}, ())
         uid = secrets.choice(UIDS) if self._has_user else None
-        forwarder = Forwarder(routes)
+        forwarder = routes.forwarder()
         folder = HOME if self._bwrap else tempfile.mkdtemp(prefix="agl-attempt-")
         try:
             if uid is not None and not self._bwrap:

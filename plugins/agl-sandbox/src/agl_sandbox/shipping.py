@@ -16,11 +16,16 @@ is_inside = False
 """Whether this interpreter was started to be a sandbox."""
 
 
-def pack(agent: LitAgent[Any], tracer: Tracer) -> dict[str, Any]:
+def pack(agent: LitAgent[Any], tracer: Tracer, *, by_name: bool = False) -> dict[str, Any]:
     """What ``unpack`` makes the two of; JSON.
 
     An agent travels as it is where that can be pickled, and else by the name that it has in its
     module.
+
+    Args:
+        agent: The agent.
+        tracer: The tracer.
+        by_name: The agent's name goes first.
 
     Raises:
         ConfigError: Neither can be done.
@@ -28,7 +33,7 @@ def pack(agent: LitAgent[Any], tracer: Tracer) -> dict[str, Any]:
     bare = copy.copy(agent)
     for name in ("_trainer", "_runner"):  # of this process; they know the store
         vars(bare).pop(name, None)
-    packed = _pickled(bare) or _named(agent)
+    packed = (by_name and _named(agent)) or _pickled(bare) or _named(agent)
     if packed is None:
         raise ConfigError(
             f"agent {_name(agent)!r} cannot be brought into a sandbox: it can neither be pickled, "

@@ -1,0 +1,236 @@
+"""``isolation: docker``: each attempt in a container of its own."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from agl.agent.base import LitAgent
+from agl.errors import ConfigError
+from agl.execution.client_server.process import describe_exit
+from agl.runner.forked import encode
+from agl.runner.forker import CallFailedError, ClosedError, converse
+from agl.runner.sandbox import Findings, OnMessage, Sandbox
+from agl.tracer.base import Tracer
+from agl.utils.checks import check_name, check_numbers
+from agl_sandbox import probe, shipping
+from agl_sandbox.forwarding import Routes, address_of, routes_to, targets_of
+
+logger = logging.getLogger(__name__)
+
+FOLDER = "/tmp"
+"""Of an attempt, in its container."""
+SOCKETS = "/run/agl"
+"""Where a container finds the sockets that lead to its models."""
+NOBODY = "65534:65534"
+BOOT = "from agl_sandbox.container import main; main()"
+FROM_THE_IMAGE = ("PATH", "LANG", "HOME", "HOSTNAME", "TMPDIR", "TERM", "LC_CTYPE", "GPG_KEY")
+"""Variables that images, docker and Python set."""
+
+
+class DockerSandbox(Sandbox):
+    """Runs each attempt in a container without network, but to its models.
+
+    The image needs Python with agl-core, agl-sandbox and the agent's module; an attempt costs what
+    ``docker run`` and these imports do. The agent travels by the name that it has in its module.
+
+    Args:
+        image: The image.
+        docker: The program; ``podman`` takes the same commands.
+        python: Python in the image.
+        memory_mb: Most memory of a container.
+        processes: Most processes and threads.
+        disk_mb: Most that its folder ``/tmp`` holds; all else is read-only.
+        cpus: How many processors it may use; None for all.
+        env: Names of environment variables that agents get.
+        connect: Further addresses, as ``host:port`` or URL, that agents may reach.
+        network: A network of docker's that containers are put in; without it they reach their
+            models' addresses and ``connect`` only.
+
+    Raises:
+        ConfigError: There is no such program, or an option makes no sense.
+    """
+
+    def __init__(
+        self,
+        image: str,
+        docker: str = "docker",
+        python: str = "python",
+        memory_mb: int = 2048,
+        processes: int = 256,
+        disk_mb: int = 512,
+        cpus: float | None = None,
+        env: Sequence[str] = (),
+        connect: Sequence[str] = (),
+        network: str | None = None,
+    ) -> None:
+        check_name("isolation 'docker'", image=image, docker=docker, python=python)
+        check = partial(check_numbers, "isolation 'docker'")
+        check(whole=True, least=1, memory_mb=memory_mb, processes=processes, disk_mb=disk_mb)
+        check(optional=True, above=0, cpus=cpus)
+        if shutil.which(docker) is None:
+            raise ConfigError(
+                f"isolation 'docker': there is no program {docker!r} here. Install it, or use "
+                "isolation 'process', which needs none"
+            )
+        self._image = image
+        self._docker = docker
+        self._python = python
+        self._limits = ["--memory", f"{memory_mb}m", "--pids-limit", str(processes)]
+        self._limits += ["--tmpfs", f"{FOLDER}:rw,nosuid,nodev,size={disk_mb}m"]
+        self._limits += ["--cpus", f"{cpus:g}"] if cpus is not None else []
+        self._env = [*env]
+        self._connect = [address_of(address) for address in connect]
+        self._network = network
+
+    async def start(self, agent: LitAgent[Any], tracer: Tracer) -> None:
+        """See ``Sandbox.start``."""
+        await asyncio.to_thread(self._check_daemon)
+        self._shipment = shipping.pack(agent, tracer, by_name=True)
+        with probe.prey([*FROM_THE_IMAGE, *self._env]) as goals:
+            try:
+                found: Findings = await self._call({"probe": goals}, [], None)
+            except CallFailedError as error:
+                raise ConfigError(
+                    f"isolation 'docker': a container of image {self._image!r} does not work: "
+                    f"{error}. It needs {self._python!r} with agl-core and agl-sandbox; what it "
+                    "wrote stands above"
+                ) from error
+        is_open = {what: how for what, how in found.items() if how != probe.CLOSED}
+        # Containers in a network may reach what that leads to.
+        if set(is_open) - ({probe.CONNECT} if self._network else set()):
+            wrong = "; ".join(f"{what} ({how})" for what, how in is_open.items())
+            raise ConfigError(
+                f"isolation 'docker': the wall does not hold: from behind it, an agent can {wrong}"
+            )
+        self.findings = found
+
+    async def run(self, attempt: dict[str, Any], on_message: OnMessage) -> Any:
+        """See ``Sandbox.run``."""
+        targets = [*self._connect, *targets_of(attempt["resources"])]
+        payload = {"attempt": attempt, "shipment": self._shipment}
+        return await self._call(payload, targets, on_message)
+
+    def close(self) -> None:
+        """See ``Sandbox.close``; no container outlives its attempt."""
+
+    def command(self, name: str, routes: Routes, sockets: str) -> list[str]:
+        """What runs one attempt.
+
+        Args:
+            name: Of the container.
+            routes: Where it may connect to.
+            sockets: The folder with the sockets that lead there.
+        """
+        options = ["run", "--rm", "--interactive", "--init", "--name", name, *self._limits]
+        options += ["--read-only", "--user", NOBODY, "--cap-drop", "ALL"]
+        options += ["--security-opt", "no-new-privileges", "--network", self._network or "none"]
+        options += ["--volume", f"{sockets}:{SOCKETS}"] if routes.listen else []
+        for variable in self._env:
+            options += ["--env", variable]
+        for host, address in routes.hosts.items():
+            options += ["--add-host", f"{host}:{address}"]
+        return [self._docker, *options, self._image, self._python, "-I", "-c", BOOT]
+
+    async def _call(
+        self,
+        payload: Mapping[str, Any],
+        targets: Sequence[tuple[str, int]],
+        on_message: OnMessage | None,
+    ) -> Any:
+        routes = Routes((), (), {}, ()) if self._network else routes_to(targets)
+        if routes.addresses:
+            raise ConfigError(
+                f"isolation 'docker': a container cannot be led to {routes.addresses[0]}; give the "
+                "host's name, or a network of docker's"
+            )
+        name = f"agl-{secrets.token_hex(8)}"
+        folder = tempfile.mkdtemp(prefix="agl-sockets-")
+        os.chmod(folder, 0o755)
+        forwarder = routes.forwarder()
+        try:
+            sockets, forward = _sockets(folder, routes, self._inside(folder))
+            await forwarder.start(sockets)
+            frame = encode({"payload": {**payload, "forward": forward, "folder": FOLDER}})
+            return await self._converse(name, self.command(name, routes, folder), frame, on_message)
+        finally:
+            forwarder.close()
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _inside(self, folder: str) -> str:
+        """Where a container finds a folder of sockets."""
+        return SOCKETS
+
+    async def _converse(
+        self, name: str, command: Sequence[str], frame: bytes, on_message: OnMessage | None
+    ) -> Any:
+        process = await asyncio.create_subprocess_exec(
+            *command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        has_ended = False
+        try:
+            result = await converse(process.stdout, process.stdin, frame, on_message)
+            has_ended = True
+            return result
+        except ClosedError:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), 5)
+                has_ended = True
+            how = describe_exit(process.returncode or 0)
+            raise CallFailedError(f"its container gave no answer: {how}") from None
+        finally:
+            if not has_ended:
+                await self._kill(name)
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+    async def _kill(self, name: str) -> None:
+        """End a container; killing the program that started it leaves it running."""
+        killing = await asyncio.create_subprocess_exec(
+            *(self._docker, "kill", name),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        await killing.wait()
+
+    def _check_daemon(self) -> None:
+        """Refuse at once where containers cannot be run.
+
+        Raises:
+            ConfigError: The program says so.
+        """
+        command = [self._docker, "version", "--format", "{{.Server.Version}}"]
+        said = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        if said.returncode != 0:
+            raise ConfigError(
+                f"isolation 'docker': {self._docker!r} cannot run containers: "
+                f"{said.stderr.strip()[:300] or 'it says nothing'}. Start its daemon, join the "
+                "group that may use it, or use isolation 'process', which needs none"
+            )
+
+
+def _sockets(
+    folder: str, routes: Routes, inside: str
+) -> tuple[list[socket.socket], list[tuple[str, int, str]]]:
+    """A listening socket for each route; and for the container host, port and path of each."""
+    sockets: list[socket.socket] = []
+    forward: list[tuple[str, int, str]] = []
+    for number, (host, port) in enumerate(routes.listen):
+        sock = socket.socket(socket.AF_UNIX)
+        sock.bind(f"{folder}/{number}")
+        os.chmod(f"{folder}/{number}", 0o666)
+        sock.listen()
+        sockets.append(sock)
+        forward.append((host, port, f"{inside}/{number}"))
+    return sockets, forward

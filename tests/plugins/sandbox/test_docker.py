@@ -1,0 +1,168 @@
+"""The docker sandbox, as far as it goes without a daemon: processes stand in for containers."""
+
+import asyncio
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import agl
+from agl.errors import ConfigError
+from agl_sandbox import DockerSandbox, shipping
+from agl_sandbox.forwarding import routes_to
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs Unix sockets")
+sys.path.insert(0, str(Path(__file__).parents[2] / "attack" / "walled"))
+import attacks  # noqa: E402
+
+STAND_IN = """#!{python}
+import json, os, signal, sys
+verb, folder = sys.argv[1], {folder!r}
+if verb == "version":
+    print("0")
+elif verb == "kill":
+    os.killpg(int(open(os.path.join(folder, sys.argv[2])).read()), signal.SIGKILL)
+else:
+    name = sys.argv[sys.argv.index("--name") + 1]
+    with open(os.path.join(folder, name), "w") as file:
+        file.write(str(os.getpid()))
+    command = [word for word in sys.argv[sys.argv.index("image") + 1 :] if word != "-I"]
+    env = {{"PATH": os.environ["PATH"], "PYTHONPATH": {path!r}}}
+    os.execve(command[0], command, env)
+"""
+
+
+class StandInSandbox(DockerSandbox):
+    """Its containers are processes of this machine."""
+
+    async def start(self, agent: agl.LitAgent[Any], tracer: agl.Tracer) -> None:
+        self._shipment = shipping.pack(agent, tracer, by_name=True)
+        self.findings = {}
+
+    def _inside(self, folder: str) -> str:
+        return folder
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> str:
+    """In the place of ``docker``."""
+    path = tmp_path / "docker"
+    paths = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
+    path.write_text(STAND_IN.format(python=sys.executable, folder=str(tmp_path), path=paths))
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.fixture
+def run(program: str, memory_store: agl.InMemoryLightningStore) -> Callable[..., Any]:
+    """Runs one task, and gives its rollout and spans."""
+
+    async def run_one(task: Any, timeout: float | None = None, **resources: Any) -> Any:
+        await memory_store.add_resources(resources)
+        config = agl.RolloutConfig(timeout_seconds=timeout)
+        queued = await memory_store.enqueue_rollout(task, config=config)
+        sandbox = StandInSandbox("image", docker=program, python=sys.executable)
+        runner = agl.LitAgentRunner(agl.OtelTracer(), max_rollouts=1, isolation=sandbox)
+        with runner.run_context(agent=attacks.agent, store=memory_store):
+            await runner.iter()
+        rollout = await memory_store.get_rollout_by_id(queued.rollout_id)
+        return rollout, await memory_store.query_spans(queued.rollout_id)
+
+    return run_one
+
+
+async def test_an_attempt_gives_its_reward_and_its_spans(run: Any) -> None:
+    rollout, spans = await run({"do": "work_honestly"})
+    assert rollout.status == "succeeded", rollout.attempt.error.traceback
+    assert agl.get_object_value(spans[0]) == {"gained": "mine"}
+    assert agl.find_final_reward(spans) == 1.0
+
+
+async def test_connections_come_out_through_the_sockets(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello")
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+
+        async def outside(host: str, wanted: int) -> Any:
+            assert (host, wanted) == ("127.9.9.9", port)
+            return await asyncio.open_connection("127.0.0.1", port)
+
+        monkeypatch.setattr("agl_sandbox.forwarding.connect_outside", outside)
+        # The model does not listen at this address: who reaches it came through the sockets.
+        llm = agl.LLM(endpoint=f"http://127.9.9.9:{port}/v1", model="echo")
+        rollout, spans = await run({"do": "ask_model"}, llm=llm)
+    assert rollout.status == "succeeded", rollout.attempt.error.traceback
+    assert agl.get_object_value(spans[0]) == {"gained": "hello"}
+
+
+async def test_a_container_past_its_time_is_killed(run: Any, tmp_path: Path) -> None:
+    rollout, _ = await run({"do": "stay", "mark": "docker-stay", "seconds": 300}, timeout=8)
+    assert rollout.attempt.status == "timeout"
+    (name,) = [name for name in os.listdir(tmp_path) if name.startswith("agl-")]
+    with open(tmp_path / name) as file:  # noqa: ASYNC230 (a few bytes)
+        assert not psutil.pid_exists(int(file.read()))
+    for process in psutil.process_iter(["cmdline"]):  # a container would have held it
+        if "docker-stay" in (process.info["cmdline"] or ()):
+            process.kill()
+
+
+async def test_a_container_that_dies_is_one_failed_attempt(run: Any) -> None:
+    rollout, _ = await run({"do": "no such attack"})
+    assert (rollout.status, rollout.attempt.error.type) == ("failed", "KeyError")
+
+
+async def test_a_container_that_is_none_is_refused_by_the_probe(program: str) -> None:
+    sandbox = DockerSandbox("image", docker=program, python=sys.executable)
+    with pytest.raises(ConfigError, match=r"the wall does not hold: .*connect to a port"):
+        await sandbox.start(attacks.agent, agl.OtelTracer())
+
+
+def test_the_command_line_forbids_what_docker_can_forbid(program: str) -> None:
+    sandbox = DockerSandbox("image", docker=program, memory_mb=256, cpus=1.5, env=["TERM"])
+    routes = routes_to([("model.example", 443)])
+    command = sandbox.command("agl-1", routes, "/sockets")
+    text = " ".join(command)
+    for options in (
+        "run --rm --interactive --init --name agl-1",
+        "--memory 256m --pids-limit 256",
+        "--tmpfs /tmp:rw,nosuid,nodev,size=512m --cpus 1.5",
+        "--read-only --user 65534:65534 --cap-drop ALL --security-opt no-new-privileges",
+        "--network none --volume /sockets:/run/agl --env TERM",
+        "--add-host model.example:127.1.0.1 image python -I -c",
+    ):
+        assert options in text
+    alone = sandbox.command("agl-2", routes_to([]), "/sockets")
+    assert "--volume" not in alone
+
+
+def test_without_docker_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(ConfigError, match=r"no program 'docker' here.*isolation 'process'"):
+        agl.Trainer(runner={"isolation": {"type": "agl_sandbox:DockerSandbox", "image": "x"}})
+
+
+async def test_without_a_daemon_it_says_what_to_do(tmp_path: Path) -> None:
+    program = tmp_path / "docker"
+    program.write_text("#!/bin/sh\necho 'Cannot connect to the Docker daemon' >&2\nexit 1\n")
+    program.chmod(0o755)
+    sandbox = DockerSandbox("image", docker=str(program))
+    with pytest.raises(ConfigError, match=r"Cannot connect to the Docker daemon\. Start its"):
+        await sandbox.start(attacks.agent, agl.OtelTracer())
+
+
+async def test_an_address_that_containers_cannot_have_is_refused(run: Any) -> None:
+    llm = agl.LLM(endpoint="http://10.7.7.7:1/v1", model="m")
+    rollout, _ = await run({"do": "work_honestly"}, llm=llm)
+    assert "a container cannot be led to 10.7.7.7" in rollout.attempt.error.message
