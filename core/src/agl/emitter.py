@@ -322,10 +322,10 @@ def find_final_rewards(spans: Sequence[SpanLike]) -> list[RewardDimension]:
 
 
 def graded_only(spans: Sequence[Span_]) -> Sequence[Span_]:
-    """Those of an attempt's spans whose rewards count: all, or the one with a grader's reward."""
-    # The last that says that it is one: whatever its agent wrote came before it.
-    graded = [span for span in spans if _attributes_of(span).get(Key.GRADED) is True]
-    return sorted(graded, key=_sequence)[-1:] or spans
+    """Those of an attempt's spans whose rewards count: all, or the grade, the runner's last."""
+    own = [one for one in spans if getattr(one, "writer", None) in (None, "runner")]
+    grades = [s for s in own if _attributes_of(s).get(Key.GRADED) and not getattr(s, "late", 0)]
+    return sorted(grades, key=_sequence)[-1:] or spans
 
 
 def _of_newest_attempt(spans: Sequence[SpanLike]) -> Sequence[SpanLike]:
