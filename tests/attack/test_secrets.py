@@ -39,6 +39,7 @@ def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
         *("Ocp-Apim-Subscription-Key", "private_key", "token", "hf_token", "azure_ad_token"),
         *("AGL_SERVER_TOKEN", "aws_session_token", "access_token_secret", "client_secret"),
         *("attempt_secret", "passphrase", "password", "vertex_credentials", "Authorization"),
+        *("api_keys", "access_tokens", "OPENAI_API_KEY_2", "key_of_hf_token1", "password2"),
         *("X-Auth", "bearer", "cookie", "extra_headers", "connection_string", "webhook_url"),
     ],
 )
@@ -51,6 +52,7 @@ def test_names_of_secrets_are_known(name: str) -> None:
     [
         *("key", "reward_key", "primary_key", "input_key", "max_tokens", "pad_token", "eos_token"),
         *("time_to_first_token", "eos_token_id", "tokenizer", "author", "model", "monkey", "PWD"),
+        *("keys", "layer_keys", "stop_tokens", "top_k", "tokens_per_second", "2", ""),
     ],
 )
 def test_other_names_are_not_taken_for_secrets(name: str) -> None:

@@ -17,12 +17,15 @@ _MOST_VALUES = 1000
 _LONGEST = 2**20
 """Longest text in which forms are looked for, at about 10 MB a second; values are in every one."""
 
-_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _is_secret_word = re.compile(
     "apikey|auth|authorization|bearer|cookies?|credentials?|headers|passphrase|passwd|password"
     "|secrets?|webhook"
 ).fullmatch
-_SECRET_PAIRS = {("connection", "string"), ("webhook", "url")}
+_SECRET_PAIRS = {
+    *(("connection", "string"), ("webhook", "url")),
+    *((one, many) for one in ("access", "api", "auth", "secret") for many in ("keys", "tokens")),
+}
 # A key or a token is a secret, unless it is one of a record, or one of a vocabulary.
 _is_plain_before = {
     "key": re.compile(
