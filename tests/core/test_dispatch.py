@@ -111,7 +111,8 @@ ODD: st.SearchStrategy[Any] = st.one_of(
     st.sampled_from(["1", "odd", "null", "latest", 10**400, [], ["odd"], [None], {}, {"a": 1}]),
     st.sampled_from(list(GOOD.values())),
 )
-BYTES = [b"", b" ", b"{", b"null", b"[]", b"{}", b'"x"', b"\xff", b"[" * 100_000, b'{"a":1e999}']
+# Larger ones FastAPI does not see: tests/attack/test_amplification.py.
+BYTES = [b"", b" ", b"{", b"null", b"[]", b"{}", b'"x"', b"\xff", b"[" * 50_000, b'{"a":1e999}']
 BYTES += [b'{"input":NaN}', b'{"heartbeat_stats":{"a":NaN}}', b'{"rollouts":[{"input":1e999}]}']
 KINDS = ["application/json", "application/json; charset=utf-8", "Application/JSON", "text/plain"]
 KINDS += ["application/jsonx", "application/vnd.x+json", "", "application/x-protobuf"]

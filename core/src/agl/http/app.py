@@ -96,8 +96,9 @@ def refusal(error: AglError) -> Response:
 async def _validation_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     # Without the input, which may be large and need not be JSON.
-    details = [{key: part[key] for key in ("type", "loc", "msg")} for part in error.errors()]
-    for detail, part in zip(details, error.errors(), strict=True):
+    parts = error.errors()[:100]
+    details = [{key: part[key] for key in ("type", "loc", "msg")} for part in parts]
+    for detail, part in zip(details, parts, strict=True):
         if detail["type"] == "json_invalid":
             detail["msg"] = f"not JSON: {part['ctx']['error']}"
     return _error(422, details, "ValidationError")

@@ -20,8 +20,16 @@ from starlette.routing import compile_path
 
 from agl.errors import AglError
 from agl.http import wire
-from agl.http.layers import JSON, ROUTE, App, Receive, Scope, Send, first, header
+from agl.http.layers import JSON, ROUTE, App, Receive, Scope, Send, answer, first, header
+from agl.http.shapes import Shape
 from agl.store.patience import PATIENCE_SECONDS
+
+LARGE_BODY = 64 * 1024
+"""Bytes; of larger ones FastAPI does not list all that is wrong, which costs far more than they."""
+
+
+class ShapelessError(Exception):
+    """A large body is wrong; the message says where it is first."""
 
 
 @dataclass(frozen=True)
@@ -48,13 +56,37 @@ class Route:
     name: str = ""
     says: str = ""
 
+    @property
+    def takes_body(self) -> bool:
+        """Whether there is one to parse."""
+        return self.read is not None or self.body is not None
+
     @cached_property
-    def reader(self) -> Callable[[bytes], Any] | None:
-        """Reads a body; None where there is none to read."""
-        if self.read is not None or self.body is None:
-            return self.read
-        validate = TypeAdapter(self.body).validate_python
-        return lambda body: validate(wire.decode(body))
+    def _validate(self) -> Callable[[Any], Any]:
+        return TypeAdapter(self.body).validate_python
+
+    @cached_property
+    def _shape(self) -> Shape:
+        return Shape(self.body)
+
+    def parse(self, body: bytes) -> Any:
+        """Read a body.
+
+        Raises:
+            ValueError, RecursionError: It is wrong, or of a form that FastAPI may know.
+            ShapelessError: It is large and wrong.
+        """
+        is_large = len(body) > LARGE_BODY
+        if self.read is not None:
+            try:
+                return self.read(body)
+            except ValueError:
+                if not is_large:
+                    raise
+        value = wire.decode(body)
+        if is_large and (problem := self._shape.problem(value)):
+            raise ShapelessError(problem)
+        return self._validate(value)
 
     @property
     def is_fast(self) -> bool:
@@ -143,11 +175,20 @@ class FastPath:
         if route is None:
             return await self.app(scope, receive, send)
         body = None
-        if route.reader is not None:
+        if route.takes_body:
             message = await receive()  # the whole body; see WholeBody
+            kind = header(scope, b"content-type").partition(b";")[0].strip()
+            is_kind = kind == route.kind or not route.kind
             try:
-                body = route.reader(message["body"])
+                if not is_kind:
+                    raise ValueError
+                body = route.parse(message["body"])
+            except ShapelessError as error:
+                return await answer(send, 422, str(error), "ValidationError")
             except (ValueError, RecursionError):
+                if not is_kind and len(message["body"]) > LARGE_BODY:
+                    why = f"Content-Type {kind.decode('latin-1')!r}: send {route.kind.decode()}"
+                    return await answer(send, 415, why, "UnsupportedMediaType")
                 return await self.app(scope, first(message, receive), send)
         scope[ROUTE] = route.path
         try:
@@ -165,7 +206,4 @@ class FastPath:
                 if match := pattern.match(path):
                     found, ids = route, match.groupdict()
                     break
-        if found is not None and found.reader is not None and found.kind:
-            kind = header(scope, b"content-type").partition(b";")[0].strip()
-            found = found if kind == found.kind else None
         return found, ids

@@ -33,6 +33,9 @@ _SCALARS: dict[str, Callable[[AnyValue], Any]] = {
     kind: attrgetter(kind) for kind in ("string_value", "bool_value", "int_value", "double_value")
 }
 _encode = msgspec.json.Encoder().encode
+MAX_ITEMS = 500_000
+"""Spans, their attributes, events and links in one request. Nearly empty ones cost hundreds of
+times what sending them does."""
 _IS_REMOTE = 0x200
 """Bit of ``flags``: the parent (or link) was in another process."""
 
@@ -60,16 +63,26 @@ def packed_of(body: bytes) -> tuple[list[PackedSpan], list[str]]:
         raise ValueError(f"not an ExportTraceServiceRequest: {error}") from None
     spans: list[PackedSpan] = []
     rejected: list[str] = []
+    items = _few(len(request.resource_spans))
     for group in request.resource_spans:
+        items = _few(items + len(group.scope_spans) + len(group.resource.attributes))
         attributes = _attributes(group.resource.attributes)
         resource = Raw(_encode({"attributes": attributes, "schema_url": group.schema_url}))
         for scope in group.scope_spans:
+            items = _few(items + len(scope.spans))
             for proto in scope.spans:
+                items = _few(items + len(proto.attributes) + len(proto.events) + len(proto.links))
                 try:
                     spans.append(_packed(proto, attributes, resource))
                 except ValueError as error:
                     rejected.append(f"span {proto.name!r}: {error}")
     return spans, rejected
+
+
+def _few(items: int) -> int:
+    if items > MAX_ITEMS:
+        raise ValueError(f"more than {MAX_ITEMS} spans and attributes; export fewer at once")
+    return items
 
 
 def spans_of(body: bytes) -> tuple[list[Span], list[str]]:
