@@ -4,6 +4,7 @@ Imported by the interpreter behind the wall, too; so nothing here is a test. An 
 it gained, and raises where it is refused.
 """
 
+import contextlib
 import ctypes
 import gc
 import os
@@ -205,6 +206,31 @@ def mount(task: Any, resources: Any) -> str:
         raise OSError(ctypes.get_errno(), "mount")
     libc.umount(task["path"].encode())
     return "mounted"
+
+
+def open_vsock(task: Any, resources: Any) -> str:
+    """A kind of socket that belongs to no namespace."""
+    with socket.socket(socket.AF_VSOCK):
+        return "opened"
+
+
+def make_user_namespace(task: Any, resources: Any) -> str:
+    """Become root in a namespace of one's own; in a process with one thread."""
+    if (pid := os.fork()) == 0:
+        os._exit(ctypes.CDLL(None).unshare(0x10000000) != 0)
+    if os.waitpid(pid, 0)[1] != 0:
+        raise PermissionError("unshare")
+    return "made"
+
+
+def list_descriptors(task: Any, resources: Any) -> list[str]:
+    """What is open in this process, by kind."""
+    found: list[str] = []
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # that of the list itself
+            if int(name) > 2:
+                found.append(os.readlink(f"/proc/self/fd/{name}").split(":")[0])
+    return sorted(set(found))
 
 
 def stay(task: Any, resources: Any) -> None:

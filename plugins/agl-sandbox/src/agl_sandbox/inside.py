@@ -19,7 +19,7 @@ from agl.runner.forked import die_with_parent, encode, failure_of, receive, serv
 from agl.runner.sandbox import run_attempt
 from agl.tracer.base import Tracer
 from agl.types import Attempt, AttemptedRollout
-from agl_sandbox import linux, probe, shipping
+from agl_sandbox import linux, probe, shipping, syscalls
 from agl_sandbox.linux import Mount, Namespace
 
 MB = 1024 * 1024
@@ -44,10 +44,14 @@ def main(descriptor: int) -> NoReturn:
         control.sendall(encode({"error": failure_of(error)}))
         os._exit(1)
     control.sendall(encode({"ready": True}))
-    namespaces: bool = setup["namespaces"]
+    enclosure: Enclosure | None = None
+    if setup["namespaces"]:
+        network = () if setup["network"] else (Namespace.NET,)
+        enclosure = Enclosure([Namespace.MOUNT, Namespace.IPC, Namespace.PID, *network])
 
     def work(payload: Any, ask: Callable[[Any], Any]) -> Any:
-        if namespaces:
+        if enclosure is not None:
+            enclosure.forget()
             disk_mb = setup["limits"]["disk_mb"]
             _mount(setup["own_folders"], payload["hosts"], disk_mb, payload["uid"])
         _limit(setup["limits"])
@@ -57,12 +61,7 @@ def main(descriptor: int) -> NoReturn:
             return probe.try_all(payload["probe"])
         return run_attempt(agent, tracer, payload["attempt"], ask)
 
-    if not namespaces:
-        serve(control, work)
-    kinds = [Namespace.MOUNT, Namespace.IPC, Namespace.PID]
-    if not setup["network"]:
-        kinds.append(Namespace.NET)
-    serve(control, work, Enclosure(kinds).make)
+    serve(control, work, enclosure and enclosure.make)
 
 
 class Enclosure:
@@ -79,6 +78,11 @@ class Enclosure:
         for kind in kinds:
             self._fresh |= kind
         self._own = [(k, os.open(f"/proc/self/ns/{k.file_name}", os.O_RDONLY)) for k in kinds]
+
+    def forget(self) -> None:
+        """Be unable to go back."""
+        for _, descriptor in self._own:
+            os.close(descriptor)
 
     @contextlib.contextmanager
     def make(self, details: Any) -> Generator[list[socket.socket]]:
@@ -174,6 +178,7 @@ def _change_user(uid: int | None) -> None:
         os.setresuid(uid, uid, uid)
     linux.drop_capabilities()
     linux.forbid_new_privileges()
+    syscalls.forbid()
     linux.let_itself_be_read()
     die_with_parent()  # which a change of user takes back
 
