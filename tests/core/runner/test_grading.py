@@ -392,14 +392,34 @@ async def test_step_stops_a_grading_on_its_event(
 
 
 async def test_attempt_gives_signs_of_life_while_it_is_graded(
-    run_one: Any, memory_store: Store
+    run_one: Any, memory_store: Store, tmp_path: Path, until: Any
 ) -> None:
-    @agl.rollout(grade=lambda task, private, result: time.sleep(3.0))
+    began, go = tmp_path / "began", tmp_path / "go"
+
+    def grade(task, private, result):
+        began.touch()
+        while not go.exists():
+            time.sleep(0.01)
+        return 1.0
+
+    @agl.rollout(grade=grade)
     async def agent(task):
         return 1
 
-    attempt = await run_one(agent, memory_store, config=agl.RolloutConfig(unresponsive_seconds=1.5))
-    assert attempt.status == "succeeded"
+    options = {"heartbeat_interval": 0.1, "interval_jitter": 0.0}
+    running = asyncio.ensure_future(run_one(agent, memory_store, **options))
+    await until(began.exists)
+    (rollout,) = await memory_store.query_rollouts()
+    start = time.time()
+    last = 0.0
+    async with asyncio.timeout(20):
+        while last < start:
+            await asyncio.sleep(0.02)
+            attempt = await memory_store.get_latest_attempt(rollout.rollout_id)
+            assert attempt is not None
+            last = attempt.last_heartbeat_time or 0.0
+    go.touch()
+    assert (await running).status == "succeeded"
 
 
 async def test_runner_without_its_process_for_graders_wants_to_be_replaced(
