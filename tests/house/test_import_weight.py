@@ -67,6 +67,10 @@ def test_import_agl_loads_nothing_heavy() -> None:
     assert not modules_after("import agl") & set(HEAVY)
 
 
+def test_a_runner_loads_no_server() -> None:
+    assert not modules_after("import agl.runner") & {"uvicorn", "aiohttp", "starlette"}
+
+
 def test_help_loads_neither_server_nor_types() -> None:
     loaded = modules_after(
         "import agl.cli\ntry:\n    agl.cli.main(['--help'])\nexcept SystemExit:\n    pass"

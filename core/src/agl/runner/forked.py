@@ -25,7 +25,7 @@ from typing import Any, NoReturn, cast
 import psutil
 
 from agl.errors import AglError
-from agl.execution.client_server.family import (
+from agl.execution.family import (
     KILL_SECONDS,
     PARENT_LOOK_SECONDS,
     adopt_orphans,

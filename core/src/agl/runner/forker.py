@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NoReturn, cast
 
 from agl.errors import AglError
-from agl.execution.client_server.process import describe_exit
+from agl.execution.family import describe_exit
 from agl.runner.forked import (
     HEADER_BYTES,
     MAX_SOCKETS,

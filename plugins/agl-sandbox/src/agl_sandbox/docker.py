@@ -15,7 +15,7 @@ from typing import Any
 
 from agl.agent.base import LitAgent
 from agl.errors import ConfigError
-from agl.execution.client_server.process import describe_exit
+from agl.execution.family import describe_exit
 from agl.runner.forked import encode
 from agl.runner.forker import CallFailedError, ClosedError, converse
 from agl.runner.sandbox import Findings, OnMessage, Sandbox

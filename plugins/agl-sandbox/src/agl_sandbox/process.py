@@ -17,7 +17,7 @@ from typing import Any
 
 from agl.agent.base import LitAgent
 from agl.errors import ConfigError
-from agl.execution.client_server.family import MARK
+from agl.execution.family import MARK
 from agl.runner.forked import encode, receive
 from agl.runner.forker import CallFailedError, ForkerClient, ForkerGoneError
 from agl.runner.sandbox import Findings, OnMessage, Sandbox
@@ -62,7 +62,7 @@ class ProcessSandbox(Sandbox):
     Args:
         memory_mb: Most memory of each of its processes, beyond what the agent has after its import;
             None for no limit.
-        processes: Most processes and threads.
+        processes: Most processes and threads; with namespaces, or a user of its own.
         files: Most open files.
         file_mb: Largest file, in MB; None for no limit.
         disk_mb: Most that its folder holds; with namespaces.
@@ -100,7 +100,7 @@ class ProcessSandbox(Sandbox):
         check = partial(check_numbers, "isolation 'process'", whole=True, least=1)
         check(processes=processes, files=files, disk_mb=disk_mb)
         check(optional=True, memory_mb=memory_mb, file_mb=file_mb, cpu_seconds=cpu_seconds)
-        self._limits = {
+        self._limits: dict[str, int | None] = {
             "memory_mb": memory_mb,
             "processes": processes,
             "files": files,
@@ -130,6 +130,8 @@ class ProcessSandbox(Sandbox):
         self._has_user = os.getuid() == 0
         if self._has_user and not self._bwrap:
             _check_others_may_read()
+        if not self._has_user and not self._bwrap:  # all that its user runs would count
+            self._limits["processes"] = None
 
     # --- the contract
 

@@ -94,13 +94,3 @@ def messages_of(messages: "connection.Connection[Any, Any]") -> list[str]:
             said.append(messages.recv_bytes().decode(errors="replace"))
     messages.close()
     return said
-
-
-def describe_exit(exit_code: int) -> str:
-    """An exit code in words."""
-    if exit_code < 0:
-        with contextlib.suppress(ValueError):
-            return f"ended by {signal.Signals(-exit_code).name}"
-    if exit_code == 0:
-        return "exit code 0, though it had not finished; does an agent call os._exit?"
-    return f"exit code {exit_code}"

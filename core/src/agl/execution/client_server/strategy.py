@@ -21,12 +21,10 @@ from agl.env import (
 from agl.errors import AlgorithmError, ConfigError, RunnerCrashError
 from agl.execution.base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
 from agl.execution.client_server.at_work import StoreAtWork
-from agl.execution.client_server.family import start_group
 from agl.execution.client_server.process import (
     AT_WORK,
     FINISHED,
     Tell,
-    describe_exit,
     messages_of,
     on_sigterm,
     run_as_process,
@@ -37,6 +35,7 @@ from agl.execution.client_server.supervisor import RunnerMain, Supervisor
 from agl.execution.coroutines import call_in_daemon_thread
 from agl.execution.deadlock import run_algorithm
 from agl.execution.events import ExecutionEvent, MultiprocessingEvent
+from agl.execution.family import describe_exit, start_group
 from agl.http.client import LightningStoreClient
 from agl.http.server import LightningStoreServer
 from agl.http.serving import bind

@@ -19,25 +19,25 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from agl.execution.client_server.family import (
+from agl.execution.client_server.process import (
+    AT_WORK,
+    FINISHED,
+    STORE_AWAY,
+    Tell,
+    messages_of,
+    teller,
+)
+from agl.execution.events import ExecutionEvent
+from agl.execution.family import (
     adopt_orphans,
     bury_orphans,
+    describe_exit,
     end_family,
     end_group,
     end_marked,
     start_group,
     status_of,
 )
-from agl.execution.client_server.process import (
-    AT_WORK,
-    FINISHED,
-    STORE_AWAY,
-    Tell,
-    describe_exit,
-    messages_of,
-    teller,
-)
-from agl.execution.events import ExecutionEvent
 
 if TYPE_CHECKING:  # Windows has none, and is told so by the strategy
     from multiprocessing.context import ForkContext, ForkProcess

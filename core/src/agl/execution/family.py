@@ -1,4 +1,4 @@
-"""The processes that descend from one of ours: finding them, and ending them."""
+"""The processes that descend from one of ours: finding them, ending them, and how they ended."""
 
 import contextlib
 import ctypes
@@ -108,3 +108,13 @@ def end_group(leader: int) -> None:
     """
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signal.SIGKILL)
+
+
+def describe_exit(exit_code: int) -> str:
+    """An exit code in words."""
+    if exit_code < 0:
+        with contextlib.suppress(ValueError):
+            return f"ended by {signal.Signals(-exit_code).name}"
+    if exit_code == 0:
+        return "exit code 0, though it had not finished; does an agent call os._exit?"
+    return f"exit code {exit_code}"
