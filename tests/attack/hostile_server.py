@@ -57,10 +57,11 @@ async def main(file: Path) -> None:
     backend = ServerThread(model)
     backend.start()
     entry = {"model": "hosted_vllm/m", "api_base": f"{backend.url}/v1", "api_key": "k"}
+    forced = {"all": {"temperature": 0.5, "top_p": None, "max_tokens": 3}}
     proxy = LLMProxy(
         port=0,
         store=store,
-        model_list=[{"model_name": "m", "litellm_params": entry}],
+        model_list=[{"model_name": "m", "litellm_params": entry, "forced_parameters": forced}],
         num_retries=0,
     )
     await proxy.start()

@@ -102,6 +102,21 @@ async def test_very_many_brackets_are_the_fault_of_who_sent_them(bench, path: st
     assert bench.llm.requests == []
 
 
+@pytest.mark.parametrize("path", ["chat/completions", "completions"])
+@pytest.mark.parametrize("field", ["model", "temperature"])
+async def test_numbers_beyond_a_float_are_the_fault_of_who_sent_them(
+    bench, path: str, field: str
+) -> None:
+    (entry,) = bench.models(bench.llm.url)
+    bench.proxy.update_model_list([{**entry, "forced_parameters": {"all": {"temperature": 1.0}}}])
+    asked = json.dumps({**bench.ask(), "prompt": "hello", field: "@"}).replace('"@"', "1e999")
+    status, answer = await bench.post(asked.encode(), path=path)
+    assert status == 400
+    assert "out of range" in json.loads(answer)["error"]["message"]
+    assert "out of range" in (await bench.span()).attributes[Key.ERROR]
+    assert bench.llm.requests == []
+
+
 @pytest.mark.parametrize("path", ["chat/completions", "messages"])
 @pytest.mark.parametrize(
     ("reply", "status"),

@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 
+import msgspec
+
 from agl.errors import StoreUnavailableError
 from agl.http.layers import Receive, Scope, Send
 from agl.semconv import CLIENT_GONE
@@ -270,7 +272,13 @@ class GatewayApp:
                     await relay(answer, exchange, record, reply, end, dialect.error)
                 finally:
                     answer.close()
-        except RefusedError as refused:
+        except (RefusedError, msgspec.DecodeError, RecursionError) as error:
+            # A field is read where there is need of it; what it says then may be no JSON.
+            refused = (
+                error
+                if isinstance(error, RefusedError)
+                else RefusedError(400, f"the request body is not valid JSON: {error}")
+            )
             if origin.rollout_id and attempt is None and store_away is None:
                 raise  # there is no such attempt, or it has ended
             record.status_code = refused.status
