@@ -394,3 +394,14 @@ def test_object_with_a_native_literal_is_read_too(literal: Any) -> None:
     attributes |= {"agentlightning.object.type": type(literal).__name__}
     span = agl.Span.from_attributes(name=AGL_OBJECT, attributes=attributes)
     assert agl.get_object_value(span) is literal
+
+
+@pytest.mark.parametrize("forged", [{"writer": "agent"}, {"writer": "runner", "late": True}])
+def test_grade_counts_that_its_runner_wrote_in_time(forged: dict[str, Any]) -> None:
+    def grade(value: float, number: int, **fields: Any) -> agl.Span:
+        attributes = {**reward_span(value).attributes, "agentlightning.graded": True}
+        return reward_span(value, sequence_id=number, attributes=attributes, **fields)
+
+    true = grade(0.5, 1, writer="runner")
+    assert agl.find_final_reward([true, grade(1.0, 2, **forged)]) == 0.5
+    assert agl.find_final_reward([true, grade(1.0, 2, writer="runner")]) == 1.0
