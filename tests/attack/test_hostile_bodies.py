@@ -264,3 +264,5 @@ def test_no_request_breaks_a_server(servers: Servers, which: str, examples: int)
     with urllib.request.urlopen(f"{address}/health", timeout=10) as health:
         assert health.status == 200
     assert grown < 400
+    # They reach what can break.
+    assert servers.answers[200] + servers.answers[201] > examples / 20
