@@ -28,7 +28,8 @@ async def main(backend_port: str, folder: str, client: str = "own") -> None:
         Upstream.__aenter__ = enter_with_aiohttp
     store = SqliteLightningStore(Path(folder, f"store-{client}.db"))
     params = {"model": "hosted_vllm/mock", "api_base": f"http://127.0.0.1:{backend_port}/v1"}
-    proxy = LLMProxy(model_list=[{"model_name": "mock", "litellm_params": params}], store=store)
+    models = [{"model_name": "mock", "litellm_params": params}]
+    proxy = LLMProxy(model_list=models, store=store, open=True)
     await proxy.start()
     rollouts = [await store.start_rollout(input="task") for _ in range(NUM_ATTEMPTS)]
     paths = [f"/rollout/{r.rollout_id}/attempt/{r.attempt.attempt_id}/v1" for r in rollouts]

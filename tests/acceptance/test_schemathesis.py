@@ -39,7 +39,7 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[Lightnin
     store: LightningStore = InMemoryLightningStore()
     if request.param == "sqlite":
         store = SqliteLightningStore(tmp_path / "store.db", durability="process")
-    server = LightningStoreServer(store, port=0, max_body_bytes=1_000_000)
+    server = LightningStoreServer(store, port=0, open=True, max_body_bytes=1_000_000)
     asyncio.run(server.start())
     yield server
     asyncio.run(server.close())

@@ -52,13 +52,14 @@ async def main(file: Path) -> None:
         attempt_id=begun.attempt.attempt_id,
     ))  # fmt: skip
     ids |= {"rollout_id": begun.rollout_id, "attempt_id": begun.attempt.attempt_id}
-    server = agl.LightningStoreServer(store, port=0)
+    server = agl.LightningStoreServer(store, port=0, open=True)
     await server.start()
     backend = ServerThread(model)
     backend.start()
     entry = {"model": "hosted_vllm/m", "api_base": f"{backend.url}/v1", "api_key": "k"}
     forced = {"all": {"temperature": 0.5, "top_p": None, "max_tokens": 3}}
     proxy = LLMProxy(
+        open=True,
         port=0,
         store=store,
         model_list=[{"model_name": "m", "litellm_params": entry, "forced_parameters": forced}],

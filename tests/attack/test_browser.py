@@ -64,7 +64,7 @@ def serve(store: agl.LightningStore) -> Generator[Callable[..., Sender]]:
     servers: list[agl.LightningStoreServer] = []
 
     def start(**options: str) -> Sender:
-        server = agl.LightningStoreServer(store, port=0, **options)
+        server = agl.LightningStoreServer(store, port=0, open="token" not in options, **options)
         servers.append(server)
         asyncio.run(server.start())
         return Sender(urlsplit(server.endpoint).port or 0)
@@ -264,7 +264,7 @@ def test_connections_leave_files_for_the_store() -> None:
     files = 120  # of which a server needs some before anybody connects
     run = f"import resource as r; r.setrlimit(r.RLIMIT_NOFILE, ({files}, {files})); "
     run += "from agl.cli import main; main()"
-    options = ["store", "--port", "0", "--backend", "memory"]
+    options = ["store", "--port", "0", "--backend", "memory", "--open"]
     with subprocess.Popen([sys.executable, "-c", run, *options], stderr=-1, text=True) as server:
         assert server.stderr is not None
         line = next(line for line in server.stderr if "agl store:" in line)

@@ -15,7 +15,7 @@ WAITING = 300
 
 @pytest.fixture
 async def server() -> AsyncGenerator[agl.LightningStoreServer]:
-    server = agl.LightningStoreServer(agl.InMemoryLightningStore(), port=0)
+    server = agl.LightningStoreServer(agl.InMemoryLightningStore(), port=0, open=True)
     await server.start()
     yield server
     await server.close()

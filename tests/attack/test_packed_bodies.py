@@ -37,7 +37,7 @@ def store() -> Noting:
 
 @pytest.fixture
 async def http(store: Noting) -> AsyncGenerator[aiohttp.ClientSession]:
-    server = agl.LightningStoreServer(store, port=0)
+    server = agl.LightningStoreServer(store, port=0, open=True)
     await server.start()
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(server.endpoint, connector=connector) as session:

@@ -33,7 +33,7 @@ from agl.types import LLM, PromptTemplate, Span
 
 @pytest.fixture
 async def server() -> AsyncGenerator[LightningStoreServer]:
-    server = LightningStoreServer(InMemoryLightningStore(), port=0)
+    server = LightningStoreServer(InMemoryLightningStore(), port=0, open=True)
     await server.start()
     yield server
     await server.close()
@@ -176,17 +176,19 @@ async def test_a_token_comes_from_the_argument_or_the_environment(monkeypatch):
     monkeypatch.delenv("AGL_SERVER_TOKEN", raising=False)
     server = LightningStoreServer(InMemoryLightningStore(), port=0, token="s3cret")
     await server.start()
-    without = LightningStoreClient(server.endpoint)
-    by_argument = LightningStoreClient(server.endpoint, token="s3cret")
+    without = LightningStoreClient(server.address)
+    by_argument = LightningStoreClient(server.address, token="s3cret")
+    by_address = LightningStoreClient(server.endpoint)
     monkeypatch.setenv("AGL_SERVER_TOKEN", "s3cret")
-    by_environment = LightningStoreClient(server.endpoint)
+    by_environment = LightningStoreClient(server.address)
     try:
         with pytest.raises(ConfigError, match="AGL_SERVER_TOKEN"):
             await without.statistics()
         assert await by_argument.statistics()
         assert await by_environment.statistics()
+        assert await by_address.statistics()
     finally:
-        for each in (without, by_argument, by_environment, server):
+        for each in (without, by_argument, by_address, by_environment, server):
             await each.close()
 
 
@@ -336,7 +338,9 @@ from agl.http.server import LightningStoreServer
 from agl.store.sqlite import SqliteLightningStore
 
 async def main():
-    server = LightningStoreServer(SqliteLightningStore(sys.argv[1]), port=int(sys.argv[2]))
+    server = LightningStoreServer(
+        SqliteLightningStore(sys.argv[1]), port=int(sys.argv[2]), open=True
+    )
     await server.start()
     print(server.endpoint, flush=True)
     await asyncio.Event().wait()
@@ -420,7 +424,7 @@ async def test_what_a_killed_server_did_not_answer_is_done_once(tmp_path):
 
 
 def test_each_event_loop_gets_connections_of_its_own_and_closes_them():
-    server = LightningStoreServer(InMemoryLightningStore(), port=0)
+    server = LightningStoreServer(InMemoryLightningStore(), port=0, open=True)
     asyncio.run(server.start())
     client = LightningStoreClient(server.endpoint)
 

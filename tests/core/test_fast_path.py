@@ -36,7 +36,7 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerato
 
 @pytest.fixture
 async def server(store: LightningStore) -> AsyncGenerator[LightningStoreServer]:
-    server = LightningStoreServer(store, port=0, max_body_bytes=100_000)
+    server = LightningStoreServer(store, port=0, open=True, max_body_bytes=100_000)
     await server.start()
     yield server
     await server.stop()
@@ -322,7 +322,7 @@ async def test_bodies_may_be_gzip_and_must_not_be_bombs(http, store):
 async def test_routes_of_the_fast_path_need_the_token(store):
     server = LightningStoreServer(store, port=0, token="s3cret")
     await server.start()
-    async with aiohttp.ClientSession(server.endpoint) as http:
+    async with aiohttp.ClientSession(server.address) as http:
         for path in ("turn", "spans", "spans/batch", "queues/rollouts/enqueue"):
             status, answer = await post(
                 http, f"/v1/agl/{path}", b"{}", Authorization="Bearer wrong"

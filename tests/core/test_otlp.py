@@ -40,7 +40,9 @@ HEADERS = {"Content-Type": "application/x-protobuf"}
 
 @pytest.fixture
 async def server() -> AsyncGenerator[LightningStoreServer]:
-    server = LightningStoreServer(InMemoryLightningStore(), port=0, max_body_bytes=1_000_000)
+    server = LightningStoreServer(
+        InMemoryLightningStore(), port=0, open=True, max_body_bytes=1_000_000
+    )
     await server.start()
     yield server
     await server.close()
@@ -117,10 +119,12 @@ async def test_the_exporter_needs_the_token():
         provider = TracerProvider(resource=Resource(ids(attempt)))
         span = provider.get_tracer("tests").start_span("one")
         span.end()
-        endpoint = server.otlp_traces_endpoint()
+        endpoint = f"{server.address}/v1/traces"
         refused = OTLPSpanExporter(endpoint).export([span])
         taken = OTLPSpanExporter(endpoint, headers=server.headers).export([span])
         assert (refused, taken) == (SpanExportResult.FAILURE, SpanExportResult.SUCCESS)
+        by_address = OTLPSpanExporter(server.otlp_traces_endpoint()).export([span])
+        assert by_address == SpanExportResult.SUCCESS
         assert len(await server.query_spans(attempt.rollout_id)) == 1
     finally:
         await server.close()

@@ -28,7 +28,11 @@ async def in_pieces(request: Request) -> StreamingResponse:
 async def server() -> AsyncGenerator[agl.LightningStoreServer]:
     routes = [Route("/split", split_header), Route("/pieces", in_pieces)]
     server = agl.LightningStoreServer(
-        agl.InMemoryLightningStore(), port=0, max_body_bytes=1000, extra_routes=routes
+        agl.InMemoryLightningStore(),
+        port=0,
+        open=True,
+        max_body_bytes=1000,
+        extra_routes=routes,
     )
     await server.start()
     yield server

@@ -31,7 +31,7 @@ async def store() -> AsyncGenerator[InMemoryLightningStore]:
 
 @pytest.fixture
 async def server(store: InMemoryLightningStore) -> AsyncGenerator[LightningStoreServer]:
-    server = LightningStoreServer(store, port=0, max_body_bytes=100_000)
+    server = LightningStoreServer(store, port=0, open=True, max_body_bytes=100_000)
     await server.start()
     yield server
     await server.stop()
@@ -460,7 +460,8 @@ trace.set_tracer_provider(provider)
 async def main():
     server = LightningStoreServer(InMemoryLightningStore(), port=0)
     await server.start()
-    await asyncio.to_thread(urllib.request.urlopen, f"{server.endpoint}/v1/agl/rollouts")
+    ask = urllib.request.Request(f"{server.address}/v1/agl/rollouts", headers=server.headers)
+    await asyncio.to_thread(urllib.request.urlopen, ask)
     await server.close()
 
 asyncio.run(main())
@@ -524,7 +525,7 @@ async def test_with_a_token_only_health_is_open(store):
     server = LightningStoreServer(store, port=0, token="s3cret")
     await server.start()
     try:
-        async with aiohttp.ClientSession(server.endpoint) as http:
+        async with aiohttp.ClientSession(server.address) as http:
             await ask(http, "GET", "/v1/agl/health", expect=200)
             await ask(http, "GET", "/health", expect=200)
             for header in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "s3cret"}):
@@ -594,7 +595,7 @@ async def test_a_bound_socket_is_served(store):
     sock = bind("127.0.0.1", 0)
     port = sock.getsockname()[1]
     server = LightningStoreServer(store, sock=sock)
-    assert server.endpoint == f"http://127.0.0.1:{port}"
+    assert server.address == f"http://127.0.0.1:{port}"
     await server.start()
     await server.start()
     async with aiohttp.ClientSession() as http:

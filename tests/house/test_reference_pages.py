@@ -64,7 +64,7 @@ def test_every_reason_and_boundary_has_a_row() -> None:
 
 
 async def test_every_route_of_the_store_server_has_a_row() -> None:
-    server = agl.LightningStoreServer(agl.InMemoryLightningStore(), port=0)
+    server = agl.LightningStoreServer(agl.InMemoryLightningStore(), port=0, open=True)
     await server.start()
     with await asyncio.to_thread(urlopen, f"{server.endpoint}/openapi.json") as answer:
         paths = json.load(answer)["paths"]

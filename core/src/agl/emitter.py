@@ -397,4 +397,4 @@ _FROM_LITERAL: dict[Any, Callable[[str], Any]] = {
 
 
 def _attributes_of(span: SpanLike) -> Mapping[str, Any]:
-    return span.attributes or {}
+    return {} if getattr(span, "late", False) else span.attributes or {}

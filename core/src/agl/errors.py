@@ -15,6 +15,7 @@
     │   ├── InvalidQueryError (ValueError)        a filter or page that cannot be; exit code 2
     │   ├── InvalidRecordError (ValueError)       a record holds what no store keeps
     │   ├── DamagedRecordError                    a record is not what was stored any more
+    │   ├── NotAllowedError (PermissionError)     the token's role may not do that
     │   ├── NotSupportedError (NotImplementedError)   the store does not have this method
     │   └── StoreUnavailableError (ConnectionError)   cannot be reached or opened
     │       └── StoreDiskError                        its disk is full or fails; may be asked again
@@ -91,6 +92,10 @@ class InvalidRecordError(StoreError, ValueError):
 
 class DamagedRecordError(StoreError):
     """What the store's file holds of a record is not what was stored. Others can be read."""
+
+
+class NotAllowedError(StoreError, PermissionError):
+    """A token was shown whose role may not do that, or not to this record."""
 
 
 class NotSupportedError(StoreError, NotImplementedError):

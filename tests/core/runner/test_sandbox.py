@@ -149,7 +149,7 @@ def sees_llm(task: Any, llm: agl.LLM) -> None:
 
 async def test_a_gateway_is_handed_in_as_an_address_of_the_attempt(memory_store: Store) -> None:
     proxy = agl.ProxyLLM(
-        endpoint="http://127.0.0.1:9/v1", model="m", api_key="the gateway's", attempt_secret="mint"
+        endpoint="http://127.0.0.1:9/v1", model="m", api_key="the gateway's", asks_for_token=True
     )
     runner = LitAgentRunner(agl.OtelTracer(), isolation=ForkSandbox())
     await memory_store.add_resources({"llm": proxy})

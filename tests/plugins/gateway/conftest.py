@@ -104,7 +104,7 @@ class Bench:
 
 @pytest.fixture
 async def bench(memory_store: InMemoryLightningStore, echo_llm: EchoLLM) -> AsyncIterator[Bench]:
-    proxy = LLMProxy(model_list=Bench.models(echo_llm.url), store=memory_store)
+    proxy = LLMProxy(open=True, model_list=Bench.models(echo_llm.url), store=memory_store)
     await proxy.start()
     rollout = await memory_store.start_rollout(input="task")
     yield Bench(proxy, echo_llm, memory_store, rollout)

@@ -28,6 +28,7 @@ async def limited(bench):
     async def make(price: dict | None = None, **budgets: dict):
         (entry,) = bench.models(bench.llm.url)
         proxy = LLMProxy(
+            open=True,
             model_list=[{**entry, "price": price or {}}],
             store=bench.store,
             num_retries=1,
@@ -170,7 +171,7 @@ def trainer(echo_llm, algorithm: object, strategy: str = "shm") -> agl.Trainer:
         "model_name": "echo",
         "litellm_params": {"model": "hosted_vllm/echo", "api_base": echo_llm.url},
     }
-    proxy = LLMProxy(port, [entry], run_budget={"calls": 3})
+    proxy = LLMProxy(port, [entry], open=True, run_budget={"calls": 3})
     return agl.Trainer(
         algorithm=algorithm,
         llm_proxy=proxy,

@@ -56,7 +56,7 @@ def gateway() -> Iterator:
 async def test_it_serves_and_writes_every_record_before_it_ends(bench, gateway) -> None:
     server = LightningStoreServer(bench.store, host="127.0.0.1", port=0)
     await server.start()
-    process = gateway("--model", f"echo={bench.llm.url}", "--store", server.endpoint)
+    process = gateway("--model", f"echo={bench.llm.url}", "--store", server.endpoint, "--open")
     rollout_id, attempt_id = bench.rollout.rollout_id, bench.rollout.attempt.attempt_id
     base = process.url.removesuffix("/v1")
     url = f"{base}/rollout/{rollout_id}/attempt/{attempt_id}/v1"
@@ -70,16 +70,17 @@ async def test_it_serves_and_writes_every_record_before_it_ends(bench, gateway) 
         str(number) for number in range(5)
     ]
     assert "Traceback" not in output
+    assert server.tokens.admin not in output
 
 
 async def test_a_recording_is_replayed_and_ends_at_the_first_difference(
     bench, gateway, tmp_path
 ) -> None:
     folder = str(tmp_path / "recording")
-    process = gateway("--model", f"echo={bench.llm.url}", "--record", folder)
+    process = gateway("--model", f"echo={bench.llm.url}", "--record", folder, "--open")
     before = [await bench.post(bench.ask(text), process.url) for text in ("one", "two")]
     assert process.end(signal.SIGINT)[0] == 0
-    process = gateway("--replay", folder)
+    process = gateway("--replay", folder, "--open")
     assert await bench.post(bench.ask("one"), process.url) == before[0]
     assert (await bench.post(bench.ask("three"), process.url))[0] == 409
     code, output = process.end(None)

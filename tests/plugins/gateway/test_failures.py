@@ -55,7 +55,7 @@ async def test_the_key_that_a_backend_repeats_is_not_recorded(bench) -> None:
     key = "pk-8f3a6c1e5b7d"
     (entry,) = bench.models(bench.llm.url)
     entry["litellm_params"]["api_key"] = key
-    proxy = LLMProxy(model_list=[entry], store=bench.store)
+    proxy = LLMProxy(open=True, model_list=[entry], store=bench.store)
     await proxy.start()
     other = await bench.other(proxy)
     other.llm.reply = raw(401, b'{"error":{"message":"no such key: pk-8f3a6c1e5b7d"}}')
@@ -140,7 +140,9 @@ async def test_very_many_brackets_of_a_backend_are_no_answer(
 
 
 async def test_a_body_over_the_limit_is_refused(bench) -> None:
-    proxy = LLMProxy(model_list=bench.models(bench.llm.url), store=bench.store, max_body_bytes=100)
+    proxy = LLMProxy(
+        open=True, model_list=bench.models(bench.llm.url), store=bench.store, max_body_bytes=100
+    )
     await proxy.start()
     status, body = await bench.post(bench.ask("x" * 100), f"{proxy.address.url()}/v1")
     await proxy.stop()
@@ -150,6 +152,7 @@ async def test_a_body_over_the_limit_is_refused(bench) -> None:
 
 async def test_a_backend_that_is_down_is_502_after_the_retries(bench) -> None:
     proxy = LLMProxy(
+        open=True,
         model_list=bench.models(f"http://127.0.0.1:{free_port()}/v1"),
         store=bench.store,
         num_retries=2,
@@ -165,7 +168,9 @@ async def test_a_backend_that_is_down_is_502_after_the_retries(bench) -> None:
 
 
 async def test_an_overloaded_backend_is_tried_again_within_one_record(bench) -> None:
-    proxy = LLMProxy(model_list=bench.models(bench.llm.url), store=bench.store, num_retries=1)
+    proxy = LLMProxy(
+        open=True, model_list=bench.models(bench.llm.url), store=bench.store, num_retries=1
+    )
     await proxy.start()
     url = proxy.as_resource(bench.rollout.rollout_id, bench.rollout.attempt.attempt_id).endpoint
     bench.llm.reply = lambda request: (

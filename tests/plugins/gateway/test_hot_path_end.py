@@ -64,7 +64,7 @@ async def test_calls_are_in_a_slow_store_before_the_attempt_has_its_final_status
     echo_llm: EchoLLM,
 ) -> None:
     store = OrderOfWrites()
-    proxy = LLMProxy(model_list=models(echo_llm.url), store=store)
+    proxy = LLMProxy(open=True, model_list=models(echo_llm.url), store=store)
     await proxy.start()
     rollout = await run_agent(two_calls, store, proxy)
     await proxy.stop()
@@ -81,7 +81,7 @@ async def test_calls_are_in_an_sqlite_file_when_the_rollout_has_ended(
     echo_llm: EchoLLM, tmp_path
 ) -> None:
     store = SqliteLightningStore(tmp_path / "store.db")
-    proxy = LLMProxy(model_list=models(echo_llm.url), store=store)
+    proxy = LLMProxy(open=True, model_list=models(echo_llm.url), store=store)
     await proxy.start()
     rollout = await run_agent(two_calls, store, proxy)
     spans = await store.query_spans(rollout.rollout_id, name="openai.chat.completion")
@@ -171,7 +171,7 @@ async def public(bench) -> LLMProxy:
 
 async def test_the_address_of_an_attempt_opens_that_attempt_only(bench) -> None:
     proxy = await public(bench)
-    own = proxy.as_resource().with_attempted_rollout(bench.rollout)
+    own = proxy.as_resource(bench.rollout.rollout_id, bench.rollout.attempt.attempt_id)
     other = await bench.store.start_rollout(input="task")
     base = f"http://127.0.0.1:{proxy.port}"
     path = own.endpoint.split("/", 3)[3]
@@ -208,7 +208,7 @@ async def test_calls_are_recorded_in_a_store_behind_a_server(echo_llm: EchoLLM) 
     server = agl.LightningStoreServer(store, "127.0.0.1", 0)
     await server.start()
     client = agl.LightningStoreClient(server.endpoint)
-    proxy = LLMProxy(model_list=models(echo_llm.url), store=client)
+    proxy = LLMProxy(open=True, model_list=models(echo_llm.url), store=client)
     await proxy.start()
     rollout = await store.start_rollout(input="task")
     ids = (rollout.rollout_id, rollout.attempt.attempt_id)

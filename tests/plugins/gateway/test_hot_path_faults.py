@@ -74,7 +74,9 @@ async def test_each_of_many_failing_calls_has_one_record_with_the_right_status(
     server = await asyncio.start_server(backend, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     params = {"model": "hosted_vllm/m", "api_base": f"http://127.0.0.1:{port}/v1"}
-    proxy = LLMProxy(model_list=[{"model_name": "m", "litellm_params": params}], store=memory_store)
+    proxy = LLMProxy(
+        open=True, model_list=[{"model_name": "m", "litellm_params": params}], store=memory_store
+    )
     await proxy.start()
     rollouts = [await memory_store.start_rollout(input="task") for _ in range(4)]
     urls = [proxy.as_resource(r.rollout_id, r.attempt.attempt_id).endpoint for r in rollouts]

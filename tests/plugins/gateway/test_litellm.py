@@ -223,12 +223,12 @@ async def test_a_provider_has_no_completions(provider) -> None:
 def test_without_litellm_a_model_of_a_provider_is_refused_with_the_pip_line(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "litellm", None)
     with pytest.raises(ConfigError, match=re.escape(install_line("agl-gateway[litellm]"))):
-        LLMProxy(model_list=claude(api_key="secret"))
+        LLMProxy(open=True, model_list=claude(api_key="secret"))
 
 
 def test_a_parameter_that_is_unknown_is_refused() -> None:
     with pytest.raises(ConfigError, match="unknown key 'api_bass'"):
-        LLMProxy(model_list=claude(api_bass="http://127.0.0.1:1"))
+        LLMProxy(open=True, model_list=claude(api_bass="http://127.0.0.1:1"))
 
 
 def test_litellm_is_not_imported_for_other_models() -> None:

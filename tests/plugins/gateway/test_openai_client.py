@@ -149,6 +149,7 @@ async def test_of_two_choices_both_messages_are_kept_and_the_first_has_the_ids(
 
 async def test_the_weights_that_answered_are_recorded_when_asked_for(bench) -> None:
     proxy = LLMProxy(
+        open=True,
         model_list=bench.models(bench.llm.url),
         store=bench.store,
         callbacks=("return_token_ids", "logprobs", "weight_versions"),

@@ -34,7 +34,7 @@ async def test_it_stops_and_starts_again_on_its_port(bench) -> None:
 
 
 async def test_a_port_in_use_is_refused(bench) -> None:
-    other = LLMProxy(port=bench.proxy.port, store=bench.store)
+    other = LLMProxy(open=True, port=bench.proxy.port, store=bench.store)
     with pytest.raises(ConfigError, match=f"port {bench.proxy.port} .*is in use"):
         await other.start()
 
@@ -87,7 +87,7 @@ async def test_replicas_share_the_attempts_and_keep_each(
 ) -> None:
     with EchoLLM() as one, EchoLLM() as other:
         replicas = bench.models(one.url) + bench.models(other.url)
-        proxy = LLMProxy(model_list=replicas, store=bench.store)
+        proxy = LLMProxy(open=True, model_list=replicas, store=bench.store)
         await proxy.start()
         for _ in range(12):
             attempt = await bench.other(proxy)
@@ -122,7 +122,9 @@ async def test_a_server_of_our_own_is_told_which_calls_are_of_one_attempt(bench)
 
 
 async def test_without_callbacks_the_request_goes_out_as_it_came(bench) -> None:
-    proxy = LLMProxy(model_list=bench.models(bench.llm.url), store=bench.store, callbacks=())
+    proxy = LLMProxy(
+        open=True, model_list=bench.models(bench.llm.url), store=bench.store, callbacks=()
+    )
     await proxy.start()
     await bench.post(bench.ask(), f"{proxy.address.url()}/v1")
     await proxy.stop()
@@ -172,7 +174,7 @@ async def test_the_resource_names_model_and_address(bench) -> None:
 
 
 async def test_before_it_starts_it_has_the_address_at_which_it_will_serve(bench) -> None:
-    proxy = LLMProxy(model_list=bench.models(bench.llm.url), store=bench.store)
+    proxy = LLMProxy(open=True, model_list=bench.models(bench.llm.url), store=bench.store)
     endpoint = proxy.as_resource().endpoint
     await proxy.start()
     status, _ = await bench.post(bench.ask(), endpoint)

@@ -20,7 +20,7 @@ async def proxies(bench):
     started = []
 
     async def start(**options: object):
-        proxy = LLMProxy(store=bench.store, **options)
+        proxy = LLMProxy(open=True, store=bench.store, **options)
         await proxy.start()
         started.append(proxy)
         return await bench.other(proxy)
@@ -264,7 +264,7 @@ async def test_a_line_that_a_crash_left_unfinished_is_left_out(recorded, caplog)
 
 async def test_a_recording_is_not_overwritten(bench, recorded) -> None:
     replay = await recorded(lambda bench: bench.post(bench.ask()))
-    proxy = LLMProxy(store=bench.store, record=str(replay.folder))
+    proxy = LLMProxy(open=True, store=bench.store, record=str(replay.folder))
     with pytest.raises(ConfigError, match="holds a recording already"):
         await proxy.start()
 
@@ -308,7 +308,7 @@ def rewards_of_a_run(n_runners: int, **options: object) -> list[float | None]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    proxy = LLMProxy(port, **options)
+    proxy = LLMProxy(port, open=True, **options)
     baseline = agl.Baseline(max_queue_length=n_runners)
     agl.Trainer(
         algorithm=baseline,

@@ -344,10 +344,10 @@ async def test_a_forced_limit_takes_the_place_of_the_other_name_of_it(bench) -> 
 def test_a_wrong_entry_is_refused_by_name(extra: dict, message: str) -> None:
     entry = {"model_name": "m", "litellm_params": {"model": "m", "api_base": "http://a/v1"}}
     with pytest.raises(ConfigError, match=message):
-        LLMProxy(model_list=[{**entry, **extra}])
+        LLMProxy(open=True, model_list=[{**entry, **extra}])
 
 
 def test_replicas_must_agree() -> None:
     entry = {"model_name": "m", "litellm_params": {"model": "m", "api_base": "http://a/v1"}}
     with pytest.raises(ConfigError, match=r"model_list\[1\].*replicas must agree"):
-        LLMProxy(model_list=[entry, {**entry, "price": {"input": 1.0}}])
+        LLMProxy(open=True, model_list=[entry, {**entry, "price": {"input": 1.0}}])

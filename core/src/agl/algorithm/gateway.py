@@ -26,8 +26,13 @@ log-probabilities: an answer must be drawn from the distribution that they are o
 
 
 def is_gateway_span(span: Span) -> bool:
-    """Whether a span has the form of those that a gateway writes, one per model call."""
-    return span.name == MODEL_CALL_SPAN and ModelCallAttributes.OPERATION in span.attributes
+    """Whether a span is one that a gateway writes, one per model call, and none that looks so."""
+    return (
+        span.name == MODEL_CALL_SPAN
+        and ModelCallAttributes.OPERATION in span.attributes
+        and span.writer in (None, "gateway")
+        and not span.late
+    )
 
 
 class ModelConfig(TypedDict):

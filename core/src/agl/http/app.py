@@ -12,10 +12,19 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute
 
 import agl
+from agl.access.tokens import ADMIN, Grant, Tokens, token_in
 from agl.errors import AglError
 from agl.http import wire
 from agl.http.dispatch import FastPath, described
-from agl.http.layers import App, BearerAuth, ErrorGuard, RememberedPosts, Unpacked, WholeBody
+from agl.http.layers import (
+    App,
+    Authenticated,
+    ErrorGuard,
+    RememberedPosts,
+    Reserved,
+    Unpacked,
+    WholeBody,
+)
 from agl.http.routes import StoreRoutes
 
 logger = logging.getLogger(__name__)
@@ -32,8 +41,8 @@ async def not_implemented() -> Response:
 
 def store_app(
     routes: StoreRoutes,
+    tokens: Tokens | None = None,
     *,
-    token: str | None = None,
     cors_allow_origins: Sequence[str] = (),
     max_body_bytes: int = wire.MAX_BODY_BYTES,
     extra_routes: Sequence[BaseRoute] = (),
@@ -42,7 +51,8 @@ def store_app(
 
     Args:
         routes: What answers.
-        token: Bearer token that every request needs, health checks aside; None for none.
+        tokens: Know the tokens that requests need, health checks aside; None lets everybody do
+            everything.
         cors_allow_origins: Origins whose pages may call; ``*`` for all.
         max_body_bytes: A request with a longer body is refused.
         extra_routes: Of plugins; the store's own paths come first.
@@ -68,10 +78,14 @@ def store_app(
     api.add_exception_handler(RequestValidationError, _validation_error)
     api.add_exception_handler(Exception, _unforeseen)
 
-    inner = RememberedPosts(Unpacked(FastPath(api, listed, refusal), max_body_bytes))
-    app: App = WholeBody(inner, max_body_bytes)
-    if token:
-        app = BearerAuth(app, token, frozenset({wire.HEALTH, "/health"}))
+    def grant_of(authorization: bytes) -> Grant | None:
+        return ADMIN if tokens is None else tokens.read(token_in(authorization))
+
+    open_paths = frozenset({wire.HEALTH, "/health"})
+    reserved = Reserved(api, (f"{wire.PREFIX}/", wire.TRACES, *open_paths))
+    fast = FastPath(reserved, listed, refusal)
+    inner = RememberedPosts(Unpacked(fast, max_body_bytes))
+    app: App = Authenticated(WholeBody(inner, max_body_bytes), grant_of, open_paths)
     if cors_allow_origins:
         app = CORSMiddleware(
             app,
@@ -79,8 +93,8 @@ def store_app(
             allow_methods=["*"],
             allow_headers=["*"],
         )
-    observe, needed = routes.requests.observe, f"Bearer {token}".encode() if token else b""
-    return ErrorGuard(app, observe, ErrorGuard(inner, observe), needed, max_body_bytes)
+    observe = routes.requests.observe
+    return ErrorGuard(app, observe, ErrorGuard(inner, observe), grant_of, max_body_bytes)
 
 
 async def _agl_error(request: Request, error: Exception) -> Response:

@@ -10,14 +10,16 @@ from typing import Any, TypeVar
 import pydantic_core
 from pydantic import TypeAdapter, ValidationError
 
+from agl.access.held import ClaimTokens, TokenSlot
+from agl.access.tokens import Role, Tokens, without_token
 from agl.env import LightningEnvVar, resolve_str_env_var
-from agl.errors import AglError, StoreError, UnknownRecordError
+from agl.errors import AglError, NotSupportedError, StoreError, UnknownRecordError
 from agl.http import wire
 from agl.http.calls import CALLS, AnyRollout
 from agl.http.transport import RETRY_DELAYS, Transport
 from agl.store.base import AttemptEnd, LightningStore, LightningStoreCapabilities, Turn
 from agl.store.give_back import give_back
-from agl.store.operation_table import Operation, operation
+from agl.store.operation_table import Operation, operation, operation_of
 from agl.store.packed import PackedSpan, check_span, unpacked
 from agl.store.queries import check_statuses
 from agl.types import (
@@ -37,8 +39,9 @@ T = TypeVar("T")
 LONG_POLL_SECONDS = 30.0
 """How long one request of a longer wait is held; a lost connection is noticed after that."""
 
+_issue_token = operation_of(LightningStore.issue_token)
 _object = TypeAdapter(dict[str, Any])
-_many_attempted = TypeAdapter(list[AttemptedRollout])
+_many_claimed = TypeAdapter(list[wire.Claimed])
 _many_rollouts = TypeAdapter(list[AnyRollout])
 _maybe_span = TypeAdapter[Span | None](Span | None)
 _receipts = TypeAdapter(list[wire.SpanReceipt])
@@ -55,15 +58,16 @@ class LightningStoreClient(LightningStore):
     ``add_resources`` makes another snapshot, and span numbers may be skipped.
 
     Args:
-        server_address: For example ``http://127.0.0.1:4747``, or for a Unix socket
-            ``http+unix://%2Ftmp%2Fagl.sock``.
+        server_address: For example ``http://agl:TOKEN@127.0.0.1:4747``, as the server prints it,
+            or without a token; for a Unix socket ``http+unix://%2Ftmp%2Fagl.sock``.
         retry_delays: Seconds before each repetition of a request that got no answer; together they
             are how long an outage may last.
         health_retry_delays: Before a repetition the server is asked whether it is there, once and
             then after each of these pauses, in seconds.
         request_timeout: Seconds that one request may take, beyond what it was asked to wait.
         connection_timeout: Seconds that connecting may take.
-        token: The server's bearer token. None reads ``AGL_SERVER_TOKEN``.
+        token: A token of the server, or where one will be read from. None takes the one in the
+            address, or reads ``AGL_SERVER_TOKEN``.
 
     Raises:
         ConfigError: ``server_address`` is no address of this form.
@@ -77,13 +81,17 @@ class LightningStoreClient(LightningStore):
         health_retry_delays: Sequence[float] = (0.1, 0.2, 0.5),
         request_timeout: float = 30.0,
         connection_timeout: float = 5.0,
-        token: str | None = None,
+        token: str | TokenSlot | None = None,
     ) -> None:
-        self._token = resolve_str_env_var(LightningEnvVar.AGL_SERVER_TOKEN, token) or None
-        learn(self._token)
+        server_address, given = without_token(server_address)
+        if not isinstance(token, TokenSlot):
+            token = resolve_str_env_var(LightningEnvVar.AGL_SERVER_TOKEN, token or given) or None
+            learn(token)
+        self._token = token
+        self._claims = ClaimTokens()
         self._transport = Transport(
             server_address,
-            self.headers,
+            token,
             retry_delays,
             health_retry_delays,
             request_timeout,
@@ -96,7 +104,8 @@ class LightningStoreClient(LightningStore):
     @property
     def headers(self) -> dict[str, str]:
         """What a request of any other client must carry: the token, if there is one."""
-        return {"Authorization": f"Bearer {self._token}"} if self._token else {}
+        token = self._token.look() if isinstance(self._token, TokenSlot) else self._token
+        return {"Authorization": f"Bearer {token}"} if token else {}
 
     @property
     def capabilities(self) -> LightningStoreCapabilities:
@@ -104,8 +113,14 @@ class LightningStoreClient(LightningStore):
         return {"thread_safe": True, "async_safe": True, "zero_copy": True, "otlp_traces": True}
 
     def otlp_traces_endpoint(self) -> str:
-        """Address for an OTLP/HTTP exporter; a server with a token also needs ``headers``."""
+        """Address for an OTLP/HTTP exporter, which also needs ``headers``."""
         return f"{self.server_address}{wire.TRACES}"
+
+    @property
+    def tokens(self) -> Tokens:  # pyright: ignore[reportIncompatibleMethodOverride]
+        raise NotSupportedError(
+            f"the store at {self.server_address} makes its tokens by itself; await issue_token(...)"
+        )
 
     async def check_health(self) -> None:
         _read(await self._transport.get("/health"), _object)
@@ -115,6 +130,16 @@ class LightningStoreClient(LightningStore):
         await self._transport.close()
 
     statistics = operation(LightningStore.statistics)
+    read_token = operation(LightningStore.read_token)
+
+    async def issue_token(
+        self, role: Role, rollout_id: str = "", attempt_id: str = "", seconds: float | None = None
+    ) -> str:
+        """Make a token; one for the model calls of what was claimed here came with the claim."""
+        if role == "model" and (token := self._claims.model_token(rollout_id, attempt_id)):
+            return token
+        arguments = {"rollout_id": rollout_id, "attempt_id": attempt_id, "seconds": seconds}
+        return await self.call(_issue_token, {"role": role, **arguments})
 
     async def call(self, operation: Operation, arguments: dict[str, Any]) -> Any:
         """Ask the server; see ``agl/http/calls.py``."""
@@ -128,11 +153,12 @@ class LightningStoreClient(LightningStore):
             page = {name: arguments[name] for name in ("limit", "offset")}
             return PaginatedResult[LedgerPart](items=[], total=0, **page)
         call = CALLS[operation.name]
+        claims = self._claims.of([arguments["rollout_id"]]) if "rollout_id" in arguments else []
         try:
             path, body = call.request(arguments)
             if call.verb == "GET":
-                return _read(await self._transport.get(path, body), call.answer)
-            return await self._post(path, body, call.answer)
+                return _read(await self._transport.get(path, body, claims), call.answer)
+            return await self._post(path, body, call.answer, claims=claims)
         except UnknownRecordError:
             if call.absent_is_404:
                 return None
@@ -167,13 +193,23 @@ class LightningStoreClient(LightningStore):
             body: dict[str, Any] = {"limit": limit, "worker_id": worker_id, "key": key}
             if left > 0:
                 body["wait_seconds"] = left
-            claimed = await self._claim("/queues/rollouts/dequeue", body, _many_attempted)
+            answer = await self._claim("/queues/rollouts/dequeue", body, _many_claimed)
+            claimed = self._plain(answer)
             left = end - time.monotonic()
             if claimed or left <= 0:
                 return claimed
             await _pause_if_early(begin, left)
 
-    async def _claim(self, path: str, body: dict[str, Any], answer: TypeAdapter[T]) -> T:
+    def _plain(self, claimed: Sequence[wire.Claimed]) -> list[AttemptedRollout]:
+        """What was claimed; the tokens stay here."""
+        for one in claimed:
+            ids = one.rollout_id, one.attempt.attempt_id
+            self._claims.note(*ids, one.span_token, one.model_token)
+        return [one.plain() for one in claimed]
+
+    async def _claim(
+        self, path: str, body: dict[str, Any], answer: TypeAdapter[T], claims: Sequence[str] = ()
+    ) -> T:
         """Post what may claim; what nobody waits for any more is given back."""
         request = secrets.token_hex(16)
         claim: dict[str, Any] = body.get("claim", {}) if path == "/turn" else body
@@ -182,7 +218,7 @@ class LightningStoreClient(LightningStore):
             claim["key"] = claim["key"] or request
         wait_seconds = max(claim.get("wait_seconds", 0.0), 0.0)
         try:
-            return await self._post(path, body, answer, wait_seconds, request)
+            return await self._post(path, body, answer, wait_seconds, request, claims)
         except asyncio.CancelledError:
             await self._abandon(request, path)
             raise
@@ -195,7 +231,7 @@ class LightningStoreClient(LightningStore):
                 content, _ = await self._transport.post(path, body, key=key, abandoned=True)
                 is_turn = path == "/turn"
                 claimed = (
-                    _read(content, _turn).claimed if is_turn else _read(content, _many_attempted)
+                    _read(content, _turn).claimed if is_turn else _read(content, _many_claimed)
                 )
                 await give_back(self, claimed)
 
@@ -208,8 +244,9 @@ class LightningStoreClient(LightningStore):
             return []
         if not await self._transport.has("spans/batch"):
             return await self._add_one_by_one(spans)
-        receipts = await self._post("/spans/batch", list(spans), _receipts)
-        return unpacked(_with_numbers(spans, receipts))
+        claims = self._claims.of(span.rollout_id for span in spans)
+        receipts = await self._post("/spans/batch", list(spans), _receipts, claims=claims)
+        return unpacked(wire.with_numbers(spans, receipts))
 
     async def _add_one_by_one(self, spans: Sequence[Span]) -> list[Span]:
         """For a server of 0.3, which takes one span at a time and issues no numbers by itself."""
@@ -218,7 +255,8 @@ class LightningStoreClient(LightningStore):
             if span.sequence_id == UNASSIGNED:
                 number = await self.get_next_span_sequence_id(span.rollout_id, span.attempt_id)
                 span = span.model_copy(update={"sequence_id": number})
-            stored = await self._post("/spans", span, _maybe_span)
+            claims = self._claims.of([span.rollout_id])
+            stored = await self._post("/spans", span, _maybe_span, claims=claims)
             added += [stored] if stored else []
         return added
 
@@ -228,7 +266,9 @@ class LightningStoreClient(LightningStore):
         numbers: list[int] = []
         for rollout_id, attempt_id in rollout_attempt_ids:
             body = {"rollout_id": rollout_id, "attempt_id": attempt_id}
-            numbers.append((await self._post("/spans/next", body, _number))["sequence_id"])
+            claims = self._claims.of([rollout_id])
+            answer = await self._post("/spans/next", body, _number, claims=claims)
+            numbers.append(answer["sequence_id"])
         return numbers
 
     # --- waiting
@@ -284,15 +324,16 @@ class LightningStoreClient(LightningStore):
         if limit > 0:
             who = {"limit": limit, "worker_id": worker_id, "key": key}
             body["claim"] = {**who, "wait_seconds": held}
-        answer = await self._claim("/turn", body, _turn)
-        claimed: Sequence[AttemptedRollout] = answer.claimed
+        ids = {one.rollout_id for one in (*spans, *([finish] if finish else []))}
+        answer = await self._claim("/turn", body, _turn, self._claims.of(ids))
+        claimed: Sequence[AttemptedRollout] = self._plain(answer.claimed)
         left = end - time.monotonic()
         if not claimed and limit > 0 and left > 0:
             await _pause_if_early(begin, left)
             claimed = await self.dequeue_many_rollouts(
                 limit=limit, worker_id=worker_id, wait_seconds=end - time.monotonic(), key=key
             )
-        return Turn(_with_numbers(spans, answer.spans), answer.attempt, claimed)
+        return Turn(wire.with_numbers(spans, answer.spans), answer.attempt, claimed)
 
     # --- the ledger, which an older server does not have
 
@@ -323,8 +364,9 @@ class LightningStoreClient(LightningStore):
         adapter: TypeAdapter[T],
         wait_seconds: float = 0.0,
         key: str | None = None,
+        claims: Sequence[str] = (),
     ) -> T:
-        content, _ = await self._transport.post(path, body, wait_seconds, key)
+        content, _ = await self._transport.post(path, body, wait_seconds, key, claims=claims)
         return _read(content, adapter)
 
 
@@ -340,23 +382,6 @@ def _read(content: bytes, adapter: TypeAdapter[T]) -> T:
 def _fields(span: Span | PackedSpan) -> Any:
     """What is sent of a span; a packed one has been checked."""
     return pydantic_core.from_json(span.body) if isinstance(span, PackedSpan) else span
-
-
-def _with_numbers(
-    spans: Sequence[Span | PackedSpan], receipts: Sequence[wire.SpanReceipt]
-) -> list[Span | PackedSpan]:
-    """Those that were added, as stored."""
-    numbers = {(r.rollout_id, r.attempt_id, r.span_id): r.sequence_id for r in receipts}
-    added: list[Span | PackedSpan] = []
-    for span in spans:
-        number = numbers.pop((span.rollout_id, span.attempt_id, span.span_id), None)
-        if number is None:
-            continue
-        if isinstance(span, PackedSpan):
-            added.append(span._replace(sequence_id=number))
-        else:
-            added.append(span.model_copy(update={"sequence_id": number}))
-    return added
 
 
 async def _pause_if_early(begin: float, left: float) -> None:

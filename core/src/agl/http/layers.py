@@ -7,7 +7,6 @@ request.
 import asyncio
 import contextlib
 import hashlib
-import hmac
 import json
 import logging
 import time
@@ -17,6 +16,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
+from agl.access.tokens import Grant
 from agl.semconv import CLIENT_GONE
 
 logger = logging.getLogger(__name__)
@@ -112,8 +112,9 @@ def gunzip(data: bytes, limit: int) -> bytes:
     return out
 
 
-ROUTE = "agl.route"
-"""Key of a scope: the path of the route that answers, where it is not FastAPI's."""
+ROUTE, GRANT = "agl.route", "agl.grant"
+"""Keys of a scope: the path of the route that answers, where it is not FastAPI's; and what the
+request's token allows."""
 
 
 @dataclass
@@ -124,9 +125,9 @@ class ErrorGuard:
     observe: Callable[[str, str, int, float], None]
     """Told of each request: method, route, status, seconds."""
     plain: Any = None
-    """What answers a request in which none of ``BearerAuth``, ``WholeBody`` and CORS has a part."""
-    authorization: bytes = b""
-    """The header of those."""
+    """What answers a request in which neither ``WholeBody`` nor CORS has a part, once ``grant_of``
+    its token is known."""
+    grant_of: Callable[[bytes], Grant | None] = lambda header: None
     max_body_bytes: int = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -165,28 +166,47 @@ def _route_of(scope: Scope) -> str:
 
 
 @dataclass
-class BearerAuth:
-    """Requires ``Authorization: Bearer TOKEN``."""
+class Authenticated:
+    """Requires a token of the store in the header ``Authorization``, and notes what it allows."""
 
     app: App
-    token: str
+    grant_of: Callable[[bytes], Grant | None]
+    """What a header allows; None for nothing."""
     open_paths: frozenset[str]
-    """Paths that need none."""
+    """Paths that need no token."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
-        if scope["type"] == "http" and scope["path"] not in self.open_paths:
-            got = header(scope, b"authorization")
-            # The scheme is case-insensitive, the token is not.
-            got = b"Bearer" + got[6:] if got[:6].lower() == b"bearer" else got
-            if not hmac.compare_digest(got, f"Bearer {self.token}".encode()):
-                return await answer(
-                    send,
-                    401,
-                    "missing or wrong token; send the header 'Authorization: Bearer TOKEN'",
-                    "Unauthorized",
-                    (b"www-authenticate", b"Bearer"),
-                )
+        if scope["type"] != "http" or scope["path"] in self.open_paths:
+            return await self.app(scope, receive, send)
+        grant = scope[GRANT] = self.grant_of(header(scope, b"authorization"))
+        if grant is None:
+            return await answer(
+                send,
+                401,
+                "missing or wrong token; send the header 'Authorization: Bearer TOKEN', or use the "
+                "address that the server printed when it started",
+                "Unauthorized",
+                (b"www-authenticate", b"Bearer"),
+            )
+        return await self.app(scope, receive, send)
+
+
+@dataclass
+class Reserved:
+    """Keeps for admins, and for readers to read, what does not look at the grant by itself."""
+
+    app: App
+    own_paths: tuple[str, ...]
+    """Beginnings of the paths that do."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] == "http" and not scope["path"].startswith(self.own_paths):
+            role, method = scope[GRANT].role, scope["method"]
+            if role != "admin" and not (role == "reader" and method in ("GET", "HEAD")):
+                why = f"a token of role {role!r} may not {method} {scope['path']}"
+                return await answer(send, 403, why, "NotAllowedError")
         return await self.app(scope, receive, send)
 
 

@@ -98,6 +98,7 @@ def pack(raw: bytes | Raw) -> PackedSpan:
         span.start_time,
         span.end_time,
         body,
+        span.writer,
     )
 
 

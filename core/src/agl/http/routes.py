@@ -14,10 +14,19 @@ from fastapi import FastAPI, Request, Response
 from pydantic import TypeAdapter
 
 import agl
-from agl.errors import InvalidRecordError, StoreError, StoreUnavailableError, UnknownRecordError
+from agl.access.readers import visible
+from agl.access.tokens import Tokens
+from agl.errors import (
+    InvalidRecordError,
+    NotAllowedError,
+    StoreError,
+    StoreUnavailableError,
+    UnknownRecordError,
+)
 from agl.http import metrics, packed_json, wire
 from agl.http.calls import CALLS, AnyRollout, Call
 from agl.http.dispatch import Route
+from agl.http.grants import Grants
 from agl.semconv import CLIENT_GONE
 from agl.store.base import LightningStore
 from agl.store.give_back import give_back
@@ -30,10 +39,9 @@ T = TypeVar("T")
 
 PROTOBUF = "application/x-protobuf"
 
-_Claims = list[AttemptedRollout]
+_Claims = list[wire.Claimed]
 _Receipts = list[wire.SpanReceipt]
 _attempt = TypeAdapter(Attempt)
-_many_attempted = TypeAdapter(_Claims)
 _many_rollouts = TypeAdapter(list[AnyRollout])
 _span = TypeAdapter(Span)
 _object = TypeAdapter(dict[str, Any])
@@ -61,10 +69,11 @@ class StoreRoutes:
 
     Args:
         store: Any store; it is called from the server's event loop.
+        tokens: Make the tokens of what is claimed; None where nobody needs any.
     """
 
-    def __init__(self, store: LightningStore) -> None:
-        self.store = store
+    def __init__(self, store: LightningStore, tokens: Tokens | None = None) -> None:
+        self.store, self._grants = store, Grants(store, tokens)
         found = {name: json_method(store, name) for name in CALLS}
         self._in_json = {name: method for name, method in found.items() if method is not None}
         self.requests = metrics.RequestMetrics()
@@ -122,7 +131,11 @@ class StoreRoutes:
     async def _carry_out(self, call: Call, request: Request, body: Any, **ids: str) -> Response:
         """Answer an operation as the table says."""
         arguments, name = ids | call.arguments(body), call.operation.name
-        if name in self._in_json:
+        await self._grants.check(request, name, arguments)
+        if self._grants.is_reader(request):
+            record = visible(await getattr(self.store, name)(**arguments))
+            content = None if record is None else call.answer.dump_json(record)
+        elif name in self._in_json:
             content = await self._in_json[name](**arguments)
         else:
             record = await getattr(self.store, name)(**arguments)
@@ -164,15 +177,16 @@ class StoreRoutes:
         by ``unresponsive_seconds``, or by whoever watches over it.
         """
         body = body or wire.DequeueBody()
+        await self._grants.check(request, "dequeue_many_rollouts", {})
         if body.wait_seconds <= 0:
             claimed = await self.store.dequeue_many_rollouts(
                 limit=body.limit, worker_id=body.worker_id, key=body.key
             )
-            return _json(_many_attempted, claimed)
+            return Answer(self._grants.claims_json(claimed))
         claimed, end = await self._hold_claim(request, body)
         if claimed is None:
             return Response(status_code=CLIENT_GONE)
-        return _json(_many_attempted, claimed, headers={wire.WAIT_ENDED: end})
+        return Answer(self._grants.claims_json(claimed), headers={wire.WAIT_ENDED: end})
 
     async def _hold_claim(
         self, request: Request, body: wire.DequeueBody
@@ -204,9 +218,13 @@ class StoreRoutes:
         by then the rest is stored.
         """
         claim = body.claim or wire.DequeueBody(limit=0)
-        limit = claim.limit
+        limit, finish = claim.limit, body.finish
+        attempts = {(span.rollout_id, span.attempt_id) for span in body.spans}
+        attempts |= {(finish.rollout_id, finish.attempt_id)} if finish else set()
+        await self._grants.check(request, "turn", {}, attempts)
+        spans = self._grants.written(request, body.spans)
         done = await self.store.turn(
-            body.spans, finish=body.finish, limit=limit, worker_id=claim.worker_id, key=claim.key
+            spans, finish=body.finish, limit=limit, worker_id=claim.worker_id, key=claim.key
         )
         claimed = done.claimed
         headers: dict[str, str] = {}
@@ -219,12 +237,13 @@ class StoreRoutes:
         content = b'{"spans":%s,"attempt":%s,"claimed":%s}' % (
             packed_json.receipts(done.spans),
             attempt,
-            _many_attempted.dump_json(list(claimed)),
+            self._grants.claims_json(claimed),
         )
         return Answer(content, headers=headers)
 
     async def wait(self, request: Request, body: wire.WaitBody) -> Response:
         """Hold the request until these rollouts have ended, or the time is up."""
+        await self._grants.check(request, "wait_for_rollouts", {})
         ended, end = await self._hold(
             request,
             self.store.wait_for_rollouts(rollout_ids=body.rollout_ids, timeout=body.timeout),
@@ -233,6 +252,7 @@ class StoreRoutes:
             return Response(status_code=CLIENT_GONE)
         if ended is None:
             ended = await self.store.wait_for_rollouts(rollout_ids=body.rollout_ids, timeout=0)
+        ended = visible(ended) if self._grants.is_reader(request) else ended
         return _json(_many_rollouts, ended, headers={wire.WAIT_ENDED: end})
 
     async def _hold(
@@ -263,6 +283,8 @@ class StoreRoutes:
 
     async def add_span(self, request: Request, span: Span | PackedSpan) -> Response:
         """Store a span; null when it is stored already."""
+        await self._grants.check(request, "add_many_spans", {}, [_attempt_of(span)])
+        [span] = self._grants.written(request, [span])
         added = [*(await self.store.turn([span], limit=0)).spans, None][0]
         if isinstance(added, PackedSpan):
             is_as_sent = added.sequence_id == span.sequence_id
@@ -271,10 +293,13 @@ class StoreRoutes:
 
     async def add_spans(self, request: Request, spans: Sequence[Span | PackedSpan]) -> Response:
         """Store spans, all or none; the answer names those that are new, with their numbers."""
+        await self._grants.check(request, "add_many_spans", {}, set(map(_attempt_of, spans)))
+        spans = self._grants.written(request, spans)
         return Answer(packed_json.receipts((await self.store.turn(spans, limit=0)).spans), 201)
 
     async def next_number(self, request: Request, body: wire.SequenceBody) -> Response:
         """Reserve a span number."""
+        await self._grants.check(request, "get_many_span_sequence_ids", dict(body))
         number = await self.store.get_next_span_sequence_id(body.rollout_id, body.attempt_id)
         return Answer(b'{"sequence_id":%d}' % number)
 
@@ -305,8 +330,9 @@ class StoreRoutes:
         for _, group in by_attempt:
             batch = list(group)
             try:
-                await self.store.turn(batch, limit=0)
-            except (UnknownRecordError, InvalidRecordError) as error:
+                await self._grants.check(request, "add_many_spans", {}, [_attempt_of(batch[0])])
+                await self.store.turn(self._grants.written(request, batch), limit=0)
+            except (UnknownRecordError, InvalidRecordError, NotAllowedError) as error:
                 rejected += [f"span {span.name!r}: {error}" for span in batch]
             except StoreError as error:
                 # The exporter sends the batch again; spans that are stored are then skipped.
@@ -330,5 +356,5 @@ def _json(
     return Answer(content, status, headers)
 
 
-def _attempt_of(span: PackedSpan) -> tuple[str, str]:
+def _attempt_of(span: Span | PackedSpan) -> tuple[str, str]:
     return span.rollout_id, span.attempt_id

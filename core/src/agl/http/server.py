@@ -6,6 +6,7 @@ import socket
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from agl.access.tokens import Tokens, with_token
 from agl.env import DEFAULT_HOST, DEFAULT_PORT, LightningEnvVar, resolve_str_env_var
 from agl.errors import ConfigError, StoreError
 from agl.http.serving import ServerThread, address_of, bind
@@ -30,12 +31,14 @@ class LightningStoreServer(ForwardingStore):
 
     Args:
         store: What is served. One that is not thread-safe gets one call at a time.
-        host: Where to listen; None for 127.0.0.1. Anything but loopback needs a token.
+        host: Where to listen; None for 127.0.0.1. Anything but loopback needs ``token``.
         port: None for 4747; 0 for a free one.
         cors_allow_origins: Origin, or origins, whose web pages may call; ``*`` for all.
         launch_mode: ``thread``; 0.3's other modes are refused.
-        token: Bearer token that every request needs, health checks aside. None reads
-            ``AGL_SERVER_TOKEN``; without either there is none.
+        token: Token of role ``admin`` (see ``agl.access.tokens``). None reads
+            ``AGL_SERVER_TOKEN``; without either, one is made that ends with this process. Every
+            request needs a token, health checks aside.
+        open: Everybody who reaches the server may do everything; on loopback only.
         max_body_bytes: A request with a longer body, unpacked, is refused with 413.
         sock: Listen on this one, bound already (see ``agl.http.serving.bind``), so that a port can
             be taken before processes are forked. Excludes ``host`` and ``port``.
@@ -65,6 +68,7 @@ class LightningStoreServer(ForwardingStore):
         tracker: None = None,
         *,
         token: str | None = None,
+        open: bool = False,
         max_body_bytes: int = MAX_BODY_BYTES,
         sock: socket.socket | None = None,
         uds: str | os.PathLike[str] | None = None,
@@ -88,14 +92,17 @@ class LightningStoreServer(ForwardingStore):
         self._port = DEFAULT_PORT if port is None else port
         if sock is not None:
             self._host, self._port = address_of(sock)
-        self._token = resolve_str_env_var(LightningEnvVar.AGL_SERVER_TOKEN, token) or None
-        learn(self._token)
-        if self._token is None and not is_loopback(self._host):
+        token = resolve_str_env_var(LightningEnvVar.AGL_SERVER_TOKEN, token) or None
+        if (token is None or open) and not is_loopback(self._host):
             raise ConfigError(
                 f"LightningStoreServer: host {self._host!r} can be reached from other machines, so "
                 "a token is needed; set AGL_SERVER_TOKEN to a long random text, pass token=..., or "
                 "serve on 127.0.0.1"
             )
+        if token is not None and not open:
+            store.tokens = Tokens(token)
+        self._admin = None if open else store.tokens.admin
+        learn(self._admin)
         is_one = isinstance(cors_allow_origins, str)
         self._origins = [cors_allow_origins] if is_one else cors_allow_origins or ()
         self._max_body_bytes = max_body_bytes
@@ -114,11 +121,16 @@ class LightningStoreServer(ForwardingStore):
 
     @property
     def endpoint(self) -> str:
-        """Address of the server for a client on this machine.
+        """Address of the server for a client on this machine, with the admin's token in it.
 
         Raises:
             StoreError: The port is a free one that is picked at ``start``, and that is to come.
         """
+        return with_token(self.address, self._admin)
+
+    @property
+    def address(self) -> str:
+        """The same without a token: for a log, or together with ``headers``."""
         thread = self._thread or ServerThread(None, self._host, self._port)
         if not thread.port and not thread.host.startswith("/"):
             raise StoreError("the store server has no address yet; await start() first")
@@ -126,8 +138,8 @@ class LightningStoreServer(ForwardingStore):
 
     @property
     def headers(self) -> dict[str, str]:
-        """What a request of any other client must carry: the token, if there is one."""
-        return {"Authorization": f"Bearer {self._token}"} if self._token else {}
+        """What a request of any other client must carry: the admin's token, if there is one."""
+        return {"Authorization": f"Bearer {self._admin}"} if self._admin else {}
 
     async def start(self) -> None:
         """Serve; returns when requests are taken. A second call changes nothing.
@@ -146,10 +158,11 @@ class LightningStoreServer(ForwardingStore):
         from agl.http.app import store_app
         from agl.http.routes import StoreRoutes
 
-        routes = StoreRoutes(self._store)
+        tokens = None if self._admin is None else self._store.tokens
+        routes = StoreRoutes(self._store, tokens)
         app = store_app(
             routes,
-            token=self._token,
+            tokens,
             cors_allow_origins=self._origins,
             max_body_bytes=self._max_body_bytes,
             extra_routes=self._extra_routes,
@@ -182,12 +195,12 @@ class LightningStoreServer(ForwardingStore):
         if self._client is None:
             from agl.http.client import LightningStoreClient
 
-            self._client = LightningStoreClient(self.endpoint, token=self._token)
+            self._client = LightningStoreClient(self.endpoint)
         return self._client
 
     def __getstate__(self) -> dict[str, Any]:
-        _ = self.endpoint  # raises where it is not known yet
-        return {"_host": self._host, "_port": self._port, "_token": self._token}
+        _ = self.address  # raises where it is not known yet
+        return {"_host": self._host, "_port": self._port, "_admin": self._admin}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -200,7 +213,7 @@ class LightningStoreServer(ForwardingStore):
         return {"thread_safe": True, "async_safe": True, "zero_copy": True, "otlp_traces": True}
 
     def otlp_traces_endpoint(self) -> str:
-        """Address for an OTLP/HTTP exporter; a server with a token also needs ``headers``."""
+        """Address for an OTLP/HTTP exporter, with the admin's token in it."""
         return f"{self.endpoint}{TRACES}"
 
     async def close(self) -> None:

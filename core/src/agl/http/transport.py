@@ -17,6 +17,7 @@ import pydantic_core
 from pydantic import BaseModel
 from yarl import URL
 
+from agl.access.held import TokenSlot
 from agl.errors import AglError, ConfigError, InvalidRecordError, StoreError, StoreUnavailableError
 from agl.http import wire
 from agl.utils.addresses import UNIX_SCHEME, socket_path
@@ -60,7 +61,7 @@ class Transport:
     """
 
     address: str
-    headers: dict[str, str]
+    token: str | TokenSlot | None
     retry_delays: Sequence[float]
     health_retry_delays: Sequence[float]
     request_timeout: float
@@ -88,14 +89,16 @@ class Transport:
         vars(self).update(state)
         self._sessions = _Sessions(self)
 
-    async def get(self, path: str, query: Mapping[str, Any] | None = None) -> bytes:
+    async def get(
+        self, path: str, query: Mapping[str, Any] | None = None, claims: Sequence[str] = ()
+    ) -> bytes:
         """The body that answers; entries of ``query`` that are None are left out.
 
         Raises:
             AglError: What the server answered, or that it cannot be reached.
         """
         given = {name: str(value) for name, value in (query or {}).items() if value is not None}
-        content, _ = await self._ask(_Request("GET", path, given))
+        content, _ = await self._ask(_Request("GET", path, given, None, _shown(claims)))
         return content
 
     async def post(
@@ -105,6 +108,7 @@ class Transport:
         wait_seconds: float = 0.0,
         key: str | None = None,
         abandoned: bool = False,
+        claims: Sequence[str] = (),
     ) -> tuple[bytes, Mapping[str, str]]:
         """The body and the headers that answer.
 
@@ -115,6 +119,7 @@ class Transport:
             key: The idempotency key; None for a new one.
             abandoned: Whether it asks what another request of that key, which nobody waits for any
                 more, was answered.
+            claims: Tokens of attempts, beside the one of this client.
 
         Raises:
             AglError: What the server answered, or that it cannot be reached.
@@ -122,6 +127,7 @@ class Transport:
         headers = {
             "Content-Type": "application/json",
             wire.IDEMPOTENCY_KEY: key or secrets.token_hex(16),
+            **_shown(claims),
         }
         if abandoned:
             headers[wire.ABANDONED] = "1"
@@ -254,6 +260,8 @@ class _Sessions:
     async def get(self) -> aiohttp.ClientSession:
         """The session of the running loop."""
         self._leave_parents_alone()
+        if isinstance(self._owner.token, TokenSlot):
+            await self._owner.token.wait()
         loop = asyncio.get_running_loop()
         found = self._open.get(loop)
         if found is None or found[0].closed:
@@ -262,11 +270,11 @@ class _Sessions:
         return found[0]
 
     async def _live(self, loop: asyncio.AbstractEventLoop) -> AsyncGenerator[aiohttp.ClientSession]:
-        path = self._owner.unix_path
+        token, path = self._owner.token, self._owner.unix_path
+        token = token.look() if isinstance(token, TokenSlot) else token
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
         connector = aiohttp.UnixConnector(path, limit=0) if path else aiohttp.TCPConnector(limit=0)
-        async with aiohttp.ClientSession(
-            connector=connector, headers=self._owner.headers
-        ) as session:
+        async with aiohttp.ClientSession(connector=connector, headers=headers) as session:
             try:
                 yield session
             finally:
@@ -299,6 +307,10 @@ _inherited: list[object] = []
 
 async def _close(life: AsyncGenerator[aiohttp.ClientSession]) -> None:
     await life.aclose()
+
+
+def _shown(claims: Sequence[str]) -> dict[str, str]:
+    return {wire.ATTEMPTS: ",".join(claims)} if claims else {}
 
 
 def _encode(body: Any) -> bytes:

@@ -5,6 +5,7 @@ The interface is 0.3's (``/v1/agl``) with additions: ``POST spans/batch``, ``POS
 an attempt ends, ``Idempotency-Key`` on posts, and error answers that name the class of the error.
 """
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 import msgspec
@@ -12,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from agl import errors
 from agl.store.base import AttemptEnd
+from agl.store.packed import PackedSpan
 from agl.types import Attempt, AttemptedRollout, Span
 
 PREFIX = "/v1/agl"
@@ -20,6 +22,8 @@ TRACES = "/v1/traces"
 IDEMPOTENCY_KEY = "Idempotency-Key"
 ABANDONED = "AGL-Abandoned"
 """Header of a post that asks what another one, of the same key, had claimed for nobody any more."""
+ATTEMPTS = "AGL-Attempts"
+"""Request header of a runner: the tokens of attempts that it has claimed, with commas between."""
 WAIT_ENDED = "AGL-Wait-Ended"
 """Answer header of a long poll: ``done``, or ``early`` when the server cut it short."""
 RETRY_AFTER = {"Retry-After": "1"}
@@ -83,6 +87,43 @@ class SpanReceipt(BaseModel):
     sequence_id: int
 
 
+def with_numbers(
+    spans: Sequence[Span | PackedSpan], receipts: Sequence[SpanReceipt]
+) -> list[Span | PackedSpan]:
+    """Those that were added, as stored."""
+    numbers = {(r.rollout_id, r.attempt_id, r.span_id): r.sequence_id for r in receipts}
+    added: list[Span | PackedSpan] = []
+    for span in spans:
+        number = numbers.pop((span.rollout_id, span.attempt_id, span.span_id), None)
+        if number is None:
+            continue
+        if isinstance(span, PackedSpan):
+            added.append(span._replace(sequence_id=number))
+        else:
+            added.append(span.model_copy(update={"sequence_id": number}))
+    return added
+
+
+class Claimed(AttemptedRollout):
+    """What was claimed, with the tokens of its attempt; see ``agl.access.tokens``."""
+
+    span_token: str | None = None
+    """Of role ``attempt``."""
+    model_token: str | None = None
+    """Of role ``model``."""
+
+    @classmethod
+    def of(cls, claimed: AttemptedRollout, span_token: str, model_token: str) -> "Claimed":
+        """The same, without validation."""
+        tokens = {"span_token": span_token, "model_token": model_token}
+        return cls.model_construct(None, **claimed.__dict__, **tokens)
+
+    def plain(self) -> AttemptedRollout:
+        """What the runner sees."""
+        fields = {name: getattr(self, name) for name in AttemptedRollout.model_fields}
+        return AttemptedRollout.model_construct(self.model_fields_set & fields.keys(), **fields)
+
+
 class TurnAnswer(BaseModel):
     """What a turn did."""
 
@@ -90,7 +131,7 @@ class TurnAnswer(BaseModel):
     """Those that were added."""
     attempt: Attempt | None
     """The ended attempt."""
-    claimed: list[AttemptedRollout]
+    claimed: list[Claimed]
 
 
 _decode = msgspec.json.Decoder().decode
@@ -107,6 +148,7 @@ def decode(body: bytes) -> Any:
 
 
 _STATUS = {
+    errors.NotAllowedError: 403,
     errors.UnknownRecordError: 404,
     errors.InvalidTransitionError: 409,
     errors.NotSupportedError: 501,
@@ -134,8 +176,8 @@ def error_of(status: int, answer: Any, where: str) -> errors.AglError:
         return kind(str(detail))
     if status == 401:
         return errors.ConfigError(
-            f"{where}: the token was refused; set AGL_SERVER_TOKEN, or pass token=..., to the one "
-            f"that the server was started with"
+            f"{where}: the token is missing or was refused; use the address that the server "
+            f"printed when it started, or set AGL_SERVER_TOKEN, or pass token=..., to its token"
         )
     if status in (413, 422):
         return errors.InvalidRecordError(f"{where}: HTTP {status} {name}: {_sentence(detail)}")

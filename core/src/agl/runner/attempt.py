@@ -30,8 +30,9 @@ from agl.runner.result import Artefact, Outcome, read_result, set_traceback, tra
 from agl.runner.sandbox import Sandbox, SandboxedCall
 from agl.store.base import AttemptEnd, LightningStore, Turn
 from agl.store.packed import is_refusal, unpacked
+from agl.store.patience import is_away
 from agl.tracer.base import Tracer
-from agl.types import AttemptedRollout, NamedResources, Span, without_private
+from agl.types import AttemptedRollout, NamedResources, ProxyLLM, Span, without_private
 from agl.utils.text import capped, describe
 
 logger = logging.getLogger(__name__)
@@ -205,7 +206,7 @@ class AttemptRunner:
     ) -> tuple[Outcome, bool]:
         sandboxed = None if self._sandbox is None else SandboxedCall(self._sandbox, held)
         try:
-            resources = await self._resources(rollout)
+            resources = await self._opened(rollout, await self._resources(rollout))
             self._gateways.note(rollout, resources)
             method: Any = self._agent.rollout_method(rollout.mode)
             if sandboxed is not None:
@@ -291,6 +292,24 @@ class AttemptRunner:
                 "enqueue with the id of a stored snapshot, or with None for the latest"
             )
         return update.resources
+
+    async def _opened(self, rollout: AttemptedRollout, resources: NamedResources) -> NamedResources:
+        """The resources, with the addresses at gateways open for this attempt."""
+        asking = {
+            name: one
+            for name, one in resources.items()
+            if isinstance(one, ProxyLLM) and one.asks_for_token
+        }
+        if not asking:
+            return resources
+        ids = rollout.rollout_id, rollout.attempt.attempt_id
+        try:
+            token = await self._store.issue_token("model", *ids)
+        except StoreError as error:  # it is of a version without tokens
+            if is_away(error):
+                raise
+            return resources
+        return {**resources, **{name: one.opened(token) for name, one in asking.items()}}
 
     async def _record(
         self,

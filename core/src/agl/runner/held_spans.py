@@ -31,6 +31,7 @@ class HeldSpans(StandInStore):
         self._holding = True
 
     async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
+        spans = [one if one.writer else one.model_copy(update=_BY_AGENT) for one in spans]
         if self._holding:
             self.spans += spans
             return spans
@@ -40,6 +41,9 @@ class HeldSpans(StandInStore):
 
     add_span = LightningStore.add_span
     add_otel_span = LightningStore.add_otel_span
+
+
+_BY_AGENT = {"writer": "agent"}
 
 
 def _unordered(span: Span) -> Span:

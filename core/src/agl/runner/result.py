@@ -116,15 +116,14 @@ class Outcome:
             return []
         if not isinstance(self.result, dict):
             return list(self.result)
-        return [
-            Span.from_attributes(
-                attributes=self.result,
-                rollout_id=attempt.rollout_id,
-                attempt_id=attempt.attempt_id,
-                name=AGL_ANNOTATION,
-                trace_id=trace_id,
-            )
-        ]
+        span = Span.from_attributes(
+            attributes=self.result,
+            rollout_id=attempt.rollout_id,
+            attempt_id=attempt.attempt_id,
+            name=AGL_ANNOTATION,
+            trace_id=trace_id,
+        )
+        return [span.model_copy(update={"writer": "runner"})]
 
 
 def traceback_of(error: BaseException) -> TracebackType | None:
@@ -249,7 +248,7 @@ def _span_of(item: Any, attempt: Attempt) -> Span:
                     f"the agent returned span {item.name!r} with {key} {given!r}; expected "
                     f"{own!r}, or '' to have it filled in"
                 )
-        return item.model_copy(update=ids)
+        return item.model_copy(update={**ids, "writer": "agent", "late": False})
     if isinstance(item, SpanCoreFields):
         return Span.from_core_fields(
             item, rollout_id=attempt.rollout_id, attempt_id=attempt.attempt_id

@@ -7,6 +7,7 @@ from any thread and any event loop. Records are returned as they were right afte
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from agl.access.issuing import IssuesTokens
 from agl.errors import NotSupportedError
 from agl.store.answers import (
     AttemptEnd as AttemptEnd,
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
 
-class LightningStore(StoreReads):
+class LightningStore(StoreReads, IssuesTokens):
     """Where algorithm and runners meet.
 
     It holds a queue of rollouts, their attempts and spans, resources, and workers.

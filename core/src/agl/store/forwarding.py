@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from typing import Any
 
+from agl.access.tokens import Tokens
 from agl.store.base import LightningStore, LightningStoreCapabilities
 from agl.store.operation_table import Operation, operation
 
@@ -15,11 +16,21 @@ class ForwardingStore(LightningStore, ABC):
     def target(self) -> LightningStore:
         """The store that does the work."""
 
+    @property
+    def tokens(self) -> Tokens:
+        return self.target.tokens
+
+    @tokens.setter
+    def tokens(self, tokens: Tokens) -> None:
+        self.target.tokens = tokens
+
     async def call(self, operation: Operation, arguments: dict[str, Any]) -> Any:
         """Call a method of ``target`` with what was given; every forwarded one passes here."""
         return await getattr(self.target, operation.name)(**arguments)
 
     # Those that the contract makes of others, which the target may have its own of.
+    issue_token = operation(LightningStore.issue_token)
+    read_token = operation(LightningStore.read_token)
     check_health = operation(LightningStore.check_health)
     close = operation(LightningStore.close)
     statistics = operation(LightningStore.statistics)

@@ -8,8 +8,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
-from agl.errors import AglError, InvalidRecordError
+from agl.errors import AglError, InvalidRecordError, NotAllowedError
 from agl.types import UNASSIGNED, Span
+from agl.types.spans import Writer
 from agl.utils.text import clean
 
 MAX_SEQUENCE_ID = 1 << 53
@@ -31,6 +32,8 @@ class PackedSpan(NamedTuple):
     end_time: float | None
     body: str
     """JSON of a ``Span``; whoever packs vouches for it, and for what ``check_span`` asks."""
+    writer: Writer | None = None
+    """As in ``body``."""
 
     def unpack(self) -> Span:
         """The span."""
@@ -51,6 +54,31 @@ def span_of(body: str | bytes, sequence_id: int) -> Span:
 def unpacked(spans: Iterable[AnySpan]) -> list[Span]:
     """All as spans."""
     return [span if isinstance(span, Span) else span.unpack() for span in spans]
+
+
+def signed(span: AnySpan, role: str) -> AnySpan:
+    """The span as one of this role may write it: a runner for itself or its agent.
+
+    Raises:
+        NotAllowedError: It says that another wrote it.
+    """
+    if span.writer == "agent" or (span.writer, role) == ("runner", "runner"):
+        return span
+    if span.writer is None or role == "attempt":
+        whole = span.unpack() if isinstance(span, PackedSpan) else span
+        return whole.model_copy(update={"writer": "agent"})
+    raise NotAllowedError(
+        f"span {span.name!r} of attempt {span.attempt_id!r}: a token of role {role!r} may not "
+        f"write as {span.writer!r}; leave 'writer' out"
+    )
+
+
+def late(span: AnySpan) -> AnySpan:
+    """The span as one that came after the end of its attempt; an algorithm's never does."""
+    if span.writer == "algorithm":
+        return span
+    whole = span.unpack() if isinstance(span, PackedSpan) else span
+    return whole.model_copy(update={"late": True})
 
 
 def check_span(span: Span) -> None:

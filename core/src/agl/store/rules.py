@@ -61,11 +61,12 @@ ROLLOUT_NEXT: Final[dict[RolloutStatus, frozenset[RolloutStatus]]] = {
 }
 BY_HAND: Final[frozenset[RolloutStatus]] = frozenset({*ENDED, "requeuing"})
 
-_RESULTS: Final[frozenset[AttemptStatus]] = frozenset({"succeeded", "failed", "timeout"})
+FINAL: Final[frozenset[AttemptStatus]] = frozenset({"succeeded", "failed", "timeout"})
+"""Statuses of an attempt that has ended for good; what it writes from then on is late."""
 ATTEMPT_NEXT: Final[dict[AttemptStatus, frozenset[AttemptStatus]]] = {
-    "preparing": frozenset({*_RESULTS, "running", "unresponsive"}),
-    "running": frozenset({*_RESULTS, "unresponsive"}),
-    "unresponsive": frozenset({*_RESULTS, "running"}),
+    "preparing": frozenset({*FINAL, "running", "unresponsive"}),
+    "running": frozenset({*FINAL, "unresponsive"}),
+    "unresponsive": frozenset({*FINAL, "running"}),
     "succeeded": frozenset(),
     "failed": frozenset(),
     "timeout": frozenset(),

@@ -60,6 +60,7 @@ from agl.types.resources import (
 )
 from agl.types.spans import (
     UNASSIGNED as UNASSIGNED,
+    UNSAID as UNSAID,
     Attributes as Attributes,
     AttributeValue as AttributeValue,
     Event as Event,

@@ -1,8 +1,5 @@
 """Resources: what an algorithm publishes and an agent uses (a prompt, the address of a model)."""
 
-import base64
-import hashlib
-import hmac
 import logging
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -50,8 +47,10 @@ class ProxyLLM(LLM):
     """
 
     resource_type: Literal["proxy_llm"] = "proxy_llm"  # pyright: ignore[reportIncompatibleVariableOverride]
-    attempt_secret: str | None = None
-    """Makes the token in the address of an attempt; None where the gateway asks for none."""
+    asks_for_token: bool = False
+    """Whether the gateway wants a token in the address of an attempt; ours does."""
+    attempt_token: str | None = Field(default=None, repr=False)
+    """That token; a runner puts it here for its agent."""
 
     def get_base_url(self, rollout_id: str | None = None, attempt_id: str | None = None) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]
         """The address under which calls are recorded for one attempt.
@@ -74,9 +73,13 @@ class ProxyLLM(LLM):
             )
         endpoint = bare.rstrip("/")
         suffix = "/v1" if endpoint.endswith("/v1") else ""
-        if self.attempt_secret is not None:
-            suffix = f"/token/{attempt_token(self.attempt_secret, rollout_id, attempt_id)}{suffix}"
+        if self.attempt_token is not None:
+            suffix = f"/token/{self.attempt_token}{suffix}"
         return f"{endpoint.removesuffix('/v1')}/rollout/{rollout_id}/attempt/{attempt_id}{suffix}"
+
+    def opened(self, token: str) -> "ProxyLLM":
+        """The same for the one attempt of a token of role ``model``, without the gateway's key."""
+        return self.model_copy(update={"attempt_token": token, "api_key": token})
 
     def __getattribute__(self, name: str) -> Any:
         if name == "endpoint":
@@ -89,13 +92,10 @@ class ProxyLLM(LLM):
 
     def of_attempt(self, rollout_id: str | None, attempt_id: str | None) -> LLM:
         """The same, by the ids; raises as ``get_base_url`` does."""
-        key, secret = self.api_key, self.attempt_secret
-        if secret is not None and rollout_id and attempt_id:
-            key = attempt_token(secret, rollout_id, attempt_id)
         return LLM(
             endpoint=self.get_base_url(rollout_id, attempt_id),
             model=self.model,
-            api_key=key,
+            api_key=self.attempt_token or self.api_key,
             sampling_parameters=self.sampling_parameters,
         )
 
@@ -107,13 +107,6 @@ def _warn_of_bare_address() -> None:
         "agent, use llm.get_base_url(rollout.rollout_id, rollout.attempt.attempt_id); where calls "
         "shall belong to none, llm.get_base_url()"
     )
-
-
-def attempt_token(secret: str, rollout_id: str, attempt_id: str) -> str:
-    """What opens the address of one attempt at a gateway that has this secret."""
-    message = f"{rollout_id}\0{attempt_id}".encode()
-    digest = hmac.digest(secret.encode(), message, hashlib.sha256)
-    return base64.urlsafe_b64encode(digest[:18]).decode()
 
 
 class PromptTemplate(Resource):

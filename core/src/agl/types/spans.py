@@ -2,7 +2,7 @@
 
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -20,6 +20,8 @@ Attributes = dict[str, AttributeValue]
 """Attribute name -> scalar or homogeneous sequence."""
 TraceState = dict[str, str]
 StatusCode = Literal["UNSET", "OK", "ERROR"]
+Writer = Literal["agent", "runner", "gateway", "algorithm"]
+"""Who wrote a span: code of the agent, the runner that ran it, a gateway, or an algorithm."""
 
 UNASSIGNED = 0
 """``Span.sequence_id`` of a span whose number the store shall assign; stored ones begin at 1."""
@@ -118,6 +120,14 @@ class SpanCoreFields(BaseModel):
     end_time: float | None
 
 
+UNSAID = frozenset({"writer", "late"})
+"""Fields of a span that are left out of its JSON where they say nothing."""
+
+
+def _is_unsaid(value: object) -> bool:
+    return not value
+
+
 class Span(_SpanPart):
     """A span of one attempt, as the store keeps it."""
 
@@ -143,6 +153,12 @@ class Span(_SpanPart):
     context: SpanContext | None
     parent: SpanContext | None
     resource: OtelResource
+    writer: Writer | None = Field(default=None, exclude_if=_is_unsaid)
+    """Who wrote it. A server sets it by the token of the request; only an admin's token may say
+    ``gateway`` or ``algorithm``, or say nothing, as who came by 0.3's client does. Not in 0.3."""
+    late: bool = Field(default=False, exclude_if=_is_unsaid)
+    """It came after the end of its attempt, and from no algorithm. It is kept, and counts for
+    nothing: it is no reward and no call. Not in 0.3."""
 
     @classmethod
     def from_opentelemetry(
@@ -269,3 +285,8 @@ def _attributes(attributes: Mapping[str, Any] | None) -> Attributes:
         for key, value in (attributes or {}).items()
         if value is not None  # newer SDKs let it through, and AgentOps sets it
     }
+
+
+def in_time(spans: Iterable[Span]) -> list[Span]:
+    """Those that did not come after the end of their attempt; see ``Span.late``."""
+    return [span for span in spans if not span.late]

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from email.utils import parsedate_to_datetime
 
 from agl.errors import AlgorithmError, ConfigError, install_line
-from agl.plugins.secrets import HIDDEN
+from agl.utils.secrets import HIDDEN
 
 
 class RemoteRefusalError(AlgorithmError):

@@ -8,6 +8,7 @@ from agl.algorithm.adapter import TraceToTripletBase
 from agl.emitter import get_reward_value, graded_only
 from agl.errors import AdapterError
 from agl.types import UNASSIGNED, Span, Triplet
+from agl.types.spans import in_time
 from agl.utils.attributes import attributes_under, from_attributes
 from agl.utils.checks import check_choice
 from agl_adapters.credit.rewards import places
@@ -90,7 +91,7 @@ class TracerTraceToTriplet(TraceToTripletBase):
 
     def turns(self, source: Sequence[Any], /) -> list[Turn]:
         """The calls that become triplets, with their rewards; see ``adapt``."""
-        spans = [as_span(span) for span in source]
+        spans = in_time(as_span(span) for span in source)
         root = build_tree(spans)
         if self.repair_hierarchy:
             repair(root)

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from agl.access.tokens import token_in
 from agl.errors import StoreUnavailableError
 from agl.http.layers import Receive, Scope, Send
 from agl.semconv import CLIENT_GONE
 from agl.store.base import LightningStore
-from agl.types.resources import attempt_token
 from agl_gateway.attempts import Attempts, OpenAttempt
 from agl_gateway.backend import Backend
 from agl_gateway.controls import Controls
@@ -71,9 +71,7 @@ class GatewayApp:
     num_retries: int
     """Further tries when the backend cannot be reached or is overloaded."""
     api_key: str | None
-    """Opens every address; None lets everybody in."""
-    attempt_secret: str | None
-    """Makes the tokens of attempts; None where there are none."""
+    """Opens every address, as the token of an attempt does its own; None lets everybody in."""
     max_body_bytes: int
     """Larger requests are refused."""
     serving_since: float
@@ -121,7 +119,7 @@ class GatewayApp:
             method, handler = self._handlers[what] if dialect is None else ("POST", None)
             if scope["method"] != method:
                 raise RefusedError(405, f"{path} takes {method}, not {scope['method']}")
-            origin = self._origin(scope, match)
+            origin = await self._origin(scope, match)
             request = _Request(scope, receive, reply, origin)
             if dialect is not None:
                 await self._call(dialect, request)
@@ -137,7 +135,7 @@ class GatewayApp:
             "/rollout/ROLLOUT_ID/attempt/ATTEMPT_ID"
         )
 
-    def _origin(self, scope: Scope, match: re.Match[str]) -> Origin:
+    async def _origin(self, scope: Scope, match: re.Match[str]) -> Origin:
         rollout_id, attempt_id = match["rollout"] or "", match["attempt"] or ""
         agent_name = ""
         key = traceparent = b""
@@ -160,30 +158,24 @@ class GatewayApp:
                 "a call needs both x-rollout-id and x-attempt-id, or neither; got "
                 f"{rollout_id or None!r} and {attempt_id or None!r}",
             )
-        self._authorize(key, match["token"], rollout_id, attempt_id)
+        if self.api_key and not hmac.compare_digest(key, self._authorization):
+            await self._authorize(match["token"] or token_in(key), rollout_id, attempt_id)
         return Origin(rollout_id, attempt_id, agent_name, traceparent)
 
-    def _authorize(self, key: bytes, token: str | None, rollout_id: str, attempt_id: str) -> None:
-        secret = self.attempt_secret
-        if token is not None and secret is not None:
-            expected = attempt_token(secret, rollout_id, attempt_id)
-            if hmac.compare_digest(token.encode(), expected.encode()):
-                return
+    async def _authorize(self, token: str, rollout_id: str, attempt_id: str) -> None:
+        if not rollout_id:
             raise RefusedError(
                 401,
-                f"the token in the address is not that of attempt {attempt_id!r}; take the "
-                "address from ProxyLLM.get_base_url",
-                "invalid_token",
-            )
-        if self._authorization and not hmac.compare_digest(key, self._authorization):
-            if secret is not None and rollout_id:
-                expected = f"Bearer {attempt_token(secret, rollout_id, attempt_id)}"
-                if hmac.compare_digest(key, expected.encode()):
-                    return
-            raise RefusedError(
-                401,
-                "wrong or missing API key; use the api_key of the LLM resource",
+                "wrong or missing API key; use the api_key of the LLM resource, or the one that "
+                "`agl gateway` printed",
                 "invalid_api_key",
+            )
+        if not token or not await self._attempts.opens(token, rollout_id, attempt_id):
+            raise RefusedError(
+                401,
+                f"the token in the address, or the API key, is not that of attempt {attempt_id!r}; "
+                "take both from the LLM resource that the runner gives to the agent",
+                "invalid_token",
             )
 
     async def _list_models(self, request: _Request) -> None:

@@ -1,6 +1,7 @@
 """Whose calls are taken: the attempts that are open, and their calls in flight."""
 
 import asyncio
+import hmac
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -28,7 +29,7 @@ class OpenAttempt:
 
 
 class Attempts:
-    """Looks an attempt up in the store once in a while, and remembers what it found.
+    """Looks attempts and their tokens up in the store, and remembers for a while what it found.
 
     Args:
         get_store: The store of this moment.
@@ -38,6 +39,28 @@ class Attempts:
         self._get_store = get_store
         self._open: OrderedDict[tuple[str, str], OpenAttempt] = OrderedDict()
         self._ended: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._tokens: OrderedDict[tuple[str, str], bytes] = OrderedDict()
+
+    async def opens(self, token: str, rollout_id: str, attempt_id: str) -> bool:
+        """Whether a token is one of role ``model`` for this attempt.
+
+        Raises:
+            RefusedError: Nobody can say now.
+        """
+        key, given = (rollout_id, attempt_id), token.encode(errors="replace")
+        if hmac.compare_digest(self._tokens.get(key, b""), given):
+            return True
+        try:
+            grant = await self._get_store().read_token(token)
+        except StoreUnavailableError as error:
+            why = f"the token of attempt {attempt_id!r} cannot be looked up now: {error}"
+            raise RefusedError(503, why, headers={"retry-after": "1"}) from None
+        if grant is None or (grant.role, grant.rollout_id, grant.attempt_id) != ("model", *key):
+            return False
+        self._tokens[key] = given
+        if len(self._tokens) > MAX_KNOWN:
+            self._tokens.popitem(last=False)
+        return True
 
     async def take(self, rollout_id: str, attempt_id: str) -> OpenAttempt:
         """The attempt, if it may call.

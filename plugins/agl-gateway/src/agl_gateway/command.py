@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from agl.access.tokens import without_token
 from agl.env import LightningEnvVar
 
 if TYPE_CHECKING:
@@ -64,9 +65,10 @@ def _limit(text: str) -> tuple[str, float]:
     default=None,
     envvar=LightningEnvVar.AGL_GATEWAY_TOKEN.value,
     show_envvar=True,
-    help="What agents send as API key. The variable does not show in process lists. On other "
-    "hosts than loopback, one is made if none is given.",
+    help="What agents send as API key. The variable does not show in process lists. One is made if "
+    "none is given.",
 )
+@click.option("--open", is_flag=True, help="Ask for no key and no token; on loopback only.")
 @click.option("--record", default=None, metavar="DIR", help="Write every answer of the backends.")
 @click.option("--replay", default=None, metavar="DIR", help="Answer from a recording.")
 @click.option(
@@ -158,7 +160,11 @@ async def _serve(options: dict[str, Any], store_url: str | None) -> None:
 
 
 def _greeting(proxy: "LLMProxy", store_url: str | None) -> str:
-    recorded = f"recorded in {store_url}" if store_url else "not recorded: there is no --store"
+    recorded = (
+        f"recorded in {without_token(store_url)[0]}"
+        if store_url
+        else "not recorded: there is no --store"
+    )
     names = proxy.model_names
     address = proxy.as_resource(model=names[0]).get_base_url()
     return f"agl gateway: {address} serves {', '.join(names)}; calls of attempts are {recorded}"

@@ -1,7 +1,7 @@
 """``LLMProxy``: the gateway as a component, with 0.3's interface."""
 
 import asyncio
-import hashlib
+import contextlib
 import logging
 import secrets
 import time
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from agl.algorithm.gateway import Gateway, ModelConfig
-from agl.errors import ConfigError
+from agl.errors import ConfigError, NotSupportedError
 from agl.http.serving import ServerThread
 from agl.types import LLM, ProxyLLM
 from agl.utils.addresses import is_loopback
@@ -88,8 +88,8 @@ class LLMProxy(Gateway):
         callbacks: What backends are asked for: "return_token_ids", "logprobs", and
             "weight_versions" for vLLM servers that know it. OpenAI's own servers are asked for
             none of them.
-        api_key: What agents must send; part of ``as_resource``. None asks for nothing on loopback,
-            and makes a random key on any other host.
+        api_key: Opens every address, as the token of an attempt opens its own; part of
+            ``as_resource``. None makes a random one.
         max_body_bytes: Larger requests are refused with status 413.
         run_budget: Limits of everything that is forwarded, as ``{"calls": 1000, "tokens":
             2_000_000, "cost": 5.0}``: calls over it get 429, and algorithms end with what they
@@ -98,6 +98,7 @@ class LLMProxy(Gateway):
         max_pause_seconds: How long calls wait at a paused model before they get 503.
         record: A folder, for a recording of every answer of the backends.
         replay: The folder of a recording that answers in the place of backends.
+        open: Everybody who reaches the proxy may call, for any attempt; on loopback only.
 
     Raises:
         ConfigError: An argument that this proxy does not take, a wrong model list, or no
@@ -125,6 +126,7 @@ class LLMProxy(Gateway):
         max_pause_seconds: float = 600.0,
         record: str | None = None,
         replay: str | None = None,
+        open: bool = False,
     ) -> None:
         _refuse(litellm_config=litellm_config, launcher_args=launcher_args, middlewares=middlewares)
         if num_workers != 1:
@@ -152,15 +154,13 @@ class LLMProxy(Gateway):
         self.num_retries = num_retries
         self.callbacks = tuple(callbacks)
         self.max_body_bytes = max_body_bytes
-        self.api_key = api_key or (None if is_loopback(self.host) else secrets.token_urlsafe(24))
-        # Whoever has the key may make tokens; a restart with the same key takes the old ones.
-        self._attempt_secret = (
-            hashlib.sha256(f"attempts {self.api_key}".encode()).hexdigest()
-            if self.api_key
-            else None
-        )
+        if open and (api_key or not is_loopback(self.host)):
+            raise ConfigError(
+                "LLMProxy: open=True lets everybody call on your account, so it is for loopback "
+                "and without api_key; leave one of them out"
+            )
+        self.api_key = None if open else api_key or secrets.token_urlsafe(24)
         learn(self.api_key)
-        learn(self._attempt_secret)
         self._store = store
         self._budgets = Budgets(run_budget, attempt_budget)
         self._max_pause_seconds = max_pause_seconds
@@ -242,7 +242,6 @@ class LLMProxy(Gateway):
             self.callbacks,
             self.num_retries,
             self.api_key,
-            self._attempt_secret,
             self.max_body_bytes,
             self._serving_since or time.monotonic(),
             self._lost,
@@ -336,11 +335,15 @@ class LLMProxy(Gateway):
             endpoint=f"{self.address.url()}/v1",
             model=model,
             api_key=self.api_key,
-            attempt_secret=self._attempt_secret,
+            asks_for_token=self.api_key is not None,
             sampling_parameters=sampling_parameters or {},
         )
         if rollout_id is None and attempt_id is None:
             return resource
+        if rollout_id and attempt_id and self.api_key and self._store is not None:
+            with contextlib.suppress(NotSupportedError):  # it is elsewhere; the key does as well
+                token = self._store.tokens.issue("model", rollout_id, attempt_id)
+                resource = resource.opened(token)
         return resource.of_attempt(rollout_id, attempt_id)
 
     def _present_store(self) -> "LightningStore":

@@ -138,6 +138,7 @@ class CallRecord:
             "context": _context(trace_id, span_id),
             "parent": _context(trace_id, parent_id) if parent_id else None,
             "resource": {"attributes": {}, "schema_url": ""},
+            "writer": "gateway",
         }
         return PackedSpan(
             origin.rollout_id,
@@ -150,6 +151,7 @@ class CallRecord:
             self.start_time,
             self.end_time,
             dumps(body).decode(),
+            "gateway",
         )
 
     def without_content(self, error: Exception) -> "CallRecord":

@@ -1,6 +1,6 @@
 """``agl store``: serve a store until told to stop."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -42,8 +42,10 @@ if TYPE_CHECKING:
     default=None,
     envvar=LightningEnvVar.AGL_SERVER_TOKEN.value,
     show_envvar=True,
-    help="Bearer token that clients need. The variable does not show in process lists.",
+    help="Token of an admin, so that it stays the same. The variable does not show in process "
+    "lists. Without one, a token is made that ends with the server.",
 )
+@click.option("--open", is_flag=True, help="Ask for no token; on loopback only.")
 @click.option(
     "--cors-origin",
     "cors_origins",
@@ -64,13 +66,15 @@ def command(
     backend: str,
     path: str | None,
     token: str | None,
+    open: bool,
     cors_origins: tuple[str, ...],
     log_level: str,
 ) -> None:
     """Serve a store over HTTP.
 
-    Clients use it as LightningStoreClient("http://HOST:PORT"), OpenTelemetry exporters as
-    http://HOST:PORT/v1/traces. SIGTERM and Ctrl+C let requests in progress finish.
+    It prints its address with a token of an admin in it, unless you gave the token; clients use
+    that as it is: LightningStoreClient("http://agl:TOKEN@HOST:PORT"). OpenTelemetry exporters use
+    http://agl:TOKEN@HOST:PORT/v1/traces. SIGTERM and Ctrl+C let requests in progress finish.
     """
     import asyncio
     import os
@@ -84,12 +88,11 @@ def command(
         raise click.UsageError("--path has no meaning with --backend memory; leave one of them out")
     setup_logging(log_level.upper())
     file = None if backend == "memory" else Path(path or "agl-store.db").absolute()
-    asyncio.run(_serve(host, port, file, token, cors_origins))
+    options = {"token": token, "open": open, "cors_allow_origins": list(cors_origins)}
+    asyncio.run(_serve(host, port, file, options))
 
 
-async def _serve(
-    host: str, port: int, file: "Path | None", token: str | None, origins: tuple[str, ...]
-) -> None:
+async def _serve(host: str, port: int, file: "Path | None", options: dict[str, Any]) -> None:
     import gc
     from contextlib import closing
 
@@ -107,9 +110,8 @@ async def _serve(
         server = LightningStoreServer(
             store,
             sock=sock,
-            token=token,
-            cors_allow_origins=list(origins),
             extra_routes=await routes_of(HookCaller(), store),
+            **options,
         )
         try:
             await server.start()
@@ -117,7 +119,8 @@ async def _serve(
             # hundred requests took a twelfth of its time.
             gc.freeze()
             gc.set_threshold(100_000, 50, 100)
-            click.echo(f"agl store: {server.endpoint} ({file or 'in memory'})", err=True)
+            address = server.address if options["token"] else server.endpoint
+            click.echo(f"agl store: {address} ({file or 'in memory'})", err=True)
             await stop.wait()
             click.echo("agl store: finishing requests", err=True)
         finally:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import AsyncGenerator, Coroutine
 from typing import Any, Literal
 
+from agl.access.held import TokenSlot, slot_of_port
 from agl.env import (
     DEFAULT_HOST,
     DEFAULT_PORT,
@@ -18,7 +19,12 @@ from agl.env import (
     resolve_int_env_var,
     resolve_str_env_var,
 )
-from agl.errors import AlgorithmError, ConfigError, RunnerCrashError
+from agl.errors import (
+    AlgorithmError,
+    ConfigError,
+    RunnerCrashError,
+    StoreError,
+)
 from agl.execution.base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
 from agl.execution.client_server.at_work import StoreAtWork
 from agl.execution.client_server.process import (
@@ -40,6 +46,7 @@ from agl.http.client import LightningStoreClient
 from agl.http.server import LightningStoreServer
 from agl.http.serving import bind
 from agl.store.base import LightningStore
+from agl.store.patience import is_away
 from agl.utils.addresses import is_loopback
 
 logger = logging.getLogger(__name__)
@@ -73,8 +80,9 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         managed_store: Whether to serve the trainer's store. False uses it as it is, and it must be
             one that processes share. None reads ``AGL_MANAGED_STORE``; without it a
             ``LightningStoreClient`` is used as it is, and any other store is served.
-        token: Bearer token; required when ``server_host`` is not loopback. None reads
-            ``AGL_SERVER_TOKEN``.
+        token: Token of role ``admin``; required when ``server_host`` is not loopback. None reads
+            ``AGL_SERVER_TOKEN``. Without it the algorithm makes one, and leaves it for runners of
+            the same user on the same machine. Runners themselves get one of role ``runner``.
     """
 
     replaces_runners = True
@@ -149,6 +157,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         self.prepare()
         if not managed:
             self._close_socket()
+        self._runner_token, self._learner_token = TokenSlot(), TokenSlot()
         try:
             if self.main_process == "runner" and self.role != "runner":
                 self._execute_runner_here(algorithm, runner, store, managed)
@@ -156,6 +165,8 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
                 self._execute(algorithm, runner, store, managed)
         finally:
             self._close_socket()
+            self._runner_token.close()
+            self._learner_token.close()
 
     # --- runners in processes of their own ------------------------------------------------------
 
@@ -190,9 +201,14 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
     def _runner_main(
         self, runner: RunnerBundle, store: LightningStore | None, stop: ExecutionEvent
     ) -> RunnerMain:
-        url, token = self._url(), self.token
+        # What agents' code can reach of the runner shall hold no token of an admin.
+        url, token = self._url(), self._runner_token
 
         def main(worker_id: int, tell: Tell) -> None:
+            self.token = None
+            for name in (LightningEnvVar.AGL_SERVER_TOKEN, LightningEnvVar.AGL_GATEWAY_TOKEN):
+                os.environ.pop(name.value, None)
+
             def run() -> Coroutine[Any, Any, object]:
                 used = store if store is not None else LightningStoreClient(url, token=token)
                 return runner(StoreAtWork(used, lambda: tell(AT_WORK)), worker_id, stop)
@@ -264,8 +280,16 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         if not managed:
             yield store
         elif self.role == "runner":
-            client = LightningStoreClient(self._url(), token=self.token)
+            client = LightningStoreClient(self._url(), token=self.token or self._left_token())
             try:
+                try:
+                    token = await client.issue_token("runner")
+                except StoreError as error:
+                    if is_away(error):
+                        raise
+                    # It has a runner's token itself, or the store is of an older version.
+                    token = self.token or "none"
+                self._runner_token.put(token)
                 yield client
             finally:
                 await client.close()
@@ -273,12 +297,19 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
             server = LightningStoreServer(
                 store, sock=self._socket, token=self.token, extra_routes=self.extra_routes
             )
+            self._runner_token.put(await server.issue_token("runner"))
+            self._learner_token.put(server.tokens.admin)
+            left = self._left_token() if self.role == "algorithm" and not self.token else None
+            if left is not None:
+                left.put(server.tokens.admin)
             await server.start()
-            logger.info("The store is served at %s", server.endpoint)
+            logger.info("The store is served at %s", server.address)
             try:
                 yield server
             finally:
                 await server.stop()
+                if left is not None:
+                    left.clear()
 
     # --- the runner in this process -------------------------------------------------------------
 
@@ -288,7 +319,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         fork = multiprocessing.get_context("fork")
         stop, no_runners = MultiprocessingEvent(ctx=fork), MultiprocessingEvent(ctx=fork)
         ours, theirs = fork.Pipe(duplex=False)
-        url, token, shared = self._url(), self.token, None if managed else store
+        url, token, shared = self._url(), self._learner_token, None if managed else store
         parent = os.getpid()
 
         def learner_main() -> None:
@@ -333,6 +364,10 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
             raise AlgorithmError(f"the algorithm failed: {said[-1]}")
 
     # --- small things ---------------------------------------------------------------------------
+
+    def _left_token(self) -> TokenSlot:
+        """Where an algorithm of this user leaves the token for runners on its machine."""
+        return slot_of_port(int(self._url().rpartition(":")[2]))
 
     def _manages(self, store: LightningStore) -> bool:
         if self.managed_store is None:

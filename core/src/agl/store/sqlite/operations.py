@@ -10,7 +10,7 @@ from typing import Any
 
 from agl.store import rules
 from agl.store.base import AttemptEnd, Turn
-from agl.store.packed import AnySpan
+from agl.store.packed import AnySpan, late
 from agl.store.sqlite import steps
 from agl.store.sqlite.detached import detached_changes, detached_record
 from agl.store.sqlite.rows import Damaged, StoredAttempt, attempted, whole
@@ -130,6 +130,8 @@ def add_many_spans(tables: Tables, now: float, spans: Sequence[AnySpan]) -> list
     for key, indexes in groups.items():
         rollout, stored = found[key]
         own = spans if len(groups) == 1 else [spans[index] for index in indexes]
+        if stored.attempt.status in rules.FINAL:
+            own = [late(span) for span in own]
         new, next_sequence = steps.insert_new(tables, stored, own)
         if len(new) == len(spans):  # nearly always; none is between them
             added.update(enumerate(new))

@@ -64,7 +64,9 @@ def _stored(model: type[BaseModel], **looked_into: Any) -> Any:
     fields: list[Any] = []
     for name, field in model.model_fields.items():
         kind = looked_into.get(name, Raw)
-        default = () if field.is_required() else (Raw(to_json(field.default)),)
+        default: Any = () if field.is_required() else (Raw(to_json(field.default)),)
+        if field.exclude_if is not None:  # it is left out as long as it says nothing
+            kind, default = Raw | msgspec.UnsetType, (msgspec.UNSET,)
         fields.append((name, kind, *default))
     return msgspec.defstruct(model.__name__, fields, forbid_unknown_fields=True, gc=False)
 

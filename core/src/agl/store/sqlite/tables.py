@@ -25,13 +25,13 @@ from agl.store.sqlite.rows import (
     stored_attempt_of,
     whole,
 )
-from agl.types import Attempt, LedgerPart, ResourcesUpdate, Rollout, Worker
+from agl.types import UNSAID, Attempt, LedgerPart, ResourcesUpdate, Rollout, Worker
 
 _CACHE_SIZE = 20_000
 _QUEUE_HEAD = 64
 """Queued rollouts that are read at once, and kept."""
 
-_span_columns = cast(Any, itemgetter(*PackedSpan._fields[2:-1]))
+_span_columns = cast(Any, itemgetter(*PackedSpan._fields[2:-2]))
 
 _KEPT_BACK = (
     "insert_rollout",
@@ -338,10 +338,11 @@ class Tables(SqliteLookups):
         rows, place = self._unwritten["insert_span"], number * SPAN_PLACE
         for span in spans:
             if isinstance(span, PackedSpan):
-                text, columns = span.body, span[2:-1]  # its fields are the columns
+                text, columns = span.body, span[2:-2]  # its other fields are the columns
             else:
                 # The span was validated when it was made; its fields are written as they stand.
                 fields = {**span.__dict__, **(span.model_extra or {})}
+                fields = {name: v for name, v in fields.items() if v or name not in UNSAID}
                 text = json_of(fields, f"span {span.span_id!r} of attempt {attempt_id!r}")
                 columns = _span_columns(fields)
             crc = crc32(text.encode(), place + span.sequence_id)

@@ -9,6 +9,7 @@ from typing import Any
 from agl.emitter import is_reward_span, reward_problem
 from agl.errors import AdapterError
 from agl.types import Choice, ExclusionReason, ModelCall, Span
+from agl.types.spans import in_time
 from agl_learning.calls.choices import decided
 from agl_learning.calls.sources import read_call
 from agl_learning.calls.sources.fields import OF_ANSWER, MessageError, looks_like_call, make_call
@@ -114,9 +115,9 @@ def recorded_parts(spans: Sequence[Span]) -> list[Recorded]:
 
 
 def by_attempt(spans: Iterable[Span]) -> dict[tuple[str, str], list[Span]]:
-    """Spans by (rollout id, attempt id), each once."""
+    """Spans by (rollout id, attempt id), each once, without those that came after its end."""
     groups: defaultdict[tuple[str, str], dict[str, Span]] = defaultdict(dict)
-    for span in spans:
+    for span in in_time(spans):
         groups[span.rollout_id, span.attempt_id].setdefault(span.span_id, span)
     return {key: list(group.values()) for key, group in groups.items()}
 

@@ -1,0 +1,68 @@
+"""What the token of a request allows, and the tokens in answers."""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from fastapi import Request
+from pydantic import TypeAdapter
+
+from agl.access.rules import check
+from agl.access.tokens import Grant, Tokens
+from agl.http import wire
+from agl.http.layers import GRANT, header
+from agl.store.base import LightningStore
+from agl.store.packed import AnySpan, signed
+from agl.types import AttemptedRollout
+
+_ATTEMPTS = wire.ATTEMPTS.lower().encode()
+_many_attempted = TypeAdapter(list[AttemptedRollout])
+_many_claimed = TypeAdapter(list[wire.Claimed])
+
+
+class Grants:
+    """Looks at what ``Authenticated`` noted of each request.
+
+    Args:
+        store: What is served.
+        tokens: Make the tokens of what is claimed; None where nobody needs any.
+    """
+
+    def __init__(self, store: LightningStore, tokens: Tokens | None) -> None:
+        self._store, self._tokens = store, tokens
+
+    async def check(
+        self,
+        request: Request,
+        operation: str,
+        arguments: Mapping[str, Any],
+        attempts: Collection[tuple[str, str]] = (),
+    ) -> None:
+        """Refuse what the request's token does not allow; see ``agl.access.rules.check``."""
+        grant: Grant = request.scope[GRANT]
+        if grant.role == "admin":
+            return
+        shown = header(request.scope, _ATTEMPTS).decode("latin-1").split(",")
+        claims = [self._tokens.read(token.strip()) for token in shown] if self._tokens else []
+        if operation == "update_rollout":  # for whoever claimed it last, and for nobody before
+            latest = await self._store.get_latest_attempt(arguments["rollout_id"])
+            arguments = {**arguments, "attempt_id": latest.attempt_id if latest else ""}
+        check(grant, [claim for claim in claims if claim], operation, arguments, attempts)
+
+    def is_reader(self, request: Request) -> bool:
+        """Whether the answer goes to one who only looks."""
+        return request.scope[GRANT].role == "reader"
+
+    def written(self, request: Request, spans: Sequence[AnySpan]) -> Sequence[AnySpan]:
+        """The spans, each with its writer as the request's token says."""
+        role = request.scope[GRANT].role
+        return spans if role == "admin" else [signed(span, role) for span in spans]
+
+    def claims_json(self, claimed: Sequence[AttemptedRollout]) -> bytes:
+        """What was claimed, with the tokens of its attempts."""
+        if self._tokens is None:
+            return _many_attempted.dump_json(list(claimed))
+        issue, found = self._tokens.issue, list[wire.Claimed]()
+        for one in claimed:
+            ids = one.rollout_id, one.attempt.attempt_id
+            found.append(wire.Claimed.of(one, issue("attempt", *ids), issue("model", *ids)))
+        return _many_claimed.dump_json(found)
