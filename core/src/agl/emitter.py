@@ -245,7 +245,7 @@ def reward_problem(span: SpanLike) -> str | None:
 
 
 def _read_rewards(span: SpanLike) -> list[RewardDimension]:
-    attributes = _attributes_of(span)
+    attributes: Mapping[str, Any] = {} if getattr(span, "late", False) else _attributes_of(span)
     found = attributes_under(attributes, Key.REWARD)
     values: list[tuple[str, Any]] = []
     while (value := found.get(f"{len(values)}.value")) is not None:
@@ -397,4 +397,4 @@ _FROM_LITERAL: dict[Any, Callable[[str], Any]] = {
 
 
 def _attributes_of(span: SpanLike) -> Mapping[str, Any]:
-    return {} if getattr(span, "late", False) else span.attributes or {}
+    return span.attributes or {}
