@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parent / "walled"))
 import attacks
 
 process = pytest.importorskip("agl_sandbox.process")
-from agl_sandbox import probe  # noqa: E402
+from agl_sandbox import probe, view  # noqa: E402
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the wall is of Linux")
 is_root = hasattr(os, "getuid") and os.getuid() == 0
@@ -222,6 +222,29 @@ async def test_an_agent_holds_nothing_open_but_its_own() -> None:
     assert {*found} <= {"socket", "anon_inode"}  # to the runner, and its own event loop
 
 
+@needs_bwrap
+async def test_what_is_its_owners_alone_is_hidden_beside_a_module(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    for name, mode in (("data.txt", 0o644), ("key.txt", 0o600), ("kept.txt", 0o600)):
+        (tmp_path / name).write_text(name)
+        (tmp_path / name).chmod(mode)
+    for folder, mode in ((".ssh", 0o700), ("open", 0o755), ("asked", 0o755)):
+        (tmp_path / folder).mkdir(mode)
+        (tmp_path / folder / "inner.txt").write_text(folder)
+    read, hide = [str(tmp_path), str(tmp_path / "kept.txt")], [str(tmp_path / "asked")]
+    names = ["data.txt", "open/inner.txt", "key.txt", ".ssh/inner.txt", "asked/inner.txt"]
+    if not is_root:  # whose agents are another user
+        names.insert(0, "kept.txt")
+    tasks = [{"do": "read_file", "path": str(tmp_path / name)} for name in names]
+    wall = {"type": "process", "read": read, "hide": hide}
+    *kept, key, inner, asked = await run_all(tasks, isolation=wall)
+    assert kept[-2:] == ["data.txt", "open"]
+    assert is_root or kept[0] == "kept.txt"
+    assert is_refused(key)
+    assert is_refused(inner)
+    assert is_refused(asked)
+
+
 # --- time, and what is left
 
 
@@ -412,25 +435,21 @@ def test_the_same_probe_finds_everything_open_without_a_wall(
 async def test_a_wall_with_a_hole_is_refused(
     hole: list[str], says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = process.ProcessSandbox._bwrap_command
+    real = view.base_options
 
-    def command(self: Any, program: str) -> list[str]:
-        options = real(self, program)
-        if hole == ["--share-net"]:
-            self._network = True  # nor do attempts get a network of their own
-            options.remove("--unshare-net")
-        else:
-            end = options.index("--remount-ro")
-            options[end:end] = hole
+    def options(*given: Any, **named: Any) -> list[str]:
+        options = real(*given, **named)
+        end = options.index("--remount-ro")
+        options[end:end] = [] if hole == ["--share-net"] else hole
         return options
 
-    monkeypatch.setattr(process.ProcessSandbox, "_bwrap_command", command)
+    monkeypatch.setattr(view, "base_options", options)
     if hole[0] == "--bind":
-        monkeypatch.setattr(process.ProcessSandbox, "_own_folders", lambda self: [process.HOME])
+        monkeypatch.setattr(view, "own_folders", lambda shown: [view.HOME])
     if hole == ["--share-net"]:
         monkeypatch.setattr(process, "WITH_NETWORK", ())
     with pytest.raises(ConfigError, match=rf"the wall does not hold: .*{says}"):
-        await start()
+        await start(network=hole == ["--share-net"])
 
 
 @needs_bwrap

@@ -23,7 +23,7 @@ from agl.runner.forker import CallFailedError, ForkerClient, ForkerGoneError
 from agl.runner.sandbox import Findings, OnMessage, Sandbox
 from agl.tracer.base import Tracer
 from agl.utils.checks import check_numbers
-from agl_sandbox import probe, shipping
+from agl_sandbox import probe, shipping, view
 from agl_sandbox.forwarding import Routes, address_of, routes_to, targets_of
 
 logger = logging.getLogger(__name__)
@@ -33,10 +33,6 @@ START_SECONDS = 120.0
 PROBE_SECONDS = 30.0
 UIDS = range(1_900_000_000, 2_100_000_000)
 """Of these, which nobody else gives to users, each attempt gets one where the runner is root."""
-SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt", "/etc")
-"""Folders of every system that programs need; what in them is secret is root's alone."""
-HOME = "/attempt"
-"""With namespaces, the folder of the attempt; each sees its own there."""
 OWN_VARIABLES = ("HOME", "TMPDIR", "PWD", "LC_CTYPE")
 """Set for each attempt, by bubblewrap, and by Python."""
 BOOT = (
@@ -70,6 +66,7 @@ class ProcessSandbox(Sandbox):
         env: Names of environment variables that agents get, beside PATH and LANG.
         read: Further folders and files that agents may read; with namespaces.
         hide: Folders and files that agents may not read, in those that they may; with namespaces.
+            What is open to its owner alone is hidden anyhow, but for modules and ``read``.
         connect: Further addresses, as ``host:port`` or URL, that agents may reach.
         network: Whether agents may use the network as they like.
         strict: Refuse to run where bubblewrap is missing or cannot work, or where anything at all
@@ -111,6 +108,7 @@ class ProcessSandbox(Sandbox):
         self._env = [*env]
         self._read = [Path(path).expanduser().absolute() for path in read]
         self._hide = [Path(path).expanduser().absolute() for path in hide]
+        self._shown = view.shown_paths(self._read)
         self._connect = [address_of(address) for address in connect]
         self._network = network
         self._strict = strict
@@ -190,7 +188,7 @@ class ProcessSandbox(Sandbox):
         routes = routes_to(targets) if self._bwrap and not self._network else Routes((), (), {}, ())
         uid = secrets.choice(UIDS) if self._has_user else None
         forwarder = routes.forwarder()
-        folder = HOME if self._bwrap else tempfile.mkdtemp(prefix="agl-attempt-")
+        folder = view.HOME if self._bwrap else tempfile.mkdtemp(prefix="agl-attempt-")
         try:
             if uid is not None and not self._bwrap:
                 os.chown(folder, uid, uid)
@@ -215,7 +213,7 @@ class ProcessSandbox(Sandbox):
             "shipment": self._shipment,
             "namespaces": self._bwrap is not None,
             "network": self._network,
-            "own_folders": self._own_folders(),
+            "own_folders": view.own_folders(self._shown),
             "limits": self._limits,
         }
         try:
@@ -240,12 +238,19 @@ class ProcessSandbox(Sandbox):
         with theirs:
             boot = [sys.executable, "-I", "-c", BOOT, paths, str(theirs.fileno())]
             self._process = subprocess.Popen(
-                [*(self._bwrap or ()), *boot],
+                [*self._wrapper(), *boot],
                 stdin=subprocess.DEVNULL,
                 env=self._environment(),
                 pass_fds=[theirs.fileno()],
             )
         return ours
+
+    def _wrapper(self) -> list[str]:
+        """The command that the interpreter's is given to."""
+        if self._bwrap is None:
+            return []
+        hidden = [*self._hide, *view.private_paths(self._shown, self._read)]
+        return [*self._bwrap, *view.hiding_options(hidden), "--"]
 
     def _environment(self) -> dict[str, str]:
         names = ("PATH", "LANG", MARK, *self._env)
@@ -282,9 +287,9 @@ class ProcessSandbox(Sandbox):
         program = shutil.which("bwrap")
         if program is None:
             return None, "bubblewrap is not installed (the package 'bubblewrap' brings bwrap)"
-        command = self._bwrap_command(program)
+        command = [program, *view.base_options(self._shown, network=self._network)]
         tried = subprocess.run(
-            [*command, sys.executable, "-I", "-S", "-c", ""],
+            [*command, "--", sys.executable, "-I", "-S", "-c", ""],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -292,49 +297,6 @@ class ProcessSandbox(Sandbox):
         if tried.returncode != 0:
             return None, f"bubblewrap does not work here: {tried.stderr.strip()[:300]}"
         return command, ""
-
-    def _bwrap_command(self, program: str) -> list[str]:
-        options = ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
-        # Its rights are those over its own namespaces; each attempt gives them up.
-        options += ["--cap-add", "ALL", "--die-with-parent", "--new-session"]
-        if not self._network:
-            options.append("--unshare-net")
-        options += [*_devices(), "--proc", "/proc", "--tmpfs", "/tmp", "--dir", HOME]
-        for path in (*map(Path, SYSTEM), *self._shown()):
-            for folder in reversed(path.parents):  # which bubblewrap would make for root alone
-                options += ["--perms", "0755", "--dir", str(folder)]
-            options += ["--ro-bind-try", str(path), str(path)]
-        for path in self._hide:
-            nothing = ["--tmpfs", path] if path.is_dir() else ["--ro-bind", os.devnull, path]
-            options += map(str, nothing) if path.exists() else ()
-        for path in ("/dev", "/tmp", "/"):
-            options += ["--remount-ro", path]
-        return [program, *options, "--chdir", "/", "--"]
-
-    def _own_folders(self) -> list[str]:
-        """Where an attempt finds empty folders of its own."""
-        in_tmp = any(path.is_relative_to("/tmp") for path in self._shown())
-        return [HOME, "/dev/shm", *(() if in_tmp else ("/tmp",))]
-
-    def _shown(self) -> list[Path]:
-        """Folders that Python imports from, and what is to be read besides; outermost first."""
-        wanted = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix, *sys.path}
-        executable = Path(sys.executable)
-        wanted |= {str(executable.parent), str(executable.resolve().parent.parent)}
-        paths = {Path(path).absolute() for path in wanted} | set(self._read)
-        return sorted(path for path in paths if path.exists() and path != Path("/"))
-
-
-def _devices() -> list[str]:
-    """Not bubblewrap's own ``--dev``, which without root makes the namespaces another user's."""
-    options = ["--tmpfs", "/dev", "--dir", "/dev/shm", "--dir", "/dev/pts"]
-    for name in ("null", "zero", "full", "random", "urandom", "tty"):
-        options += ["--dev-bind-try", f"/dev/{name}", f"/dev/{name}"]
-    links = {"fd": "/proc/self/fd", "ptmx": "pts/ptmx"}
-    links |= {name: f"/proc/self/fd/{n}" for n, name in enumerate(("stdin", "stdout", "stderr"))}
-    for name, target in links.items():
-        options += ["--symlink", target, f"/dev/{name}"]
-    return options
 
 
 def _check_others_may_read() -> None:
