@@ -223,7 +223,7 @@ async def test_an_agent_holds_nothing_open_but_its_own() -> None:
 
 
 @needs_bwrap
-async def test_what_is_its_owners_alone_is_hidden_beside_a_module(tmp_path: Path) -> None:
+def test_what_is_its_owners_alone_is_hidden_beside_a_module(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     for name, mode in (("data.txt", 0o644), ("key.txt", 0o600), ("kept.txt", 0o600)):
         (tmp_path / name).write_text(name)
@@ -237,7 +237,7 @@ async def test_what_is_its_owners_alone_is_hidden_beside_a_module(tmp_path: Path
         names.insert(0, "kept.txt")
     tasks = [{"do": "read_file", "path": str(tmp_path / name)} for name in names]
     wall = {"type": "process", "read": read, "hide": hide}
-    *kept, key, inner, asked = await run_all(tasks, isolation=wall)
+    *kept, key, inner, asked = asyncio.run(run_all(tasks, isolation=wall))
     assert kept[-2:] == ["data.txt", "open"]
     assert is_root or kept[0] == "kept.txt"
     assert is_refused(key)
@@ -513,7 +513,49 @@ async def test_limits_and_the_end_hold_without_bubblewrap() -> None:
     assert not [p for p in psutil.process_iter(["cmdline"]) if mark in (p.info["cmdline"] or ())]
 
 
-# --- agents that cannot be brought behind it
+# --- agents that come from a script, and such as cannot be brought behind it
+
+SCRIPT = """
+import tempfile
+import agl
+
+with tempfile.TemporaryFile() as file:  # as libraries do when they are imported
+    file.write(b"x")
+
+
+class Agent(agl.LitAgent):
+    def __init__(self, word):
+        super().__init__()
+        self.word = word
+
+    def rollout(self, task, resources, rollout):
+        return float(task == self.word)
+
+
+def main():
+    trainer = agl.Trainer(n_runners=1, port=0, runner={"isolation": "process"})
+    trainer.fit(Agent("right"), ["right", "wrong"])
+
+
+"""
+
+
+@needs_bwrap
+@pytest.mark.parametrize("guarded", [True, False])
+def test_an_agent_of_a_script_is_brought_behind_the_wall(tmp_path: Path, guarded: bool) -> None:
+    tmp_path.chmod(0o755)
+    script = tmp_path / "script.py"
+    script.write_text(
+        SCRIPT + ('if __name__ == "__main__":\n    main()\n' if guarded else "main()")
+    )
+    run = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=100)
+    said = " ".join((run.stdout + run.stderr).split())
+    if guarded:
+        assert run.returncode == 0, said
+        assert "2 succeeded, mean reward 0.500" in said
+    else:
+        assert run.returncode != 0
+        assert 'put what runs under `if __name__ == "__main__":`' in said
 
 
 @needs_bwrap

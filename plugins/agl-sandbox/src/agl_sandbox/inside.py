@@ -146,6 +146,8 @@ def _mount(
         options += f",uid={uid},gid={uid}"
     for path in own_folders:
         linux.mount("tmpfs", path, "tmpfs", quiet, options)
+    if "/tmp" not in own_folders:  # the imports could write there
+        linux.mount("", "/tmp", flags=Mount.REMOUNT | Mount.BIND | Mount.RDONLY | quiet)
 
 
 def _limit(limits: Mapping[str, Any]) -> None:

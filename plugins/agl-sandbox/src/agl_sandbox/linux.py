@@ -34,9 +34,11 @@ class Namespace(IntFlag):
 class Mount(IntFlag):
     """Flags of ``mount``."""
 
+    RDONLY = 1
     NOSUID = 2
     NODEV = 4
     NOEXEC = 8
+    REMOUNT = 32
     BIND = 4096
     REC = 16384
     SLAVE = 1 << 19

@@ -73,8 +73,8 @@ class ProcessSandbox(Sandbox):
             is open that was tried.
 
     Raises:
-        ConfigError: This is no Linux, an option makes no sense, or ``strict`` asks for more than
-            there is.
+        ConfigError: This is no Linux, an option makes no sense, ``strict`` asks for more than there
+            is, or the module of the agent starts a run when it is imported.
     """
 
     def __init__(
@@ -92,6 +92,11 @@ class ProcessSandbox(Sandbox):
         network: bool = False,
         strict: bool = False,
     ) -> None:
+        if shipping.is_inside:
+            raise ConfigError(
+                "the module of the agent starts a run when it is imported, and a sandbox imports "
+                'it; put what runs under `if __name__ == "__main__":`'
+            )
         if sys.platform != "linux":
             raise ConfigError("isolation 'process' needs Linux; here, use 'docker' or 'none'")
         check = partial(check_numbers, "isolation 'process'", whole=True, least=1)
@@ -135,11 +140,6 @@ class ProcessSandbox(Sandbox):
 
     async def start(self, agent: LitAgent[Any], tracer: Tracer) -> None:
         """See ``Sandbox.start``."""
-        if shipping.is_inside:
-            raise ConfigError(
-                "the module of the agent starts a run when it is imported, and a sandbox imports "
-                'it; put what runs under `if __name__ == "__main__":`'
-            )
         self._shipment = shipping.pack(agent, tracer)
         await self._launch()
         with probe.prey([*self._environment(), *OWN_VARIABLES]) as goals:

@@ -79,7 +79,7 @@ def base_options(shown: Sequence[Path], *, network: bool) -> list[str]:
         for folder in reversed(path.parents):  # which bubblewrap would make for root alone
             options += ["--perms", "0755", "--dir", str(folder)]
         options += ["--ro-bind-try", str(path), str(path)]
-    for path in ("/dev", "/tmp", "/"):
+    for path in ("/dev", "/"):
         options += ["--remount-ro", path]
     return [*options, "--chdir", "/"]
 
