@@ -14,6 +14,7 @@ import json
 import os
 import statistics
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ import agl
 
 QUESTION = "What is 6 * 7?"
 RIGHT, WRONG = 42, 41
+LATE = Path("late")
+"""There once the grade is written that comes too late."""
 
 
 def score(task: Any, private: Any, result: Any) -> float:
@@ -129,6 +132,23 @@ def emits_a_grade(task: Any, rollout: Any) -> Any:
     return WRONG
 
 
+def writes_a_grade_later(task: Any, rollout: Any) -> Any:
+    """In a thread that waits for the attempt to end, with the runner's own store."""
+    store = cheats.get_runner().get_store()  # type: ignore[attr-defined]
+    grade = {"agentlightning.graded": True, "agentlightning.reward.0.value": 1.0}
+    ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
+    span = agl.Span.from_attributes(name="agentlightning.annotation", attributes=grade, **ids)
+
+    async def write() -> None:
+        while (await store.get_rollout_by_id(rollout.rollout_id)).status != "succeeded":  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        await store.add_span(span)
+        LATE.touch()  # noqa: ASYNC240
+
+    threading.Thread(target=lambda: asyncio.run(write()), daemon=True).start()
+    return WRONG
+
+
 # --- what only a wall stops: these reach for the runner itself, in whose process they run
 
 
@@ -172,7 +192,9 @@ ALWAYS_REFUSED: list[Cheat] = [
     emits_a_grade,
 ]
 NEED_A_WALL: list[Cheat] = [searches_the_memory, asks_the_store, patches_the_runner]
-CHEATS = {cheat.__name__: cheat for cheat in [*ALWAYS_REFUSED, *NEED_A_WALL, solves]}
+CHEATS = {
+    cheat.__name__: cheat for cheat in [*ALWAYS_REFUSED, *NEED_A_WALL, writes_a_grade_later, solves]
+}
 
 
 @agl.rollout(grade=score)
@@ -197,7 +219,15 @@ def run_all(strategy: str, isolation: str, names: list[str]) -> dict[str, float 
             (ended,) = await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
             assert isinstance(ended, agl.AttemptedRollout)
             assert ended.status == "succeeded", ended.attempt.error
-            rewards[name] = agl.find_final_reward(await store.query_spans(rollout.rollout_id))
+            is_late = name == writes_a_grade_later.__name__
+            while is_late and not LATE.exists():  # noqa: ASYNC110, ASYNC240
+                await asyncio.sleep(0.02)
+            spans = await store.query_spans(rollout.rollout_id)
+            rewards[name] = agl.find_final_reward(spans)
+            if is_late:  # and if nobody knew who wrote what, and when
+                unknown = {"writer": None, "late": False}
+                spans = [span.model_copy(update=unknown) for span in spans]
+                rewards[f"{name}, unknown"] = agl.find_final_reward(spans)
 
     port = {"server_port": 0} if strategy == "cs" else {}
     trainer = agl.Trainer(

@@ -50,6 +50,14 @@ def test_every_cheat_gets_nothing_and_the_solution_all(strategy: str, tmp_path: 
     assert (tmp_path / "reward.txt").exists()
 
 
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("strategy", ["shm", "cs"])
+def test_grade_that_comes_after_the_end_counts_for_nothing(strategy: str, tmp_path: Path) -> None:
+    """It would, were it not known when it came."""
+    rewards = run(tmp_path, strategy, "none", "writes_a_grade_later")
+    assert rewards == {"writes_a_grade_later": 0.0, "writes_a_grade_later, unknown": 1.0}
+
+
 @pytest.mark.parametrize("cheat", sorted({*ALWAYS_REFUSED} - {"lies", "replaces_the_grader"}))
 def test_cheat_works_on_a_scorer_in_its_own_process(cheat: str, tmp_path: Path) -> None:
     """But for two that have no point where there is no grader to lie to, or to replace."""
