@@ -21,6 +21,7 @@ import contextlib
 import json
 import os
 import random
+import secrets
 import signal
 import sqlite3
 import subprocess
@@ -34,6 +35,7 @@ from pathlib import Path
 from typing import Any
 
 import agl
+from agl.access.tokens import with_token
 from agl.store.base import AttemptEnd
 from agl.types import AttemptedRollout, EnqueueRolloutRequest, Span
 from agl_bench.server import free_port, own_command, start, wait_until_up
@@ -89,12 +91,13 @@ class Server:
         self.path = folder / "store.db"
         self.log = folder / "server.log"
         self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.token = secrets.token_urlsafe()
+        self.url = with_token(f"http://127.0.0.1:{self.port}", self.token)
         self.process: subprocess.Popen[bytes] | None = None
 
     async def start(self) -> None:
         """Start, and return when it takes connections."""
-        self.process = start(own_command(self.path), self.port, self.log)
+        self.process = start(own_command(self.path), self.port, self.log, self.token)
         await asyncio.to_thread(wait_until_up, self.process, self.port, self.log)
 
     def kill(self) -> None:

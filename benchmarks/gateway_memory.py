@@ -69,7 +69,7 @@ class Gateway:
         self.process = subprocess.Popen(
             [
                 *(sys.executable, "-c", "from agl.cli import main; main()", "gateway"),
-                *("--port", "0", "--model", model, "--store", store_url),
+                *("--open", "--port", "0", "--model", model, "--store", store_url),
             ],
             stderr=subprocess.PIPE,
             text=True,

@@ -62,6 +62,7 @@ class Names:
     def plain(self, text: str) -> str:
         """The text without ids, times, ports and paths of this run."""
         text = re.sub(r"\b(ro|at|rs)-[0-9a-f]{9,}\b", self._number, text)
+        text = re.sub(r"\b(attempt|model)(\.\d+){2}(\.[\w-]+){2}", r"\1 TOKEN", text)
         text = re.sub(r"\bagl\.[\w.]*\b(?=\w)", "", text)  # modules move
         text = re.sub(r"\b\d{9,}\.\d+(e\+\d+)?\b", "TIME", text)
         text = re.sub(r'("uptime"|uptime_seconds)(: ?| )[\d.e-]+', r"\1 SOME", text)
@@ -211,10 +212,10 @@ async def face(agl: Any, way: str, store: Any) -> AsyncGenerator[tuple[Any, list
         await front.close()
     else:
         behind = unsafe(agl, store) if way == "foreign-client" else store
-        server = agl.LightningStoreServer(behind, port=0)
+        server = agl.LightningStoreServer(behind, port=0, token=cases.TOKEN)
         await server.start()
         async with Tap(server.endpoint, hidden=way == "older-client") as tap:
-            client = agl.LightningStoreClient(tap.url, retry_delays=())
+            client = agl.LightningStoreClient(tap.url, retry_delays=(), token=cases.TOKEN)
             yield client, getattr(behind, "arrived", tap.requests)
             await client.close()
         await server.close()
@@ -276,14 +277,14 @@ async def ask_requests(agl: Any, kind: str, folder: Path, only: str) -> Found:
             continue
         store = open_store(agl, kind, folder)
         scene = await cases.make_scene(agl, store)
-        token = "s3cret-token" if group == "token" else None
-        server = agl.LightningStoreServer(store, port=0, token=token, max_body_bytes=200_000)
+        server = agl.LightningStoreServer(store, port=0, token=cases.TOKEN, max_body_bytes=200_000)
         await server.start()
         names = Names()
         address = urlsplit(server.endpoint)
         for number, request in enumerate(requests):
             request = cases.filled(request, scene)
-            answer = await asyncio.to_thread(_raw, address, names, request)
+            headers = {} if group == "token" else cases.AUTHORIZED
+            answer = await asyncio.to_thread(_raw, address, names, request, headers)
             label = f"{group} {number} {request.method} {request.target} {request.body[:160]!r}"
             found.append((names.plain(label), answer))
         found.append((f"{group}: left", await _left(names, store)))
@@ -291,11 +292,11 @@ async def ask_requests(agl: Any, kind: str, folder: Path, only: str) -> Found:
     return found
 
 
-def _raw(address: Any, names: Names, request: cases.Request) -> str:
+def _raw(address: Any, names: Names, request: cases.Request, headers: dict[str, str]) -> str:
     connection = http.client.HTTPConnection(address.hostname, address.port, timeout=CALL_SECONDS)
     try:
         connection.putrequest(request.method, request.target, skip_accept_encoding=True)
-        for name, value in request.headers.items():
+        for name, value in (request.headers | headers).items():
             connection.putheader(name, value)
         connection.putheader("Content-Length", str(len(request.body)))
         connection.endheaders(request.body)
@@ -313,11 +314,11 @@ def _raw(address: Any, names: Names, request: cases.Request) -> str:
 
 async def ask_openapi(agl: Any, kind: str, folder: Path, only: str) -> Found:
     """The description, one entry for each leaf, references resolved."""
-    server = agl.LightningStoreServer(open_store(agl, kind, folder), port=0)
+    server = agl.LightningStoreServer(open_store(agl, kind, folder), port=0, token=cases.TOKEN)
     await server.start()
     address = urlsplit(server.endpoint)
     connection = http.client.HTTPConnection(address.hostname, address.port, timeout=CALL_SECONDS)
-    connection.request("GET", "/openapi.json")
+    connection.request("GET", "/openapi.json", headers=cases.AUTHORIZED)
     described = json.loads(await asyncio.to_thread(lambda: connection.getresponse().read()))
     await server.close()
     schemas = described.pop("components")["schemas"]

@@ -317,6 +317,10 @@ def _more(agl: Any, scene: Scene) -> dict[str, list[dict[str, Any]]]:
 
 # --- requests
 
+TOKEN = "s3cret-token"
+"""Of every server."""
+AUTHORIZED = {"Authorization": f"Bearer {TOKEN}"}
+
 
 @dataclass(frozen=True)
 class Request:
@@ -453,7 +457,7 @@ def requests() -> dict[str, list[Request]]:
 _TOKENS: tuple[dict[str, str], ...] = (
     {},
     {"Authorization": "Bearer wrong"},
-    {"Authorization": "bearer s3cret-token"},
+    {"Authorization": f"bearer {TOKEN}"},
 )
 _AGAIN = {"Idempotency-Key": "again"}
 

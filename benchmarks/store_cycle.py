@@ -21,6 +21,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import os
 import secrets
 import signal
 import socket
@@ -40,6 +41,7 @@ import uvloop
 from checkouts import checkout, run_from
 
 SPANS = 8
+TOKEN = secrets.token_urlsafe()
 TEXT = "The quick brown fox jumps over the lazy dog. " * 14
 
 
@@ -89,9 +91,9 @@ class Connection(asyncio.Protocol):
         """One request; status and content of its answer."""
         self.answered = asyncio.get_running_loop().create_future()
         self.transport.write(
-            b"POST %s HTTP/1.1\r\nHost: localhost\r\n"
+            b"POST %s HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n"
             b"Content-Type: %s\r\nContent-Length: %d\r\n\r\n%s"
-            % (path.encode(), content_type.encode(), len(body), body)
+            % (path.encode(), TOKEN.encode(), content_type.encode(), len(body), body)
         )
         content = await self.answered
         return self.parser.get_status_code(), content
@@ -273,6 +275,7 @@ def serve(command: list[str], log: Path) -> Iterator[tuple[str, int]]:
         process = subprocess.Popen(
             [*command, "--host", "127.0.0.1", "--port", str(port)],
             stdout=output, stderr=output, cwd=log.parent,
+            env={**os.environ, "AGL_SERVER_TOKEN": TOKEN},
         )  # fmt: skip
         try:
             end = time.monotonic() + 90

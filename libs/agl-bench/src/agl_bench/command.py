@@ -79,7 +79,7 @@ def store(
     reports: list[dict[str, Any]] = []
     wrong: list[str] = []
 
-    def measure(workload: "Workload", address: str) -> None:
+    def measure(workload: "Workload", address: str, token: str | None = None) -> None:
         if (tasks or workload.short_tasks) != workload.tasks:
             count = tasks or workload.short_tasks
             note(f"{workload.name}: {count} tasks; published are {workload.tasks}")
@@ -91,7 +91,7 @@ def store(
 
     for name in list(WORKLOADS) if "all" in names else dict.fromkeys(names):
         if url is not None:
-            measure(WORKLOADS[name], url)
+            measure(WORKLOADS[name], url, token)
             continue
         # A file for each, so that none pays for the records of another.
         with tempfile.TemporaryDirectory(prefix="agl-bench-") as folder:

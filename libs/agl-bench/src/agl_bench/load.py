@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import aiohttp
 
+from agl.access.tokens import without_token
 from agl.errors import ConfigError, StoreError
 from agl_bench.payloads import (
     REWARD,
@@ -57,7 +58,7 @@ class LoadProgram:
         way: How to speak to the server; None for the fastest that it knows.
         seed: Of the random draws.
         max_seconds: The run is cut short after this; None to finish all tasks.
-        token: The server's bearer token.
+        token: The server's bearer token; None takes the one in the address.
     """
 
     def __init__(
@@ -72,7 +73,8 @@ class LoadProgram:
         token: str | None = None,
     ) -> None:
         self.workload = workload
-        self.url = url
+        self.url, given = without_token(url)
+        token = token or given
         self.tasks = tasks
         self.seed = seed
         self.max_seconds = max_seconds

@@ -1,6 +1,8 @@
 """A store server in a process of its own, and what a server costs."""
 
 import contextlib
+import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -12,6 +14,8 @@ from urllib.request import urlopen
 
 import psutil
 
+from agl.access.tokens import with_token
+from agl.env import LightningEnvVar
 from agl.errors import StoreError
 from agl.http import wire
 
@@ -29,7 +33,7 @@ def own_command(path: Path) -> list[str]:
 
 @contextlib.contextmanager
 def served(command: Sequence[str], log: Path) -> Generator[str]:
-    """Start a server on a free port of this machine; its address.
+    """Start a server on a free port of this machine; its address, with a token in it.
 
     Args:
         command: Takes ``--host`` and ``--port`` after what is given.
@@ -38,11 +42,11 @@ def served(command: Sequence[str], log: Path) -> Generator[str]:
     Raises:
         StoreError: It did not start.
     """
-    port = free_port()
-    process = start(command, port, log)
+    port, token = free_port(), secrets.token_urlsafe()
+    process = start(command, port, log, token)
     try:
         wait_until_up(process, port, log)
-        yield f"http://127.0.0.1:{port}"
+        yield with_token(f"http://127.0.0.1:{port}", token)
     finally:
         process.terminate()
         try:
@@ -59,8 +63,8 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def start(command: Sequence[str], port: int, log: Path) -> subprocess.Popen[bytes]:
-    """Start the process; it may not listen yet."""
+def start(command: Sequence[str], port: int, log: Path, token: str) -> subprocess.Popen[bytes]:
+    """Start the process, with the admin's token as given; it may not listen yet."""
     with log.open("ab") as output:
         return subprocess.Popen(
             [*command, "--host", "127.0.0.1", "--port", str(port)],
@@ -68,6 +72,7 @@ def start(command: Sequence[str], port: int, log: Path) -> subprocess.Popen[byte
             stdout=output,
             stderr=output,
             cwd=log.parent,
+            env={**os.environ, LightningEnvVar.AGL_SERVER_TOKEN: token},
         )
 
 
