@@ -32,6 +32,7 @@ async def proxy_of(api_base: str) -> Any:
         store=agl.InMemoryLightningStore(),
         model_list=[{"model_name": "m", "litellm_params": entry}],
         num_retries=0,
+        open=True,
     )
     await proxy.start()
     return proxy
