@@ -165,6 +165,15 @@ async def test_a_gateway_is_handed_in_as_an_address_of_the_attempt(memory_store:
     assert "mint" not in str(seen)
 
 
+async def test_each_agent_of_a_runner_has_a_sandbox_of_its_own(memory_store: Store) -> None:
+    runner = LitAgentRunner(agl.OtelTracer(), max_rollouts=1, isolation=ForkSandbox())
+    for agent in (fails, plain):
+        await memory_store.enqueue_rollout("x")
+        with runner.run_context(agent=agent, store=memory_store):
+            await runner.iter()
+    assert [r.status for r in await memory_store.query_rollouts()] == ["failed", "succeeded"]
+
+
 # --- an agent that has taken over its process
 
 
@@ -235,7 +244,7 @@ async def test_a_store_that_fails_ends_the_runner_and_blames_no_agent(run_all: A
 
 
 def test_none_is_no_sandbox_and_others_go_by_name() -> None:
-    assert LitAgentRunner(agl.OtelTracer(), isolation="none")._sandbox is None
+    assert LitAgentRunner(agl.OtelTracer(), isolation="none")._isolation is None
     with pytest.raises(ConfigError, match=r"isolation: .*: expected a Sandbox, got the class"):
         agl.Trainer(runner={"isolation": "agl.store.memory:InMemoryLightningStore"})
     with pytest.raises(agl.errors.UnknownComponentError, match="unknown sandbox 'celar'"):

@@ -103,9 +103,9 @@ class LitAgentRunner(Runner[T]):
         self.grace_seconds = grace_seconds
         self.blocked_seconds = blocked_seconds
         self.grade_timeout = grade_timeout
-        self._sandbox: Sandbox | None = None
+        self._isolation: Sandbox | None = None
         if isolation != "none":
-            self._sandbox = build_component(
+            self._isolation = build_component(
                 isolation, group="agl.sandboxes", expected_type=Sandbox, where="isolation"
             )
         self._agent: LitAgent[T] | None = None
@@ -121,7 +121,8 @@ class LitAgentRunner(Runner[T]):
         self._grader = grader_of(agent)
         self._agent = agent
         self._hooks = HookCaller(hooks or ())
-        self._sandbox = copy.copy(self._sandbox)  # runners of one process have one each
+        # Each agent has one of its own, and so has each runner of one process.
+        self._sandbox = copy.copy(self._isolation)
         agent.set_runner(self)
         self.tracer.init()
 
