@@ -21,7 +21,7 @@ import argparse
 import asyncio
 import contextlib
 import json
-import os
+import re
 import secrets
 import signal
 import socket
@@ -41,7 +41,6 @@ import uvloop
 from checkouts import checkout, run_from
 
 SPANS = 8
-TOKEN = secrets.token_urlsafe()
 TEXT = "The quick brown fox jumps over the lazy dog. " * 14
 
 
@@ -87,13 +86,15 @@ class Connection(asyncio.Protocol):
         content, self.content = b"".join(self.content), []
         self.answered.set_result(content)
 
-    async def post(self, path: str, body: bytes, content_type: str) -> tuple[int, bytes]:
+    async def post(
+        self, path: str, body: bytes, content_type: str, headers: str = ""
+    ) -> tuple[int, bytes]:
         """One request; status and content of its answer."""
         self.answered = asyncio.get_running_loop().create_future()
         self.transport.write(
-            b"POST %s HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n"
+            b"POST %s HTTP/1.1\r\nHost: localhost\r\n%s"
             b"Content-Type: %s\r\nContent-Length: %d\r\n\r\n%s"
-            % (path.encode(), TOKEN.encode(), content_type.encode(), len(body), body)
+            % (path.encode(), headers.encode(), content_type.encode(), len(body), body)
         )
         content = await self.answered
         return self.parser.get_status_code(), content
@@ -102,14 +103,37 @@ class Connection(asyncio.Protocol):
 class Runner:
     """One client of a server: speaks each way, in bytes, so that the load costs little."""
 
-    def __init__(self, connection: Connection, name: str) -> None:
+    def __init__(self, connection: Connection, name: str, admin: str | None) -> None:
         self.connection = connection
         self.name = name
         self.current: dict | None = None
+        self.admin, self.own, self.of_attempt = admin, "", ""
 
-    async def post(self, path: str, body: bytes, content_type: str = "application/json") -> bytes:
+    async def begin(self) -> None:
+        """Get a token of its own, where the server asks for one."""
+        if self.admin:
+            body = b'{"role":"runner"}'
+            self.own = json.loads(await self.post("/v1/agl/tokens", body, is_admin=True))
+
+    def note(self, claimed: list[dict]) -> None:
+        """Show the token of what was claimed from now on."""
+        for one in claimed:
+            self.of_attempt = one.get("span_token", "")
+
+    async def post(
+        self,
+        path: str,
+        body: bytes,
+        content_type: str = "application/json",
+        is_admin: bool = False,
+    ) -> bytes:
         """One request; anything but a success ends the run."""
-        status, content = await self.connection.post(path, body, content_type)
+        headers = ""
+        if self.admin:
+            headers = f"Authorization: Bearer {self.admin if is_admin else self.own}\r\n"
+        if self.of_attempt and not is_admin:
+            headers += f"AGL-Attempts: {self.of_attempt}\r\n"
+        status, content = await self.connection.post(path, body, content_type, headers)
         if status >= 300:
             raise SystemExit(f"{path}: {status} {content[:500]!r}")
         return content
@@ -118,12 +142,13 @@ class Runner:
         """Queue rollouts."""
         one = {"input": {"question": "What is six times seven?", "answer": 42}}
         body = json.dumps({"rollouts": [one] * count}).encode()
-        await self.post("/v1/agl/queues/rollouts/enqueue", body)
+        await self.post("/v1/agl/queues/rollouts/enqueue", body, is_admin=True)
 
     async def claim(self) -> dict:
         """Claim one rollout."""
         body = json.dumps({"limit": 1, "worker_id": self.name}).encode()
         (claimed,) = json.loads(await self.post("/v1/agl/queues/rollouts/dequeue", body))
+        self.note([claimed])
         return claimed
 
     async def finish(self, rollout: dict) -> None:
@@ -180,6 +205,7 @@ class Runner:
                 % (spans(self.current), ids[0].encode(), ids[1].encode(), claim)
             )
         claimed = json.loads(await self.post("/v1/agl/turn", body))["claimed"]
+        self.note(claimed)
         self.current = claimed[0] if claimed else None
         if self.current is None:
             await self.enqueue(32)
@@ -188,10 +214,10 @@ class Runner:
 def span(rollout: dict, number: int) -> bytes:
     """A span of about 1.3 KB of JSON."""
     trace_id, span_id = secrets.token_hex(16), secrets.token_hex(8)
-    now = time.time()
+    now, writer = time.time(), ',"writer":"agent"' if "span_token" in rollout else ""
     return (
         f'{{"rollout_id":"{rollout["rollout_id"]}","attempt_id":"{rollout["attempt"]["attempt_id"]}"'
-        f',"sequence_id":{number},"trace_id":"{trace_id}","span_id":"{span_id}","parent_id":null,'
+        f',"sequence_id":{number}{writer},"trace_id":"{trace_id}","span_id":"{span_id}","parent_id":null,'
         f'"name":"openai.chat.completion","status":{{"status_code":"OK","description":null}},'
         f'"attributes":{{"gen_ai.request.model":"m","gen_ai.usage.input_tokens":42,'
         f'"gen_ai.usage.output_tokens":7,"gen_ai.prompt.0.content":"{TEXT}"}},'
@@ -242,7 +268,9 @@ async def measure(url: str, pid: int, way: str, runners: int, seconds: float) ->
     connections = [
         (await loop.create_connection(Connection, host, port))[1] for _ in range(runners)
     ]
-    crew = [Runner(connection, f"runner-{n}") for n, connection in enumerate(connections)]
+    admin = urlsplit(url).password
+    crew = [Runner(each, f"runner-{n}", admin) for n, each in enumerate(connections)]
+    await asyncio.gather(*(runner.begin() for runner in crew))
 
     async def all_run(length: float) -> None:
         nonlocal cycles
@@ -275,7 +303,6 @@ def serve(command: list[str], log: Path) -> Iterator[tuple[str, int]]:
         process = subprocess.Popen(
             [*command, "--host", "127.0.0.1", "--port", str(port)],
             stdout=output, stderr=output, cwd=log.parent,
-            env={**os.environ, "AGL_SERVER_TOKEN": TOKEN},
         )  # fmt: skip
         try:
             end = time.monotonic() + 90
@@ -286,7 +313,9 @@ def serve(command: list[str], log: Path) -> Iterator[tuple[str, int]]:
                 if process.poll() is not None or time.monotonic() > end:
                     raise SystemExit(f"{command}: did not start; {log.read_text()[-2000:]}")
                 time.sleep(0.1)
-            yield f"http://127.0.0.1:{port}", process.pid
+            time.sleep(1.0)  # it says its address, and maybe a token, when it listens
+            said = re.search(r"http://agl:\S+@127\S+", log.read_text())
+            yield said[0] if said else f"http://127.0.0.1:{port}", process.pid
         finally:
             process.send_signal(signal.SIGTERM)
             try:

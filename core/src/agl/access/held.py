@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from pathlib import Path
 
+from agl.access.tokens import model_token
 from agl.errors import ConfigError, StoreUnavailableError
 
 MAX_KNOWN = 10_000
@@ -90,23 +91,22 @@ class ClaimTokens:
     """The tokens that came with claims."""
 
     def __init__(self) -> None:
-        self._of: OrderedDict[str, dict[str, tuple[str, str | None]]] = OrderedDict()
-        """Rollout id -> attempt id -> for spans, for model calls."""
+        self._of: OrderedDict[str, dict[str, str]] = OrderedDict()
+        """Rollout id -> attempt id -> token of role ``attempt``."""
 
-    def note(
-        self, rollout_id: str, attempt_id: str, span_token: str | None, model_token: str | None
-    ) -> None:
-        """Remember those of a claim; the oldest are forgotten."""
-        if span_token:
-            self._of.setdefault(rollout_id, {})[attempt_id] = (span_token, model_token)
+    def note(self, rollout_id: str, attempt_id: str, token: str | None) -> None:
+        """Remember that of a claim; the oldest are forgotten."""
+        if token:
+            self._of.setdefault(rollout_id, {})[attempt_id] = token
             if len(self._of) > MAX_KNOWN:
                 self._of.popitem(last=False)
 
     def of(self, rollout_ids: Iterable[str]) -> list[str]:
-        """The tokens for spans of all known attempts of these rollouts."""
+        """Those of all known attempts of these rollouts."""
         known = [self._of.get(rollout_id, {}) for rollout_id in set(rollout_ids)]
-        return [span_token for tokens in known for span_token, _ in tokens.values()]
+        return [token for tokens in known for token in tokens.values()]
 
     def model_token(self, rollout_id: str, attempt_id: str) -> str | None:
-        """The token for model calls of an attempt, if it is known."""
-        return self._of.get(rollout_id, {}).get(attempt_id, (None, None))[1]
+        """The token for model calls of an attempt, if it was claimed here."""
+        token = self._of.get(rollout_id, {}).get(attempt_id)
+        return token and model_token(token)

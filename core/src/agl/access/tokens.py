@@ -1,26 +1,30 @@
 """Tokens that a store makes, each for a role and a scope, with a secret that never leaves it."""
 
-import base64
 import binascii
-import hashlib
 import hmac
 import secrets
 import time
+from base64 import b64decode, urlsafe_b64decode, urlsafe_b64encode
+from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Literal, cast, get_args
 from urllib.parse import quote, unquote
 
 from agl.errors import ConfigError
-from agl.types.records import Record
 
 Role = Literal["admin", "runner", "attempt", "model", "reader"]
 """``admin``: everything, as an algorithm needs. ``runner``: claim, and work on what it claimed.
 ``attempt``: add spans to one open attempt. ``model``: call the gateway for one attempt.
 ``reader``: look, without what tasks keep private."""
 
+_ROLES = get_args(Role)
+MAX_KNOWN = 10_000
+"""Tokens that are not looked into again."""
 _SCOPED = ("attempt", "model")
 
 
-class Grant(Record):
+@dataclass(frozen=True, slots=True)
+class Grant:
     """What a token allows."""
 
     role: Role
@@ -31,14 +35,15 @@ class Grant(Record):
     """Unix seconds; 0 for never."""
 
 
-ADMIN = Grant(role="admin")
+ADMIN = Grant("admin")
 
 
 class Tokens:
     """Makes tokens, and knows its own again.
 
-    A token is ``ROLE.GENERATION.EXPIRES.IDS.SIGNATURE``; the signature is the first 18 bytes of
-    HMAC-SHA256 over what stands before it.
+    A token is ``ROLE.GENERATION.EXPIRES.IDS.SIGNATURE``; the signature is keyed BLAKE2b over what
+    stands before it. That of role ``model`` has the hash of the attempt's instead: who claimed an
+    attempt makes it (``model_token``), and who has it cannot make the attempt's.
 
     Args:
         admin: A text that is a token of role ``admin`` itself. The secret follows from it, so that
@@ -49,11 +54,14 @@ class Tokens:
 
     def __init__(self, admin: str | None = None, generation: int = 0) -> None:
         self._secret = (
-            hmac.digest(admin.encode(), b"agl: secret of a store", hashlib.sha256)
+            blake2b(admin.encode(), person=b"agl store", digest_size=32).digest()
             if admin
             else secrets.token_bytes(32)
         )
         self.generation = generation
+        # Python hashes texts with a key of the process's own, so that how long it takes to find one
+        # says nothing of those that are nearly the same.
+        self._known: dict[str, Grant] = {}
         self.admin = admin or self.issue("admin")
 
     def issue(
@@ -75,43 +83,64 @@ class Tokens:
         Raises:
             ConfigError: No such role, or ids where none belong, or none where they do.
         """
-        if role not in get_args(Role) or (role in _SCOPED) != bool(rollout_id and attempt_id):
+        if role not in _ROLES or (role in _SCOPED) != bool(rollout_id and attempt_id):
             raise ConfigError(
                 f"no token of role {role!r} with rollout_id={rollout_id!r} and "
-                f"attempt_id={attempt_id!r}; roles are {', '.join(get_args(Role))}, and "
+                f"attempt_id={attempt_id!r}; roles are {', '.join(_ROLES)}, and "
                 f"{' and '.join(_SCOPED)} need both ids"
             )
         ids = _text(f"{rollout_id}\0{attempt_id}".encode()) if rollout_id else ""
         expires = 0 if seconds is None else int(time.time() + seconds) + 1
-        said = f"{role}.{self.generation}.{expires}.{ids}"
-        return f"{said}.{self._signature(said)}"
+        if role == "model":
+            return model_token(self._signed(f"attempt.{self.generation}.{expires}.{ids}"))
+        token = self._signed(f"{role}.{self.generation}.{expires}.{ids}")
+        self._remember(token, Grant(role, rollout_id, attempt_id, expires))
+        return token
 
     def read(self, token: str) -> Grant | None:
         """What a token allows; None for one that is not ours, or no longer good."""
-        if hmac.compare_digest(token.encode(errors="replace"), self.admin.encode()):
+        known = self._known.get(token)
+        if known is not None and not known.expires:
+            return known
+        given = token.encode(errors="replace")
+        if hmac.compare_digest(given, self.admin.encode()):
             return ADMIN
-        said, _, signature = token.rpartition(".")
-        expected = self._signature(said)
-        if not hmac.compare_digest(signature.encode(errors="replace"), expected.encode()):
+        said, _, _ = token.rpartition(".")
+        role, _, rest = said.partition(".")
+        is_model = role == "model"
+        expected = self._signed(f"attempt.{rest}" if is_model else said)
+        if is_model:
+            expected = model_token(expected)
+        if not hmac.compare_digest(given, expected.encode(errors="replace")):
             return None
-        role, generation, expires, ids = said.split(".")
+        generation, expires, ids = rest.split(".")
         if int(generation) != self.generation or 0 < int(expires) < time.time():
             return None
-        rollout_id, _, attempt_id = base64.urlsafe_b64decode(f"{ids}==").decode().partition("\0")
-        return Grant.model_construct(
-            role=cast(Role, role),
-            rollout_id=rollout_id,
-            attempt_id=attempt_id,
-            expires=int(expires),
-        )
+        rollout_id, _, attempt_id = urlsafe_b64decode(f"{ids}==").decode().partition("\0")
+        grant = Grant(cast(Role, role), rollout_id, attempt_id, int(expires))
+        self._remember(token, grant)
+        return grant
 
-    def _signature(self, said: str) -> str:
-        digest = hmac.digest(self._secret, said.encode(errors="replace"), hashlib.sha256)
-        return _text(digest[:18])
+    def _remember(self, token: str, grant: Grant) -> None:
+        self._known[token] = grant
+        if len(self._known) > MAX_KNOWN:
+            del self._known[next(iter(self._known))]
+
+    def _signed(self, said: str) -> str:
+        key = self._secret
+        digest = blake2b(said.encode(errors="replace"), key=key, digest_size=18).digest()
+        return f"{said}.{_text(digest)}"
+
+
+def model_token(attempt_token: str) -> str:
+    """The token of role ``model`` that belongs to one of role ``attempt``."""
+    said, _, signature = attempt_token.rpartition(".")
+    digest = blake2b(signature.encode(), person=b"agl model", digest_size=18).digest()
+    return f"model.{said.partition('.')[2]}.{_text(digest)}"
 
 
 def _text(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).decode().rstrip("=")
+    return urlsafe_b64encode(data).decode().rstrip("=")
 
 
 def with_token(address: str, token: str | None) -> str:
@@ -140,7 +169,7 @@ def token_in(authorization: bytes) -> str:
         return given
     if scheme.lower() == "basic":
         try:
-            return base64.b64decode(given, validate=True).decode().partition(":")[2]
+            return b64decode(given, validate=True).decode().partition(":")[2]
         except (binascii.Error, ValueError):
             return ""
     return ""

@@ -204,7 +204,7 @@ class LightningStoreClient(LightningStore):
         """What was claimed; the tokens stay here."""
         for one in claimed:
             ids = one.rollout_id, one.attempt.attempt_id
-            self._claims.note(*ids, one.span_token, one.model_token)
+            self._claims.note(*ids, one.span_token)
         return [one.plain() for one in claimed]
 
     async def _claim(

@@ -105,18 +105,10 @@ def with_numbers(
 
 
 class Claimed(AttemptedRollout):
-    """What was claimed, with the tokens of its attempt; see ``agl.access.tokens``."""
+    """What was claimed, with the token of its attempt; see ``agl.access.tokens``."""
 
     span_token: str | None = None
     """Of role ``attempt``."""
-    model_token: str | None = None
-    """Of role ``model``."""
-
-    @classmethod
-    def of(cls, claimed: AttemptedRollout, span_token: str, model_token: str) -> "Claimed":
-        """The same, without validation."""
-        tokens = {"span_token": span_token, "model_token": model_token}
-        return cls.model_construct(None, **claimed.__dict__, **tokens)
 
     def plain(self) -> AttemptedRollout:
         """What the runner sees."""
