@@ -66,7 +66,8 @@ class ProcessSandbox(Sandbox):
         env: Names of environment variables that agents get, beside PATH and LANG.
         read: Further folders and files that agents may read; with namespaces.
         hide: Folders and files that agents may not read, in those that they may; with namespaces.
-            What is open to its owner alone is hidden anyhow, but for modules and ``read``.
+            What is open to its owner alone, or begins with a dot, is hidden anyhow, but for
+            modules and what ``read`` names.
         connect: Further addresses, as ``host:port`` or URL, that agents may reach.
         network: Whether agents may use the network as they like.
         strict: Refuse to run where bubblewrap is missing or cannot work, or where anything at all

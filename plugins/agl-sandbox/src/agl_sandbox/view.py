@@ -26,8 +26,11 @@ def shown_paths(read: Iterable[Path]) -> list[Path]:
     return sorted(path for path in paths if path.exists() and path != Path("/"))
 
 
-def private_paths(shown: Iterable[Path], but: Iterable[Path]) -> list[Path]:
-    """What in these folders is open to its owner alone: keys, stores, sockets.
+def private_paths(shown: Sequence[Path], but: Iterable[Path]) -> list[Path]:
+    """What in these folders agents need not see.
+
+    It is what is open to its owner alone (keys, stores, sockets), and what begins with a dot
+    (settings, caches, histories).
 
     Args:
         shown: Folders; those of the system and of Python's own are not looked through.
@@ -37,7 +40,7 @@ def private_paths(shown: Iterable[Path], but: Iterable[Path]) -> list[Path]:
         ConfigError: There is so much of it that this is no project's folder.
     """
     own = [Path(path) for path in (*SYSTEM, sys.prefix, sys.base_prefix)]
-    kept = set(but)
+    kept = {path for each in (*shown, *but) for path in (each, *each.parents)}
     found: dict[Path, None] = {}
     for root in shown:
         if any(root.is_relative_to(path) for path in own):
@@ -45,9 +48,12 @@ def private_paths(shown: Iterable[Path], but: Iterable[Path]) -> list[Path]:
         for folder, folders, files in os.walk(root):
             for name in [*folders, *files]:
                 path = Path(folder, name)
-                if path not in kept and not name.endswith(MODULES) and _is_private(path):
+                if path in kept or name.endswith(MODULES):
+                    continue
+                if name.startswith(".") or _is_private(path):
                     found[path] = None
-            folders[:] = [name for name in folders if Path(folder, name) not in found]
+            done = {*found, *own}
+            folders[:] = [name for name in folders if Path(folder, name) not in done]
             if len(found) > MOST_HIDDEN:
                 raise ConfigError(
                     f"isolation 'process': {root}, from which Python imports, holds more than "
