@@ -330,7 +330,7 @@ def graded_only(spans: Sequence[Span_]) -> Sequence[Span_]:
 
 def _of_newest_attempt(spans: Sequence[SpanLike]) -> Sequence[SpanLike]:
     attempts: dict[str | None, list[SpanLike]] = {}
-    for span in spans:
+    for span in [one for one in spans if not getattr(one, "late", False)]:
         attempts.setdefault(getattr(span, "attempt_id", None), []).append(span)
     return attempts[newest_attempt(attempts)] if len(attempts) > 1 else spans
 

@@ -157,8 +157,8 @@ class Span(_SpanPart):
     """Who wrote it. A server sets it by the token of the request; only an admin's token may say
     ``gateway`` or ``algorithm``, or say nothing, as who came by 0.3's client does. Not in 0.3."""
     late: bool = Field(default=False, exclude_if=_is_unsaid)
-    """It came after the end of its attempt, and from no algorithm. It is kept, and counts for
-    nothing: it is no reward and no call. Not in 0.3."""
+    """It came after the end of its attempt, or after another one of its rollout had begun, and from
+    no algorithm. It is kept, and counts for nothing: it is no reward and no call. Not in 0.3."""
 
     @classmethod
     def from_opentelemetry(
@@ -288,5 +288,5 @@ def _attributes(attributes: Mapping[str, Any] | None) -> Attributes:
 
 
 def in_time(spans: Iterable[Span]) -> list[Span]:
-    """Those that did not come after the end of their attempt; see ``Span.late``."""
+    """Those that did not come too late; see ``Span.late``."""
     return [span for span in spans if not span.late]

@@ -130,7 +130,8 @@ def add_many_spans(tables: Tables, now: float, spans: Sequence[AnySpan]) -> list
     for key, indexes in groups.items():
         rollout, stored = found[key]
         own = spans if len(groups) == 1 else [spans[index] for index in indexes]
-        if stored.attempt.status in rules.FINAL:
+        current = steps.is_current(tables, rollout, stored.attempt)
+        if stored.attempt.status in rules.FINAL or not current:
             own = [late(span) for span in own]
         new, next_sequence = steps.insert_new(tables, stored, own)
         if len(new) == len(spans):  # nearly always; none is between them
@@ -140,7 +141,6 @@ def add_many_spans(tables: Tables, now: float, spans: Sequence[AnySpan]) -> list
             for index in indexes:
                 if (span := by_id.pop(spans[index].span_id, None)) is not None:
                     added[index] = span
-        current = steps.is_current(tables, rollout, stored.attempt)
         attempt = rules.sign_of_life(stored.attempt, now, current=current, span=True)
         steps.save_attempt(tables, now, rollout, stored, attempt, current, next_sequence)
     return [added[index] for index in sorted(added)]
