@@ -117,3 +117,111 @@ async def test_a_path_leads_to_no_other_address(proxy: Any, path: str) -> None:
     status = int((await reader.readline()).split()[1])
     writer.close()
     assert status in (400, 404, 405)
+
+
+# --- the neighbour's address, and the one of nobody
+
+
+class Two:
+    """A gateway with a budget of two calls an attempt, and two attempts that may call it."""
+
+    def __init__(self, proxy: Any, store: Any, own: agl.AttemptedRollout, other: Any) -> None:
+        self.proxy, self.store, self.own, self.other = proxy, store, own, other
+
+    def address(self, one: agl.AttemptedRollout) -> str:
+        """Of an attempt, without a token."""
+        ids = f"rollout/{one.rollout_id}/attempt/{one.attempt.attempt_id}"
+        return f"{self.proxy.address.url()}/{ids}/v1/chat/completions"
+
+    def token(self, one: agl.AttemptedRollout, role: Any = "model") -> str:
+        ids = (one.rollout_id, one.attempt.attempt_id) if role in ("model", "attempt") else ()
+        return self.store.tokens.issue(role, *ids)
+
+    async def call(self, url: str, token: str = "", **headers: str) -> int:
+        headers |= {"Authorization": f"Bearer {token}"} if token else {}
+        return (await post(url, {"model": "m", "messages": USER}, **headers))[0]
+
+
+@pytest.fixture(params=[False, True], ids=["tokens", "open"])
+async def two(request: pytest.FixtureRequest) -> AsyncGenerator[tuple[Two, bool]]:
+    with EchoLLM() as backend:
+        store = agl.InMemoryLightningStore()
+        entry = {"model": "hosted_vllm/m", "api_base": backend.url}
+        proxy = agl.LLMProxy(
+            port=0,
+            store=store,
+            model_list=[{"model_name": "m", "litellm_params": entry}],
+            attempt_budget={"calls": 2},
+            open=request.param,
+        )
+        await proxy.start()
+        own, other = [await store.start_rollout(name) for name in ("mine", "theirs")]
+        yield Two(proxy, store, own, other), request.param
+        await proxy.stop()
+
+
+async def test_nobody_spends_the_budget_of_a_neighbour(two: tuple[Two, bool]) -> None:
+    bench, is_open = two
+    token = bench.token(bench.own)
+    url, bare = bench.address(bench.other), f"{bench.proxy.address.url()}/v1/chat/completions"
+    ids = {"x-rollout-id": bench.other.rollout_id, "x-attempt-id": bench.other.attempt.attempt_id}
+    tried = [
+        await bench.call(url, token),
+        await bench.call(url.replace("/v1/", f"/token/{token}/v1/")),
+        await bench.call(bare, token, **ids),
+        await bench.call(bench.address(bench.own), token, **ids),  # counts for oneself
+    ]
+    assert tried == ([200, 200, 429, 200] if is_open else [401, 401, 401, 200])
+    theirs = [await bench.call(url, bench.token(bench.other)) for _ in range(3)]
+    assert theirs == ([429] * 3 if is_open else [200, 200, 429])
+
+
+async def test_no_call_is_made_beside_the_record(two: tuple[Two, bool]) -> None:
+    bench, is_open = two
+    bare = f"{bench.proxy.address.url()}/v1/chat/completions"
+    for token in ("", bench.token(bench.own)):
+        assert await bench.call(bare, token) == (200 if is_open else 401)
+    await bench.proxy.flush()
+    assert len(await bench.store.query_spans(bench.own.rollout_id)) == 0
+    assert await bench.call(bench.address(bench.own), bench.token(bench.own)) == 200
+    await bench.proxy.flush()
+    assert len(await bench.store.query_spans(bench.own.rollout_id)) == 1
+
+
+async def test_only_the_token_for_models_calls_models(two: tuple[Two, bool]) -> None:
+    bench, is_open = two
+    for role in ("attempt", "runner", "reader"):
+        status = await bench.call(bench.address(bench.own), bench.token(bench.own, role))
+        assert status == (401 if not is_open else 429 if role == "reader" else 200)
+
+
+async def test_nobody_ends_the_calls_of_a_neighbour(two: tuple[Two, bool]) -> None:
+    bench, is_open = two
+    end = bench.address(bench.other).removesuffix("/v1/chat/completions") + "/end"
+    assert await bench.call(end, bench.token(bench.own)) == (200 if is_open else 401)
+    status = await bench.call(bench.address(bench.other), bench.token(bench.other))
+    assert status == (410 if is_open else 200)
+
+
+async def test_a_call_that_is_repeated_after_the_end_reaches_no_model(
+    two: tuple[Two, bool],
+) -> None:
+    bench, _ = two
+    url, token = bench.address(bench.own), bench.token(bench.own)
+    assert await bench.call(url, token) == 200  # the same request, while it may
+    await bench.store.update_attempt(
+        bench.own.rollout_id, bench.own.attempt.attempt_id, status="succeeded"
+    )
+    await bench.call(f"{url.removesuffix('/v1/chat/completions')}/end", token)
+    assert await bench.call(url, token) == 410
+
+
+async def test_an_answer_does_not_tell_the_id_of_its_record(two: tuple[Two, bool]) -> None:
+    bench, _ = two
+    ask = {"model": "m", "messages": USER}
+    key = {"Authorization": f"Bearer {bench.token(bench.own)}"}
+    _, body, headers = await post(bench.address(bench.own), ask, **key)
+    await bench.proxy.flush()
+    (span,) = await bench.store.query_spans(bench.own.rollout_id)
+    assert span.span_id not in body + str(headers)
+    assert span.name in ("openai.chat.completion",)
