@@ -37,11 +37,12 @@ async def test_proxy_serves_a_plain_client_with_a_served_store(echo_llm: EchoLLM
     await llm_proxy.start()
 
     def ask() -> Any:
+        llm = llm_proxy.as_resource()
         body = {"model": "tiny", "messages": [{"role": "user", "content": "Hello, world!"}]}
         request = urllib.request.Request(
-            f"{llm_proxy.as_resource().endpoint}/chat/completions",
+            f"{llm.get_base_url()}/chat/completions",
             json.dumps(body).encode(),
-            {"Content-Type": "application/json"},
+            {"Content-Type": "application/json", "Authorization": f"Bearer {llm.api_key}"},
         )
         with urllib.request.urlopen(request) as answer:
             return json.load(answer)

@@ -91,7 +91,7 @@ def store_url() -> Iterator[str]:
     with process(*command, "store", "--port", 0, "--backend", "memory") as server:
         assert server.stdout is not None
         for line in server.stdout:
-            if found := re.search(r"http://127\.0\.0\.1:\d+", line):
+            if found := re.search(r"http://\S+:\d+", line):
                 yield found.group()
                 return
         raise AssertionError("agl store ended")

@@ -43,7 +43,7 @@ class Gateways:
     def __init__(self, llm, store_url):
         with bind("127.0.0.1", 0, listen=False) as sock:
             self.port = sock.getsockname()[1]
-        self._arguments = ["--model", f"echo={llm.url}", "--store", store_url]
+        self._arguments = ["--model", f"echo={llm.url}", "--store", store_url, "--open"]
         self.process = None
 
     def start(self):

@@ -24,12 +24,13 @@ def entry(name, url):
     return {"model_name": name, "litellm_params": {"model": f"hosted_vllm/{name}", "api_base": url}}
 
 
-async def ask(endpoint, model):
+async def ask(llm, model):
     """Status of a call."""
+    key = {"Authorization": f"Bearer {llm.api_key}"}
     body = {"model": model, "messages": [{"role": "user", "content": "well?"}]}
     async with (
-        aiohttp.ClientSession() as session,
-        session.post(f"{endpoint}/chat/completions", json=body) as response,
+        aiohttp.ClientSession(headers=key) as session,
+        session.post(f"{llm.get_base_url()}/chat/completions", json=body) as response,
     ):
         await response.read()
         return response.status
@@ -79,8 +80,8 @@ class Loop(FineTuning):
 def judged_agent(statuses):
     @agl.rollout
     async def agent(task: str, llm: agl.LLM) -> float:
-        assert await ask(llm.endpoint, llm.model) == 200
-        statuses.append(await ask(llm.endpoint, "judge"))
+        assert await ask(llm, llm.model) == 200
+        statuses.append(await ask(llm, "judge"))
         return 1.0
 
     return agent
@@ -92,7 +93,7 @@ async def test_the_judge_of_a_running_gateway_answers_before_during_and_after(
 ):
     proxy = agl.LLMProxy(model_list=[entry("judge", judge.url)], store=store)
     await proxy.start()
-    bare = proxy.as_resource(model="judge").endpoint
+    bare = proxy.as_resource(model="judge")
     statuses = [await ask(bare, "judge")]
     algorithm = Loop(judge.url, fails=fails, run_dir=str(tmp_path / "run"))
     algorithm.set_store(store)
@@ -176,10 +177,10 @@ async def test_verl_adds_its_model_and_takes_it_out_again(judge, store, tmp_path
     run = Run(algorithm, algorithm, proxy, config, tmp_path, ["one"], None)
     for _ in range(2):  # verl may say it again, after it has begun once more
         await run.answer(Backend(judge.url, "policy"))
-    endpoint = proxy.as_resource(model="policy").endpoint
+    bare = proxy.as_resource(model="policy")
     forced = proxy._models.backends.of("policy")[0].forced["train"]
     assert forced == {**WHOLE_SOFTMAX, "temperature": 1.0, "top_p": 0.9, "top_k": 20}
-    assert [await ask(endpoint, name) for name in ("policy", "judge")] == [200, 200]
+    assert [await ask(bare, name) for name in ("policy", "judge")] == [200, 200]
     await run.end()
     assert proxy.model_names == ["judge"]
     assert not proxy.is_running()

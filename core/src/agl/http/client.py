@@ -11,7 +11,7 @@ import pydantic_core
 from pydantic import TypeAdapter, ValidationError
 
 from agl.access.held import ClaimTokens, TokenSlot
-from agl.access.tokens import Role, Tokens, without_token
+from agl.access.tokens import Role, Tokens, with_token, without_token
 from agl.env import LightningEnvVar, resolve_str_env_var
 from agl.errors import AglError, NotSupportedError, StoreError, UnknownRecordError
 from agl.http import wire
@@ -104,8 +104,10 @@ class LightningStoreClient(LightningStore):
     @property
     def headers(self) -> dict[str, str]:
         """What a request of any other client must carry: the token, if there is one."""
-        token = self._token.look() if isinstance(self._token, TokenSlot) else self._token
-        return {"Authorization": f"Bearer {token}"} if token else {}
+        return {"Authorization": f"Bearer {token}"} if (token := self._own_token()) else {}
+
+    def _own_token(self) -> str | None:
+        return self._token.look() if isinstance(self._token, TokenSlot) else self._token
 
     @property
     def capabilities(self) -> LightningStoreCapabilities:
@@ -113,8 +115,11 @@ class LightningStoreClient(LightningStore):
         return {"thread_safe": True, "async_safe": True, "zero_copy": True, "otlp_traces": True}
 
     def otlp_traces_endpoint(self) -> str:
-        """Address for an OTLP/HTTP exporter, which also needs ``headers``."""
-        return f"{self.server_address}{wire.TRACES}"
+        """Address for an OTLP/HTTP exporter, with the token in it.
+
+        A runner's is not enough for spans: these need the token that came with their claim.
+        """
+        return f"{with_token(self.server_address, self._own_token())}{wire.TRACES}"
 
     @property
     def tokens(self) -> Tokens:  # pyright: ignore[reportIncompatibleMethodOverride]

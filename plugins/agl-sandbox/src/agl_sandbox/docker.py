@@ -24,7 +24,7 @@ from agl.utils.checks import check_name, check_numbers
 from agl_sandbox import probe, shipping
 from agl_sandbox.forwarding import Routes, address_of, routes_to, targets_of
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("agl.sandbox")
 
 FOLDER = "/tmp"
 """Of an attempt, in its container."""

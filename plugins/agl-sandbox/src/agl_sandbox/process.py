@@ -26,7 +26,7 @@ from agl.utils.checks import check_numbers
 from agl_sandbox import probe, shipping, view
 from agl_sandbox.forwarding import Routes, address_of, routes_to, targets_of
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("agl.sandbox")
 
 START_SECONDS = 120.0
 """Longest that the clean process may take to import the agent."""

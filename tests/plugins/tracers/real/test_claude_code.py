@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from processes import claude_code
@@ -154,7 +155,8 @@ async def test_its_own_spans_stand_beside_the_gateways(
         "CLAUDE_CODE_ENHANCED_TELEMETRY_BETA": "1",
         "OTEL_TRACES_EXPORTER": "otlp",
         "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
-        "OTEL_EXPORTER_OTLP_ENDPOINT": server.endpoint,
+        "OTEL_EXPORTER_OTLP_ENDPOINT": server.address,
+        "OTEL_EXPORTER_OTLP_HEADERS": f"Authorization={quote(server.headers['Authorization'])}",
         "OTEL_RESOURCE_ATTRIBUTES": "IDS",
     }
     try:

@@ -60,7 +60,7 @@ async def with_tracer_alone(
             return await spans_of(store, rollout_id)
         # The server of the other dialects. It is told of no rollout and so records nothing, and
         # like the providers' own servers it sends no token ids.
-        proxy = proxy_before(llm, InMemoryLightningStore())
+        proxy = proxy_before(llm, InMemoryLightningStore(), open=True)
         await proxy.start()
         try:
             url = proxy.as_resource().endpoint
@@ -70,9 +70,11 @@ async def with_tracer_alone(
     return await spans_of(store, rollout_id)
 
 
-def proxy_before(llm: EchoLLM, store: InMemoryLightningStore) -> agl_gateway.LLMProxy:
+def proxy_before(
+    llm: EchoLLM, store: InMemoryLightningStore, **options: Any
+) -> agl_gateway.LLMProxy:
     entry: Any = {"model_name": "echo", "litellm_params": {"model": "echo", "api_base": llm.url}}
-    return agl_gateway.LLMProxy(model_list=[entry], store=store)
+    return agl_gateway.LLMProxy(model_list=[entry], store=store, **options)
 
 
 async def rollout_of(

@@ -150,7 +150,7 @@ async def test_streams_of_anthropic_keep_calls_of_tools(
             "model_name": "echo",
             "litellm_params": {"model": "echo", "api_base": llm.url},
         }
-        proxy = agl_gateway.LLMProxy(model_list=[entry], store=InMemoryLightningStore())
+        proxy = agl_gateway.LLMProxy(model_list=[entry], store=InMemoryLightningStore(), open=True)
         await proxy.start()
         url = proxy.as_resource().endpoint.removesuffix("/v1")
         try:

@@ -1,16 +1,19 @@
 // An agent that needs no Python: it claims a rollout from the store's server, calls the model at
 // the address of its attempt, writes the reward as a span, and ends the attempt.
-// Environment: STORE_URL. The resource `llm` says where the gateway is and which model is served.
+// Environment: STORE_URL, as `agl store` prints it. The resource `llm` says where the gateway is and which model is served.
 import { randomBytes } from "node:crypto";
 import OpenAI from "openai";
 
+// `fetch` refuses addresses with a token in them.
+const { origin, password } = new URL(process.env.STORE_URL);
+const headers = {
+  authorization: `Bearer ${decodeURIComponent(password)}`,
+  "content-type": "application/json",
+};
+
 async function ask(path, body) {
-  const options = body && {
-    method: "POST",
-    headers: { "content-type": "application/json" },
-    body: JSON.stringify(body),
-  };
-  const answer = await fetch(`${process.env.STORE_URL}/v1/agl/${path}`, options);
+  const options = body && { method: "POST", body: JSON.stringify(body) };
+  const answer = await fetch(`${origin}/v1/agl/${path}`, { headers, ...options });
   if (!answer.ok) throw new Error(`${path}: ${answer.status} ${await answer.text()}`);
   return answer.json();
 }
@@ -21,15 +24,17 @@ const ids = { rollout_id: rollout.rollout_id, attempt_id: rollout.attempt.attemp
 const { resources } = await ask(`resources/${rollout.resources_id}`);
 const { llm } = resources;
 const gateway = llm.endpoint.replace(/\/v1$/, "");
-const attempt = `${gateway}/rollout/${ids.rollout_id}/attempt/${ids.attempt_id}`;
+const place = `rollout/${ids.rollout_id}/attempt/${ids.attempt_id}`;
+const attempt = `${gateway}/${place}/token/${rollout.model_token}`;
 
-const client = new OpenAI({ baseURL: `${attempt}/v1`, apiKey: llm.api_key ?? "none" });
+const client = new OpenAI({ baseURL: `${attempt}/v1`, apiKey: "none" });
 const messages = [{ role: "user", content: rollout.input }];
 const answer = await client.chat.completions.create({ model: llm.model, messages });
 const reward = answer.choices[0].message.content.includes("sunny") ? 1.0 : 0.0;
 
 // Every call of the attempt is stored when this has answered.
-await fetch(`${attempt}/end`, { method: "POST" });
+const ended = await fetch(`${attempt}/end`, { method: "POST" });
+if (!ended.ok) throw new Error(`end: ${ended.status} ${await ended.text()}`);
 const now = Date.now() / 1000;
 await ask("spans", {
   ...ids,
