@@ -208,7 +208,9 @@ class Importer:
             raise ConfigError(
                 f"rollout {rollout_id!r} has no attempt yet that a reward could belong to"
             )
-        spans = list(_reward_spans(rewards, rollout_id, attempt.attempt_id))
+        # Given after the end, which only an algorithm's rewards may be.
+        given = _reward_spans(rewards, rollout_id, attempt.attempt_id)
+        spans = [span.model_copy(update={"writer": "algorithm"}) for span in given]
         added = await self.store.add_many_spans(spans)
         self.done.rewards += len(added)  # after the wait, since others add to it meanwhile
 
