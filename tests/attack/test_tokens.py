@@ -179,7 +179,7 @@ async def test_no_token_of_another_role_does_it(attack: Attack) -> None:
             token = await bench.store.issue_token(role, *(ids if scoped else ()))  # type: ignore
             status, answer = await attack(bench, own, other, token)
             assert (status, answer["error_type"]) == (403, "NotAllowedError"), role
-        for token in ("", "Bearer", "admin.0.0..AAAAAAAAAAAAAAAAAAAAAAAA"):
+        for token in ("", "Bearer", f"admin.0.0..{'a' * 32}"):
             assert (await attack(bench, own, other, token))[0] == 401
         after = await bench.store.query_rollouts(), await bench.store.statistics()
         assert before[0] == after[0]
@@ -215,7 +215,7 @@ def test_a_token_is_good_for_what_it_says_and_nothing_else() -> None:
         f"admin.{generation}.{expires}.{ids}.{signature}",
         f"{role}.1.{expires}.{ids}.{signature}",
         f"{role}.{generation}.9999999999.{ids}.{signature}",
-        f"{role}.{generation}.{expires}.{ids[:-1]}A.{signature}",
+        f"{role}.{generation}.{expires}.{ids[:-1]}2.{signature}",
         f"{role}.{generation}.{expires}.{ids}.{signature[:-1]}",
         f"{role}.{generation}.{expires}.{ids}.",
         token[:-1] + ("A" if token[-1] != "A" else "B"),
@@ -226,6 +226,11 @@ def test_a_token_is_good_for_what_it_says_and_nothing_else() -> None:
         "\ud800",
     ):
         assert tokens.read(forged) is None, forged
+    odd = "rollout/1 ~.é"
+    for kind in ("attempt", "model"):
+        again = tokens.read(tokens.issue(kind, odd, "at 1"))  # type: ignore
+        assert again is not None
+        assert (again.rollout_id, again.attempt_id) == (odd, "at 1")
     assert Tokens().read(token) is None
     assert Tokens("a long random text").read(token) is None
 

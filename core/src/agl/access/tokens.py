@@ -2,6 +2,7 @@
 
 import binascii
 import hmac
+import re
 import secrets
 import time
 from base64 import b64decode, urlsafe_b64decode, urlsafe_b64encode
@@ -21,6 +22,7 @@ _ROLES = get_args(Role)
 MAX_KNOWN = 10_000
 """Tokens that are not looked into again."""
 _SCOPED = ("attempt", "model")
+_are_plain = re.compile(r"[\w-]+~[\w-]+", re.ASCII).fullmatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +43,9 @@ ADMIN = Grant("admin")
 class Tokens:
     """Makes tokens, and knows its own again.
 
-    A token is ``ROLE.GENERATION.EXPIRES.IDS.SIGNATURE``; the signature is keyed BLAKE2b over what
-    stands before it. That of role ``model`` has the hash of the attempt's instead: who claimed an
-    attempt makes it (``model_token``), and who has it cannot make the attempt's.
+    A token is ``ROLE.GENERATION.EXPIRES.IDS.SIGNATURE``; the signature is keyed BLAKE2b (128 bits)
+    over what stands before it. That of role ``model`` has the hash of the attempt's instead: who
+    claimed an attempt makes it (``model_token``), and who has it cannot make the attempt's.
 
     Args:
         admin: A text that is a token of role ``admin`` itself. The secret follows from it, so that
@@ -89,12 +91,14 @@ class Tokens:
                 f"attempt_id={attempt_id!r}; roles are {', '.join(_ROLES)}, and "
                 f"{' and '.join(_SCOPED)} need both ids"
             )
-        ids = _text(f"{rollout_id}\0{attempt_id}".encode()) if rollout_id else ""
+        ids = _joined(rollout_id, attempt_id) if rollout_id else ""
         expires = 0 if seconds is None else int(time.time() + seconds) + 1
         if role == "model":
             return model_token(self._signed(f"attempt.{self.generation}.{expires}.{ids}"))
         token = self._signed(f"{role}.{self.generation}.{expires}.{ids}")
-        self._remember(token, Grant(role, rollout_id, attempt_id, expires))
+        self._known[token] = Grant(role, rollout_id, attempt_id, expires)
+        if len(self._known) > MAX_KNOWN:
+            del self._known[next(iter(self._known))]
         return token
 
     def read(self, token: str) -> Grant | None:
@@ -116,31 +120,35 @@ class Tokens:
         generation, expires, ids = rest.split(".")
         if int(generation) != self.generation or 0 < int(expires) < time.time():
             return None
-        rollout_id, _, attempt_id = urlsafe_b64decode(f"{ids}==").decode().partition("\0")
-        grant = Grant(cast(Role, role), rollout_id, attempt_id, int(expires))
-        self._remember(token, grant)
-        return grant
-
-    def _remember(self, token: str, grant: Grant) -> None:
-        self._known[token] = grant
-        if len(self._known) > MAX_KNOWN:
-            del self._known[next(iter(self._known))]
+        return Grant(cast(Role, role), *_parted(ids), int(expires))
 
     def _signed(self, said: str) -> str:
-        key = self._secret
-        digest = blake2b(said.encode(errors="replace"), key=key, digest_size=18).digest()
-        return f"{said}.{_text(digest)}"
+        text = said.encode(errors="replace")
+        return f"{said}.{blake2b(text, key=self._secret, digest_size=16).hexdigest()}"
 
 
 def model_token(attempt_token: str) -> str:
     """The token of role ``model`` that belongs to one of role ``attempt``."""
     said, _, signature = attempt_token.rpartition(".")
-    digest = blake2b(signature.encode(), person=b"agl model", digest_size=18).digest()
-    return f"model.{said.partition('.')[2]}.{_text(digest)}"
+    digest = blake2b(signature.encode(), person=b"agl model", digest_size=16).hexdigest()
+    return f"model.{said.partition('.')[2]}.{digest}"
 
 
-def _text(data: bytes) -> str:
-    return urlsafe_b64encode(data).decode().rstrip("=")
+def _joined(rollout_id: str, attempt_id: str) -> str:
+    """Two ids as one piece of a token, which may stand in a path."""
+    ids = f"{rollout_id}~{attempt_id}"
+    if _are_plain(ids):
+        return ids
+    encoded = urlsafe_b64encode(f"{rollout_id}\0{attempt_id}".encode())
+    return f"~{encoded.decode().rstrip('=')}"
+
+
+def _parted(ids: str) -> tuple[str, str]:
+    if ids.startswith("~"):
+        rollout_id, _, attempt_id = urlsafe_b64decode(f"{ids[1:]}==").decode().partition("\0")
+    else:
+        rollout_id, _, attempt_id = ids.partition("~")
+    return rollout_id, attempt_id
 
 
 def with_token(address: str, token: str | None) -> str:
