@@ -78,7 +78,7 @@ async def test_numbers_grow_by_every_door(client: agl.LightningStoreClient) -> N
 async def post_otlp(client: agl.LightningStoreClient, body: bytes) -> None:
     import aiohttp
 
-    headers = {"Content-Type": "application/x-protobuf", **client.headers}
+    headers = {"Content-Type": "application/x-protobuf"}
     async with (
         aiohttp.ClientSession() as http,
         http.post(client.otlp_traces_endpoint(), data=body, headers=headers) as response,

@@ -303,7 +303,7 @@ def test_with_a_chat_template_text_has_grade_b(doctor: Doctor, tmp_path: Path) -
             "base_url=llm.endpoint",
         ),
         (
-            ["agent=doctor_agents:keeps_the_bare_address"],
+            ["agent=doctor_agents:keeps_the_bare_address", "gateway={type: proxy, open: true}"],
             "no_calls",
             "error",
             "5 came to the gateway at an address that is no rollout's",
