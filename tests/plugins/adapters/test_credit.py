@@ -387,3 +387,21 @@ def test_triplets_of_a_graded_attempt_have_its_grade_alone(trace, adapter, value
     reward = {} if value is None else {"agentlightning.reward.0.value": value}
     trace.span("agentlightning.annotation", {"agentlightning.graded": True, **reward})
     assert [triplet.reward for triplet in adapter().adapt(trace.spans)] == [None, value]
+
+
+@pytest.mark.parametrize(("writer", "counts"), [("agent", False), (None, True)])
+def test_an_agent_s_span_that_looks_like_a_rule_s_earns_nothing_beside_a_grade(
+    trace, writer, counts
+) -> None:
+    """Those of the rules are made when they are read, so that no store has any."""
+    trace.gateway([1], [2])
+    span = trace.span(
+        "agentlightning.annotation",
+        {"agentlightning.air.rule": "tool", "agentlightning.reward.0.value": 9.0},
+    )
+    trace.spans[-1] = trace.spans[-1].model_copy(update={"writer": writer})
+    assert span is None or span.span_id == trace.spans[-1].span_id
+    trace.gateway([3], [4])
+    grade = {"agentlightning.graded": True, "agentlightning.reward.0.value": 0.5}
+    trace.span("agentlightning.annotation", grade)
+    assert (9.0 in rewards(trace, "per_call")) is counts

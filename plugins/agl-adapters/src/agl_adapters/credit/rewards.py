@@ -28,8 +28,8 @@ class Reward:
 
     @property
     def is_automatic(self) -> bool:
-        """Whether a rule of AIR made it, and not the agent."""
-        return AIR_RULE in self.span.attributes
+        """Whether a rule of AIR made it, here and now; what a store has was written by others."""
+        return AIR_RULE in self.span.attributes and self.span.writer is None
 
 
 def rewards_of(spans: Sequence[Span]) -> list[Reward]:
