@@ -82,7 +82,8 @@ def store_app(
         return ADMIN if tokens is None else tokens.read(token_in(authorization))
 
     open_paths = frozenset({wire.HEALTH, "/health"})
-    reserved = Reserved(api, (f"{wire.PREFIX}/", wire.TRACES, *open_paths))
+    own_paths = (wire.PREFIX, wire.TRACES, *open_paths)
+    reserved = Reserved(api, tuple(f"{path}/" for path in own_paths))
     fast = FastPath(reserved, listed, refusal)
     inner = RememberedPosts(Unpacked(fast, max_body_bytes))
     app: App = Authenticated(WholeBody(inner, max_body_bytes), grant_of, open_paths)

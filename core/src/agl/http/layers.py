@@ -198,11 +198,11 @@ class Reserved:
 
     app: App
     own_paths: tuple[str, ...]
-    """Beginnings of the paths that do."""
+    """Paths that do, each with a slash behind it, and all below them."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
-        if scope["type"] == "http" and not scope["path"].startswith(self.own_paths):
+        if scope["type"] == "http" and not f"{scope['path']}/".startswith(self.own_paths):
             role, method = scope[GRANT].role, scope["method"]
             if role != "admin" and not (role == "reader" and method in ("GET", "HEAD")):
                 why = f"a token of role {role!r} may not {method} {scope['path']}"
