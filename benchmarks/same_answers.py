@@ -62,7 +62,7 @@ class Names:
     def plain(self, text: str) -> str:
         """The text without ids, times, ports and paths of this run."""
         text = re.sub(r"\b(ro|at|rs)-[0-9a-f]{9,}\b", self._number, text)
-        text = re.sub(r"\b(attempt|model)(\.\d+){2}(\.[\w-]+){2}", r"\1 TOKEN", text)
+        text = re.sub(r"\b(attempt|model)(\.\d+){2}\.[^.\"]+\.\w+", r"\1 TOKEN", text)
         text = re.sub(r"\bagl\.[\w.]*\b(?=\w)", "", text)  # modules move
         text = re.sub(r"\b\d{9,}\.\d+(e\+\d+)?\b", "TIME", text)
         text = re.sub(r'("uptime"|uptime_seconds)(: ?| )[\d.e-]+', r"\1 SOME", text)

@@ -25,15 +25,19 @@ const { resources } = await ask(`resources/${rollout.resources_id}`);
 const { llm } = resources;
 const gateway = llm.endpoint.replace(/\/v1$/, "");
 const place = `rollout/${ids.rollout_id}/attempt/${ids.attempt_id}`;
-const attempt = `${gateway}/${place}/token/${rollout.model_token}`;
+const attempt = `${gateway}/${place}`;
+const key = llm.api_key ?? "none";
 
-const client = new OpenAI({ baseURL: `${attempt}/v1`, apiKey: "none" });
+const client = new OpenAI({ baseURL: `${attempt}/v1`, apiKey: key });
 const messages = [{ role: "user", content: rollout.input }];
 const answer = await client.chat.completions.create({ model: llm.model, messages });
 const reward = answer.choices[0].message.content.includes("sunny") ? 1.0 : 0.0;
 
 // Every call of the attempt is stored when this has answered.
-const ended = await fetch(`${attempt}/end`, { method: "POST" });
+const ended = await fetch(`${attempt}/end`, {
+  method: "POST",
+  headers: { authorization: `Bearer ${key}` },
+});
 if (!ended.ok) throw new Error(`end: ${ended.status} ${await ended.text()}`);
 const now = Date.now() / 1000;
 await ask("spans", {
