@@ -189,7 +189,9 @@ async def test_a_rollout_of_a_runner_that_vanished_is_run_by_another(line, grpo,
         while not (claimed := await line.store.dequeue_many_rollouts(limit=1)):  # noqa: ASYNC110
             await asyncio.sleep(0)
         resources = await line.store.get_resources_by_id(claimed[0].resources_id)
-        await ask(resources.resources["main_llm"].with_attempted_rollout(claimed[0]), "one")
+        ids = claimed[0].rollout_id, claimed[0].attempt.attempt_id
+        llm = resources.resources["main_llm"].opened(await line.store.issue_token("model", *ids))
+        await ask(llm.with_attempted_rollout(claimed[0]), "one")
         return claimed[0].rollout_id
 
     vanishing = asyncio.create_task(vanish())
