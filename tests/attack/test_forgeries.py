@@ -137,7 +137,7 @@ def test_the_token_that_is_left_for_runners_is_its_users_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    slot = held.slot_of_port(4747)
+    slot = held.slot_of_server("http://127.0.0.1:4747")
     slot.put("token")
     (folder,) = tmp_path.iterdir()
     assert (folder.stat().st_mode & 0o777, slot.look()) == (0o700, "token")
@@ -148,4 +148,4 @@ def test_the_token_that_is_left_for_runners_is_its_users_alone(
     (folder / "4747").write_text("of another")
     assert slot.look() == "of another"
     with pytest.raises(ConfigError, match="others can write there"):
-        held.slot_of_port(4747)
+        held.slot_of_server("http://127.0.0.1:4747")

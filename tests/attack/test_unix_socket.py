@@ -160,3 +160,21 @@ def test_agl_store_listens_on_one_and_takes_it_along(path: str) -> None:
 def test_addresses_of_another_form_are_refused(address: str) -> None:
     with pytest.raises(ConfigError, match="expected one like"):
         agl.LightningStoreClient(address)
+
+
+def test_a_run_serves_its_store_on_one(path: Path) -> None:
+    @agl.rollout
+    def agent(task: int) -> float:
+        return task / 2
+
+    statuses: list[str] = []
+
+    @agl.algo
+    async def algorithm(store: agl.LightningStore) -> None:
+        rollout = await store.enqueue_rollout(1)
+        ended = await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id], timeout=60)
+        statuses.extend(one.status for one in ended)
+
+    strategy = agl.ClientServerExecutionStrategy(server_host=str(path))
+    agl.Trainer(algorithm=algorithm, strategy=strategy).fit(agent)
+    assert statuses == ["succeeded"]

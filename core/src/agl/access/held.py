@@ -6,6 +6,7 @@ import tempfile
 import time
 from collections import OrderedDict
 from collections.abc import Iterable
+from hashlib import blake2b
 from pathlib import Path
 
 from agl.access.tokens import model_token
@@ -82,9 +83,10 @@ class TokenSlot:
             self._path.unlink(missing_ok=True)
 
 
-def slot_of_port(port: int) -> TokenSlot:
+def slot_of_server(url: str) -> TokenSlot:
     """Where a server on this machine leaves its token for other processes of this user."""
-    return TokenSlot(Path(tempfile.gettempdir()) / f"agl-tokens-{os.getuid()}" / str(port))
+    folder = Path(tempfile.gettempdir()) / f"agl-tokens-{os.getuid()}"
+    return TokenSlot(folder / blake2b(url.encode(), digest_size=8).hexdigest())
 
 
 class ClaimTokens:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import AsyncGenerator, Coroutine
 from typing import Any, Literal
 
-from agl.access.held import TokenSlot, slot_of_port
+from agl.access.held import TokenSlot, slot_of_server
 from agl.env import (
     DEFAULT_HOST,
     DEFAULT_PORT,
@@ -44,10 +44,10 @@ from agl.execution.events import ExecutionEvent, MultiprocessingEvent
 from agl.execution.family import describe_exit, start_group
 from agl.http.client import LightningStoreClient
 from agl.http.server import LightningStoreServer
-from agl.http.serving import bind
+from agl.http.serving import address_of, bind
 from agl.store.base import LightningStore
 from agl.store.patience import is_away
-from agl.utils.addresses import is_loopback
+from agl.utils.addresses import is_loopback, url_of
 
 logger = logging.getLogger(__name__)
 
@@ -367,7 +367,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
 
     def _left_token(self) -> TokenSlot:
         """Where an algorithm of this user leaves the token for runners on its machine."""
-        return slot_of_port(int(self._url().rpartition(":")[2]))
+        return slot_of_server(self._url())
 
     def _manages(self, store: LightningStore) -> bool:
         if self.managed_store is None:
@@ -377,10 +377,10 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
     def _url(self) -> str:
         host, port = self.server_host, self.server_port
         if self._socket is not None:
-            port = self._socket.getsockname()[1]
+            port = address_of(self._socket)[1]
         if self.role != "runner" and host in ("0.0.0.0", "::"):
             host = "127.0.0.1"
-        return f"http://{host}:{port}"
+        return url_of(host, port)
 
     def _close_socket(self) -> None:
         if self._socket is not None:
