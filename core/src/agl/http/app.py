@@ -9,7 +9,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import PlainTextResponse
 from pydantic import BaseModel
 from starlette.middleware.cors import CORSMiddleware
-from starlette.routing import BaseRoute
+from starlette.routing import BaseRoute, Router
 
 import agl
 from agl.access.tokens import ADMIN, Grant, Tokens, token_in
@@ -73,7 +73,8 @@ def store_app(
     api.add_api_route("/metrics", routes.metrics, methods=["GET"], response_class=PlainTextResponse)
     for signal in ("metrics", "logs", "development/profiles"):
         api.add_api_route(f"/v1/{signal}", not_implemented, methods=["POST"])
-    api.router.routes.extend(extra_routes)
+    # They look at no grant, wherever they lie.
+    api.router.default = Reserved(Router(extra_routes), ())
     api.add_exception_handler(AglError, _agl_error)
     api.add_exception_handler(RequestValidationError, _validation_error)
     api.add_exception_handler(Exception, _unforeseen)
