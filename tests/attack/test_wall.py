@@ -280,7 +280,7 @@ async def test_a_killed_sandbox_costs_one_attempt() -> None:
         running = asyncio.create_task(runner.iter())
         while not runner._attempts.running():  # noqa: ASYNC110 (nothing tells it)
             await asyncio.sleep(0.05)
-        runner._sandbox._process.kill()  # type: ignore
+        runner._sandbox._clean.process.kill()  # type: ignore
         await running
         ended = await store.get_rollout_by_id(stay.rollout_id)
         await store.enqueue_rollout({"do": "work_honestly"})
@@ -288,6 +288,35 @@ async def test_a_killed_sandbox_costs_one_attempt() -> None:
     assert ended is not None
     assert ended.status == "failed"
     assert [r.status for r in await store.query_rollouts()] == ["failed", "succeeded"]
+
+
+@needs_bwrap
+async def test_attempts_that_lose_their_sandbox_together_start_one_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started: list[Any] = []
+    real = process.ProcessSandbox._spawn
+
+    def spawn(sandbox: Any) -> Any:
+        started.append(real(sandbox))
+        return started[-1]
+
+    monkeypatch.setattr(process.ProcessSandbox, "_spawn", spawn)
+    store = agl.InMemoryLightningStore()
+    options: Any = {"isolation": "process", "concurrency": 4, "max_rollouts": 8}
+    runner = agl.LitAgentRunner(agl.OtelTracer(), **options)
+    stay: dict[str, Any] = {"do": "stay", "mark": "m", "seconds": 300}
+    for task in [stay] * 4 + [{"do": "work_honestly"}] * 4:
+        await store.enqueue_rollout(task)
+    with runner.run_context(agent=attacks.agent, store=store):
+        running = asyncio.create_task(runner.iter())
+        while len(runner._attempts.running()) < 4:  # noqa: ASYNC110 (nothing tells it)
+            await asyncio.sleep(0.05)
+        runner._sandbox._clean.process.kill()  # type: ignore
+        await running
+    ended = [r.status for r in await store.query_rollouts()]
+    assert ended == ["failed"] * 4 + ["succeeded"] * 4
+    assert len(started) == 2
 
 
 # --- honest work

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from agl.agent.base import LitAgent
 from agl.errors import ConfigError
@@ -43,6 +43,22 @@ WITH_USER = (probe.READ_FILE, probe.READ_ENVIRONMENT, probe.READ_MEMORY, probe.S
 """What is closed to another user."""
 WITH_NETWORK = (probe.CONNECT, probe.ABSTRACT_SOCKET)
 """What is open to those who may use the network."""
+
+
+class _Clean(NamedTuple):
+    """An interpreter that has imported the agent, and forks for attempts."""
+
+    client: ForkerClient
+    process: subprocess.Popen[bytes]
+
+    def end(self) -> None:
+        """End it and all its calls, and wait for it."""
+        self.client.close()
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
 
 
 class ProcessSandbox(Sandbox):
@@ -118,8 +134,7 @@ class ProcessSandbox(Sandbox):
         self._connect = [address_of(address) for address in connect]
         self._network = network
         self._strict = strict
-        self._client: ForkerClient | None = None
-        self._process: subprocess.Popen[bytes] | None = None
+        self._clean: _Clean | None = None
         self._bwrap, why_not = self._find_bwrap()
         if why_not and strict:
             raise ConfigError(f"isolation 'process' with strict: {why_not}")
@@ -142,10 +157,13 @@ class ProcessSandbox(Sandbox):
     async def start(self, agent: LitAgent[Any], tracer: Tracer) -> None:
         """See ``Sandbox.start``."""
         self._shipment = shipping.pack(agent, tracer)
-        await self._launch()
+        self._launching = asyncio.Lock()
+        clean = await self._running()
         with probe.prey([*self._environment(), *OWN_VARIABLES]) as goals:
             try:
-                found: Findings = await self._call({"probe": goals}, [], None, PROBE_SECONDS)
+                found: Findings = await self._call(
+                    clean.client, {"probe": goals}, [], None, PROBE_SECONDS
+                )
             except (CallFailedError, ForkerGoneError, TimeoutError) as error:
                 self.close()
                 raise ConfigError(f"isolation 'process' does not work here: {error}") from error
@@ -154,38 +172,32 @@ class ProcessSandbox(Sandbox):
 
     async def run(self, attempt: dict[str, Any], on_message: OnMessage) -> Any:
         """See ``Sandbox.run``."""
-        if self._client is None:
-            await self._launch()
+        clean = await self._running()
         try:
             targets = [*self._connect, *targets_of(attempt["resources"])]
-            return await self._call({"attempt": attempt}, targets, on_message, None)
+            return await self._call(clean.client, {"attempt": attempt}, targets, on_message, None)
         except ForkerGoneError as error:
-            self.close()  # the next attempt starts another
+            if self._clean is clean:  # the first to notice; by now there may be another
+                self._clean = None
+                await asyncio.to_thread(clean.end)
             raise CallFailedError(f"its sandbox is gone: {error}") from error
 
     def close(self) -> None:
         """See ``Sandbox.close``."""
-        if self._client is not None:
-            self._client.close()
-            self._client = None
-        if self._process is not None:
-            try:
-                self._process.wait(10)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-            self._process = None
+        clean, self._clean = self._clean, None
+        if clean is not None:
+            clean.end()
 
     # --- one call
 
     async def _call(
         self,
+        client: ForkerClient,
         payload: dict[str, Any],
         targets: Sequence[tuple[str, int]],
         on_message: OnMessage | None,
         timeout: float | None,
     ) -> Any:
-        assert self._client is not None
         routes = routes_to(targets) if self._bwrap and not self._network else Routes((), (), {}, ())
         uid = secrets.choice(UIDS) if self._has_user else None
         forwarder = routes.forwarder()
@@ -193,7 +205,7 @@ class ProcessSandbox(Sandbox):
         try:
             if uid is not None and not self._bwrap:
                 os.chown(folder, uid, uid)
-            return await self._client.call(
+            return await client.call(
                 {**payload, "uid": uid, "folder": folder, "hosts": routes.hosts},
                 timeout=timeout,
                 on_message=on_message,
@@ -207,9 +219,16 @@ class ProcessSandbox(Sandbox):
 
     # --- the start
 
-    async def _launch(self) -> None:
-        """Start the clean interpreter, and wait until it has the agent."""
-        control = self._spawn()
+    async def _running(self) -> "_Clean":
+        """The clean interpreter; started where there is none, by one attempt for all."""
+        async with self._launching:
+            if self._clean is None:
+                self._clean = await self._launch()
+            return self._clean
+
+    async def _launch(self) -> "_Clean":
+        """Start a clean interpreter, and wait until it has the agent."""
+        clean, control = self._spawn()
         setup = {
             "shipment": self._shipment,
             "namespaces": self._bwrap is not None,
@@ -218,33 +237,36 @@ class ProcessSandbox(Sandbox):
             "limits": self._limits,
         }
         try:
-            control.settimeout(START_SECONDS)
-            control.sendall(encode(setup))
-            answer = await asyncio.to_thread(receive, control)
-            control.settimeout(None)
-        except (EOFError, OSError) as error:
-            answer = {"error": {"message": f"{error}. What it wrote stands above"}}
-        self._client = ForkerClient(control)
-        if "error" in answer:
-            self.close()
-            error = answer["error"]
-            raise ConfigError(
-                "isolation 'process': the agent cannot be imported behind the wall: "
-                f"{error.get('type', '')}: {error['message']}\n{error.get('traceback', '')}"
-            )
+            try:
+                control.settimeout(START_SECONDS)
+                control.sendall(encode(setup))
+                answer = await asyncio.to_thread(receive, control)
+                control.settimeout(None)
+            except (EOFError, OSError) as error:
+                answer = {"error": {"message": f"{error}. What it wrote stands above"}}
+            if "error" in answer:
+                error = answer["error"]
+                raise ConfigError(
+                    "isolation 'process': the agent cannot be imported behind the wall: "
+                    f"{error.get('type', '')}: {error['message']}\n{error.get('traceback', '')}"
+                )
+        except BaseException:  # also when its attempt is cancelled
+            await asyncio.to_thread(clean.end)
+            raise
+        return clean
 
-    def _spawn(self) -> socket.socket:
+    def _spawn(self) -> tuple["_Clean", socket.socket]:
         ours, theirs = socket.socketpair()
         paths = json.dumps([os.path.abspath(path) for path in sys.path])
         with theirs:
             boot = [sys.executable, "-I", "-c", BOOT, paths, str(theirs.fileno())]
-            self._process = subprocess.Popen(
+            process = subprocess.Popen(
                 [*self._wrapper(), *boot],
                 stdin=subprocess.DEVNULL,
                 env=self._environment(),
                 pass_fds=[theirs.fileno()],
             )
-        return ours
+        return _Clean(ForkerClient(ours), process), ours
 
     def _wrapper(self) -> list[str]:
         """The command that the interpreter's is given to."""
