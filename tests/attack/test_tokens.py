@@ -4,6 +4,7 @@ Each attack is made twice: with the token that the attacker has, and against the
 open, where it works.
 """
 
+import contextlib
 import json
 import os
 import subprocess
@@ -275,7 +276,12 @@ def test_every_operation_is_some_role_s_or_an_admin_s() -> None:
 
 async def test_a_reader_sees_neither_what_tasks_keep_private_nor_keys() -> None:
     async with serving() as bench:
-        llm = agl.LLM(endpoint="http://127.0.0.1:1/v1", model="m", api_key="sk-secret")
+        llm = agl.LLM(
+            endpoint="http://user:sk-secret-2@127.0.0.1:1/v1",
+            model="m",
+            api_key="sk-secret",
+            sampling_parameters={"extra_headers": {"Authorization": "sk-secret-3"}, "top_p": 1},
+        )
         await bench.store.add_resources({"llm": llm})
         token = await bench.store.issue_token("reader")
         seen = [
@@ -384,6 +390,9 @@ def attacked_run() -> list[Any]:
 
     @agl.rollout
     def agent(task: Any) -> None:
+        for number in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError):
+                assert not os.pread(int(number), 100, 0).startswith(b"admin.")
         code = TOOL % port
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
         agl.emit_object({"seen": done.stdout, "failed": done.stderr})

@@ -192,6 +192,20 @@ async def test_spans_are_of_this_attempt_whatever_they_say(
     assert len(spans) == 2
 
 
+@pytest.mark.parametrize("writer", ["runner", "gateway", "algorithm", None])
+async def test_spans_from_behind_a_wall_are_an_agents_whatever_they_say(
+    run_one: Any, memory_store: Store, writer: str | None
+) -> None:
+    def forge(ask: Any) -> Any:
+        span = agl.Span.from_attributes(name="n", attributes={}).model_dump(mode="json")
+        ask({"spans": [{**span, "writer": writer, "late": True}]})
+        return {"reward": None}
+
+    attempt = await run_one(plain, memory_store, isolation=TalkingSandbox(forge))
+    spans = await memory_store.query_spans(attempt.rollout_id)
+    assert [(span.writer, span.late) for span in spans] == [("agent", False)]
+
+
 @pytest.mark.parametrize(
     "talk",
     [

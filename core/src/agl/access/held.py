@@ -90,9 +90,14 @@ def slot_of_server(url: str) -> TokenSlot:
 
 
 class ClaimTokens:
-    """The tokens that came with claims."""
+    """The tokens that came with claims.
 
-    def __init__(self) -> None:
+    Args:
+        own: The token of whoever claims.
+    """
+
+    def __init__(self, own: str | TokenSlot | None) -> None:
+        self._own = own
         self._of: OrderedDict[str, dict[str, str]] = OrderedDict()
         """Rollout id -> attempt id -> token of role ``attempt``."""
 
@@ -104,9 +109,14 @@ class ClaimTokens:
                 self._of.popitem(last=False)
 
     def of(self, rollout_ids: Iterable[str]) -> list[str]:
-        """Those of all known attempts of these rollouts."""
-        known = [self._of.get(rollout_id, {}) for rollout_id in set(rollout_ids)]
-        return [token for tokens in known for token in tokens.values()]
+        """Those of all known attempts of these rollouts, for a runner to show; others need none."""
+        own = self._own.look() if isinstance(self._own, TokenSlot) else self._own
+        if not own or not own.startswith("runner."):
+            return []
+        known = [rollout_id for rollout_id in set(rollout_ids) if rollout_id in self._of]
+        for rollout_id in known:  # what is in use is not forgotten
+            self._of.move_to_end(rollout_id)
+        return [token for rollout_id in known for token in self._of[rollout_id].values()]
 
     def model_token(self, rollout_id: str, attempt_id: str) -> str | None:
         """The token for model calls of an attempt, if it was claimed here."""

@@ -5,10 +5,9 @@ from typing import Any, TypeVar, cast
 
 from agl.types import LLM, PaginatedResult, ResourcesUpdate, Rollout
 from agl.types.records import without_private
+from agl.utils.secrets import HIDDEN, hide, is_secret
 
 T = TypeVar("T")
-
-HIDDEN = "***"
 
 
 def visible(answer: T) -> T:
@@ -21,9 +20,9 @@ def _visible(answer: Any) -> Any:
         return answer.changed(input=without_private(answer.input))
     if isinstance(answer, ResourcesUpdate):
         hidden = {
-            name: resource.model_copy(update={"api_key": HIDDEN})
+            name: type(resource).model_validate(_without_keys(resource.model_dump()))
             for name, resource in answer.resources.items()
-            if isinstance(resource, LLM) and resource.api_key is not None
+            if isinstance(resource, LLM)
         }
         return answer.model_copy(update={"resources": {**answer.resources, **hidden}})
     if isinstance(answer, PaginatedResult):
@@ -32,3 +31,14 @@ def _visible(answer: Any) -> Any:
     if isinstance(answer, list | tuple):
         return [_visible(one) for one in cast(Sequence[Any], answer)]
     return answer
+
+
+def _without_keys(value: Any, name: str = "") -> Any:
+    if isinstance(value, dict):
+        fields = cast(dict[str, Any], value)
+        return {key: _without_keys(one, key) for key, one in fields.items()}
+    if isinstance(value, list):
+        return [_without_keys(one, name) for one in cast(list[Any], value)]
+    if value is not None and is_secret(name):
+        return HIDDEN
+    return hide(value) if isinstance(value, str) else value

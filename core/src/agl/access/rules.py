@@ -41,6 +41,7 @@ ALLOWED: Final[Mapping[Role, frozenset[str]]] = {
     "runner": _OF_WHAT_WAS_CLAIMED
     | {
         "dequeue_many_rollouts",
+        "query_rollouts",
         "query_resources",
         "get_latest_resources",
         "get_resources_by_id",
@@ -85,11 +86,18 @@ def check(
             f"{', '.join(sorted(ALLOWED[role])) or 'call the gateway'}. Use the address or the "
             "token of an admin, which `agl store` prints and AGL_SERVER_TOKEN sets"
         )
-    if role == "reader" or operation not in _OF_WHAT_WAS_CLAIMED:
+    if role == "reader" or operation not in (*_OF_WHAT_WAS_CLAIMED, "query_rollouts"):
         return
     own = {(one.rollout_id, one.attempt_id) for one in claims if one.role == "attempt"}
     if role == "attempt":
         own = {(grant.rollout_id, grant.attempt_id)}
+    if operation == "query_rollouts":
+        attempts = [(rollout_id, "latest") for rollout_id in arguments.get("rollout_id_in") or ()]
+        if not attempts or arguments.get("filter_logic", "and") != "and":
+            raise NotAllowedError(
+                f"a token of role {role!r} may query the rollouts that it claimed, by "
+                "rollout_id_in, and no others"
+            )
     if "rollout_id" in arguments:
         attempts = [(arguments["rollout_id"], arguments.get("attempt_id") or "latest")]
     rollouts = {rollout_id for rollout_id, _ in own}

@@ -52,9 +52,17 @@ class Tokens:
             tokens outlive a restart of a server with the same one. None makes a secret that ends
             with this process.
         generation: Tokens of any other are refused.
+
+    Raises:
+        ConfigError: ``admin`` has characters that no header takes.
     """
 
     def __init__(self, admin: str | None = None, generation: int = 0) -> None:
+        if admin is not None and not (admin.isascii() and admin.isprintable()):
+            raise ConfigError(
+                "the token of a store server is printable ASCII; the one that was given "
+                "(AGL_SERVER_TOKEN, or token=) has other characters"
+            )
         self._secret = (
             blake2b(admin.encode(), person=b"agl store", digest_size=32).digest()
             if admin

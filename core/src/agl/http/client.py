@@ -88,7 +88,7 @@ class LightningStoreClient(LightningStore):
             token = resolve_str_env_var(LightningEnvVar.AGL_SERVER_TOKEN, token or given) or None
             learn(token)
         self._token = token
-        self._claims = ClaimTokens()
+        self._claims = ClaimTokens(token)
         self._transport = Transport(
             server_address,
             token,
@@ -158,7 +158,8 @@ class LightningStoreClient(LightningStore):
             page = {name: arguments[name] for name in ("limit", "offset")}
             return PaginatedResult[LedgerPart](items=[], total=0, **page)
         call = CALLS[operation.name]
-        claims = self._claims.of([arguments["rollout_id"]]) if "rollout_id" in arguments else []
+        ids = [arguments["rollout_id"]] if "rollout_id" in arguments else ()
+        claims = self._claims.of(ids or arguments.get("rollout_id_in") or ())
         try:
             path, body = call.request(arguments)
             if call.verb == "GET":

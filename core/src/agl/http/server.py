@@ -1,6 +1,7 @@
 """A store served over HTTP, itself a store."""
 
 import asyncio
+import logging
 import os
 import socket
 from collections.abc import Sequence
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
     from starlette.routing import BaseRoute
 
     from agl.http.routes import StoreRoutes
+
+
+logger = logging.getLogger(__name__)
+
+SHORT_TOKEN = 16
 
 
 class LightningStoreServer(ForwardingStore):
@@ -93,13 +99,24 @@ class LightningStoreServer(ForwardingStore):
         if sock is not None:
             self._host, self._port = address_of(sock)
         token = resolve_str_env_var(LightningEnvVar.AGL_SERVER_TOKEN, token) or None
-        if (token is None or open) and not is_loopback(self._host):
+        if open and (token is not None or not is_loopback(self._host)):
+            raise ConfigError(
+                "LightningStoreServer: open=True asks for no token, so it is for loopback and "
+                "excludes token= and AGL_SERVER_TOKEN; leave one of them out"
+            )
+        if token is not None and len(token) < SHORT_TOKEN:
+            logger.warning(
+                "the token of the store server has %d characters. The tokens of attempts follow "
+                "from it, so agents can try to guess it; use 16 random ones or more",
+                len(token),
+            )
+        if token is None and not is_loopback(self._host):
             raise ConfigError(
                 f"LightningStoreServer: host {self._host!r} can be reached from other machines, so "
                 "a token is needed; set AGL_SERVER_TOKEN to a long random text, pass token=..., or "
                 "serve on 127.0.0.1"
             )
-        if token is not None and not open:
+        if token is not None:
             store.tokens = Tokens(token)
         self._admin = None if open else store.tokens.admin
         learn(self._admin)

@@ -7,7 +7,7 @@ import random
 import secrets
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
@@ -61,7 +61,7 @@ class Transport:
     """
 
     address: str
-    token: str | TokenSlot | None
+    token: str | TokenSlot | None = field(repr=False)
     retry_delays: Sequence[float]
     health_retry_delays: Sequence[float]
     request_timeout: float
@@ -226,6 +226,10 @@ class Transport:
             answer = None
         where = f"store at {self.address}: {method} {path}"
         error = wire.error_of(status, answer, where)
+        if status == 401 and isinstance(self.token, TokenSlot):
+            # The one before may have left it; the one that serves now leaves another.
+            await self._sessions.close()
+            raise _NoAnswer("the token was refused", lost=False, error=error)
         if status in _RETRIED:
             raise _NoAnswer(f"HTTP {status}", lost=status not in (429, 503), error=error)
         raise error

@@ -135,8 +135,9 @@ class SandboxedCall:
 
 def _spans_of(message: Any, rollout: AttemptedRollout) -> list[Span]:
     ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
+    said = {**ids, "writer": "agent", "late": False}  # whatever its process says
     try:
-        return [Span.model_validate({**span, **ids}) for span in message["spans"]]
+        return [Span.model_validate({**span, **said}) for span in message["spans"]]
     except (TypeError, ValueError, LookupError) as error:
         raise CallFailedError(f"its process sent something that is no span: {error}") from None
 

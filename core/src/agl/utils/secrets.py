@@ -71,7 +71,6 @@ def learn_keys(resources: Mapping[str, Any]) -> None:
     """Hide the keys of the models among resources."""
     for resource in resources.values():
         learn(resource.__dict__.get("api_key"))
-        learn(resource.__dict__.get("attempt_secret"))
 
 
 def _values() -> list[str]:

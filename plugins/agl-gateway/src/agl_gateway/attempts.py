@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from agl.errors import StoreUnavailableError
+from agl.errors import AglError, StoreUnavailableError
 from agl.store.base import LightningStore
 from agl_gateway.errors import RefusedError
 from agl_gateway.wire import Interruptible
@@ -29,7 +29,7 @@ class OpenAttempt:
 
 
 class Attempts:
-    """Looks attempts and their tokens up in the store, and remembers for a while what it found.
+    """Looks attempts and their tokens up in the store, and remembers what it found.
 
     Args:
         get_store: The store of this moment.
@@ -55,6 +55,9 @@ class Attempts:
         except StoreUnavailableError as error:
             why = f"the token of attempt {attempt_id!r} cannot be looked up now: {error}"
             raise RefusedError(503, why, headers={"retry-after": "1"}) from None
+        except AglError as error:
+            why = f"this gateway cannot look up the token of attempt {attempt_id!r}: {error}"
+            raise RefusedError(500, why, "tokens_unknown") from None
         if grant is None or (grant.role, grant.rollout_id, grant.attempt_id) != ("model", *key):
             return False
         self._tokens[key] = given

@@ -58,7 +58,13 @@ def _limit(text: str) -> tuple[str, float]:
     metavar="FILE",
     help="YAML with any options of the gateway: model_list, num_retries, callbacks ...",
 )
-@click.option("--store", "store_url", default=None, metavar="URL", help="Where calls are recorded.")
+@click.option(
+    "--store",
+    "store_url",
+    default=None,
+    metavar="URL",
+    help="Where calls are recorded: the address with an admin's token.",
+)
 @click.option(
     "--token",
     "api_key",
@@ -127,13 +133,24 @@ async def _serve(options: dict[str, Any], store_url: str | None) -> None:
     import asyncio
 
     from agl.cli.shared import stop_signal
-    from agl.errors import RunError
+    from agl.errors import ConfigError, NotAllowedError, RunError, StoreError
+    from agl.store.patience import is_away
     from agl_gateway.proxy import LLMProxy
 
     if store_url is not None:
         from agl.http.client import LightningStoreClient
 
         store = LightningStoreClient(store_url)
+        try:
+            await store.read_token("")
+        except NotAllowedError as error:
+            raise ConfigError(
+                f"--store {store.server_address}: a gateway needs an admin's address, or "
+                f"AGL_SERVER_TOKEN, to look up the tokens of attempts: {error}"
+            ) from None
+        except StoreError as error:  # it is of a version without tokens
+            if is_away(error):
+                raise
     else:
         from agl.store.memory import InMemoryLightningStore
 

@@ -5,7 +5,13 @@ import contextlib
 import logging
 from typing import Any
 
-from agl.errors import AglError, InvalidTransitionError, RunnerCrashError, StoreError
+from agl.errors import (
+    AglError,
+    InvalidTransitionError,
+    NotAllowedError,
+    RunnerCrashError,
+    StoreError,
+)
 from agl.execution.client_server.supervisor import AllEnded, Report, RunnerDied
 from agl.execution.events import ThreadingEvent
 from agl.store.base import LightningStore
@@ -72,6 +78,13 @@ class Reports:
             self._why_gone = message
         try:
             await mark_lost(store, report)
+        except NotAllowedError as error:  # a token of a runner ends what it claimed itself
+            logger.warning(
+                "What runner %d left stays open until its unresponsive_seconds; with an admin's "
+                "AGL_SERVER_TOKEN on this machine it would be ended at once: %s",
+                report.worker_id,
+                error,
+            )
         except StoreError as error:  # a full disk, say: once more when there may be space
             if is_away(error):
                 raise

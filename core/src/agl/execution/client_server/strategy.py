@@ -126,6 +126,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         self.managed_store = resolve_bool_env_var(LightningEnvVar.AGL_MANAGED_STORE, managed_store)
         self.token = resolve_str_env_var(LightningEnvVar.AGL_SERVER_TOKEN, token)
         self._socket: Any = None
+        self._learner_token: TokenSlot | None = None
 
     @property
     def runs_algorithm(self) -> bool:
@@ -157,7 +158,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         self.prepare()
         if not managed:
             self._close_socket()
-        self._runner_token, self._learner_token = TokenSlot(), TokenSlot()
+        self._runner_token = TokenSlot()
         try:
             if self.main_process == "runner" and self.role != "runner":
                 self._execute_runner_here(algorithm, runner, store, managed)
@@ -166,7 +167,8 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         finally:
             self._close_socket()
             self._runner_token.close()
-            self._learner_token.close()
+            if self._learner_token is not None:
+                self._learner_token.close()
 
     # --- runners in processes of their own ------------------------------------------------------
 
@@ -201,7 +203,8 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
     def _runner_main(
         self, runner: RunnerBundle, store: LightningStore | None, stop: ExecutionEvent
     ) -> RunnerMain:
-        # What agents' code can reach of the runner shall hold no token of an admin.
+        # What agents' code can reach of the runner shall hold no token of an admin, but for one
+        # that stands in a store which was given as it is.
         url, token = self._url(), self._runner_token
 
         def main(worker_id: int, tell: Tell) -> None:
@@ -298,7 +301,8 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
                 store, sock=self._socket, token=self.token, extra_routes=self.extra_routes
             )
             self._runner_token.put(await server.issue_token("runner"))
-            self._learner_token.put(server.tokens.admin)
+            if self._learner_token is not None:
+                self._learner_token.put(server.tokens.admin)
             left = self._left_token() if self.role == "algorithm" and not self.token else None
             if left is not None:
                 left.put(server.tokens.admin)
@@ -319,6 +323,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         fork = multiprocessing.get_context("fork")
         stop, no_runners = MultiprocessingEvent(ctx=fork), MultiprocessingEvent(ctx=fork)
         ours, theirs = fork.Pipe(duplex=False)
+        self._learner_token = TokenSlot()  # only here: runners shall not inherit it
         url, token, shared = self._url(), self._learner_token, None if managed else store
         parent = os.getpid()
 

@@ -1,0 +1,129 @@
+"""Tokens that another process left, or lacks: runners, gateways and servers say so or wait."""
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import agl
+from agl.access.held import ClaimTokens, TokenSlot
+from agl.errors import ConfigError, NotAllowedError
+
+
+async def test_a_token_that_a_killed_server_left_is_replaced_by_the_next_ones(
+    tmp_path: Path,
+) -> None:
+    slot = TokenSlot(tmp_path / "folder" / "token")
+    slot.put(agl.InMemoryLightningStore().tokens.admin)  # of the one that was killed
+    server = agl.LightningStoreServer(agl.InMemoryLightningStore(), port=0)
+    await server.start()
+    client = agl.LightningStoreClient(server.address, token=slot)
+    asked = asyncio.ensure_future(client.statistics())
+    done, _ = await asyncio.wait([asked], timeout=0.5)
+    assert not done
+    slot.put(server.tokens.admin)
+    assert (await asked).get("total_rollouts") == 0
+    await client.close()
+    await server.close()
+
+
+@pytest.mark.plugins
+@pytest.mark.parametrize("role", ["runner", None])
+async def test_a_gateway_without_the_right_to_read_tokens_does_not_start(role: str | None) -> None:
+    pytest.importorskip("agl_gateway")
+    server = agl.LightningStoreServer(agl.InMemoryLightningStore(), port=0)
+    await server.start()
+    address = server.address
+    if role is not None:
+        address = address.replace("//", f"//agl:{await server.issue_token('runner')}@")
+    code = "from agl.cli import main; main()"
+    command = [sys.executable, "-c", code, "gateway", "--port", "0", "--store", address]
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [*command, "--model", "m=http://127.0.0.1:9/v1"],
+        capture_output=True,
+        text=True,
+    )
+    await server.close()
+    assert done.returncode == 2, done.stderr
+    assert "AGL_SERVER_TOKEN" in done.stderr
+
+
+def test_a_server_is_not_open_and_closed_at_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = agl.InMemoryLightningStore()
+    with pytest.raises(ConfigError, match="excludes token= and AGL_SERVER_TOKEN"):
+        agl.LightningStoreServer(store, port=0, open=True, token="0123456789abcdef")
+    monkeypatch.setenv("AGL_SERVER_TOKEN", "0123456789abcdef")
+    with pytest.raises(ConfigError, match="excludes token= and AGL_SERVER_TOKEN"):
+        agl.LightningStoreServer(store, port=0, open=True)
+    assert not caplog.messages
+    agl.LightningStoreServer(store, port=0, token="short")
+    assert "has 5 characters" in caplog.text
+
+
+async def test_heartbeats_and_cancellations_reach_a_runner_with_a_runners_token() -> None:
+    store = agl.InMemoryLightningStore()
+    server = agl.LightningStoreServer(store, port=0)
+    await server.start()
+    client = agl.LightningStoreClient(server.address, token=await server.issue_token("runner"))
+
+    @agl.rollout
+    async def agent(task: str) -> None:
+        await asyncio.Event().wait()
+
+    rollout = await store.enqueue_rollout("task")
+    runner = agl.LitAgentRunner(agl.OtelTracer(), max_rollouts=1, heartbeat_interval=0.05)
+    with runner.run_context(agent=agent, store=client):
+        running = asyncio.ensure_future(runner.iter())
+        async with asyncio.timeout(60):
+            while (  # noqa: ASYNC110 (a store tells nobody of heartbeats)
+                attempt := await store.get_latest_attempt(rollout.rollout_id)
+            ) is None or (attempt.last_heartbeat_time is None):
+                await asyncio.sleep(0.02)
+            await store.update_rollout(rollout.rollout_id, status="cancelled")
+            await running
+    attempt = await store.get_latest_attempt(rollout.rollout_id)
+    assert attempt is not None
+    assert attempt.error is not None
+    assert attempt.error.boundary == "cancelled"
+    for asked in ({}, {"rollout_id_in": [rollout.rollout_id], "filter_logic": "or"}):
+        with pytest.raises(NotAllowedError, match="may query the rollouts that it claimed"):
+            await client.query_rollouts(**asked)
+    await client.close()
+    await server.close()
+
+
+def test_tokens_of_what_is_in_use_are_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agl.access.held.MAX_KNOWN", 3)
+    tokens = ClaimTokens("runner.0.0..")
+    for number in range(10):
+        tokens.note(f"ro-{number}", "at", f"token {number}")
+        assert tokens.of(["ro-0"]) == ["token 0"]
+    assert tokens.of(["ro-1"]) == []
+
+
+async def test_a_batch_over_many_attempts_is_an_admins_to_write() -> None:
+    server = agl.LightningStoreServer(agl.InMemoryLightningStore(), port=0)
+    await server.start()
+    client = agl.LightningStoreClient(server.endpoint)
+    await client.enqueue_many_rollouts([agl.EnqueueRolloutRequest(input=n) for n in range(1000)])
+    claimed = await client.dequeue_many_rollouts(limit=1000)
+    spans = [
+        agl.Span.from_attributes(
+            attributes={}, name="n", rollout_id=r.rollout_id, attempt_id=r.attempt.attempt_id
+        )
+        for r in claimed
+    ]
+    assert len(await client.add_many_spans(spans)) == 1000
+    await client.close()
+    await server.close()
+
+
+@pytest.mark.parametrize("token", ["p\u00e4ssw\u00f6rd of a user", "with a newline in it\n"])
+def test_a_token_that_no_header_takes_is_refused(token: str) -> None:
+    with pytest.raises(ConfigError, match="printable ASCII"):
+        agl.LightningStoreServer(agl.InMemoryLightningStore(), port=0, token=token)
