@@ -444,6 +444,36 @@ async def test_the_probe_finds_everything_closed() -> None:
     assert set(sandbox.findings.values()) == {probe.CLOSED}
 
 
+PID_1 = """
+import asyncio, os, sys
+sys.path.insert(0, sys.argv[1])
+import agl, attacks
+from agl_sandbox.process import ProcessSandbox
+
+async def main():
+    sandbox = ProcessSandbox()
+    await sandbox.start(attacks.agent, agl.OtelTracer())
+    sandbox.close()
+    print(os.getpid(), {*sandbox.findings.values()})
+
+asyncio.run(main())
+"""
+
+
+@needs_bwrap
+@pytest.mark.parametrize("mount", [["--mount-proc"], []])
+def test_the_wall_holds_around_a_runner_that_is_process_1(mount: list[str]) -> None:
+    """As the command of a container is."""
+    unshare = ["unshare", "--pid", "--fork", *mount]
+    tried = subprocess.run([*unshare, "true"], capture_output=True, text=True)
+    if tried.returncode != 0:
+        pytest.skip(f"no namespaces may be made here: {tried.stderr.strip()}")
+    folder = str(Path(__file__).parent / "walled")
+    command = [*unshare, sys.executable, "-c", PID_1, folder]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert run.stdout == "1 {'closed'}\n", run.stderr
+
+
 def test_the_same_probe_finds_everything_open_without_a_wall(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

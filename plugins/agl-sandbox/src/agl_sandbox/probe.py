@@ -51,6 +51,9 @@ def prey(allowed: list[str]) -> Generator[dict[str, Any]]:
         try:
             yield {
                 "pid": os.getpid(),
+                "namespace": _namespace(),
+                "folder": (own := os.path.realpath("/proc/self")),
+                "birth": _birth(own),
                 "file": str(secret),
                 "port": listener.getsockname()[1],
                 "unix": str(folder / "socket"),
@@ -67,12 +70,15 @@ def try_all(goals: Mapping[str, Any]) -> Findings:
     Args:
         goals: From ``prey``.
     """
-    pid = goals["pid"]
+    folder = goals["folder"]
+    # In another namespace of processes the runner's number is another's; 1 is even this one's.
+    is_runner = _birth(folder) == goals["birth"]
+    may_signal = _namespace() in (goals["namespace"], None)
     tries: dict[str, Callable[[], str | None]] = {
         READ_FILE: lambda: Path(goals["file"]).read_text(),
-        READ_ENVIRONMENT: lambda: _environment(f"/proc/{pid}/environ"),
-        READ_MEMORY: lambda: _opens(f"/proc/{pid}/mem"),
-        SIGNAL: lambda: os.kill(pid, 0) or f"process {pid} takes signals",
+        READ_ENVIRONMENT: lambda: _environment(f"{folder}/environ") if is_runner else None,
+        READ_MEMORY: lambda: _opens(f"{folder}/mem") if is_runner else None,
+        SIGNAL: lambda: _takes_signals(goals["pid"]) if may_signal else None,
         SEE_PROCESSES: _others,
         OWN_ENVIRONMENT: lambda: _not_allowed(goals["allowed"]),
         CONNECT: lambda: _connects(socket.AF_INET, ("127.0.0.1", goals["port"])),
@@ -88,6 +94,27 @@ def _found(attempt: Callable[[], str | None]) -> str:
     except OSError:
         return CLOSED
     return f"open: {got}" if got else CLOSED
+
+
+def _birth(folder: str) -> str | None:
+    """When the process of a folder in /proc started, in ticks of its machine."""
+    try:
+        return Path(folder, "stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        return None
+
+
+def _namespace() -> str | None:
+    """Of this process's numbers of processes."""
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return None
+
+
+def _takes_signals(pid: int) -> str:
+    os.kill(pid, 0)
+    return f"process {pid} takes signals"
 
 
 def _environment(path: str) -> str | None:
