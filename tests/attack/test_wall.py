@@ -557,6 +557,23 @@ def test_strict_refuses_to_do_without_bubblewrap() -> None:
         agl.Trainer(runner={"isolation": process.ProcessSandbox(strict=True)})
 
 
+@pytest.mark.parametrize("option", ["hide", "read"])
+def test_a_path_that_does_not_exist_is_refused(option: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=rf"{option} names '.*answer', which does not exist"):
+        process.ProcessSandbox(**{option: [str(tmp_path / "answer")]})
+
+
+@pytest.mark.usefixtures("no_bwrap", "readable")
+def test_options_without_effect_are_refused_or_named_without_bubblewrap(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(ConfigError, match=rf"cannot hide \['{tmp_path}'\]: bubblewrap is not"):
+        process.ProcessSandbox(hide=[str(tmp_path)])
+    with caplog.at_level(logging.WARNING):
+        process.ProcessSandbox(read=[str(tmp_path)])
+    assert "the options read, connect and disk_mb have no effect" in caplog.text
+
+
 @pytest.mark.usefixtures("no_bwrap", "readable")
 async def test_limits_and_the_end_hold_without_bubblewrap() -> None:
     wall = {"type": "process", **WALL}

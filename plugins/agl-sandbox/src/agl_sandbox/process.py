@@ -81,17 +81,19 @@ class ProcessSandbox(Sandbox):
         cpu_seconds: Most CPU time of each of its processes; None for no limit.
         env: Names of environment variables that agents get, beside PATH and LANG.
         read: Further folders and files that agents may read; with namespaces.
-        hide: Folders and files that agents may not read, in those that they may; with namespaces.
-            What is open to its owner alone, or begins with a dot, is hidden anyhow, but for
-            modules and what ``read`` names.
-        connect: Further addresses, as ``host:port`` or URL, that agents may reach.
+        hide: Folders and files that agents may not read, in those that they may; refused without
+            namespaces. What is open to its owner alone, or begins with a dot, is hidden anyhow,
+            but for modules and what ``read`` names.
+        connect: Further addresses, as ``host:port`` or URL, that agents may reach; without
+            namespaces they reach all.
         network: Whether agents may use the network as they like.
         strict: Refuse to run where bubblewrap is missing or cannot work, or where anything at all
             is open that was tried.
 
     Raises:
-        ConfigError: This is no Linux, an option makes no sense, ``strict`` asks for more than there
-            is, or the module of the agent starts a run when it is imported.
+        ConfigError: This is no Linux, an option makes no sense or names no file, ``hide`` or
+            ``strict`` asks for more than there is, or the module of the agent starts a run when it
+            is imported.
     """
 
     def __init__(
@@ -128,8 +130,8 @@ class ProcessSandbox(Sandbox):
             "cpu_seconds": cpu_seconds,
         }
         self._env = [*env]
-        self._read = [Path(path).expanduser().absolute() for path in read]
-        self._hide = [Path(path).expanduser().absolute() for path in hide]
+        self._read = _existing("read", read)
+        self._hide = _existing("hide", hide)
         self._shown = view.shown_paths(self._read)
         self._connect = [address_of(address) for address in connect]
         self._network = network
@@ -138,10 +140,16 @@ class ProcessSandbox(Sandbox):
         self._bwrap, why_not = self._find_bwrap()
         if why_not and strict:
             raise ConfigError(f"isolation 'process' with strict: {why_not}")
+        if why_not and hide:
+            raise ConfigError(
+                f"isolation 'process' cannot hide {[*hide]}: {why_not}. Install it, or move what "
+                "agents may not read to where their user cannot"
+            )
         if why_not:
             logger.warning(
                 "isolation 'process' has no namespaces: %s. Agents see this machine's processes, "
-                "files and network as any user does",
+                "files and network as any user does; the options read, connect and disk_mb have "
+                "no effect",
                 why_not,
             )
         elif network:
@@ -320,6 +328,21 @@ class ProcessSandbox(Sandbox):
         if tried.returncode != 0:
             return None, f"bubblewrap does not work here: {tried.stderr.strip()[:300]}"
         return command, ""
+
+
+def _existing(option: str, paths: Sequence[str]) -> list[Path]:
+    """The paths from the root.
+
+    Raises:
+        ConfigError: There is nothing at one.
+    """
+    found = [Path(path).expanduser().absolute() for path in paths]
+    for path in found:
+        if not path.exists():
+            raise ConfigError(
+                f"isolation 'process': {option} names {str(path)!r}, which does not exist"
+            )
+    return found
 
 
 def _check_others_may_read() -> None:
