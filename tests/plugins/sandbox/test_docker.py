@@ -123,6 +123,36 @@ async def test_a_container_that_dies_is_one_failed_attempt(run: Any) -> None:
     assert (rollout.status, rollout.attempt.error.type) == ("failed", "KeyError")
 
 
+WALLED = ["bwrap", "--ro-bind", "/", "/", "--unshare-all", "--proc", "/proc", "--dev", "/dev"]
+WALLED += ["--tmpfs", "/tmp", "/usr/bin/env", "-i"]
+
+
+def wall_in(program: str, variables: list[str]) -> None:
+    """Have its containers see nothing of this machine, and an environment of their own."""
+    path = Path(program)
+    command = (
+        f"command = {WALLED + variables!r} + [f'{{k}}={{v}}' for k, v in env.items()] + command\n"
+        "    os.execvp(command[0], command)"
+    )
+    path.write_text(path.read_text().replace("os.execve(command[0], command, env)", command))
+
+
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+@pytest.mark.parametrize("leaks", [False, True])
+async def test_variables_of_the_image_are_open_only_as_the_runners(
+    leaks: bool, program: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGL_TEST_API_KEY", "sk-1234")
+    wall_in(program, ["OF_THE_IMAGE=1", f"AGL_TEST_API_KEY={'sk-1234' if leaks else 'none'}"])
+    sandbox = DockerSandbox("image", docker=program, python=sys.executable)
+    if leaks:
+        with pytest.raises(ConfigError, match=r"own environment \(open: AGL_TEST_API_KEY\)$"):
+            await sandbox.start(attacks.agent, agl.OtelTracer())
+    else:
+        await sandbox.start(attacks.agent, agl.OtelTracer())
+        assert {*sandbox.findings.values()} == {"closed"}
+
+
 async def test_a_container_that_is_none_is_refused_by_the_probe(program: str) -> None:
     sandbox = DockerSandbox("image", docker=program, python=sys.executable)
     with pytest.raises(ConfigError, match=r"the wall does not hold: .*connect to a port"):

@@ -32,8 +32,11 @@ SOCKETS = "/run/agl"
 """Where a container finds the sockets that lead to its models."""
 NOBODY = "65534:65534"
 BOOT = "from agl_sandbox.container import main; main()"
-FROM_THE_IMAGE = ("PATH", "LANG", "HOME", "HOSTNAME", "TMPDIR", "TERM", "LC_CTYPE", "GPG_KEY")
-"""Variables that images, docker and Python set."""
+PUBLIC_VARIABLES = (
+    *("PATH", "LANG", "HOME", "HOSTNAME", "TMPDIR", "TERM", "LC_CTYPE"),
+    *("GPG_KEY", "PYTHON_VERSION", "PYTHON_SHA256"),  # of Python's images
+)
+"""May be the same in a container as where the runner is, and say nothing of it."""
 
 
 class DockerSandbox(Sandbox):
@@ -95,7 +98,7 @@ class DockerSandbox(Sandbox):
         """See ``Sandbox.start``."""
         await asyncio.to_thread(self._check_daemon)
         self._shipment = shipping.pack(agent, tracer, by_name=True)
-        with probe.prey([*FROM_THE_IMAGE, *self._env]) as goals:
+        with probe.prey([*PUBLIC_VARIABLES, *self._env], has_own=True) as goals:
             try:
                 found: Findings = await self._call({"probe": goals}, [], None)
             except CallFailedError as error:

@@ -1,6 +1,7 @@
 """What a probe tries from behind a wall, and what it is to find there."""
 
 import contextlib
+import hashlib
 import os
 import secrets
 import shutil
@@ -26,11 +27,12 @@ ABSTRACT_SOCKET = "connect to an abstract Unix socket"
 
 
 @contextlib.contextmanager
-def prey(allowed: list[str]) -> Generator[dict[str, Any]]:
+def prey(allowed: list[str], *, has_own: bool = False) -> Generator[dict[str, Any]]:
     """What a probe is to go for, for as long as the block lasts.
 
     Args:
         allowed: Names of environment variables that agents may have.
+        has_own: Agents may have further ones, with other values than here; as from an image.
     """
     folder = Path(tempfile.mkdtemp(prefix="agl-probe-"))
     secret = folder / "secret"
@@ -59,6 +61,7 @@ def prey(allowed: list[str]) -> Generator[dict[str, Any]]:
                 "unix": str(folder / "socket"),
                 "abstract": abstract,
                 "allowed": allowed,
+                "values": _digests(os.environ) if has_own else None,
             }
         finally:
             shutil.rmtree(folder, ignore_errors=True)
@@ -80,7 +83,7 @@ def try_all(goals: Mapping[str, Any]) -> Findings:
         READ_MEMORY: lambda: _opens(f"{folder}/mem") if is_runner else None,
         SIGNAL: lambda: _takes_signals(goals["pid"]) if may_signal else None,
         SEE_PROCESSES: _others,
-        OWN_ENVIRONMENT: lambda: _not_allowed(goals["allowed"]),
+        OWN_ENVIRONMENT: lambda: _not_allowed(goals["allowed"], goals["values"]),
         CONNECT: lambda: _connects(socket.AF_INET, ("127.0.0.1", goals["port"])),
         UNIX_SOCKET: lambda: _connects(socket.AF_UNIX, goals["unix"]),
         ABSTRACT_SOCKET: lambda: _connects(socket.AF_UNIX, goals["abstract"]),
@@ -137,11 +140,23 @@ def _others() -> str | None:
     return f"{len(others)} of them" if others else None
 
 
-def _not_allowed(allowed: list[str]) -> str | None:
+def _not_allowed(allowed: list[str], values: dict[str, str] | None) -> str | None:
     lines = Path("/proc/self/environ").read_bytes().split(b"\0")
-    names = {line.partition(b"=")[0].decode(errors="replace") for line in lines if line}
-    more = sorted((names | set(os.environ)) - set(allowed))
-    return ", ".join(more) if more else None
+    pairs = (line.decode(errors="replace").partition("=") for line in lines if line)
+    has = {name: value for name, _, value in pairs} | dict(os.environ)
+    more = {*has} - {*allowed}
+    if values is not None:
+        found = _digests(has)
+        more = {name for name in more if found[name] == values.get(name)}
+    return ", ".join(sorted(more)) or None
+
+
+def _digests(variables: Mapping[str, str]) -> dict[str, str]:
+    """What tells whether a value is the same, and does not tell the value."""
+    return {
+        name: hashlib.sha256(f"{name}={value}".encode(errors="replace")).hexdigest()
+        for name, value in variables.items()
+    }
 
 
 def _connects(family: int, address: Any) -> str:
