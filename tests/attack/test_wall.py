@@ -557,6 +557,17 @@ def test_strict_refuses_to_do_without_bubblewrap() -> None:
         agl.Trainer(runner={"isolation": process.ProcessSandbox(strict=True)})
 
 
+@pytest.mark.usefixtures("readable")
+def test_a_machine_without_a_filter_for_system_calls_is_said(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    process.ProcessSandbox()
+    assert "filter" not in caplog.text
+    monkeypatch.setattr("agl_sandbox.syscalls._PROGRAM", None)
+    process.ProcessSandbox()
+    assert "has no filter for system calls" in caplog.text
+
+
 @pytest.mark.parametrize("option", ["hide", "read"])
 def test_a_path_that_does_not_exist_is_refused(option: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=rf"{option} names '.*answer', which does not exist"):

@@ -43,7 +43,8 @@ class DockerSandbox(Sandbox):
     """Runs each attempt in a container without network, but to its models.
 
     The image needs Python with agl-core, agl-sandbox and the agent's module; an attempt costs what
-    ``docker run`` and these imports do. The agent travels by the name that it has in its module.
+    ``docker run`` and these imports do. The agent travels by the name that it has in its
+    module: what was set on the object after the import is lost.
 
     Args:
         image: The image.

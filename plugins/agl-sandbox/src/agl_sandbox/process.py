@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import os
+import platform
 import secrets
 import shutil
 import socket
@@ -23,7 +24,7 @@ from agl.runner.forker import CallFailedError, ForkerClient, ForkerGoneError
 from agl.runner.sandbox import Findings, OnMessage, Sandbox
 from agl.tracer.base import Tracer
 from agl.utils.checks import check_numbers
-from agl_sandbox import probe, shipping, view
+from agl_sandbox import probe, shipping, syscalls, view
 from agl_sandbox.forwarding import Routes, address_of, routes_to, targets_of
 
 logger = logging.getLogger("agl.sandbox")
@@ -72,8 +73,9 @@ class ProcessSandbox(Sandbox):
     own. What this promises is tried before agents run, and the run is refused where it is not so.
 
     Args:
-        memory_mb: Most memory of each of its processes, beyond what the agent has after its import;
-            None for no limit.
+        memory_mb: Most address space of each of its processes (RLIMIT_AS), beyond what the agent
+            has after its import; None for no limit, as Java needs, which reserves more than it
+            uses.
         processes: Most processes and threads; with namespaces, or a user of its own.
         files: Most open files.
         file_mb: Largest file, in MB; None for no limit.
@@ -152,7 +154,13 @@ class ProcessSandbox(Sandbox):
                 "no effect",
                 why_not,
             )
-        elif network:
+        if not syscalls.is_known():
+            logger.warning(
+                "isolation 'process' has no filter for system calls on %s, only on x86_64 and "
+                "aarch64",
+                platform.machine(),
+            )
+        if network and not why_not:
             logger.warning("isolation 'process' with network: agents reach what this machine does")
         self._has_user = os.getuid() == 0
         if self._has_user and not self._bwrap:

@@ -85,8 +85,13 @@ def _step(operation: int, value: int, if_true: int = 0, if_false: int = 0) -> by
 _PROGRAM = _program()
 
 
+def is_known() -> bool:
+    """Whether there is a filter for this machine."""
+    return _PROGRAM is not None
+
+
 def forbid() -> None:
-    """Forbid these calls to this process and all that it starts.
+    """Forbid these calls to this process and all that it starts; nothing where none is known.
 
     Raises:
         OSError: The kernel takes no such filter.
