@@ -647,6 +647,18 @@ def test_an_agent_of_a_script_is_brought_behind_the_wall(tmp_path: Path, guarded
         assert 'put what runs under `if __name__ == "__main__":`' in said
 
 
+async def test_an_agent_of_a_module_that_is_gone_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    @agl.rollout
+    def lost(task: Any) -> None: ...
+
+    lost.__module__ = "gone"
+    monkeypatch.setattr(sys, "lost", lost, raising=False)  # no place to look in its stead
+    with pytest.raises(ConfigError, match="agent 'lost' cannot be brought into a sandbox"):
+        await process.ProcessSandbox().start(lost, agl.OtelTracer())
+
+
 @needs_bwrap
 async def test_an_agent_of_a_function_is_refused_by_name() -> None:
     @agl.rollout

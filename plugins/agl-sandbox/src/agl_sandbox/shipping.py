@@ -70,7 +70,7 @@ def _pickled(value: Any) -> dict[str, str] | None:
 
 def _named(agent: LitAgent[Any]) -> dict[str, str] | None:
     for module in {getattr(agent, "__module__", ""), type(agent).__module__}:
-        for name, value in vars(sys.modules.get(module, sys)).items():
+        for name, value in vars(sys.modules[module]).items() if module in sys.modules else ():
             if value is agent:
                 return {"module": module, "name": name}
     return None
