@@ -7,6 +7,7 @@ import asyncio
 import json
 import sys
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from agl.store.sqlite import SqliteLightningStore
 from agl_gateway import LLMProxy
@@ -29,10 +30,11 @@ async def main(backend_port: str, folder: str, client: str = "own") -> None:
     store = SqliteLightningStore(Path(folder, f"store-{client}.db"))
     params = {"model": "hosted_vllm/mock", "api_base": f"http://127.0.0.1:{backend_port}/v1"}
     models = [{"model_name": "mock", "litellm_params": params}]
-    proxy = LLMProxy(model_list=models, store=store, open=True)
+    proxy = LLMProxy(model_list=models, store=store)
     await proxy.start()
     rollouts = [await store.start_rollout(input="task") for _ in range(NUM_ATTEMPTS)]
-    paths = [f"/rollout/{r.rollout_id}/attempt/{r.attempt.attempt_id}/v1" for r in rollouts]
+    attempts = [proxy.as_resource(r.rollout_id, r.attempt.attempt_id) for r in rollouts]
+    paths = [urlsplit(llm.endpoint).path for llm in attempts]  # each with its token
     print(json.dumps({"port": proxy.port, "paths": paths}), flush=True)
     try:
         await asyncio.Event().wait()
