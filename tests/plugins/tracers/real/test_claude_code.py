@@ -5,7 +5,6 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import pytest
 from processes import claude_code
@@ -156,7 +155,7 @@ async def test_its_own_spans_stand_beside_the_gateways(
         "OTEL_TRACES_EXPORTER": "otlp",
         "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
         "OTEL_EXPORTER_OTLP_ENDPOINT": server.address,
-        "OTEL_EXPORTER_OTLP_HEADERS": f"Authorization={quote(server.headers['Authorization'])}",
+        "OTEL_EXPORTER_OTLP_HEADERS": f"Authorization={server.headers['Authorization']}",
         "OTEL_RESOURCE_ATTRIBUTES": "IDS",
     }
     try:
