@@ -647,6 +647,7 @@ def test_an_agent_of_a_script_is_brought_behind_the_wall(tmp_path: Path, guarded
         assert 'put what runs under `if __name__ == "__main__":`' in said
 
 
+@needs_bwrap
 async def test_an_agent_of_a_module_that_is_gone_is_refused_by_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
