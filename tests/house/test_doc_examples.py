@@ -2,7 +2,7 @@
 
 The first word after the fence is the language; what follows it steers this module:
 
-    needs="agl-torch"   skipped, with this reason, unless these distributions are there
+    needs="agl-torch"   skipped, with this reason, unless these distributions (or bwrap) are there
     file="agent.py"     the block is also that file in the folder in which its page's blocks run
     continues           the Python blocks before it on the page, back to one without the word, run
                         first
@@ -13,6 +13,7 @@ The first word after the fence is the language; what follows it steers this modu
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -33,7 +34,10 @@ PAGES = [
 PLUGIN_PAGES = sorted(REPOSITORY.glob("plugins/*/README.md"))
 """Only their links are followed: their blocks are pieces, without agent, data or store."""
 LANGUAGES = {"python", "bash", "yaml", "toml", "json", "javascript", "text", "mermaid"}
+PROGRAM = "bwrap"
+"""What a block may need that is no distribution."""
 KNOWN_NEEDS = {
+    PROGRAM,
     "agent-framework-core",
     "agent-framework-openai",
     "agl-adapters",
@@ -128,6 +132,8 @@ def blocks(language: str) -> list[object]:
 def missing(needs: str | None) -> str | None:
     """Why a block that needs this cannot run here, or None."""
     for name in (needs or "").split():
+        if name == PROGRAM and shutil.which(name):
+            continue
         try:
             metadata.distribution(name)
         except metadata.PackageNotFoundError:
