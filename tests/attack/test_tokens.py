@@ -236,6 +236,17 @@ def test_a_token_is_good_for_what_it_says_and_nothing_else() -> None:
     assert Tokens("a long random text").read(token) is None
 
 
+def test_a_token_that_was_forgotten_is_known_by_its_signature_and_kept_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("agl.access.tokens.MAX_KNOWN", 2)
+    tokens = Tokens()
+    runner = tokens.issue("runner")
+    for number in range(3):
+        tokens.issue("attempt", f"ro-{number}", "at")
+    assert tokens.read(runner) is tokens.read(runner) is not None
+
+
 def test_a_token_ends_with_its_time_and_its_generation() -> None:
     tokens = Tokens("a long random text")
     assert tokens.read(tokens.issue("reader", seconds=60)) is not None

@@ -6,6 +6,7 @@ import re
 import secrets
 import time
 from base64 import b64decode, urlsafe_b64decode, urlsafe_b64encode
+from collections import OrderedDict
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Literal, cast, get_args
@@ -71,7 +72,7 @@ class Tokens:
         self.generation = generation
         # Python hashes texts with a key of the process's own, so that how long it takes to find one
         # says nothing of those that are nearly the same.
-        self._known: dict[str, Grant] = {}
+        self._known: OrderedDict[str, Grant] = OrderedDict()
         self.admin = admin or self.issue("admin")
 
     def issue(
@@ -104,9 +105,7 @@ class Tokens:
         if role == "model":
             return model_token(self._signed(f"attempt.{self.generation}.{expires}.{ids}"))
         token = self._signed(f"{role}.{self.generation}.{expires}.{ids}")
-        self._known[token] = Grant(role, rollout_id, attempt_id, expires)
-        if len(self._known) > MAX_KNOWN:
-            del self._known[next(iter(self._known))]
+        self._remember(token, Grant(role, rollout_id, attempt_id, expires))
         return token
 
     def read(self, token: str) -> Grant | None:
@@ -128,7 +127,14 @@ class Tokens:
         generation, expires, ids = rest.split(".")
         if int(generation) != self.generation or 0 < int(expires) < time.time():
             return None
-        return Grant(cast(Role, role), *_parted(ids), int(expires))
+        grant = Grant(cast(Role, role), *_parted(ids), int(expires))
+        self._remember(token, grant)
+        return grant
+
+    def _remember(self, token: str, grant: Grant) -> None:
+        self._known[token] = grant
+        if len(self._known) > MAX_KNOWN:
+            self._known.popitem(last=False)
 
     def _signed(self, said: str) -> str:
         text = said.encode(errors="replace")

@@ -140,7 +140,7 @@ class LightningStoreClient(LightningStore):
     async def issue_token(
         self, role: Role, rollout_id: str = "", attempt_id: str = "", seconds: float | None = None
     ) -> str:
-        """Make a token; one for the model calls of what was claimed here came with the claim."""
+        """Make a token; one for model calls follows from that of what was claimed here."""
         if role == "model" and (token := self._claims.model_token(rollout_id, attempt_id)):
             return token
         arguments = {"rollout_id": rollout_id, "attempt_id": attempt_id, "seconds": seconds}
