@@ -23,6 +23,7 @@ from agl.algorithm.gateway import is_gateway_span
 from agl.errors import ConfigError
 from agl.http.calls import CALLS
 from agl.semconv import MODEL_CALL_SPAN, ModelCallAttributes
+from agl.store.give_back import give_back
 from agl.types import LedgerPart
 
 KEY = {"question": "6 * 7", "private": {"answer": 42}}
@@ -332,6 +333,15 @@ async def test_an_old_runner_neither_writes_to_nor_puts_back_what_another_has() 
         claims = new["span_token"]
         body = {"status": "succeeded"}
         assert (await bench.ask("POST", attempts, body, token=runner, claims=claims))[0] == 200
+
+
+async def test_a_runner_puts_back_what_it_claimed_and_will_not_run() -> None:
+    async with serving() as bench:
+        token = await bench.store.issue_token("runner")
+        client = agl.LightningStoreClient(bench.server.address, token=token)
+        await give_back(client, await client.dequeue_many_rollouts(worker_id="w", limit=2))
+        await client.close()
+        assert [one.status for one in await bench.store.query_rollouts()] == ["requeuing"] * 2
 
 
 async def test_a_span_says_who_wrote_it_as_its_token_does() -> None:

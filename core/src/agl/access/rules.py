@@ -111,7 +111,8 @@ def check(
                 "claimed. A runner shows the token of each attempt that it got with the claim"
             )
     if operation == "update_rollout":
-        given = {name: value for name, value in arguments.items() if name != "rollout_id"}
+        ids = ("rollout_id", "attempt_id")
+        given = {name: value for name, value in arguments.items() if name not in ids}
         if given != GIVES_BACK:
             raise NotAllowedError(
                 f"a token of role {role!r} may put a rollout back into the queue and change "
