@@ -5,7 +5,7 @@ import os
 import tempfile
 import time
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from pathlib import Path
 
@@ -13,6 +13,8 @@ from agl.access.tokens import model_token
 from agl.errors import ConfigError, StoreUnavailableError
 
 MAX_KNOWN = 10_000
+MOST_SHOWN = 200
+"""Tokens in the head of one request; a server takes 64 KiB of it, and ids may be long."""
 LOOK_SECONDS, WAIT_SECONDS = 0.01, 60.0
 
 
@@ -117,6 +119,18 @@ class ClaimTokens:
         for rollout_id in known:  # what is in use is not forgotten
             self._of.move_to_end(rollout_id)
         return [token for rollout_id in known for token in self._of[rollout_id].values()]
+
+    def portions(self, rollout_ids: Iterable[str]) -> Iterator[tuple[set[str], list[str]]]:
+        """The rollouts of each request for which one would show too many tokens; and these."""
+        ids, tokens = set[str](), list[str]()
+        for rollout_id in dict.fromkeys(rollout_ids):
+            own = self.of([rollout_id])
+            if len(tokens) + len(own) > MOST_SHOWN and ids:
+                yield ids, tokens
+                ids, tokens = set[str](), list[str]()
+            ids.add(rollout_id)
+            tokens += own
+        yield ids, tokens
 
     def model_token(self, rollout_id: str, attempt_id: str) -> str | None:
         """The token for model calls of an attempt, if it was claimed here."""

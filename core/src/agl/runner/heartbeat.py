@@ -21,11 +21,13 @@ from agl.errors import ConfigError, InvalidTransitionError
 from agl.execution.coroutines import BackgroundCoroutine
 from agl.store.base import UNSET, LightningStore
 from agl.store.rules import ENDED, OPEN
-from agl.types import AttemptedRollout
+from agl.types import AttemptedRollout, Rollout
 
 logger = logging.getLogger(__name__)
 
 LaunchMode = Literal["thread", "asyncio"]
+MOST_AT_ONCE = 100
+"""Rollouts that one request asks for: it shows the tokens of all their attempts."""
 _GPU_FIELDS = ("index", "name", "utilization.gpu", "memory.used", "memory.total")
 
 
@@ -156,7 +158,12 @@ class Heartbeat:
         running = {item.rollout.rollout_id: item for item in self._running()}
         if not running:
             return
-        for rollout in await self._store.query_rollouts(rollout_id_in=list(running)):
+        ids = list(running)
+        found: list[Rollout] = []
+        for first in range(0, len(ids), MOST_AT_ONCE):
+            some = ids[first : first + MOST_AT_ONCE]
+            found += await self._store.query_rollouts(rollout_id_in=some)
+        for rollout in found:
             item = running[rollout.rollout_id]
             attempt = item.rollout.attempt
             if not isinstance(rollout, AttemptedRollout):

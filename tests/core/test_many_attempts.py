@@ -1,0 +1,58 @@
+"""A runner that has more attempts than the head of one request has room for their tokens."""
+
+import time
+from collections.abc import AsyncGenerator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import agl
+from agl.runner.heartbeat import Heartbeat, Running
+
+MANY = 1000
+
+
+@pytest.fixture
+async def runner() -> AsyncGenerator[agl.LightningStoreClient]:
+    store = agl.InMemoryLightningStore()
+    server = agl.LightningStoreServer(store, port=0)
+    await server.start()
+    await store.enqueue_many_rollouts([agl.EnqueueRolloutRequest(input="x")] * MANY)
+    client = agl.LightningStoreClient(
+        server.endpoint, token=await store.issue_token("runner"), retry_delays=()
+    )
+    yield client
+    await client.close()
+    await server.close()
+
+
+async def test_it_writes_spans_of_all_of_them(runner: agl.LightningStoreClient) -> None:
+    claimed = await runner.dequeue_many_rollouts(limit=MANY)
+    spans = [
+        agl.Span.from_attributes(
+            rollout_id=one.rollout_id, attempt_id=one.attempt.attempt_id, name="a", attributes={}
+        )
+        for one in claimed
+    ]
+    added = await runner.add_many_spans(spans)
+    assert [span.span_id for span in added] == [span.span_id for span in spans]
+
+
+async def test_it_shows_that_all_of_them_are_alive(runner: agl.LightningStoreClient) -> None:
+    claimed = await runner.dequeue_many_rollouts(limit=MANY)
+    call: Any = SimpleNamespace(is_coroutine=False)
+    heartbeat = Heartbeat(
+        runner,
+        "runner-1",
+        lambda: [Running(one, call) for one in claimed],
+        interval=10.0,
+        jitter=0.0,
+        launch_mode="thread",
+        include_gpu=False,
+    )
+    begin = time.time()
+    await heartbeat.beat()
+    for one in (claimed[0], claimed[-1]):
+        (attempt,) = await runner.query_attempts(one.rollout_id)
+        assert (attempt.last_heartbeat_time or 0.0) >= begin
