@@ -358,6 +358,15 @@ async def test_a_model_keeps_its_address_behind_the_wall(
 
 
 @needs_bwrap
+async def test_more_models_than_a_wall_has_room_for_are_told_with_the_limit() -> None:
+    resources = {
+        f"llm{n}": agl.LLM(endpoint=f"http://127.0.0.1:{4000 + n}/v1", model="m") for n in range(33)
+    }
+    (error,) = await run_all([{"do": "work_honestly"}], resources=resources, isolation="process")
+    assert "have 33 addresses, and a wall has room for 32" in error.message
+
+
+@needs_bwrap
 async def test_attempts_run_beside_each_other(world: dict[str, Any]) -> None:
     tasks = [{"do": "work_honestly"}, {"do": "find_note", "name": world["mark"]}] * 3
     tasks += [{"do": "leave_note", "name": world["mark"]}] * 2

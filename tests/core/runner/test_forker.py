@@ -319,6 +319,19 @@ async def test_a_forker_that_is_killed_takes_its_calls_along_and_is_told(calls: 
         await calls.call({"do": "remember", "text": ""})
 
 
+async def test_a_cancelled_call_reads_as_cancelled_where_its_forker_is_gone_too(
+    calls: Forker,
+) -> None:
+    async def kill_forker_and_cancel(message: Any) -> None:
+        os.kill(message[-1], signal.SIGKILL)
+        call.cancel()
+
+    call = asyncio.create_task(calls.call({"do": "ancestors"}, on_message=kill_forker_and_cancel))
+    await asyncio.wait([call])
+    assert call.cancelled()
+    assert calls.is_gone
+
+
 async def test_closing_ends_the_calls(calls: Forker) -> None:
     pids: list[int] = []
     told = asyncio.Event()

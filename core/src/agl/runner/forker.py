@@ -57,6 +57,8 @@ class ForkerClient:
     def __init__(self, control: socket.socket) -> None:
         self._control = control
         self._lock = threading.Lock()
+        self.is_gone = False
+        """Whether a call has found that there can be no further ones."""
 
     async def call(
         self,
@@ -85,11 +87,12 @@ class ForkerClient:
             FrameError: JSON cannot hold the payload.
             TimeoutError: It ran longer than ``timeout``.
             CallFailedError: There is no result.
-            ForkerGoneError: There can be no further calls.
+            ForkerGoneError: There can be no further calls. Who is cancelled is not told;
+                ``is_gone`` says it.
         """
         frame = encode({"payload": payload})
         ours, lifeline = self._start(encode({"details": details}))
-        exit_code, has_ended = 0, False
+        exit_code, has_ended, is_cancelled = 0, False, False
         try:
             try:
                 async with asyncio.timeout(timeout):
@@ -105,12 +108,20 @@ class ForkerClient:
             except ClosedError:
                 has_ended = True
                 raise
+            except asyncio.CancelledError:
+                is_cancelled = True
+                raise
             finally:
                 ours.close()
                 exit_code = await _ended(lifeline, END_SECONDS if has_ended else 0.0)
         except ClosedError:
             how = describe_exit(exit_code)
             raise CallFailedError(f"its process gave no answer: {how}") from None
+        except ForkerGoneError as error:
+            self.is_gone = True
+            if is_cancelled:
+                raise asyncio.CancelledError from error
+            raise
 
     def close(self) -> None:
         """End the process and all calls; may be called again."""
@@ -129,6 +140,7 @@ class ForkerClient:
                     sent = socket.send_fds(self._control, [frame], passed)
                     self._control.sendall(frame[sent:])
             except OSError as error:
+                self.is_gone = True
                 for each in (ours, lifeline):
                     each.close()
                 raise ForkerGoneError(

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from agl.agent.base import LitAgent
 from agl.errors import ConfigError
 from agl.execution.family import MARK
-from agl.runner.forked import encode, receive
+from agl.runner.forked import MAX_SOCKETS, encode, receive
 from agl.runner.forker import CallFailedError, ForkerClient, ForkerGoneError
 from agl.runner.sandbox import Findings, OnMessage, Sandbox
 from agl.tracer.base import Tracer
@@ -193,9 +193,6 @@ class ProcessSandbox(Sandbox):
             targets = [*self._connect, *targets_of(attempt["resources"])]
             return await self._call(clean.client, {"attempt": attempt}, targets, on_message, None)
         except ForkerGoneError as error:
-            if self._clean is clean:  # the first to notice; by now there may be another
-                self._clean = None
-                await asyncio.to_thread(clean.end)
             raise CallFailedError(f"its sandbox is gone: {error}") from error
 
     def close(self) -> None:
@@ -214,7 +211,7 @@ class ProcessSandbox(Sandbox):
         on_message: OnMessage | None,
         timeout: float | None,
     ) -> Any:
-        routes = routes_to(targets) if self._bwrap and not self._network else Routes((), (), {}, ())
+        routes = self._routes(targets)
         uid = secrets.choice(UIDS) if self._has_user else None
         forwarder = routes.forwarder()
         folder = view.HOME if self._bwrap else tempfile.mkdtemp(prefix="agl-attempt-")
@@ -233,11 +230,26 @@ class ProcessSandbox(Sandbox):
             if not self._bwrap:
                 shutil.rmtree(folder, ignore_errors=True)
 
+    def _routes(self, targets: Sequence[tuple[str, int]]) -> Routes:
+        if not self._bwrap or self._network:
+            return Routes((), (), {}, ())
+        routes = routes_to(targets)
+        if len(routes.listen) > MAX_SOCKETS:
+            raise ConfigError(
+                f"isolation 'process': this attempt's models and the option connect have "
+                f"{len(routes.listen)} addresses, and a wall has room for {MAX_SOCKETS}. Put the "
+                "models behind one gateway, or set network, which opens all addresses"
+            )
+        return routes
+
     # --- the start
 
     async def _running(self) -> "_Clean":
         """The clean interpreter; started where there is none, by one attempt for all."""
         async with self._launching:
+            if self._clean is not None and self._clean.client.is_gone:
+                gone, self._clean = self._clean, None
+                await asyncio.to_thread(gone.end)
             if self._clean is None:
                 self._clean = await self._launch()
             return self._clean
