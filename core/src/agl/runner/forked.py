@@ -1,10 +1,20 @@
 """The far side of ``Forker``: the clean process, and the children that it forks for calls.
 
-What the two sides say to each other is JSON in frames: a child may be held by an agent's code, and
-so nothing of it is ever unpickled.
+Who forks whom, and when: before the first agent runs, the runner forks the *clean process* of its
+graders, or a sandbox starts an interpreter that becomes one. It imports what the calls need, and
+from then on only forks. For each call it forks a *keeper*, and this forks the *worker*, in which
+the grader or the agent runs; both are as clean as the first process still is::
 
-The process that does the work is a child of a *keeper*, which adopts what the work leaves behind,
-so that all of it ends with the call. Where an enclosure sees to that, there is no keeper.
+    runner - clean process - keeper - worker - what the work starts
+    runner - clean process - worker - what the work starts             (in an enclosure)
+
+The keeper is there as a worker may start programs that outlive it: the keeper adopts them, kills
+them when the worker has ended, and ends last, so that nothing of a call stays. An *enclosure* makes
+fresh namespaces, in which the clean process forks the worker as the first; with it the kernel ends
+all others there, so that no keeper is needed.
+
+What runner and worker say to each other is JSON in frames: a worker may be held by an agent's code,
+and so nothing of it is ever unpickled.
 """
 
 import contextlib

@@ -1,4 +1,7 @@
-"""Calls in fresh processes, each forked from one in which no agent's code has run."""
+"""Calls in fresh processes, each forked from one in which no agent's code has run.
+
+``agl.runner.forked`` is what runs there, and says who forks whom.
+"""
 
 import asyncio
 import contextlib

@@ -3,6 +3,8 @@
 A sandbox is a component of the group ``agl.sandboxes``. It starts before any agent runs, and calls
 ``run_attempt`` behind its wall; what the two ends say to each other is JSON. Behind the wall there
 is neither a store nor a token of one: spans come out as messages, and the runner stores them.
+``process`` forks a worker for each attempt, as ``agl.runner.forked`` says; ``docker`` starts a
+container.
 """
 
 import asyncio
