@@ -1,5 +1,6 @@
 """Requests as no client sends them, as strategies of hypothesis."""
 
+import base64
 import copy
 import functools
 import gzip
@@ -115,7 +116,8 @@ class Target:
     path: str
     """Names of parameters in braces."""
     body: Any = None
-    """What it would take: as JSON, or bytes of protobuf; of a GET, the parameters of its query."""
+    """What it would take: as JSON, with names of parameters as in the path, or bytes of protobuf;
+    of a GET, the parameters of its query."""
     may_wait: bool = False
     """Whether an answer may rightly take longer than a test."""
 
@@ -168,7 +170,7 @@ def _token(draw: Draw) -> str:
     )
 
 
-def _json(draw: Draw, valid: Any) -> bytes:
+def _json(draw: Draw, valid: Any, ids: Mapping[str, str]) -> bytes:
     """A valid value, of which some places say something else."""
     value: Any = [copy.deepcopy(valid)]
     tokens: list[str] = []
@@ -189,6 +191,8 @@ def _json(draw: Draw, valid: Any) -> bytes:
         else:
             where[key] = hole
     text = json.dumps(value[0] if value else None)
+    for name, known in ids.items():
+        text = text.replace(f"{{{name}}}", known)
     for number, token in enumerate(tokens):
         text = text.replace(f'"@{number}@"', token)
     return text.encode("utf-8", "surrogatepass")
@@ -205,10 +209,10 @@ def _damaged(draw: Draw, data: bytes, times: int) -> bytes:
     return data[: 2**20]
 
 
-def _body(draw: Draw, target: Target) -> bytes:
+def _body(draw: Draw, target: Target, ids: Mapping[str, str]) -> bytes:
     if isinstance(target.body, bytes):
         return _damaged(draw, target.body, draw(st.integers(0, 6)))
-    data = _json(draw, target.body)
+    data = _json(draw, target.body, ids)
     how = draw(st.sampled_from((*["plain"] * 12, "damaged", "random", "padded", "utf-16", "bom")))
     return {
         "plain": lambda: data,
@@ -271,15 +275,44 @@ def _query(draw: Draw, names: Mapping[str, Any]) -> str:
     return f"?{'&'.join(pairs)}" if pairs else ""
 
 
+@dataclass(frozen=True)
+class Attempt:
+    """What a request may be about."""
+
+    ids: Mapping[str, str]
+    """Name of a parameter -> what stands in its place."""
+    tokens: Mapping[str, str]
+    """Role -> token; that of ``admin`` opens everything, ``attempt`` and ``model`` are its own."""
+
+
+def _credentials(draw: Draw, tokens: Mapping[str, str]) -> list[str]:
+    """Headers with a token: mostly one that opens, else any, one that somebody made up, or none."""
+    how = draw(st.sampled_from((*["admin"] * 12, *tokens, "claims", "Basic", "damaged", "none")))
+    if how == "none":
+        return []
+    if how == "claims":
+        shown = [tokens["attempt"], *draw(st.lists(st.sampled_from(STEPS), max_size=2))]
+        return [f"Authorization: Bearer {tokens['runner']}", f"AGL-Attempts: {','.join(shown)}"]
+    if how == "Basic":
+        packed = base64.b64encode(b"agl:" + tokens["admin"].encode())
+        return [f"Authorization: Basic {_damaged(draw, packed, 1).decode('latin-1')}"]
+    if how == "damaged":
+        token = draw(st.sampled_from(sorted(tokens.values()))).encode()
+        forged = _damaged(draw, token, 2).decode("latin-1").translate({10: " ", 13: " "})
+        return [f"{draw(st.sampled_from(('Authorization: Bearer', 'x-api-key:')))} {forged}"]
+    return [f"Authorization: Bearer {tokens[how]}"]
+
+
 @st.composite
-def attacks(draw: Draw, targets: tuple[Target, ...], ids: Mapping[str, str]) -> Attack:
+def attacks(draw: Draw, targets: tuple[Target, ...], attempts: tuple[Attempt, ...]) -> Attack:
     """A request to one of these routes."""
+    attempt = draw(st.sampled_from(attempts))
     target = draw(st.sampled_from(targets))
     verb, is_whole = target.verb, True
     if draw(st.integers(0, 11)) == 0:
         verb = draw(st.sampled_from(VERBS))
     path = target.path
-    for name, known in {**ids, "token": "t"}.items():
+    for name, known in {**attempt.ids, "token": attempt.tokens["model"]}.items():
         if f"{{{name}}}" in path:
             step = known if draw(st.integers(0, 2)) else draw(st.sampled_from(STEPS))
             path = path.replace(f"{{{name}}}", step)
@@ -287,7 +320,7 @@ def attacks(draw: Draw, targets: tuple[Target, ...], ids: Mapping[str, str]) -> 
     if target.verb == "GET":
         path += _query(draw, target.body or {})
     else:
-        body, encoding = _packed(draw, _body(draw, target))
+        body, encoding = _packed(draw, _body(draw, target, attempt.ids))
         kind = "application/x-protobuf" if isinstance(target.body, bytes) else "application/json"
         kind = draw(st.sampled_from(KINDS)) if draw(st.integers(0, 9)) == 0 else kind
         headers = [f"Content-Type: {kind}"] * draw(st.sampled_from((1, 1, 1, 1, 1, 1, 0, 2)))
@@ -295,6 +328,8 @@ def attacks(draw: Draw, targets: tuple[Target, ...], ids: Mapping[str, str]) -> 
     if body or draw(st.booleans()):
         framing, body, is_whole = _framed(draw, body)
         headers += framing
+    headers += (credentials := _credentials(draw, attempt.tokens))
+    is_whole = is_whole and all(line.isprintable() for line in credentials)
     for _ in range(draw(st.sampled_from((0, 0, 0, 1, 2)))):
         headers.insert(draw(st.integers(0, len(headers))), draw(st.sampled_from(EXTRAS)))
         is_whole = False

@@ -1,6 +1,7 @@
-"""A store's server and a gateway, in a process of their own, until their input ends.
+"""A store's server and a gateway that ask for tokens, in a process of their own.
 
-Prints a line of JSON: where they are, and the ids of some records.
+It prints a line of JSON: where they are, a span of the first attempt that was claimed, and of each
+attempt the ids and tokens. It ends when its input does.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import agl
+from agl.access.tokens import model_token
 from agl.http.layers import EVENTS, JSON, send_whole
 from agl.http.serving import ServerThread
 from agl_gateway import LLMProxy
@@ -22,6 +24,8 @@ PIECE = {"index": 0, "delta": {"role": "assistant", "content": "yes"}, "finish_r
 CHUNK = {**HEAD, "object": "chat.completion.chunk", "choices": [PIECE], "usage": USAGE}
 TEXT = {**HEAD, "object": "text_completion", "usage": USAGE}
 TEXT["choices"] = [{"index": 0, "text": "yes", "finish_reason": "stop"}]
+ATTEMPTS = 300
+"""So many, as a hostile request may end the one that it is about."""
 
 
 async def model(scope: Any, receive: Any, send: Any) -> None:
@@ -44,30 +48,37 @@ async def model(scope: Any, receive: Any, send: Any) -> None:
 
 async def main(file: Path) -> None:
     store = agl.SqliteLightningStore(str(file))
-    ids = {"resources_id": (await store.add_resources({})).resources_id, "worker_id": "w"}
-    begun = await store.start_rollout("a task", worker_id="w")
+    server = agl.LightningStoreServer(store, port=0)
+    await server.start()
+    resources_id = (await store.add_resources({})).resources_id
+    whole = {role: await store.issue_token(role) for role in ("admin", "runner", "reader")}
+    attempts: list[dict[str, Any]] = []
+    for _ in range(ATTEMPTS):
+        begun = await store.start_rollout("a task", worker_id="w")
+        of = begun.rollout_id, begun.attempt.attempt_id
+        token = await store.issue_token("attempt", *of)
+        ids = {"rollout_id": of[0], "attempt_id": of[1], "worker_id": "w"}
+        tokens = whole | {"attempt": token, "model": model_token(token)}
+        attempts.append({"ids": ids | {"resources_id": resources_id}, "tokens": tokens})
     await store.add_span(span := agl.Span.from_attributes(
         attributes={"a": 1, "b": [1.5], "c": "d", "e": True},
-        rollout_id=begun.rollout_id,
-        attempt_id=begun.attempt.attempt_id,
+        rollout_id=attempts[0]["ids"]["rollout_id"],
+        attempt_id=attempts[0]["ids"]["attempt_id"],
     ))  # fmt: skip
-    ids |= {"rollout_id": begun.rollout_id, "attempt_id": begun.attempt.attempt_id}
-    server = agl.LightningStoreServer(store, port=0, open=True)
-    await server.start()
     backend = ServerThread(model)
     backend.start()
     entry = {"model": "hosted_vllm/m", "api_base": f"{backend.url}/v1", "api_key": "k"}
     forced = {"all": {"temperature": 0.5, "top_p": None, "max_tokens": 3}}
     proxy = LLMProxy(
-        open=True,
         port=0,
         store=store,
         model_list=[{"model_name": "m", "litellm_params": entry, "forced_parameters": forced}],
         num_retries=0,
     )
     await proxy.start()
-    said = {"store": server.endpoint, "gateway": proxy.address.url(), "ids": ids}
-    print(json.dumps(said | {"span": span.model_dump(mode="json")}), flush=True)
+    said = {"store": server.address, "gateway": proxy.address.url(), "key": proxy.api_key}
+    said |= {"span": span.model_dump(mode="json"), "attempts": attempts}
+    print(json.dumps(said), flush=True)
     await asyncio.to_thread(sys.stdin.read)
     await proxy.stop()
     await server.close()

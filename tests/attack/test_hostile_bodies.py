@@ -25,7 +25,7 @@ import agl
 from agl.http.routes import StoreRoutes
 from agl_testing.otlp import request_of
 
-from .hostile import Attack, Target, attacks
+from .hostile import Attack, Attempt, Target, attacks
 
 pytest.importorskip("agl_gateway")
 
@@ -99,8 +99,10 @@ class Servers:
     process: psutil.Process
     store: str
     gateway: str
-    ids: dict[str, str]
+    key: str
+    """Opens the gateway."""
     span: dict[str, Any]
+    attempts: list[dict[str, Any]]
     answers: Counter[int | None] = field(default_factory=Counter[int | None])
 
     def send(self, address: str, attack: Attack) -> None:
@@ -169,15 +171,17 @@ OTHER_SIGNALS = ("/v1/metrics", "/v1/logs", "/v1/development/profiles")
 
 def targets_of_the_store(span: dict[str, Any]) -> tuple[Target, ...]:
     """All routes of the server; a body that is not known here is made of its type."""
-    attempt = {name: span[name] for name in ("rollout_id", "attempt_id")}
+    packed = request_of([agl.Span.model_validate(span)])
+    attempt = {name: f"{{{name}}}" for name in ("rollout_id", "attempt_id")}
+    span = span | attempt
     claim = {"limit": 1, "worker_id": "w", "wait_seconds": 0.0, "key": "k"}
     finish = {**attempt, "status": "failed", "error": ERROR}
     bodies: dict[str, Any] = {
-        "/v1/traces": request_of([agl.Span.model_validate(span)]),
+        "/v1/traces": packed,
         "queues/rollouts/enqueue": {"rollouts": [{**TASK, "key": "e"}]},
         "queues/rollouts/dequeue": claim,
         "turn": {"spans": [span], "finish": finish, "claim": claim},
-        "waits/rollouts": {"rollout_ids": [attempt["rollout_id"]], "timeout": 0.0},
+        "waits/rollouts": {"rollout_ids": ["{rollout_id}"], "timeout": 0.0},
         "rollouts": {**TASK, "worker_id": "w", "key": "s"},
         "rollouts/{rollout_id}": {**TASK, "status": "running"},
         "rollouts/{rollout_id}/attempts": {"worker_id": "w", "key": "a"},
@@ -188,7 +192,7 @@ def targets_of_the_store(span: dict[str, Any]) -> tuple[Target, ...]:
         "spans": span,
         "spans/batch": [span],
         "spans/next": attempt,
-        "ledger": {"parts": [{"rollout_id": attempt["rollout_id"], "run": "r", "step": 3}]},
+        "ledger": {"parts": [{"rollout_id": "{rollout_id}", "run": "r", "step": 3}]},
         "resources": {"a": LLM},
         "resources/{resources_id}": {"a": LLM},
         "workers/{worker_id}": {"heartbeat_stats": {"gpu": 1.5}},
@@ -242,7 +246,9 @@ def test_no_request_breaks_a_server(servers: Servers, which: str, examples: int)
     address = getattr(servers, which)
     is_store = which == "store"
     targets = targets_of_the_store(servers.span) if is_store else targets_of_the_gateway()
-    requests = attacks(targets, servers.ids)
+    opens = {} if is_store else {"admin": servers.key}
+    attempts = [Attempt(one["ids"], one["tokens"] | opens) for one in servers.attempts]
+    requests = attacks(targets, tuple(attempts))
 
     @limits(examples // 10)
     @given(requests)
