@@ -1,6 +1,6 @@
 """An algorithm of one's own, with store, algorithm and runner as three processes.
 
-export AGL_SERVER_TOKEN=any-long-text   # in each terminal
+export AGL_SERVER_TOKEN=a-long-random-text   # in each terminal
 agl store                             # terminal 1
 python apo_custom_algorithm.py algo     # terminal 2
 python apo_custom_algorithm.py runner   # terminal 3

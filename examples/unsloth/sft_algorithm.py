@@ -1,6 +1,6 @@
 """The algorithm's process: serves the model, puts tasks into the store, trains.
 
-export AGL_SERVER_TOKEN=any-long-text   # in each terminal
+export AGL_SERVER_TOKEN=a-long-random-text   # in each terminal
 agl store                          # terminal 1
 python sft_rollout_runners.py      # terminal 2
 python sft_algorithm.py            # terminal 3; needs a GPU, or --tiny

@@ -23,6 +23,8 @@ from agl.http.routes import StoreRoutes
 from agl.http.serving import ServerThread, bind
 from agl_testing.echo_llm import EchoLLM
 
+TOKEN = "t" * 16
+BEARER = f"Authorization: Bearer {TOKEN}"
 DEQUEUE = "/v1/agl/queues/rollouts/dequeue"
 JSON = "Content-Type: application/json"
 
@@ -105,7 +107,7 @@ def test_pages_claim_no_rollout(
     said = json.loads(body)
     assert (got, list(said)) == (status, ["detail", "error_type", "error"])
     assert said["error"] == {"message": said["detail"]}
-    assert serve(token="t")(path, *headers)[0] == status  # before the token is looked at
+    assert serve(token=TOKEN)(path, *headers)[0] == status  # before the token is looked at
     assert [r.status for r in asyncio.run(store.query_rollouts())] == ["queuing"]
 
 
@@ -306,7 +308,7 @@ def test_requests_that_wait_on_one_connection_have_a_limit(serve: Callable[..., 
         ["Host: localhost", "Host: evil.example"],
         ["Host: evil.example", "Host: localhost"],
         ["Origin: http://evil.example", "Origin: http://localhost"],
-        ["Authorization: Bearer x", "Authorization: Bearer t"],
+        ["Authorization: Bearer x", BEARER],
         ["Content-Type: text/plain", JSON],
         ["Content-Encoding: gzip", "Content-Encoding: identity"],
         ["Idempotency-Key: a", "Idempotency-Key: b"],
@@ -316,7 +318,7 @@ def test_requests_that_wait_on_one_connection_have_a_limit(serve: Callable[..., 
 def test_a_header_that_says_two_things_is_refused(
     serve: Callable[..., Sender], twice: list[str]
 ) -> None:
-    status, body = serve(token="t")(DEQUEUE, *twice)
+    status, body = serve(token=TOKEN)(DEQUEUE, *twice)
     assert status == 400
     assert "more than one header" in json.loads(body)["detail"]
 
@@ -328,16 +330,16 @@ def test_a_page_that_may_not_call_is_told_who_can_let_it(serve: Callable[..., Se
 
 
 def test_what_nobody_reads_holds_nothing(serve: Callable[..., Sender], monkeypatch) -> None:
-    send = serve(token="t")
+    send = serve(token=TOKEN)
     monkeypatch.setattr(guard, "MAX_HELD_BYTES", 2000)
     head = f"POST {DEQUEUE} HTTP/1.1\r\nHost: localhost\r\n{JSON}\r\nContent-Length: 5000\r\n\r\n"
     with socket.create_connection(("127.0.0.1", send.port), timeout=30) as stranger:
         stranger.sendall(head.encode())
         assert b" 401 " in stranger.recv(65536)
         stranger.sendall(b" " * 1990)
-        assert send(DEQUEUE, JSON, "Authorization: Bearer t", body=" " * 100 + "{}")[0] == 200
+        assert send(DEQUEUE, JSON, BEARER, body=" " * 100 + "{}")[0] == 200
         stranger.sendall(b" " * 1990)
-        assert send(DEQUEUE, JSON, "Authorization: Bearer t", body=" " * 100 + "{}")[0] == 200
+        assert send(DEQUEUE, JSON, BEARER, body=" " * 100 + "{}")[0] == 200
 
 
 def test_idle_connections_keep_no_body(store: agl.LightningStore) -> None:
@@ -353,7 +355,7 @@ def test_idle_connections_keep_no_body(store: agl.LightningStore) -> None:
 
 def test_trailers_have_an_end(serve: Callable[..., Sender]) -> None:
     head = f"POST {DEQUEUE} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n"
-    port = serve(token="t").port
+    port = serve(token=TOKEN).port
     for trailers in (b"a: b\r\n" * 2**16, b"a: " + b"b" * 2**20):
         with socket.create_connection(("127.0.0.1", port), timeout=5) as sock:
             try:

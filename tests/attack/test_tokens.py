@@ -431,7 +431,7 @@ def attacked_run() -> list[Any]:
     return json.loads(found["seen"])
 
 
-@pytest.mark.parametrize("given", [None, "sekret"])
+@pytest.mark.parametrize("given", [None, "sekret-long-enough"])
 def test_a_tool_of_an_agent_gets_nothing_out_of_the_store_of_its_run(
     given: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,9 +23,9 @@ async def store(
         if backend == "memory"
         else SqliteLightningStore(tmp_path / "agl.db", scan_interval_seconds=0.05)
     )
-    server = LightningStoreServer(inner, port=0, token="s3cret")
+    server = LightningStoreServer(inner, port=0, token="s3cret-long-enough")
     await server.start()
-    client = LightningStoreClient(server.endpoint, token="s3cret")
+    client = LightningStoreClient(server.endpoint, token="s3cret-long-enough")
     yield client if side == "client" else server
     await client.close()
     await server.close()

@@ -174,12 +174,12 @@ async def test_errors_come_back_as_themselves(client):
 
 async def test_a_token_comes_from_the_argument_or_the_environment(monkeypatch):
     monkeypatch.delenv("AGL_SERVER_TOKEN", raising=False)
-    server = LightningStoreServer(InMemoryLightningStore(), port=0, token="s3cret")
+    server = LightningStoreServer(InMemoryLightningStore(), port=0, token="s3cret-long-enough")
     await server.start()
     without = LightningStoreClient(server.address)
-    by_argument = LightningStoreClient(server.address, token="s3cret")
+    by_argument = LightningStoreClient(server.address, token="s3cret-long-enough")
     by_address = LightningStoreClient(server.endpoint)
-    monkeypatch.setenv("AGL_SERVER_TOKEN", "s3cret")
+    monkeypatch.setenv("AGL_SERVER_TOKEN", "s3cret-long-enough")
     by_environment = LightningStoreClient(server.address)
     try:
         with pytest.raises(ConfigError, match="AGL_SERVER_TOKEN"):

@@ -320,7 +320,7 @@ async def test_bodies_may_be_gzip_and_must_not_be_bombs(http, store):
 
 
 async def test_routes_of_the_fast_path_need_the_token(store):
-    server = LightningStoreServer(store, port=0, token="s3cret")
+    server = LightningStoreServer(store, port=0, token="s3cret-long-enough")
     await server.start()
     async with aiohttp.ClientSession(server.address) as http:
         for path in ("turn", "spans", "spans/batch", "queues/rollouts/enqueue"):

@@ -189,7 +189,7 @@ def test_store_routes_are_answered_by_agl_store_behind_its_token(
     folder = install("agl-a", {"agl_a_mod.py": ROUTES}, {"agl.plugins": {"a": "agl_a_mod"}})
     code = "from agl.cli import main; main(['store', '--port', '0', '--backend', 'memory'])"
     command = [sys.executable, "-c", code]
-    environment = {**os.environ, "AGL_SERVER_TOKEN": "secret"}
+    environment = {**os.environ, "AGL_SERVER_TOKEN": "secret-long-enough"}
     environment["PYTHONPATH"] = f"{folder}{os.pathsep}{environment.get('PYTHONPATH', '')}"
     with subprocess.Popen(
         command, env=environment, stderr=subprocess.PIPE, text=True, cwd=tmp_path
@@ -198,9 +198,9 @@ def test_store_routes_are_answered_by_agl_store_behind_its_token(
             assert server.stderr is not None
             line = next(line for line in server.stderr if line.startswith("agl store: http"))
             url = line.split()[2]
-            assert answer(f"{url}/count", "secret") == (200, "0")
+            assert answer(f"{url}/count", "secret-long-enough") == (200, "0")
             assert answer(f"{url}/count", "wrong")[0] == 401
-            assert answer(f"{url}/v1/agl/health", "secret")[0] == 200
+            assert answer(f"{url}/v1/agl/health", "secret-long-enough")[0] == 200
         finally:
             server.terminate()
 

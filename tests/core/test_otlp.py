@@ -112,7 +112,7 @@ async def test_a_plain_exporter_writes_spans(server, attempt):
 
 
 async def test_the_exporter_needs_the_token():
-    server = LightningStoreServer(InMemoryLightningStore(), port=0, token="s3cret")
+    server = LightningStoreServer(InMemoryLightningStore(), port=0, token="s3cret-long-enough")
     await server.start()
     try:
         attempt = await server.start_rollout("task")

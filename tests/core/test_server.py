@@ -522,17 +522,21 @@ async def test_stopping_answers_held_requests(server, http):
 
 
 async def test_with_a_token_only_health_is_open(store):
-    server = LightningStoreServer(store, port=0, token="s3cret")
+    server = LightningStoreServer(store, port=0, token="s3cret-long-enough")
     await server.start()
     try:
         async with aiohttp.ClientSession(server.address) as http:
             await ask(http, "GET", "/v1/agl/health", expect=200)
             await ask(http, "GET", "/health", expect=200)
-            for header in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "s3cret"}):
+            for header in (
+                {},
+                {"Authorization": "Bearer wrong"},
+                {"Authorization": "s3cret-long-enough"},
+            ):
                 for path in ("/v1/agl/rollouts", "/openapi.json", "/metrics", "/nowhere"):
                     await ask(http, "GET", path, headers=header, expect=401)
                 await ask(http, "POST", "/v1/traces", headers=header, expect=401)
-            for header in ("Bearer s3cret", "bearer s3cret"):
+            for header in ("Bearer s3cret-long-enough", "bearer s3cret-long-enough"):
                 await ask(
                     http, "GET", "/v1/agl/rollouts", headers={"Authorization": header}, expect=200
                 )
@@ -546,13 +550,15 @@ async def test_other_hosts_need_a_token(store, monkeypatch):
         LightningStoreServer(store, host="0.0.0.0")
     with bind("0.0.0.0", 0) as sock, pytest.raises(ConfigError, match="AGL_SERVER_TOKEN"):
         LightningStoreServer(store, sock=sock)
-    monkeypatch.setenv("AGL_SERVER_TOKEN", "s3cret")
-    assert LightningStoreServer(store, host="0.0.0.0").headers == {"Authorization": "Bearer s3cret"}
+    monkeypatch.setenv("AGL_SERVER_TOKEN", "s3cret-long-enough")
+    assert LightningStoreServer(store, host="0.0.0.0").headers == {
+        "Authorization": "Bearer s3cret-long-enough"
+    }
 
 
 async def test_only_given_origins_may_call_from_a_page(store):
     server = LightningStoreServer(
-        store, port=0, cors_allow_origins="https://board.example", token="t"
+        store, port=0, cors_allow_origins="https://board.example", token="t" * 16
     )
     await server.start()
     try:

@@ -89,7 +89,7 @@ def look(frame: FrameType, event: str, argument: object) -> None:
 
 
 async def run_one(port: int) -> None:
-    client = agl.LightningStoreClient(f"http://127.0.0.1:{port}", token="s3cret")
+    client = agl.LightningStoreClient(f"http://127.0.0.1:{port}", token="s3cret-long-enough")
     await client.query_ledger_parts(limit=1)  # it asks once what the server can do
     runner = agl.LitAgentRunner(agl.OtelTracer(), max_rollouts=1)
     with runner.run_context(agent=agent, store=StoreAtWork(client, lambda: None)):
@@ -118,7 +118,7 @@ def test_files_are_met_in_the_order_of_the_pages(
         agl.Trainer(
             algorithm=agl.Baseline(),
             strategy=agl.ClientServerExecutionStrategy(
-                role="algorithm", server_port=port, token="s3cret"
+                role="algorithm", server_port=port, token="s3cret-long-enough"
             ),
             store=SqliteLightningStore(str(tmp_path / "store.db")),
             initial_resources={"llm": agl.LLM(endpoint="http://localhost/v1", model="m")},

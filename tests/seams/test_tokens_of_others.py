@@ -1,8 +1,10 @@
 """Tokens that another process left, or lacks: runners, gateways and servers say so or wait."""
 
 import asyncio
+import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -51,18 +53,33 @@ async def test_a_gateway_without_the_right_to_read_tokens_does_not_start(role: s
     assert "AGL_SERVER_TOKEN" in done.stderr
 
 
-def test_a_server_is_not_open_and_closed_at_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_server_is_not_open_and_closed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     store = agl.InMemoryLightningStore()
     with pytest.raises(ConfigError, match="excludes token= and AGL_SERVER_TOKEN"):
         agl.LightningStoreServer(store, port=0, open=True, token="0123456789abcdef")
     monkeypatch.setenv("AGL_SERVER_TOKEN", "0123456789abcdef")
     with pytest.raises(ConfigError, match="excludes token= and AGL_SERVER_TOKEN"):
         agl.LightningStoreServer(store, port=0, open=True)
-    assert not caplog.messages
-    agl.LightningStoreServer(store, port=0, token="short")
-    assert "has 5 characters" in caplog.text
+
+
+def serve() -> None:
+    agl.LightningStoreServer(agl.InMemoryLightningStore(), port=0)
+
+
+def prepare_run() -> None:
+    agl.ClientServerExecutionStrategy(server_port=0).prepare()
+
+
+@pytest.mark.parametrize("start", [serve, prepare_run])
+def test_a_token_that_agents_could_guess_starts_nothing(
+    start: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGL_SERVER_TOKEN", "0123456789abcde")
+    with pytest.raises(ConfigError, match="has 15 characters, and needs 16 or more") as refused:
+        start()
+    command = shlex.split(str(refused.value).partition("Make one with: ")[2])
+    made = subprocess.run([sys.executable, *command[1:]], capture_output=True, text=True)
+    agl.LightningStoreServer(agl.InMemoryLightningStore(), port=0, token=made.stdout.strip())
 
 
 async def test_heartbeats_and_cancellations_reach_a_runner_with_a_runners_token() -> None:

@@ -18,8 +18,8 @@ class LightningEnvVar(StrEnum):
     AGL_SERVER_PORT = "AGL_SERVER_PORT"
     """See ``AGL_SERVER_HOST``."""
     AGL_SERVER_TOKEN = "AGL_SERVER_TOKEN"
-    """Token of an admin of the store server, for it, its clients, runners and gateways; required
-    when it is bound to anything but loopback."""
+    """Token of an admin of the store server, for it, its clients, runners and gateways, of 16
+    characters or more; required when it is bound to anything but loopback."""
     AGL_ALLOWED_HOSTS = "AGL_ALLOWED_HOSTS"
     """Comma-separated names of servers on loopback, as behind a reverse proxy; ``*`` for any."""
     AGL_GATEWAY_TOKEN = "AGL_GATEWAY_TOKEN"

@@ -22,6 +22,8 @@ Role = Literal["admin", "runner", "attempt", "model", "reader"]
 _ROLES = get_args(Role)
 MAX_KNOWN = 10_000
 """Tokens that are not looked into again."""
+SHORT = 16
+"""Characters; who has a token that follows from fewer can try them all, and nobody notices."""
 _SCOPED = ("attempt", "model")
 _are_plain = re.compile(r"[\w-]+~[\w-]+", re.ASCII).fullmatch
 
@@ -55,15 +57,12 @@ class Tokens:
         generation: Tokens of any other are refused.
 
     Raises:
-        ConfigError: ``admin`` has characters that no header takes.
+        ConfigError: See ``check_admin``.
     """
 
     def __init__(self, admin: str | None = None, generation: int = 0) -> None:
-        if admin is not None and not (admin.isascii() and admin.isprintable()):
-            raise ConfigError(
-                "the token of a store server is printable ASCII; the one that was given "
-                "(AGL_SERVER_TOKEN, or token=) has other characters"
-            )
+        if admin is not None:
+            check_admin(admin)
         self._secret = (
             blake2b(admin.encode(), person=b"agl store", digest_size=32).digest()
             if admin
@@ -139,6 +138,27 @@ class Tokens:
     def _signed(self, said: str) -> str:
         text = said.encode(errors="replace")
         return f"{said}.{blake2b(text, key=self._secret, digest_size=16).hexdigest()}"
+
+
+def check_admin(token: str) -> None:
+    """Refuse what is no token of an admin that a user may choose.
+
+    Raises:
+        ConfigError: It has characters that no header takes, or so few that agents could guess them
+            by the tokens of their attempts.
+    """
+    if not (token.isascii() and token.isprintable()):
+        raise ConfigError(
+            "the token of a store server is printable ASCII; the one that was given "
+            "(AGL_SERVER_TOKEN, or token=) has other characters"
+        )
+    if len(token) < SHORT:
+        raise ConfigError(
+            f"the token of a store server (AGL_SERVER_TOKEN, or token=) has {len(token)} "
+            f"characters, and needs {SHORT} or more: the tokens of attempts follow from it, so "
+            "agents could guess it. Make one with: "
+            'python -c "import secrets; print(secrets.token_urlsafe())"'
+        )
 
 
 def model_token(attempt_token: str) -> str:

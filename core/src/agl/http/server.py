@@ -1,7 +1,6 @@
 """A store served over HTTP, itself a store."""
 
 import asyncio
-import logging
 import os
 import socket
 from collections.abc import Sequence
@@ -24,11 +23,6 @@ if TYPE_CHECKING:
     from agl.http.routes import StoreRoutes
 
 
-logger = logging.getLogger(__name__)
-
-SHORT_TOKEN = 16
-
-
 class LightningStoreServer(ForwardingStore):
     """Serves a store over HTTP, from a thread of this process.
 
@@ -41,9 +35,9 @@ class LightningStoreServer(ForwardingStore):
         port: None for 4747; 0 for a free one.
         cors_allow_origins: Origin, or origins, whose web pages may call; ``*`` for all.
         launch_mode: ``thread``; 0.3's other modes are refused.
-        token: Token of role ``admin`` (see ``agl.access.tokens``). None reads
-            ``AGL_SERVER_TOKEN``; without either, one is made that ends with this process. Every
-            request needs a token, health checks aside.
+        token: Token of role ``admin``, of 16 characters or more (see ``agl.access.tokens``). None
+            reads ``AGL_SERVER_TOKEN``; without either, one is made that ends with this process.
+            Every request needs a token, health checks aside.
         open: Everybody who reaches the server may do everything; on loopback only.
         max_body_bytes: A request with a longer body, unpacked, is refused with 413.
         sock: Listen on this one, bound already (see ``agl.http.serving.bind``), so that a port can
@@ -103,12 +97,6 @@ class LightningStoreServer(ForwardingStore):
             raise ConfigError(
                 "LightningStoreServer: open=True asks for no token, so it is for loopback and "
                 "excludes token= and AGL_SERVER_TOKEN; leave one of them out"
-            )
-        if token is not None and len(token) < SHORT_TOKEN:
-            logger.warning(
-                "the token of the store server has %d characters. The tokens of attempts follow "
-                "from it, so agents can try to guess it; use 16 random ones or more",
-                len(token),
             )
         if token is None and not is_loopback(self._host):
             raise ConfigError(

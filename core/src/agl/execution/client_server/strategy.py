@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Coroutine
 from typing import Any, Literal
 
 from agl.access.held import TokenSlot, slot_of_server
+from agl.access.tokens import check_admin
 from agl.env import (
     DEFAULT_HOST,
     DEFAULT_PORT,
@@ -139,7 +140,8 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         """Take the port, so that one in use is refused before anything starts.
 
         Raises:
-            ConfigError: The port is in use, or the address is not loopback and there is no token.
+            ConfigError: The port is in use, the token is too short, or the address is not loopback
+                and there is no token.
         """
         if self.role == "runner" or self.managed_store is False or self._socket is not None:
             return
@@ -148,6 +150,8 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
                 f"strategy 'cs': serving on {self.server_host!r}, which other machines reach, "
                 "needs a token; set AGL_SERVER_TOKEN, here and where the runners are"
             )
+        if self.token:
+            check_admin(self.token)
         self._socket = bind(self.server_host, self.server_port)
 
     def execute(
