@@ -121,6 +121,23 @@ def test_what_came_from_a_variable_is_hidden(monkeypatch: pytest.MonkeyPatch) ->
     assert hide(f"{KEY} some-model-of-mine") == "*** some-model-of-mine"
 
 
+@pytest.mark.parametrize(
+    ("url", "value", "password"),
+    [
+        ("http://user:${OF_MINE}@host/x", KEY, KEY),
+        ("http://user:${OF_MINE}@host/x", f"{KEY}/@", f"{KEY}/@"),
+        ("https://${OF_MINE}@host", f"{KEY}-longer", f"{KEY}-longer"),
+        ("${OF_MINE}", f"redis://:{KEY}@host:6379", KEY),
+    ],
+)
+def test_a_password_in_an_address_is_hidden_wherever_it_stands(
+    url: str, value: str, password: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OF_MINE", value)
+    assert expand({"url": url}, "agl.yaml:") == {"url": url.replace("${OF_MINE}", value)}
+    assert hide(f"the host knows no {password}") == "the host knows no ***"
+
+
 def test_a_value_that_begins_as_another_is_hidden_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("A_TOKEN", KEY)
     monkeypatch.setenv("B_TOKEN", f"{KEY}-longer")

@@ -7,6 +7,7 @@ itself.
 import os
 import re
 from collections.abc import Mapping
+from functools import partial
 from itertools import pairwise
 from typing import Any, cast
 
@@ -20,12 +21,15 @@ _NAMED_IN_MESSAGES = re.compile(
     re.IGNORECASE,
 )
 """Keys of what an error must be able to name, so that variables stand there for other reasons."""
+_PASSWORD = re.compile(r"://[^/@\s:]*:([^/@\s]+)@|://([^/@\s:]{16,})@")
 
 
 def expand(value: Any, where: str, name: str = "") -> Any:
     """Replace ``${NAME}`` in all texts of nested dicts and lists.
 
-    What comes out of the environment is not written down from then on; see ``utils.secrets``.
+    What comes out of the environment is not written down from then on; see ``utils.secrets``. Of
+    what stands under a key such as ``url``, that is where the variable's name or the place in an
+    address (``http://user:${NAME}@host``) says that it is a secret.
 
     Args:
         value: What was read from a file.
@@ -36,7 +40,12 @@ def expand(value: Any, where: str, name: str = "") -> Any:
         ConfigError: A variable is not set.
     """
     if isinstance(value, str):
-        return _VARIABLE.sub(lambda match: _lookup(match, where, name), value)
+        fill = partial(_VARIABLE.sub, lambda match: _lookup(match, where, name))
+        # As it was written, as a password may have an @; and filled in, as all may be a variable.
+        passwords = [*map(fill, _passwords(value)), *_passwords(fill(value))]
+        for password in passwords:
+            learn(password)
+        return fill(value)
     if isinstance(value, Mapping):
         items = cast("Mapping[Any, Any]", value).items()
         return {k: expand(v, key(where, k), str(k)) for k, v in items}
@@ -67,6 +76,10 @@ def _flag(argument: Any) -> str:
     """The name in ``--name`` of a command line, of which the next argument is the value."""
     is_flag = isinstance(argument, str) and argument.startswith("-") and "=" not in argument
     return argument if is_flag else ""
+
+
+def _passwords(text: str) -> list[str]:
+    return ["".join(groups) for groups in _PASSWORD.findall(text)]
 
 
 def _lookup(match: re.Match[str], where: str, key_name: str) -> str:
