@@ -142,3 +142,24 @@ async def test_a_span_that_a_disk_damaged_costs_its_own_rollout_only(tmp_path: P
     (exclusion,) = collected.ledger.exclusions
     assert (exclusion.rollout_id, exclusion.reason) == (damaged.rollout.rollout_id, "malformed")
     await store.close()
+
+
+async def test_rollouts_of_a_seeded_run_have_seeds_of_their_place_alone() -> None:
+    async def seeds(seed: int | None, **place: Any) -> list[Any]:
+        store = agl.InMemoryLightningStore()
+        collector = Collector(store, None, NoRows(), agl.RolloutConfig(), seed=seed)
+        resources = await store.add_resources({})
+        metadata = {"run": str(id(store)), "step": 1, **place}
+        collecting = asyncio.create_task(
+            collector.collect(["a", "b"], 2, "train", resources.resources_id, metadata)
+        )
+        await break_off(store, collecting, 4)
+        rollouts = await store.query_rollouts()
+        return [(one.metadata or {}).get("seed") for one in rollouts]
+
+    first = await seeds(1)
+    assert len(set(first)) == 4
+    assert await seeds(1) == first
+    for other in (await seeds(2), await seeds(1, step=2), await seeds(1, round=1)):
+        assert not {*first} & {*other}
+    assert await seeds(None) == [None] * 4

@@ -46,6 +46,9 @@ class ModelConfig(TypedDict):
     """Fields that requests get whatever the agent says: by mode of the rollout (``train``, ``val``,
     ``test``), and under ``all``; a field whose value is None is taken out. Where an agent asked for
     something else it is told once, and counted. Not LiteLLM's."""
+    send_seed: NotRequired[bool]
+    """Whether calls get a ``seed``, from that of their rollout and their number in it, where the
+    agent gives none; for servers that take one. Not LiteLLM's."""
     price: NotRequired[dict[str, float]]
     """``input`` and ``output``: what a million tokens cost, for budgets. Not LiteLLM's."""
 

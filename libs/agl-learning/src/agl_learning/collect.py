@@ -30,6 +30,7 @@ from agl.types import (
     TrainingRow,
 )
 from agl.utils.checks import check_choice
+from agl_learning.seeds import placed
 
 if TYPE_CHECKING:
     from agl.algorithm.adapter import TraceAdapter
@@ -130,6 +131,7 @@ class Collector:
         infrastructure_failures: What becomes of a rollout that succeeded although servers or the
             network failed a model call of it.
         model: The one that is trained; None takes the calls of all. May be set later.
+        seed: Of the run; None leaves rollouts without seeds.
 
     Raises:
         ConfigError: That is none of the policies.
@@ -144,10 +146,11 @@ class Collector:
         patience_seconds: float = PATIENCE_SECONDS,
         infrastructure_failures: InfrastructureFailures = "exclude",
         model: TrainedModel | None = None,
+        seed: int | None = None,
     ) -> None:
         known = get_args(InfrastructureFailures)
         check_choice("Collector", known, infrastructure_failures=infrastructure_failures)
-        self.model = model
+        self.model, self._seed = model, seed
         self._store = store
         self._gateway = gateway
         self._adapter = adapter
@@ -177,7 +180,8 @@ class Collector:
             copies: How often each of them runs.
             mode: Of the rollouts.
             resources_id: What they work with.
-            metadata: Of every rollout; ``group``, the position of its task, comes to it.
+            metadata: Of every rollout; ``group``, the position of its task, and ``seed`` come to
+                it. The seed is of ``mode``, ``step``, ``round``, group and copy.
             key: A unique name of this request. Asked for again under it, after a kill for example,
                 rollouts that are in the store are not run a second time.
             look_for_mixed: Whether mixed calls are an error; they need not be where the rollouts
@@ -203,7 +207,7 @@ class Collector:
                 mode=mode,
                 resources_id=resources_id,
                 config=self._config,
-                metadata={**metadata, "group": group},
+                metadata=placed(metadata, group, copy, mode, self._seed),
                 key=None if key is None else f"{key}/{group}/{copy}",
             )
             for group, task in enumerate(tasks)

@@ -94,6 +94,8 @@ class Training(Algorithm):
         eval_temperature: Of evaluations; 0 takes the most probable token.
         eval_copies: How often each validation task runs.
         seed: Of tasks' order, sampling, selection and training.
+        deterministic: Runs with one seed are equal bit for bit, where our own server answers (agl
+            serve) and our own code trains; it costs time. See docs/explanation/reproducibility.md.
         run_dir: Folder for what the training writes; None takes that of the run (``run_dir`` of the
             file or the trainer), and where it has none a new one under ``agl-runs``.
         resource_name: Name of the resource that the agent gets.
@@ -120,6 +122,7 @@ class Training(Algorithm):
     eval_temperature: NotNegative = 0.0
     eval_copies: Count = 1
     seed: int = 0
+    deterministic: bool = False
     run_dir: str | None = None
     resource_name: Name = "main_llm"
     rollout_timeout_seconds: AboveZero | None = 300.0
@@ -282,6 +285,7 @@ class Training(Algorithm):
             self.get_adapter(),
             self.rollout_config,
             infrastructure_failures=self.infrastructure_failures,
+            seed=self.seed,
         )
 
     # --- serving
@@ -306,6 +310,7 @@ class Training(Algorithm):
             entry: ModelConfig = {
                 "model_name": MODEL_NAME,
                 "litellm_params": served.litellm_params,
+                "send_seed": True,
                 "forced_parameters": {
                     mode: {**self.forced_sampling(), "temperature": temperature}
                     for mode, temperature in temperatures.items()

@@ -247,7 +247,8 @@ class GatewayApp:
                 if attempt is not None:
                     attempt.calls.add(interruptible)
                 await self.recorder.room()
-                await self.controls.before(record, exchange)
+                numbers = None if attempt is None else attempt.numbers
+                await self.controls.before(record, exchange, numbers)
                 entered = exchange
                 answer = await self.upstream.open(
                     Tries(

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from agl.errors import AglError, StoreUnavailableError
 from agl.store.base import LightningStore
 from agl_gateway.errors import RefusedError
+from agl_gateway.seeds import Calls
 from agl_gateway.wire import Interruptible
 
 LOOK_AGAIN_SECONDS = 5.0
@@ -25,6 +26,7 @@ class OpenAttempt:
 
     calls: set[Interruptible] = field(default_factory=set[Interruptible])
     """Those in flight."""
+    numbers: Calls = field(default_factory=Calls)
     known_until: float = 0.0
 
 

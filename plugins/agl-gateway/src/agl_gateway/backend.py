@@ -26,6 +26,8 @@ class Backend:
     forced: ForcedParameters = field(default_factory=dict[str, dict[str, Any]])
     """Parameters that calls get whatever the agent says, by mode of the rollout."""
     price: Price | None = None
+    send_seed: bool = False
+    """Whether calls get a seed, from that of their rollout."""
     provider_parameters: Mapping[str, Any] | None = field(default=None, repr=False)
     """Of a model that is called through LiteLLM: its arguments. None: an OpenAI-compatible one."""
     in_flight: int = 0
@@ -36,10 +38,15 @@ class Backend:
     """How long it rests now; twice as long after the next failure."""
 
     @property
+    def settings(self) -> tuple[Any, ...]:
+        """What is asked of every call, whichever replica answers it."""
+        return self.forced, self.price, self.send_seed
+
+    @property
     def key(self) -> str:
         """What tells it from other backends."""
         address = (self.url, self.headers, self.provider_parameters)
-        return repr((self.model_name, self.model, address, self.forced, self.price))
+        return repr((self.model_name, self.model, address, self.settings))
 
     @property
     def provider(self) -> str:

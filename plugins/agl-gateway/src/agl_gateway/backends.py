@@ -45,11 +45,11 @@ class Backends:
             backend = known.pop(backend.key, backend)
             replicas = self._by_name.setdefault(backend.model_name, [])
             replicas.append(backend)
-            if (backend.forced, backend.price) != (replicas[0].forced, replicas[0].price):
+            if backend.settings != replicas[0].settings:
                 raise ConfigError(
-                    f"model_list[{number}] ({backend.model_name!r}): forced_parameters and price "
-                    "differ from those of another entry of this name; replicas must agree, since "
-                    "a call goes to any of them"
+                    f"model_list[{number}] ({backend.model_name!r}): forced_parameters, price or "
+                    "send_seed differ from those of another entry of this name; replicas must "
+                    "agree, since a call goes to any of them"
                 )
 
     @property
@@ -117,6 +117,7 @@ def _backend(entry: Mapping[str, Any], where: str) -> Backend:
         "model_name": str(name),
         "forced": checked_forced(entry.get("forced_parameters"), where),
         "price": checked_price(entry.get("price"), where),
+        "send_seed": _flag(entry, "send_seed", where),
     }
     if provider is not None:
         require_litellm(where, provider)
@@ -138,6 +139,13 @@ def _backend(entry: Mapping[str, Any], where: str) -> Backend:
         headers={"authorization": f"Bearer {api_key}"} if api_key else {},
         **settings,
     )
+
+
+def _flag(entry: Mapping[str, Any], name: str, where: str) -> bool:
+    value = entry.get(name, False)
+    if not isinstance(value, bool):
+        raise ConfigError(f"{where}: {name} is {value!r}; expected true or false")
+    return value
 
 
 def _from_environment(value: Any, where: str) -> Any:

@@ -1,4 +1,4 @@
-"""What every model call passes: forced parameters, the gate, and the budgets."""
+"""What every model call passes: forced parameters, seeds, the gate, and the budgets."""
 
 import logging
 from collections import Counter
@@ -11,9 +11,11 @@ from agl_gateway.backends import Backends
 from agl_gateway.budget import Budgets, Price
 from agl_gateway.dialect import Exchange
 from agl_gateway.errors import RefusedError
-from agl_gateway.forced import Modes, force
+from agl_gateway.forced import force
 from agl_gateway.gate import Gate
 from agl_gateway.records import CallRecord
+from agl_gateway.rollouts import Known, Rollouts
+from agl_gateway.seeds import Calls, give_seed
 
 logger = logging.getLogger("agl.gateway")
 
@@ -25,7 +27,7 @@ class Controls:
         backends: Those of this moment.
         gate: Holds calls back.
         budgets: Refuses calls over a limit.
-        get_store: The store of this moment; it knows the mode of a rollout.
+        get_store: The store of this moment; it knows mode and seed of a rollout.
     """
 
     def __init__(
@@ -38,15 +40,20 @@ class Controls:
         self.backends = backends
         self.gate = gate
         self._budgets = budgets
-        self._modes = Modes(get_store)
+        self._rollouts = Rollouts(get_store)
         self._prices: dict[str, Price | None] = {}
         self.overridden: Counter[tuple[str, str]] = Counter()
         """Model and parameter -> calls that asked for another value than the forced one."""
         self.num_unattributed = 0
         """Calls to an address of no rollout."""
 
-    async def before(self, record: CallRecord, exchange: Exchange) -> None:
+    async def before(self, record: CallRecord, exchange: Exchange, numbers: Calls | None) -> None:
         """May wait, or refuse.
+
+        Args:
+            record: Of the call.
+            exchange: The call.
+            numbers: Of the calls of its attempt; None where it has none.
 
         Raises:
             RefusedError: A limit is reached, the model is paused, or nobody can say in which mode
@@ -56,10 +63,11 @@ class Controls:
         self.num_unattributed += not record.origin.rollout_id
         backend = self.backends().of(model)[0]  # replicas agree
         self._prices[model] = backend.price
-        if backend.forced:
-            rollout_id = record.origin.rollout_id
-            mode = await self._mode(rollout_id)
-            asked = force(exchange, backend.forced, mode)
+        if backend.forced or backend.send_seed:
+            known = await self._known(record.origin.rollout_id)
+            asked = force(exchange, backend.forced, known.mode) if backend.forced else {}
+            if backend.send_seed and known.seed is not None and numbers is not None:
+                record.number = give_seed(exchange, known.seed, numbers)
             record.request = exchange.request
             if asked:
                 record.overridden = list(asked)
@@ -86,13 +94,13 @@ class Controls:
                     given,
                 )
 
-    async def _mode(self, rollout_id: str) -> str | None:
+    async def _known(self, rollout_id: str) -> Known:
         try:
-            return await self._modes.of(rollout_id) if rollout_id else None
+            return await self._rollouts.of(rollout_id) if rollout_id else Known()
         except StoreUnavailableError as error:
             raise RefusedError(
                 503,
-                f"the mode of rollout {rollout_id!r} cannot be looked up now: {error}",
+                f"rollout {rollout_id!r} cannot be looked up now: {error}",
                 headers={"retry-after": "1"},
             ) from None
 

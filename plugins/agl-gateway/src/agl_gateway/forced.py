@@ -1,14 +1,12 @@
 """Parameters that a call gets whatever the agent says, by the mode of its rollout."""
 
-from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, get_args
 
 import msgspec
 from msgspec import Raw
 
 from agl.errors import ConfigError
-from agl.store.base import LightningStore
 from agl.types import RolloutMode
 from agl_gateway.dialect import Exchange, dumps
 
@@ -16,7 +14,6 @@ ALL = "all"
 MODES = (ALL, *get_args(RolloutMode))
 NOT_FORCED = ("model", "messages", "prompt", "stream", "stream_options", "n")
 """What decides what kind of call it is, and not how its answer is sampled."""
-MAX_KNOWN = 65536
 
 ForcedParameters = Mapping[str, Mapping[str, Any]]
 """Mode, or ``all``, -> field of the request -> its value."""
@@ -57,27 +54,6 @@ def force(exchange: Exchange, parameters: ForcedParameters, mode: str | None) ->
 
 def _changes(name: str, wish: Any) -> bool:
     return wish not in NEUTRAL[name] if name in NEUTRAL else bool(wish)
-
-
-class Modes:
-    """In which mode a rollout runs; asked of the store once.
-
-    Args:
-        get_store: The store of this moment.
-    """
-
-    def __init__(self, get_store: Callable[[], LightningStore]) -> None:
-        self._get_store = get_store
-        self._known: OrderedDict[str, str | None] = OrderedDict()
-
-    async def of(self, rollout_id: str) -> str | None:
-        """``train``, ``val`` or ``test``; None where there is none."""
-        if rollout_id not in self._known:
-            rollout = await self._get_store().get_rollout_by_id(rollout_id)
-            self._known[rollout_id] = None if rollout is None else rollout.mode
-            if len(self._known) > MAX_KNOWN:
-                self._known.popitem(last=False)
-        return self._known[rollout_id]
 
 
 def checked_forced(parameters: object, where: str) -> ForcedParameters:

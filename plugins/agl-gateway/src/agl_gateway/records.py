@@ -16,6 +16,7 @@ from agl.utils.secrets import hide
 from agl_gateway.answers import assemble
 from agl_gateway.dialect import dumps
 from agl_gateway.errors import ErrorKind
+from agl_gateway.seeds import CallNumber
 
 BYTES_PER_TOKEN = 4
 """Of JSON, where tokens must be estimated."""
@@ -62,6 +63,8 @@ class CallRecord:
     error_kind: ErrorKind | None = None
     overridden: list[str] | None = None
     """Parameters for which the agent asked in vain."""
+    number: CallNumber | None = None
+    """What its seed came from, if the gateway gave it one."""
 
     @property
     def size(self) -> int:
@@ -87,6 +90,8 @@ class CallRecord:
         self.end_time = self.now()
         if error is not None:
             self.error, self.error_kind = error, kind
+            if self.number is not None and self.first_token_time is None:
+                self.number.give_back()
         return True
 
     def usage(self) -> tuple[int, int]:
