@@ -20,24 +20,12 @@ from agl.errors import AgentResultError, AglError, InvalidRecordError
 from agl.semconv import AGL_ANNOTATION
 from agl.store.packed import storable
 from agl.types import UNASSIGNED, Attempt, Attributes, Failure, Span, SpanCoreFields
+from agl.types.records import Boundary
 from agl.utils.secrets import hide
 from agl.utils.text import capped, clean, describe, full_name_of, name_of, parse_json
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
-
-Boundary = Literal[
-    "agent",
-    "timeout",
-    "tracer",
-    "model",
-    "evaluator",
-    "cancelled",
-    "lost",
-    "resources",
-    "store",
-]
-"""The boundaries of ``Failure`` that a runner can tell."""
 
 MAX_ARTEFACT_BYTES = 16 * 1024 * 1024
 """Of the JSON of what an agent returns for its grader."""

@@ -67,24 +67,27 @@ class RolloutConfig(Record):
     """Attempt statuses after which another attempt is made, while ``max_attempts`` allows."""
 
 
+Boundary = Literal[
+    "agent",
+    "timeout",
+    "tracer",
+    "model",
+    "evaluator",
+    "cancelled",
+    "lost",
+    "resources",
+    "hook",
+    "store",
+]
+"""Where an attempt failed. ``store``: what it wrote is something that the store does not keep."""
+
+
 class Failure(Record):
     """Why an attempt did not succeed: which boundary failed, and how."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    boundary: Literal[
-        "agent",
-        "timeout",
-        "tracer",
-        "model",
-        "evaluator",
-        "cancelled",
-        "lost",
-        "resources",
-        "hook",
-        "store",
-    ]
-    """``store``: what the attempt wrote is something that the store does not keep."""
+    boundary: Boundary
     type: str
     """Qualified name of the exception, or a short code where there was none."""
     message: str
