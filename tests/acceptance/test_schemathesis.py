@@ -21,7 +21,7 @@ from agl.store.memory import InMemoryLightningStore  # noqa: E402
 from agl.store.sqlite import SqliteLightningStore  # noqa: E402
 from agl.types import AttemptedRollout  # noqa: E402
 
-REFUSALS = {400, 401, 404, 405, 409, 413, 415, 422, 501}
+REFUSALS = {400, 404, 405, 409, 413, 415, 422, 501}
 """501 answers OTLP signals other than traces."""
 ANY_JSON = st.recursive(
     st.none()
@@ -39,7 +39,7 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[Lightnin
     store: LightningStore = InMemoryLightningStore()
     if request.param == "sqlite":
         store = SqliteLightningStore(tmp_path / "store.db", durability="process")
-    server = LightningStoreServer(store, port=0, open=True, max_body_bytes=1_000_000)
+    server = LightningStoreServer(store, port=0, max_body_bytes=1_000_000)
     asyncio.run(server.start())
     yield server
     asyncio.run(server.close())
