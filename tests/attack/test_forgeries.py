@@ -86,6 +86,25 @@ async def test_a_turn_that_is_repeated_with_another_token_claims_nothing_of_the_
         assert (claimed[0] == claimed[1]) == open
 
 
+@BOTH
+@pytest.mark.parametrize("path", ["turn", "queues/rollouts/dequeue"])
+@pytest.mark.parametrize("wait_seconds", [0.0, 0.1])
+async def test_a_claims_key_gives_nothing_of_it_to_another_token(
+    open: bool, path: str, wait_seconds: float
+) -> None:
+    async with serving(open=open) as bench:
+        claim = {"worker_id": "mine", "key": "known", "wait_seconds": wait_seconds}
+        one, other = [await bench.store.issue_token("runner", seconds=60 * n) for n in (1, 2)]
+        claimed: list[str] = []
+        for token in (one, one, other):
+            body = {"claim": claim} if path == "turn" else claim
+            _, answer = await bench.ask("POST", path, body, token="" if open else token)
+            (rollout,) = answer["claimed"] if path == "turn" else answer
+            claimed.append(rollout["rollout_id"])
+        assert claimed[0] == claimed[1]
+        assert (claimed[0] == claimed[2]) == open
+
+
 async def test_a_known_span_id_suppresses_no_span_of_another_attempt() -> None:
     async with serving() as bench:
         own, other = await bench.claim("mine"), await bench.claim("theirs")

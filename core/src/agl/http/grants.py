@@ -48,6 +48,12 @@ class Grants:
             arguments = {**arguments, "attempt_id": latest.attempt_id if latest else ""}
         check(grant, [claim for claim in claims if claim], operation, arguments, attempts)
 
+    def key(self, request: Request, key: str | None) -> str | None:
+        """The key of a claim, which with another token is another one."""
+        grant: Grant = request.scope[GRANT]
+        own = grant.role == "admin" or key is None
+        return key if own else f"{grant.role}.{grant.expires}.{key}"
+
     def is_reader(self, request: Request) -> bool:
         """Whether the answer goes to one who only looks."""
         return request.scope[GRANT].role == "reader"

@@ -180,7 +180,9 @@ class StoreRoutes:
         await self._grants.check(request, "dequeue_many_rollouts", {})
         if body.wait_seconds <= 0:
             claimed = await self.store.dequeue_many_rollouts(
-                limit=body.limit, worker_id=body.worker_id, key=body.key
+                limit=body.limit,
+                worker_id=body.worker_id,
+                key=self._grants.key(request, body.key),
             )
             return Answer(self._grants.claims_json(claimed))
         claimed, end = await self._hold_claim(request, body)
@@ -198,7 +200,7 @@ class StoreRoutes:
                 limit=body.limit,
                 worker_id=body.worker_id,
                 wait_seconds=min(body.wait_seconds, wire.MAX_WAIT_SECONDS),
-                key=body.key,
+                key=self._grants.key(request, body.key),
             ),
         )
         if end == "gone":
@@ -223,8 +225,9 @@ class StoreRoutes:
         attempts |= {(finish.rollout_id, finish.attempt_id)} if finish else set()
         await self._grants.check(request, "turn", {}, attempts)
         spans = self._grants.written(request, body.spans)
+        key = self._grants.key(request, claim.key)
         done = await self.store.turn(
-            spans, finish=body.finish, limit=limit, worker_id=claim.worker_id, key=claim.key
+            spans, finish=body.finish, limit=limit, worker_id=claim.worker_id, key=key
         )
         claimed = done.claimed
         headers: dict[str, str] = {}
