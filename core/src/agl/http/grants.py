@@ -14,7 +14,7 @@ from agl.store.base import LightningStore
 from agl.store.packed import AnySpan, signed
 from agl.types import AttemptedRollout
 
-_ATTEMPTS = wire.ATTEMPTS.lower().encode()
+_ATTEMPTS = wire.RECEIVED[wire.ATTEMPTS]
 _many_attempted = TypeAdapter(list[AttemptedRollout])
 _attempted = TypeAdapter(AttemptedRollout)
 

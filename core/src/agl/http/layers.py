@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agl.access.tokens import Grant
+from agl.http import wire
 from agl.semconv import CLIENT_GONE
 
 logger = logging.getLogger(__name__)
@@ -295,6 +296,7 @@ class Unpacked:
 
 
 MAX_REMEMBERED, MAX_REMEMBERED_BYTES = 10_000, 64 * 1024 * 1024
+_KEY, _ABANDONED = wire.RECEIVED[wire.IDEMPOTENCY_KEY], wire.RECEIVED[wire.ABANDONED]
 _Key = tuple[bytes, ...]
 _ANY = b""
 """Instead of the digest of a body: any is the same."""
@@ -320,12 +322,12 @@ class RememberedPosts:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
-        name = header(scope, b"idempotency-key") if scope["type"] == "http" else b""
+        name = header(scope, _KEY) if scope["type"] == "http" else b""
         if not name or scope["method"] != "POST":
             return await self.app(scope, receive, send)
         key = (name, scope["path"].encode(), header(scope, b"authorization"))
         request = await receive()  # the whole body; see WholeBody
-        is_abandoned = header(scope, b"agl-abandoned")
+        is_abandoned = header(scope, _ABANDONED)
         digest = _ANY if is_abandoned else hashlib.sha256(request["body"]).digest()
         while (known := self._in_work.get(key) or self._answers.get(key)) is not None:
             if known[0] != digest and _ANY not in (known[0], digest):

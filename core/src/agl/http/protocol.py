@@ -6,14 +6,15 @@ from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
+from agl.http import wire
 from agl.http.guard import GuardedProtocol
 from agl.http.layers import GRANT, ErrorGuard, Message
 
 _is_plain_path = re.compile(rb"/[\w/.~-]*").fullmatch
-_PLAIN_HEADERS = frozenset(
-    b"accept accept-encoding authorization connection content-length content-type host "
-    b"idempotency-key user-agent agl-attempts".split()
-)
+_PLAIN_HEADERS = {
+    *b"accept accept-encoding authorization connection content-length content-type host".split(),
+    *(b"user-agent", wire.RECEIVED[wire.IDEMPOTENCY_KEY], wire.RECEIVED[wire.ATTEMPTS]),
+}
 
 
 class _Exchange:

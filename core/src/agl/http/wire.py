@@ -24,6 +24,8 @@ ABANDONED = "AGL-Abandoned"
 """Header of a post that asks what another one, of the same key, had claimed for nobody any more."""
 ATTEMPTS = "AGL-Attempts"
 """Request header of a runner: the tokens of attempts that it has claimed, with commas between."""
+RECEIVED = {name: name.lower().encode() for name in (IDEMPOTENCY_KEY, ABANDONED, ATTEMPTS)}
+"""Names of request headers, as ASGI has them."""
 WAIT_ENDED = "AGL-Wait-Ended"
 """Answer header of a long poll: ``done``, or ``early`` when the server cut it short."""
 RETRY_AFTER = {"Retry-After": "1"}
