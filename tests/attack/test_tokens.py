@@ -314,6 +314,40 @@ async def test_a_reader_sees_neither_what_tasks_keep_private_nor_keys() -> None:
         assert whole["items"][0]["input"] == KEY
 
 
+async def test_a_refusal_says_what_was_asked_what_may_be_and_who_may() -> None:
+    async with serving() as bench:
+        own, other = await bench.claim("mine"), await bench.claim("theirs")
+        runner = await bench.store.issue_token("runner")
+        told: list[str] = []
+        for path, body, token in (
+            ("statistics", None, runner),
+            ("resources", {}, runner),
+            (path_of(own), {"status": "cancelled"}, runner),
+            ("spans/batch", [reward_of(other)], runner),
+            ("spans/batch", [reward_of(other)], own["span_token"]),
+        ):
+            verb, shown = "GET" if body is None else "POST", own["span_token"]
+            _, answer = await bench.ask(verb, path, body, token=token, claims=shown)
+            told.append(answer["detail"])
+        them = f"attempt {other['attempt']['attempt_id']!r} of rollout {other['rollout_id']!r}"
+        assert told[0].startswith(
+            "a token of role 'runner' may not statistics, which is for reader, admin; it may "
+            "dequeue_many_rollouts, turn, "
+        )
+        assert "may not add_resources, which is for admin; it may dequeue" in told[1]
+        assert told[2].endswith(
+            "may update_rollout only to put it back: status='requeuing', and no other change"
+        )
+        assert told[3] == (
+            f"a token of role 'runner' may not add_many_spans {them}: another has claimed it, or "
+            "the token that came with the claim is not in the header AGL-Attempts. An admin may"
+        )
+        assert told[4] == (
+            f"a token of role 'attempt' may not add_many_spans {them}: it is for one attempt, and "
+            "that is another. An admin may"
+        )
+
+
 async def test_an_old_runner_neither_writes_to_nor_puts_back_what_another_has() -> None:
     async with serving() as bench:
         runner = await bench.store.issue_token("runner")

@@ -108,7 +108,7 @@ async def test_heartbeats_and_cancellations_reach_a_runner_with_a_runners_token(
     assert attempt.error is not None
     assert attempt.error.boundary == "cancelled"
     for asked in ({}, {"rollout_id_in": [rollout.rollout_id], "filter_logic": "or"}):
-        with pytest.raises(NotAllowedError, match="may query the rollouts that it claimed"):
+        with pytest.raises(NotAllowedError, match="may query_rollouts only by rollout_id_in"):
             await client.query_rollouts(**asked)
     await client.close()
     await server.close()

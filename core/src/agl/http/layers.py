@@ -206,7 +206,10 @@ class Reserved:
         if scope["type"] == "http" and not f"{scope['path']}/".startswith(self.own_paths):
             role, method = scope[GRANT].role, scope["method"]
             if role != "admin" and not (role == "reader" and method in ("GET", "HEAD")):
-                why = f"a token of role {role!r} may not {method} {scope['path']}"
+                why = (
+                    f"a token of role {role!r} may not {method} {scope['path']}; an admin may, and "
+                    "a reader may look at it"
+                )
                 return await answer(send, 403, why, "NotAllowedError")
         return await self.app(scope, receive, send)
 
