@@ -285,6 +285,7 @@ async def test_secrets_are_written_nowhere(azure, sft, line, tmp_path, caplog):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"deterministic": True}, "deterministic=True cannot be promised"),
         ({"endpoint": "acme"}, "endpoint is 'acme'; expected the address"),
         ({"data_filter_ratio": 0}, "data_filter_ratio must be above 0"),
         ({"max_deployments": 0}, "max_deployments must be at least 1"),

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from agl.errors import ConfigError
 from agl_torch.generate import Sampler, SamplingRequest, draw, sampling_distribution
 
 
@@ -71,6 +72,39 @@ def test_seed_gives_the_same_draw_whatever_the_neighbours(model, tokenizer, prom
     assert sampler.generate([*others, request])[-1].token_ids == alone.token_ids
     different = sampler.generate([SamplingRequest(prompts[0], max_tokens=10, seed=8)])[0]
     assert different.token_ids != alone.token_ids
+
+
+def test_in_batches_of_a_fixed_shape_a_completion_depends_on_its_request_alone(
+    model, tokenizer, prompts
+):
+    requests = [
+        SamplingRequest(prompts[n % 3], max_tokens=n % 5 + 3, seed=n, top_p=1 - n % 2 / 10)
+        for n in range(11)
+    ]
+    sampler = Sampler(model, tokenizer, batch_rows=4)
+    alone = [sampler.generate([request])[0] for request in requests]
+    assert sampler.generate(requests) == alone
+    assert sampler.generate(requests[::-1]) == alone[::-1]
+    plain = Sampler(model, tokenizer)
+    for request, completion in zip(requests, alone, strict=True):
+        (expected,) = plain.generate([request])
+        assert completion.token_ids == expected.token_ids
+        assert completion.logprobs == pytest.approx(expected.logprobs, abs=1e-5)
+
+
+def test_a_model_whose_answers_depend_on_their_neighbours_is_refused(model, tokenizer, monkeypatch):
+    forward = model.forward
+
+    def mixing(**inputs):
+        output = forward(**inputs)
+        output.logits += 1e-3 * output.logits.mean(0, keepdim=True)
+        return output
+
+    Sampler(model, tokenizer, batch_rows=4).check_batches(4)
+    monkeypatch.setattr(model, "forward", mixing)
+    Sampler(model, tokenizer, batch_rows=1).check_batches(1)
+    with pytest.raises(ConfigError, match="Set max_batch_size to 1"):
+        Sampler(model, tokenizer, batch_rows=4).check_batches(4)
 
 
 def test_draws_follow_the_distribution():

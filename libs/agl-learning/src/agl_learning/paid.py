@@ -5,7 +5,7 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
-from agl.errors import AlgorithmError
+from agl.errors import AlgorithmError, ConfigError
 from agl.types import Dataset
 from agl_learning.fine_tuning import FineTuning
 from agl_learning.options import Count, NotNegative
@@ -65,6 +65,11 @@ class PaidTraining(FineTuning):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.deterministic:
+            raise ConfigError(
+                f"{self.title}: deterministic=True cannot be promised of a model that others serve "
+                "and train. Leave it out; seeds are sent all the same"
+            )
         self.opened = contextlib.AsyncExitStack()
         """What ``prepare`` opens, for ``clean_up`` to close."""
 

@@ -53,7 +53,12 @@ from agl.env import LightningEnvVar
 @click.option(
     "--threads",
     type=click.IntRange(min=1),
-    help="Of one torch operation.  [default: left to torch]",
+    help="Of one torch operation.  [default: left to torch; 1 with --deterministic]",
+)
+@click.option(
+    "--deterministic",
+    is_flag=True,
+    help="An answer to a request with a seed depends on the request alone, to the last bit.",
 )
 def command(
     model: str,
@@ -69,6 +74,7 @@ def command(
     device: str | None,
     dtype: str,
     threads: int | None,
+    deterministic: bool,
 ) -> None:
     """Serve MODEL, a folder or a Hugging Face name, on an OpenAI-compatible address.
 
@@ -82,14 +88,16 @@ def command(
     from agl.cli.shared import note, stop_signal
     from agl.http.serving import bind
     from agl.utils.logs import setup_logging
-    from agl_torch.models import load_model, load_tokenizer
+    from agl_torch.models import compute_alike, load_model, load_tokenizer
     from agl_torch.server import InferenceServer, check_key
 
     setup_logging("INFO")
     # Before the model is loaded: what cannot be served shall be told at once.
     check_key(host, api_key)
     bind(host, port).close()
-    if threads is not None:
+    if deterministic:
+        compute_alike(threads)
+    elif threads is not None:
         torch.set_num_threads(threads)
     server = InferenceServer(
         load_model(model, device, dtype),
@@ -101,6 +109,7 @@ def command(
         max_batch_size=max_batch_size,
         seed=seed,
         api_key=api_key,
+        deterministic=deterministic,
     )
     server.weights.version = weights_version
 

@@ -1,7 +1,12 @@
 """Batched sampling from a causal language model: a plain decoder with a key-value cache.
 
 Prompts of different lengths are padded on the left, with position ids that count the real tokens,
-so a row's result does not depend on its neighbours. A row that is finished leaves the batch.
+so a row's result depends on its neighbours by no more than rounding. A row that is finished leaves
+the batch.
+
+With ``batch_rows`` it does not depend on them at all, to the last bit. Rounding differs where a
+kernel sees another shape, so a batch always has one: a fixed number of rows, filled up with copies
+and kept to its end, and a width that follows from the length of each row's prompt alone.
 
 What the log-probabilities are: of the whole softmax at the request's temperature, before ``top_p``
 cuts its tail. That is the policy that a policy gradient differentiates; at temperature 0 (greedy)
@@ -9,16 +14,21 @@ they are those of temperature 1.
 """
 
 import random
+from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
+from agl.errors import ConfigError
 from agl_torch.models import computing_in
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+WIDTH_STEP = 16
+"""Prompts of a batch of fixed shape are padded to the next multiple of it."""
 
 TokenSink = Callable[[int, float], None]
 """Called with each token id and its log-probability, from the generating thread."""
@@ -75,7 +85,9 @@ def sampling_distribution(
     if bool((top_p_B < 1).any()):
         sorted_B_V, order_B_V = draw_B_V.sort(dim=-1, descending=True)
         before_B_V = sorted_B_V.cumsum(-1) - sorted_B_V
-        sorted_B_V[before_B_V >= top_p_B[:, None]] = 0
+        # By rounding, it may reach 1 before the end: who asked for everything keeps everything.
+        limit_B = torch.where(top_p_B < 1, top_p_B, torch.inf)
+        sorted_B_V[before_B_V >= limit_B[:, None]] = 0
         draw_B_V = torch.zeros_like(draw_B_V).scatter_(1, order_B_V, sorted_B_V)
     if bool(greedy_B.any()):
         best_B = logits_B_V.argmax(-1)
@@ -102,10 +114,20 @@ class Sampler:
         tokenizer: Its tokenizer.
         seed: Of the draws of requests without a seed.
         dtype: In which the model computes; None is that of its weights.
+        batch_rows: Every batch has exactly so many rows, so that a completion depends on its
+            request alone; None: as many as there are requests.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, seed: int = 0, dtype: str | None = None) -> None:
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        seed: int = 0,
+        dtype: str | None = None,
+        batch_rows: int | None = None,
+    ) -> None:
         self._dtype = dtype
+        self._batch_rows = batch_rows
         self.model = model
         self.tokenizer = tokenizer
         self.random = random.Random(seed)
@@ -118,24 +140,80 @@ class Sampler:
         """Text of tokens, without special ones."""
         return self.tokenizer.decode(list(token_ids), skip_special_tokens=True)
 
-    @torch.no_grad()
     def generate(self, requests: Sequence[SamplingRequest]) -> list[Completion]:
-        """Sample one completion per request, all in one batch."""
+        """Sample one completion per request: all in one batch, or in batches of a fixed shape."""
+        if self._batch_rows is None:
+            return self._generate(requests)
+        numbers_by_width: defaultdict[int, list[int]] = defaultdict(list)
+        for number, request in enumerate(requests):
+            # At least one column of padding: attention goes another way where there is none.
+            width = (len(request.prompt_token_ids) // WIDTH_STEP + 1) * WIDTH_STEP
+            numbers_by_width[width].append(number)
+        completions = [Completion() for _ in requests]
+        for width, numbers in numbers_by_width.items():
+            for start in range(0, len(numbers), self._batch_rows):
+                batch = numbers[start : start + self._batch_rows]
+                made = self._generate([requests[number] for number in batch], width)
+                for number, completion in zip(batch, made, strict=True):
+                    completions[number] = completion
+        return completions
+
+    def check_batches(self, rows: int) -> None:
+        """Try whether completions depend on their requests alone, as ``batch_rows`` promises.
+
+        Nothing forces a kernel to compute every row of one shape alike, though those that we know
+        do.
+
+        Args:
+            rows: ``batch_rows``.
+
+        Raises:
+            ConfigError: They do not.
+        """
+        chance = random.Random(0)
+        vocabulary = self.model.get_input_embeddings().weight.shape[0]
+        requests = [
+            SamplingRequest(
+                [chance.randrange(vocabulary) for _ in range(row % (WIDTH_STEP - 1) + 1)],
+                max_tokens=4,
+                seed=row,
+            )
+            for row in range(rows)
+        ]
+        together = self.generate(requests)
+        for row in range(rows - 1, -1, -max(1, rows // 4)):
+            if self.generate([requests[row]]) != [together[row]]:
+                raise ConfigError(
+                    f"deterministic: on {self.model.device}, answers of this model "
+                    f"({type(self.model).__name__}) depend on what else is in their batch. Set "
+                    "max_batch_size to 1, so that there is nothing else"
+                )
+
+    @torch.no_grad()
+    def _generate(
+        self, requests: Sequence[SamplingRequest], fixed_width: int | None = None
+    ) -> list[Completion]:
+        """Sample in one batch; with a width for the prompts, in one of ``batch_rows`` rows."""
         from transformers import DynamicCache
 
         completions = [Completion() for _ in requests]
+        is_fixed, num_asked = fixed_width is not None, len(requests)
+        if is_fixed and self._batch_rows is not None:
+            copy = replace(requests[0], on_token=None, seed=0)
+            requests = [*requests, *[copy] * (self._batch_rows - num_asked)]
         randoms = [
             self.random if request.seed is None else random.Random(request.seed)
             for request in requests
         ]
         device = self.model.device
-        input_B_T, mask_B_T = self._pad(requests, device)
+        input_B_T, mask_B_T = self._pad(requests, device, fixed_width)
         position_B_T = (mask_B_T.cumsum(-1) - 1).clamp_(min=0)
         temperature_B = torch.tensor([r.temperature for r in requests], device=device)
         top_p_B = torch.tensor([r.top_p for r in requests], device=device)
         cache = DynamicCache(config=self.model.config)
         rows = list(range(len(requests)))
-        while rows:
+        unfinished = set(range(num_asked))
+        while unfinished:
             with computing_in(self._dtype or "float32", device):
                 output = self.model(
                     input_ids=input_B_T,
@@ -153,16 +231,15 @@ class Sampler:
             )
             token_B = draw(draw_B_V, uniform_B)
             logprob_B = logprobs_B_V.gather(1, token_B[:, None])[:, 0]
-            going = [
-                index
-                for index, (row, token_id, logprob) in enumerate(
-                    zip(rows, token_B.tolist(), logprob_B.tolist(), strict=True)
-                )
-                if self._append(requests[row], completions[row], token_id, logprob)
-            ]
-            if not going:
-                break
-            if len(going) < len(rows):
+            for row, token_id, logprob in zip(
+                rows, token_B.tolist(), logprob_B.tolist(), strict=True
+            ):
+                if row in unfinished and not self._append(
+                    requests[row], completions[row], token_id, logprob
+                ):
+                    unfinished.remove(row)
+            if not is_fixed and 0 < len(unfinished) < len(rows):
+                going = [index for index, row in enumerate(rows) if row in unfinished]
                 keep = torch.tensor(going, device=device)
                 cache.batch_select_indices(keep)
                 token_B, mask_B_T = token_B[keep], mask_B_T[keep]
@@ -174,8 +251,10 @@ class Sampler:
             position_B_T = position_B_T[:, -1:] + 1
         return completions
 
-    def _pad(self, requests: Sequence[SamplingRequest], device: Any) -> tuple["Tensor", "Tensor"]:
-        width = max(len(request.prompt_token_ids) for request in requests)
+    def _pad(
+        self, requests: Sequence[SamplingRequest], device: Any, width: int | None = None
+    ) -> tuple["Tensor", "Tensor"]:
+        width = width or max(len(request.prompt_token_ids) for request in requests)
         ids = [
             [self._pad_token_id] * (width - len(r.prompt_token_ids)) + list(r.prompt_token_ids)
             for r in requests

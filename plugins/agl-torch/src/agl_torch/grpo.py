@@ -48,11 +48,13 @@ class GRPO(OnlineTraining, LearnerOptions):
             before it is called.
         tokenizer: Likewise, with a chat template; None takes it from where the model comes.
         max_model_tokens: Of prompt and answer together; None takes the model's limit.
-        seed: Of tasks' order, minibatches and sampling. Which rollout meets which draw depends on
-            the network, so runs of one seed are alike and not equal.
+        seed: Of tasks' order, minibatches and sampling. Runs with one seed have the same tasks and
+            draws, and are equal up to rounding.
+        deterministic: Runs with one seed are equal bit for bit; see
+            docs/explanation/reproducibility.md.
         device: For example ``cuda:0``; None takes a GPU if there is one.
-        torch_threads: Threads of one torch operation; None leaves it to torch. For a tiny model 1
-            is fastest.
+        torch_threads: Threads of one torch operation; None leaves it to torch, and takes 1 with
+            ``deterministic``. For a tiny model 1 is fastest.
         max_batch_size: Answers sampled at once.
     """
 
@@ -89,10 +91,12 @@ class GRPO(OnlineTraining, LearnerOptions):
 
         from agl_torch.checkpoint import restore, save_model
         from agl_torch.learner import Learner
-        from agl_torch.models import load_model, load_tokenizer
+        from agl_torch.models import compute_alike, load_model, load_tokenizer
         from agl_torch.server import InferenceServer
 
-        if self.torch_threads is not None:
+        if self.deterministic:
+            compute_alike(self.torch_threads)
+        elif self.torch_threads is not None:
             torch.set_num_threads(self.torch_threads)
         torch.manual_seed(self.seed)
         model = load_model(checkpoint or self.model, self.device, "float32")
@@ -116,6 +120,7 @@ class GRPO(OnlineTraining, LearnerOptions):
             max_batch_size=self.max_batch_size,
             seed=self.seed,
             dtype=self.dtype,
+            deterministic=self.deterministic,
         )
         self._server.weights.version = self.weights_version
         if checkpoint is not None:

@@ -1,6 +1,7 @@
 """From what a user gives as model and tokenizer to objects that are ready to train."""
 
 import contextlib
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -10,6 +11,22 @@ from agl.errors import ConfigError
 
 ModelSource = Any
 """A folder or a name on the Hugging Face Hub, a model object, or a function that builds one."""
+
+
+def compute_alike(torch_threads: int | None) -> None:
+    """Have this process, from now on, compute the same results from the same tensors.
+
+    Args:
+        torch_threads: Of one torch operation: sums are cut into as many parts. None takes 1.
+
+    Torch raises where an operation has no way to do that.
+    """
+    import torch
+
+    # cuBLAS looks at it when a GPU is used for the first time.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    torch.set_num_threads(torch_threads or 1)
 
 
 def load_model(source: ModelSource, device: str | None, dtype: str) -> Any:

@@ -11,6 +11,9 @@ from agl_torch.app import ChatApp
 from agl_torch.batcher import Weights
 from agl_torch.generate import Sampler
 
+FIXED_ROWS = 16
+"""Of the batches of a deterministic server: a few requests waste little, and many fill several."""
+
 
 def check_key(host: str, api_key: str | None) -> None:
     """Whether a server may listen there.
@@ -48,10 +51,13 @@ class InferenceServer:
         seed: Of draws for requests without a seed.
         dtype: In which the model computes; None is that of its weights.
         api_key: What requests must carry, ``/health`` aside; None takes all.
+        deterministic: What a request with a ``seed`` is answered depends on the request and the
+            weights alone, to the last bit of its log-probabilities; every batch is computed with
+            the same number of rows for that. Torch must be set to it (``compute_alike``).
 
     Raises:
         ConfigError: The tokenizer has no chat template, other machines can reach the host and there
-            is no key, or the port is in use (at ``start``).
+            is no key, the port is in use (at ``start``), or ``deterministic`` cannot be had.
     """
 
     def __init__(
@@ -68,6 +74,7 @@ class InferenceServer:
         seed: int = 0,
         dtype: str | None = None,
         api_key: str | None = None,
+        deterministic: bool = False,
     ) -> None:
         check_key(host, api_key)
         if not getattr(tokenizer, "chat_template", None):
@@ -78,7 +85,10 @@ class InferenceServer:
         self.model = model.eval()
         self.model_name = model_name
         self.weights = Weights()
-        self.sampler = Sampler(model, tokenizer, seed, dtype)
+        rows = min(FIXED_ROWS, max_batch_size) if deterministic else None
+        self.sampler = Sampler(model, tokenizer, seed, dtype, rows)
+        if rows is not None:
+            self.sampler.check_batches(rows)
         app = ChatApp(
             self.sampler,
             self.weights,

@@ -1,0 +1,103 @@
+"""The same seed, the same run: whoever runs it, however many they are, whoever comes first."""
+
+import asyncio
+import hashlib
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import agl
+from agl.semconv import ModelCallAttributes as Key
+
+for module in ("torch", "transformers", "openai"):
+    pytest.importorskip(module)
+
+SCRIPT = Path(__file__).with_name("seeded_run.py")
+TOKENS = (Key.PROMPT_TOKEN_IDS.value, Key.RESPONSE_TOKEN_IDS.value, Key.RESPONSE_LOGPROBS.value)
+
+
+def run(folder: Path, runners: int, **options: object) -> Path:
+    """A run in processes of its own; its folder."""
+    out = folder / f"runners-{runners}"
+    arguments = [str(out), str(runners), json.dumps(options)]
+    ended = subprocess.run([sys.executable, SCRIPT, *arguments], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    return out
+
+
+def run_all(folder: Path, counts: tuple[int, ...], **options: object) -> list[Path]:
+    """Fresh runs side by side, so that none has the machine for itself."""
+    with ThreadPoolExecutor(len(counts)) as pool:
+        return [*pool.map(lambda count: run(folder, count, **options), counts)]
+
+
+def result(out: Path) -> tuple[list[float], list[list[float]], str]:
+    """Rewards per step, rewards of evaluations, digest of the weights."""
+    summary = json.loads((out / "summary.json").read_text())
+    weights = Path(summary["checkpoint"]) / "model.safetensors"
+    digest = hashlib.sha256(weights.read_bytes()).hexdigest()
+    return summary["rewards"], summary["val_rewards"], digest
+
+
+async def asked(out: Path) -> list[dict]:
+    """Per rollout, in the order of requests: what was asked, and of each call seed and tokens."""
+    store = agl.SqliteLightningStore(out / "store.db")
+    try:
+        rollouts = await store.query_rollouts()
+        spans = [await store.query_spans(rollout.rollout_id) for rollout in rollouts]
+    finally:
+        await store.close()
+    return [
+        {
+            "task": rollout.input,
+            "place": (rollout.mode, rollout.metadata["step"], rollout.metadata["group"]),
+            "seed": rollout.metadata["seed"],
+            "calls": [
+                (span.attributes["gen_ai.request.seed"], [span.attributes[key] for key in TOKENS])
+                for span in of_rollout
+                if Key.OPERATION in span.attributes
+            ],
+        }
+        for rollout, of_rollout in zip(rollouts, spans, strict=True)
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"steps": 2},
+        pytest.param({"steps": 60, "groups_per_step": 8, "epochs": 4}, marks=pytest.mark.nightly),
+        pytest.param({"steps": 4, "max_batch_size": 1}, marks=pytest.mark.nightly),
+    ],
+    ids=str,
+)
+def test_deterministic_runs_of_1_2_and_4_runners_are_equal_bit_for_bit(
+    tmp_path: Path, options: dict
+) -> None:
+    first, *others = run_all(tmp_path, (1, 2, 4), deterministic=True, **options)
+    assert any(result(first)[0])
+    calls = asyncio.run(asked(first))
+    for other in others:
+        assert asyncio.run(asked(other)) == calls
+        assert result(other) == result(first)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_runs_of_one_seed_have_the_same_tasks_seeds_and_order(tmp_path: Path) -> None:
+    first, other = (asyncio.run(asked(out)) for out in run_all(tmp_path, (1, 3), steps=2))
+    seeds = set()
+    for one, same in zip(first, other, strict=True):
+        for name in ("task", "place", "seed"):
+            assert one[name] == same[name]
+        # Whoever hears something else may call less often.
+        for (seed, _), (again, _) in zip(one["calls"], same["calls"], strict=False):
+            assert seed == again
+            seeds.add(seed)
+    assert len(seeds) > len(first)
