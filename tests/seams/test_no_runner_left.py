@@ -1,0 +1,351 @@
+"""Runs whose runners have all ended: an algorithm that works goes on, one that waits is stopped."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+import agl
+from agl.errors import AlgorithmError, RunnerCrashError
+from agl.execution import deadlock
+from agl.execution.events import ThreadingEvent
+
+from .scene import Scene
+
+# --- runners that end in order while the algorithm works --------------------------------------
+
+
+CS = "type='cs'"
+CS_RUNNER = "type='cs', main_process='runner'"
+
+
+@pytest.mark.parametrize("strategy", [CS, CS_RUNNER])
+def test_algorithm_that_works_goes_on_when_the_last_runner_ends(
+    scene: Scene, strategy: str
+) -> None:
+    code, results, errors = scene.run(
+        f"""
+        @agl.algo
+        async def algorithm(store):
+            rollouts = [await store.enqueue_rollout(task) for task in range(3)]
+            ended = await store.wait_for_rollouts(rollout_ids=[r.rollout_id for r in rollouts])
+            while not store._no_runners.is_set():
+                await asyncio.sleep(0.02)
+            await asyncio.sleep(1.0)  # a training step: longer than the grace
+            print("RESULT", len(ended), flush=True)
+
+        @agl.rollout
+        def agent(task: int) -> float:
+            return 1.0
+
+        trainer(algorithm, max_rollouts=3, graceful_timeout=0.1, {strategy}).fit(agent)
+        """
+    )
+    assert code == 0, errors
+    assert results == [["3"]]
+
+
+@pytest.mark.parametrize("strategy", [CS, CS_RUNNER])
+@pytest.mark.parametrize("timeout", ["None", "0.1"])
+def test_algorithm_that_waits_for_what_nobody_will_run_is_stopped(
+    scene: Scene, strategy: str, timeout: str
+) -> None:
+    code, results, errors = scene.run(
+        f"""
+        @agl.algo
+        async def algorithm(store):
+            rollouts = [await store.enqueue_rollout(task) for task in range(4)]
+            ids, ended = [r.rollout_id for r in rollouts], []
+            try:
+                while len(ended) < 4:
+                    ended = await store.wait_for_rollouts(rollout_ids=ids, timeout={timeout})
+            except asyncio.CancelledError:
+                print("RESULT stopped", flush=True)
+                raise
+
+        @agl.rollout
+        def agent(task: int) -> float:
+            return 1.0
+
+        trainer(algorithm, max_rollouts=3, graceful_timeout=0.5, {strategy}).fit(agent)
+        """
+    )
+    assert code == 0, errors
+    assert results == [["stopped"]]
+    assert "All runners have ended" in errors
+
+
+WORKS = """
+        @agl.algo
+        async def algorithm(store):
+            for task in range(12):
+                await store.enqueue_rollout(task)
+            while not store._no_runners.is_set():
+                await asyncio.sleep(0.02)
+            await asyncio.sleep(1.0)  # a training step: longer than the grace
+            print("RESULT own end", flush=True)
+"""
+WAITS = "algorithm = algorithm_of(range(12))"
+
+
+@pytest.mark.parametrize("algorithm", [WORKS, WAITS], ids=["works", "waits"])
+def test_runner_given_up_is_an_error_only_for_an_algorithm_that_waits(
+    scene: Scene, algorithm: str
+) -> None:
+    code, results, errors = scene.run(
+        f"""
+        {algorithm.strip()}
+
+        @agl.rollout
+        def agent(task: int) -> float:
+            return 1.0
+
+        options = dict(n_runners=2, max_rollouts=3, graceful_timeout=0.2)
+        trainer(algorithm, tracer=DiesAtStart([0]), **options).fit(agent)
+        """
+    )
+    assert "is given up" in errors
+    if algorithm == WORKS:
+        assert (code, results) == (0, [["own", "end"]]), errors
+    else:
+        assert (code, results) == (1, [])
+        assert "RunnerCrashError: no runner is left; runner 0: it died before" in errors
+
+
+@pytest.mark.parametrize("how", ["os._exit(0)", "os.kill(os.getpid(), signal.SIGKILL)"])
+def test_algorithm_in_a_process_of_its_own_that_dies_is_an_error(scene: Scene, how: str) -> None:
+    code, _, errors = scene.run(
+        f"""
+        @agl.algo
+        async def algorithm(store):
+            {how}
+
+        @agl.rollout
+        def agent(task: int) -> float:
+            return 1.0
+
+        trainer(algorithm, {CS_RUNNER}).fit(agent)
+        """
+    )
+    assert code == 1
+    assert "AlgorithmError: the algorithm failed: e" in errors
+
+
+def test_runner_in_the_main_process_that_crashes_ends_the_algorithm(scene: Scene) -> None:
+    code, _, errors = scene.run(
+        f"""
+        class Broken(agl.LitAgentRunner):
+            async def iter(self, *, event=None):
+                raise OSError("no such device")
+
+        @agl.rollout
+        def agent(task: int) -> float:
+            return 1.0
+
+        agl.Trainer(
+            algorithm=algorithm_of([1]),
+            strategy=dict(server_port=0, {CS_RUNNER}),
+            runner=lambda: Broken(agl.OtelTracer()),
+        ).fit(agent)
+        """
+    )
+    assert code == 1
+    assert "RunnerCrashError: the runner failed: OSError: no such device" in errors
+
+
+# --- the same within one process ----------------------------------------------------------------
+
+
+@agl.rollout
+def one(task: int) -> float:
+    return 1.0
+
+
+def fit_in_threads(algorithm: object, main_thread: str, graceful_delay: float = 0.2) -> None:
+    strategy = {"type": "shm", "main_thread": main_thread, "graceful_delay": graceful_delay}
+    agl.Trainer(algorithm=algorithm, strategy=strategy, max_rollouts=3).fit(one)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("main_thread", ["algorithm", "runner"])
+def test_algorithm_that_works_goes_on_in_threads(main_thread: str) -> None:
+    reached: list[int] = []
+
+    @agl.algo
+    async def algorithm(store: Any) -> None:
+        rollouts = [await store.enqueue_rollout(task) for task in range(4)]
+        ids = [rollout.rollout_id for rollout in rollouts]
+        await store.wait_for_rollouts(rollout_ids=ids[:3])
+        # It looks once, and then works on with what there is.
+        reached.append(len(await store.wait_for_rollouts(rollout_ids=ids, timeout=0)))
+        while not store._no_runners.is_set():  # noqa: ASYNC110 (another thread sets it)
+            await asyncio.sleep(0.02)
+        await asyncio.sleep(1.0)  # longer than the grace
+        reached.append(len(await store.query_rollouts()))
+
+    fit_in_threads(algorithm, main_thread)
+    assert reached == [3, 4]
+
+
+@pytest.mark.parametrize("strategy", ["shm", "cs"])
+def test_algorithm_that_ends_as_if_cancelled_has_failed(strategy: str) -> None:
+    @agl.algo
+    async def algorithm(store: agl.LightningStore) -> None:
+        raise asyncio.CancelledError
+
+    port = {"server_port": 0} if strategy == "cs" else {}
+    trainer = agl.Trainer(algorithm=algorithm, strategy={"type": strategy, **port})
+    with pytest.raises(AlgorithmError, match="nobody cancelled it"):
+        trainer.fit(one)
+
+
+@pytest.mark.parametrize("main_thread", ["algorithm", "runner"])
+def test_runner_in_threads_that_ends_as_if_cancelled_is_a_crash(main_thread: str) -> None:
+    class Cancelling:
+        async def on_rollout_end(self, **context: object) -> None:
+            raise asyncio.CancelledError
+
+    @agl.algo
+    async def algorithm(store: agl.LightningStore) -> None:
+        rollout = await store.enqueue_rollout(1)
+        await store.enqueue_rollout(2)
+        await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
+        await asyncio.sleep(25)
+
+    strategy = {"type": "shm", "main_thread": main_thread, "graceful_delay": 0.2}
+    trainer = agl.Trainer(algorithm=algorithm, strategy=strategy, hooks=[Cancelling()])
+    with pytest.raises(RunnerCrashError, match="nobody cancelled it"):
+        trainer.fit(one)
+
+
+async def wait(store: agl.LightningStore, ids: list[str]) -> None:
+    await store.wait_for_rollouts(rollout_ids=ids)
+
+
+async def wait_again(store: agl.LightningStore, ids: list[str]) -> None:
+    ended: list[agl.Rollout] = []
+    while len(ended) < len(ids):
+        ended = await store.wait_for_rollouts(rollout_ids=ids, timeout=0.1)
+
+
+@pytest.mark.parametrize("main_thread", ["algorithm", "runner"])
+@pytest.mark.parametrize("wait_for_all", [wait, wait_again])
+@pytest.mark.parametrize("is_async", [True, False])
+def test_algorithm_that_waits_in_vain_is_stopped_in_threads(
+    main_thread: str, wait_for_all: Callable[..., object], is_async: bool
+) -> None:
+    reached: list[str] = []
+
+    async def run(store: agl.LightningStore) -> None:
+        rollouts = [await store.enqueue_rollout(task) for task in range(4)]
+        reached.append("waits")
+        await wait_for_all(store, [rollout.rollout_id for rollout in rollouts])  # type: ignore[misc]
+        reached.append("went on")
+
+    @agl.algo
+    async def coroutine(store: agl.LightningStore) -> None:
+        await run(store)
+
+    @agl.algo
+    def function(store: agl.LightningStore) -> None:
+        asyncio.run(run(store))
+
+    fit_in_threads(coroutine if is_async else function, main_thread)
+    assert reached == ["waits"]
+
+
+async def look_by_wait(store: agl.LightningStore, ids: list[str]) -> None:
+    await store.wait_for_rollouts(rollout_ids=ids, timeout=0)
+
+
+async def look_at_one(store: agl.LightningStore, ids: list[str]) -> None:
+    await store.get_rollout_by_id(ids[-1])
+
+
+async def look_at_queue(store: agl.LightningStore, ids: list[str]) -> None:
+    await store.query_rollouts(status_in=["queuing", "running"])
+
+
+@pytest.mark.parametrize("main_thread", ["algorithm", "runner"])
+@pytest.mark.parametrize("look", [look_by_wait, look_at_one, look_at_queue])
+def test_algorithm_that_trains_between_looks_comes_to_its_own_end(
+    main_thread: str,
+    look: Callable[[agl.LightningStore, list[str]], Awaitable[None]],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(deadlock, "WARN_SECONDS", 1.0)
+    came: list[str] = []
+
+    @agl.algo
+    async def algorithm(store: agl.LightningStore) -> None:
+        ids = [(await store.enqueue_rollout(task)).rollout_id for task in range(4)]
+        await wait(store, ids[:3])
+        while f"rollouts that nobody will run ({ids[3]})" not in caplog.text:
+            await look(store, ids)
+            await asyncio.sleep(0.1)  # a training step
+        came.append("own end")
+
+    fit_in_threads(algorithm, main_thread, graceful_delay=0.2)
+    assert came == ["own end"]
+
+
+def test_event_is_not_set_for_an_algorithm_that_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        store, stop, gone = agl.InMemoryLightningStore(), ThreadingEvent(), ThreadingEvent()
+        rollout = await store.enqueue_rollout(1)
+        gone.set()
+
+        async def algorithm(store: agl.LightningStore, event: agl.ExecutionEvent) -> None:
+            for _ in range(20):
+                await store.get_rollout_by_id(rollout.rollout_id)
+                await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id], timeout=0)
+                await asyncio.sleep(0.05)
+
+        assert await deadlock.run_algorithm(algorithm, store, stop, gone, lambda: 0.1)
+        assert not stop.is_set()
+
+    monkeypatch.setattr(deadlock, "LOOK_SECONDS", 0.01)
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("main_thread", ["algorithm", "runner"])
+@pytest.mark.parametrize("crashes", [True, False])
+def test_algorithm_sees_the_event_within_the_graceful_delay(
+    main_thread: str, crashes: bool
+) -> None:
+    seen: list[bool] = []
+
+    async def algorithm(store: agl.LightningStore, event: agl.ExecutionEvent) -> None:
+        rollout = await store.enqueue_rollout(1)
+        waiting = None if crashes else asyncio.create_task(wait(store, [rollout.rollout_id]))
+        await asyncio.to_thread(event.wait)
+        await asyncio.sleep(0.1)  # it saves its work
+        seen.append(event.is_set())
+        if waiting is not None:
+            waiting.cancel()
+
+    async def runner(store: agl.LightningStore, worker_id: int, event: agl.ExecutionEvent) -> None:
+        if crashes:
+            raise OSError("no such device")
+
+    strategy = agl.SharedMemoryExecutionStrategy(main_thread=main_thread, graceful_delay=30.0)  # type: ignore[arg-type]
+    began = time.monotonic()
+    with pytest.raises(RunnerCrashError) if crashes else contextlib.nullcontext():
+        strategy.execute(algorithm, runner, agl.InMemoryLightningStore())
+    assert seen == [True]
+    assert time.monotonic() - began < 25.0
+
+
+def test_baseline_says_what_came_of_the_rollouts_that_were_run(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", logger="agl")
+    strategy = {"type": "shm", "graceful_delay": 0.2}
+    agl.Trainer(strategy=strategy, max_rollouts=3).dev(one, range(3))
+    assert "Finished 3 rollouts: 3 succeeded, mean reward 1.000" in caplog.text
+    caplog.clear()
+    agl.Trainer(strategy=strategy, max_rollouts=3).dev(one, range(5))
+    assert "Finished 3 rollouts: 3 succeeded, mean reward 1.000" in caplog.text
