@@ -8,13 +8,14 @@ ROOT = Path(__file__).parents[2]
 AGL = ROOT / "core/src/agl"
 ROOMS, LINES = 20, 400
 WINGS = ("access", "cli", "config", "execution/client_server", "http", "store/sqlite")
-MOST_IN_A_WING, MOST_IN_THE_KERNEL, MOST_IN_ALL = 3_720, 14_700, 24_790
+MOST_IN_A_WING, MOST_IN_THE_KERNEL, MOST_IN_ALL = 3_740, 15_640, 25_830
 """Lines. The kernel is to come down to 10,800, and all to 17,500. They go down, and went up once:
 for what a server refuses before it looks at a token (``http/guard.py``), for Unix sockets and
 repetitions with another body, for templates that reach no code behind their values, for the fresh
 processes in which graders and walled agents run (``runner/forker.py``), for the graders, for the
-checksums of what is stored, for secrets that are hidden by value (``utils/secrets.py``), and for
-tokens by role (``access``, ``http/grants.py``). ``http`` is the next to be parted in two."""
+checksums of what is stored, for secrets that are hidden by value (``utils/secrets.py``), for tokens
+by role (``access``, ``http/grants.py``), and for runs (``runs``, ``store/run_rules.py``). ``http``
+is the next to be parted in two."""
 TOO_LONG: set[str] = set()
 """Modules that hold a second idea; names go from here, none come."""
 

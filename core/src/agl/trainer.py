@@ -2,9 +2,9 @@
 
 import asyncio
 import copy
-import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -19,10 +19,13 @@ from agl.execution.base import ExecutionStrategy
 from agl.execution.coroutines import call_in_daemon_thread
 from agl.execution.events import ExecutionEvent
 from agl.execution.shared_memory import SharedMemoryExecutionStrategy
-from agl.plugins.build import ComponentPlan, Given, build_component, plan_component
+from agl.plugins.build import Given, build_component
 from agl.plugins.hooks import HookCaller, routes_of
-from agl.runner import LitAgentRunner
 from agl.runner.grading import grader_of
+from agl.runner.plan import plan_runner
+from agl.runs.description import describe_run
+from agl.runs.recording import Recording, RunRequest, recording
+from agl.runs.rollouts import OfRunStore
 from agl.store.base import LightningStore
 from agl.tracer.base import Tracer
 from agl.types import Dataset, NamedResources
@@ -33,6 +36,8 @@ from agl.utils.secrets import learn_keys
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+Datasets = tuple[Dataset[Any] | None, Dataset[Any] | None]
+"""To learn from, and to measure with."""
 Spec = Given[T] | None
 
 
@@ -59,7 +64,13 @@ class Trainer:
         strategy: Where things run; ``cs`` (processes) if left out.
         port: Of the store server, for strategy ``cs``.
         llm_proxy: The gateway; if left out, the installed one for algorithms that need it.
-        run_dir: Folder for what the algorithm writes; None leaves it to the algorithm.
+        run_dir: Folder for what the algorithm writes; None takes that of the algorithm's own
+            options, or ``agl-runs/<id of the run>``.
+        run: Id of the run; with one and no store, the store is the file ``store.db`` in its folder,
+            which stays open. None makes one, or takes that of the run in the folder.
+        resume: Go on with the run that ``run`` names, where it ended.
+        run_config: What the record of the run has as its configuration; None takes the options of
+            the algorithm.
         hooks: Objects with methods named as hooks; see ``agl.plugins.hookspecs``.
         n_workers: The name of ``n_runners`` in the guides of 0.3.
 
@@ -84,6 +95,9 @@ class Trainer:
         port: int | None = None,
         llm_proxy: Spec[Gateway] = None,
         run_dir: str | Path | None = None,
+        run: str | None = None,
+        resume: bool = False,
+        run_config: Mapping[str, Any] | None = None,
         hooks: object | Sequence[object] | None = None,
         n_workers: int | None = None,
     ) -> None:
@@ -108,17 +122,25 @@ class Trainer:
         self.tracer = build_component(
             tracer, group="agl.tracers", expected_type=Tracer, where="tracer", default="otel"
         )
-        self.store = build_component(
-            store, group="agl.stores", expected_type=LightningStore, where="store", default="memory"
-        )
         self.strategy = self._build_strategy(strategy, n_runners, port)
+        runs_algorithm = self.strategy.runs_algorithm
+        own = self.algorithm.folder_of_options() if self.algorithm is not None else None
+        self._request = RunRequest(run, resume, own or self.run_dir)
+        self.store = build_component(
+            store,
+            group="agl.stores",
+            expected_type=LightningStore,
+            where="store",
+            default="memory" if store else self._request.default_store(runs_algorithm),
+        )
+        self._run_config = run_config
         self.n_runners = self.strategy.n_runners
         self.llm_proxy = None if llm_proxy is None else self._build_gateway(llm_proxy)
         self.adapter: TraceAdapter[Any] | None = None
         if adapter is not None:
             # Options without a type are for the adapter that the algorithm asks for.
             self.adapter = self._build_adapter(adapter, self.algorithm or Algorithm)
-        self._runner = self._plan_runner(runner, concurrency)
+        self._runner = plan_runner(runner, self.tracer, self.strategy, max_rollouts, concurrency)
 
     def fit(
         self,
@@ -196,26 +218,38 @@ class Trainer:
             self.llm_proxy = self._build_gateway(None)
         agent.set_trainer(self)
         learn_keys(self.initial_resources or {})
-        algorithm.set_context(
-            RunContext(
-                store=self.store,
-                make_adapter=self._adapter_maker(agent, algorithm),
-                gateway=self.llm_proxy,
-                resources=self.initial_resources,
-                hooks=self._hook_caller,
-                trainer=self,
-                folder=self.run_dir,
-            )
+        context = RunContext(
+            store=self.store,
+            make_adapter=self._adapter_maker(agent, algorithm),
+            gateway=self.llm_proxy,
+            resources=self.initial_resources,
+            hooks=self._hook_caller,
+            trainer=self,
         )
-
         agent.grade_method()  # refuses what is no grader
         if isinstance(self.strategy, SharedMemoryExecutionStrategy):
             grader_of(agent)  # its process is forked before there are threads
         self.strategy.prepare()
-        if self.strategy.runs_algorithm:
+        datasets = train_dataset, val_dataset
+        if not self.strategy.runs_algorithm:
+            algorithm.set_context(context)
+            self._execute(agent, algorithm, datasets, None)
+            return
+
+        def describe() -> dict[str, Any]:
+            return describe_run(agent, algorithm, *datasets, self._run_config)
+
+        with recording(self._request, self.store, describe, algorithm.why_stopped) as run:
+            numbers = {"run_id": run.run_id, "generation": run.generation}
+            algorithm.set_context(replace(context, folder=run.folder, **numbers))
             asyncio.run(self._make_ready(algorithm))
+            self._execute(agent, algorithm, datasets, run)
+
+    def _execute(
+        self, agent: LitAgent[Any], algorithm: Algorithm, datasets: Datasets, run: Recording | None
+    ) -> None:
         self.strategy.execute(
-            partial(self._run_algorithm, agent, algorithm, train_dataset, val_dataset),
+            partial(self._run_algorithm, agent, algorithm, datasets, run),
             partial(self._run_runner, agent),
             self.store,
         )
@@ -229,11 +263,13 @@ class Trainer:
         self,
         agent: LitAgent[Any],
         algorithm: Algorithm,
-        train_dataset: Dataset[Any] | None,
-        val_dataset: Dataset[Any] | None,
+        datasets: Datasets,
+        run: Recording | None,
         store: LightningStore,
         event: ExecutionEvent,
     ) -> None:
+        if run is not None:
+            store = OfRunStore(store, run.run_id, run.generation)
         algorithm.set_store(store)
         gateway, error = self.llm_proxy, None
         about = {"agent": agent, "algorithm": algorithm, "store": store}
@@ -249,13 +285,12 @@ class Trainer:
             if gateway is not None and own:
                 await gateway.start()
             if algorithm.is_async():
-                await algorithm.run(train_dataset, val_dataset)  # pyright: ignore[reportGeneralTypeIssues]
+                await algorithm.run(*datasets)  # pyright: ignore[reportGeneralTypeIssues]
             else:
-                await call_in_daemon_thread(lambda: algorithm.run(train_dataset, val_dataset))
+                await call_in_daemon_thread(lambda: algorithm.run(*datasets))
         except BaseException as raised:
             # Without a budget nothing more can be learned, and what was learned is there.
-            is_spent = gateway is not None and gateway.spent_budget() is not None
-            if not isinstance(raised, Exception) or not is_spent:
+            if not isinstance(raised, Exception) or not algorithm.is_budget_spent():
                 error = raised
                 raise
             logger.warning("the algorithm could not go on: %r", raised, exc_info=raised)
@@ -269,6 +304,8 @@ class Trainer:
                     await gateway.stop()
             finally:
                 await self._end_run(error, about)
+                if run is not None and run.is_forked:
+                    await run.end_as(store, error, algorithm.why_stopped())
 
     async def _end_run(self, error: BaseException | None, about: dict[str, Any]) -> None:
         try:
@@ -342,38 +379,6 @@ class Trainer:
         if match is not None:
             options["agent_match"] = match
         return cache(lambda: self._build_adapter(options, algorithm))
-
-    def _plan_runner(
-        self, spec: Spec[Runner[Any]], concurrency: int | None
-    ) -> ComponentPlan[Runner[Any]]:
-        """Check now what each runner will be built from, in its process or thread."""
-        defaults = {
-            "tracer": self.tracer,
-            "max_rollouts": self.max_rollouts,
-            "on_stuck": "raise" if self.strategy.replaces_runners else "continue",
-            "concurrency": concurrency,
-        }
-        plan = plan_component(
-            spec,
-            group=None,
-            expected_type=Runner,
-            default=LitAgentRunner,
-            optional_defaults={
-                name: value for name, value in defaults.items() if value is not None
-            },
-            where="runner",
-        )
-        for name in ("concurrency", "max_rollouts"):
-            wanted = defaults[name]
-            chosen = getattr(plan.target, name, plan.options.get(name))
-            if wanted is not None and chosen != wanted:
-                raise ConfigError(
-                    f"Trainer: {name} is {wanted}, and the runner given says "
-                    f"{chosen or 'nothing of it'}; say it in one place"
-                )
-        if inspect.isclass(plan.target):
-            plan.build()  # refuses senseless values here and not in every runner
-        return plan
 
     def _build_runner(self) -> Runner[Any]:
         # Runners of one process must not share state; where an instance was given, all are copies.

@@ -39,6 +39,10 @@ class RunContext:
     trainer: Any = None
     folder: Path | None = None
     """Of the run, for what the algorithm writes; None where the run has none."""
+    run_id: str | None = None
+    """Of the run; None outside of a trainer."""
+    generation: int = 0
+    """Which start of the run this is, from 1; 0 outside of a trainer."""
 
 
 class Algorithm(ABC):
@@ -60,6 +64,8 @@ class Algorithm(ABC):
         """The class itself: ``APO[Task](...)`` says what a task is to readers and type checkers."""
         return cls
 
+    stop_reason: str | None = None
+    """Why ``run`` returned before its end, at a point from which it can go on; it sets this."""
     _run_context = RunContext()
 
     @abstractmethod
@@ -130,6 +136,25 @@ class Algorithm(ABC):
         """The folder of the run, absolute, for what the algorithm writes; None if it has none."""
         return self._run_context.folder
 
+    def get_run(self) -> tuple[str, int] | None:
+        """Id of the run, and which start of it this is, from 1; None outside of a trainer."""
+        context = self._run_context
+        return None if context.run_id is None else (context.run_id, context.generation)
+
+    def folder_of_options(self) -> Path | None:
+        """The folder that the algorithm's own options name for the run; None if they do not.
+
+        Here that of an option ``run_dir``.
+        """
+        folder = getattr(self, "run_dir", None)
+        return Path(folder).absolute() if isinstance(folder, str | Path) else None
+
+    def why_stopped(self) -> str | None:
+        """Why the run ended before its end; None where it did not."""
+        if self.stop_reason is None and self.is_budget_spent():
+            return "the budget of the run is spent"
+        return self.stop_reason
+
     def is_budget_spent(self) -> bool:
         """Whether the gateway refuses all further calls; then end with what there is."""
         gateway = self._run_context.gateway
@@ -137,7 +162,7 @@ class Algorithm(ABC):
 
     def set_context(self, context: RunContext) -> None:
         """Called by the trainer; what an earlier run had is forgotten."""
-        self._run_context = context
+        self._run_context, self.stop_reason = context, None
         for name, value in (
             ("trainer", context.trainer),
             ("llm_proxy", context.gateway),

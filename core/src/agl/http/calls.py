@@ -19,7 +19,14 @@ from agl.errors import InvalidQueryError, UnknownRecordError
 from agl.http.wire import Body
 from agl.store.base import FilterLogic, LightningStore as S, SortOrder
 from agl.store.operation_table import UNSET, Operation, Unset, operation_of
-from agl.types import AttemptedRollout, AttemptStatus, PaginatedResult, Rollout, RolloutStatus
+from agl.types import (
+    AttemptedRollout,
+    AttemptStatus,
+    PaginatedResult,
+    Rollout,
+    RolloutStatus,
+    RunStatus,
+)
 
 AnyRollout = AttemptedRollout | Rollout
 """A rollout comes with its attempt where it has one."""
@@ -44,6 +51,8 @@ class Call:
     """What the answer is on the wire, where that is not what the contract says."""
     absent_is_404: bool = False
     """Whether no record is an error of the interface, instead of null."""
+    feature: str | None = None
+    """What ``/health`` of a server lists that has this; None where all have it."""
 
     @functools.cached_property
     def operation(self) -> Operation:
@@ -128,7 +137,7 @@ def _segment(record_id: str) -> str:
     return quote(record_id, safe="")
 
 
-_JUDGED: Final = (RolloutStatus, AttemptStatus, SortOrder, FilterLogic)
+_JUDGED: Final = (RolloutStatus, RunStatus, AttemptStatus, SortOrder, FilterLogic)
 """Words that the store judges, so that a wrong one is the same error over HTTP as without."""
 
 
@@ -146,7 +155,7 @@ def _wire_type(hint: Any) -> Any:
 
 
 _QUEUE, _ROLLOUT = "/queues/rollouts/enqueue", "/rollouts/{rollout_id}"
-_ATTEMPTS = f"{_ROLLOUT}/attempts"
+_ATTEMPTS, _RUN = f"{_ROLLOUT}/attempts", "/runs/{run_id}"
 _Page = PaginatedResult[AnyRollout]
 _CALLS: Final = (
     Call(S.statistics, "GET", "/statistics", answers=dict[str, Any]),  # others may count more
@@ -160,8 +169,13 @@ _CALLS: Final = (
     Call(S.get_latest_attempt, "GET", f"{_ATTEMPTS}/latest"),
     Call(S.update_attempt, "POST", f"{_ATTEMPTS}/{{attempt_id}}"),
     Call(S.query_spans, "POST", "/spans/search", "/spans"),
-    Call(S.add_ledger_parts, "POST", "/ledger", status=201),
+    Call(S.add_ledger_parts, "POST", "/ledger", status=201, feature="ledger"),
     Call(S.query_ledger_parts, "POST", "/ledger/search"),
+    Call(S.begin_run, "POST", "/runs", status=201, whole="start", feature="runs"),
+    Call(S.query_runs, "POST", "/runs/search", "/runs", feature="runs"),
+    Call(S.get_run_by_id, "GET", _RUN, absent_is_404=True, feature="runs"),
+    Call(S.end_run, "POST", f"{_RUN}/end", feature="runs"),
+    Call(S.delete_run, "POST", f"{_RUN}/delete", may_be_empty=True, feature="runs"),
     Call(S.query_resources, "GET", "/resources"),
     Call(S.add_resources, "POST", "/resources", status=201, whole="resources"),
     Call(S.get_latest_resources, "GET", "/resources/latest"),

@@ -158,6 +158,11 @@ class LightningStoreClient(LightningStore):
             page = {name: arguments[name] for name in ("limit", "offset")}
             return PaginatedResult[LedgerPart](items=[], total=0, **page)
         call = CALLS[operation.name]
+        if call.feature is not None and not await self._transport.has(call.feature):
+            raise NotSupportedError(
+                f"the store at {self.server_address} is of an older version and keeps no "
+                f"{call.feature}; run it with this version of agl-core"
+            )
         ids = [arguments["rollout_id"]] if "rollout_id" in arguments else ()
         claims = self._claims.of(ids or arguments.get("rollout_id_in") or ())
         try:
@@ -343,16 +348,11 @@ class LightningStoreClient(LightningStore):
             )
         return Turn(wire.with_numbers(spans, answer.spans), answer.attempt, claimed)
 
-    # --- the ledger, which an older server does not have
+    # --- the ledger
 
     async def add_ledger_parts(self, parts: Sequence[LedgerPart]) -> None:
         if not parts:
             return
-        if not await self._transport.has("ledger"):
-            raise StoreError(
-                f"the store at {self.server_address} is of an older version and keeps no ledger; "
-                "run it with this version of agl-core"
-            )
         short: Any = [part.model_dump(mode="json", exclude_defaults=True) for part in parts]
         await super().add_ledger_parts(short)
 

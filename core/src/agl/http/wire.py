@@ -1,8 +1,9 @@
 """What both sides of the store's HTTP interface share beside its operations (``calls.py``).
 
-The interface is 0.3's (``/v1/agl``) with additions: ``POST spans/batch``, ``POST turn`` and
-``POST ledger``, ``wait_seconds`` when claiming, ``key`` when claiming or starting, ``error`` when
-an attempt ends, ``Idempotency-Key`` on posts, and error answers that name the class of the error.
+The interface is 0.3's (``/v1/agl``) with additions: ``POST spans/batch``, ``POST turn``, ``POST
+ledger`` and ``runs``, ``wait_seconds`` when claiming, ``key`` when claiming or starting, ``error``
+when an attempt ends, ``Idempotency-Key`` on posts, and error answers that name the class of the
+error.
 """
 
 from collections.abc import Sequence
@@ -33,7 +34,7 @@ RETRY_AFTER = {"Retry-After": "1"}
 MAX_WAIT_SECONDS = 60.0
 """Longest that one claiming request is held; clients ask again."""
 MAX_BODY_BYTES = 64 * 1024 * 1024
-FEATURES = ("spans/batch", "turn", "wait_seconds", "idempotency", "ledger")
+FEATURES = ("spans/batch", "turn", "wait_seconds", "idempotency", "ledger", "runs")
 """What ``/health`` lists, so that a client can tell this server from 0.3's."""
 
 

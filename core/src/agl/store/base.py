@@ -18,6 +18,7 @@ from agl.store.answers import (
 from agl.store.operation_table import UNSET as UNSET, Operation, Unset as Unset, operation
 from agl.store.packed import AnySpan, unpacked
 from agl.store.reads import FilterLogic as FilterLogic, SortOrder as SortOrder, StoreReads
+from agl.store.runs import StoreRuns
 from agl.types import (
     Attempt,
     AttemptedRollout,
@@ -40,13 +41,13 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
 
-class LightningStore(StoreReads, IssuesTokens):
+class LightningStore(StoreReads, StoreRuns, IssuesTokens):
     """Where algorithm and runners meet.
 
-    It holds a queue of rollouts, their attempts and spans, resources, and workers.
+    It holds runs, a queue of rollouts, their attempts and spans, resources, and workers.
 
     Ids are strings made by the store: ``ro-…``, ``at-…``, ``rs-…``. Instants are unix seconds.
-    What only asks is in ``StoreReads``.
+    What only asks is in ``StoreReads``, what is about runs in ``StoreRuns``.
 
     A store that has records in JSON may have a method ``NAME_json`` beside an operation: the same
     arguments, and the JSON of the answer, or None for None. A server asks that one.

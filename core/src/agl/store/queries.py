@@ -20,6 +20,7 @@ from agl.types import (
     ResourcesUpdate,
     Rollout,
     RolloutStatus,
+    RunStatus,
     Span,
     Worker,
     WorkerStatus,
@@ -47,6 +48,7 @@ SORTABLE: Final[dict[str, tuple[str, ...]]] = {
     "spans": _ordered(Span),
     "ledger_parts": (),
     "resources": _ordered(ResourcesUpdate),
+    "runs": ("run_id", "algorithm", "status", "folder", "create_time"),
     "workers": _ordered(Worker),
 }
 """Per kind of record, the fields it can be sorted by."""
@@ -84,7 +86,11 @@ class Query:
     offset: int = 0
 
 
-_STATUSES: Final = {"rollouts": get_args(RolloutStatus), "workers": get_args(WorkerStatus)}
+_STATUSES: Final = {
+    "rollouts": get_args(RolloutStatus),
+    "runs": get_args(RunStatus),
+    "workers": get_args(WorkerStatus),
+}
 
 
 def check_statuses(kind: str, statuses: Sequence[str] | None) -> None:

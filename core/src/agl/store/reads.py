@@ -11,6 +11,8 @@ from agl.types import (
     ResourcesUpdate,
     Rollout,
     RolloutStatus,
+    Run,
+    RunStatus,
     Span,
     Worker,
     WorkerStatus,
@@ -180,4 +182,29 @@ class StoreReads:
     @operation
     async def get_worker_by_id(self, worker_id: str) -> Worker | None:
         """The worker, or None."""
+        ...
+
+    @operation
+    async def query_runs(
+        self,
+        *,
+        status_in: Sequence[RunStatus] | None = None,
+        run_id_contains: str | None = None,
+        algorithm: str | None = None,
+        folder: str | None = None,
+        filter_logic: FilterLogic = "and",
+        sort_by: str | None = None,
+        sort_order: SortOrder = "asc",
+        limit: int = -1,
+        offset: int = 0,
+    ) -> PaginatedResult[Run]:
+        """Runs; default order: as first begun.
+
+        A run whose process was killed is ``running`` until somebody says that it has died.
+        """
+        ...
+
+    @operation
+    async def get_run_by_id(self, run_id: str) -> Run | None:
+        """The run, or None."""
         ...

@@ -1,7 +1,8 @@
 """Every noun of agl, and nothing but data.
 
-``records`` is the work, ``spans`` what it did, ``resources`` what it uses, ``learning`` what is
-learned from it, ``credit`` why, ``ledger`` and ``reasons`` what became of all of it.
+``runs`` is what was started, ``records`` is the work, ``spans`` what it did, ``resources`` what it
+uses, ``learning`` what is learned from it, ``credit`` why, ``ledger`` and ``reasons`` what became
+of all of it.
 """
 
 from collections.abc import Mapping
@@ -57,6 +58,15 @@ from agl.types.resources import (
     Resource as Resource,
     ResourcesUpdate as ResourcesUpdate,
     ResourceUnion as ResourceUnion,
+)
+from agl.types.runs import (
+    DatasetDigest as DatasetDigest,
+    Run as Run,
+    RunCode as RunCode,
+    RunGeneration as RunGeneration,
+    RunOutcome as RunOutcome,
+    RunStart as RunStart,
+    RunStatus as RunStatus,
 )
 from agl.types.spans import (
     UNASSIGNED as UNASSIGNED,

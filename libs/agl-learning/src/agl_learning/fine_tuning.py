@@ -37,6 +37,7 @@ from agl_learning.files import write_lines
 from agl_learning.generations import (
     Generation,
     begin_generation,
+    begun_by_trainer,
     check_algorithm,
     read_generation,
 )
@@ -154,11 +155,13 @@ class FineTuning(Training):
         from agl_learning.report import Report
         from agl_learning.session import Session
 
-        gateway, folder = self.gateway(), run_folder(self, self.run_dir, self.name)
+        gateway, folder = self.gateway(), run_folder(self, self.run_dir)
         with contextlib.ExitStack() as stack:
             journal = self._journal = stack.enter_context(Journal(folder))
             stack.callback(setattr, self, "_journal", None)
-            run_id, before = self._find_run(journal), read_generation(folder)
+            begun = begun_by_trainer(self, folder)
+            run_id, before = self._find_run(journal, begun.get("run")), read_generation(folder)
+            number = begun.get("number") or (before.number + 1 if before else 1)
             collections = journal.all("collected")
             totals = [entry["totals"] for entry in journal.entries if "totals" in entry]
             done = len(collections)
@@ -166,7 +169,7 @@ class FineTuning(Training):
             self._session = session = Session(
                 algorithm=self.name,
                 folder=folder,
-                generation=Generation(run_id, before.number + 1 if before else 1),
+                generation=Generation(run_id, number),
                 report=stack.enter_context(report),
                 store=self.get_store(),
                 gateway=gateway,
@@ -190,7 +193,8 @@ class FineTuning(Training):
         """Bind the folder to this run, now that everything was found to be right."""
         if self.journal.last("begun") is None:
             self.journal.append("begun", run_id=session.run_id, identity=self.identity())
-        begin_generation(session.folder, session.run_id, algorithm=self.name)
+        number = session.generation.number
+        begin_generation(session.folder, session.run_id, algorithm=self.name, number=number)
         for entry in reversed(self.journal.all("trained")):
             made = Version(entry["version"], entry["ref"], entry["metrics"])
             if await asyncio.to_thread(self.is_whole, made):
@@ -209,8 +213,8 @@ class FineTuning(Training):
         starts = range(1, session.generation.number + 1)
         session.report.go_back(done, session.is_evaluated(done), [(each, done) for each in starts])
 
-    def _find_run(self, journal: Journal) -> str:
-        """The id of the run to continue, or a new one."""
+    def _find_run(self, journal: Journal, new_id: str | None) -> str:
+        """The id of the run to continue, or a new one: that of the trainer, if it has one."""
         begun = journal.last("begun")
         folder = journal.path.parent
         check_algorithm(folder, self.name)
@@ -221,7 +225,7 @@ class FineTuning(Training):
                     f"{self.title}: {str(folder)!r} holds a run of another algorithm, and no "
                     "journal of fine-tuning. Give another run_dir"
                 )
-            return secrets.token_hex(6)
+            return new_id or secrets.token_hex(6)
         self.check_identity(folder, begun["identity"])
         return begun["run_id"]
 

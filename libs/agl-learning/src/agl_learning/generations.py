@@ -15,19 +15,22 @@ from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agl.algorithm.ledger import each_part
 from agl.errors import ConfigError, InvalidTransitionError
+from agl.runs.folders import FILE
 from agl.store.base import LightningStore
 from agl.types import LedgerPart
 from agl.utils.files import make_private_folder
 from agl.utils.lockfile import HeldError, LockFile
 from agl_learning.files import write_whole
 
+if TYPE_CHECKING:
+    from agl.algorithm.base import Algorithm
+
 logger = logging.getLogger("agl.learning")
 
-FILE = "run.json"
 LOCK = "run.lock"
 Branch = Sequence[tuple[int, int]]
 """(generation, last step of it that counts), oldest first."""
@@ -121,6 +124,7 @@ def begin_generation(
     branch: Branch = (),
     origin: str | None = None,
     algorithm: str | None = None,
+    number: int | None = None,
 ) -> Generation:
     """Count another start of the run in a folder.
 
@@ -131,6 +135,7 @@ def begin_generation(
         origin: Where a run that begins anew begins, see ``Generation``; one that goes on keeps its
             own.
         algorithm: Whose run it is; None keeps what the folder says.
+        number: Of this start, where that stands elsewhere; None is the next one of the folder.
 
     Raises:
         ConfigError: See ``read_generation``.
@@ -138,7 +143,7 @@ def begin_generation(
     before = read_generation(folder) or Generation(secrets.token_hex(6), 0)
     now = Generation(
         run or before.run,
-        before.number + 1,
+        number or before.number + 1,
         tuple(branch),
         before.origin if branch else origin,
         algorithm or before.algorithm,
@@ -147,6 +152,23 @@ def begin_generation(
     record["algorithm"] = now.algorithm
     write_whole(Path(folder) / FILE, json.dumps(record))
     return now
+
+
+def begun_by_trainer(algorithm: "Algorithm", folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """``run`` and ``number`` of a start, as the trainer has them; empty where it has no say.
+
+    Args:
+        algorithm: That the trainer runs.
+        folder: Of the run; one that is not the trainer's, or is another run's already, counts its
+            own starts.
+    """
+    run, own = algorithm.get_run(), algorithm.get_run_folder()
+    if run is None or own is None or _resolve(own) != _resolve(folder):
+        return {}
+    before = read_generation(folder)
+    if before is not None and before.run != run[0]:
+        return {}
+    return {"run": run[0], "number": run[1]}
 
 
 def check_algorithm(folder: str | os.PathLike[str], algorithm: str) -> None:

@@ -35,6 +35,7 @@ from agl.types import Dataset
 from agl.utils.checks import absolute
 from agl_learning.generations import (
     begin_generation,
+    begun_by_trainer,
     cancel_dead_starts,
     hold_run,
     keep_branch,
@@ -43,7 +44,7 @@ from agl_learning.generations import (
 from agl_learning.loop import Training, Version
 from agl_learning.options import AboveZero, Count
 from agl_learning.report import warn_of_gap
-from agl_learning.start import find_origin
+from agl_learning.start import find_origin, folder_of
 from agl_learning.weighing import (
     WeighingOptions,
     check_weighing,
@@ -176,9 +177,9 @@ class OnlineTraining(Training, WeighingOptions):
         self.gateway()
         run_dir, resume_from, steps = self.run_dir, self.resume_from, self.steps
         folder = self.get_run_folder()
-        if folder is not None and run_dir is None and resume_from is None:
+        if folder is not None and self.folder_of_options() is None:
             run_dir = str(folder)
-            if read_generation(folder) is not None:
+            if resume_from is None and read_generation(folder) is not None:
                 resume_from, steps = run_dir, None
         origin = find_origin(self.name, run_dir, resume_from, steps)
         before = origin.progress().identity
@@ -188,10 +189,12 @@ class OnlineTraining(Training, WeighingOptions):
         self.check_start(origin)
         return origin
 
+    def folder_of_options(self) -> Path | None:
+        folder = super().folder_of_options()
+        return folder or (folder_of(Path(self.resume_from)) if self.resume_from else None)
+
     async def clear_leftovers(self, store: "LightningStore") -> None:
         """Cancel what a killed part of the run left in the store, before runners claim it."""
-        if self.resume_from is None and self.run_dir is None and self.get_run_folder() is None:
-            return  # a folder of its own, which is made now
         # It refuses what run() would refuse, so that nothing is cancelled for a start that fails.
         # Checksums of large files take their time; ``open`` takes the same start.
         origin = self._origin = await asyncio.to_thread(self.find_start)
@@ -223,6 +226,7 @@ class OnlineTraining(Training, WeighingOptions):
                 branch=self._branch,
                 origin=origin.other_run,
                 algorithm=self.name,
+                **begun_by_trainer(self, origin.folder),
             )
             await keep_branch(self.get_store(), generation.run, self._branch)
             collector = self.collector()

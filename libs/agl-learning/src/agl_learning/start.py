@@ -4,12 +4,12 @@ The trainer asks before runners are forked: nothing here imports more than files
 """
 
 import logging
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agl.errors import ConfigError
+from agl.runs.folders import default_folder, new_run_id
 from agl_learning.checkpoint import Progress, find_checkpoint
 from agl_learning.generations import check_algorithm, read_generation
 
@@ -19,23 +19,22 @@ if TYPE_CHECKING:
 logger = logging.getLogger("agl.learning")
 
 
-def new_folder(name: str) -> Path:
-    """A folder for a run that was given none, named after the time.
+def folder_of(resume_from: Path) -> Path | None:
+    """The folder of the run that a checkpoint or a folder names; None for one that lies apart."""
+    if resume_from.parent.name == "checkpoints":
+        return resume_from.parent.parent
+    is_run = _ended_early(resume_from) or (resume_from / "checkpoints").is_dir()
+    return resume_from if is_run else None
 
-    Absolute: an agent may change the folder of the process.
-    """
-    return (Path("agl-runs") / time.strftime(f"{name}-%Y%m%d-%H%M%S")).absolute()
 
-
-def run_folder(algorithm: "Algorithm", run_dir: str | None, name: str) -> Path:
+def run_folder(algorithm: "Algorithm", run_dir: str | None) -> Path:
     """Absolute: an agent may change the folder of the process, and others look for it, too.
 
     Args:
         algorithm: Knows the folder that its run has.
         run_dir: The option of this name, which goes first.
-        name: Of the algorithm, for a new folder.
     """
-    return Path(run_dir or algorithm.get_run_folder() or new_folder(name)).resolve()
+    return Path(run_dir or algorithm.get_run_folder() or default_folder(new_run_id())).resolve()
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ def find_origin(
     Raises:
         ConfigError: Checkpoint or folder are not usable, or nothing is left to do.
     """
-    origin = _find(name, run_dir, resume_from)
+    origin = _find(run_dir, resume_from)
     for folder in (origin.folder, origin.home):
         check_algorithm(folder, name)
     if resume_from is None or not origin.is_same_run:
@@ -92,9 +91,9 @@ def find_origin(
     return origin
 
 
-def _find(name: str, run_dir: str | None, resume_from: str | None) -> Origin:
+def _find(run_dir: str | None, resume_from: str | None) -> Origin:
     named = None if run_dir is None else Path(run_dir)
-    fresh = named or new_folder(name)
+    fresh = named or default_folder(new_run_id())
     if resume_from is None:
         return Origin(fresh, None, fresh)
     given = Path(resume_from)

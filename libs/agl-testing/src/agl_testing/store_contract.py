@@ -23,6 +23,7 @@ import pytest
 from agl_testing.store_data_contract import StoreDataContract
 from agl_testing.store_ledger_contract import StoreLedgerContract
 from agl_testing.store_queue_contract import StoreQueueContract
+from agl_testing.store_runs_contract import StoreRunsContract
 from agl_testing.store_spans_contract import StoreSpansContract
 from agl_testing.store_status_contract import StoreStatusContract
 from agl_testing.store_threads_contract import StoreThreadsContract
@@ -38,6 +39,7 @@ class StoreContract(
     StoreSpansContract,
     StoreDataContract,
     StoreLedgerContract,
+    StoreRunsContract,
     StoreThreadsContract,
     StoreTurnContract,
 ):

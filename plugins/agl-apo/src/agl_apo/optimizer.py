@@ -14,7 +14,13 @@ from agl_apo.journal import SEED, StoreJournal
 from agl_apo.opening import check_budget, find_targets, split_datasets
 from agl_apo.options import PromptOptions
 from agl_apo.session import SearchSession
-from agl_learning.generations import begin_generation, check_algorithm, hold_run, read_generation
+from agl_learning.generations import (
+    begin_generation,
+    begun_by_trainer,
+    check_algorithm,
+    hold_run,
+    read_generation,
+)
 from agl_learning.report import Report
 from agl_learning.start import run_folder
 from agl_learning.tasks import digest
@@ -70,7 +76,7 @@ class PromptOptimizer(PromptOptions, Algorithm):
         check_budget(self, rule, len(held_out), self.smallest_search(len(train)))
         resources = dict(self.get_initial_resources() or {})
         templates = find_targets(self, resources)
-        folder = run_folder(self, self.run_dir, self.name)
+        folder = run_folder(self, self.run_dir)
         check_algorithm(folder, self.name)
         with hold_run(folder):
             if read_generation(folder) is None and (folder / "metrics.jsonl").exists():
@@ -93,7 +99,7 @@ class PromptOptimizer(PromptOptions, Algorithm):
                     "reward_range": list(self.reward_range),
                 }
             )
-            begin_generation(folder, algorithm=self.name)
+            begin_generation(folder, algorithm=self.name, **begun_by_trainer(self, folder))
             report = Report(self, self.name, folder, 0, 0, show_progress=False)
             report.go_back(0, False, ())  # a run that goes on plays its rounds again
             evaluator = Evaluator(

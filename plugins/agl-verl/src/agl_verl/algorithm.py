@@ -72,7 +72,7 @@ class VERL(Options, Algorithm):
         from agl_verl.preflight import check_environment
         from agl_verl.run import Run, verl_config
 
-        folder = run_folder(self, self.run_dir, NAME)
+        folder = run_folder(self, self.run_dir)
         check_algorithm(folder, NAME)
         check_environment()
         config = verl_config(compose(self.config), folder, train_dataset, val_dataset)

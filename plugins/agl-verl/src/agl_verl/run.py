@@ -15,6 +15,7 @@ from agl_learning.collect import Collector
 from agl_learning.generations import (
     Generation,
     begin_generation,
+    begun_by_trainer,
     branch_to,
     keep_branch,
     read_generation,
@@ -215,7 +216,10 @@ class Run:
         """Count this start; what earlier ones in the folder did after the checkpoint is lost."""
         branch = branch_to(read_generation(self._folder), step) if self._is_own() else []
         generation = self._generation = begin_generation(
-            self._folder, branch=branch, algorithm=NAME
+            self._folder,
+            branch=branch,
+            algorithm=NAME,
+            **begun_by_trainer(self._algorithm, self._folder),
         )
         await keep_branch(self._algorithm.get_store(), generation.run, branch)
         # Where verl begins anew nothing stays, not even a validation at step 0.

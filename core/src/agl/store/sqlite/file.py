@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 APPLICATION_ID: Final = 0x61676C73
 """``agls``: what tells our files from other SQLite files."""
-SCHEMA_VERSION: Final = 4
+SCHEMA_VERSION: Final = 5
 """Of ``schema.sql``; ``migrations/N.sql`` makes version N out of the one before."""
 
 MEMORY: Final = ":memory:"

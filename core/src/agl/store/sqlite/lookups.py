@@ -15,6 +15,7 @@ from agl.store.sqlite.rows import (
     ATTEMPT_FIELDS,
     RESOURCES_COLUMNS,
     ROLLOUT_COLUMNS,
+    RUN_COLUMNS,
     SPAN_PLACE,
     WORKER_FIELDS,
     StoredAttempt,
@@ -24,12 +25,22 @@ from agl.store.sqlite.rows import (
     json_of,
     ledger_part_of,
     resources_of,
+    run_of,
     stored_attempt_of,
     view_of,
     worker_of,
 )
 from agl.store.sqlite.stored_json import rollout_json, spans_json
-from agl.types import Attempt, LedgerPart, PaginatedResult, ResourcesUpdate, Rollout, Span, Worker
+from agl.types import (
+    Attempt,
+    LedgerPart,
+    PaginatedResult,
+    ResourcesUpdate,
+    Rollout,
+    Run,
+    Span,
+    Worker,
+)
 
 
 def _statements() -> dict[str, str]:
@@ -41,6 +52,7 @@ def _statements() -> dict[str, str]:
             f"CAST(r.{name} AS BLOB)" if name in blobs else f"r.{name}" for name in ROLLOUT_COLUMNS
         ),
         "resources": RESOURCES_COLUMNS,
+        "run": RUN_COLUMNS,
         # Attempts have the number of their rollout, and not its id.
         "attempt": ", ".join(
             f"{'r' if name == 'rollout_id' else 't'}.{name}" for name in ATTEMPT_FIELDS
@@ -73,7 +85,6 @@ class SqliteLookups:
         return self.connection.execute(SQL[name], parameters).fetchone()
 
     def counts(self) -> LightningStoreStatistics:
-        # Nothing is ever deleted, so the highest key is the count.
         rollouts, attempts, spans, resources, workers = self.one("counts")
         return {
             "total_rollouts": rollouts,
@@ -175,6 +186,14 @@ class SqliteLookups:
     def query_workers(self, query: Query) -> PaginatedResult[Worker]:
         rows, total = self._page("workers_page", "worker", query, "{}", ("w",))
         return make_page([worker_of(row) for row in rows], query, total=total)
+
+    def run(self, run_id: str) -> Run | None:
+        row = self.one("run", run_id)
+        return run_of(row) if row else None
+
+    def query_runs(self, query: Query) -> PaginatedResult[Run]:
+        rows, total = self._page("runs_page", "run", query, "{}", ("u",))
+        return make_page([run_of(row) for row in rows], query, total=total)
 
     # --- steps
 

@@ -14,6 +14,11 @@ from agl.store.packed import AnySpan, late
 from agl.store.sqlite import steps
 from agl.store.sqlite.detached import detached_changes, detached_record
 from agl.store.sqlite.rows import Damaged, StoredAttempt, attempted, whole
+from agl.store.sqlite.runs import (
+    begin_run as begin_run,
+    delete_run as delete_run,
+    end_run as end_run,
+)
 from agl.store.sqlite.tables import Tables
 from agl.types import (
     Attempt,

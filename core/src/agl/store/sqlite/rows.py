@@ -18,6 +18,7 @@ from agl.types import (
     ResourcesUpdate,
     Rollout,
     RolloutConfig,
+    Run,
     Worker,
 )
 
@@ -181,6 +182,20 @@ def resources_of(row: Sequence[Any]) -> ResourcesUpdate:
         version=row[3],
         resources=from_json(row[4]),
     )
+
+
+RUN_COLUMNS: Final = "run_id, algorithm, status, folder, create_time, CAST(body AS BLOB), crc"
+
+
+def run_of(row: Sequence[Any]) -> Run:
+    """From ``RUN_COLUMNS``; one whose body cannot be read says so."""
+    about = dict(zip(("run_id", "algorithm", "status", "folder", "create_time"), row, strict=False))
+    if is_damaged(row[5], row[6]):
+        return Run(**about, problem=damage(f"run {row[0]!r}"))
+    try:
+        return Run.model_validate({**from_json(row[5]), **about})
+    except (ValueError, TypeError) as error:  # a newer agl wrote it
+        return Run(**about, problem=f"run {row[0]!r} cannot be read: {error}")
 
 
 WORKER_FIELDS: Final = tuple(Worker.model_fields)

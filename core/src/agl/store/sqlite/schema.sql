@@ -1,4 +1,4 @@
--- Version 4. Integers inside; the text ids carry them (store/sqlite/ids.py), so no text is indexed.
+-- Version 5. Integers inside; the text ids carry them (store/sqlite/ids.py), so no text is indexed.
 -- JSON stands in TEXT columns; instants are unix seconds. crc is the CRC-32 of the bytes of a row's
 -- JSON: of body, or of input, config and metadata one after the other. NULL where it is not known.
 -- That of a span begins with (a * 0x9E3779B1 + sequence_id) mod 2^32.
@@ -75,6 +75,18 @@ CREATE TABLE ledger_part (
 ) STRICT;
 CREATE UNIQUE INDEX ledger_part_identity
     ON ledger_part (n, coalesce(run, ''), coalesce(algorithm, ''), coalesce(step, -1));
+
+-- The columns beside body are those that queries filter and sort by.
+CREATE TABLE run (
+    u           INTEGER PRIMARY KEY,
+    run_id      TEXT NOT NULL UNIQUE,
+    algorithm   TEXT NOT NULL,
+    status      TEXT NOT NULL,
+    folder      TEXT,
+    create_time REAL NOT NULL,
+    body        TEXT NOT NULL,
+    crc         INTEGER
+) STRICT;
 
 CREATE TABLE resources (
     r            INTEGER PRIMARY KEY,

@@ -2,11 +2,11 @@
 -- lookups.py out of the columns of schema.sql.
 
 -- name: counts
-SELECT (SELECT coalesce(max(n), 0) FROM rollout) AS total_rollouts,
-       (SELECT coalesce(max(a), 0) FROM attempt) AS total_attempts,
-       (SELECT coalesce(max(k), 0) FROM span) AS total_spans,
-       (SELECT coalesce(max(r), 0) FROM resources) AS total_resources,
-       (SELECT coalesce(max(w), 0) FROM worker) AS total_workers;
+SELECT (SELECT count(*) FROM rollout) AS total_rollouts,
+       (SELECT count(*) FROM attempt) AS total_attempts,
+       (SELECT count(*) FROM span) AS total_spans,
+       (SELECT count(*) FROM resources) AS total_resources,
+       (SELECT count(*) FROM worker) AS total_workers;
 
 -- name: counters
 SELECT (SELECT coalesce(max(n), 0) FROM rollout),
@@ -143,3 +143,32 @@ SELECT {worker} FROM worker;
 -- name: save_worker
 INSERT INTO worker ({worker}) VALUES ({worker_values})
 ON CONFLICT (worker_id) DO UPDATE SET {worker_changes};
+
+-- name: run
+SELECT {run} FROM run WHERE run_id = ?;
+
+-- name: runs_page
+SELECT {run} FROM run;
+
+-- name: save_run
+INSERT INTO run (run_id, algorithm, status, folder, create_time, body, crc)
+VALUES (?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (run_id) DO UPDATE
+SET algorithm = excluded.algorithm, status = excluded.status, folder = excluded.folder,
+    body = excluded.body, crc = excluded.crc;
+
+-- name: delete_run
+DELETE FROM run WHERE run_id = ?;
+
+-- name: rollouts_of_run
+SELECT n FROM rollout
+WHERE CASE WHEN json_valid(metadata) THEN json_extract(metadata, '$.run') END = ?;
+
+-- name: resources_of_rollouts
+SELECT resources_id FROM rollout WHERE n IN (SELECT value FROM json_each(:rollouts))
+EXCEPT SELECT resources_id FROM rollout WHERE n NOT IN (SELECT value FROM json_each(:rollouts))
+EXCEPT SELECT resources_id FROM (SELECT resources_id FROM resources ORDER BY touched DESC LIMIT 1);
+
+-- name: queued_of
+SELECT count(*) FROM rollout
+WHERE position IS NOT NULL AND n IN (SELECT value FROM json_each(:rollouts));

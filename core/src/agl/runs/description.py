@@ -1,0 +1,146 @@
+"""What is written down of a run: its options, its code, and digests of its data."""
+
+import hashlib
+import inspect
+import json
+import platform
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from agl import __version__
+from agl.algorithm.base import Algorithm
+from agl.plugins.registry import components
+from agl.plugins.schema import schema_of
+from agl.plugins.secrets import redact
+from agl.types import Dataset, DatasetDigest, RunCode
+from agl.utils.attributes import to_json_text
+
+if TYPE_CHECKING:
+    from agl.agent.base import LitAgent
+
+_MOST_TASKS: Final = 10_000
+"""Of a dataset that is no list, so many tasks are looked at: each may be read from a disk."""
+
+
+def describe_run(
+    agent: "LitAgent[Any]",
+    algorithm: Algorithm,
+    train: Dataset[Any] | None,
+    val: Dataset[Any] | None,
+    config: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """The fields of ``RunStart`` that say what is run.
+
+    Args:
+        agent: The agent.
+        algorithm: What learns.
+        train: To learn from.
+        val: To measure with.
+        config: Of the run, without secrets; None takes the options of the algorithm.
+    """
+    seed = getattr(algorithm, "seed", None)
+    return {
+        "algorithm": name_of(algorithm),
+        "seed": seed if isinstance(seed, int) else None,
+        "config": {"algorithm": options_of(algorithm)} if config is None else dict(config),
+        "code": code_of(agent),
+        "datasets": digests_of(train, val),
+    }
+
+
+def name_of(algorithm: Algorithm) -> str:
+    """What a run calls its algorithm."""
+    name = getattr(algorithm, "name", None) or getattr(algorithm, "__name__", None)
+    return name if isinstance(name, str) else type(algorithm).__name__.lower()
+
+
+def options_of(algorithm: Algorithm) -> dict[str, Any]:
+    """The options that an algorithm has, as far as JSON holds them, without secrets."""
+    options: dict[str, Any] = {"type": name_of(algorithm)}
+    for option in schema_of(type(algorithm)).options:
+        value = getattr(algorithm, option.name, None)
+        if _is_plain(value):
+            options[option.name] = value
+    return redact(options)
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))  # pyright: ignore[reportUnknownArgumentType]
+    if isinstance(value, dict):
+        return all(map(_is_plain, value.values()))  # pyright: ignore[reportUnknownArgumentType]
+    return isinstance(value, str | int | float | bool | None)
+
+
+def code_of(agent: "LitAgent[Any]") -> RunCode:
+    """Versions of what is installed, and what tells the agent's source from another."""
+    versions = {"python": platform.python_version(), "agl-core": __version__}
+    versions |= {found.distribution: found.version for found in components()}
+    file = source_file(agent)
+    if file is None:
+        return RunCode(versions=versions)
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()[:16]
+    return RunCode(versions=versions, agent=digest, commit=commit_of(file.parent))
+
+
+def source_file(agent: "LitAgent[Any]") -> Path | None:
+    """The file that an agent was written in; None for one of a notebook, say."""
+    try:
+        found = inspect.getsourcefile(getattr(agent, "function", None) or type(agent))
+    except TypeError:
+        return None
+    return Path(found).resolve() if found is not None and Path(found).is_file() else None
+
+
+def commit_of(folder: Path) -> str | None:
+    """The commit that the repository of a folder is at; None where there is none."""
+    try:
+        for place in (folder, *folder.parents):
+            git = place / ".git"
+            if git.is_file():  # a worktree
+                git = place / git.read_text("utf-8").removeprefix("gitdir:").strip()
+            if git.is_dir():
+                return _head(git)
+    except (OSError, UnicodeDecodeError):
+        pass
+    return None
+
+
+def _head(git: Path) -> str | None:
+    head = (git / "HEAD").read_text("utf-8").strip()
+    if not head.startswith("ref:"):
+        return head
+    name = head.removeprefix("ref:").strip()
+    common = git / "commondir"
+    places = [git, git / common.read_text("utf-8").strip()] if common.is_file() else [git]
+    for place in places:
+        if (place / name).is_file():
+            return (place / name).read_text("utf-8").strip()
+    for place in places:
+        if (place / "packed-refs").is_file():
+            for line in (place / "packed-refs").read_text("utf-8").splitlines():
+                if line.endswith(f" {name}"):
+                    return line.partition(" ")[0]
+    return None
+
+
+def digests_of(train: Dataset[Any] | None, val: Dataset[Any] | None) -> dict[str, DatasetDigest]:
+    """Those of the datasets that are given."""
+    given = {"train": train, "val": val}
+    return {name: _digest_of(dataset) for name, dataset in given.items() if dataset is not None}
+
+
+def _digest_of(dataset: Dataset[Any]) -> DatasetDigest:
+    size = len(dataset)
+    tasks: Iterable[Any]
+    if isinstance(dataset, Sequence) or size <= _MOST_TASKS:
+        tasks = (dataset[index] for index in range(size))
+    else:
+        tasks = (dataset[index * size // _MOST_TASKS] for index in range(_MOST_TASKS))
+    digest = hashlib.sha256()
+    for task in tasks:
+        # The order of keys within a task tells nothing.
+        text = json.dumps(json.loads(to_json_text(task)), sort_keys=True)
+        digest.update(text.encode("utf-8", "surrogatepass") + b"\n")
+    return DatasetDigest(num_tasks=size, digest=digest.hexdigest()[:16])

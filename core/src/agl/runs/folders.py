@@ -1,0 +1,126 @@
+"""The folder of a run: its name, what it says of the run, and who holds it."""
+
+import contextlib
+import json
+import os
+import platform
+import secrets
+from collections.abc import Generator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import TypeAdapter, ValidationError
+
+from agl.errors import ConfigError
+from agl.types import Run
+from agl.types.runs import RunId
+from agl.utils.files import make_private_folder
+from agl.utils.lockfile import HeldError, LockFile
+
+RUNS: Final = "agl-runs"
+"""Where runs get their folders that are given none, in the working directory."""
+FILE: Final = "run.json"
+"""What algorithms write down of the run in its folder: its id as ``run``, and the number of its
+starts as ``generation``."""
+STORE: Final = "store.db"
+_LOCK: Final = "trainer.lock"
+_check = TypeAdapter(RunId).validate_python
+
+
+def new_run_id() -> str:
+    """An id that names the moment, in UTC, and ends with what tells runs of one second apart."""
+    return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
+
+
+def check_run_id(run_id: str) -> None:
+    """Refuse an id that cannot name a folder.
+
+    Raises:
+        ConfigError: It cannot.
+    """
+    try:
+        _check(run_id)
+    except ValidationError:
+        raise ConfigError(
+            f"run {run_id!r}: the id of a run names its folder, too: expected up to 100 letters, "
+            "digits, dots, dashes and underscores, the first of them a letter or a digit"
+        ) from None
+
+
+def default_folder(run_id: str) -> Path:
+    """The folder of a run that is given none; absolute, for an agent may change directory."""
+    return (Path(RUNS) / run_id).absolute()
+
+
+def known_run(folder: Path) -> tuple[str, int] | None:
+    """Id and number of starts of the run that an algorithm has begun in a folder.
+
+    None where there is none, or where the file is damaged, which the algorithm says.
+    """
+    try:
+        found: Any = json.loads((folder / FILE).read_text("utf-8"))
+        return str(found["run"]), int(found["generation"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+@contextlib.contextmanager
+def held(folder: Path) -> Generator[None]:
+    """A block in which no other trainer runs the run in a folder; it is made if it is not there.
+
+    Raises:
+        ConfigError: Another one does.
+    """
+    make_private_folder(folder)
+    try:
+        lock = LockFile(folder / _LOCK)
+    except HeldError as error:
+        raise ConfigError(
+            f"the run in {str(folder)!r} is in use by {error}. Stop that one or wait for its end, "
+            "or give another run or run_dir"
+        ) from None
+    except OSError:  # a file system without locks; ``is_alive`` goes by the process, then
+        yield
+        return
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def is_alive(run: Run) -> bool:
+    """Whether the last start of a run is under way, as far as this machine can tell."""
+    if run.status != "running" or not run.generations:
+        return False
+    last = run.generations[-1]
+    if last.host != platform.node() or last.pid is None:
+        return True  # only that machine knows
+    import psutil
+
+    if last.pid == os.getpid():
+        return True
+    try:
+        # A later process may have the number.
+        if psutil.Process(last.pid).create_time() > last.start_time + 1.0:
+            return False
+    except psutil.Error:
+        return False
+    return run.folder is None or _is_held(Path(run.folder))
+
+
+def _is_held(folder: Path) -> bool:
+    if not folder.is_dir():
+        return True  # a run that writes nothing has no lock
+    try:
+        LockFile(folder / _LOCK).release()
+    except HeldError:
+        return True
+    except OSError:
+        return True
+    return False
+
+
+def shown_status(run: Run) -> str:
+    """The status, with ``died`` for a run whose process is gone."""
+    return run.status if run.status != "running" or is_alive(run) else "died"

@@ -1,0 +1,242 @@
+"""The record of a run in its store, from before anything starts to after everything has ended."""
+
+import asyncio
+import logging
+import os
+import platform
+import secrets
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from agl.errors import ConfigError, InvalidTransitionError, NotSupportedError
+from agl.plugins.build import Given
+from agl.runs import folders
+from agl.store.base import LightningStore
+from agl.types import Run, RunOutcome, RunStart
+from agl.utils.files import make_private_folder
+from agl.utils.secrets import hide
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+LAST_WORD_SECONDS = 10.0
+"""So long it is tried to tell a store how a run ended."""
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """Which run is asked for."""
+
+    run_id: str | None = None
+    """None is a new one, or the one in the folder."""
+    resume: bool = False
+    """Whether that run goes on; else it must be new."""
+    folder: Path | None = None
+    """That it is to have; None takes that of the record, or one under ``agl-runs``."""
+
+    def check(self) -> None:
+        """Refuse what makes no sense.
+
+        Raises:
+            ConfigError: It does not.
+        """
+        if self.run_id is not None:
+            folders.check_run_id(self.run_id)
+        elif self.resume:
+            raise ConfigError(
+                "resume=True needs the id of the run: Trainer(run=..., resume=True). See: agl runs"
+            )
+
+    def default_store(self, is_here: bool) -> Given[LightningStore]:
+        """The store of a run that is given none: where the run has an id, the file in its folder.
+
+        Args:
+            is_here: Whether the algorithm runs in this process, so that it has the store.
+
+        Raises:
+            ConfigError: The run is to go on, and has no such file.
+        """
+        self.check()
+        if self.run_id is None or not is_here:
+            return "memory"
+        folder = self.folder or folders.default_folder(self.run_id)
+        path = folder / folders.STORE
+        if self.resume and not path.is_file():
+            known = sorted(each.parent.name for each in Path(folders.RUNS).glob("*/store.db"))
+            raise ConfigError(
+                f"no run {self.run_id!r} to go on with: there is no {path}. Give its store or its "
+                f"run_dir, or leave resume out to begin it. Runs here: {', '.join(known) or 'none'}"
+            )
+        make_private_folder(folder)
+        return {"type": "sqlite", "path": str(path)}
+
+
+@dataclass
+class Recording:
+    """One start of a run, while it is under way."""
+
+    run_id: str
+    folder: Path
+    generation: int = 1
+    record: Run | None = None
+    """As it was begun; None where the store keeps none."""
+    _pid: int = field(default_factory=os.getpid)
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether this is not the process that began the run, and notes its end."""
+        return os.getpid() != self._pid
+
+    async def end(
+        self, store: LightningStore, outcome: RunOutcome, error: str | None = None
+    ) -> None:
+        """Note how this start ended; where the store cannot be reached, the log has it."""
+        if self.record is None:
+            return
+        said = None if error is None else hide(error)
+        try:
+            call = store.end_run(self.run_id, self.generation, outcome, said)
+            await asyncio.wait_for(call, LAST_WORD_SECONDS)
+        except Exception as failure:
+            logger.warning(
+                "the store was not told that run %s is %s (%r): it will be shown as died",
+                self.run_id,
+                outcome,
+                failure,
+            )
+
+    async def end_as(
+        self, store: LightningStore, error: BaseException | None, reason: str | None
+    ) -> None:
+        """The same, by what ended it.
+
+        Args:
+            store: Where the record is.
+            error: What was raised.
+            reason: Why it ended before its end, where nothing was.
+        """
+        if isinstance(error, Exception):
+            await self.end(store, "failed", f"{type(error).__name__}: {error}")
+        elif error is not None:
+            await self.end(store, "stopped", "interrupted")
+        else:
+            await self.end(store, "finished" if reason is None else "stopped", reason)
+
+
+@contextmanager
+def recording(
+    request: RunRequest,
+    store: LightningStore,
+    describe: Callable[[], dict[str, Any]],
+    why_stopped: Callable[[], str | None],
+) -> Generator[Recording]:
+    """A block that is one start of a run; how it ends is noted.
+
+    Args:
+        request: Which run.
+        store: Of the trainer.
+        describe: Gives the other fields of ``RunStart``, ``algorithm`` among them.
+        why_stopped: Says afterwards why the run ended before its end; None where it did not.
+
+    Raises:
+        ConfigError: There is such a run already, or no such run, or another process has it; the
+            message says which there are.
+    """
+    now = _find(request, store)
+    is_named = request.run_id is not None or request.folder is not None
+    with folders.held(now.folder) if is_named else nullcontext():
+        _begin(now, request, store, describe())
+        error: BaseException | None = None
+        try:
+            yield now
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            asyncio.run(now.end_as(store, error, why_stopped()))
+
+
+def _find(request: RunRequest, store: LightningStore) -> Recording:
+    """The run that is asked for, and where it has its folder; nothing is changed."""
+    request.check()
+    known = folders.known_run(request.folder) if request.folder is not None else None
+    if request.run_id is None:
+        run_id = known[0] if known is not None else folders.new_run_id()
+        before = None if known is None else _ask(store, lambda: store.get_run_by_id(run_id))
+    else:
+        run_id = request.run_id
+        before = _asked_for(request, store)
+        if known is not None and known[0] != run_id:
+            raise ConfigError(
+                f"run {run_id!r}: the folder {str(request.folder)!r} holds run {known[0]!r}. "
+                f"Give another run_dir, or run={known[0]!r}"
+            )
+    stored = Path(before.folder) if before is not None and before.folder else None
+    folder = request.folder or stored or folders.default_folder(run_id)
+    known = known or folders.known_run(folder)
+    if request.run_id is not None and known is not None and before is None and not request.resume:
+        raise ConfigError(
+            f"run {run_id!r} has been begun already, in {str(folder)!r}, and the store given does "
+            "not have it. Give the store that it had, resume=True to go on without, or another id"
+        )
+    return Recording(run_id, folder, 1 if known is None else known[1] + 1)
+
+
+def _asked_for(request: RunRequest, store: LightningStore) -> Run | None:
+    """The run as it is stored: there where it is to go on, and not there where it is new."""
+    run_id = request.run_id or ""
+    before = asyncio.run(store.get_run_by_id(run_id))
+    if before is not None and not request.resume:
+        raise ConfigError(
+            f"run {run_id!r} is in the store already ({folders.shown_status(before)}). Go on with "
+            "it with resume=True, or give another id"
+        )
+    in_folder = folders.known_run(request.folder or folders.default_folder(run_id))
+    if before is None and request.resume and (in_folder is None or in_folder[0] != run_id):
+        runs = asyncio.run(store.query_runs(sort_by="create_time", sort_order="desc", limit=20))
+        names = ", ".join(run.run_id for run in runs) or "none"
+        raise ConfigError(
+            f"no run {run_id!r} in this store to go on with. Leave resume out to begin it, or give "
+            f"the store that it had. The newest here: {names}"
+        )
+    return before
+
+
+def _begin(
+    now: Recording, request: RunRequest, store: LightningStore, about: dict[str, Any]
+) -> None:
+    start = RunStart(
+        run_id=now.run_id,
+        folder=str(now.folder),
+        pid=os.getpid(),
+        host=platform.node(),
+        begun_before=now.generation - 1,
+        key=secrets.token_hex(8),
+        **about,
+    )
+    try:
+        if request.run_id is None:
+            now.record = _ask(store, lambda: store.begin_run(start))
+        else:
+            now.record = asyncio.run(store.begin_run(start))
+    except InvalidTransitionError as error:
+        raise ConfigError(str(error)) from error
+    if now.record is not None:
+        now.generation = now.record.generations[-1].number
+
+
+def _ask(store: LightningStore, call: Callable[[], Awaitable[T]]) -> T | None:
+    """What a store says; None where it keeps no runs."""
+
+    async def ask() -> T | None:
+        try:
+            return await call()
+        except NotSupportedError as error:
+            logger.info("this run has no record: %s", error)
+            return None
+
+    return asyncio.run(ask())

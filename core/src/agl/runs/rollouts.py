@@ -1,0 +1,34 @@
+"""Whose rollouts they are: the algorithm's store, which says of each to which run it belongs."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from agl.store.base import LightningStore
+from agl.store.forwarding import StandInStore
+from agl.store.operation_table import Operation
+from agl.types import EnqueueRolloutRequest
+
+
+class OfRunStore(StandInStore):
+    """Rollouts made here have ``run`` and ``generation`` in their metadata.
+
+    Args:
+        store: Where they are made.
+        run_id: Of the run.
+        generation: Which start of it.
+    """
+
+    def __init__(self, store: LightningStore, run_id: str, generation: int) -> None:
+        super().__init__(store)
+        self._metadata = {"run": run_id, "generation": generation}
+
+    async def call(self, operation: Operation, arguments: dict[str, Any]) -> Any:
+        if operation.name == "enqueue_many_rollouts":
+            requests: Sequence[EnqueueRolloutRequest] = arguments["rollouts"]
+            arguments["rollouts"] = [
+                one.model_copy(update={"metadata": self._metadata | (one.metadata or {})})
+                for one in requests
+            ]
+        elif operation.name in ("enqueue_rollout", "start_rollout"):
+            arguments["metadata"] = self._metadata | (arguments.get("metadata") or {})
+        return await super().call(operation, arguments)

@@ -1,0 +1,269 @@
+"""Runs as the trainer keeps them: begun before anything else, ended after it, gone on with."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import agl
+from agl.errors import AlgorithmError, ConfigError
+from agl.runs import folders
+from agl.runs.description import commit_of
+from agl.store.sqlite import SqliteLightningStore
+
+
+@agl.rollout
+def agent(task: Any) -> float:
+    return float(task)
+
+
+class Toy(agl.Algorithm):
+    """Runs its tasks once; notes which start of which run it was."""
+
+    def __init__(self, fails: bool = False, stops: bool = False, seed: int = 7) -> None:
+        self.fails, self.stops, self.seed = fails, stops, seed
+        self.seen: list[Any] = []
+
+    async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
+        store = self.get_store()
+        run_id, generation = self.get_run() or ("", 0)
+        record = await store.get_run_by_id(run_id)
+        self.seen.append((run_id, generation, self.get_run_folder(), record))
+        requests = [agl.EnqueueRolloutRequest(input=task) for task in train_dataset or ()]
+        rollouts = await store.enqueue_many_rollouts(requests)
+        await store.wait_for_rollouts(rollout_ids=[one.rollout_id for one in rollouts])
+        if self.fails:
+            raise RuntimeError("it broke")
+        if self.stops:
+            self.stop_reason = "told to stop"
+
+
+def fit(store: Any = None, algorithm: Any = None, tasks: Any = (1, 2), **options: Any) -> Any:
+    algorithm = algorithm or Toy()
+    trainer = agl.Trainer(algorithm=algorithm, store=store, strategy="shm", **options)
+    trainer.fit(agent, list(tasks))
+    return algorithm
+
+
+def runs_of(store: Any) -> list[agl.Run]:
+    return list(asyncio.run(store.query_runs()))
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_run_is_recorded_before_the_algorithm_starts_and_after_it_has_ended() -> None:
+    store = agl.InMemoryLightningStore()
+    toy = fit(store)
+    ((run_id, generation, folder, during),) = toy.seen
+    (run,) = runs_of(store)
+    assert (run.run_id, generation, during.status) == (run_id, 1, "running")
+    assert (run.status, run.generations[0].outcome) == ("finished", "finished")
+    assert (run.algorithm, run.seed) == ("toy", 7)
+    assert run.config == {"algorithm": {"type": "toy", "fails": False, "stops": False, "seed": 7}}
+    assert folder == Path(run.folder or "") == Path("agl-runs", run_id).absolute()
+    assert not folder.exists()  # nobody wrote anything
+    assert (run.generations[0].pid, run.datasets["train"].num_tasks) == (os.getpid(), 2)
+    assert {"python", "agl-core"} <= run.code.versions.keys()
+    assert run.code.agent is not None
+
+
+def test_rollouts_say_to_which_run_they_belong() -> None:
+    store = agl.InMemoryLightningStore()
+    run_id = fit(store).seen[0][0]
+    for rollout in asyncio.run(store.query_rollouts()):
+        assert rollout.metadata == {"run": run_id, "generation": 1}
+
+
+def test_what_the_algorithm_says_of_a_rollout_stays() -> None:
+    class Labels(Toy):
+        async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
+            await self.get_store().enqueue_rollout(1, metadata={"run": "mine", "step": 3})
+            await self.get_store().start_rollout(1, metadata={"step": 4})
+
+    store = agl.InMemoryLightningStore()
+    fit(store, Labels(), run="r")
+    one, two = asyncio.run(store.query_rollouts())
+    assert one.metadata == {"run": "mine", "generation": 1, "step": 3}
+    assert two.metadata == {"run": "r", "generation": 1, "step": 4}
+
+
+@pytest.mark.parametrize("strategy", ["shm", "cs"])
+def test_run_that_fails_says_why(strategy: str) -> None:
+    store = agl.InMemoryLightningStore()
+    trainer = agl.Trainer(
+        algorithm=Toy(fails=True), store=store, strategy=strategy, port=_port(strategy)
+    )
+    with pytest.raises(AlgorithmError):
+        trainer.fit(agent, [1])
+    (run,) = runs_of(store)
+    assert run.status == "failed"
+    assert "it broke" in (run.generations[0].error or "")
+
+
+def test_run_of_which_the_algorithm_is_another_process_says_how_it_ended(tmp_path: Path) -> None:
+    store = agl.InMemoryLightningStore()
+    strategy = agl.ClientServerExecutionStrategy(server_port=0, main_process="runner")
+    agl.Trainer(algorithm=Toy(stops=True), store=store, strategy=strategy).fit(agent, [1])
+    (run,) = runs_of(store)
+    assert (run.status, run.generations[0].error) == ("stopped", "told to stop")
+
+
+def test_run_goes_on_in_its_own_folder_and_store() -> None:
+    first = fit(algorithm=Toy(stops=True), run="a-run")
+    assert Path("agl-runs/a-run/store.db").is_file()
+    asyncio.run(first.get_trainer().store.close())
+    second = fit(run="a-run", resume=True)
+    assert [start[:2] for start in first.seen + second.seen] == [("a-run", 1), ("a-run", 2)]
+    assert first.seen[0][2] == second.seen[0][2] == Path("agl-runs/a-run").absolute()
+    store = second.get_trainer().store
+    (run,) = runs_of(store)
+    assert [each.outcome for each in run.generations] == ["stopped", "finished"]
+    assert (run.status, run.generations[0].error) == ("finished", "told to stop")
+    assert asyncio.run(store.query_rollouts()).total == 4
+    asyncio.run(store.close())
+
+
+def test_run_that_goes_on_has_the_folder_that_it_had(tmp_path: Path) -> None:
+    store = agl.InMemoryLightningStore()
+    fit(store, run="a", run_dir="elsewhere")
+    assert fit(store, run="a", resume=True).seen[0][2] == tmp_path / "elsewhere"
+
+
+def test_new_run_of_a_name_that_there_is_is_refused() -> None:
+    store = agl.InMemoryLightningStore()
+    fit(store, run="a")
+    with pytest.raises(ConfigError, match=r"'a' is in the store already .finished.*resume=True"):
+        fit(store, run="a")
+    assert [len(run.generations) for run in runs_of(store)] == [1]
+
+
+def test_going_on_with_what_there_is_not_names_what_there_is() -> None:
+    store = agl.InMemoryLightningStore()
+    fit(store, run="a")
+    with pytest.raises(ConfigError, match=r"no run 'b' in this store.*newest here: a"):
+        fit(store, run="b", resume=True)
+    fit(run="c")
+    with pytest.raises(ConfigError, match=r"no run 'b' to go on with.*Runs here: c"):
+        fit(run="b", resume=True)
+    assert not Path("agl-runs/b").exists()
+    with pytest.raises(ConfigError, match="resume=True needs the id"):
+        fit(store, resume=True)
+
+
+@pytest.mark.parametrize("run_id", ["a/b", "", "..", "-x"])
+def test_id_that_names_no_folder_is_refused(run_id: str) -> None:
+    with pytest.raises(ConfigError, match="the id of a run names its folder"):
+        fit(run=run_id)
+
+
+def test_run_of_another_algorithm_is_refused() -> None:
+    store = agl.InMemoryLightningStore()
+    fit(store, run="a")
+    with pytest.raises(ConfigError, match="run 'a' is one of 'toy', and this is 'baseline'"):
+        fit(store, agl.Baseline(), run="a", resume=True)
+
+
+def test_folder_of_another_run_is_refused() -> None:
+    Path("out").mkdir()
+    Path("out/run.json").write_text('{"run": "other", "generation": 2}')
+    with pytest.raises(ConfigError, match="holds run 'other'"):
+        fit(run="a", run_dir="out")
+
+
+def test_folder_says_which_run_goes_on_where_nobody_else_does() -> None:
+    Path("out").mkdir()
+    Path("out/run.json").write_text('{"run": "other", "generation": 2}')
+    # A store in memory knows of no earlier starts.
+    assert fit(run_dir="out").seen[0][:2] == ("other", 3)
+
+
+def test_store_that_keeps_no_runs_is_used_all_the_same() -> None:
+    class Older(agl.LightningStore):
+        def __init__(self) -> None:
+            self.inside = agl.InMemoryLightningStore()
+
+        async def call(self, operation: Any, arguments: dict[str, Any]) -> Any:
+            if operation.name.endswith("_run") or "_run_" in operation.name:
+                return await super().call(operation, arguments)
+            return await getattr(self.inside, operation.name)(**arguments)
+
+    class Unasking(Toy):
+        async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
+            self.seen.append(self.get_run())
+
+    store = Older()
+    assert fit(store, Unasking()).seen[0][1] == 1
+    with pytest.raises(agl.AglError, match="Older has no get_run_by_id"):
+        fit(store, Unasking(), run="a")
+
+
+def test_second_trainer_of_a_run_is_refused_while_the_first_lives(tmp_path: Path) -> None:
+    store = agl.InMemoryLightningStore()
+    words = f"in use by process {os.getpid()}"
+    with folders.held(tmp_path / "out"), pytest.raises(ConfigError, match=words):
+        fit(store, run="a", run_dir="out")
+    assert runs_of(store) == []
+    fit(store, run="a", run_dir="out")
+
+
+KILLED = """
+import os, sys, agl
+@agl.rollout
+def agent(task): return 1.0
+@agl.algo
+async def die(store):
+    print("here", flush=True)
+    sys.stdin.read()
+agl.Trainer(algorithm=die, run="k", strategy="shm").fit(agent)
+"""
+
+
+def test_run_whose_process_was_killed_is_shown_as_died_and_goes_on() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", KILLED], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert process.stdin is not None
+    assert process.stdout.readline() == b"here\n"
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    store = SqliteLightningStore("agl-runs/k/store.db")
+    (run,) = runs_of(store)
+    assert (run.status, folders.shown_status(run)) == ("running", "died")
+
+    @agl.algo
+    async def die(store: Any) -> None:
+        (run,) = await store.query_runs()
+        assert [each.outcome for each in run.generations] == ["died", None]
+        assert folders.shown_status(run) == "running"
+
+    agl.Trainer(algorithm=die, run="k", resume=True, store=store, strategy="shm").fit(agent)
+    assert runs_of(store)[0].status == "finished"
+    asyncio.run(store.close())
+
+
+def test_commit_is_read_from_the_repository_s_files(tmp_path: Path) -> None:
+    assert commit_of(tmp_path) is None
+    git, name = tmp_path / ".git", "refs/heads/main"
+    (git / "refs/heads").mkdir(parents=True)
+    (git / "HEAD").write_text(f"ref: {name}\n")
+    assert commit_of(tmp_path) is None
+    (git / "packed-refs").write_text(f"# pack-refs\n1234 {name}\n")
+    assert commit_of(tmp_path) == "1234"
+    (git / name).write_text("5678\n")
+    (tmp_path / "src").mkdir()
+    assert commit_of(tmp_path / "src") == "5678"
+    (git / "HEAD").write_text("9abc\n")
+    assert commit_of(tmp_path) == "9abc"
+
+
+def _port(strategy: str) -> int | None:
+    return 0 if strategy == "cs" else None
