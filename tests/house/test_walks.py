@@ -70,7 +70,7 @@ class Walk:
 @agl.rollout
 def agent(task: str, llm: agl.LLM) -> float:
     agl.emit_reward(0.5)
-    assert REWARD.ended.wait(10)  # what comes after is no part of the walk
+    assert REWARD.ended.wait(50)  # what comes after is no part of the walk
     return 0.5
 
 
@@ -96,7 +96,7 @@ async def run_one(port: int) -> None:
         await runner.iter()
 
 
-@pytest.mark.timeout(60)  # a runner that fails leaves the algorithm waiting
+@pytest.mark.timeout(120)  # a runner that fails leaves the algorithm waiting
 def test_files_are_met_in_the_order_of_the_pages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,7 +107,7 @@ def test_files_are_met_in_the_order_of_the_pages(
         port = free.getsockname()[1]
 
     def runner() -> None:
-        if ENQUEUE.ended.wait(10):
+        if ENQUEUE.ended.wait(50):
             asyncio.run(run_one(port))
 
     thread = threading.Thread(target=runner, name="runner", daemon=True)
@@ -123,7 +123,7 @@ def test_files_are_met_in_the_order_of_the_pages(
             store=SqliteLightningStore(str(tmp_path / "store.db")),
             initial_resources={"llm": agl.LLM(endpoint="http://localhost/v1", model="m")},
         ).fit(agent, ["task"])
-        thread.join(10)
+        thread.join(50)
     finally:
         sys.setprofile(None)
         threading.setprofile(None)
