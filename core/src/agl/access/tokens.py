@@ -7,9 +7,8 @@ import secrets
 import time
 from base64 import b64decode, urlsafe_b64decode, urlsafe_b64encode
 from collections import OrderedDict
-from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Literal, cast, get_args
+from typing import Literal, NamedTuple, cast, get_args
 from urllib.parse import quote, unquote
 
 from agl.errors import ConfigError
@@ -28,8 +27,7 @@ _SCOPED = ("attempt", "model")
 _are_plain = re.compile(r"[\w-]+~[\w-]+", re.ASCII).fullmatch
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
+class Grant(NamedTuple):
     """What a token allows."""
 
     role: Role

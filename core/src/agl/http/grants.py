@@ -1,6 +1,6 @@
 """What the token of a request allows, and the tokens in answers."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import Request
@@ -10,7 +10,7 @@ from agl.access.rules import check
 from agl.access.tokens import Grant, Tokens
 from agl.http import wire
 from agl.http.layers import GRANT, header
-from agl.store.base import LightningStore
+from agl.store.base import AttemptEnd, LightningStore
 from agl.store.packed import AnySpan, signed
 from agl.types import AttemptedRollout
 
@@ -30,23 +30,21 @@ class Grants:
     def __init__(self, store: LightningStore, tokens: Tokens | None) -> None:
         self._store, self._tokens = store, tokens
 
-    async def check(
-        self,
-        request: Request,
-        operation: str,
-        arguments: Mapping[str, Any],
-        attempts: Collection[tuple[str, str]] = (),
-    ) -> None:
+    async def check(self, request: Request, operation: str, arguments: Mapping[str, Any]) -> None:
         """Refuse what the request's token does not allow; see ``agl.access.rules.check``."""
         grant: Grant = request.scope[GRANT]
         if grant.role == "admin":
             return
-        shown = header(request.scope, _ATTEMPTS).decode("latin-1").split(",")
-        claims = [self._tokens.read(token.strip()) for token in shown] if self._tokens else []
         if operation == "update_rollout":  # for whoever claimed it last, and for nobody before
             latest = await self._store.get_latest_attempt(arguments["rollout_id"])
             arguments = {**arguments, "attempt_id": latest.attempt_id if latest else ""}
-        check(grant, [claim for claim in claims if claim], operation, arguments, attempts)
+        check(grant, self._claims(request), operation, arguments)
+
+    def _claims(self, request: Request) -> list[Grant]:
+        shown = header(request.scope, _ATTEMPTS).decode("latin-1")
+        if self._tokens is None or not shown:
+            return []
+        return [one for token in shown.split(",") if (one := self._tokens.read(token.strip()))]
 
     def key(self, request: Request, key: str | None) -> str | None:
         """The key of a claim, which with another token is another one."""
@@ -58,10 +56,27 @@ class Grants:
         """Whether the answer goes to one who only looks."""
         return request.scope[GRANT].role == "reader"
 
-    def written(self, request: Request, spans: Sequence[AnySpan]) -> Sequence[AnySpan]:
-        """The spans, each with its writer as the request's token says."""
+    def written(
+        self,
+        request: Request,
+        spans: Sequence[AnySpan],
+        operation: str = "add_many_spans",
+        finish: AttemptEnd | None = None,
+    ) -> Sequence[AnySpan]:
+        """The spans, each with its writer as the request's token says.
+
+        Raises:
+            NotAllowedError: It does not allow to write them, or to end ``finish`` beside that.
+        """
         role = request.scope[GRANT].role
-        return spans if role == "admin" else [signed(span, role) for span in spans]
+        if role == "admin":
+            return spans
+        attempts = {(span.rollout_id, span.attempt_id) for span in spans}
+        if finish is not None:
+            attempts.add((finish.rollout_id, finish.attempt_id))
+        check(request.scope[GRANT], self._claims(request), operation, {}, attempts)
+        is_agents = {span.writer for span in spans} <= {"agent"}  # nearly always
+        return spans if is_agents else [signed(span, role) for span in spans]
 
     def claims_json(self, claimed: Sequence[AttemptedRollout]) -> bytes:
         """What was claimed, each with the token of its attempt; see ``wire.Claimed``."""

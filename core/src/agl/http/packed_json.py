@@ -60,6 +60,7 @@ class _RawTurn(Struct, forbid_unknown_fields=True, gc=False):
     claim: Raw = Raw(b"null")
 
 
+_receipt = _struct_of(wire.SpanReceipt)
 _span_decoder = msgspec.json.Decoder(_struct_of(Span))
 _raws_decoder = msgspec.json.Decoder(list[Raw])
 _turn_decoder = msgspec.json.Decoder(_RawTurn)
@@ -133,12 +134,7 @@ def receipts(spans: Any) -> bytes:
     """Spans that were added, without what the sender knows already: see ``wire.SpanReceipt``."""
     return _encoder.encode(
         [
-            {
-                "rollout_id": span.rollout_id,
-                "attempt_id": span.attempt_id,
-                "span_id": span.span_id,
-                "sequence_id": span.sequence_id,
-            }
+            _receipt(span.rollout_id, span.attempt_id, span.span_id, span.sequence_id)
             for span in spans
         ]
     )

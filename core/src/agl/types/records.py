@@ -41,16 +41,27 @@ class Record(BaseModel):
     def changed(self, **changes: Any) -> Self:
         """A copy with other values, which are not validated.
 
-        Does what ``model_copy`` does, at a quarter of its cost: a store makes several copies in
+        Does what ``model_copy`` does, at a sixth of its cost: a store makes several copies in
         every step of a rollout.
         """
-        copy = type(self).__new__(type(self))
-        assign = object.__setattr__  # the records are frozen
-        assign(copy, "__dict__", self.__dict__ | changes)
-        assign(copy, "__pydantic_fields_set__", self.__pydantic_fields_set__ | changes.keys())
-        assign(copy, "__pydantic_extra__", None)
-        assign(copy, "__pydantic_private__", None)
-        return copy
+        given = self.__pydantic_fields_set__ | changes.keys()
+        return construct(type(self), self.__dict__ | changes, given)
+
+
+R = TypeVar("R", bound=Record)
+_set_given, _set_extra, _set_private = (
+    vars(BaseModel)[f"__pydantic_{name}__"].__set__ for name in ("fields_set", "extra", "private")
+)
+
+
+def construct(kind: type[R], values: dict[str, Any], given: set[str]) -> R:
+    """A record of all these values, not validated; ``given`` are those not left at defaults."""
+    record = object.__new__(kind)
+    object.__setattr__(record, "__dict__", values)  # records are frozen
+    _set_given(record, given)
+    _set_extra(record, None)
+    _set_private(record, None)
+    return record
 
 
 class RolloutConfig(Record):

@@ -12,6 +12,7 @@ R = TypeVar("R", bound=Record)
 
 _FREE = ("input", "metadata", "heartbeat_stats")
 """Fields of records that hold what callers made."""
+_SCALARS = (str, int, float, type(None))
 
 
 def is_json(value: Any) -> bool:
@@ -52,12 +53,10 @@ def detached_changes(changes: dict[str, Any]) -> dict[str, Any]:
 
 def detached(value: Any) -> Any:
     """A deep copy; of JSON's types, which is what nearly all inputs are made of, a fast one."""
-    match value:
-        case str() | int() | float() | None:
-            return value
-        case dict():
-            return {key: detached(item) for key, item in cast(dict[Any, Any], value).items()}
-        case list():
-            return [detached(item) for item in cast(list[Any], value)]
-        case _:
-            return deepcopy(value)
+    if isinstance(value, _SCALARS):
+        return value
+    if isinstance(value, dict):
+        return {key: detached(item) for key, item in cast(dict[Any, Any], value).items()}
+    if isinstance(value, list):
+        return [detached(item) for item in cast(list[Any], value)]
+    return deepcopy(value)

@@ -6,6 +6,7 @@ those of another.
 
 import os
 import random
+from functools import lru_cache
 
 _RANDOM_DIGITS = 8
 # One of our own, which agents that seed the common one do not disturb. Asking the system for each
@@ -20,6 +21,7 @@ def make_id(prefix: str, number: int) -> str:
     return f"{prefix}-{number:x}{_random.getrandbits(4 * _RANDOM_DIGITS):0{_RANDOM_DIGITS}x}"
 
 
+@lru_cache(maxsize=1024)  # a step asks several times for the same one
 def number_of(identifier: str) -> int:
     """The number in an id; -1 in what is none. The caller compares the whole id afterwards."""
     try:

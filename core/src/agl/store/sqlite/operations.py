@@ -266,9 +266,8 @@ def turn(
             stored.attempt, finish.status, now, current=current, error=finish.error
         )
         own = (finish.rollout_id, finish.attempt_id)
-        if stored.attempt.status in rules.OPEN and all(
-            (span.rollout_id, span.attempt_id) == own for span in spans
-        ):
+        others = {(span.rollout_id, span.attempt_id) for span in spans} - {own}
+        if stored.attempt.status in rules.OPEN and not others:
             # What the two steps below do, with one look at the records and one write of them.
             added, next_sequence = steps.insert_new(tables, stored, spans)
             if spans:

@@ -21,6 +21,7 @@ from agl.types import (
     Run,
     Worker,
 )
+from agl.types.records import construct
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +43,8 @@ class StoredAttempt(NamedTuple):
 
 def attempted(rollout: Rollout, attempt: Attempt) -> AttemptedRollout:
     """A rollout with its latest attempt."""
-    return AttemptedRollout(**rollout.__dict__, attempt=attempt)
+    given = {*rollout.model_fields_set, "attempt"}
+    return construct(AttemptedRollout, {**rollout.__dict__, "attempt": attempt}, given)
 
 
 _READ_DEPTH = 150

@@ -338,16 +338,16 @@ class Tables(SqliteLookups):
         rows, place = self._unwritten["insert_span"], number * SPAN_PLACE
         for span in spans:
             if isinstance(span, PackedSpan):
-                text, columns = span.body, span[2:-2]  # its other fields are the columns
+                text, columns = span.body, span[2:-1]  # its other fields are the columns
             else:
                 # The span was validated when it was made; its fields are written as they stand.
                 fields = {**span.__dict__, **(span.model_extra or {})}
                 fields = {name: v for name, v in fields.items() if v or name not in UNSAID}
                 text = json_of(fields, f"span {span.span_id!r} of attempt {attempt_id!r}")
-                columns = _span_columns(fields)
+                columns = (*_span_columns(fields), text)
             crc = crc32(text.encode(), place + span.sequence_id)
             self.written_bytes += len(text)
-            rows[number, span.span_id] = (number, *columns, text, crc)
+            rows[number, span.span_id] = (number, *columns, crc)
         if (ids := self._span_ids.get(attempt_id)) is not None:
             ids.update([span.span_id for span in spans])
             self._num_span_ids += len(spans)
