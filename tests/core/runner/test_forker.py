@@ -188,7 +188,7 @@ def flood(payload: Any, ask: Any) -> None:
         ({"do": "garbage", "bytes": "\0\0\0\4\x80ab\n"}, "no JSON"),
         ({"do": "garbage", "bytes": "\0\0\0\2[]"}, "expected a JSON object, got a list"),
         ({"do": "garbage", "bytes": "\0\0\0\2{}"}, "no result"),
-        ({"do": "garbage", "bytes": f"\0\0\x20\0{'[' * 0x2000}"}, "nested deeper"),
+        ({"do": "garbage", "bytes": f"\0\1\0\0{'[' * 0x10000}"}, "nested deeper"),
     ],
 )
 async def test_a_call_that_goes_wrong_is_one_failed_call(
