@@ -1,7 +1,7 @@
-"""A short seeded run of the quickstart, in processes: ``seeded_run.py OUT RUNNERS OPTIONS``.
+"""A short seeded run of the quickstart's task, in processes: ``seeded_run.py OUT OPTIONS``.
 
-OPTIONS is JSON: options of GRPO. The agent takes its time, so that calls come in another order each
-time, and in other batches.
+OPTIONS is JSON: ``algorithm`` (grpo, sft or dpo), ``runners``, and options of the algorithm. The
+agent takes its time, so that calls come in another order each time, and in other batches.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ import os
 import random
 import sys
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples/quickstart"))
 
@@ -22,49 +23,65 @@ import agl
 
 @agl.rollout
 async def find_the_cat(task: dict, llm: agl.LLM) -> float:
-    """That of the quickstart, delayed."""
+    """That of the quickstart, delayed; few find the cat, so longer names of rooms get more."""
     client = openai_client(os.getpid()).with_options(base_url=llm.endpoint)
     house, delay = House(**task), random.SystemRandom()
     messages = [{"role": "user", "content": house.first_message()}]
+    letters = 0
     while not house.is_over:
         await asyncio.sleep(delay.random() * 0.02)
         answer = await client.chat.completions.create(
             model=llm.model, messages=messages, **llm.sampling_parameters
         )
         room = answer.choices[0].message.content
+        letters += len(room)
         messages += [
             {"role": "assistant", "content": room},
             {"role": "user", "content": house.look(room)},
         ]
-    return house.reward
+    return house.reward + letters / 100
+
+
+def grpo(out: Path) -> dict[str, Any]:
+    """Its options."""
+    return {
+        "model": functools.partial(build_model, 0),
+        "tokenizer": build_tokenizer,
+        "groups_per_step": 4,
+        "group_size": 8,
+        "epochs": 2,
+        "device": "cpu",
+        "torch_threads": 1,
+    }
+
+
+def fine_tuning(out: Path) -> dict[str, Any]:
+    """Options of SFT and DPO."""
+    model = out / "model"
+    build_model(0).save_pretrained(model)
+    build_tokenizer().save_pretrained(model)
+    return {
+        "model": str(model),
+        "engine": "trl",
+        "server": "torch",
+        "tasks_per_iteration": 8,
+        "rollouts_per_task": 6,
+        "epochs": 2,
+    }
 
 
 if __name__ == "__main__":
-    out, runners, options = Path(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3])
-    train_tasks, held_out_tasks = split_tasks()
-    algorithm = agl.GRPO(
-        **{
-            "model": functools.partial(build_model, 0),
-            "tokenizer": build_tokenizer,
-            "steps": 3,
-            "groups_per_step": 4,
-            "group_size": 8,
-            "epochs": 2,
-            "learning_rate": 1e-3,
-            "max_tokens": 1,
-            "eval_temperature": 0.5,
-            "run_dir": str(out),
-            "device": "cpu",
-            "torch_threads": 1,
-            "show_progress": False,
-            **options,
-        }
-    )
+    out, options = Path(sys.argv[1]), json.loads(sys.argv[2])
     out.mkdir(parents=True)
+    kind, runners = options.pop("algorithm"), options.pop("runners")
+    given = grpo(out) if kind == "grpo" else fine_tuning(out)
+    common = {"learning_rate": 1e-3, "max_tokens": 1, "eval_temperature": 0.5}
+    common |= {"run_dir": str(out / "run"), "show_progress": False}
+    train_tasks, held_out_tasks = split_tasks()
     agl.Trainer(
-        algorithm=algorithm,
+        algorithm={"type": kind, **common, **given, **options},
         store=agl.SqliteLightningStore(out / "store.db"),
         strategy={"type": "cs", "server_port": 0},
         n_runners=runners,
         concurrency=16,
-    ).fit(find_the_cat, train_tasks, val_dataset=held_out_tasks)
+    ).fit(find_the_cat, train_tasks, val_dataset=held_out_tasks[:8])

@@ -120,3 +120,18 @@ def test_calls_without_token_ids_are_told_with_what_gives_them(ended, collected)
     )
     with pytest.raises(AglError, match=r"return_token_ids.*vLLM 0\.10\.2"):
         best(one)
+
+
+def test_the_order_in_which_rows_were_recorded_changes_no_example(ended, collected):
+    def examples(turn):
+        rollouts = [
+            ended("a", 0, [([1], [2], 1.0)]),
+            ended("b", 1, [([1], [3], 1.0)]),
+        ]
+        rows = [row for one in rollouts for row in one.rows]
+        more = [row.model_copy(update={"token_ids": [7, n]}) for n, row in enumerate(rows)]
+        for one, row in zip(rollouts, more, strict=True):
+            one.rows = [*one.rows, row][::turn]
+        return [example["input_ids"] for example in best(collected(*rollouts))]
+
+    assert examples(1) == examples(-1)

@@ -40,6 +40,8 @@ def test_apo_finds_better_prompts_and_says_how_sure_it_is(
     rollouts = asyncio.run(store.query_rollouts())
     kinds = [rollout.metadata["prompts"]["kind"] for rollout in rollouts]
     assert kinds.count("evaluation") == result.evaluations
+    seeds = {rollout.metadata.get("seed") for rollout in rollouts} - {None}
+    assert len(seeds) == result.evaluations
     assert "accepted: mean reward" in caplog.text
 
     # The prompt is the store's latest, and a file.

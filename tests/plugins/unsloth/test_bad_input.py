@@ -66,6 +66,7 @@ def options(**given):
             "weights": "bfloat16",
             "seed": 0,
             "torch_threads": None,
+            "deterministic": False,
             **given,
         }
     )
@@ -132,6 +133,10 @@ def test_pairs_that_cannot_be_are_refused_at_once(given, message):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
+        (
+            {"server": "http://127.0.0.1:1/v1", "iterations": 1, "deterministic": True},
+            "deterministic=True needs server 'torch'",
+        ),
         (
             {"server": "http://127.0.0.1:1/v1"},
             "will not know of new versions. Give a reload_command",
@@ -206,7 +211,7 @@ def test_vllm_is_refused_where_it_is_not_installed():
 
 async def test_a_server_that_dies_is_told_with_the_end_of_its_log(model, tmp_path):
     pytest.importorskip("agl_torch")
-    given = ServerOptions("torch", 0, ("--no-such-option",), 60.0, (), 0)
+    given = ServerOptions("torch", 0, ("--no-such-option",), 60.0, (), 0, False)
     with pytest.raises(AlgorithmError, match=r"(?s)ended with exit code 2.*no-such-option"):
         async with serve(Version(0, str(model)), given, tmp_path / "logs"):
             pass

@@ -25,7 +25,8 @@ def usable_rows(collected: "Collected") -> list[tuple["Ended", list[tuple[int, T
     excluded.
 
     Returns:
-        Per rollout that has any, its usable rows, each with its position among all its rows.
+        Per rollout that has any, its usable rows, each with its position among all its rows. They
+        come by their tokens, and not as they were recorded: agents may call side by side.
     """
     found: list[tuple[Ended, list[tuple[int, TrainingRow]]]] = []
     for one in collected.ended:
@@ -36,6 +37,7 @@ def usable_rows(collected: "Collected") -> list[tuple["Ended", list[tuple[int, T
                 usable.append((number, row))
             else:
                 collected.ledger.exclude_row(row, *reason)
+        usable.sort(key=lambda numbered: (numbered[1].token_ids, numbered[1].logprobs))
         if usable:
             found.append((one, usable))
     return found

@@ -23,6 +23,8 @@ class Request:
     tasks: list[Any]
     copies: int
     key: str
+    round: int
+    """How often the same was collected before and given up; each draws anew."""
     written: dict[str, Any]
     """What its entry in the journal says of tasks and copies."""
 
@@ -50,7 +52,7 @@ def find_request(
     """
     rounds = len(journal.all("given up", key=f"{mode}-{version}"))
     key = f"{session.algorithm}/{session.run_id}/{mode}-{version}/{rounds}"
-    request = Request(mode, tasks, copies, key, {"tasks": digest(tasks), "copies": copies})
+    request = Request(mode, tasks, copies, key, rounds, {"tasks": digest(tasks), "copies": copies})
     begun = journal.last("collecting", key=key)
     for what, now in request.written.items():
         if begun is not None and begun.get(what) != now:
@@ -85,6 +87,7 @@ async def run_request(
     earlier = len(journal.all("collecting", key=key))
     journal.append("collecting", key=key, **request.written)
     metadata = session.metadata(version + (mode == "train"), version)
+    metadata["round"] = request.round
     collect = session.collector.collect
     collected = last = await collect(
         tasks, request.copies, mode, resources[mode], metadata, key=key

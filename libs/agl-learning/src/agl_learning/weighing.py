@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import count
+from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated, Any
 
 from agl.errors import AlgorithmError, ConfigError
@@ -168,6 +169,8 @@ def weigh(collected: "Collected", options: WeighingOptions) -> list[Weighed]:
     """
     groups: dict[int, list[Usable]] = {}
     for one, numbered in _with_dimensions(usable_rows(collected), options, collected.ledger):
+        if options.estimator != DEFAULT:
+            numbered = sorted(numbered, key=itemgetter(0))  # some need them in time
         groups.setdefault(one.group, []).append((one, numbered))
     members: list[Usable] = []
     advantages_N: list[list[list[Advantage]]] = []

@@ -24,6 +24,7 @@ from agl.types import EnqueueRolloutRequest, RolloutConfig, RolloutMode
 from agl_apo.journal import StoreJournal
 from agl_apo.options import PromptOptions
 from agl_learning.collect import Collector, Ended
+from agl_learning.seeds import SEED, seed_of
 
 logger = logging.getLogger("agl.apo")
 
@@ -294,14 +295,17 @@ class Evaluator:
             mode=MODES[split],
             resources_id=self.resources_ids[name],
             config=self._config,
-            metadata=self.journal.metadata(
-                "evaluation",
-                candidate=name,
-                split=split,
-                position=position,
-                task=task,
-                again=number,
-            ),
+            metadata={
+                **self.journal.metadata(
+                    "evaluation",
+                    candidate=name,
+                    split=split,
+                    position=position,
+                    task=task,
+                    again=number,
+                ),
+                SEED: seed_of(self.options.seed, name, split, position, number),
+            },
             key=self.journal.key("evaluation", name, split, position, *again),
         )
 

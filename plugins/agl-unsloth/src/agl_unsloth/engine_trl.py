@@ -1,6 +1,7 @@
 """Training with TRL: any causal model of ``transformers``, on CPU or GPU."""
 
 import copy
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,10 @@ from agl_unsloth.options import TRAINER_FOLDER, Order, TrainingOptions
 
 def train(order: Order, examples: list[dict[str, Any]]) -> dict[str, Any]:
     """Train, merge, save; the metrics."""
-    import torch
     from transformers import AutoTokenizer
 
     options = order.options
-    if options.torch_threads is not None:
-        torch.set_num_threads(options.torch_threads)
-    torch.manual_seed(options.seed)
+    set_up_torch(options)
     tokenizer = AutoTokenizer.from_pretrained(order.model)
     model = _load(order.model, options)
     # What a trainer changes for itself (padding, the end of a text) is not the model's.
@@ -31,6 +29,20 @@ def train(order: Order, examples: list[dict[str, Any]]) -> dict[str, Any]:
     model.config, model.generation_config = config, generation
     save(model, AutoTokenizer.from_pretrained(order.model), order)
     return metrics_of(trainer, examples)
+
+
+def set_up_torch(options: TrainingOptions) -> None:
+    """Threads, random numbers, and how it computes, from now on in this process."""
+    import torch
+
+    if options.deterministic:
+        # cuBLAS looks at it when a GPU is used for the first time.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+    if options.torch_threads is not None or options.deterministic:
+        # Sums are cut into as many parts.
+        torch.set_num_threads(options.torch_threads or 1)
+    torch.manual_seed(options.seed)
 
 
 def _load(name: str, options: TrainingOptions) -> Any:

@@ -16,12 +16,10 @@ def train(order: Order, examples: list[dict[str, Any]]) -> dict[str, Any]:
     import torch
     from transformers import AutoTokenizer
 
-    from agl_unsloth.engine_trl import make_trainer, metrics_of, save
+    from agl_unsloth.engine_trl import make_trainer, metrics_of, save, set_up_torch
 
     options = order.options
-    if options.torch_threads is not None:
-        torch.set_num_threads(options.torch_threads)
-    torch.manual_seed(options.seed)
+    set_up_torch(options)
     model: Any
     model, tokenizer = FastLanguageModel.from_pretrained(
         model_name=order.model,

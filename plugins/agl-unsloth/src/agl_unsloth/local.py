@@ -62,7 +62,8 @@ class LocalFineTuning(FineTuning):
         gradient_accumulation: Passes per step of the optimiser.
         max_length: Examples with more tokens are left out, not cut; None for no limit.
         weights: Type in which versions are saved: bfloat16 or float16.
-        torch_threads: Of the training, for one torch operation; None leaves it to torch.
+        torch_threads: Of the training, for one torch operation; None leaves it to torch, and takes
+            1 with ``deterministic``.
         check_memory: Refuse a training that, by an estimate, does not fit.
     """
 
@@ -125,6 +126,12 @@ class LocalFineTuning(FineTuning):
             raise ConfigError(
                 f"{self.title}: reload_command is for a server that is an address; server "
                 f"{options.server!r} is started anew for every version"
+            )
+        if options.deterministic and options.server != "torch":
+            raise ConfigError(
+                f"{self.title}: deterministic=True needs server 'torch': answers of "
+                f"{options.server!r} depend on what else is in their batch. Set server to 'torch', "
+                "or leave deterministic out"
             )
         check_port(options)
         self._server_options = options

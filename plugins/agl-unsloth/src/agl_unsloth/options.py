@@ -33,6 +33,8 @@ class TrainingOptions:
     """Type of the weights that are saved: bfloat16 or float16."""
     seed: int
     torch_threads: int | None
+    deterministic: bool
+    """Equal examples make equal weights, bit for bit."""
     beta: float = 0.1
     """Of DPO."""
 

@@ -39,6 +39,8 @@ class ServerOptions:
     reload_command: Sequence[str] | None
     """For an address: makes its server load a version."""
     seed: int
+    deterministic: bool
+    """Whether answers shall depend on their requests alone."""
 
     @property
     def is_address(self) -> bool:
@@ -124,7 +126,9 @@ def _command(version: Version, options: ServerOptions, port: int) -> list[str]:
             *("--host", HOST, "--port", str(port), "--name", MODEL_NAME),
             # Equal seeds would give every version the same luck.
             *("--seed", str(options.seed + version.number)),
-            *("--weights-version", str(version.number), *(options.server_arguments or ())),
+            *("--weights-version", str(version.number)),
+            *(["--deterministic"] if options.deterministic else []),
+            *(options.server_arguments or ()),
         ]
     program = shutil.which("vllm")
     start = [program] if program else [sys.executable, "-m", "vllm.entrypoints.cli.main"]

@@ -56,6 +56,7 @@ def train(engine, quiet, tmp_path, model_folder):
             "weights": "bfloat16",
             "seed": 1,
             "torch_threads": 1,
+            "deterministic": False,
             "beta": BETA,
         }
         file, out = tmp_path / "examples.jsonl", tmp_path / "version"
