@@ -120,7 +120,7 @@ def test_run_goes_on_in_its_own_folder_and_store() -> None:
     first = fit(algorithm=Toy(stops=True), run="a-run")
     assert Path("agl-runs/a-run/store.db").is_file()
     asyncio.run(first.get_trainer().store.close())
-    second = fit(run="a-run", resume=True)
+    second = fit(run="a-run", resume=True, force=True)
     assert [start[:2] for start in first.seen + second.seen] == [("a-run", 1), ("a-run", 2)]
     assert first.seen[0][2] == second.seen[0][2] == Path("agl-runs/a-run").absolute()
     store = second.get_trainer().store
@@ -162,6 +162,18 @@ def test_going_on_with_what_there_is_not_names_what_there_is() -> None:
 def test_id_that_names_no_folder_is_refused(run_id: str) -> None:
     with pytest.raises(ConfigError, match="the id of a run names its folder"):
         fit(run=run_id)
+
+
+def test_run_that_would_be_another_is_refused_and_forced() -> None:
+    store = agl.InMemoryLightningStore()
+    fit(store, run="a")
+    with pytest.raises(ConfigError, match=r"algorithm\.seed: 7 then, 8 now; train tasks: 2 tasks"):
+        fit(store, Toy(seed=8), [1], run="a", resume=True)
+    assert [len(run.generations) for run in runs_of(store)] == [1]
+    fit(store, Toy(seed=8), [1], run="a", resume=True, force=True)
+    (run,) = runs_of(store)
+    assert run.seed == 8
+    assert run.generations[1].differences[0] == "algorithm.seed: 7 then, 8 now"
 
 
 def test_run_of_another_algorithm_is_refused() -> None:

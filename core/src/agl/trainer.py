@@ -37,7 +37,6 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Datasets = tuple[Dataset[Any] | None, Dataset[Any] | None]
-"""To learn from, and to measure with."""
 Spec = Given[T] | None
 
 
@@ -50,7 +49,7 @@ class Trainer:
     Args:
         algorithm: What learns. ``fit`` without one runs ``Baseline`` and says that nothing is
             learned.
-        n_runners: How many runners; with a strategy that says so itself, leave it out.
+        n_runners: How many runners; left out where a strategy says so itself.
         max_rollouts: Each runner ends after so many.
         concurrency: How many rollouts each runner runs at once; None reads ``AGL_CONCURRENCY``, and
             is 1 without it. See ``LitAgentRunner`` for what more of them ask of the agent.
@@ -68,9 +67,9 @@ class Trainer:
             options, or ``agl-runs/<id of the run>``.
         run: Id of the run; with one and no store, the store is the file ``store.db`` in its folder,
             which stays open. None makes one, or takes that of the run in the folder.
-        resume: Go on with the run that ``run`` names, where it ended.
-        run_config: What the record of the run has as its configuration; None takes the options of
-            the algorithm.
+        resume: Go on with the run that ``run`` names, where it ended. What differs is named first.
+        force: Go on although options, data or code make another run of it.
+        run_config: Configuration for the run's record; None takes the options of the algorithm.
         hooks: Objects with methods named as hooks; see ``agl.plugins.hookspecs``.
         n_workers: The name of ``n_runners`` in the guides of 0.3.
 
@@ -97,6 +96,7 @@ class Trainer:
         run_dir: str | Path | None = None,
         run: str | None = None,
         resume: bool = False,
+        force: bool = False,
         run_config: Mapping[str, Any] | None = None,
         hooks: object | Sequence[object] | None = None,
         n_workers: int | None = None,
@@ -125,7 +125,7 @@ class Trainer:
         self.strategy = self._build_strategy(strategy, n_runners, port)
         runs_algorithm = self.strategy.runs_algorithm
         own = self.algorithm.folder_of_options() if self.algorithm is not None else None
-        self._request = RunRequest(run, resume, own or self.run_dir)
+        self._request = RunRequest(run, resume, own or self.run_dir, force)
         self.store = build_component(
             store,
             group="agl.stores",
@@ -290,7 +290,8 @@ class Trainer:
                 await call_in_daemon_thread(lambda: algorithm.run(*datasets))
         except BaseException as raised:
             # Without a budget nothing more can be learned, and what was learned is there.
-            if not isinstance(raised, Exception) or not algorithm.is_budget_spent():
+            is_failure = gateway is None or gateway.spent_budget() is None
+            if is_failure or not isinstance(raised, Exception):
                 error = raised
                 raise
             logger.warning("the algorithm could not go on: %r", raised, exc_info=raised)

@@ -2,21 +2,33 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agl.cli.shared import each_rollout, note, read_and_close
-from agl.errors import RunError
+from agl.errors import ConfigError, RunError
+from agl.runs.folders import RUNS, known_run, new_run_id
 
 if TYPE_CHECKING:
     from agl.cli.ledger_tables import Accounts
-    from agl.config.file import CheckedConfig, RunConfig
+    from agl.config.file import CheckedConfig, ConfigFile, RunConfig
     from agl.store.base import LightningStore
+    from agl.types import Run
 
 LAST_STEPS = 10
 """So many steps of the ledger stand at the end of a run; ``agl ledger`` has all."""
+
+
+@dataclass(frozen=True)
+class RunToBe:
+    """A run that the command makes, or goes on with."""
+
+    run_id: str
+    folder: Path
+    resume: bool = False
+    force: bool = False
 
 
 @dataclass
@@ -78,14 +90,57 @@ def train(path: Path, overrides: Sequence[str], *, dry: bool) -> None:
         PluginError: A component is unknown or does not load; nothing was started or written.
         RunError: The run failed, or no rollout succeeded.
     """
-    from agl.config.file import check_config, load_config
+    from agl.config.file import load_config
+
+    file = load_config(path, overrides)
+    _run(file, new_run(file.config), dry=dry)
+
+
+def resume_run(path: Path | None, overrides: Sequence[str], name: str, *, force: bool) -> None:
+    """Go on with a run, in its folder and its store.
+
+    Args:
+        path: The configuration file; None takes the one in the run's folder.
+        overrides: ``key=value`` each.
+        name: Which run: its id, a part of it, or its folder; empty for the newest.
+        force: Whether to go on although it is not what it was.
+
+    Raises:
+        ConfigError: There is no such run, or it is another one now; nothing was started.
+        RunError: The run failed, or no rollout succeeded.
+    """
+    from agl.config.file import load_config, load_config_of_run
+
+    file = None if path is None else load_config(path, overrides)
+    run = _find_run(name, None if file is None else file.config.run_dir)
+    folder = Path(run.folder or "")
+    if not folder.is_dir():
+        raise ConfigError(f"run {run.run_id!r}: its folder {run.folder!r} is not here")
+    file = file or load_config_of_run(run, overrides)
+    _run(file, RunToBe(run.run_id, folder, resume=True, force=force), dry=False)
+
+
+def _find_run(name: str, run_dir: str | None) -> "Run":
+    from agl.runs.finding import one_of, runs_here
+
+    if name and Path(name).is_dir():
+        name, run_dir = "", name
+    runs = runs_here(None if run_dir is None else Path(run_dir))
+    if name:
+        return one_of(runs, name)
+    if not runs:
+        where = f"in {run_dir!r}" if run_dir is not None else "under agl-runs"
+        raise ConfigError(f"there is no run {where} to go on with; begin one with agl run FILE")
+    return runs[-1]
+
+
+def _run(file: "ConfigFile", run: RunToBe, *, dry: bool) -> None:
+    from agl.config.file import check_config
     from agl.utils.files import make_private_folder
     from agl.utils.logs import setup_logging
 
     setup_logging()
-    file = load_config(path, overrides)
-    run_dir = new_run_dir(file.config)
-    checked = check_config(file, run_dir=run_dir, dry=dry)
+    checked = check_config(file, run_dir=run.folder, dry=dry)
     components = {
         name: plan.build() for name, plan in checked.components.items() if name != "store"
     }
@@ -96,44 +151,79 @@ def train(path: Path, overrides: Sequence[str], *, dry: bool) -> None:
     if getattr(strategy, "role", None) == "runner":
         # The run's folder is on the algorithm's machine, and so is the store, unless all share one.
         shared = getattr(strategy, "managed_store", None) is False
-        _fit(checked, components, plan.build() if shared else None, dry=dry)
+        _fit(checked, components, plan.build() if shared else None, None, dry=dry)
         return
-    make_private_folder(run_dir)
-    (run_dir / "config.yaml").write_text(checked.as_yaml(), encoding="utf-8")
-    note(f"run folder: {run_dir}")
+    make_private_folder(run.folder)
+    note(f"run: {run.run_id}")
+    note(f"run folder: {run.folder}")
     store = plan.build()
     try:
-        _fit(checked, components, store, run_dir=run_dir, dry=dry)
+        _fit(checked, components, store, run, dry=dry)
     finally:
-        summary = read_and_close(store, _sum_up)
+        summary, record = read_and_close(store, lambda store: _sum_up(store, run.run_id))
         summary.print(plan.options.get("path"))
+        if record is not None and record.status != "finished":
+            _say_how_to_go_on(record, run, dry=dry)
     if summary.statuses and not summary.statuses["succeeded"]:
         [most] = summary.most_frequent_failures(1) or ["no reason was stored"]
         raise RunError(f"no rollout succeeded; most often: {most}")
 
 
-def new_run_dir(config: "RunConfig") -> Path:
-    """The configured folder, or a new one named after the time (UTC)."""
-    if config.run_dir is not None:
-        return Path(config.run_dir)
-    name = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-    folder, number = Path("agl-runs") / name, 2
-    while folder.exists():
-        folder, number = Path("agl-runs") / f"{name}-{number}", number + 1
-    return folder
+def _say_how_to_go_on(record: "Run", run: RunToBe, *, dry: bool) -> None:
+    error = record.generations[-1].error if record.generations else None
+    note(f"run {record.run_id} {record.status}" + (f": {error}" if error else ""))
+    if not dry:
+        name = run.run_id if run.folder.parent == Path(RUNS) else run.folder
+        note(f"to go on: agl run --resume {name}")
+
+
+def new_run(config: "RunConfig") -> RunToBe:
+    """A run in the configured folder, or in a new one; one that has begun in it goes on."""
+    if config.run_dir is None:
+        run_id = new_run_id()
+        return RunToBe(run_id, Path(RUNS) / run_id)
+    folder = Path(config.run_dir)
+    known = known_run(folder)
+    if known is None:
+        return RunToBe(new_run_id(), folder)
+    return RunToBe(known[0], folder, resume=True, force=True)  # the algorithm says what differs
+
+
+@dataclass
+class _ConfigWriter:
+    """Writes the configuration of a run that goes on when nothing refuses it any more."""
+
+    path: Path
+    text: str
+
+    def on_run_start(self) -> None:
+        self.path.write_text(self.text, encoding="utf-8")
 
 
 def _fit(
     checked: "CheckedConfig",
     components: dict[str, Any],
     store: "LightningStore | None",
+    run: RunToBe | None,
     *,
-    run_dir: Path | None = None,
     dry: bool,
 ) -> None:
+    from agl.config.file import CONFIG
     from agl.trainer import Trainer
 
-    config = checked.file.config
+    config, hooks = checked.file.config, checked.hooks
+    if run is not None:
+        components |= {
+            "run": run.run_id,
+            "run_dir": run.folder,
+            "resume": run.resume,
+            "force": run.force,
+            "run_config": {"file": str(checked.file.path.absolute()), **checked.resolved()},
+        }
+        writer = _ConfigWriter(run.folder / CONFIG, checked.as_yaml())
+        if not run.resume:
+            writer.on_run_start()
+        hooks = [*hooks, writer]
     trainer = Trainer(
         **components,
         store=store,
@@ -141,14 +231,22 @@ def _fit(
         max_rollouts=config.max_rollouts,
         concurrency=config.concurrency,
         runner=config.runner,
-        hooks=checked.hooks,
-        run_dir=run_dir,
+        hooks=hooks,
     )
-    run = trainer.dev if dry else trainer.fit
-    run(checked.agent, checked.train, val_dataset=checked.val)
+    fit = trainer.dev if dry else trainer.fit
+    fit(checked.agent, checked.train, val_dataset=checked.val)
 
 
-async def _sum_up(store: "LightningStore") -> Summary:
+async def _sum_up(store: "LightningStore", run_id: str) -> "tuple[Summary, Run | None]":
+    from agl.errors import NotSupportedError
+
+    summary = await _summary_of(store)
+    with suppress(NotSupportedError):
+        return summary, await store.get_run_by_id(run_id)
+    return summary, None
+
+
+async def _summary_of(store: "LightningStore") -> Summary:
     from agl.cli.ledger_tables import read_accounts
     from agl.emitter import find_final_reward
 

@@ -19,11 +19,16 @@ from agl.plugins import registry
 from agl.plugins.build import ComponentPlan, import_attribute, located, plan_component
 from agl.plugins.schema import schema_of, validate
 from agl.plugins.secrets import expand, key, redact
+from agl.runs.differences import flat
+from agl.runs.folders import STORE
+from agl.utils.secrets import HIDDEN
 
 if TYPE_CHECKING:
     from agl.agent.base import LitAgent
-    from agl.types import NamedResources
+    from agl.types import NamedResources, Run
 
+CONFIG = "config.yaml"
+"""In a run's folder: the configuration with all values in force, without secrets."""
 ComponentSpec = str | dict[str, Any]
 """A name, a path ``module:attribute``, or a dict of ``type`` and options."""
 
@@ -63,7 +68,7 @@ class RunConfig:
     max_rollouts: int | None = None
     """Each runner ends after so many."""
     run_dir: str | None = None
-    """Folder for what the run leaves behind; by default ``agl-runs/<time>``."""
+    """Folder for what the run leaves behind; by default ``agl-runs/<id of the run>``."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +127,39 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> ConfigFile:
         ConfigError: The file cannot be read, or has an unknown key or a value of a wrong type.
     """
     path = Path(path)
+    return _configured(path, _read(path), overrides)
+
+
+def load_config_of_run(run: "Run", overrides: Sequence[str] = ()) -> ConfigFile:
+    """Read the configuration that a run had, out of its folder, and apply overrides.
+
+    Names and paths in it are meant beside the file that it came from.
+
+    Raises:
+        ConfigError: As ``load_config``; or it has a secret, which was not written down.
+    """
+    written = Path(run.folder or "") / CONFIG
+    values = _read(written)
+    hidden = [name for name, value in flat(values).items() if HIDDEN in str(value)]
+    if hidden:
+        raise ConfigError(
+            f"{written}: {', '.join(hidden)} was hidden when it was written. Name the file that "
+            "the run was begun with: agl run FILE --resume RUN"
+        )
+    # What follows from other keys follows again, perhaps with other values.
+    for block, option, key_above in (
+        ("strategy", "n_runners", "runners"),
+        ("runner", "concurrency", "concurrency"),
+    ):
+        if isinstance(values.get(block), dict) and values.get(key_above) is not None:
+            values[block].pop(option, None)
+    store = cast("dict[str, Any] | str", values.get("store", ""))
+    if isinstance(store, dict) and Path(str(store.get("path"))).name == STORE:
+        store.pop("path")
+    return _configured(Path(run.config.get("file", written)), values, overrides)
+
+
+def _read(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -131,7 +169,10 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> ConfigFile:
     values = parse_yaml(text, path.name)
     if not isinstance(values, dict):
         raise ConfigError(f"{path.name}: expected keys and values, got {values!r}")
-    values = cast("dict[str, Any]", values)
+    return cast("dict[str, Any]", values)
+
+
+def _configured(path: Path, values: dict[str, Any], overrides: Sequence[str]) -> ConfigFile:
     apply_overrides(values, overrides)
     where = f"{path.name}:"
     converted = validate(RunConfig, expand(values, where), where)
@@ -210,7 +251,7 @@ def _plan_components(file: ConfigFile, run_dir: Path, dry: bool) -> dict[str, Co
             asked_for = getattr(algorithm, "default_adapter", Algorithm.default_adapter)
             plan("adapter", config.adapter, TraceAdapter, default=asked_for)
     plan("tracer", config.tracer, Tracer, default="otel")
-    store_path = {"path": str(run_dir / "store.db")}
+    store_path = {"path": str(run_dir / STORE)}
     plan("store", config.store, LightningStore, default="sqlite", optional_defaults=store_path)
     runners = {} if config.runners is None else {"n_runners": config.runners}
     plan("strategy", config.strategy, ExecutionStrategy, default="cs", optional_defaults=runners)

@@ -75,8 +75,9 @@ def _is_plain(value: Any) -> bool:
 
 def code_of(agent: "LitAgent[Any]") -> RunCode:
     """Versions of what is installed, and what tells the agent's source from another."""
-    versions = {"python": platform.python_version(), "agl-core": __version__}
+    versions = {"python": platform.python_version()}
     versions |= {found.distribution: found.version for found in components()}
+    versions["agl-core"] = __version__
     file = source_file(agent)
     if file is None:
         return RunCode(versions=versions)

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from agl.errors import ConfigError, InvalidTransitionError, NotSupportedError
 from agl.plugins.build import Given
 from agl.runs import folders
+from agl.runs.differences import differences
 from agl.store.base import LightningStore
 from agl.types import Run, RunOutcome, RunStart
 from agl.utils.files import make_private_folder
@@ -37,6 +38,8 @@ class RunRequest:
     """Whether that run goes on; else it must be new."""
     folder: Path | None = None
     """That it is to have; None takes that of the record, or one under ``agl-runs``."""
+    force: bool = False
+    """Whether it goes on although it is not what it was."""
 
     def check(self) -> None:
         """Refuse what makes no sense.
@@ -82,6 +85,8 @@ class Recording:
     run_id: str
     folder: Path
     generation: int = 1
+    before: Run | None = None
+    """As it was stored."""
     record: Run | None = None
     """As it was begun; None where the store keeps none."""
     _pid: int = field(default_factory=os.getpid)
@@ -143,8 +148,8 @@ def recording(
         why_stopped: Says afterwards why the run ended before its end; None where it did not.
 
     Raises:
-        ConfigError: There is such a run already, or no such run, or another process has it; the
-            message says which there are.
+        ConfigError: There is such a run already, or no such run, or another process has it, or it
+            is not what it was; the message says which there are, and what differs.
     """
     now = _find(request, store)
     is_named = request.run_id is not None or request.folder is not None
@@ -175,6 +180,12 @@ def _find(request: RunRequest, store: LightningStore) -> Recording:
                 f"run {run_id!r}: the folder {str(request.folder)!r} holds run {known[0]!r}. "
                 f"Give another run_dir, or run={known[0]!r}"
             )
+    if request.resume and before is None:
+        logger.warning(
+            "nothing is known of what run %s was begun with: its store has no record of it. Only "
+            "its algorithm can tell whether it goes on as what it was",
+            run_id,
+        )
     stored = Path(before.folder) if before is not None and before.folder else None
     folder = request.folder or stored or folders.default_folder(run_id)
     known = known or folders.known_run(folder)
@@ -183,7 +194,7 @@ def _find(request: RunRequest, store: LightningStore) -> Recording:
             f"run {run_id!r} has been begun already, in {str(folder)!r}, and the store given does "
             "not have it. Give the store that it had, resume=True to go on without, or another id"
         )
-    return Recording(run_id, folder, 1 if known is None else known[1] + 1)
+    return Recording(run_id, folder, 1 if known is None else known[1] + 1, before)
 
 
 def _asked_for(request: RunRequest, store: LightningStore) -> Run | None:
@@ -218,6 +229,8 @@ def _begin(
         key=secrets.token_hex(8),
         **about,
     )
+    if now.before is not None and now.before.algorithm == start.algorithm:
+        start = start.changed(differences=_name_differences(now.before, start, request))
     try:
         if request.run_id is None:
             now.record = _ask(store, lambda: store.begin_run(start))
@@ -227,6 +240,25 @@ def _begin(
         raise ConfigError(str(error)) from error
     if now.record is not None:
         now.generation = now.record.generations[-1].number
+
+
+def _name_differences(before: Run, start: RunStart, request: RunRequest) -> list[str]:
+    """What is not as it was; what would make another run of it is refused.
+
+    Raises:
+        ConfigError: Something would, and the run was asked for by its id and without force.
+    """
+    safe, unsafe = differences(before, start)
+    for each in safe:
+        logger.warning("run %s goes on with a difference: %s", before.run_id, each)
+    if unsafe and request.run_id is not None and not request.force:
+        raise ConfigError(
+            f"run {before.run_id!r} would go on as what it was not: {'; '.join(unsafe)}. Put that "
+            "back, or go on all the same with force=True (agl run --force)"
+        )
+    for each in unsafe:
+        logger.warning("run %s goes on as what it was not: %s", before.run_id, each)
+    return [*safe, *unsafe]
 
 
 def _ask(store: LightningStore, call: Callable[[], Awaitable[T]]) -> T | None:

@@ -1,4 +1,4 @@
-"""``agl run``: train what a file says."""
+"""``agl run``: train what a file says, or go on with a run."""
 
 from pathlib import Path
 
@@ -6,10 +6,34 @@ import click
 
 
 @click.command("run")
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=click.Path(path_type=Path), required=False)
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-def command(file: Path, overrides: tuple[str, ...]) -> None:
+@click.option(
+    "--resume",
+    is_flag=False,
+    flag_value="",
+    metavar="[RUN]",
+    help="Go on with a run (id, a part of it, or folder); without RUN, with the newest. Without "
+    "FILE it has the configuration that it had.",
+)
+@click.option("--force", is_flag=True, help="Go on although options, data or code differ.")
+def command(file: Path | None, overrides: tuple[str, ...], resume: str | None, force: bool) -> None:
     """Train what FILE says, with overrides such as algorithm.beam_width=4."""
-    from agl.cli.training import train
+    from agl.cli.training import resume_run, train
+    from agl.errors import ConfigError
 
-    train(file, overrides, dry=False)
+    # What follows --resume may be FILE, and what stands in its place an override.
+    if resume and file is None and resume.endswith((".yaml", ".yml")):
+        file, resume = Path(resume), ""
+    if resume and "=" in resume:
+        overrides, resume = (resume, *overrides), ""
+    if file is not None and "=" in file.name:
+        file, overrides = None, (str(file), *overrides)
+    if resume is not None:
+        resume_run(file, overrides, resume, force=force)
+    elif file is None:
+        raise click.UsageError("Missing argument 'FILE': agl run agl.yaml, or agl run --resume")
+    elif force:
+        raise ConfigError("--force is for a run that goes on; add --resume")
+    else:
+        train(file, overrides, dry=False)

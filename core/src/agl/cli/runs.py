@@ -1,0 +1,157 @@
+"""What ``agl runs`` does: find runs, show one, delete one."""
+
+import shutil
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from agl.cli.shared import open_store, print_table, read_and_close, store_file
+from agl.config.file import CONFIG
+from agl.errors import ConfigError, UnknownRecordError
+from agl.runs.differences import flat
+from agl.runs.finding import runs_here, runs_in
+from agl.runs.folders import FILE, RUNS, STORE, is_alive, shown_status
+from agl.runs.progress import progress_of
+
+if TYPE_CHECKING:
+    from agl.store.base import LightningStore
+    from agl.types import Run
+
+T = TypeVar("T")
+Where = tuple[Path | None, str | None]
+"""``--path`` and ``--url``."""
+
+
+def known_runs(path: Path | None, url: str | None) -> "list[Run]":
+    """The runs of the store that is named; without one, of all under ``agl-runs``."""
+    if url is not None:
+        return read_and_close(open_store(path, url), _query)
+    return runs_here() if path is None else runs_in(store_file(path))
+
+
+async def _query(store: "LightningStore") -> "list[Run]":
+    return list(await store.query_runs())
+
+
+def read_store_of(run: "Run", where: Where, read: "Callable[[LightningStore], Awaitable[T]]") -> T:
+    """What ``read`` finds in the store that has a run.
+
+    Raises:
+        ConfigError: It is not where it was.
+    """
+    path, url = where
+    if path is None and url is None:
+        path = _store_of(run)
+    return read_and_close(open_store(path, url), read)
+
+
+def _store_of(run: "Run") -> Path:
+    for file in sorted(Path(RUNS).glob(f"*/{STORE}")):
+        if any(one.run_id == run.run_id for one in runs_in(file)):
+            return file
+    raise ConfigError(f"run {run.run_id!r}: its store is not under agl-runs any more")
+
+
+def when(time: float | None) -> str:
+    """A moment, in UTC to the second."""
+    return "" if time is None else f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d %H:%M:%SZ}"
+
+
+def print_run(run: "Run") -> None:
+    """Write all that is known of a run."""
+    progress, code = progress_of(run), run.code
+    about: dict[str, Any] = {
+        "run": run.run_id,
+        "algorithm": run.algorithm,
+        "state": shown_status(run),
+        "problem": run.problem or None,
+        "begun": when(run.create_time),
+        "folder": run.folder,
+        "seed": run.seed,
+        "step": progress.step,
+        "reward": progress.last_reward,
+        "agent": code.agent,
+        "commit": code.commit,
+        **{name: f"{one.num_tasks} tasks ({one.digest})" for name, one in run.datasets.items()},
+    }
+    print_table(["", ""], [[name, value] for name, value in about.items() if value is not None])
+    if run.generations:
+        print_table(
+            ["start", "begun", "ended", "how", "process", "why", "differences"],
+            [
+                [
+                    each.number,
+                    when(each.start_time),
+                    when(each.end_time),
+                    each.outcome or shown_status(run),
+                    f"{each.pid} on {each.host}",
+                    each.error,
+                    "; ".join(each.differences),
+                ]
+                for each in run.generations
+            ],
+        )
+    print_table(["option", "value"], flat(run.config).items())
+    print_table(["distribution", "version"], code.versions.items())
+
+
+def delete_run(
+    run: "Run", where: Where, agree: Callable[[dict[str, int]], bool], *, with_folder: bool
+) -> dict[str, int] | None:
+    """Delete a run with what it holds.
+
+    Args:
+        run: Which.
+        where: Its store.
+        agree: Told how much it holds; whether to go on.
+        with_folder: Whether its folder goes, too.
+
+    Returns:
+        How much it was; None where nobody agreed.
+
+    Raises:
+        ConfigError: It runs, or its folder holds more than it.
+    """
+    if with_folder and run.folder is not None:
+        _check_removable(run, Path(run.folder))
+    if is_alive(run):
+        last = run.generations[-1]
+        raise ConfigError(
+            f"run {run.run_id!r} is running (process {last.pid} on {last.host}); stop it first"
+        )
+
+    async def delete(store: "LightningStore") -> dict[str, int] | None:
+        try:
+            counts = await store.delete_run(run.run_id, only_count=True)
+        except UnknownRecordError:  # a run of before there were records
+            raise ConfigError(
+                f"run {run.run_id!r}: {run.problem}; remove its folder {run.folder!r} by hand"
+            ) from None
+        if not agree(counts):
+            return None
+        if run.status == "running":
+            number = run.generations[-1].number
+            await store.end_run(run.run_id, number, "died", "its process was gone")
+        return await store.delete_run(run.run_id)
+
+    deleted = read_store_of(run, where, delete)
+    if deleted is not None and with_folder and run.folder is not None:
+        shutil.rmtree(run.folder, ignore_errors=True)
+    return deleted
+
+
+def _check_removable(run: "Run", folder: Path) -> None:
+    """Refuse to remove a folder that is not the run's alone.
+
+    Raises:
+        ConfigError: It holds another run, or the working directory.
+    """
+    others = [one for one in runs_here(folder) if one.run_id != run.run_id]
+    is_run = folder.parent.name == RUNS or any((folder / one).is_file() for one in (CONFIG, FILE))
+    if others or not is_run or Path.cwd().is_relative_to(folder):
+        what = f"holds run {others[0].run_id!r}, too" if others else "is not a run's alone"
+        raise ConfigError(
+            f"the folder {str(folder)!r} of run {run.run_id!r} {what}; delete the run without "
+            "--folder, and remove by hand what is to go"
+        )

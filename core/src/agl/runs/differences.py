@@ -1,0 +1,101 @@
+"""What is not as it was when a run was last begun: named before it goes on."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, cast
+
+from agl.types import Run, RunCode, RunStart
+
+_IGNORED: Final = re.compile(r"file|run_dir|store\.path|train|val|algorithm\.(run_dir|resume_from)")
+"""Where things lie; whether the tasks are the same, their digests say."""
+_SAFE: Final = re.compile(
+    r"(runners|concurrency|max_rollouts|hooks|strategy|runner|store)(\..*)?"
+    r"|.*\.(show_progress|checkpoint_every|eval_every|eval_copies|\w*timeout_seconds"
+    r"|unresponsive_seconds|span_verbosity)"
+)
+"""What changes no result, or only how much is measured."""
+_RAISED: Final = re.compile(r"algorithm\.(steps|iterations|n_epochs|epochs|max_evaluations)")
+"""What may become more."""
+_SHOWN: Final = 60
+_ABSENT: Final = object()
+
+
+def differences(before: Run, now: RunStart) -> tuple[list[str], list[str]]:
+    """What differs from the last start of a run.
+
+    Args:
+        before: As it is stored.
+        now: As it is to go on.
+
+    Returns:
+        What is safe to change, and what makes another run of it.
+    """
+    safe: list[str] = []
+    unsafe: list[str] = []
+    if before.problem:
+        safe.append(before.problem)
+    if before.config:
+        for name, old, new in _changed(flat(before.config), flat(now.config)):
+            more = _is_number(old) and _is_number(new) and old < new and _RAISED.fullmatch(name)
+            text = f"{name}: {_shown(old)} then, {_shown(new)} now"
+            (safe if more or _SAFE.fullmatch(name) else unsafe).append(text)
+    for name, old in before.datasets.items():
+        new = now.datasets.get(name)
+        if new is None or new.digest != old.digest:
+            what = "none" if new is None else f"{new.num_tasks} tasks ({new.digest})"
+            unsafe.append(f"{name} tasks: {old.num_tasks} tasks ({old.digest}) then, {what} now")
+    for name in now.datasets.keys() - before.datasets.keys() if before.datasets else ():
+        unsafe.append(f"{name} tasks: none then, {now.datasets[name].num_tasks} tasks now")
+    _compare_code(before.code, now.code, safe, unsafe)
+    return safe, unsafe
+
+
+def _compare_code(old: RunCode, new: RunCode, safe: list[str], unsafe: list[str]) -> None:
+    for name, was, version in _changed(old.versions, new.versions):
+        if was is _ABSENT:
+            continue  # a plugin more changes nothing
+        text = f"{name}: version {_shown(was)} then, {_shown(version)} now"
+        is_patch = version is not _ABSENT and _series(was) == _series(version)
+        (safe if is_patch else unsafe).append(text)
+    if old.agent is not None and new.agent != old.agent:
+        unsafe.append(f"the agent's source file: {old.agent} then, {new.agent} now")
+    if old.commit is not None and new.commit != old.commit:
+        safe.append(f"git commit: {old.commit[:12]} then, {(new.commit or 'none')[:12]} now")
+
+
+def flat(values: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """Nested options by dotted names, without those that say where things lie."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        name = f"{above}{key}"
+        if _IGNORED.fullmatch(name):
+            continue
+        if isinstance(value, Mapping) and value:
+            found |= flat(cast("Mapping[str, Any]", value), f"{name}.")
+        else:
+            found[name] = value
+    return found
+
+
+def _changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    for name in dict.fromkeys((*old, *new)):
+        was, now = old.get(name, _ABSENT), new.get(name, _ABSENT)
+        # What is left out and what is None are the same to a constructor.
+        if was != now and {was is _ABSENT or was is None, now is _ABSENT or now is None} != {True}:
+            yield name, was, now
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _series(version: str) -> list[str]:
+    """What a patch release leaves as it is."""
+    return version.split(".")[:2]
+
+
+def _shown(value: Any) -> str:
+    if value is _ABSENT:
+        return "none"
+    text = value if isinstance(value, str) else repr(value)
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"

@@ -1,0 +1,78 @@
+"""Runs that were begun here: in the stores under ``agl-runs``, read without opening them as stores.
+
+A store has one owner, and the run may be under way.
+"""
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from pathlib import Path
+from urllib.parse import quote
+
+from agl.errors import ConfigError, DamagedRecordError
+from agl.runs.folders import FILE, RUNS, STORE, known_run
+from agl.store.queries import make_query
+from agl.store.sqlite.lookups import SqliteLookups
+from agl.types import Run
+
+SINCE_SCHEMA = 5
+"""Older stores have no records of runs."""
+
+
+def runs_here(folder: Path | None = None) -> list[Run]:
+    """The runs whose stores are under ``agl-runs``, or that of one folder; oldest first."""
+    files = [folder / STORE] if folder is not None else Path(RUNS).glob(f"*/{STORE}")
+    found = [run for file in files if file.is_file() for run in runs_in(file)]
+    return sorted(found, key=last_time)
+
+
+def runs_in(file: Path) -> list[Run]:
+    """The runs of a store's file; of an older one that which its folder says.
+
+    Raises:
+        DamagedRecordError: It cannot be read.
+    """
+    try:
+        with closing(sqlite3.connect(f"file:{quote(str(file))}?mode=ro", uri=True)) as connection:
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
+            if version >= SINCE_SCHEMA:
+                return list(SqliteLookups(connection).query_runs(make_query("runs")))
+    except sqlite3.Error as error:
+        raise DamagedRecordError(f"{file}: its runs cannot be read: {error}") from error
+    known = known_run(file.parent)
+    if known is None:
+        return []
+    problem = f"the store is of an older agl (schema {version}) and has no record of the run"
+    return [
+        Run(
+            run_id=known[0],
+            algorithm="",
+            status="stopped",
+            create_time=(file.parent / FILE).stat().st_mtime,
+            folder=str(file.parent.absolute()),
+            problem=problem,
+        )
+    ]
+
+
+def last_time(run: Run) -> float:
+    """When the run was last begun."""
+    return run.generations[-1].start_time if run.generations else run.create_time
+
+
+def one_of(runs: Iterable[Run], name: str) -> Run:
+    """The run with this id, or the only one of whose id it is a part; a beginning goes first.
+
+    Raises:
+        ConfigError: There is none, or there are several.
+    """
+    known: Sequence[Run] = list(runs)
+    for matches in (str.__eq__, str.startswith, str.__contains__):
+        found = [run for run in known if matches(run.run_id, name)]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            ids = ", ".join(run.run_id for run in found[-5:])
+            raise ConfigError(f"{name!r} is the beginning of several runs: {ids}. Say more of it")
+    ids = ", ".join(run.run_id for run in known[-5:]) or "none"
+    raise ConfigError(f"no run {name!r} here; the newest are: {ids}. See: agl runs")

@@ -1,0 +1,64 @@
+"""How far a run is, and how its rewards went, from what its algorithm wrote into its folder."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from agl.types import Run
+
+METRICS: Final = "metrics.jsonl"
+"""A JSON object per step or evaluation, each with ``step``."""
+_REWARDS: Final = ("reward/mean", "agl/reward/mean")
+_VAL_REWARDS: Final = ("val/reward/mean", "val-agl/reward/mean")
+
+
+@dataclass
+class Progress:
+    """What the metrics of a run say."""
+
+    step: int | None = None
+    """The last one."""
+    rewards: dict[int, float | None] = field(default_factory=dict[int, float | None])
+    """Step -> mean reward; None where no rollout of it has one."""
+    val_rewards: dict[int, float | None] = field(default_factory=dict[int, float | None])
+    """The same of evaluations."""
+
+    @property
+    def last_reward(self) -> float | None:
+        """Of the last step that has one, else of the last evaluation that has one."""
+        for rewards in (self.rewards, self.val_rewards):
+            known = [reward for reward in rewards.values() if reward is not None]
+            if known:
+                return known[-1]
+        return None
+
+
+def progress_of(run: Run) -> Progress:
+    """Read the metrics in a run's folder; nothing where they are not here."""
+    found = Progress()
+    for line in _lines(Path(run.folder or "") / METRICS) if run.folder else ():
+        step: Any = line.get("step")
+        if not isinstance(step, int):
+            continue
+        found.step = max(step, found.step or 0)
+        for names, rewards in ((_REWARDS, found.rewards), (_VAL_REWARDS, found.val_rewards)):
+            for name in names:
+                if name in line:
+                    rewards[step] = line[name]
+    return found
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError):
+        return
+    for line in text.splitlines():
+        try:
+            value: Any = json.loads(line)
+        except ValueError:
+            continue  # the last one of a process that was killed
+        if isinstance(value, dict):
+            yield value

@@ -1,0 +1,312 @@
+"""``agl run --resume`` and ``agl runs``: runs from the command line."""
+
+import json
+import logging
+import re
+import sqlite3
+import sys
+from collections.abc import Callable, Generator
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+
+from agl.cli import main
+from agl.plugins.registry import components
+
+AGENT = """
+import agl
+
+@agl.rollout
+def agent(task: dict) -> float:
+    return float(task["x"])
+"""
+LEARN = """
+import json, os
+import agl
+
+class Learn(agl.Algorithm):
+    '''Runs its tasks in each step, and stops after so many of them.'''
+    def __init__(self, steps: int = 2, stop_after: int | None = None, rate: float = 0.1,
+                 api_key: str | None = None):
+        self.steps, self.stop_after, self.rate, self.api_key = steps, stop_after, rate, api_key
+
+    async def run(self, train_dataset=None, val_dataset=None):
+        store, folder = self.get_store(), self.get_run_folder()
+        done = folder / "metrics.jsonl"
+        first = len(done.read_text().splitlines()) + 1 if done.exists() else 1
+        run_id, generation = self.get_run()
+        (folder / "run.json").write_text(json.dumps({"run": run_id, "generation": generation}))
+        for step in range(first, self.steps + 1):
+            tasks = [agl.EnqueueRolloutRequest(input=x, mode="train") for x in train_dataset]
+            rollouts = await store.enqueue_many_rollouts(tasks)
+            await store.wait_for_rollouts(rollout_ids=[one.rollout_id for one in rollouts])
+            with done.open("a") as file:
+                print(json.dumps({"step": step, "reward/mean": step / 4}), file=file)
+            if step == self.stop_after:
+                self.stop_reason = "told to stop"
+                return
+"""
+CONFIG = """
+agent: runs_agent:agent
+train: tasks.jsonl
+algorithm: {type: "runs_learn:Learn"}
+strategy: shm
+"""
+
+
+class Result(NamedTuple):
+    code: object
+    out: str
+    err: str
+
+
+Agl = Callable[..., Result]
+
+
+@pytest.fixture
+def agl(capsys: pytest.CaptureFixture[str]) -> Agl:
+    def call(*arguments: str) -> Result:
+        with pytest.raises(SystemExit) as caught:
+            main(list(arguments))
+        captured = capsys.readouterr()
+        return Result(caught.value.code, captured.out, captured.err)
+
+    return call
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Path]:
+    (tmp_path / "runs_agent.py").write_text(AGENT)
+    (tmp_path / "runs_learn.py").write_text(LEARN)
+    (tmp_path / "tasks.jsonl").write_text('{"x": 1}\n{"x": 0.5}\n')
+    (tmp_path / "agl.yaml").write_text(CONFIG)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield tmp_path
+    for module in ("runs_agent", "runs_learn"):
+        sys.modules.pop(module, None)
+    for name in {"agl", *(c.target.partition(":")[0].split(".")[0] for c in components())}:
+        logger = logging.getLogger(name)
+        logger.handlers.clear()
+        logger.propagate = True
+        logger.setLevel(logging.NOTSET)
+
+
+def begin(agl: Agl, *overrides: str) -> str:
+    """Run what the file says; the id of the run."""
+    result = agl("run", "agl.yaml", *overrides)
+    assert result.code == 0, result.err
+    found = re.search(r"^run: (\S+)$", result.err, re.MULTILINE)
+    assert found is not None
+    return found[1]
+
+
+def shown(agl: Agl, run: str) -> Any:
+    return json.loads(agl("runs", "show", run, "--json").out)
+
+
+def test_run_that_stops_says_how_it_goes_on_and_does(agl: Agl, project: Path) -> None:
+    result = agl("run", "agl.yaml", "algorithm.stop_after=1")
+    run, folder, *said = result.err.splitlines()
+    run_id = run.removeprefix("run: ")
+    assert folder == f"run folder: agl-runs/{run_id}"
+    assert said[-2:] == [
+        f"run {run_id} stopped: told to stop",
+        f"to go on: agl run --resume {run_id}",
+    ]
+    result = agl("run", "--resume", run_id, "algorithm.stop_after=null", "--force")
+    assert result.code == 0, result.err
+    assert "to go on" not in result.err
+    record, metrics = shown(agl, run_id), Path("agl-runs") / run_id / "metrics.jsonl"
+    assert (record["status"], len(record["generations"])) == ("finished", 2)
+    assert record["generations"][1]["differences"] == ["algorithm.stop_after: 1 then, None now"]
+    steps = [json.loads(line)["step"] for line in metrics.read_text().splitlines()]
+    assert steps == [1, 2]
+    assert len(list(Path("agl-runs").iterdir())) == 1
+    # The next one goes on with what it has now.
+    written = yaml.safe_load((Path("agl-runs") / run_id / "config.yaml").read_text())
+    assert written["algorithm"]["stop_after"] is None
+
+
+def test_newest_run_goes_on_where_none_is_named(agl: Agl) -> None:
+    begin(agl, "algorithm.steps=1")
+    second = begin(agl, "algorithm.steps=1")
+    result = agl("run", "agl.yaml", "--resume", "algorithm.steps=2")
+    assert result.code == 0, result.err
+    assert f"run: {second}\n" in result.err
+    assert "algorithm.steps: 1 then, 2 now" in result.err
+
+
+@pytest.mark.parametrize("name", ["id", "end of the id", "folder"])
+def test_run_is_named_by_its_id_a_part_of_it_or_its_folder(agl: Agl, name: str) -> None:
+    first = begin(agl)
+    begin(agl)
+    names = {"id": first, "end of the id": first[-4:], "folder": f"agl-runs/{first}"}
+    result = agl("run", "--resume", names[name])
+    assert result.code == 0, result.err
+    assert f"run: {first}\n" in result.err
+
+
+def test_run_goes_on_from_another_working_directory(
+    agl: Agl, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = begin(agl)
+    (project / "other").mkdir()
+    monkeypatch.chdir(project / "other")
+    result = agl("run", "--resume", f"../agl-runs/{run_id}")
+    assert result.code == 0, result.err
+    assert len(json.loads(agl("runs", "--path", f"../agl-runs/{run_id}", "--json").out)) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"options": ["algorithm.rate=0.2"]}, "algorithm.rate: 0.1 then, 0.2 now"),
+        ({"tasks.jsonl": '{"x": 1}\n'}, "train tasks: 2 tasks .* then, 1 tasks .* now"),
+        ({"runs_agent.py": f"{AGENT}\n# more\n"}, "the agent's source file: .* then, .* now"),
+        ({"options": ["algorithm.steps=1"]}, "algorithm.steps: 2 then, 1 now"),
+    ],
+    ids=["option", "data", "agent", "fewer steps"],
+)
+def test_run_that_would_be_another_is_refused_and_forced(
+    agl: Agl, project: Path, change: dict[str, Any], words: str
+) -> None:
+    run_id = begin(agl)
+    options = change.pop("options", [])
+    for name, text in change.items():
+        (project / name).write_text(text)
+    before = (project / "agl-runs" / run_id / "config.yaml").read_text()
+    result = agl("run", "--resume", run_id, *options)
+    assert result.code == 2
+    assert re.search(f"run '{run_id}' would go on as what it was not: {words}.*--force", result.err)
+    assert (project / "agl-runs" / run_id / "config.yaml").read_text() == before
+    assert len(shown(agl, run_id)["generations"]) == 1
+    result = agl("run", "--resume", run_id, *options, "--force")
+    assert result.code == 0, result.err
+    (difference,) = shown(agl, run_id)["generations"][1]["differences"]
+    assert re.fullmatch(words, difference)
+
+
+def test_other_versions_are_named_and_patches_are_let_through(
+    agl: Agl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = begin(agl)
+    monkeypatch.setattr("agl.runs.description.__version__", "0.1.9")
+    result = agl("run", "--resume", run_id)
+    assert result.code == 0, result.err
+    assert "agl-core: version 0.1.0 then, 0.1.9 now" in result.err
+    monkeypatch.setattr("agl.runs.description.__version__", "0.2.0")
+    result = agl("run", "--resume", run_id)
+    assert result.code == 2
+    assert "agl-core: version 0.1.9 then, 0.2.0 now" in result.err
+
+
+def test_run_of_an_older_store_says_so_and_goes_on(agl: Agl, project: Path) -> None:
+    run_id = begin(agl)
+    file = project / "agl-runs" / run_id / "store.db"
+    with closing(sqlite3.connect(file)) as connection:
+        connection.executescript("DROP TABLE run; PRAGMA user_version=4;")
+    (row,) = json.loads(agl("runs", "--json").out)
+    assert (row["run"], row["state"], row["starts"]) == (run_id, "stopped", None)
+    assert "of an older agl (schema 4)" in agl("runs").err
+    result = agl("run", "agl.yaml", "--resume", run_id)
+    assert result.code == 0, result.err
+    assert f"nothing is known of what run {run_id} was begun with" in " ".join(result.err.split())
+    assert [each["number"] for each in shown(agl, run_id)["generations"]] == [2]
+
+
+def test_configuration_with_a_hidden_secret_asks_for_the_file(agl: Agl) -> None:
+    run_id = begin(agl, "algorithm.api_key=sk-0123456789abcdef0123")
+    assert shown(agl, run_id)["config"]["algorithm"]["api_key"] == "***"
+    result = agl("run", "--resume", run_id)
+    assert result.code == 2
+    assert "algorithm.api_key was hidden when it was written" in result.err
+    result = agl("run", "agl.yaml", "algorithm.api_key=sk-0123456789abcdef0123", "--resume", run_id)
+    assert result.code == 0, result.err
+
+
+def test_runs_are_listed(agl: Agl, project: Path) -> None:
+    assert agl("runs").code == 0
+    first = begin(agl, "algorithm.stop_after=1")
+    second = begin(agl)
+    rows = json.loads(agl("runs", "--json").out)
+    assert [(row["run"], row["state"], row["starts"]) for row in rows] == [
+        (first, "stopped", 1),
+        (second, "finished", 1),
+    ]
+    assert [(row["algorithm"], row["step"], row["reward"]) for row in rows] == [
+        ("learn", 1, 0.25),
+        ("learn", 2, 0.5),
+    ]
+    assert rows[0]["folder"] == str(project / "agl-runs" / first)
+    assert first in agl("runs").out
+    text = agl("runs", "show", second).out
+    assert "algorithm.rate" in text
+    assert "agl-core" in text
+    result = agl("runs", "show", "2")
+    assert (result.code, "is the beginning of several runs" in result.err) == (2, True)
+    result = agl("runs", "show", "nope")
+    assert (result.code, f"the newest are: {first}, {second}" in result.err) == (2, True)
+
+
+def test_runs_are_compared_task_by_task(agl: Agl, project: Path) -> None:
+    first = begin(agl, "algorithm.steps=1")
+    (project / "tasks.jsonl").write_text('{"x": 1}\n{"x": 3}\n')
+    second = begin(agl, "algorithm.rate=0.5")
+    found = json.loads(agl("runs", "compare", first, second, "--json").out)
+    assert found["runs"] == [first, second]
+    assert found["options"]["algorithm.rate"] == [0.1, 0.5]
+    assert found["options"]["algorithm.steps"] == [1, 2]
+    assert "train tasks" in found["options"]
+    assert found["code"] == {}
+    assert found["rewards"] == [[1, 0.25, 0.25], [2, None, 0.5]]
+    assert found["totals"]["rollouts succeeded"] == [2, 4]
+    assert found["totals"]["mean reward"] == [0.75, 2.0]
+    assert found["tasks"] == [['train: {"x": 1}', 1.0, 1.0]]
+    text = agl("runs", "compare", first, second).out
+    assert 'train: {"x": 1}' in text
+
+
+def test_run_is_deleted_with_its_folder_when_asked(agl: Agl, project: Path) -> None:
+    first, second = begin(agl), begin(agl)
+    result = agl("runs", "delete", first, "--yes", "--json")
+    assert result.code == 0, result.err
+    assert json.loads(result.out) == {
+        "run": first,
+        "resources": 0,
+        "rollouts": 4,
+        "attempts": 4,
+        "ledger_parts": 0,
+        "spans": json.loads(result.out)["spans"],
+    }
+    assert (project / "agl-runs" / first / "store.db").is_file()
+    assert agl("runs", "delete", second, "--yes", "--folder").code == 0
+    assert not (project / "agl-runs" / second).exists()
+    assert json.loads(agl("runs", "--json").out) == []
+
+
+def test_run_is_not_deleted_unless_its_user_agrees(
+    agl: Agl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = begin(agl)
+    asked: list[str] = []
+
+    def confirm(question: str, **_: Any) -> bool:
+        asked.append(question)
+        return False
+
+    monkeypatch.setattr("click.confirm", confirm)
+    assert agl("runs", "delete", run_id).code == 1
+    assert f"Delete run {run_id} with 0 resources, 4 rollouts, 4 attempts" in asked[0]
+    assert len(json.loads(agl("runs", "--json").out)) == 1
+
+
+def test_folder_that_holds_more_than_the_run_is_not_removed(agl: Agl, project: Path) -> None:
+    run_id = begin(agl, "run_dir=.")
+    result = agl("runs", "--path", "store.db", "delete", run_id, "--yes", "--folder")
+    assert result.code == 2
+    assert "without --folder" in result.err
+    assert (project / "tasks.jsonl").is_file()
