@@ -1,6 +1,6 @@
 """Train an agent, from random weights to a nearly perfect score, in about a minute on a laptop.
 
-    python quickstart.py [--seed 0] [--steps 60] [--out DIR] [--runners 2]
+    python quickstart.py [--seed 0] [--steps 60] [--out DIR] [--runners 2] [--deterministic]
 
 No key, no GPU, no download. The agent is plain `openai` code; the way it learns is the way a large
 model does: rollouts in a store, runners in processes of their own, a gateway that records every
@@ -51,7 +51,7 @@ async def find_the_cat(task: Task, llm: agl.LLM) -> float:
 # --- 2. The training ----------------------------------------------------------------------------
 
 
-def train(seed: int, steps: int, out: Path, runners: int) -> None:
+def train(seed: int, steps: int, out: Path, runners: int, deterministic: bool) -> None:
     """Train in `out`, which gets the store file, metrics and checkpoints."""
     train_tasks, held_out_tasks = split_tasks()
     trainer = agl.Trainer(
@@ -70,6 +70,7 @@ def train(seed: int, steps: int, out: Path, runners: int) -> None:
             eval_temperature=0.5,  # less adventurous than in training, before and after
             eval_copies=4,  # rollouts per held-out task
             seed=seed,
+            deterministic=deterministic,
             run_dir=str(out),
             device="cpu",
             torch_threads=1,
@@ -141,13 +142,14 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60, help="at most so many")
     parser.add_argument("--out", type=Path, help="folder for everything that the run writes")
     parser.add_argument("--runners", type=int, default=2, help="processes that run the agent")
+    parser.add_argument("--deterministic", action="store_true", help="the same run bit for bit")
     options = parser.parse_args()
     out = options.out or Path("agl-runs") / time.strftime("quickstart-%Y%m%d-%H%M%S")
     if (out / "metrics.jsonl").exists():
         parser.error(f"--out {out} holds another run already; name another folder")
     out.mkdir(parents=True, exist_ok=True)
     print(f"An agent has {LOOKS} looks to find a cat; its model has random weights.")
-    train(options.seed, options.steps, out, options.runners)
+    train(options.seed, options.steps, out, options.runners, options.deterministic)
     show_summary(out)
 
 
