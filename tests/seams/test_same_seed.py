@@ -72,7 +72,7 @@ def _at_night(**options: object) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     "options",
     [
