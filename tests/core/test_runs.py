@@ -108,6 +108,19 @@ def test_run_that_fails_says_why(strategy: str) -> None:
     assert "it broke" in (run.generations[0].error or "")
 
 
+def test_interrupted_run_can_go_on() -> None:
+    class Interrupted(Toy):
+        async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
+            signal.raise_signal(signal.SIGINT)
+            await asyncio.Event().wait()
+
+    store = agl.InMemoryLightningStore()
+    with pytest.raises(KeyboardInterrupt):
+        fit(store, Interrupted())
+    (run,) = runs_of(store)
+    assert (run.status, run.generations[0].error) == ("stopped", "interrupted")
+
+
 def test_run_of_which_the_algorithm_is_another_process_says_how_it_ended(tmp_path: Path) -> None:
     store = agl.InMemoryLightningStore()
     strategy = agl.ClientServerExecutionStrategy(server_port=0, main_process="runner")

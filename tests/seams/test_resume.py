@@ -71,6 +71,20 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+async def test_the_store_has_the_run_as_its_folder_has_it(killed: Path) -> None:
+    store = agl.SqliteLightningStore(killed / "store.db")
+    (run,) = await store.query_runs()
+    await store.close()
+    now = read_generation(killed / "run")
+    assert now is not None
+    assert (run.run_id, run.generations[-1].number, run.folder) == (
+        now.run,
+        now.number,
+        str(killed / "run"),
+    )
+    assert [each.outcome for each in run.generations] == ["died", "finished"]
+
+
 async def test_the_ledger_after_kill_and_resume_is_the_summary(killed: Path) -> None:
     accounts, _ = await look(killed)
     summary = json.loads((killed / "run/summary.json").read_text())

@@ -142,6 +142,10 @@ class AlgorithmError(RunError):
     """The algorithm raised; the cause is chained."""
 
 
+class StoppedError(RunError):
+    """The run was asked to stop (Ctrl+C, SIGTERM) and did so at a safe point; it can go on."""
+
+
 class RunnerCrashError(RunError):
     """Runner processes died and could not be replaced."""
 

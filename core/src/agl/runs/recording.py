@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from agl.errors import ConfigError, InvalidTransitionError, NotSupportedError
+from agl.errors import ConfigError, InvalidTransitionError, NotSupportedError, StoppedError
 from agl.plugins.build import Given
 from agl.runs import folders
 from agl.runs.differences import differences
@@ -124,12 +124,12 @@ class Recording:
             error: What was raised.
             reason: Why it ended before its end, where nothing was.
         """
-        if isinstance(error, Exception):
-            await self.end(store, "failed", f"{type(error).__name__}: {error}")
-        elif error is not None:
-            await self.end(store, "stopped", "interrupted")
-        else:
+        if error is None or isinstance(error, StoppedError):
             await self.end(store, "finished" if reason is None else "stopped", reason)
+        elif isinstance(error, Exception):
+            await self.end(store, "failed", f"{type(error).__name__}: {error}")
+        else:
+            await self.end(store, "stopped", "interrupted")
 
 
 @contextmanager
