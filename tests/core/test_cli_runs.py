@@ -161,6 +161,16 @@ def test_run_goes_on_from_another_working_directory(
     assert len(json.loads(agl("runs", "--path", f"../agl-runs/{run_id}", "--json").out)) == 1
 
 
+def test_run_is_found_in_the_store_that_the_file_names(agl: Agl) -> None:
+    store = "store={type: sqlite, path: kept.db}"
+    run_id = begin(agl, store)
+    assert agl("run", "agl.yaml", "--resume", run_id).code == 2
+    result = agl("run", "agl.yaml", store, "--resume", run_id)
+    assert result.code == 0, result.err
+    (row,) = json.loads(agl("runs", "--path", "kept.db", "--json").out)
+    assert (row["run"], row["starts"]) == (run_id, 2)
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -237,6 +238,28 @@ def test_second_trainer_of_a_run_is_refused_while_the_first_lives(tmp_path: Path
         fit(store, run="a", run_dir="out")
     assert runs_of(store) == []
     fit(store, run="a", run_dir="out")
+
+
+def test_run_of_a_process_that_lives_is_refused_whatever_its_folder(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    store = agl.InMemoryLightningStore()
+    about: dict[str, Any] = {"algorithm": "toy", "folder": str(tmp_path / "not-made")}
+    start = agl.RunStart(run_id="a", pid=process.pid, host=platform.node(), **about)
+    asyncio.run(store.begin_run(start))
+    with pytest.raises(ConfigError, match=f"'a' is running: process {process.pid} on"):
+        fit(store, run="a", resume=True, run_dir="out")
+    process.communicate()
+    assert fit(store, run="a", resume=True, run_dir="out").seen[0][1] == 2
+
+
+def test_run_of_another_machine_goes_on_and_says_what_nobody_knows() -> None:
+    store = agl.InMemoryLightningStore()
+    asyncio.run(store.begin_run(agl.RunStart(run_id="a", algorithm="toy", pid=1, host="elsewhere")))
+    fit(store, run="a", resume=True)
+    (difference,) = runs_of(store)[0].generations[1].differences
+    assert difference == "nobody knows whether its last start has ended: process 1 on elsewhere"
 
 
 KILLED = """

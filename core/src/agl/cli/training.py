@@ -112,7 +112,7 @@ def resume_run(path: Path | None, overrides: Sequence[str], name: str, *, force:
     from agl.config.file import load_config, load_config_of_run
 
     file = None if path is None else load_config(path, overrides)
-    run = _find_run(name, None if file is None else file.config.run_dir)
+    run = _find_run(name, file)
     folder = Path(run.folder or "")
     if not folder.is_dir():
         raise ConfigError(f"run {run.run_id!r}: its folder {run.folder!r} is not here")
@@ -120,18 +120,44 @@ def resume_run(path: Path | None, overrides: Sequence[str], name: str, *, force:
     _run(file, RunToBe(run.run_id, folder, resume=True, force=force), dry=False)
 
 
-def _find_run(name: str, run_dir: str | None) -> "Run":
+def _find_run(name: str, file: "ConfigFile | None") -> "Run":
+    from agl.config.file import RunConfig
     from agl.runs.finding import one_of, runs_here
 
+    run_dir = None if file is None else file.config.run_dir
+    where = f"in {run_dir!r}" if run_dir is not None else "under agl-runs"
     if name and Path(name).is_dir():
-        name, run_dir = "", name
-    runs = runs_here(None if run_dir is None else Path(run_dir))
+        runs, name, where = runs_here(Path(name)), "", f"in {name!r}"
+    elif file is not None and file.config.store != RunConfig.store:
+        runs, where = _runs_of_store(file), "in the store of the file"
+    else:
+        runs = runs_here(None if run_dir is None else Path(run_dir))
     if name:
         return one_of(runs, name)
     if not runs:
-        where = f"in {run_dir!r}" if run_dir is not None else "under agl-runs"
         raise ConfigError(f"there is no run {where} to go on with; begin one with agl run FILE")
     return runs[-1]
+
+
+def _runs_of_store(file: "ConfigFile") -> "list[Run]":
+    from agl.plugins.build import build_component
+    from agl.runs.finding import last_time, runs_here, runs_in
+    from agl.store.base import LightningStore
+
+    spec = file.config.store
+    if isinstance(spec, dict) and spec.get("type", "sqlite") == "sqlite":
+        path, run_dir = spec.get("path"), file.config.run_dir
+        if path is None:  # options of the one in the run's folder
+            return runs_here(None if run_dir is None else Path(run_dir))
+        return sorted(runs_in(Path(path)), key=last_time) if Path(path).is_file() else []
+    store = build_component(
+        spec, group="agl.stores", expected_type=LightningStore, where=file.where("store")
+    )
+
+    async def read(store: LightningStore) -> "list[Run]":
+        return sorted(await store.query_runs(), key=last_time)
+
+    return read_and_close(store, read)
 
 
 def _run(file: "ConfigFile", run: RunToBe, *, dry: bool) -> None:

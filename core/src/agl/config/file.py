@@ -154,7 +154,8 @@ def load_config_of_run(run: "Run", overrides: Sequence[str] = ()) -> ConfigFile:
         if isinstance(values.get(block), dict) and values.get(key_above) is not None:
             values[block].pop(option, None)
     store = cast("dict[str, Any] | str", values.get("store", ""))
-    if isinstance(store, dict) and Path(str(store.get("path"))).name == STORE:
+    own = (Path(run.folder or "").name, STORE)
+    if isinstance(store, dict) and Path(str(store.get("path"))).parts[-2:] == own:
         store.pop("path")
     return _configured(Path(run.config.get("file", written)), values, overrides)
 

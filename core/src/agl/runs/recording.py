@@ -249,6 +249,15 @@ def _name_differences(before: Run, start: RunStart, request: RunRequest) -> list
         ConfigError: Something would, and the run was asked for by its id and without force.
     """
     safe, unsafe = differences(before, start)
+    last = before.generations[-1] if before.generations else None
+    if last is not None and folders.is_alive(before):
+        who = f"process {last.pid} on {last.host}"
+        if last.host == start.host and last.pid != start.pid:
+            raise ConfigError(
+                f"run {before.run_id!r} is running: {who}. Stop that one or wait for its end, or "
+                "give another run"
+            )
+        safe.append(f"nobody knows whether its last start has ended: {who}")
     for each in safe:
         logger.warning("run %s goes on with a difference: %s", before.run_id, each)
     if unsafe and request.run_id is not None and not request.force:
