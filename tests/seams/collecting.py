@@ -7,7 +7,8 @@ from typing import Any
 import agl
 from agl.execution.events import ThreadingEvent
 from agl.types import RolloutConfig, TrainedModel
-from agl_learning.collect import Collected, Collector
+from agl_learning.collect import Collector
+from agl_learning.collected import Collected
 
 
 async def collect(

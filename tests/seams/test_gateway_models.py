@@ -16,8 +16,8 @@ pytest.importorskip("agl_adapters")
 pytest.importorskip("agl_gateway")
 
 from agl_learning.fine_tuning import FineTuning
-from agl_learning.loop import Served, Version
 from agl_learning.selection import select_best
+from agl_learning.versions import Served, Version
 
 
 def entry(name, url):

@@ -18,7 +18,8 @@ from agl.execution.events import ThreadingEvent
 from agl.semconv import AGL_ANNOTATION, AGL_OBJECT, MODEL_CALL_SPAN, ModelCallAttributes as Key
 from agl.types import ModelCall, TrainedModel
 from agl_learning.accounts import why_nothing
-from agl_learning.collect import Collected, Collector
+from agl_learning.collect import Collector
+from agl_learning.collected import Collected
 
 pytest.importorskip("agl_adapters")
 

@@ -89,11 +89,14 @@ async def test_the_ledger_after_kill_and_resume_is_the_summary(killed: Path) -> 
     accounts, _ = await look(killed)
     summary = json.loads((killed / "run/summary.json").read_text())
     total = as_json(accounts.total)
-    assert total["rollouts"]["total"] == summary["rollouts"] == 5 * CALLS_PER_STEP + 4
+    # Those of step 4 that the kill cut off ran once more; of one the answer may have come.
+    cut_off = summary["rollouts_failed"]
+    assert cut_off in (3, 4)
+    assert total["rollouts"]["total"] == summary["rollouts"] == 5 * CALLS_PER_STEP + 4 + cut_off
     assert total["calls"]["total"] == summary["calls"]
     assert total["calls"]["trained"] == summary["calls_trained"]
     assert total["calls"]["excluded"] == summary["calls_excluded"]
-    assert accounts.lost == CALLS_PER_STEP  # step 3, which was done twice
+    assert accounts.lost == 0  # step 3 was trained from the checkpoint on with what it had
 
 
 def test_no_step_stands_twice_in_the_metrics(killed: Path) -> None:
@@ -111,15 +114,15 @@ def test_the_summary_covers_the_whole_run(killed: Path) -> None:
 async def test_what_the_killed_part_left_is_cancelled_and_never_claimed(killed: Path) -> None:
     _, rollouts = await look(killed)
     ended = Counter((r.metadata["generation"], r.status) for r in rollouts if r.metadata)
-    assert ended[2, "succeeded"] == 3 * CALLS_PER_STEP + 2
-    # Of the four of step 4 one may have ended before the kill; the rest is cancelled.
-    assert ended[1, "cancelled"] in (3, 4)
-    assert ended[1, "succeeded"] + ended[1, "cancelled"] == 4 * CALLS_PER_STEP + 2
+    # Of the four of step 4 one may have ended before the kill; the rest runs again.
+    assert (cut_off := ended[1, "cancelled"]) in (3, 4)
+    assert ended[1, "succeeded"] + cut_off == 4 * CALLS_PER_STEP + 2
+    assert ended[2, "succeeded"] == CALLS_PER_STEP + 2 + cut_off
     assert ended.total() == len(rollouts)
     # No agent of the second part met the address of the first.
     endpoints = (killed / "endpoints.txt").read_text().splitlines()
     before, after = endpoints[: 3 * CALLS_PER_STEP + 3], endpoints[3 * CALLS_PER_STEP + 3 :]
-    assert len(after) == 3 * CALLS_PER_STEP + 2
+    assert len(after) == CALLS_PER_STEP + 2 + cut_off
     assert {url.split("/rollout/")[0] for url in before}.isdisjoint(
         url.split("/rollout/")[0] for url in after
     )
@@ -229,20 +232,21 @@ async def check_that_it_began_anew(folder: Path, home: str) -> None:
     summary = json.loads((folder / home / "summary.json").read_text())
     assert summary["steps"] == 3
     assert {r.status for r in rollouts} <= {"succeeded", "cancelled"}
-    claimed_and_done = len((folder / "endpoints.txt").read_text().splitlines())
-    of_the_dead = claimed_and_done - (3 * CALLS_PER_STEP + 2)
-    # The runners of the second part answered for none but its own.
-    first = rollouts[0].metadata
-    dead = [
-        r for r in rollouts if (r.metadata["run"], r.metadata["generation"]) == (first["run"], 1)
-    ]
-    assert sum(r.status == "succeeded" for r in dead) in (of_the_dead, of_the_dead - 1)
-    assert any(r.status == "cancelled" for r in dead)
     run_id = read_generation(folder / home).run
+    first = rollouts[0].metadata["run"]
+    dead = [r for r in rollouts if (r.metadata["run"], r.metadata["generation"]) == (first, 1)]
+    done = sum(r.status == "succeeded" for r in dead)
+    assert any(r.status == "cancelled" for r in dead)
+    # The runners of the second part answered for none but its own, and for none that was done. The
+    # kill came before the last one of the first part had its answer in the store, or after.
+    needed = 3 * CALLS_PER_STEP + 2 - (done if run_id == first else 0)
+    claimed = len((folder / "endpoints.txt").read_text().splitlines())
+    assert claimed - needed in (done, done + 1)
     total = sum(
         sums["calls", "total"] for (of_run, *_), sums in accounts.steps.items() if of_run == run_id
     )
-    assert total == summary["calls"] == 3 * CALLS_PER_STEP + 2
+    assert total == summary["calls"]
+    assert total - (3 * CALLS_PER_STEP + 2) in (0, 1)  # a call of a rollout that was cut off
 
 
 async def test_a_run_without_a_checkpoint_begins_again_as_the_same_run(killed_early: Path) -> None:

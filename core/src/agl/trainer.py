@@ -24,7 +24,7 @@ from agl.plugins.hooks import HookCaller, routes_of
 from agl.runner.grading import grader_of
 from agl.runner.plan import plan_runner
 from agl.runs.description import describe_run
-from agl.runs.recording import Recording, RunRequest, recording
+from agl.runs.recording import Recording, RunRequest, raise_if_stopped, recording
 from agl.runs.rollouts import OfRunStore
 from agl.store.base import LightningStore
 from agl.tracer.base import Tracer
@@ -161,6 +161,7 @@ class Trainer:
                 algorithm does not take included; nothing was started.
             AlgorithmError: The algorithm raised; everything else was stopped.
             RunnerCrashError: Runners died and could not be replaced.
+            StoppedError: It was asked to stop (Ctrl+C, SIGTERM), and can be continued.
         """
         algorithm = self.algorithm
         if algorithm is None:
@@ -230,15 +231,13 @@ class Trainer:
         if isinstance(self.strategy, SharedMemoryExecutionStrategy):
             grader_of(agent)  # its process is forked before there are threads
         self.strategy.prepare()
+        self.strategy.ask_to_stop = algorithm.ask_to_stop
         datasets = train_dataset, val_dataset
         if not self.strategy.runs_algorithm:
             algorithm.set_context(context)
             self._execute(agent, algorithm, datasets, None)
             return
-
-        def describe() -> dict[str, Any]:
-            return describe_run(agent, algorithm, *datasets, self._run_config)
-
+        describe = partial(describe_run, agent, algorithm, *datasets, self._run_config)
         with recording(self._request, self.store, describe, algorithm.why_stopped) as run:
             numbers = {"run_id": run.run_id, "generation": run.generation}
             algorithm.set_context(replace(context, folder=run.folder, **numbers))
@@ -253,6 +252,7 @@ class Trainer:
             partial(self._run_runner, agent),
             self.store,
         )
+        raise_if_stopped(algorithm.stop_reason, run)
 
     async def _make_ready(self, algorithm: Algorithm) -> None:
         await algorithm.clear_leftovers(self.store)

@@ -3,7 +3,7 @@
 import pytest
 
 from agl.types import Credit, Ledger, ModelCall, Rollout, TrainingRow
-from agl_learning.collect import Collected, Ended
+from agl_learning.collected import Collected, Ended
 
 
 def make_ended(name, group, calls, status="succeeded", agent=None):

@@ -2,7 +2,7 @@
 
 from agl.types import Credit, Exclusion, Ledger, ModelCall, Rollout, TrainingRow
 from agl_learning.accounts import collected_metrics, version_lag
-from agl_learning.collect import Collected, Ended
+from agl_learning.collected import Collected, Ended
 from agl_learning.tasks import TaskOrder
 from agl_learning.weighing import WeighingOptions, is_solved, weigh
 

@@ -6,7 +6,7 @@ import pytest
 
 from agl.types import Credit, Ledger, ModelCall, Rollout, StepCredit, TrainingRow
 from agl_learning.advantages import group_advantages, moments, sibling_advantages
-from agl_learning.collect import Collected, Ended
+from agl_learning.collected import Collected, Ended
 from agl_learning.weighing import WeighingOptions, weigh
 
 

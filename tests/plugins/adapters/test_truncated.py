@@ -10,7 +10,7 @@ from agl.types import Rollout
 from agl_adapters import TraceToChats, TraceToRows
 from agl_learning.accounts import collected_metrics
 from agl_learning.calls.sources import read_call
-from agl_learning.collect import Collected, Ended
+from agl_learning.collected import Collected, Ended
 
 
 def ended(trace, reason: str, answer: dict | None = None, number: int = -1) -> None:

@@ -14,8 +14,8 @@ import aiohttp
 import agl
 from agl.execution.events import ThreadingEvent
 from agl_learning.fine_tuning import FineTuning
-from agl_learning.loop import Served, Version
 from agl_learning.selection import select_best
+from agl_learning.versions import Served, Version
 
 
 async def ask(task: str, llm: agl.LLM) -> float:

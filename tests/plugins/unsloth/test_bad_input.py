@@ -13,7 +13,7 @@ import agl_unsloth
 from agl.errors import AlgorithmError, ConfigError, install_line
 from agl.http.serving import bind
 from agl_learning.fine_tuning import FineTuning
-from agl_learning.loop import Version
+from agl_learning.versions import Version
 from agl_unsloth import memory, servers
 from agl_unsloth.engines import LIBRARIES, choose_engine
 from agl_unsloth.models import Size, check_folder, size_of

@@ -51,7 +51,7 @@ def counting(llm, tmp_path):
 
 
 def finished(tmp_path):
-    return [event for event in events(tmp_path) if event != "collecting"]
+    return [event for event in events(tmp_path) if event not in ("collecting", "collected")]
 
 
 def events(tmp_path):
@@ -67,8 +67,8 @@ async def test_every_iteration_serves_collects_and_trains_the_version_before(
     assert algorithm.trained == [("start", 1, 12), ("trained-1", 2, 12)]
     assert algorithm.cleaned == 1
     assert finished(tmp_path) == [
-        *("begun", "evaluated", "collected", "trained"),
-        *("evaluated", "collected", "trained", "evaluated"),
+        *("begun", "evaluated", "selected", "trained"),
+        *("evaluated", "selected", "trained", "evaluated"),
     ]
     summary = json.loads((tmp_path / "run/summary.json").read_text())
     assert summary == json.loads(json.dumps(algorithm.summary))
@@ -218,9 +218,9 @@ async def stop_amid(algorithm, store, *datasets, after):
 @pytest.mark.parametrize(
     ("options", "train", "val", "why"),
     [
-        ({}, ["mended", "two"], None, r"training rollouts of version 0 with other tasks"),
+        ({}, ["mended", "two"], None, r"training rollouts after step 0 with other tasks"),
         ({"rollouts_per_task": 3}, ["one", "two"], None, r"other copies: 2 then, 3 now"),
-        ({}, ["one", "two"], ["x"], r"validation rollouts of version 0 with other tasks"),
+        ({}, ["one", "two"], ["x"], r"validation rollouts after step 0 with other tasks"),
     ],
 )
 async def test_a_collection_goes_on_with_the_tasks_and_copies_that_it_had(
@@ -294,7 +294,7 @@ async def test_killed_while_it_collects_it_goes_on_with_the_rollouts_that_are_th
         assert events(tmp_path) == ["begun", "collecting"]
         process = await asyncio.create_subprocess_exec(*command)
         assert await process.wait() == 0
-    assert events(tmp_path)[2:] == ["collecting", "collected", "trained"]
+    assert events(tmp_path)[2:] == ["collecting", "collected", "selected", "trained"]
     store = agl.SqliteLightningStore(tmp_path / "store.db")
     rollouts = (await store.query_rollouts()).items
     ledger = await agl.load_ledger(store)

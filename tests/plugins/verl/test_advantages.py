@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from agl.types import Credit, Ledger, ModelCall, Rollout, StepCredit, TrainingRow
-from agl_learning.collect import Collected, Ended
+from agl_learning.collected import Collected, Ended
 from agl_learning.estimators import ESTIMATORS
 from agl_learning.siblings import Inputs
 from agl_learning.trajectories import Trajectories

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from agl.http.serving import ServerThread
-from agl_learning.loop import MODEL_NAME
+from agl_learning.start import MODEL_NAME
 from agl_verl.backend import Serving, TokenBackend, end_tokens
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "examples" / "quickstart"))

@@ -160,6 +160,14 @@ class Algorithm(ABC):
         gateway = self._run_context.gateway
         return gateway is not None and gateway.spent_budget() is not None
 
+    def ask_to_stop(self) -> bool:
+        """Ask a running algorithm to end at its next safe point, from any thread.
+
+        Returns:
+            Whether it will, and give a ``stop_reason``. False: it has no safe points.
+        """
+        return False
+
     def set_context(self, context: RunContext) -> None:
         """Called by the trainer; what an earlier run had is forgotten."""
         self._run_context, self.stop_reason = context, None

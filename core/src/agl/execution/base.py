@@ -1,6 +1,7 @@
 """The contract of an execution strategy."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from agl.execution.events import ExecutionEvent
@@ -35,6 +36,9 @@ class ExecutionStrategy(ABC):
     """Whether a runner that ends with ``RunnerStuckError`` gets a successor."""
     extra_routes: "Sequence[BaseRoute]" = ()
     """Of plugins, beside the store's, where it serves one; the trainer sets them."""
+    ask_to_stop: Callable[[], bool] = staticmethod(lambda: False)
+    """What the first Ctrl+C or SIGTERM calls; where it returns False, and the next time, the run
+    ends at once. The trainer sets it."""
 
     @property
     def runs_algorithm(self) -> bool:

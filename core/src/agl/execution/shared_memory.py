@@ -3,10 +3,12 @@
 import asyncio
 import functools
 import logging
+import signal
 from typing import Literal
 
 from agl.env import LightningEnvVar, resolve_bool_env_var
 from agl.errors import AlgorithmError, ConfigError, RunnerCrashError
+from agl.execution.asking import asking_first
 from agl.execution.base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
 from agl.execution.coroutines import BackgroundCoroutine
 from agl.execution.deadlock import run_algorithm
@@ -56,7 +58,14 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
             from agl.store.threaded import LightningStoreThreaded
 
             store = LightningStoreThreaded(store)
-        asyncio.run(self._coordinate(algorithm, runner, store))
+        asyncio.run(self._run(algorithm, runner, store))
+
+    async def _run(
+        self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore
+    ) -> None:
+        # Inside, as asyncio.run has set up by now what Ctrl+C does.
+        with asking_first(self.ask_to_stop, signal.SIGINT, signal.SIGTERM):
+            await self._coordinate(algorithm, runner, store)
 
     async def _coordinate(
         self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore

@@ -281,3 +281,18 @@ def _ask(store: LightningStore, call: Callable[[], Awaitable[T]]) -> T | None:
             return None
 
     return asyncio.run(ask())
+
+
+def raise_if_stopped(reason: str | None, run: Recording | None) -> None:
+    """Say of a run that ended before its end how to go on with it.
+
+    Args:
+        reason: Why; None where it did not.
+        run: The run; None where this process had only its runners.
+
+    Raises:
+        StoppedError: It did.
+    """
+    if reason is not None:
+        how = "" if run is None else f"; go on with Trainer(run={run.run_id!r}, resume=True)"
+        raise StoppedError(f"the run has stopped before its end, {reason}{how}")

@@ -11,7 +11,7 @@ from agl.types import ExclusionReason, Ledger, TrainingRow
 
 if TYPE_CHECKING:
     from agl.store.base import LightningStore
-    from agl_learning.collect import Collected, Ended
+    from agl_learning.collected import Collected, Ended
 
 _EXCLUDED = "excluded/"
 _OF_OTHERS = {"agent_not_selected", "other_model", "judge", "failed_attempt", "superseded_attempt"}
@@ -68,7 +68,9 @@ class Totals:
 
     def add(self, collected: "Collected") -> None:
         """Add what was collected; its ledger must be complete."""
-        self._add(len(collected.ended), collected.num_failed, collected.ledger)
+        rollouts = collected.rollouts
+        failed = sum(rollout.status != "succeeded" for rollout in rollouts)
+        self._add(len(rollouts), failed, collected.ledger)
 
     @classmethod
     async def counting(cls, store: "LightningStore", run: str) -> "Totals":

@@ -46,6 +46,8 @@ class Progress:
     """The way here; see ``agl_learning.generations``."""
     identity: dict[str, Any] = field(default_factory=dict[str, Any])
     """What must not change when the run is continued."""
+    idle_steps: int = 0
+    """How many steps in a row have trained nothing."""
 
     @classmethod
     def of(cls, checkpoint: Path) -> "Progress":

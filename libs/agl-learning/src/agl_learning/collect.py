@@ -2,34 +2,30 @@
 
 import asyncio
 import contextlib
-import inspect
+import itertools
 import logging
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, cast, get_args
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, get_args
 
 from agl.algorithm.infrastructure import (
     InfrastructureFailures,
-    infrastructure_failure,
 )
-from agl.algorithm.mixing import MixingCheck, Ran, ran
-from agl.emitter import find_final_rewards, graded_only, reward_problem
-from agl.errors import ConfigError, DamagedRecordError, InvalidTransitionError
+from agl.algorithm.mixing import MixingCheck
+from agl.errors import AglError, ConfigError, InvalidTransitionError
+from agl.store.queries import PAGE
+from agl.store.rules import QUEUED
 from agl.types import (
-    Attempt,
     EnqueueRolloutRequest,
-    Exclusion,
-    ExclusionReason,
     Ledger,
     Rollout,
     RolloutConfig,
     RolloutMode,
-    Span,
     TrainedModel,
-    TrainingRow,
 )
 from agl.utils.checks import check_choice
+from agl_learning.collected import Collected, Ended, drop_groups
+from agl_learning.reading import Reader
 from agl_learning.seeds import placed
 
 if TYPE_CHECKING:
@@ -43,76 +39,8 @@ PATIENCE_SECONDS = 60.0
 """After so long without the end of a rollout, say so."""
 
 
-class _Rows(Protocol):
-    """What the adapter ``rows`` gives."""
-
-    rows: list[TrainingRow]
-    ledger: Ledger
-
-
-@dataclass
-class Ended:
-    """A rollout that has ended, and what was read from its spans."""
-
-    rollout: Rollout
-    group: int
-    """Position of its task in the request."""
-    reward: float | None
-    """The final one of its last successful attempt; None for a failed rollout, and for one whose
-    reward says nothing because a model call failed by infrastructure."""
-    rows: list[TrainingRow] = field(default_factory=list[TrainingRow])
-    problem: str | None = None
-    """Why it has no reward, where one was given that cannot be read."""
-    is_late: bool = False
-    """Whether it was cancelled because it had not ended in time."""
-    infrastructure: str | None = None
-    """Why, in the attempt that counts, servers or the network failed a model call."""
-    unusable: tuple[ExclusionReason, str] | None = None
-    """Why its rows may not be trained, although it succeeded."""
-    rewards: dict[str, float] = field(default_factory=dict[str, float])
-    """The dimensions of ``reward``; none where it is None."""
-    ran: Ran | None = None
-    """Where and when it succeeded, and with which calls."""
-
-
-@dataclass
-class Collected:
-    """The rollouts of one step or evaluation."""
-
-    ended: list[Ended]
-    ledger: Ledger
-    """Open: what becomes of ``rows`` is for the caller to say."""
-    seconds: float
-
-    @property
-    def rewards(self) -> list[float]:
-        """Of the rollouts that have one."""
-        return [one.reward for one in self.ended if one.reward is not None]
-
-    @property
-    def mean_reward(self) -> float | None:
-        """Over the rollouts that have one; a failed rollout is no zero."""
-        return sum(self.rewards) / len(self.rewards) if self.rewards else None
-
-    @property
-    def num_failed(self) -> int:
-        """Rollouts that did not succeed."""
-        return sum(one.rollout.status != "succeeded" for one in self.ended)
-
-    @property
-    def num_infrastructure(self) -> int:
-        """Rollouts that succeeded although servers or the network failed a model call of theirs."""
-        return sum(one.infrastructure is not None for one in self.ended)
-
-    def failures(self) -> dict[str, int]:
-        """How often each kind of failure ended a rollout, most frequent first."""
-        kinds: dict[str, int] = {}
-        for one in self.ended:
-            error = getattr(getattr(one.rollout, "attempt", None), "error", None)
-            if one.rollout.status != "succeeded":
-                kind = f"{error.boundary}: {error.type}" if error else one.rollout.status
-                kinds[kind] = kinds.get(kind, 0) + 1
-        return dict(sorted(kinds.items(), key=lambda item: -item[1]))
+class AskedToStopError(AglError):
+    """The run was asked to stop before all rollouts of a request were begun."""
 
 
 class Collector:
@@ -132,6 +60,8 @@ class Collector:
             network failed a model call of it.
         model: The one that is trained; None takes the calls of all. May be set later.
         seed: Of the run; None leaves rollouts without seeds.
+        asked_to_stop: Once it is set, rollouts that are queued are cancelled, and when those under
+            way have ended, ``collect`` and ``run`` raise ``AskedToStopError``; None never asks.
 
     Raises:
         ConfigError: That is none of the policies.
@@ -147,18 +77,29 @@ class Collector:
         infrastructure_failures: InfrastructureFailures = "exclude",
         model: TrainedModel | None = None,
         seed: int | None = None,
+        asked_to_stop: asyncio.Event | None = None,
     ) -> None:
+        self._asked_to_stop = asked_to_stop or asyncio.Event()
         known = get_args(InfrastructureFailures)
         check_choice("Collector", known, infrastructure_failures=infrastructure_failures)
-        self.model, self._seed = model, seed
+        self._seed = seed
         self._store = store
         self._gateway = gateway
-        self._adapter = adapter
+        keeps = infrastructure_failures == "keep"
+        self._reader = Reader(store, adapter, keeps, model)
         self._config = config
         self._patience_seconds = patience_seconds
         self._infrastructure_failures: InfrastructureFailures = infrastructure_failures
         self._mixing = MixingCheck()
-        self._knows_models = adapter is not None and _takes(adapter.adapt, "model")
+
+    @property
+    def model(self) -> TrainedModel | None:
+        """The one that is trained."""
+        return self._reader.model
+
+    @model.setter
+    def model(self, model: TrainedModel | None) -> None:
+        self._reader.model = model
 
     async def collect(
         self,
@@ -182,8 +123,9 @@ class Collector:
             resources_id: What they work with.
             metadata: Of every rollout; ``group``, the position of its task, and ``seed`` come to
                 it. The seed is of ``mode``, ``step``, ``round``, group and copy.
-            key: A unique name of this request. Asked for again under it, after a kill for example,
-                rollouts that are in the store are not run a second time.
+            key: A unique name of this request. Asked for again under it by a later start of the
+                run, rollouts that succeeded are not run a second time, and those that did not are:
+                they may have failed because that start died.
             look_for_mixed: Whether mixed calls are an error; they need not be where the rollouts
                 are only accounted for.
 
@@ -193,14 +135,7 @@ class Collector:
                 Of several requests at once, the one that ends last says so of all.
         """
         start = time.perf_counter()
-        if self.model is not None and not self._knows_models:
-            logger.warning(
-                "the adapter %s does not take model=, and so cannot tell calls of %r from those "
-                "of other models and judges; all of them may be trained",
-                type(self._adapter).__name__,
-                self.model.name,
-            )
-            self.model = None  # said once
+        self._reader.check_model()
         requests = [
             EnqueueRolloutRequest(
                 input=task,
@@ -213,14 +148,73 @@ class Collector:
             for group, task in enumerate(tasks)
             for copy in range(copies)
         ]
-        ledger = Ledger()
+        collected = Collected([], Ledger(), 0.0)
         with self._mixing.request():
-            ended = await self._run(requests, None, ledger, True)
+            collected.ended = await self._run(requests, None, collected.ledger, True)
+            if key is not None:
+                await self._run_lost(requests, collected)
         if self._infrastructure_failures == "drop_group":
-            drop_groups(ended)
+            drop_groups(collected.ended)
         if look_for_mixed:
-            await self.look_for_mixed(ended)
-        return Collected(ended, ledger, time.perf_counter() - start)
+            await self.look_for_mixed(collected.ended)
+        collected.seconds = time.perf_counter() - start
+        return collected
+
+    async def _run_lost(
+        self, requests: Sequence[EnqueueRolloutRequest], collected: Collected
+    ) -> None:
+        """Run again what a dead start of the run took along, each in its place."""
+        for again in itertools.count(1):
+            lost = [n for n, one in enumerate(collected.ended) if _is_lost(one, requests[n])]
+            if not lost:
+                return
+            retries = [
+                requests[n].model_copy(update={"key": f"{requests[n].key}/again-{again}"})
+                for n in lost
+            ]
+            newer = await self._run(retries, None, collected.ledger, True)
+            for n, one in zip(lost, newer, strict=True):
+                collected.set_aside(n, one)
+
+    async def read(self, rollout_ids: Sequence[tuple[int, str]], lost: Sequence[str]) -> Collected:
+        """What an earlier start of the run collected, from the store.
+
+        Args:
+            rollout_ids: (position of its task in the request, id) of each rollout that counts, in
+                their order.
+            lost: Ids of those that ran once more; see ``Collected``.
+
+        Raises:
+            ConfigError: The store has not all of them.
+        """
+        start = time.perf_counter()
+        wanted = [*rollout_ids, *((0, rollout_id) for rollout_id in lost)]
+        found = {one.rollout_id: one for one in await self._find([one for _, one in wanted])}
+        missing = [rollout_id for _, rollout_id in wanted if rollout_id not in found]
+        if missing:
+            raise ConfigError(
+                f"the store does not have {len(missing)} of {len(wanted)} rollouts that the run "
+                f"has collected ({', '.join(missing[:3])}). Continue it with the store that it had"
+            )
+        collected = Collected([], Ledger(), 0.0)
+        read = await asyncio.gather(
+            *(self._reader.read(found[one], group, collected.ledger) for group, one in wanted)
+        )
+        collected.ended = [*read[: len(rollout_ids)]]
+        for one in read[len(rollout_ids) :]:
+            collected.exclude_lost(one)
+        if self._infrastructure_failures == "drop_group":
+            drop_groups(collected.ended)
+        collected.seconds = time.perf_counter() - start
+        return collected
+
+    async def _find(self, rollout_ids: list[str]) -> list[Rollout]:
+        pages = [rollout_ids[at : at + PAGE] for at in range(0, len(rollout_ids), PAGE)]
+        return [
+            rollout
+            for page in pages
+            for rollout in await self._store.query_rollouts(rollout_id_in=page)
+        ]
 
     async def run(
         self, requests: Sequence[EnqueueRolloutRequest], timeout_seconds: float | None = None
@@ -267,7 +261,9 @@ class Collector:
             await self._gateway.flush()
         read = await asyncio.gather(
             *(
-                self._read(ended[rollout_id], (request.metadata or {}).get("group", number), ledger)
+                self._reader.read(
+                    ended[rollout_id], (request.metadata or {}).get("group", number), ledger
+                )
                 for number, (rollout_id, request) in enumerate(
                     zip(rollout_ids, requests, strict=True)
                 )
@@ -287,7 +283,7 @@ class Collector:
             patience = self._patience_seconds
             if until is not None:
                 patience = max(0.0, min(patience, until - time.monotonic()))
-            ended = await self._store.wait_for_rollouts(rollout_ids=rollout_ids, timeout=patience)
+            ended = await self._wait_for(rollout_ids, patience)
             if len(ended) == len(rollout_ids):
                 return {rollout.rollout_id: rollout for rollout in ended}, late
             if until is not None and time.monotonic() >= until:
@@ -302,98 +298,44 @@ class Collector:
                 )
             done = len(ended)
 
+    async def _wait_for(self, rollout_ids: list[str], timeout: float) -> Sequence[Rollout]:
+        """Those that have ended by then; asked to stop, it waits for those under way only.
+
+        Raises:
+            AskedToStopError: All have ended, and some of them were not begun.
+        """
+        store = self._store
+        waiting = asyncio.ensure_future(
+            store.wait_for_rollouts(rollout_ids=rollout_ids, timeout=timeout)
+        )
+        asked = asyncio.ensure_future(self._asked_to_stop.wait())
+        try:
+            await asyncio.wait({waiting, asked}, return_when=asyncio.FIRST_COMPLETED)
+            if waiting.done():
+                return waiting.result()
+            for rollout in await self._find(rollout_ids):
+                if rollout.status in QUEUED:
+                    await self._cancel_one(rollout.rollout_id)
+            await store.wait_for_rollouts(rollout_ids=rollout_ids)
+            raise AskedToStopError
+        finally:
+            waiting.cancel()
+            asked.cancel()
+
     async def _cancel(self, rollout_ids: list[str]) -> set[str]:
         ended = await self._store.wait_for_rollouts(rollout_ids=rollout_ids, timeout=0)
         late = set(rollout_ids) - {rollout.rollout_id for rollout in ended}
         for rollout_id in late:
-            with contextlib.suppress(InvalidTransitionError):  # it has ended meanwhile
-                await self._store.update_rollout(rollout_id, status="cancelled")
+            await self._cancel_one(rollout_id)
         return late
 
-    async def _read(self, rollout: Rollout, group: int, ledger: Ledger) -> Ended:
-        one = Ended(rollout, group, None)
-        try:
-            spans = await self._store.query_spans(rollout.rollout_id)
-        except DamagedRecordError as error:
-            one.problem, one.unusable = str(error), ("malformed", str(error))
-            _exclude(rollout, *one.unusable, ledger)
-            return one
-        attempts = await self._store.query_attempts(rollout.rollout_id)
-        if self._adapter is not None:
-            self._read_rows(one, self._adapter, spans, attempts, ledger)
-        if rollout.status == "succeeded":
-            used = [a.attempt_id for a in attempts if a.status == "succeeded"][-1:]
-            spans_used = [span for span in spans if span.attempt_id in used]
-            for attempt in attempts:
-                if attempt.attempt_id in used:
-                    one.ran = ran(rollout.rollout_id, rollout.input, attempt, spans_used)
-            one.infrastructure = infrastructure_failure(spans_used)
-            if one.infrastructure is None or self._infrastructure_failures == "keep":
-                rewards = find_final_rewards(spans_used)
-                one.rewards = {reward.name: reward.value for reward in rewards}
-                if rewards:
-                    one.reward = rewards[0].value
-                else:
-                    one.problem = next(
-                        filter(None, map(reward_problem, reversed(graded_only(spans_used)))), None
-                    )
-            else:
-                why = f"a model call of its rollout failed: {one.infrastructure}"
-                one.unusable = ("infrastructure", why)
-        return one
-
-    def _read_rows(
-        self,
-        one: Ended,
-        adapter: "TraceAdapter[Any]",
-        spans: Sequence[Span],
-        attempts: Sequence[Attempt],
-        ledger: Ledger,
-    ) -> None:
-        adapt: Callable[..., Any] = adapter.adapt
-        about: dict[str, Any] = {} if self.model is None else {"model": self.model}
-        rollout = one.rollout
-        try:
-            adapted = adapt(list(spans), attempts=list(attempts), **about)
-        except ConfigError:
-            raise
-        except Exception as error:
-            # Anybody may write spans, and what one agent wrote must not end the training of all.
-            why = f"its spans cannot be read: {type(error).__name__}: {error}"
-            logger.warning("rollout %r: %s", rollout.rollout_id, why, exc_info=error)
-            one.unusable = ("malformed", why)
-            _exclude(rollout, *one.unusable, ledger)
-            return
-        if not hasattr(adapted, "rows") or not hasattr(adapted, "ledger"):
-            raise ConfigError(
-                f"the algorithm learns from training rows; the adapter {type(adapter).__name__} "
-                f"gave {type(adapted).__name__}. Use the adapter 'rows', or leave the adapter out"
-            )
-        read = cast(_Rows, adapted)
-        one.rows = read.rows
-        ledger.merge(read.ledger)
-        if not attempts:
-            why = f"it ended as {rollout.status} before any attempt began"
-            _exclude(rollout, "not_run", why, ledger)
+    async def _cancel_one(self, rollout_id: str) -> None:
+        with contextlib.suppress(InvalidTransitionError):  # it has ended meanwhile
+            await self._store.update_rollout(rollout_id, status="cancelled")
 
 
-def _exclude(rollout: Rollout, reason: ExclusionReason, detail: str, ledger: Ledger) -> None:
-    ledger.add_rollout(rollout.rollout_id)
-    ledger.exclude(
-        Exclusion(kind="rollout", rollout_id=rollout.rollout_id, reason=reason, detail=detail)
-    )
-
-
-def drop_groups(ended: Sequence[Ended]) -> None:
-    """Let no rollout be trained beside which, in its group, one had a failure of infrastructure."""
-    failed = {one.group: one.rollout.rollout_id for one in ended if one.infrastructure is not None}
-    for one in ended:
-        if one.group in failed and one.unusable is None:
-            why = f"infrastructure failed a model call of rollout {failed[one.group]!r} of its task"
-            one.unusable = ("unused_group", why)
-
-
-def _takes(function: Callable[..., Any], name: str) -> bool:
-    """Whether a function has a parameter of this name, or any."""
-    parameters = inspect.signature(function).parameters
-    return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+def _is_lost(one: Ended, request: EnqueueRolloutRequest) -> bool:
+    """Whether a rollout of an earlier start did not come to a good end: that start has died."""
+    generation = (request.metadata or {}).get("generation", 0)
+    is_earlier = (one.rollout.metadata or {}).get("generation", generation) < generation
+    return is_earlier and (one.rollout.status != "succeeded" or one.infrastructure is not None)

@@ -1,7 +1,8 @@
 """Collections that a killed run goes on with: rollouts under durable keys, noted in the journal."""
 
+import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from agl.errors import ConfigError
@@ -9,10 +10,19 @@ from agl.types import RolloutMode
 from agl_learning.tasks import digest
 
 if TYPE_CHECKING:
-    from agl.algorithm.base import Algorithm
-    from agl_learning.collect import Collected
+    from agl_learning.collected import Collected
     from agl_learning.journal import Journal
+    from agl_learning.loop import Training
     from agl_learning.session import Session
+
+logger = logging.getLogger("agl.learning")
+
+_SHAPES_NOTHING = {
+    *("steps", "target_reward", "max_idle_steps", "eval_every", "eval_copies", "eval_temperature"),
+    *("run_dir", "resume_from", "checkpoint_every", "show_progress", "rollout_timeout_seconds"),
+    *("unresponsive_seconds", "device", "torch_threads", "max_batch_size"),
+}
+"""Options that may change in a run without a change in what its steps train."""
 
 
 @dataclass(frozen=True)
@@ -30,19 +40,13 @@ class Request:
 
 
 def find_request(
-    session: "Session",
-    journal: "Journal",
-    version: int,
-    mode: RolloutMode,
-    tasks: list[Any],
-    copies: int,
+    session: "Session", journal: "Journal", mode: RolloutMode, tasks: list[Any], copies: int
 ) -> Request:
-    """A request for these tasks, or the one that was cut off, to go on with.
+    """A request for these tasks after the steps done, or the one that was cut off, to go on with.
 
     Args:
         session: Of the run.
         journal: Of the run.
-        version: Number of the one that answers.
         mode: Of the rollouts.
         tasks: Their inputs.
         copies: How often each of them runs.
@@ -50,8 +54,8 @@ def find_request(
     Raises:
         ConfigError: That one had other tasks or copies; its rollouts would count as theirs.
     """
-    rounds = len(journal.all("given up", key=f"{mode}-{version}"))
-    key = f"{session.algorithm}/{session.run_id}/{mode}-{version}/{rounds}"
+    rounds = len(journal.all("given up", mode=mode, after=session.steps_done))
+    key = f"{session.algorithm}/{session.run_id}/{mode}-{session.steps_done}/{rounds}"
     request = Request(mode, tasks, copies, key, rounds, {"tasks": digest(tasks), "copies": copies})
     begun = journal.last("collecting", key=key)
     for what, now in request.written.items():
@@ -59,50 +63,92 @@ def find_request(
             kind = "validation" if mode == "val" else "training"
             raise ConfigError(
                 f"{session.algorithm}: the run in {str(session.folder)!r} stopped amid {kind} "
-                f"rollouts of version {version} with other {what}: {begun.get(what)!r} then, "
-                f"{now!r} now. Continue it with what it had, or give another run_dir"
+                f"rollouts after step {session.steps_done} with other {what}: {begun.get(what)!r} "
+                f"then, {now!r} now. Continue it with what it had, or give another run_dir"
             )
     return request
 
 
 async def run_request(
-    algorithm: "Algorithm",
     session: "Session",
     journal: "Journal",
     request: Request,
     version: int,
     resources: Mapping[str, str],
 ) -> "Collected":
-    """Run its tasks, as far as an earlier start of the run has not.
+    """Run its tasks, as far as no earlier start of the run has.
 
     Args:
-        algorithm: Knows whether the budget is spent.
         session: Of the run.
         journal: Of the run.
         request: What is to run.
         version: Number of the one that answers.
         resources: Ids per mode.
     """
-    mode, tasks, key = request.mode, request.tasks, request.key
-    earlier = len(journal.all("collecting", key=key))
-    journal.append("collecting", key=key, **request.written)
-    metadata = session.metadata(version + (mode == "train"), version)
-    metadata["round"] = request.round
-    collect = session.collector.collect
-    collected = last = await collect(
-        tasks, request.copies, mode, resources[mode], metadata, key=key
+    mode, key = request.mode, request.key
+    done = journal.last("collected", key=key)
+    if done is not None:
+        collected = await session.collector.read(done["rollouts"], done["lost"])
+        collected.seconds = done["seconds"]
+        return collected
+    after = session.steps_done
+    journal.append("collecting", key=key, mode=mode, after=after, **request.written)
+    collected = await session.collector.collect(
+        request.tasks,
+        request.copies,
+        mode,
+        resources[mode],
+        {**session.metadata(after + (mode == "train"), version), "round": request.round},
+        key=key,
     )
-    # Where the run had ended in the middle of this, rollouts were cut off, or met the address
-    # of a gateway that was gone: those are drawn once more.
-    for again in range(1, earlier + 1):
-        groups = [one.group for one in last.ended if one.rollout.status != "succeeded"]
-        if not groups or algorithm.is_budget_spent():
-            break
-        inputs = [tasks[group] for group in groups]
-        retry = f"{key}/again-{again}"
-        last = await collect(inputs, 1, mode, resources[mode], metadata, key=retry)
-        last.ended = [replace(one, group=groups[one.group]) for one in last.ended]
-        collected.ledger.merge(last.ledger)
-        seconds = collected.seconds + last.seconds
-        collected = replace(collected, ended=collected.ended + last.ended, seconds=seconds)
+    journal.append(
+        "collected",
+        key=key,
+        rollouts=[(one.group, one.rollout.rollout_id) for one in collected.ended],
+        lost=[one.rollout.rollout_id for one in collected.lost],
+        seconds=collected.seconds,
+    )
     return collected
+
+
+def give_up(journal: "Journal", mode: RolloutMode, after: int, **values: Any) -> None:
+    """Have what was collected after so many steps drawn anew the next time.
+
+    Args:
+        journal: Of the run.
+        mode: Of its rollouts.
+        after: How many steps.
+        values: For the entry.
+    """
+    journal.append("given up", mode=mode, after=after, **values)
+
+
+def begin(journal: "Journal", training: "Training", generation: int, step: int) -> None:
+    """Note with which options a start goes on; where they have changed, nothing is trained again.
+
+    Args:
+        journal: Of the run.
+        training: Whose fields are the options.
+        generation: Which start this is.
+        step: After which it goes on.
+    """
+    given = {each.name: getattr(training, each.name) for each in fields(training)}
+    now = {
+        name: value
+        for name, value in given.items()
+        if name not in _SHAPES_NOTHING and isinstance(value, str | int | float | bool | None)
+    }
+    before = journal.last("begun")
+    changed = [name for name in now if before and before["options"].get(name) != now[name]]
+    if before and changed:
+        was = before["options"]
+        for mode, after in {(each["mode"], each["after"]) for each in journal.all("collecting")}:
+            if after >= step:
+                give_up(journal, mode, after)
+        logger.warning(
+            "the run goes on after step %d with other options: %s. What came after that step is "
+            "drawn anew",
+            step,
+            ", ".join(f"{name} is {now[name]!r}, was {was.get(name)!r}" for name in changed),
+        )
+    journal.append("begun", generation=generation, step=step, options=now)

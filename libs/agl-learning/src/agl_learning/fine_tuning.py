@@ -31,23 +31,26 @@ from typing import TYPE_CHECKING, Any
 
 from agl.algorithm.ledger import ledger_parts
 from agl.errors import AlgorithmError, ConfigError
-from agl.types import Dataset, LedgerPart, RolloutMode
-from agl_learning.durable import Request, find_request, run_request
+from agl.types import Dataset, LedgerPart
+from agl_learning.durable import find_request, give_up
 from agl_learning.files import write_lines
 from agl_learning.generations import (
     Generation,
     begin_generation,
     begun_by_trainer,
+    cancel_dead_starts,
     check_algorithm,
     read_generation,
 )
 from agl_learning.journal import Journal
-from agl_learning.loop import Training, Version
+from agl_learning.loop import Training
 from agl_learning.options import Count
 from agl_learning.start import run_folder
+from agl_learning.versions import Version
 
 if TYPE_CHECKING:
-    from agl_learning.collect import Collected
+    from agl.store.base import LightningStore
+    from agl_learning.collected import Collected
     from agl_learning.session import Session
 
 logger = logging.getLogger("agl.learning")
@@ -133,20 +136,11 @@ class FineTuning(Training):
     def version(self) -> Version:
         return self._version
 
-    @property
-    def journal(self) -> Journal:
-        """What the run has finished; only while ``run`` runs.
-
-        Raises:
-            AlgorithmError: It does not.
-        """
-        if self._journal is None:
-            raise AlgorithmError(f"{self.title} is not running; it has no journal")
-        return self._journal
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._journal: Journal | None = None
+    async def clear_leftovers(self, store: "LightningStore") -> None:
+        """Cancel what a killed part of the run left in the store, before runners claim it."""
+        folder = self.run_dir or self.get_run_folder()
+        if folder is not None:
+            await cancel_dead_starts(store, folder)
 
     @contextlib.asynccontextmanager
     async def open(self, num_tasks: int) -> "AsyncGenerator[Session]":
@@ -158,11 +152,10 @@ class FineTuning(Training):
         gateway, folder = self.gateway(), run_folder(self, self.run_dir)
         with contextlib.ExitStack() as stack:
             journal = self._journal = stack.enter_context(Journal(folder))
-            stack.callback(setattr, self, "_journal", None)
             begun = begun_by_trainer(self, folder)
             run_id, before = self._find_run(journal, begun.get("run")), read_generation(folder)
             number = begun.get("number") or (before.number + 1 if before else 1)
-            collections = journal.all("collected")
+            collections = journal.all("selected")
             totals = [entry["totals"] for entry in journal.entries if "totals" in entry]
             done = len(collections)
             report = Report(self, self.name, folder, self.iterations, done, self.show_progress)
@@ -207,7 +200,7 @@ class FineTuning(Training):
                 made.number,
                 made.ref,
             )
-        done = session.steps_done = session.begun_at = self._version.number
+        done = session.steps_done = self._version.number
         session.val_rewards = [each for each in session.val_rewards if each[0] <= done]
         # What a kill had written of a step, or of an evaluation, that counts as not done.
         starts = range(1, session.generation.number + 1)
@@ -232,12 +225,13 @@ class FineTuning(Training):
     async def step(self, train: Dataset[Any], val: Dataset[Any] | None) -> None:
         session, number = self.session, self.session.steps_done + 1
         start = time.perf_counter()
-        entry = self.journal.last("collected", iteration=number)
+        entry = self.journal.last("selected", iteration=number)
         if entry is None:
             # Before anything is served: tasks of a run that was cut off may be others by now.
-            request = self._request("train", self._chosen(train, number), self.rollouts_per_task)
+            tasks, copies = self._chosen(train, number), self.rollouts_per_task
+            request = find_request(session, self.journal, "train", tasks, copies)
             await self.evaluate_when_due(val)
-            entry = await self._collect(request)
+            entry = await self._select(await self.run_request(request))
         if entry is None:
             return  # the budget is spent
         await self.end_serving()
@@ -280,40 +274,24 @@ class FineTuning(Training):
             chosen = order.take(count)
         return [dataset[index] for index in chosen]
 
-    def _request(self, mode: RolloutMode, tasks: list[Any], copies: int) -> Request:
-        return find_request(self.session, self.journal, self._version.number, mode, tasks, copies)
-
-    async def _run_tasks(self, request: Request) -> "Collected":
-        from agl_learning.collect import drop_groups
-
-        resources = await self.serving()
-        number, journal = self._version.number, self.journal
-        collected = await run_request(self, self.session, journal, request, number, resources)
-        if self.infrastructure_failures == "drop_group":
-            drop_groups(collected.ended)
-        return collected
-
-    async def _collect(self, request: Request) -> dict[str, Any] | None:
-        """The entry of what was collected; None when the budget was spent before there was any."""
+    async def _select(self, collected: "Collected") -> dict[str, Any] | None:
+        """The entry of what is trained; None when the budget was spent before there was any."""
         from agl_learning.accounts import collected_metrics
 
         session, number = self.session, self.session.steps_done + 1
-        collected = await self._run_tasks(request)
         try:
             examples = self.select(collected, number)
         except AlgorithmError as error:
             # Started again, the iteration shall draw new rollouts: these are accounted for.
             await session.keep(collected, number, self._version.number)
-            self.journal.append(
-                "given up", key=f"train-{number - 1}", totals=dict(session.totals.counts)
-            )
+            give_up(self.journal, "train", number - 1, totals=dict(session.totals.counts))
             if not self.is_budget_spent():
                 raise
             logger.warning("the budget is spent: %s", error)
             return None
         parts = ledger_parts(
             collected.ledger,
-            [one.rollout for one in collected.ended],
+            collected.rollouts,
             step=number,
             algorithm=self.name,
             run=session.run_id,
@@ -328,7 +306,7 @@ class FineTuning(Training):
         )
         session.rewards.append(collected.mean_reward)
         return self.journal.append(
-            "collected",
+            "selected",
             iteration=number,
             file=str(file),
             examples=len(examples),
@@ -348,9 +326,6 @@ class FineTuning(Training):
                 for line in path.read_text("utf-8").splitlines()
             ]
         )
-
-    async def collect_evaluation(self, tasks: list[Any]) -> "Collected":
-        return await self._run_tasks(self._request("val", tasks, self.eval_copies))
 
     def evaluated(self, reward: float | None) -> None:
         self.journal.append(

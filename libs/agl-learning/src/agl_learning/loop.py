@@ -10,76 +10,40 @@ on after a kill:
   else, which outlives the process (SFT, DPO, trainers elsewhere)
 """
 
+import asyncio
 import contextlib
 import logging
 import time
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from agl.algorithm.base import Algorithm
 from agl.algorithm.gateway import model_served
 from agl.algorithm.infrastructure import InfrastructureFailures
-from agl.errors import AlgorithmError, ConfigError, install_line
+from agl.errors import AlgorithmError, ConfigError
 from agl.plugins.build import check_credit
 from agl.types import Dataset, RolloutConfig, TrainedModel
 from agl.utils.checks import absolute
+from agl_learning.collect import AskedToStopError, Collector
+from agl_learning.durable import find_request, run_request
 from agl_learning.options import AboveZero, Count, Name, NotNegative, check_options
+from agl_learning.start import MODEL_NAME, free_gateway
+from agl_learning.versions import Served, Version
 
 if TYPE_CHECKING:
     from agl.algorithm.gateway import Gateway, ModelConfig
-    from agl_learning.collect import Collected, Collector
+    from agl_learning.collected import Collected
+    from agl_learning.durable import Request
+    from agl_learning.journal import Journal
     from agl_learning.session import Session
 
 logger = logging.getLogger("agl.learning")
 
-MODEL_NAME = "policy"
-"""What the gateway calls the model that is trained."""
-
 Credit = Annotated[str | dict[str, Any] | None, check_credit]
-
-
-def free_gateway(algorithm: Algorithm, owner: str) -> "Gateway":
-    """The gateway of a run; it has no model of our name yet.
-
-    Args:
-        algorithm: Whose run it is.
-        owner: What messages begin with.
-
-    Raises:
-        ConfigError: There is none, or it has such a model.
-    """
-    gateway = algorithm.get_llm_proxy()
-    if gateway is None:
-        raise ConfigError(
-            f"{owner} needs a gateway that records model calls. Run: "
-            f"{install_line('agl-gateway')}, or pass Trainer(llm_proxy=...)"
-        )
-    gateway.check_free(MODEL_NAME)
-    return gateway
-
-
-@dataclass(frozen=True)
-class Version:
-    """One state of the model that is trained."""
-
-    number: int
-    """0 is the model that the run was given."""
-    ref: str
-    """Where it is: a folder, a name on a hub, an id at a provider. It outlives the process."""
-    metrics: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Of the training that made it; JSON values."""
-
-
-@dataclass(frozen=True)
-class Served:
-    """A version that answers requests."""
-
-    litellm_params: dict[str, Any]
-    """For the gateway: ``model`` (as ``hosted_vllm/NAME``), ``api_base``, perhaps ``api_key``."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -145,6 +109,9 @@ class Training(Algorithm):
         self.summary: dict[str, Any] | None = None
         """What ``summary.json`` holds, once ``run`` has ended."""
         self._session: Session | None = None
+        self._journal: Journal | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._asked_to_stop = asyncio.Event()
         self._published_now = contextlib.AsyncExitStack()
         self._resources: dict[str, str] | None = None
 
@@ -235,6 +202,17 @@ class Training(Algorithm):
             raise AlgorithmError(f"{self.title} is not running; this exists only while run() is")
         return self._session
 
+    @property
+    def journal(self) -> "Journal":
+        """What the run has finished; only while ``run`` runs.
+
+        Raises:
+            AlgorithmError: It does not.
+        """
+        if self._journal is None:
+            raise AlgorithmError(f"{self.title} is not running; it has no journal")
+        return self._journal
+
     async def run(
         self,
         train_dataset: Dataset[Any] | None = None,
@@ -250,13 +228,22 @@ class Training(Algorithm):
         if train_dataset is None or len(train_dataset) == 0:
             raise ConfigError(f"{self.title}: there are no training tasks; pass train_dataset")
         start = time.perf_counter()
+        self._loop, self._asked_to_stop = asyncio.get_running_loop(), asyncio.Event()
         async with contextlib.AsyncExitStack() as stack:
+            stack.callback(setattr, self, "_loop", None)
             stack.callback(setattr, self, "_session", None)
+            stack.callback(setattr, self, "_journal", None)
             session = self._session = await stack.enter_async_context(self.open(len(train_dataset)))
             stack.push_async_callback(self.end_serving)
-            while session.steps_done < self.num_steps and not self.is_over():
-                await self.step(train_dataset, val_dataset)
-            await self.evaluate_when_due(val_dataset, last=True)
+            try:
+                while session.steps_done < self.num_steps and not self.is_over():
+                    if self._asked_to_stop.is_set():
+                        raise AskedToStopError
+                    await self.step(train_dataset, val_dataset)
+                await self.evaluate_when_due(val_dataset, last=True)
+            except AskedToStopError:
+                self.stop_reason = f"as it was asked to, after step {session.steps_done}"
+                await self.keep_for_later()
             self.summary = {
                 **self.summed_up(),
                 "seconds": time.perf_counter() - start,
@@ -266,6 +253,23 @@ class Training(Algorithm):
                 "run_dir": str(session.folder),
             }
             session.report.summary(self.summary)
+
+    def ask_to_stop(self) -> bool:
+        """End when the rollouts or the training under way have; what is done is kept."""
+        if self._loop is None:
+            return False
+        self._loop.call_soon_threadsafe(self._stop_soon)
+        return True
+
+    def _stop_soon(self) -> None:
+        logger.warning(
+            "asked to stop: what is under way ends first. Asked once more, it ends at once; either "
+            "way the run can be continued"
+        )
+        self._asked_to_stop.set()
+
+    async def keep_for_later(self) -> None:
+        """Save what is not on the disk yet: the run stops before its end."""
 
     def gateway(self) -> "Gateway":
         """What agents call; it has no model of our name yet.
@@ -277,8 +281,6 @@ class Training(Algorithm):
 
     def collector(self) -> "Collector":
         """What brings tasks to the runners and their experience back."""
-        from agl_learning.collect import Collector
-
         return Collector(
             self.get_store(),
             self.get_llm_proxy(),
@@ -286,6 +288,7 @@ class Training(Algorithm):
             self.rollout_config,
             infrastructure_failures=self.infrastructure_failures,
             seed=self.seed,
+            asked_to_stop=self._asked_to_stop,
         )
 
     # --- serving
@@ -386,12 +389,10 @@ class Training(Algorithm):
 
     async def collect_evaluation(self, tasks: list[Any]) -> "Collected":
         """Run the tasks of an evaluation; their calls stay open."""
-        session, step = self.session, self.session.steps_done
-        resources = await self.serving()
-        return await session.collector.collect(
-            tasks,
-            self.eval_copies,
-            "val",
-            resources["val"],
-            session.metadata(step, self.version.number),
-        )
+        request = find_request(self.session, self.journal, "val", tasks, self.eval_copies)
+        return await self.run_request(request)
+
+    async def run_request(self, request: "Request") -> "Collected":
+        """Run its tasks with the newest version, as far as no earlier start of the run has."""
+        resources, version = await self.serving(), self.version.number
+        return await run_request(self.session, self.journal, request, version, resources)

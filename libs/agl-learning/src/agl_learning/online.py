@@ -1,7 +1,9 @@
 """Training in which the weights change in this process, and are saved now and then.
 
-A run that is killed goes on from its newest whole checkpoint (``resume_from``): what came after
-that counts no more. Metrics of a step, one JSON object per line of ``metrics.jsonl``:
+A run that is killed goes on from its newest whole checkpoint (``resume_from``). What came after is
+done again with the rollouts that it had: those that a step had collected, by ``journal.jsonl``, are
+read from the store and trained in their order, and only what was under way runs once more. Metrics
+of a step, one JSON object per line of ``metrics.jsonl``:
 
 - ``step``; ``generation``: in which start of the run, from 1
 - ``reward/mean``, ``reward/std`` over rollouts with a reward (failed ones have none)
@@ -33,18 +35,21 @@ from agl.algorithm.gateway import WHOLE_SOFTMAX
 from agl.errors import AlgorithmError
 from agl.types import Dataset
 from agl.utils.checks import absolute
+from agl_learning.collect import AskedToStopError
+from agl_learning.durable import begin, find_request, give_up
 from agl_learning.generations import (
     begin_generation,
     begun_by_trainer,
     cancel_dead_starts,
-    hold_run,
     keep_branch,
     read_generation,
 )
-from agl_learning.loop import Training, Version
+from agl_learning.journal import Journal
+from agl_learning.loop import Training
 from agl_learning.options import AboveZero, Count
 from agl_learning.report import warn_of_gap
 from agl_learning.start import find_origin, folder_of
+from agl_learning.versions import Version
 from agl_learning.weighing import (
     WeighingOptions,
     check_weighing,
@@ -55,7 +60,7 @@ from agl_learning.weighing import (
 
 if TYPE_CHECKING:
     from agl.store.base import LightningStore
-    from agl_learning.collect import Collected
+    from agl_learning.collected import Collected
     from agl_learning.session import Session
     from agl_learning.start import Origin
     from agl_learning.weighing import Weighed
@@ -210,12 +215,12 @@ class OnlineTraining(Training, WeighingOptions):
 
         gateway = self.gateway()
         origin, self._origin = self._origin or await asyncio.to_thread(self.find_start), None
-        self._idle_steps = 0
         self._gap_warned = self._is_solved = False
         self._checkpoint = origin.checkpoint
-        with hold_run(origin.folder):
+        with Journal(origin.folder) as self._journal:
             progress = origin.progress()
             self.weights_version = progress.version
+            self._idle_steps, self._saved_at = progress.idle_steps, progress.step
             self.load(origin.checkpoint, origin.folder)
             self._tasks = TaskOrder(num_tasks, self.seed)
             self._tasks.restore(progress.tasks)
@@ -229,6 +234,7 @@ class OnlineTraining(Training, WeighingOptions):
                 **begun_by_trainer(self, origin.folder),
             )
             await keep_branch(self.get_store(), generation.run, self._branch)
+            begin(self.journal, self, generation.number, progress.step)
             collector = self.collector()
             collector.model = self.trained_model()
             with Report(
@@ -244,7 +250,7 @@ class OnlineTraining(Training, WeighingOptions):
                     collector=collector,
                     totals=Totals(progress.totals),
                     steps_done=progress.step,
-                    begun_at=progress.step,
+                    begun_at=0 if origin.is_same_run else progress.step,
                     rewards=list(progress.rewards),
                     val_rewards=list(progress.val_rewards),
                 )
@@ -255,23 +261,22 @@ class OnlineTraining(Training, WeighingOptions):
         from agl_learning.accounts import collected_metrics, version_lag
 
         session, start = self.session, time.perf_counter()
-        resources = await self.serving()
         await self.evaluate_when_due(val)
         number, tasks_before = session.steps_done + 1, self._tasks.state()
-        collected = await session.collector.collect(
-            [train[index] for index in self._tasks.take(self.groups_per_step)],
-            self.group_size,
-            "train",
-            resources["train"],
-            session.metadata(number, self.weights_version),
-        )
+        tasks = [train[index] for index in self._tasks.take(self.groups_per_step)]
+        request = find_request(session, self.journal, "train", tasks, self.group_size)
+        try:
+            collected = await self.run_request(request)
+        except AskedToStopError:
+            self._tasks.restore(tasks_before)  # they come again when the run goes on
+            raise
         rows = self.weigh(collected)
         if not rows and self.is_budget_spent():
             # It could not be done, and is begun again where there is a budget: the checkpoint is
             # of before it, and knows neither its tasks nor its calls.
             self._tasks.restore(tasks_before)
-            if session.steps_done > session.begun_at:
-                await self._save()
+            give_up(self.journal, "train", session.steps_done)
+            await self.keep_for_later()
             await session.keep(collected, number, self.weights_version)
             return
         learned: dict[str, float] = {}
@@ -287,22 +292,25 @@ class OnlineTraining(Training, WeighingOptions):
         session.rewards.append(collected.mean_reward)
         end = time.perf_counter()
         self._check_idle(number, collected, bool(rows))
-        await session.report.step(
-            number,
-            {
-                "step": number,
-                "generation": session.generation.number,
-                "version": self.weights_version,
-                **collected_metrics(collected),
-                "rows": len(rows),
-                **learned,
-                "time/update": end - update_start,
-                "time/step": end - start,
-            },
-        )
+        metrics = {
+            "step": number,
+            "generation": session.generation.number,
+            "version": self.weights_version,
+            **collected_metrics(collected),
+            "rows": len(rows),
+            **learned,
+            "time/update": end - update_start,
+            "time/step": end - start,
+        }
+        await session.report.step(number, metrics)
+        self.journal.append("trained", step=number, key=request.key, metrics=metrics)
         last = number == self.steps or self.is_over()
         await self.evaluate_when_due(val, last=last)
         if last or number % (self.checkpoint_every or number + 1) == 0:
+            await self._save()
+
+    async def keep_for_later(self) -> None:
+        if self.session.steps_done > self._saved_at:
             await self._save()
 
     async def _save(self) -> None:
@@ -318,6 +326,7 @@ class OnlineTraining(Training, WeighingOptions):
             val_rewards=session.val_rewards,
             branch=[*self._branch, (session.generation.number, number)],
             identity=self.identity(),
+            idle_steps=self._idle_steps,
         )
         folder = session.folder / "checkpoints" / f"step-{number:06d}"
 
@@ -326,7 +335,7 @@ class OnlineTraining(Training, WeighingOptions):
                 self.save(partial)
 
         await asyncio.to_thread(write)
-        self._checkpoint = folder
+        self._checkpoint, self._saved_at = folder, number
         await self.tell("on_checkpoint_saved", step=number, path=folder)
 
     def summed_up(self) -> dict[str, Any]:

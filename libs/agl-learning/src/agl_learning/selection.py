@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from agl.types import TrainingRow
-    from agl_learning.collect import Collected
+    from agl_learning.collected import Collected
 
 IGNORED = -100
 """Label of a token that is not trained; what the loss of transformers leaves out."""

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from agl.algorithm.ledger import save_ledger
 from agl_learning.accounts import Totals
-from agl_learning.collect import Collected, Collector
+from agl_learning.collect import Collector
+from agl_learning.collected import Collected
 from agl_learning.generations import Generation
 from agl_learning.report import Report
 
@@ -32,7 +33,7 @@ class Session:
     steps_done: int
     """Of the whole run; those before this start count."""
     begun_at: int = 0
-    """How many those were."""
+    """How many of them another run has done, from whose checkpoint this one began."""
     rewards: list[float | None] = field(default_factory=list[float | None])
     """Mean per step, those of earlier starts too."""
     val_rewards: list[tuple[int, float | None]] = field(
@@ -69,7 +70,7 @@ class Session:
         await save_ledger(
             self.store,
             collected.ledger,
-            [one.rollout for one in collected.ended],
+            collected.rollouts,
             step=step,
             algorithm=self.algorithm,
             run=self.run_id,

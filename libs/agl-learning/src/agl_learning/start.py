@@ -8,15 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agl.errors import ConfigError
+from agl.errors import ConfigError, install_line
 from agl.runs.folders import default_folder, new_run_id
 from agl_learning.checkpoint import Progress, find_checkpoint
 from agl_learning.generations import check_algorithm, read_generation
 
 if TYPE_CHECKING:
     from agl.algorithm.base import Algorithm
+    from agl.algorithm.gateway import Gateway
 
 logger = logging.getLogger("agl.learning")
+
+MODEL_NAME = "policy"
+"""What the gateway calls the model that is trained."""
 
 
 def folder_of(resume_from: Path) -> Path | None:
@@ -25,6 +29,26 @@ def folder_of(resume_from: Path) -> Path | None:
         return resume_from.parent.parent
     is_run = _ended_early(resume_from) or (resume_from / "checkpoints").is_dir()
     return resume_from if is_run else None
+
+
+def free_gateway(algorithm: "Algorithm", owner: str) -> "Gateway":
+    """The gateway of a run; it has no model of our name yet.
+
+    Args:
+        algorithm: Whose run it is.
+        owner: What messages begin with.
+
+    Raises:
+        ConfigError: There is none, or it has such a model.
+    """
+    gateway = algorithm.get_llm_proxy()
+    if gateway is None:
+        raise ConfigError(
+            f"{owner} needs a gateway that records model calls. Run: "
+            f"{install_line('agl-gateway')}, or pass Trainer(llm_proxy=...)"
+        )
+    gateway.check_free(MODEL_NAME)
+    return gateway
 
 
 def run_folder(algorithm: "Algorithm", run_dir: str | None) -> Path:

@@ -21,7 +21,7 @@ from agl_learning.accounts import usable_rows
 from agl_learning.advantages import moments, sibling_advantages
 
 if TYPE_CHECKING:
-    from agl_learning.collect import Collected, Ended
+    from agl_learning.collected import Collected, Ended
 
     Usable = tuple[Ended, list[tuple[int, TrainingRow]]]
     """A rollout and its usable rows, each with its position among all its rows."""

@@ -23,7 +23,8 @@ from agl.errors import AlgorithmError, MixedCallsError
 from agl.types import EnqueueRolloutRequest, RolloutConfig, RolloutMode
 from agl_apo.journal import StoreJournal
 from agl_apo.options import PromptOptions
-from agl_learning.collect import Collector, Ended
+from agl_learning.collect import Collector
+from agl_learning.collected import Ended
 from agl_learning.seeds import SEED, seed_of
 
 logger = logging.getLogger("agl.apo")

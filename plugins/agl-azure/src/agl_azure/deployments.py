@@ -13,7 +13,7 @@ from agl_azure.management import Management
 
 if TYPE_CHECKING:
     from agl_learning.journal import Journal
-    from agl_learning.loop import Version
+    from agl_learning.versions import Version
 logger = logging.getLogger("agl.azure")
 
 

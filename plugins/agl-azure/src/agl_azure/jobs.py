@@ -9,7 +9,7 @@ from agl_azure.service import AzureService, FinishedJob
 
 if TYPE_CHECKING:
     from agl_learning.journal import Entry, Journal
-    from agl_learning.loop import Version
+    from agl_learning.versions import Version
 logger = logging.getLogger("agl.azure")
 
 

@@ -29,12 +29,13 @@ from annotated_types import Ge
 
 from agl.algorithm.gateway import WHOLE_SOFTMAX
 from agl.errors import AlgorithmError, ConfigError
-from agl_learning.loop import MODEL_NAME, Served, Version
 from agl_learning.options import Count, Name, NotNegative, Share
 from agl_learning.paid import Bill, PaidTraining
 from agl_learning.remote import not_installed
 from agl_learning.report import warn_of_gap
 from agl_learning.selection import select_best
+from agl_learning.start import MODEL_NAME
+from agl_learning.versions import Served, Version
 from agl_learning.weighing import (
     DEFAULT,
     WeighingOptions,
@@ -47,7 +48,7 @@ from agl_tinker.data import Loss, batches, example_of_row
 
 if TYPE_CHECKING:
     from agl.types import TrainedModel
-    from agl_learning.collect import Collected
+    from agl_learning.collected import Collected
     from agl_tinker.service import TinkerService
 
 logger = logging.getLogger("agl.tinker")

@@ -18,8 +18,8 @@ from agl_learning.completions import (
     render_prompt,
     room_for_answer,
 )
-from agl_learning.loop import MODEL_NAME
 from agl_learning.model_app import ModelApp
+from agl_learning.start import MODEL_NAME
 from agl_tinker.service import Sampler
 
 

@@ -20,9 +20,10 @@ from annotated_types import Ge
 
 from agl.errors import ConfigError
 from agl.types import TrainedModel
-from agl_learning.loop import MODEL_NAME, Served, Version
 from agl_learning.online import OnlineTraining
 from agl_learning.options import AboveZero, Count, pick_options
+from agl_learning.start import MODEL_NAME
+from agl_learning.versions import Served, Version
 from agl_learning.weighing import check_copies
 from agl_torch.options import LearnerOptions
 

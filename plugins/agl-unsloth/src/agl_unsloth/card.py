@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from agl_learning.loop import Version
+from agl_learning.versions import Version
 
 
 def write_card(

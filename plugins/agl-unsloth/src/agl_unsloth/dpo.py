@@ -11,7 +11,7 @@ from agl_unsloth.local import LocalFineTuning
 from agl_unsloth.pairs import no_pairs, select_pairs
 
 if TYPE_CHECKING:
-    from agl_learning.collect import Collected
+    from agl_learning.collected import Collected
 
 NO_SIBLING = "one rollout has no sibling to be compared with"
 

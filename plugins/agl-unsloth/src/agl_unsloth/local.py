@@ -17,8 +17,9 @@ from agl.types import TrainedModel
 from agl_learning.checkpoint import damage, making, read_note
 from agl_learning.files import write_whole
 from agl_learning.fine_tuning import FineTuning
-from agl_learning.loop import MODEL_NAME, Served, Version
 from agl_learning.options import Count, NotNegative, pick_options
+from agl_learning.start import MODEL_NAME
+from agl_learning.versions import Served, Version
 from agl_unsloth.card import write_card
 from agl_unsloth.children import child, tail
 from agl_unsloth.engines import choose_engine
@@ -188,7 +189,7 @@ class LocalFineTuning(FineTuning):
         )
         metrics = await self._run_training(order, number)
         session = self.session
-        collected = self.journal.last("collected", iteration=number) or {}
+        collected = self.journal.last("selected", iteration=number) or {}
         lines = await asyncio.to_thread(examples.read_bytes)
         write_card(
             partial,

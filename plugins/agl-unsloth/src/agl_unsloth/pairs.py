@@ -12,7 +12,7 @@ from agl_learning.pairs import Pairing, preference_pairs
 
 if TYPE_CHECKING:
     from agl.types import TrainingRow
-    from agl_learning.collect import Collected
+    from agl_learning.collected import Collected
 
 
 @dataclass(frozen=True)

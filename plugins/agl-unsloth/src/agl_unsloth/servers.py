@@ -17,7 +17,8 @@ from typing import Any
 
 from agl.errors import AlgorithmError, ConfigError, install_line
 from agl.http.serving import bind
-from agl_learning.loop import MODEL_NAME, Served, Version
+from agl_learning.start import MODEL_NAME
+from agl_learning.versions import Served, Version
 from agl_unsloth.children import child, tail
 
 HOST = "127.0.0.1"

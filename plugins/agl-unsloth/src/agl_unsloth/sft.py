@@ -8,7 +8,7 @@ from agl_learning.selection import select_best
 from agl_unsloth.local import LocalFineTuning
 
 if TYPE_CHECKING:
-    from agl_learning.collect import Collected
+    from agl_learning.collected import Collected
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

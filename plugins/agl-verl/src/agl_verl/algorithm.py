@@ -12,9 +12,8 @@ from agl.algorithm.base import Algorithm
 from agl.errors import ConfigError
 from agl.types import Dataset
 from agl_learning.generations import cancel_dead_starts, check_algorithm, hold_run
-from agl_learning.loop import free_gateway
 from agl_learning.options import pick_options
-from agl_learning.start import run_folder
+from agl_learning.start import free_gateway, run_folder
 from agl_verl.configuration import compose, get, read
 from agl_verl.messages import ProcessOptions
 from agl_verl.options import NAME, Options

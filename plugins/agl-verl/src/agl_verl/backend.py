@@ -18,8 +18,8 @@ from typing import Any
 
 from agl.http.layers import EVENTS, JSON, Scope, Send, begin, header, send_whole
 from agl_learning.completions import AnswerWriter, Piece, RequestError, render_prompt
-from agl_learning.loop import MODEL_NAME
 from agl_learning.model_app import ModelApp
+from agl_learning.start import MODEL_NAME
 from agl_verl.chat import VerlRequest
 
 logger = logging.getLogger("agl.verl")

@@ -22,7 +22,8 @@ from agl_verl.record import Record
 if TYPE_CHECKING:
     from agl.store.base import LightningStore
     from agl.types import Dataset
-    from agl_learning.collect import Collected, Collector, Ended
+    from agl_learning.collect import Collector
+    from agl_learning.collected import Collected, Ended
 
 logger = logging.getLogger("agl.verl")
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from agl.errors import AlgorithmError, ConfigError
 from agl.http.serving import ServerThread
-from agl_learning.loop import MODEL_NAME
+from agl_learning.start import MODEL_NAME
 from agl_verl.backend import Serving, TokenBackend, end_tokens
 from agl_verl.messages import Backend, GroupAnswer, GroupRequest, ProcessOptions, Settle, Validated
 from agl_verl.preflight import num_servers

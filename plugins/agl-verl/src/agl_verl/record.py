@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 from agl.types import Ledger
 from agl_learning.accounts import collected_metrics
-from agl_learning.collect import Collected
+from agl_learning.collected import Collected
 
 
 @dataclass

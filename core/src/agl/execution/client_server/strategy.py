@@ -26,6 +26,7 @@ from agl.errors import (
     RunnerCrashError,
     StoreError,
 )
+from agl.execution.asking import asking_first, second_time
 from agl.execution.base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
 from agl.execution.client_server.at_work import StoreAtWork
 from agl.execution.client_server.process import (
@@ -252,8 +253,9 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
                 terminated = True
                 task.cancel()
 
+            ask, end = self.ask_to_stop, second_time(self.ask_to_stop, terminate)
             try:
-                with on_sigterm(terminate):
+                with on_sigterm(end), asking_first(ask, signal.SIGINT):
                     while not task.done():
                         report = await reports.next_or(task)
                         await reports.handle(report, reached)

@@ -1,0 +1,102 @@
+"""What came of the rollouts of one step or evaluation."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from agl.algorithm.mixing import Ran
+from agl.types import ExclusionReason, Ledger, Rollout, TrainingRow
+
+
+@dataclass
+class Ended:
+    """A rollout that has ended, and what was read from its spans."""
+
+    rollout: Rollout
+    group: int
+    """Position of its task in the request."""
+    reward: float | None
+    """The final one of its last successful attempt; None for a failed rollout, and for one whose
+    reward says nothing because a model call failed by infrastructure."""
+    rows: list[TrainingRow] = field(default_factory=list[TrainingRow])
+    problem: str | None = None
+    """Why it has no reward, where one was given that cannot be read."""
+    is_late: bool = False
+    """Whether it was cancelled because it had not ended in time."""
+    infrastructure: str | None = None
+    """Why, in the attempt that counts, servers or the network failed a model call."""
+    unusable: tuple[ExclusionReason, str] | None = None
+    """Why its rows may not be trained, although it succeeded."""
+    rewards: dict[str, float] = field(default_factory=dict[str, float])
+    """The dimensions of ``reward``; none where it is None."""
+    ran: Ran | None = None
+    """Where and when it succeeded, and with which calls."""
+
+
+@dataclass
+class Collected:
+    """The rollouts of one step or evaluation."""
+
+    ended: list[Ended]
+    ledger: Ledger
+    """Open: what becomes of ``rows`` is for the caller to say."""
+    seconds: float
+    lost: list[Ended] = field(default_factory=list[Ended])
+    """Those that a dead start of the run took along, and that ran once more; their calls are
+    excluded."""
+
+    @property
+    def rewards(self) -> list[float]:
+        """Of the rollouts that have one."""
+        return [one.reward for one in self.ended if one.reward is not None]
+
+    @property
+    def mean_reward(self) -> float | None:
+        """Over the rollouts that have one; a failed rollout is no zero."""
+        return sum(self.rewards) / len(self.rewards) if self.rewards else None
+
+    @property
+    def num_failed(self) -> int:
+        """Rollouts that did not succeed."""
+        return sum(one.rollout.status != "succeeded" for one in self.ended)
+
+    @property
+    def rollouts(self) -> list[Rollout]:
+        """All that the ledger knows."""
+        return [one.rollout for one in (*self.ended, *self.lost)]
+
+    @property
+    def num_infrastructure(self) -> int:
+        """Rollouts that succeeded although servers or the network failed a model call of theirs."""
+        return sum(one.infrastructure is not None for one in self.ended)
+
+    def set_aside(self, position: int, newer: Ended) -> None:
+        """Let the rollout of a request that ran once more take the place of the lost one."""
+        self.exclude_lost(self.ended[position])
+        self.ended[position] = newer
+
+    def exclude_lost(self, one: Ended) -> None:
+        """Say of the calls of a rollout that is lost that they train nothing."""
+        for row in one.rows:
+            self.ledger.exclude_row(
+                row, "failed_attempt", "its start of the run died; it ran again"
+            )
+        self.lost.append(one)
+
+    def failures(self) -> dict[str, int]:
+        """How often each kind of failure ended a rollout, most frequent first."""
+        kinds: dict[str, int] = {}
+        for one in self.ended:
+            error = getattr(getattr(one.rollout, "attempt", None), "error", None)
+            if one.rollout.status != "succeeded":
+                kind = f"{error.boundary}: {error.type}" if error else one.rollout.status
+                kinds[kind] = kinds.get(kind, 0) + 1
+        return dict(sorted(kinds.items(), key=lambda item: -item[1]))
+
+
+def drop_groups(ended: Sequence[Ended]) -> None:
+    """Let no rollout be trained beside which, in its group, one had a failure of infrastructure."""
+    failed = {one.group: one.rollout.rollout_id for one in ended if one.infrastructure is not None}
+    for one in ended:
+        if one.group in failed and one.unusable is None:
+            why = f"infrastructure failed a model call of rollout {failed[one.group]!r} of its task"
+            one.unusable = ("unused_group", why)

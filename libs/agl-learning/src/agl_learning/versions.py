@@ -1,0 +1,24 @@
+"""The states of the model that is trained."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Version:
+    """One state of the model that is trained."""
+
+    number: int
+    """0 is the model that the run was given."""
+    ref: str
+    """Where it is: a folder, a name on a hub, an id at a provider. It outlives the process."""
+    metrics: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Of the training that made it; JSON values."""
+
+
+@dataclass(frozen=True)
+class Served:
+    """A version that answers requests."""
+
+    litellm_params: dict[str, Any]
+    """For the gateway: ``model`` (as ``hosted_vllm/NAME``), ``api_base``, perhaps ``api_key``."""

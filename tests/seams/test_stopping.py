@@ -1,0 +1,87 @@
+"""A run that is asked to stop ends at a safe point, a second time at once, and goes on later."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import agl
+
+pytest.importorskip("torch")
+
+SCRIPT = Path(__file__).with_name("grpo_run.py")
+CALLS_PER_STEP = 4
+OPTIONS = {"steps": 3, "checkpoint_every": 3}
+AT = CALLS_PER_STEP + 3
+"""The second call of step 2: the evaluation before the first step has one call."""
+
+
+def start(folder: Path, **options: object) -> "subprocess.Popen[bytes]":
+    with (folder / "errors.txt").open("w") as errors:
+        return subprocess.Popen(
+            [sys.executable, str(SCRIPT), str(folder), json.dumps({**OPTIONS, **options})],
+            stderr=errors,
+        )
+
+
+def wait_for(path: Path, text: str = "") -> None:
+    until = time.monotonic() + 200
+    while not path.exists() or text not in path.read_text():
+        assert time.monotonic() < until, f"no {text!r} in {path.name}"
+        time.sleep(0.05)
+
+
+def go_on(folder: Path) -> None:
+    """Continue the run, and check that it is whole."""
+    process = start(folder, resume_from=str(folder / "run"))
+    assert process.wait(timeout=250) == 0, (folder / "errors.txt").read_text()[-3000:]
+    lines = [json.loads(line) for line in (folder / "run/metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if "reward/mean" in line] == [1, 2, 3]
+
+
+async def rollouts_of(folder: Path) -> list[agl.Rollout]:
+    store = agl.SqliteLightningStore(folder / "store.db")
+    try:
+        return list(await store.query_rollouts())
+    finally:
+        await store.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
+async def test_asked_once_it_ends_what_is_under_way_and_no_more(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    process = start(tmp_path, wait_at=AT)
+    wait_for(tmp_path / "waiting")
+    process.send_signal(number)
+    # The log speaks on the algorithm's loop; the agent that is under way goes on after it.
+    wait_for(tmp_path / "errors.txt", "asked to stop")
+    (tmp_path / "go").touch()
+    assert process.wait(timeout=250) == 1
+    errors = (tmp_path / "errors.txt").read_text()
+    assert "StoppedError: the run has stopped before its end, as it was asked to, after" in errors
+    assert "resume=True" in errors
+    assert (tmp_path / "run/checkpoints/step-000001").is_dir()
+    ended = [rollout.status for rollout in await rollouts_of(tmp_path)]
+    assert sorted(ended) == ["cancelled"] * 2 + ["succeeded"] * (CALLS_PER_STEP + 3)
+    claimed = len((tmp_path / "endpoints.txt").read_text().splitlines())
+    go_on(tmp_path)
+    # Nothing that had ended was run again: two of step 2, step 3 and the last evaluation.
+    done = len((tmp_path / "endpoints.txt").read_text().splitlines()) - claimed
+    assert done == 2 + CALLS_PER_STEP + 1
+
+
+async def test_asked_twice_it_ends_at_once_and_goes_on_all_the_same(tmp_path: Path) -> None:
+    process = start(tmp_path, wait_at=AT)
+    wait_for(tmp_path / "waiting")
+    process.send_signal(signal.SIGINT)
+    wait_for(tmp_path / "errors.txt", "asked to stop")
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=250) != 0  # although the agent waits for what never comes
+    assert not (tmp_path / "go").exists()
+    assert not any((tmp_path / "run").glob("checkpoints/step-*"))
+    go_on(tmp_path)
