@@ -58,8 +58,10 @@ def grpo(out: Path) -> dict[str, Any]:
 def fine_tuning(out: Path) -> dict[str, Any]:
     """Options of SFT and DPO."""
     model = out / "model"
-    build_model(0).save_pretrained(model)
-    build_tokenizer().save_pretrained(model)
+    if not model.exists():  # a run that goes on has it
+        build_model(0).save_pretrained(out / "partial")
+        build_tokenizer().save_pretrained(out / "partial")
+        (out / "partial").rename(model)
     return {
         "model": str(model),
         "engine": "trl",
@@ -72,11 +74,11 @@ def fine_tuning(out: Path) -> dict[str, Any]:
 
 if __name__ == "__main__":
     out, options = Path(sys.argv[1]), json.loads(sys.argv[2])
-    out.mkdir(parents=True)
+    out.mkdir(parents=True, exist_ok=True)
     kind, runners = options.pop("algorithm"), options.pop("runners")
     given = grpo(out) if kind == "grpo" else fine_tuning(out)
     common = {"learning_rate": 1e-3, "max_tokens": 1, "eval_temperature": 0.5}
-    common |= {"run_dir": str(out / "run"), "show_progress": False}
+    common |= {"show_progress": False}
     train_tasks, held_out_tasks = split_tasks()
     agl.Trainer(
         algorithm={"type": kind, **common, **given, **options},
@@ -84,4 +86,5 @@ if __name__ == "__main__":
         strategy={"type": "cs", "server_port": 0},
         n_runners=runners,
         concurrency=16,
+        run_dir=out / "run",  # a run that is there goes on
     ).fit(find_the_cat, train_tasks, val_dataset=held_out_tasks[:8])
