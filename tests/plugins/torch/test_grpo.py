@@ -135,7 +135,7 @@ async def test_checkpoint_is_an_ordinary_model_with_the_trained_weights(line, gr
         trained.append(build_model())
         return trained[-1]
 
-    await line(says_red, grpo(model=build), ["one"])
+    await line(says_long_words, grpo(model=build), ["one"])
     folder = find_checkpoint(tmp_path / "run")
     assert folder.name == "step-000002"
     loaded = AutoModelForCausalLM.from_pretrained(folder)
@@ -294,7 +294,7 @@ async def test_a_gateway_that_lets_agents_choose_their_temperature_is_noticed(li
 
 
 async def test_divergence_from_the_start_is_penalised_and_reported(line, grpo, tmp_path):
-    await line(says_red, grpo(steps=4, kl_coefficient=0.1), ["one"])
+    await line(says_long_words, grpo(steps=4, kl_coefficient=0.1), ["one"])
     divergences = [step["kl"] for step in metrics(tmp_path, "kl")]
     assert divergences[0] == pytest.approx(0, abs=1e-6)
     assert divergences[-1] > 1e-5
@@ -303,9 +303,8 @@ async def test_divergence_from_the_start_is_penalised_and_reported(line, grpo, t
 
 async def test_a_spent_budget_ends_the_run_with_a_checkpoint_of_what_it_has(line, grpo):
     # 16 calls a step: the second one gets half of its calls answered.
-    algorithm = await line(
-        says_red, grpo(steps=50), ["one"], ["two"], gateway=agl.LLMProxy(run_budget={"calls": 25})
-    )
+    budget = agl.LLMProxy(run_budget={"calls": 25})
+    algorithm = await line(says_long_words, grpo(steps=50), ["one"], ["two"], gateway=budget)
     summary = algorithm.summary
     assert summary["steps"] == 2
     assert [step for step, _ in summary["val_rewards"]] == [0]
