@@ -12,7 +12,6 @@ from agl_learning.tasks import digest
 if TYPE_CHECKING:
     from agl_learning.collected import Collected
     from agl_learning.journal import Journal
-    from agl_learning.loop import Training
     from agl_learning.session import Session
 
 logger = logging.getLogger("agl.learning")
@@ -123,12 +122,12 @@ def give_up(journal: "Journal", mode: RolloutMode, after: int, **values: Any) ->
     journal.append("given up", mode=mode, after=after, **values)
 
 
-def begin(journal: "Journal", training: "Training", generation: int, step: int) -> None:
+def begin(journal: "Journal", training: Any, generation: int, step: int) -> None:
     """Note with which options a start goes on; where they have changed, nothing is trained again.
 
     Args:
         journal: Of the run.
-        training: Whose fields are the options.
+        training: A dataclass, whose fields are the options.
         generation: Which start this is.
         step: After which it goes on.
     """
