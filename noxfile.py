@@ -152,6 +152,14 @@ def crash(session: nox.Session) -> None:
     session.run("python", "benchmarks/crash.py", *session.posargs)
 
 
+@nox.session
+def resume(session: nox.Session) -> None:
+    """Kill deterministic runs of GRPO 50 times, go on with them, and count what was lost."""
+    install(session, TORCH, "agl-torch", "matplotlib>=3.9", OPENAI)
+    arguments = session.posargs or ("--kills", "50")
+    session.run("python", "benchmarks/resume.py", *arguments, env=QUIET)
+
+
 CORE_TESTS = ("tests/core", "tests/libs", "tests/contract", "tests/house")
 QUIET = {"AGL_STRICT_PLUGINS": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
@@ -406,7 +414,7 @@ NIGHTLY = (
     ("tests", "-m", "nightly"),
     *((name, "-m", "nightly") for name in ("sft-trl", "unsloth")),
     ("verl-cpu", "--long"),
-    *((name,) for name in ("tracers", "examples", "calc-x", "pythons", "crash")),
+    *((name,) for name in ("tracers", "examples", "calc-x", "pythons", "crash", "resume")),
 )
 
 
@@ -424,6 +432,7 @@ def nightly(session: nox.Session) -> None:
     calc-x             the AutoGen agent learns with the real verl
     pythons            the core on Python 3.12 and 3.13
     crash              200 kills of server and runners under load
+    resume             50 kills of deterministic runs, each of which goes on
     """
     failed: list[str] = []
     for name, *options in NIGHTLY:

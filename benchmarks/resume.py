@@ -11,6 +11,7 @@ they end. Of each run, by its store and its journal:
     lost             rollouts that a step has collected and that did not succeed
     trained twice    model calls that stand as trained in two accounts that count
     metrics          steps that stand twice in metrics.jsonl, or not at all
+    other updates    steps that were trained again and gave other weights than the first time
     ledger           sums of the accounts that are not those of summary.json
 
     python benchmarks/resume.py --kills 20 --algorithm grpo --options '{"steps": 4}'
@@ -39,6 +40,10 @@ from agl.cli.ledger_tables import as_json, read_accounts
 SCRIPT = Path(__file__).parents[1] / "tests/seams/seeded_run.py"
 VICTIMS = ("algorithm", "runner", "supervisor", "algorithm runner", "supervisor runner")
 KILLS_OF_A_RUN = 4
+NAMES = (
+    *("other weights", "other rewards", "other updates"),
+    *("lost", "trained twice", "metrics", "ledger"),
+)
 OPTIONS = {"grpo": {"steps": 4, "checkpoint_every": 2}, "sft": {}, "dpo": {}}
 
 
@@ -114,7 +119,9 @@ async def look(out: Path, expected: tuple[str, Any]) -> Counter[str]:
     lines = [json.loads(line) for line in (out / "run/metrics.jsonl").read_text().splitlines()]
     steps = Counter(line["step"] for line in lines if "reward/mean" in line)
     wrong["metrics"] += sum(n > 1 for n in steps.values()) + len(rewards[0]) - len(steps)
-    journal = map(json.loads, (out / "run/journal.jsonl").read_text().splitlines())
+    journal = [json.loads(line) for line in (out / "run/journal.jsonl").read_text().splitlines()]
+    weights = {(one["key"], one["weights"]) for one in journal if "weights" in one}
+    wrong["other updates"] += len(weights) - len({key for key, _ in weights})
     collected = [
         rollout_id
         for entry in journal
@@ -170,8 +177,7 @@ def main() -> None:
         kills, wrong = kills + of_this, wrong + found
         print(f"{out.name}: killed {dict(of_this)}; wrong {dict(+found) or 'nothing'}", flush=True)
     print(f"{kills.total()} kills in {runs} runs: {dict(kills)}")
-    names = ("other weights", "other rewards", "lost", "trained twice", "metrics", "ledger")
-    for name in names:
+    for name in NAMES:
         print(f"{name:14} {wrong[name]}")
     print(f"folders: {home}")
     sys.exit(bool(+wrong))

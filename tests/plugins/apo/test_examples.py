@@ -100,6 +100,7 @@ def llm(seen: list[str]) -> Iterator[EchoLLM]:
 def run(script: str, *arguments: str, llm: EchoLLM, cwd: Path) -> str:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("AGL_")}
     environment |= {"OPENAI_BASE_URL": llm.url, "OPENAI_API_KEY": "none"}
+    environment["AGL_SERVER_PORT"] = "0"  # other tests run beside this one
     done = subprocess.run(
         [sys.executable, str(EXAMPLE / script), *arguments],
         env=environment, cwd=cwd, capture_output=True, text=True, timeout=200,

@@ -110,6 +110,31 @@ async def run_request(
     return collected
 
 
+def note_trained(
+    journal: "Journal", step: int, key: str, weights: str | None, metrics: Mapping[str, Any]
+) -> None:
+    """Note that a step was trained; once more, it must have given the same weights.
+
+    Args:
+        journal: Of the run.
+        step: Its number.
+        key: Of the request that it learned from.
+        weights: What tells the weights that came out from others; None where nobody looked.
+        metrics: Of the step.
+    """
+    before = journal.last("trained", key=key)
+    if before is not None and before["weights"] != weights:
+        logger.warning(
+            "step %d, trained again with the same rollouts, gave other weights (%s) than in an "
+            "earlier start of the run (%s): another machine, version or number of threads computes "
+            "otherwise",
+            step,
+            weights,
+            before["weights"],
+        )
+    journal.append("trained", step=step, key=key, weights=weights, metrics=metrics)
+
+
 def give_up(journal: "Journal", mode: RolloutMode, after: int, **values: Any) -> None:
     """Have what was collected after so many steps drawn anew the next time.
 

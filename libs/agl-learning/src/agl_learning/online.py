@@ -36,7 +36,7 @@ from agl.errors import AlgorithmError
 from agl.types import Dataset
 from agl.utils.checks import absolute
 from agl_learning.collect import AskedToStopError
-from agl_learning.durable import begin, find_request, give_up
+from agl_learning.durable import begin, find_request, give_up, note_trained
 from agl_learning.generations import (
     begin_generation,
     begun_by_trainer,
@@ -146,6 +146,10 @@ class OnlineTraining(Training, WeighingOptions):
     @abstractmethod
     def save(self, folder: Path) -> None:
         """Write what ``load`` needs into a folder."""
+
+    def fingerprint(self) -> str | None:
+        """What tells these weights from others, bit for bit; None where that costs too much."""
+        return None
 
     def weigh(self, collected: "Collected") -> "list[Weighed]":
         """What is trained, and how much; every call of the collection gets its bin."""
@@ -303,7 +307,7 @@ class OnlineTraining(Training, WeighingOptions):
             "time/step": end - start,
         }
         await session.report.step(number, metrics)
-        self.journal.append("trained", step=number, key=request.key, metrics=metrics)
+        note_trained(self.journal, number, request.key, self.fingerprint(), metrics)
         last = number == self.steps or self.is_over()
         await self.evaluate_when_due(val, last=last)
         if last or number % (self.checkpoint_every or number + 1) == 0:

@@ -3,6 +3,7 @@
 ``agl_learning.checkpoint`` makes the folder whole, and says whether it still is.
 """
 
+import hashlib
 import json
 import random
 from pathlib import Path
@@ -37,6 +38,15 @@ def save(folder: Path, learner: "Learner", tokenizer: Any, sampler_random: rando
         "sampler_random": sampler_random.getstate(),
     }
     (folder / STATE).write_text(json.dumps(record))
+
+
+def fingerprint(model: Any) -> str:
+    """The first half of the SHA-256 of all weights, in the order of their names."""
+    digest = hashlib.sha256()
+    for name, value in sorted(model.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(value.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()[:32]
 
 
 def save_model(model: Any, folder: Path) -> None:

@@ -155,6 +155,12 @@ class GRPO(OnlineTraining, LearnerOptions):
         with self._server.updating():
             return self._learner.update(samples)
 
+    def fingerprint(self) -> str | None:
+        """The SHA-256 of the weights, where runs are to be equal bit for bit."""
+        from agl_torch.checkpoint import fingerprint
+
+        return fingerprint(self._learner.model) if self.deterministic else None
+
     def save(self, folder: Path) -> None:
         """Write a folder that ``from_pretrained`` loads, and what is needed to go on training."""
         from agl_torch.checkpoint import save
