@@ -252,7 +252,7 @@ class Trainer:
             partial(self._run_runner, agent),
             self.store,
         )
-        raise_if_stopped(algorithm.stop_reason, run)
+        raise_if_stopped(algorithm, run)
 
     async def _make_ready(self, algorithm: Algorithm) -> None:
         await algorithm.clear_leftovers(self.store)

@@ -2,14 +2,16 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 import agl
+from agl.access.tokens import ADMIN
 from agl.errors import StoreError
 from agl.execution.events import ThreadingEvent
 from agl.http import wire
+from agl.http.layers import GRANT
 from agl.http.routes import StoreRoutes
 from agl.runner.claims import Claims
 from agl.store.base import AttemptEnd
@@ -81,6 +83,8 @@ async def test_server_gives_back_all_that_a_client_left() -> None:
             return claimed
 
     class Gone:
+        scope: ClassVar[dict[str, Any]] = {GRANT: ADMIN, "headers": []}
+
         async def receive(self) -> dict[str, str]:
             return {"type": "http.disconnect"}
 

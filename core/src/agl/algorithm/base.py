@@ -160,6 +160,9 @@ class Algorithm(ABC):
         gateway = self._run_context.gateway
         return gateway is not None and gateway.spent_budget() is not None
 
+    is_asked_to_stop: bool = False
+    """Whether ``ask_to_stop`` was called in this run, and will be followed."""
+
     def ask_to_stop(self) -> bool:
         """Ask a running algorithm to end at its next safe point, from any thread.
 
@@ -171,6 +174,7 @@ class Algorithm(ABC):
     def set_context(self, context: RunContext) -> None:
         """Called by the trainer; what an earlier run had is forgotten."""
         self._run_context, self.stop_reason = context, None
+        self.is_asked_to_stop = False
         for name, value in (
             ("trainer", context.trainer),
             ("llm_proxy", context.gateway),

@@ -136,6 +136,7 @@ def _report(error: BaseException) -> int:
         ConfigError,
         InvalidQueryError,
         PluginError,
+        StoppedError,
         StoreUnavailableError,
     )
     from agl.utils.secrets import hide
@@ -143,6 +144,8 @@ def _report(error: BaseException) -> int:
     match error:
         case click.exceptions.Exit():
             return error.exit_code
+        case StoppedError():
+            return RUN_FAILED  # `agl run` has said why, and how to go on
         case click.Abort() | KeyboardInterrupt():
             message, code = "interrupted", RUN_FAILED
         case click.ClickException():

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from agl.algorithm.base import Algorithm
 from agl.errors import ConfigError, InvalidTransitionError, NotSupportedError, StoppedError
 from agl.plugins.build import Given
 from agl.runs import folders
@@ -283,16 +284,17 @@ def _ask(store: LightningStore, call: Callable[[], Awaitable[T]]) -> T | None:
     return asyncio.run(ask())
 
 
-def raise_if_stopped(reason: str | None, run: Recording | None) -> None:
-    """Say of a run that ended before its end how to go on with it.
+def raise_if_stopped(algorithm: Algorithm, run: Recording | None) -> None:
+    """Say of a run that ended before its end, as it was asked to, how to go on with it.
 
     Args:
-        reason: Why; None where it did not.
+        algorithm: Of the run.
         run: The run; None where this process had only its runners.
 
     Raises:
         StoppedError: It did.
     """
-    if reason is not None:
+    reason = algorithm.stop_reason
+    if algorithm.is_asked_to_stop and reason is not None:
         how = "" if run is None else f"; go on with Trainer(run={run.run_id!r}, resume=True)"
         raise StoppedError(f"the run has stopped before its end, {reason}{how}")

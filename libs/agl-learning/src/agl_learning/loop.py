@@ -258,6 +258,7 @@ class Training(Algorithm):
         """End when the rollouts or the training under way have; what is done is kept."""
         if self._loop is None:
             return False
+        self.is_asked_to_stop = True
         self._loop.call_soon_threadsafe(self._stop_soon)
         return True
 
