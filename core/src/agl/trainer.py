@@ -125,7 +125,7 @@ class Trainer:
         self.strategy = self._build_strategy(strategy, n_runners, port)
         runs_algorithm = self.strategy.runs_algorithm
         own = self.algorithm.folder_of_options() if self.algorithm is not None else None
-        self._request = RunRequest(run, resume, own or self.run_dir, force)
+        self._request = RunRequest(run, resume, own or self.run_dir, force, own is None)
         self.store = build_component(
             store,
             group="agl.stores",

@@ -41,6 +41,8 @@ class RunRequest:
     """That it is to have; None takes that of the record, or one under ``agl-runs``."""
     force: bool = False
     """Whether it goes on although it is not what it was."""
+    makes_folder: bool = True
+    """Whether it is made where it is missing; an algorithm that names it may want to do so."""
 
     def check(self) -> None:
         """Refuse what makes no sense.
@@ -154,7 +156,8 @@ def recording(
     """
     now = _find(request, store)
     is_named = request.run_id is not None or request.folder is not None
-    with folders.held(now.folder) if is_named else nullcontext():
+    is_made = request.makes_folder or now.folder.is_dir()
+    with folders.held(now.folder) if is_named and is_made else nullcontext():
         _begin(now, request, store, describe())
         error: BaseException | None = None
         try:
