@@ -40,6 +40,7 @@ algorithm:
   type: grpo
   model: model
   steps: 2
+  seed: 3
   groups_per_step: 2
   group_size: 4
   max_tokens: 3
