@@ -40,7 +40,7 @@ algorithm:
   type: grpo
   model: model
   steps: 2
-  seed: 3
+  seed: 1
   groups_per_step: 2
   group_size: 4
   max_tokens: 3
