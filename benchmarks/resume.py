@@ -118,7 +118,7 @@ async def look(out: Path, expected: tuple[str, Any]) -> Counter[str]:
     wrong["other rewards"] += rewards != expected[1]
     lines = [json.loads(line) for line in (out / "run/metrics.jsonl").read_text().splitlines()]
     steps = Counter(line["step"] for line in lines if "reward/mean" in line)
-    wrong["metrics"] += sum(n > 1 for n in steps.values()) + len(rewards[0]) - len(steps)
+    wrong["metrics"] += sum(steps[step] != 1 for step in {*steps, *range(1, len(rewards[0]) + 1)})
     journal = [json.loads(line) for line in (out / "run/journal.jsonl").read_text().splitlines()]
     weights = {(one["key"], one["weights"]) for one in journal if "weights" in one}
     wrong["other updates"] += len(weights) - len({key for key, _ in weights})

@@ -167,7 +167,8 @@ class Algorithm(ABC):
         """Ask a running algorithm to end at its next safe point, from any thread.
 
         Returns:
-            Whether it will, and give a ``stop_reason``. False: it has no safe points.
+            Whether it will, and give a ``stop_reason``. False: it has no safe points, or was asked
+            already.
         """
         return False
 

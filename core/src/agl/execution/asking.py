@@ -38,16 +38,3 @@ def asking_first(ask: Callable[[], bool], *numbers: signal.Signals) -> Generator
         yield
     finally:
         restore()
-
-
-def second_time(ask: Callable[[], bool], end: Callable[[], None]) -> Callable[[], None]:
-    """What calls ``ask`` the first time; where that returns False, and later, it calls ``end``."""
-    is_asked = False
-
-    def call() -> None:
-        nonlocal is_asked
-        is_asked, was_asked = True, is_asked
-        if was_asked or not ask():
-            end()
-
-    return call

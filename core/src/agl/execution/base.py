@@ -37,8 +37,8 @@ class ExecutionStrategy(ABC):
     extra_routes: "Sequence[BaseRoute]" = ()
     """Of plugins, beside the store's, where it serves one; the trainer sets them."""
     ask_to_stop: Callable[[], bool] = staticmethod(lambda: False)
-    """What the first Ctrl+C or SIGTERM calls; where it returns False, and the next time, the run
-    ends at once. The trainer sets it."""
+    """What Ctrl+C and SIGTERM call first; where it returns False, as it does the second time, the
+    run ends at once. The trainer sets it."""
 
     @property
     def runs_algorithm(self) -> bool:

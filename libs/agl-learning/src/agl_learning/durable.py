@@ -1,15 +1,18 @@
 """Collections that a killed run goes on with: rollouts under durable keys, noted in the journal."""
 
+import json
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agl.errors import ConfigError
+from agl.runs.description import options_of
 from agl.types import RolloutMode
 from agl_learning.tasks import digest
 
 if TYPE_CHECKING:
+    from agl.algorithm.base import Algorithm
     from agl_learning.collected import Collected
     from agl_learning.journal import Journal
     from agl_learning.session import Session
@@ -147,21 +150,17 @@ def give_up(journal: "Journal", mode: RolloutMode, after: int, **values: Any) ->
     journal.append("given up", mode=mode, after=after, **values)
 
 
-def begin(journal: "Journal", training: Any, generation: int, step: int) -> None:
+def begin(journal: "Journal", training: "Algorithm", generation: int, step: int) -> None:
     """Note with which options a start goes on; where they have changed, nothing is trained again.
 
     Args:
         journal: Of the run.
-        training: A dataclass, whose fields are the options.
+        training: The algorithm, whose options are compared.
         generation: Which start this is.
         step: After which it goes on.
     """
-    given = {each.name: getattr(training, each.name) for each in fields(training)}
-    now = {
-        name: value
-        for name, value in given.items()
-        if name not in _SHAPES_NOTHING and isinstance(value, str | int | float | bool | None)
-    }
+    given: dict[str, Any] = json.loads(json.dumps(options_of(training)))  # as it is read back
+    now = {name: value for name, value in given.items() if name not in _SHAPES_NOTHING}
     before = journal.last("begun")
     changed = [name for name in now if before and before["options"].get(name) != now[name]]
     if before and changed:

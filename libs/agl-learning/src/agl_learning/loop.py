@@ -256,7 +256,7 @@ class Training(Algorithm):
 
     def ask_to_stop(self) -> bool:
         """End when the rollouts or the training under way have; what is done is kept."""
-        if self._loop is None:
+        if self._loop is None or self.is_asked_to_stop:
             return False
         self.is_asked_to_stop = True
         self._loop.call_soon_threadsafe(self._stop_soon)

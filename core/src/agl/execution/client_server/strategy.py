@@ -26,7 +26,7 @@ from agl.errors import (
     RunnerCrashError,
     StoreError,
 )
-from agl.execution.asking import asking_first, second_time
+from agl.execution.asking import asking_first
 from agl.execution.base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
 from agl.execution.client_server.at_work import StoreAtWork
 from agl.execution.client_server.process import (
@@ -250,12 +250,12 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
 
             def terminate() -> None:
                 nonlocal terminated
-                terminated = True
-                task.cancel()
+                if not self.ask_to_stop():
+                    terminated = True
+                    task.cancel()
 
-            ask, end = self.ask_to_stop, second_time(self.ask_to_stop, terminate)
             try:
-                with on_sigterm(end), asking_first(ask, signal.SIGINT):
+                with on_sigterm(terminate), asking_first(self.ask_to_stop, signal.SIGINT):
                     while not task.done():
                         report = await reports.next_or(task)
                         await reports.handle(report, reached)
