@@ -1,13 +1,12 @@
 """Kill a seeded run at random moments, go on with it each time, and count what was lost.
 
-A deterministic run of the quickstart's task (``tests/seams/seeded_run.py``) is made once without
-disturbance. Then runs with the same seed are killed with SIGKILL: the algorithm, which serves the
-store and the gateway, a runner, the supervisor of the runners, or two of them at once, after a
-random part of the time that the undisturbed run took; and started again with the same command until
-they end. Of each run, by its store and its journal:
+A run of an algorithm (``resume_scenes.py``) is made once without disturbance. Then runs with the
+same seed are killed with SIGKILL: the algorithm, which serves the store and the gateway, a runner,
+the supervisor of the runners, or any two of them at once, after a random part of the time that the
+undisturbed run took; and started again with the same command until they end. Of each run:
 
-    other weights    the digest of the weights differs from that of the undisturbed run
-    other rewards    those of some step or evaluation do
+    other <result>   what it came to (weights, rewards, a prompt) is not what the undisturbed run
+                     came to, bit for bit
     lost             rollouts that a step has collected and that did not succeed
     trained twice    model calls that stand as trained in two accounts that count
     metrics          steps that stand twice in metrics.jsonl, or not at all
@@ -16,12 +15,12 @@ they end. Of each run, by its store and its journal:
 
     python benchmarks/resume.py --kills 20 --algorithm grpo --options '{"steps": 4}'
 
-Exit code 1 when anything was lost, differs or stands twice.
+With several algorithms the kills are shared. Exit code 1 when anything was lost, differs or stands
+twice.
 """
 
 import argparse
-import asyncio
-import hashlib
+import itertools
 import json
 import random
 import subprocess
@@ -32,122 +31,61 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import psutil
+from resume_processes import Life, log_of, wait_until_gone
+from resume_scenes import SCENES, Scene
 
-import agl
-from agl.cli.ledger_tables import as_json, read_accounts
-
-SCRIPT = Path(__file__).parents[1] / "tests/seams/seeded_run.py"
-VICTIMS = ("algorithm", "runner", "supervisor", "algorithm runner", "supervisor runner")
 KILLS_OF_A_RUN = 4
-NAMES = (
-    *("other weights", "other rewards", "other updates"),
-    *("lost", "trained twice", "metrics", "ledger"),
-)
-OPTIONS = {"grpo": {"steps": 4, "checkpoint_every": 2}, "sft": {}, "dpo": {}}
-
-
-def start(out: Path, options: dict[str, Any]) -> "subprocess.Popen[bytes]":
-    """Start the run in a folder, or go on with it."""
-    with (out.with_suffix(".log")).open("ab") as log:
-        return subprocess.Popen(
-            [sys.executable, str(SCRIPT), str(out), json.dumps(options)], stdout=log, stderr=log
-        )
-
-
-def kill(process: "subprocess.Popen[bytes]", names: str, chance: random.Random) -> list[str]:
-    """Kill them; those that were there."""
-    found: dict[str, list[psutil.Process]] = {"algorithm": [psutil.Process(process.pid)]}
-    found["supervisor"] = found["algorithm"][0].children()[:1]
-    found["runner"] = [child for each in found["supervisor"] for child in each.children()]
-    killed: list[str] = []
-    for name in names.split():
-        if found[name]:
-            chance.choice(found[name]).kill()
-            killed.append(name)
-    return killed
+LIVES = 20
 
 
 def disturb(
-    out: Path, options: dict[str, Any], seconds: float, chance: random.Random
+    scene: Scene, out: Path, options: dict[str, Any], seconds: float, chance: random.Random
 ) -> Counter[str]:
     """Run it to its end, killed on the way; how often who was."""
     kills: Counter[str] = Counter()
-    for _ in range(20):
-        process = start(out, options)
+    pairs = [" ".join(pair) for pair in itertools.combinations(scene.victims, 2)]
+    for _ in range(LIVES):
+        life = Life(scene, out, options)
         try:
             if kills.total() < KILLS_OF_A_RUN:
-                process.wait(chance.uniform(0.0, seconds))
+                life.process.wait(chance.uniform(0.0, seconds))
             else:
-                process.wait()
+                life.process.wait()
         except subprocess.TimeoutExpired:
-            names = chance.choice(VICTIMS)
-            kills.update(kill(process, names, chance))
-        if process.wait() == 0:
+            kills.update(life.kill(chance.choice([*scene.victims, *pairs]), chance))
+        if life.process.wait() == 0:
             return kills
         wait_until_gone(out)
-    raise RuntimeError(f"{out} did not come to its end in 20 lives; see {out.with_suffix('.log')}")
+    raise RuntimeError(f"{out} did not come to its end in {LIVES} lives; see {log_of(out)}")
 
 
-def wait_until_gone(out: Path) -> None:
-    """Wait for what is left of a killed run: its supervisor ends the runners."""
-    until = time.monotonic() + 60
-    while time.monotonic() < until:
-        if not any(
-            str(out) in each.info["cmdline"]
-            for each in psutil.process_iter(["cmdline"])
-            if each.info["cmdline"]
-        ):
-            return
-        time.sleep(0.1)
-
-
-def result(out: Path) -> tuple[str, Any]:
-    """Digest of the weights; rewards of steps and evaluations."""
-    summary = json.loads((out / "run/summary.json").read_text())
-    weights = Path(summary.get("checkpoint") or summary["model"]) / "model.safetensors"
-    digest = hashlib.sha256(weights.read_bytes()).hexdigest()
-    return digest, (summary["rewards"], summary["val_rewards"])
-
-
-async def look(out: Path, expected: tuple[str, Any]) -> Counter[str]:
-    """What is wrong with a run that has ended."""
-    wrong: Counter[str] = Counter()
-    digest, rewards = result(out)
-    wrong["other weights"] += digest != expected[0]
-    wrong["other rewards"] += rewards != expected[1]
-    lines = [json.loads(line) for line in (out / "run/metrics.jsonl").read_text().splitlines()]
-    steps = Counter(line["step"] for line in lines if "reward/mean" in line)
-    wrong["metrics"] += sum(steps[step] != 1 for step in {*steps, *range(1, len(rewards[0]) + 1)})
-    journal = [json.loads(line) for line in (out / "run/journal.jsonl").read_text().splitlines()]
-    weights = {(one["key"], one["weights"]) for one in journal if "weights" in one}
-    wrong["other updates"] += len(weights) - len({key for key, _ in weights})
-    collected = [
-        rollout_id
-        for entry in journal
-        if entry["event"] == "collected"
-        for _, rollout_id in entry["rollouts"]
-    ]
-    store = agl.SqliteLightningStore(out / "store.db")
-    try:
-        rollouts = {one.rollout_id: one.status for one in await store.query_rollouts()}
-        wrong["lost"] += sum(rollouts.get(one) != "succeeded" for one in collected)
-        trained = Counter(
-            item.key
-            for part in await store.query_ledger_parts(lost=False)
-            for item in part.trained
-            if item.kind == "call"
+def campaign(name: str, given: argparse.Namespace, home: Path) -> tuple[Counter[str], Counter[str]]:
+    """Kills by victim, and how much is wrong, of the runs of one algorithm."""
+    scene, chance = SCENES[name], random.Random(f"{given.seed}/{name}")
+    options = {"algorithm": name, "runners": given.runners, "deterministic": True}
+    options |= {**scene.options, **given.options}
+    begun = time.monotonic()
+    if Life(scene, home / "undisturbed", options).process.wait() != 0:
+        sys.exit(log_of(home / "undisturbed").read_text())
+    seconds = time.monotonic() - begun
+    expected = scene.result(home / "undisturbed")
+    print(f"{name}: undisturbed {seconds:.0f} s", flush=True)
+    kills, wrong = Counter[str](), Counter[str]()
+    for number in itertools.count(1):
+        if kills.total() >= given.kills / len(given.algorithm):
+            break
+        out = home / f"run-{number}"
+        of_this = disturb(scene, out, options, seconds, chance)
+        found = scene.count(out)
+        for what, value in scene.result(out).items():
+            found[f"other {what}"] += value != expected[what]
+        kills, wrong = kills + of_this, wrong + found
+        print(
+            f"{name} {number}: killed {dict(of_this)}; wrong {dict(+found) or 'nothing'}; "
+            f"{kills.total()} kills so far, wrong {dict(+wrong) or 'nothing'}",
+            flush=True,
         )
-        wrong["trained twice"] += sum(n > 1 for n in trained.values())
-        total = as_json((await read_accounts(store)).total)
-    finally:
-        await store.close()
-    summary = json.loads((out / "run/summary.json").read_text())
-    calls = total["calls"]
-    wrong["ledger"] += (total["rollouts"]["total"], calls["total"], calls["trained"]) != tuple(
-        summary[name] for name in ("rollouts", "calls", "calls_trained")
-    )
-    return wrong
+    return kills, wrong
 
 
 def main() -> None:
@@ -155,32 +93,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="kill a run, go on with it, count what was lost")
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--algorithm", choices=sorted(OPTIONS), default="grpo")
+    parser.add_argument("--algorithm", choices=sorted(SCENES), nargs="+", default=["grpo"])
     parser.add_argument("--runners", type=int, default=2)
     parser.add_argument("--options", type=json.loads, default={})
     given = parser.parse_args()
-    options = {"algorithm": given.algorithm, "runners": given.runners, "deterministic": True}
-    options |= {**OPTIONS[given.algorithm], **given.options}
-    chance, kills, wrong = random.Random(given.seed), Counter[str](), Counter[str]()
     home = Path(tempfile.mkdtemp(prefix="agl-resume-"))
-    begun = time.monotonic()
-    if start(home / "undisturbed", options).wait() != 0:
-        sys.exit((home / "undisturbed.log").read_text())
-    seconds = time.monotonic() - begun
-    expected = result(home / "undisturbed")
-    print(f"undisturbed: {seconds:.0f} s, weights {expected[0][:12]}", flush=True)
-    runs = 0
-    while kills.total() < given.kills:
-        out = home / f"run-{(runs := runs + 1)}"
-        of_this = disturb(out, options, seconds, chance)
-        found = asyncio.run(look(out, expected))
-        kills, wrong = kills + of_this, wrong + found
-        print(f"{out.name}: killed {dict(of_this)}; wrong {dict(+found) or 'nothing'}", flush=True)
-    print(f"{kills.total()} kills in {runs} runs: {dict(kills)}")
-    for name in NAMES:
-        print(f"{name:14} {wrong[name]}")
+    of_all = Counter[str]()
+    for name in given.algorithm:
+        (home / name).mkdir()
+        kills, wrong = campaign(name, given, home / name)
+        print(f"{name}: {kills.total()} kills: {dict(kills)}")
+        for what, count in sorted(wrong.items()):
+            print(f"    {what:16} {count}")
+        of_all += wrong
     print(f"folders: {home}")
-    sys.exit(bool(+wrong))
+    sys.exit(bool(+of_all))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,102 @@
+"""What ``resume.py`` kills: a short seeded run of each algorithm, and what it must come to.
+
+A scene's script is started as ``python SCRIPT OUT OPTIONS``, with OPTIONS as JSON, and started
+again so after each kill; OUT holds ``run``, the folder of the run, and ``store.db``.
+"""
+
+import asyncio
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import agl
+from agl.cli.ledger_tables import as_json, read_accounts
+
+SEAMS = Path(__file__).parents[1] / "tests/seams"
+SERVERS = ("store", "gateway")
+"""Victims of runs whose store server and second gateway are processes of their own."""
+
+
+def weights_and_rewards(out: Path) -> dict[str, Any]:
+    """Digest of the weights; rewards of steps and of evaluations."""
+    summary = read_summary(out)
+    weights = Path(summary.get("checkpoint") or summary["model"]) / "model.safetensors"
+    digest = hashlib.sha256(weights.read_bytes()).hexdigest()
+    return {"weights": digest, "rewards": (summary["rewards"], summary["val_rewards"])}
+
+
+def count_wrong(out: Path) -> Counter[str]:
+    """What is wrong with the books of a run that has ended; see ``resume.py``."""
+    return asyncio.run(_count(out))
+
+
+def read_summary(out: Path) -> dict[str, Any]:
+    """What the run wrote at its end."""
+    return json.loads((out / "run/summary.json").read_text())
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+async def _count(out: Path) -> Counter[str]:
+    wrong: Counter[str] = Counter()
+    summary, journal = read_summary(out), _lines(out / "run/journal.jsonl")
+    metrics = _lines(out / "run/metrics.jsonl")
+    steps = Counter(line["step"] for line in metrics if "reward/mean" in line)
+    expected = range(1, len(summary["rewards"]) + 1)
+    wrong["metrics"] += sum(steps[step] != 1 for step in {*steps, *expected})
+    weights = {(one["key"], one["weights"]) for one in journal if "weights" in one}
+    wrong["other updates"] += len(weights) - len({key for key, _ in weights})
+    collected = [
+        rollout_id
+        for entry in journal
+        if entry["event"] == "collected"
+        for _, rollout_id in entry["rollouts"]
+    ]
+    store = agl.SqliteLightningStore(out / "store.db")
+    try:
+        rollouts = {one.rollout_id: one.status for one in await store.query_rollouts()}
+        wrong["lost"] += sum(rollouts.get(one) != "succeeded" for one in collected)
+        trained = Counter(
+            item.key
+            for part in await store.query_ledger_parts(lost=False)
+            for item in part.trained
+            if item.kind == "call"
+        )
+        wrong["trained twice"] += sum(n > 1 for n in trained.values())
+        total = as_json((await read_accounts(store)).total)
+    finally:
+        await store.close()
+    calls = total["calls"]
+    wrong["ledger"] += (total["rollouts"]["total"], calls["total"], calls["trained"]) != tuple(
+        summary[name] for name in ("rollouts", "calls", "calls_trained")
+    )
+    return wrong
+
+
+@dataclass(frozen=True)
+class Scene:
+    """The run of one algorithm."""
+
+    options: dict[str, Any]
+    """For the script, besides ``algorithm``, ``runners`` and ``deterministic``."""
+    script: Path = SEAMS / "seeded_run.py"
+    victims: tuple[str, ...] = ("algorithm", "runner", "supervisor")
+    result: Callable[[Path], dict[str, Any]] = weights_and_rewards
+    """What an ended run came to, by name; each must be that of the undisturbed run."""
+    count: Callable[[Path], Counter[str]] = count_wrong
+    """How much is wrong with an ended run, by name; what is not in it counts as 0."""
+    environment: dict[str, str] = field(default_factory=dict[str, str])
+    """Added to that of the script."""
+
+
+SCENES = {
+    "grpo": Scene({"steps": 4, "checkpoint_every": 2}),
+    "sft": Scene({}),
+    "dpo": Scene({}),
+}
