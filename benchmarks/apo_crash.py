@@ -103,6 +103,9 @@ async def paid_twice(folder: Path) -> tuple[int, int]:
     for rollout in await store.query_rollouts():
         if (rollout.metadata or {})["prompts"]["kind"] != "evaluation":
             continue
+        if rollout.status == "cancelled":
+            lost += 1
+            continue
         *earlier, last = await store.query_attempts(rollout.rollout_id)
         again += any(attempt.status in ("succeeded", "failed") for attempt in earlier)
         again += last.status != "succeeded"

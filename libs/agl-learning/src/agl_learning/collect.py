@@ -24,7 +24,7 @@ from agl.types import (
     TrainedModel,
 )
 from agl.utils.checks import check_choice
-from agl_learning.collected import Collected, Ended, drop_groups
+from agl_learning.collected import COUNTED, Collected, Ended, drop_groups
 from agl_learning.reading import Reader
 from agl_learning.seeds import placed
 
@@ -150,31 +150,15 @@ class Collector:
         ]
         collected = Collected([], Ledger(), 0.0)
         with self._mixing.request():
-            collected.ended = await self._run(requests, None, collected.ledger, True)
-            if key is not None:
-                await self._run_lost(requests, collected)
+            collected.ended, lost = await self._run_all(requests, None, collected.ledger, True)
+            for one in lost:
+                collected.exclude_lost(one)
         if self._infrastructure_failures == "drop_group":
             drop_groups(collected.ended)
         if look_for_mixed:
             await self.look_for_mixed(collected.ended)
         collected.seconds = time.perf_counter() - start
         return collected
-
-    async def _run_lost(
-        self, requests: Sequence[EnqueueRolloutRequest], collected: Collected
-    ) -> None:
-        """Run again what a dead start of the run took along, each in its place."""
-        for again in itertools.count(1):
-            lost = [n for n, one in enumerate(collected.ended) if _is_lost(one, requests[n])]
-            if not lost:
-                return
-            retries = [
-                requests[n].model_copy(update={"key": f"{requests[n].key}/again-{again}"})
-                for n in lost
-            ]
-            newer = await self._run(retries, None, collected.ledger, True)
-            for n, one in zip(lost, newer, strict=True):
-                collected.set_aside(n, one)
 
     async def read(self, rollout_ids: Sequence[tuple[int, str]], lost: Sequence[str]) -> Collected:
         """What an earlier start of the run collected, from the store.
@@ -222,6 +206,7 @@ class Collector:
         """Run requests that may differ in everything, and wait for all of them.
 
         Cancelled, it leaves them in the store: who asks again under the same keys goes on there.
+        Those that a dead start of the run took along run again, each in its place; see ``COUNTED``.
         It does not look for mixed calls.
 
         Args:
@@ -232,7 +217,7 @@ class Collector:
             As many as there are requests, in their order.
         """
         with self._mixing.request():
-            return await self._run(requests, timeout_seconds, Ledger(), False)
+            return (await self._run_all(requests, timeout_seconds, Ledger(), False))[0]
 
     async def look_for_mixed(self, ended: Sequence[Ended]) -> None:
         """Refuse rollouts that ran side by side and were recorded in each other.
@@ -241,6 +226,29 @@ class Collector:
             MixedCallsError: Of several requests at once, the one that ends last says so of all.
         """
         await self._mixing.look(one.ran for one in ended)
+
+    async def _run_all(
+        self,
+        requests: Sequence[EnqueueRolloutRequest],
+        timeout_seconds: float | None,
+        ledger: Ledger,
+        cancels: bool,
+    ) -> tuple[list[Ended], list[Ended]]:
+        """What came of all of them, and those lost ones in whose place others ran."""
+        ended, lost = await self._run(requests, timeout_seconds, ledger, cancels), list[Ended]()
+        for again in itertools.count(1):
+            places = [n for n, one in enumerate(ended) if _is_lost(one, requests[n])]
+            if not places:
+                break
+            retries = [
+                requests[n].model_copy(update={"key": f"{requests[n].key}/again-{again}"})
+                for n in places
+            ]
+            newer = await self._run(retries, timeout_seconds, ledger, cancels)
+            for n, one in zip(places, newer, strict=True):
+                lost.append(ended[n])
+                ended[n] = one
+        return ended, lost
 
     async def _run(
         self,
@@ -336,6 +344,9 @@ class Collector:
 
 def _is_lost(one: Ended, request: EnqueueRolloutRequest) -> bool:
     """Whether a rollout of an earlier start did not come to a good end: that start has died."""
-    generation = (request.metadata or {}).get("generation", 0)
-    is_earlier = (one.rollout.metadata or {}).get("generation", generation) < generation
+    now, of_it = request.metadata or {}, one.rollout.metadata or {}
+    start = {name: now[name] for name in ("run", "generation") if name in now}
+    if request.key is None or COUNTED in of_it:
+        return False
+    is_earlier = any(of_it.get(name) != value for name, value in start.items())
     return is_earlier and (one.rollout.status != "succeeded" or one.infrastructure is not None)

@@ -6,6 +6,10 @@ from dataclasses import dataclass, field
 from agl.algorithm.mixing import Ran
 from agl.types import ExclusionReason, Ledger, Rollout, TrainingRow
 
+COUNTED = "counted"
+"""In the metadata of a rollout whose bad end a start has taken for what came of it: no later start
+takes it for lost."""
+
 
 @dataclass
 class Ended:
@@ -68,11 +72,6 @@ class Collected:
     def num_infrastructure(self) -> int:
         """Rollouts that succeeded although servers or the network failed a model call of theirs."""
         return sum(one.infrastructure is not None for one in self.ended)
-
-    def set_aside(self, position: int, newer: Ended) -> None:
-        """Let the rollout of a request that ran once more take the place of the lost one."""
-        self.exclude_lost(self.ended[position])
-        self.ended[position] = newer
 
     def exclude_lost(self, one: Ended) -> None:
         """Say of the calls of a rollout that is lost that they train nothing."""

@@ -14,27 +14,25 @@ if a whole batch failed, the run stops.
 import logging
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn
 
 from agl.algorithm.gateway import Gateway
 from agl.errors import AlgorithmError, MixedCallsError
 from agl.types import EnqueueRolloutRequest, RolloutConfig, RolloutMode
-from agl_apo.journal import StoreJournal
+from agl_apo.journal import EVALUATION, StoreJournal
 from agl_apo.options import PromptOptions
 from agl_learning.collect import Collector
-from agl_learning.collected import Ended
+from agl_learning.collected import COUNTED, Ended
 from agl_learning.seeds import SEED, seed_of
 
 logger = logging.getLogger("agl.apo")
 
 Split = Literal["search", "held_out"]
 """``search`` is the train dataset, ``held_out`` what of the validation dataset is not in it."""
-VOID = "void"
-"""In the metadata of an evaluation that is no try of a run which goes on after it."""
 MIXED = "mixed"
-"""So it is void although it succeeded."""
+"""In the metadata of an evaluation that succeeded with the calls of others; it is no try."""
 MAX_ATTEMPTS = 10
 """So often an evaluation begins again whose runner was lost."""
 MODES: Mapping[Split, RolloutMode] = {"search": "train", "held_out": "val"}
@@ -90,6 +88,8 @@ class Evaluator:
     """Flushed before spans are read."""
     shuffled: bool = True
     """Whether the search's stream has its tasks in random order."""
+    start: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Metadata of all evaluations: the run, and which start of it this is."""
     resources_ids: dict[str, str] = field(default_factory=dict[str, str])
     """Candidate id -> the snapshot that holds it."""
     outcomes: dict[tuple[str, Split], dict[int, Score | Failed]] = field(
@@ -190,19 +190,20 @@ class Evaluator:
         pending, number = wanted, 0
         while pending:
             over = await self._run(pending, split, number)
-            for place, (outcome, counts) in over.items():
-                read[place] = outcome
-                tries[place] += counts
-            pending = [
-                place
-                for place in pending
-                if isinstance(read[place], Failed) and tries[place] < self.options.evaluation_tries
-            ]
+            read |= {place: self._read(one, split, place[1]) for place, one in over.items()}
             if self.is_budget_spent() and any(isinstance(one, Failed) for one in read.values()):
                 raise AlgorithmError(
                     f"the gateway's budget was spent after {self.total} evaluations, before there "
                     "was a decision; the prompts stay as they were"
                 )
+            for place, one in over.items():
+                if isinstance(read[place], Failed):
+                    tries[place] += await self._count(one)
+            pending = [
+                place
+                for place in pending
+                if isinstance(read[place], Failed) and tries[place] < self.options.evaluation_tries
+            ]
             number += 1
             self.again += len(pending)
         failed = [one for one in read.values() if isinstance(one, Failed)]
@@ -239,26 +240,35 @@ class Evaluator:
         Raises:
             AlgorithmError: Always; says what failed, how often, and most often why.
         """
-        await self._set_void(one.rollout_id for one in failed)
+        for one in failed:
+            await self._note(one.rollout_id, {}, without=COUNTED)
         raise AlgorithmError(
             f"{self.options.title}: {what}, in up to {self.options.evaluation_tries} runs "
             f"each, most often with {most_frequent(failed)!r}.{hint} Mend that and run again: it "
             "continues here"
         )
 
-    async def _set_void(self, rollout_ids: Iterable[str], why: bool | str = True) -> None:
-        store = self.journal.store
-        for rollout_id in rollout_ids:
-            rollout = await store.get_rollout_by_id(rollout_id)
-            if rollout is not None:
-                await store.update_rollout(
-                    rollout_id, metadata={**(rollout.metadata or {}), VOID: why}
-                )
+    async def _count(self, one: Ended) -> int:
+        """As how many tries a failed evaluation counts; noted, so that it is not lost later on."""
+        metadata = one.rollout.metadata or {}
+        if MIXED in metadata:
+            return 0
+        # Who waited in vain for a runner once need not do so twice more.
+        tries = metadata.get(COUNTED, self.options.evaluation_tries if one.is_late else 1)
+        await self._note(one.rollout.rollout_id, {COUNTED: tries})
+        return tries
+
+    async def _note(self, rollout_id: str, given: dict[str, Any], without: str = "") -> None:
+        rollout = await self.journal.store.get_rollout_by_id(rollout_id)
+        before = {} if rollout is None else rollout.metadata or {}
+        metadata = {name: value for name, value in before.items() if name != without}
+        if before != (now := {**metadata, **given}):
+            await self.journal.store.update_rollout(rollout_id, metadata=now)
 
     async def _run(
         self, wanted: Sequence[tuple[Candidate, int]], split: Split, number: int
-    ) -> dict[tuple[Candidate, int], tuple[Score | Failed, int]]:
-        """Run each once and read what came of it; 0 beside it if that was no try of this run."""
+    ) -> dict[tuple[Candidate, int], Ended]:
+        """What came of each."""
         ended = await self._collector.run(
             [self._request(*place, split, number) for place in wanted],
             self.options.rollout_batch_timeout,
@@ -272,33 +282,28 @@ class Evaluator:
                 self.options.rollout_batch_timeout,
             )
         try:
-            await self._collector.look_for_mixed([one for one in ended if _void(one) != MIXED])
+            await self._collector.look_for_mixed([one for one in ended if not _is_mixed(one)])
         except MixedCallsError:
             # A run that goes on after the agent was mended runs them again.
-            await self._set_void((one.rollout.rollout_id for one in ended), MIXED)
+            for one in ended:
+                await self._note(one.rollout.rollout_id, {MIXED: True})
             raise
-        return {
-            # Who waited in vain for a runner once need not do so twice more.
-            place: (
-                self._read(one, split, place[1]),
-                self.options.evaluation_tries if one.is_late else int(_void(one) is None),
-            )
-            for place, one in zip(wanted, ended, strict=True)
-        }
+        return dict(zip(wanted, ended, strict=True))
 
     def _request(
         self, candidate: Candidate, position: int, split: Split, number: int
     ) -> EnqueueRolloutRequest:
         name, task = candidate.candidate_id, self.task_at(split, position)
-        again = [f"again-{number}"] if number else []
+        tried = [f"try-{number + 1}"] if number else []
         return EnqueueRolloutRequest(
             input=self.tasks[split][task],
             mode=MODES[split],
             resources_id=self.resources_ids[name],
             config=self._config,
             metadata={
+                **self.start,
                 **self.journal.metadata(
-                    "evaluation",
+                    EVALUATION,
                     candidate=name,
                     split=split,
                     position=position,
@@ -307,7 +312,7 @@ class Evaluator:
                 ),
                 SEED: seed_of(self.options.seed, name, split, position, number),
             },
-            key=self.journal.key("evaluation", name, split, position, *again),
+            key=self.journal.key(EVALUATION, name, split, position, *tried),
         )
 
     def _read(self, one: Ended, split: Split, position: int) -> Score | Failed:
@@ -335,7 +340,7 @@ def why_failed(one: Ended) -> str | None:
     if rollout.status != "succeeded":
         error = getattr(getattr(rollout, "attempt", None), "error", None)
         return f"{error.boundary}: {error.type}: {error.message}" if error else rollout.status
-    if _void(one) == MIXED:
+    if _is_mixed(one):
         return "its calls mixed with those of others"
     return one.problem if one.unusable is None else f"infrastructure: {one.infrastructure}"
 
@@ -345,5 +350,5 @@ def most_frequent(failed: Sequence[Failed]) -> str:
     return Counter(one.why for one in failed).most_common(1)[0][0]
 
 
-def _void(one: Ended) -> Any:
-    return (one.rollout.metadata or {}).get(VOID)
+def _is_mixed(one: Ended) -> bool:
+    return MIXED in (one.rollout.metadata or {})

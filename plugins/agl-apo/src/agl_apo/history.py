@@ -6,7 +6,8 @@ from typing import Any
 
 from agl.store.base import LightningStore
 from agl_apo.decision import Decision
-from agl_apo.journal import FIELD, SEED
+from agl_apo.journal import EVALUATION, FIELD, SEED
+from agl_learning.collected import COUNTED
 
 
 @dataclass
@@ -63,8 +64,10 @@ async def read_histories(store: LightningStore) -> list[History]:
             continue
         key = (values["algorithm"], values["run"])
         history = runs.setdefault(key, History(run=values["run"], algorithm=values["algorithm"]))
-        if values["kind"] == "evaluation":
-            history.evaluations += rollout.status in ("succeeded", "failed", "cancelled")
+        if values["kind"] == EVALUATION:
+            # One that failed and was not counted was lost with its start.
+            is_counted = COUNTED in (rollout.metadata or {})
+            history.evaluations += rollout.status == "succeeded" or is_counted
         elif "answer" in values:
             _read(history, values["kind"], values["name"], values["answer"])
     return list(runs.values())

@@ -7,9 +7,11 @@ answer under ``"prompts"``. Running again reads instead of asking.
 """
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
-from agl.errors import ConfigError
+from agl.errors import ConfigError, InvalidTransitionError, NotSupportedError
+from agl.runs.folders import is_alive
 from agl.store.base import LightningStore
 from agl.types import Failure
 from agl.utils.secrets import hide
@@ -17,6 +19,8 @@ from agl.utils.text import shorten
 
 FIELD = "prompts"
 """Key in the metadata of every rollout of a run."""
+EVALUATION = "evaluation"
+"""Kind of the rollouts that runners claim."""
 SEED = "seed"
 """Id of the candidate that a run begins with."""
 
@@ -34,6 +38,41 @@ class StoreJournal:
         self.store = store
         self.run_name = run_name
         self.algorithm = algorithm
+
+    async def cancel_leftovers(self, run_id: str | None) -> None:
+        """Cancel the evaluations that an earlier start left queued or under way.
+
+        They would be claimed before anything else, with an address that answers no longer.
+
+        Args:
+            run_id: Of the trainer's run, of which no other start lives; None outside of a trainer.
+
+        Raises:
+            ConfigError: A trainer that lives has them.
+        """
+        for rollout in await self.store.query_rollouts(
+            status_in=["queuing", "requeuing", "preparing", "running"]
+        ):
+            metadata = rollout.metadata or {}
+            of_it = {
+                name: metadata.get(FIELD, {}).get(name) for name in ("run", "algorithm", "kind")
+            }
+            if of_it != self.metadata(EVALUATION)[FIELD]:
+                continue
+            if (owner := metadata.get("run")) != run_id:
+                await self._check_dead(owner)
+            with suppress(InvalidTransitionError):  # it has ended meanwhile
+                await self.store.update_rollout(rollout.rollout_id, status="cancelled")
+
+    async def _check_dead(self, run_id: str | None) -> None:
+        with suppress(NotSupportedError):  # a store that keeps no runs
+            run = None if run_id is None else await self.store.get_run_by_id(run_id)
+            if run is not None and is_alive(run):
+                raise ConfigError(
+                    f"run {self.run_name!r} of this store is in use by run {run_id!r}, as far as "
+                    "can be told from here. Wait for its end, or give another run_name; if it is "
+                    f"dead, go on with it: Trainer(run={run_id!r}, resume=True)"
+                )
 
     def metadata(self, kind: str, **values: Any) -> dict[str, Any]:
         """Metadata of a rollout of this run."""
@@ -60,21 +99,21 @@ class StoreJournal:
             key=self.key(kind, name),
         )
         known: dict[str, Any] = (entry.metadata or {})[FIELD]
-        if "answer" in known:
-            return known["answer"]
+        is_open = entry.status not in ("failed", "succeeded")
         try:
-            answer = await ask()
+            answer = known["answer"] if "answer" in known else await ask()
         except Exception as error:
-            if entry.status not in ("failed", "succeeded"):
+            if is_open:
                 message = hide(str(error))
                 failure = Failure(boundary="model", type=type(error).__qualname__, message=message)
                 await self.store.update_attempt(
                     entry.rollout_id, "latest", status="failed", error=failure
                 )
             raise
-        metadata = {FIELD: {**known, "answer": answer}}
-        await self.store.update_rollout(entry.rollout_id, metadata=metadata)
-        if entry.status not in ("failed", "succeeded"):
+        if "answer" not in known:
+            metadata = {**(entry.metadata or {}), FIELD: {**known, "answer": answer}}
+            await self.store.update_rollout(entry.rollout_id, metadata=metadata)
+        if is_open:  # a start may have died between the two
             await self.store.update_attempt(entry.rollout_id, "latest", status="succeeded")
         return answer
 

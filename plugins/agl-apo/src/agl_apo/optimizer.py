@@ -26,6 +26,7 @@ from agl_learning.start import run_folder
 from agl_learning.tasks import digest
 
 if TYPE_CHECKING:
+    from agl.store.base import LightningStore
     from agl_apo.models import Models
     from agl_apo.result import Result
 
@@ -57,6 +58,15 @@ class PromptOptimizer(PromptOptions, Algorithm):
     @abstractmethod
     async def search(self, session: SearchSession) -> None:
         """Find the candidate that the decision is about, ``session.leader``."""
+
+    async def clear_leftovers(self, store: "LightningStore") -> None:
+        """Cancel the evaluations that a dead start left queued or under way.
+
+        Raises:
+            ConfigError: That start is not dead.
+        """
+        run = self.get_run()
+        await StoreJournal(store, self.run_name, self.name).cancel_leftovers(run and run[0])
 
     async def run(
         self,
@@ -99,7 +109,7 @@ class PromptOptimizer(PromptOptions, Algorithm):
                     "reward_range": list(self.reward_range),
                 }
             )
-            begin_generation(folder, algorithm=self.name, **begun_by_trainer(self, folder))
+            start = begin_generation(folder, algorithm=self.name, **begun_by_trainer(self, folder))
             report = Report(self, self.name, folder, 0, 0, show_progress=False)
             report.go_back(0, False, ())  # a run that goes on plays its rounds again
             evaluator = Evaluator(
@@ -109,6 +119,7 @@ class PromptOptimizer(PromptOptions, Algorithm):
                 is_budget_spent=self.is_budget_spent,
                 gateway=self.get_llm_proxy(),
                 shuffled=self.is_shuffled,
+                start=start.metadata,
             )
             session = self._session = SearchSession(
                 options=self,
@@ -122,7 +133,6 @@ class PromptOptimizer(PromptOptions, Algorithm):
                 publish_resources=self.publish_resources,
             )
             await session.publish(session.seed)
-            await session.renew()
             async with self.models:
                 await self.search(session)
             self.result = await session.finish()

@@ -1,7 +1,6 @@
 """What APO and GEPA share while they run: candidates, their record in the store, the end."""
 
 import logging
-import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -11,14 +10,10 @@ from agl.types import NamedResources, PromptTemplate
 from agl_apo.copying import copied_tasks
 from agl_apo.decision import Decision, Rule, decide
 from agl_apo.evaluate import Candidate, Evaluator, Split
-from agl_apo.journal import SEED
 from agl_apo.options import PromptOptions
 from agl_apo.result import Result, say, write_files
 from agl_apo.templates import BrokenTemplateError, check_edit, placeholders
 from agl_learning.report import Report
-
-CANDIDATE_ID = rf"{SEED}|[rg][0-9.]+"
-"""Of what is published during a search: APO's have round, place and branch, GEPA's a number."""
 
 logger = logging.getLogger("agl.apo")
 
@@ -74,18 +69,6 @@ class SearchSession:
         if stored is None or stored.resources != resources:
             await self.publish_resources(resources, resources_id)
         self.evaluator.resources_ids[candidate.candidate_id] = resources_id
-
-    async def renew(self) -> None:
-        """Give snapshots of a run that was killed the resources of now, a gateway's new address.
-
-        What was queued then is claimed at once, long before its candidate comes up again.
-        """
-        store, prefix = self.journal.store, self.journal.resources_id("")
-        for stored in await store.query_resources(resources_id_contains=prefix):
-            name = stored.resources_id.removeprefix(prefix)
-            resources = {**stored.resources, **self.others}
-            if re.fullmatch(CANDIDATE_ID, name) and resources != stored.resources:
-                await store.update_resources(stored.resources_id, resources)
 
     def as_resources(self, candidate: Candidate) -> NamedResources:
         """The snapshot of a candidate."""

@@ -1,0 +1,95 @@
+"""A start that goes on takes what was finished, and runs again what died with the start before."""
+
+import asyncio
+import os
+import platform
+from typing import Any, Literal
+
+import pytest
+
+import agl
+from agl.errors import AlgorithmError, ConfigError
+from agl.types import RolloutStatus, RunStart
+from agl_apo.journal import EVALUATION, StoreJournal
+
+UNFINISHED: list[RolloutStatus] = ["queuing", "requeuing", "preparing", "running"]
+
+
+class Dying(agl.APO):
+    """Dies when one of the evaluations that it has queued has ended."""
+
+    async def search(self, session: Any) -> None:
+        searching, ended = asyncio.create_task(super().search(session)), list[agl.Rollout]()
+        while not ended:
+            await asyncio.sleep(0.005)
+            found = await session.journal.store.query_rollouts(status_in=["succeeded"])
+            ended = [one for one in found if (one.metadata or {})["prompts"]["kind"] == EVALUATION]
+        searching.cancel()
+        raise RuntimeError("dead")
+
+
+class Logged:
+    """The planted worker, and the generations of what it ran."""
+
+    def __init__(self, worker: agl.LitAgent[Any]) -> None:
+        self.generations: list[int] = []
+
+        @agl.rollout
+        async def logged(
+            task: dict[str, Any], prompt_template: agl.PromptTemplate, rollout: agl.Rollout
+        ) -> Any:
+            self.generations.append((rollout.metadata or {})["generation"])
+            await asyncio.sleep(0.005)
+            resources: agl.NamedResources = {"prompt_template": prompt_template}
+            return await worker.training_rollout_async(task, resources, rollout)
+
+        self.agent = logged
+
+
+@pytest.mark.parametrize("end", ["cancelled", "failed"])
+async def test_what_a_dead_start_left_is_never_claimed_and_runs_again_in_its_place(
+    fit, worker, options, end: Literal["cancelled", "failed"]
+) -> None:
+    options["beam_rounds"] = 1
+    store, first, second = agl.InMemoryLightningStore(), Logged(worker), Logged(worker)
+    with pytest.raises(AlgorithmError, match="dead"):
+        await asyncio.to_thread(fit, Dying(**options), first.agent, store=store)
+    left = await store.query_rollouts(status_in=UNFINISHED)
+    assert len(left) > 10
+    if end == "failed":  # runners that could reach the store told it so: the gateway was gone
+        for rollout in left:
+            await store.update_rollout(rollout.rollout_id, status=end)
+    algorithm, unbroken = agl.APO(**options), agl.APO(**{**options, "run_name": "unbroken"})
+    await asyncio.to_thread(fit, algorithm, second.agent, store=store)
+    assert set(first.generations) == {1}
+    assert set(second.generations) == {2}
+    ended = [await store.get_rollout_by_id(one.rollout_id) for one in left]
+    assert {one.status for one in ended if one is not None} == {end}
+    await asyncio.to_thread(fit, unbroken, worker)
+    # Nor is it a try that failed.
+    assert algorithm.result is not None
+    assert unbroken.result is not None
+    same = {"resources_id": ""}
+    assert {**algorithm.result.as_json(), **same} == {**unbroken.result.as_json(), **same}
+    finished = [
+        one
+        for one in await store.query_rollouts(status_in=["succeeded"])
+        if one.metadata is not None
+        and (one.metadata["prompts"]["kind"], one.metadata["generation"]) == (EVALUATION, 1)
+    ]
+    assert len(second.generations) == unbroken.result.evaluations - len(finished)
+
+
+async def test_evaluations_of_a_run_that_lives_are_not_taken_from_it(fit, worker, options) -> None:
+    store = agl.InMemoryLightningStore()
+    alive = RunStart(run_id="alive", algorithm="apo", pid=os.getpid(), host=platform.node())
+    await store.begin_run(alive)
+    metadata = {"run": "alive", **StoreJournal(store, "apo", "apo").metadata(EVALUATION)}
+    queued = await store.enqueue_rollout({}, metadata=metadata)
+    with pytest.raises(ConfigError, match=r"'apo' of this store is in use by run 'alive'.*give"):
+        await asyncio.to_thread(fit, agl.APO(**options), worker, store=store)
+    rollout = await store.get_rollout_by_id(queued.rollout_id)
+    assert rollout is not None
+    assert rollout.status == "queuing"
+    await store.end_run("alive", 1, "died")
+    await asyncio.to_thread(fit, agl.APO(**options), worker, store=store)
