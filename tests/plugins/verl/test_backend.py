@@ -163,6 +163,14 @@ def test_several_choices_are_several_samples(serve, tokenizer):
     assert len(client.asked) == 3
 
 
+@pytest.mark.parametrize("name", ["seed", "sampling_seed"])
+def test_each_choice_has_a_seed_of_its_own_under_the_servers_name(serve, tokenizer, name):
+    client = Client(tokenizer)
+    post(serve(client, seed_name=name), n=3, seed=40)
+    assert sorted(sampling[name] for _, sampling in client.asked) == [40, 41, 42]
+    assert all(len(sampling) == 4 for _, sampling in client.asked)
+
+
 def test_tool_calls_need_a_parser_and_are_read_by_it(serve):
     tools = [{"type": "function", "function": {"name": "look", "parameters": {}}}]
     refused = post(serve(), tools=tools)

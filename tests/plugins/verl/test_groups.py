@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 from types import SimpleNamespace
 
 import pytest
@@ -44,7 +45,7 @@ async def play_runner(store):
         for claimed in await store.dequeue_many_rollouts(limit=8):
             copy = copies[str(claimed.input)] = copies.get(str(claimed.input), -1) + 1
             ids = {"rollout_id": claimed.rollout_id, "attempt_id": claimed.attempt.attempt_id}
-            reward = claimed.input["rewards"][copy]
+            reward = claimed.input["rewards"][copy % 2]
             spans = [call_span(1, [1, 2], [3]), call_span(2, [1, 2, 3, 4], [5, 6], "4")]
             for span in spans:
                 await store.add_span(span.model_copy(update=ids))
@@ -61,15 +62,18 @@ async def play_runner(store):
 
 
 @contextlib.asynccontextmanager
-async def groups(level="trajectory", keep=True, timeout=30.0, runner=True, config=None, **limits):
+async def groups(
+    level="trajectory", keep=True, timeout=30.0, runner=True, config=None, waits=False, **limits
+):
     store = agl.InMemoryLightningStore()
     resources = await store.add_resources({"main_llm": agl.LLM(endpoint="http://x", model="m")})
-    policy = Policy(level, Limits(**({"prompt": 100, "response": 100} | limits)), keep, timeout)
+    limits = Limits(**({"prompt": 100, "response": 100} | limits))
+    policy = Policy(level, limits, keep, timeout, waits=waits)
     playing = asyncio.create_task(play_runner(store)) if runner else None
     try:
         yield Groups(
             store=store,
-            collector=Collector(store, None, agl.TraceToRows(), config or RolloutConfig()),
+            collector=Collector(store, None, agl.TraceToRows(), config or RolloutConfig(), seed=0),
             train=TASKS,
             val=TASKS,
             resources=dict.fromkeys(("train", "val"), resources.resources_id),
@@ -226,6 +230,48 @@ async def test_validation_trains_nothing_and_counts_failures_apart():
         "val-agl/rollouts/failed": 1.0,
     }
     assert ledger.reasons() == {"not_trained_mode": 2, "failed_attempt": 2}
+
+
+async def test_what_a_dead_start_finished_of_the_step_after_a_checkpoint_is_used():
+    async with groups(waits=True) as ours:
+        ours.generation = Generation("a1", 1)
+        await ours.run(step_request("died", 3))
+        second = dataclasses.replace(ours, generation=Generation("a1", 2, ((1, 2),)))
+        used = await second.run(step_request("again", 3))
+        third = dataclasses.replace(ours, generation=Generation("a1", 3, ((1, 3),)))
+        anew = await third.run(step_request("once more", 3))
+        first, rest = (await ours.store.query_rollouts())[:2], await rollouts_after(ours.store, 2)
+    assert {row.rollout_id for row in used.rows} == {one.rollout_id for one in first}
+    assert {row.rollout_id for row in anew.rows} <= {one.rollout_id for one in rest}
+    assert len(rest) == 2
+    seeds = [[one.metadata["seed"] for one in some] for some in (first, rest)]
+    assert seeds[0] == seeds[1]
+    assert len(set(seeds[0])) == 2
+
+
+async def test_a_task_that_verl_asks_for_twice_in_a_step_is_run_twice_with_other_seeds():
+    async with groups(waits=True) as ours:
+        await asyncio.gather(*(ours.run(step_request(uid, 3)) for uid in ("one", "two")))
+        rollouts = await ours.store.query_rollouts()
+    assert len({one.metadata["seed"] for one in rollouts}) == 4
+
+
+@pytest.mark.parametrize("waits", [True, False])
+async def test_rollouts_of_weights_that_a_later_start_has_not_are_not_used(waits):
+    async with groups(waits=waits) as ours:
+        ours.generation = Generation("a1", 1)
+        await ours.run(step_request("died", 4 if waits else 3))
+        second = dataclasses.replace(ours, generation=Generation("a1", 2, ((1, 2),)))
+        await second.run(step_request("again", 4 if waits else 3))
+        assert len(await ours.store.query_rollouts()) == 4
+
+
+def step_request(uid, step):
+    return GroupRequest(uid=uid, index=0, copies=2, validate=False, step=step)
+
+
+async def rollouts_after(store, number):
+    return (await store.query_rollouts())[number:]
 
 
 async def test_a_group_that_nobody_runs_ends_with_what_is_missing(caplog):

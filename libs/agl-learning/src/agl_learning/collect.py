@@ -110,6 +110,7 @@ class Collector:
         metadata: dict[str, Any],
         key: str | None = None,
         look_for_mixed: bool = True,
+        first_group: int = 0,
     ) -> Collected:
         """Run each task ``copies`` times and wait for all of them.
 
@@ -128,6 +129,7 @@ class Collector:
                 they may have failed because that start died.
             look_for_mixed: Whether mixed calls are an error; they need not be where the rollouts
                 are only accounted for.
+            first_group: The group of the first task.
 
         Raises:
             ConfigError: The adapter does not give training rows.
@@ -145,7 +147,7 @@ class Collector:
                 metadata=placed(metadata, group, copy, mode, self._seed),
                 key=None if key is None else f"{key}/{group}/{copy}",
             )
-            for group, task in enumerate(tasks)
+            for group, task in enumerate(tasks, first_group)
             for copy in range(copies)
         ]
         collected = Collected([], Ledger(), 0.0)

@@ -50,6 +50,8 @@ class Serving:
     """verl's parser of tool calls; None where the model's are not known."""
     is_sticky: bool = False
     """Whether calls of one attempt go to one server, which has their beginning in its cache."""
+    seed_name: str = "seed"
+    """What the servers call the seed of a request."""
     is_open: Callable[[], bool] = field(default=lambda: True)
     """Whether calls may come: between the rollouts of two steps the trainer may have the GPUs."""
 
@@ -135,6 +137,8 @@ class TokenBackend(ModelApp[VerlRequest]):
         max_tokens: int,
     ) -> Piece:
         sampling = request.sampling(self._serving.defaults, max_tokens)
+        if "seed" in sampling:
+            sampling[self._serving.seed_name] = sampling.pop("seed") + index
         try:
             output = await self._serving.client.generate(
                 request_id, prompt_ids=prompt_ids, sampling_params=sampling

@@ -6,12 +6,11 @@ until verl says what it did with them (``Settle``), or until the run ends.
 
 import asyncio
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from agl.algorithm.ledger import save_ledger
-from agl.types import Advantage, Ledger, Rollout, RolloutMode, TrainingRow
+from agl.types import Advantage, Ledger, RolloutMode, TrainingRow
 from agl_learning.accounts import Totals, usable_rows, why_nothing
 from agl_learning.generations import Generation
 from agl_verl.making import Level, Limits, fit, split, to_row
@@ -52,6 +51,8 @@ class Policy:
     """Of a whole group."""
     dimensions: bool = False
     """Whether the dimensions of rewards are read, for algorithms that compare each by itself."""
+    waits: bool = False
+    """Whether a step's rollouts are all sampled with the weights of the step before (``sync``)."""
 
 
 @dataclass
@@ -68,11 +69,15 @@ class Groups:
     generation: Generation
     """Which start of the run this is."""
     totals: Totals = field(default_factory=Totals)
-    _held: dict[str, _Held] = field(default_factory=dict[str, _Held])
+    _held: dict[str, _Held] = field(default_factory=dict[str, _Held], init=False)
     """By uid."""
-    _asked: dict[str, GroupRequest] = field(default_factory=dict[str, GroupRequest])
+    _asked: dict[str, GroupRequest] = field(default_factory=dict[str, GroupRequest], init=False)
     """Those that run now."""
-    _record: Record = field(default_factory=Record)
+    _rounds: dict[tuple[bool, int, int], list[str]] = field(
+        default_factory=dict[tuple[bool, int, int], list[str]], init=False
+    )
+    """Of a task in a step: the uids under which verl asked for it, in their order."""
+    _record: Record = field(default_factory=Record, init=False)
 
     async def run(self, request: GroupRequest) -> GroupAnswer:
         """Run one task, and make rows of what came of it; rollouts without end are cancelled."""
@@ -172,12 +177,33 @@ class Groups:
                 "algorithm": NAME,
                 **self.generation.metadata,
                 "step": request.step,
+                "round": self._round(request),
                 "uid": request.uid,
             },
-            # verl asks again, after a kill, for groups that the killed part had queued.
-            key=f"{NAME}/{self.generation.number}/{request.uid}",
+            key=self._key(request),
             look_for_mixed=look_for_mixed,
+            first_group=request.index,
         )
+
+    def _round(self, request: GroupRequest) -> int:
+        """How often verl had asked for the task in this step before."""
+        place = (request.validate, request.step, request.index)
+        uids = self._rounds.setdefault(place, [])
+        if request.uid not in uids:
+            uids.append(request.uid)
+        return uids.index(request.uid)
+
+    def _key(self, request: GroupRequest) -> str:
+        """Of the group; the same for a later start only where the same weights sample it.
+
+        That is the step after a checkpoint, where each step waits for its rollouts: what a dead
+        start finished of it need not run again. verl draws new uids, so they are not in the key.
+        """
+        run, number, branch = self.generation.run, self.generation.number, self.generation.branch
+        if request.validate or not self.policy.waits:
+            return f"{NAME}/{run}/{number}/{request.uid}"
+        since = branch[-1][0] if branch and branch[-1][1] + 1 == request.step else number
+        return f"{NAME}/{run}/{since}/step-{request.step}/{self._round(request)}"
 
     async def _missing(self, request: GroupRequest) -> str:
         """What of a group has not ended, and who there is to do it."""
@@ -232,11 +258,10 @@ class Groups:
         await self._save(held.collected, held.request.step, trained_in)
 
     async def _save(self, collected: "Collected", step: int, trained_in: int | None = None) -> None:
-        rollouts: Sequence[Rollout] = [one.rollout for one in collected.ended]
         await save_ledger(
             self.store,
             collected.ledger,
-            rollouts,
+            collected.rollouts,
             # Not that in which it was asked for: a checkpoint has what was trained up to its step.
             step=step if trained_in is None else trained_in,
             algorithm=NAME,

@@ -125,6 +125,7 @@ class AglManager:
             },
             template_options=dict(self.config.data.get("apply_chat_template_kwargs", {}) or {}),
             is_sticky=num_servers(self.config) > 1,
+            seed_name="sampling_seed" if self.rollout.name == "sglang" else "seed",
             is_open=self._is_open,
             tool_parser=ToolParser.get_tool_parser(tool_format, tokenizer) if tool_format else None,
         )

@@ -183,6 +183,8 @@ class Run:
                 **({"api_key": backend.api_key} if backend.api_key else {}),
             },
             "forced_parameters": forced,
+            # Seeds cost vLLM time, so they are sent where verl is told to be deterministic.
+            "send_seed": bool(rollout.get("full_determinism", False)),
         }
         gateway = self._gateway
         await self._serving.aclose()  # there is something where verl began once more
@@ -199,6 +201,7 @@ class Run:
             PATIENCE_SECONDS,
             infrastructure_failures=options.infrastructure_failures,
             model=TrainedModel(name=backend.model, vocabulary_size=backend.vocabulary_size),
+            seed=int(rollout.seed),
         )
         generation = await self._begin(backend.step)
         return Groups(
@@ -265,6 +268,7 @@ class Run:
             keep_incomplete=options.failed_rollouts == "keep",
             timeout_seconds=options.group_timeout_seconds,
             dimensions=_compares_dimensions(self._config.algorithm),
+            waits=self._config.trainer.v1.trainer_mode == "sync",
         )
 
     async def _publish(self, model: str, temperature: float) -> str:

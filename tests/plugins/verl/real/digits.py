@@ -4,6 +4,7 @@ As a script it is a runner: ``python digits.py PORT`` joins the store at that po
 environment that need not have verl, torch or any plugin of ours.
 """
 
+import asyncio
 import functools
 import os
 import random
@@ -25,8 +26,10 @@ def client(process_id: int) -> Any:
 async def digits(task: dict[str, Any], llm: agl.LLM) -> float:
     """Ask twice; the reward is the share of digits in both answers.
 
-    A task may have ``crash``, the share of rollouts that fail.
+    A task may have ``crash``, the share of rollouts that fail, and ``seconds``, how long they take.
     """
+    seconds = task.get("seconds", 0.0)
+    await asyncio.sleep(random.uniform(seconds, 2 * seconds))
     openai = client(os.getpid()).with_options(base_url=llm.endpoint)
     messages = [{"role": "user", "content": f"Say {task['number']}"}]
     texts: list[str] = []

@@ -26,10 +26,14 @@ class Options:
     algorithm: str = "grpo"
     port: int = 0
     """Of the store."""
+    keeps: bool = False
+    """Whether the store is a file in the folder, which a start after a kill finds."""
     outside: bool = False
     """No runners here: they join from outside."""
     validate: bool = False
     crash: float = 0.0
+    seconds: float = 0.0
+    """How long a rollout takes at least, at random up to twice as long."""
     tasks: int = 64
     level: str = "trajectory"
     """``transition`` makes a row of each call."""
@@ -52,11 +56,13 @@ def train(options: Options) -> None:
     config = cpu_config(model, **sections)
     del config["algorithm"]["adv_estimator"]  # VERL(algorithm=...) says it
     config["agl"] = {"trace_aggregator": {"level": options.level}}
-    tasks = [{"number": i, "crash": options.crash} for i in range(options.tasks)]
+    each = {"crash": options.crash, "seconds": options.seconds}
+    tasks = [{"number": i, **each} for i in range(options.tasks)]
     strategy: dict[str, Any] = {"type": "cs", "server_port": options.port}
     if options.outside:
         strategy["role"] = "algorithm"
     agl.Trainer(
+        store=agl.SqliteLightningStore(out / "store.db") if options.keeps else None,
         algorithm=agl.VERL(
             config, algorithm=options.algorithm, run_dir=options.out, **options.verl
         ),

@@ -1,0 +1,107 @@
+"""verl's run is killed amid a step and goes on; minutes each. ``nox -s verl-cpu -- --long``."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections import Counter
+
+import psutil
+import pytest
+
+pytest.importorskip("verl")
+
+from running import HERE, MARK, check, end_all, free_port, marked, run
+
+import agl
+from agl.algorithm.ledger import each_part
+from agl.errors import StoreUnavailableError
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
+
+STEPS = 3
+
+
+@pytest.mark.parametrize("victim", ["train.py", "AglTaskRunner"])
+def test_a_killed_run_goes_on_with_what_the_store_has(tmp_path, monkeypatch, victim):
+    monkeypatch.setenv("AGL_SERVER_TOKEN", uuid.uuid4().hex)  # for the look into its store
+    options = {
+        **{
+            "out": str(tmp_path),
+            "port": free_port(),
+            "steps": STEPS,
+            "seconds": 1.0,
+            "keeps": True,
+        },
+        "cpu": {"trainer": {"save_freq": 1, "resume_mode": "auto"}},
+    }
+    finished = kill_amid_step_two(tmp_path, options, victim)
+    ended = run(tmp_path, **{name: value for name, value in options.items() if name != "out"})
+    check(ended, [2, 3])
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2, 3]
+    rollouts, counting = asyncio.run(read(tmp_path))
+    assert {one.status for one in rollouts.values()} <= {"succeeded", "failed", "cancelled"}
+    used = {part.rollout_id for part in counting}
+    assert finished <= used, "rollouts that the killed start had finished were run again"
+    of_step_two = [one for one in rollouts.values() if one.metadata["step"] == 2]
+    starts = Counter(one.metadata["generation"] for one in of_step_two)
+    assert starts[2] == starts[1] - len(finished)
+    trained = Counter(item.key for part in counting for item in part.trained if item.kind == "call")
+    assert max(trained.values()) == 1
+    assert sum(trained.values()) == ended.summary["calls_trained"]
+
+
+def kill_amid_step_two(out, options, victim):
+    """Start it, kill it with some rollouts of step 2 finished; the ids of those that had."""
+    out.mkdir(exist_ok=True)
+    mark = uuid.uuid4().hex
+    with (out / "log-killed.txt").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-W", "ignore", HERE / "train.py", json.dumps(options)],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=os.environ | {MARK: mark},
+        )
+    try:
+        url = f"http://127.0.0.1:{options['port']}"
+        while not asyncio.run(has_finished(url, 2)):
+            assert process.poll() is None, (out / "log-killed.txt").read_text()[-4000:]
+            time.sleep(0.2)
+        for number, command in marked(mark).items():
+            if victim in command:
+                psutil.Process(number).kill()
+        process.wait(120)
+    finally:
+        process.kill()
+        end_all(mark)
+    rollouts, _ = asyncio.run(read(out))
+    return {number for number, one in rollouts.items() if is_finished(one, 2)}
+
+
+def is_finished(rollout, step):
+    return rollout.metadata["step"] == step and rollout.status == "succeeded"
+
+
+async def has_finished(url, step):
+    """Whether a rollout of the step has succeeded, in the store that the run serves."""
+    client = agl.LightningStoreClient(url)
+    try:
+        return any(is_finished(one, step) for one in await client.query_rollouts())
+    except StoreUnavailableError:
+        return False  # it has not begun
+    finally:
+        await client.close()
+
+
+async def read(out):
+    """Rollouts by id, and the accounts that count."""
+    store = agl.SqliteLightningStore(out / "store.db")
+    try:
+        rollouts = {one.rollout_id: one for one in await store.query_rollouts()}
+        return rollouts, [part async for part in each_part(store, lost=False)]
+    finally:
+        await store.close()
