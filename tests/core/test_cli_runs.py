@@ -108,6 +108,14 @@ def shown(agl: Agl, run: str) -> Any:
     return json.loads(agl("runs", "show", run, "--json").out)
 
 
+def test_looking_at_runs_leaves_no_file_behind(agl: Agl, project: Path) -> None:
+    run_id = begin(agl)
+    before = sorted(project.rglob("*"))
+    assert agl("runs").code == 0
+    assert shown(agl, run_id)["status"] == "finished"
+    assert sorted(project.rglob("*")) == before
+
+
 def test_run_that_stops_says_how_it_goes_on_and_does(agl: Agl, project: Path) -> None:
     result = agl("run", "agl.yaml", "algorithm.stop_after=1")
     run, folder, *said = result.err.splitlines()

@@ -3,27 +3,29 @@
 import asyncio
 import copy
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from agl.agent.base import LitAgent, Runner
 from agl.algorithm.adapter import TraceAdapter
-from agl.algorithm.base import Algorithm, FastAlgorithm, RunContext, check_adapter
+from agl.algorithm.base import Algorithm, FastAlgorithm, RunContext
 from agl.algorithm.baseline import Baseline
 from agl.algorithm.gateway import Gateway
+from agl.algorithm.replay import Replay
 from agl.errors import ConfigError
 from agl.execution.base import ExecutionStrategy
 from agl.execution.coroutines import call_in_daemon_thread
 from agl.execution.events import ExecutionEvent
 from agl.execution.shared_memory import SharedMemoryExecutionStrategy
-from agl.plugins.build import Given, build_component
+from agl.plugins.build import Given, adapter_maker, build_adapter, build_component
 from agl.plugins.hooks import HookCaller, routes_of
 from agl.runner.grading import grader_of
 from agl.runner.plan import plan_runner
 from agl.runs.description import describe_run
+from agl.runs.folders import default_folder
 from agl.runs.recording import Recording, RunRequest, raise_if_stopped, recording
 from agl.runs.rollouts import OfRunStore
 from agl.store.base import LightningStore
@@ -139,7 +141,7 @@ class Trainer:
         self.adapter: TraceAdapter[Any] | None = None
         if adapter is not None:
             # Options without a type are for the adapter that the algorithm asks for.
-            self.adapter = self._build_adapter(adapter, self.algorithm or Algorithm)
+            self.adapter = build_adapter(adapter, self.algorithm or Algorithm)
         self._runner = plan_runner(runner, self.tracer, self.strategy, max_rollouts, concurrency)
 
     def fit(
@@ -196,6 +198,27 @@ class Trainer:
             )
         self._run(agent, algorithm, train_dataset, val_dataset)
 
+    def replay(self, agent: LitAgent[Any], step: int) -> Replay:
+        """Train a stored step of the run that ``run`` or ``run_dir`` names again, and compare.
+
+        The agent is not run; nothing of the run is changed. See ``Algorithm.replay``.
+
+        Args:
+            agent: Of the run; it says whose calls are trained.
+            step: Which, from 1.
+
+        Raises:
+            ConfigError: No run is named, or it cannot be done; the message says what is missing.
+        """
+        algorithm, name = self.algorithm, self._request.run_id
+        folder = self._request.folder or (name and default_folder(name))
+        if algorithm is None or not folder:
+            raise ConfigError("Trainer.replay needs an algorithm, and run or run_dir: which run?")
+        adapter = adapter_maker(self.adapter, algorithm, agent.trained_agents)
+        context = RunContext(store=self.store, make_adapter=adapter, folder=folder)
+        algorithm.set_context(context)
+        return asyncio.run(algorithm.replay(step))
+
     # --- how the sentence runs ------------------------------------------------------------------
 
     def _run(
@@ -221,7 +244,7 @@ class Trainer:
         learn_keys(self.initial_resources or {})
         context = RunContext(
             store=self.store,
-            make_adapter=self._adapter_maker(agent, algorithm),
+            make_adapter=adapter_maker(self.adapter, algorithm, agent.trained_agents),
             gateway=self.llm_proxy,
             resources=self.initial_resources,
             hooks=self._hook_caller,
@@ -356,30 +379,6 @@ class Trainer:
         return build_component(
             spec, group="agl.gateways", expected_type=Gateway, where="llm_proxy", default="proxy"
         )
-
-    def _build_adapter(
-        self, spec: Given[TraceAdapter[Any]], asked_for: Algorithm | type[Algorithm]
-    ) -> TraceAdapter[Any]:
-        return build_component(
-            spec,
-            group="agl.adapters",
-            expected_type=TraceAdapter,
-            where="adapter",
-            default=asked_for.default_adapter,
-        )
-
-    def _adapter_maker(
-        self, agent: LitAgent[Any], algorithm: Algorithm
-    ) -> Callable[[], TraceAdapter[Any]]:
-        """What gives the adapter; one that the algorithm asks for is built at its first use."""
-        adapter, match = self.adapter, agent.trained_agents
-        if adapter is not None:
-            check_adapter(adapter, algorithm, match)
-            return lambda: adapter
-        options = dict(algorithm.adapter_options)
-        if match is not None:
-            options["agent_match"] = match
-        return cache(lambda: self._build_adapter(options, algorithm))
 
     def _build_runner(self) -> Runner[Any]:
         # Runners of one process must not share state; where an instance was given, all are copies.

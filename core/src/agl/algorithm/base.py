@@ -14,6 +14,7 @@ from agl.types import Dataset, NamedResources, ResourcesUpdate
 if TYPE_CHECKING:
     from agl.algorithm.adapter import TraceAdapter
     from agl.algorithm.gateway import Gateway
+    from agl.algorithm.replay import Replay
     from agl.store.base import LightningStore
 
 
@@ -101,6 +102,23 @@ class Algorithm(ABC):
         Args:
             store: The trainer's; it may be one that is served elsewhere.
         """
+
+    async def replay(self, step: int) -> "Replay":
+        """Train a step of the run in ``get_run_folder()`` again, from what that and the store have.
+
+        Called in place of ``run``. Neither folder nor store may be changed.
+
+        Args:
+            step: Which, from 1.
+
+        Raises:
+            ConfigError: This algorithm has no steps that can be trained again; or something that
+                it needs is gone, and the message says what, and what is left.
+        """
+        raise ConfigError(
+            f"{type(self).__name__} cannot train a step again: its steps train no weights here, or "
+            "it does not keep what that needs. What can: grpo, sft and dpo"
+        )
 
     async def publish_resources(
         self, resources: NamedResources, resources_id: str | None = None

@@ -41,12 +41,23 @@ def read_store_of(run: "Run", where: Where, read: "Callable[[LightningStore], Aw
         ConfigError: It is not where it was.
     """
     path, url = where
-    if path is None and url is None:
-        path = _store_of(run)
+    if url is None:
+        path = file_of(run, path)
     return read_and_close(open_store(path, url), read)
 
 
-def _store_of(run: "Run") -> Path:
+def file_of(run: "Run", path: Path | None) -> Path:
+    """The file of the store that has a run.
+
+    Args:
+        run: Which.
+        path: As it was named; None looks under ``agl-runs``.
+
+    Raises:
+        ConfigError: It is not where it was.
+    """
+    if path is not None:
+        return store_file(path)
     for file in sorted(Path(RUNS).glob(f"*/{STORE}")):
         if any(one.run_id == run.run_id for one in runs_in(file)):
             return file

@@ -11,11 +11,16 @@ import sys
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar, cast, overload
+from functools import cache
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
 from agl.errors import AglError, ConfigError
 from agl.plugins import registry
 from agl.plugins.schema import schema_of, validate
+
+if TYPE_CHECKING:
+    from agl.algorithm.adapter import TraceAdapter
+    from agl.algorithm.base import Algorithm
 
 T = TypeVar("T")
 Given = T | type[T] | Callable[[], T] | str | Mapping[str, Any]
@@ -178,6 +183,45 @@ def check_credit(owner: str, credit: str | Mapping[str, Any] | None) -> None:
             default="final",
             where=f"{owner}: credit",
         )
+
+
+def build_adapter(
+    spec: "Given[TraceAdapter[Any]]", asked_for: "Algorithm | type[Algorithm]"
+) -> "TraceAdapter[Any]":
+    """An adapter; options without a type are for the one that an algorithm asks for."""
+    from agl.algorithm.adapter import TraceAdapter
+
+    return build_component(
+        spec,
+        group=registry.GROUPS["adapter"],
+        expected_type=TraceAdapter,
+        where="adapter",
+        default=asked_for.default_adapter,
+    )
+
+
+def adapter_maker(
+    adapter: "TraceAdapter[Any] | None", algorithm: "Algorithm", agent_match: str | None
+) -> "Callable[[], TraceAdapter[Any]]":
+    """What gives the adapter of a run; one that the algorithm asks for is built at its first use.
+
+    Args:
+        adapter: That was given.
+        algorithm: It may ask for one, with options.
+        agent_match: What the agent says of whose calls are trained.
+
+    Raises:
+        ConfigError: Adapter, algorithm and agent do not fit each other.
+    """
+    from agl.algorithm.base import check_adapter
+
+    if adapter is not None:
+        check_adapter(adapter, algorithm, agent_match)
+        return lambda: adapter
+    options = dict(algorithm.adapter_options)
+    if agent_match is not None:
+        options["agent_match"] = agent_match
+    return cache(lambda: build_adapter(options, algorithm))
 
 
 def import_attribute(path: str, where: str = "") -> Any:

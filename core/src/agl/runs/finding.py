@@ -33,7 +33,7 @@ def runs_in(file: Path) -> list[Run]:
         DamagedRecordError: It cannot be read.
     """
     try:
-        with closing(sqlite3.connect(f"file:{quote(str(file))}?mode=ro", uri=True)) as connection:
+        with closing(open_to_read(file)) as connection:
             (version,) = connection.execute("PRAGMA user_version").fetchone()
             if version >= SINCE_SCHEMA:
                 return list(SqliteLookups(connection).query_runs(make_query("runs")))
@@ -53,6 +53,15 @@ def runs_in(file: Path) -> list[Run]:
             problem=problem,
         )
     ]
+
+
+def open_to_read(file: Path) -> sqlite3.Connection:
+    """A connection to the file of a store, which may be open elsewhere; it changes nothing.
+
+    SQLite would leave files of its own beside it, were it not told that nobody writes.
+    """
+    how = "mode=ro" if file.with_name(f"{file.name}-wal").exists() else "immutable=1"
+    return sqlite3.connect(f"file:{quote(str(file.absolute()))}?{how}", uri=True)
 
 
 def last_time(run: Run) -> float:

@@ -9,7 +9,7 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -148,24 +148,31 @@ def find_checkpoint(path: str | os.PathLike[str]) -> Path:
                 f"the checkpoint {str(root)!r} is damaged: {found}. Resume from another one"
             )
         return root
-    newest = read_generation(root)
-    for folder in sorted((root / "checkpoints").glob("step-*"), reverse=True):
-        found = damage(folder)
-        if not found:
-            if newest is None or newest.leads_to(Progress.of(folder).branch):
-                return folder
-            logger.info("the checkpoint %s is left out: the run has gone back behind it", folder)
-            continue
-        logger.warning(
-            "the checkpoint %s is damaged and is left out: %s. The one before it is used, if "
-            "there is one",
-            folder,
-            found,
-        )
+    newest = next(whole_checkpoints(root), None)
+    if newest is not None:
+        return newest
     raise ConfigError(
         f"no checkpoint to resume from in {str(root)!r}; expected a whole folder with "
         f"{MANIFEST}, or a run's folder with checkpoints/step-*"
     )
+
+
+def whole_checkpoints(root: Path) -> Iterator[Path]:
+    """Those of a run's folder that its last start made or went on from, newest first."""
+    newest = read_generation(root)
+    for folder in sorted((root / "checkpoints").glob("step-*"), reverse=True):
+        found = damage(folder)
+        if found:
+            logger.warning(
+                "the checkpoint %s is damaged and is left out: %s. The one before it is used, if "
+                "there is one",
+                folder,
+                found,
+            )
+        elif newest is None or newest.leads_to(Progress.of(folder).branch):
+            yield folder
+        else:
+            logger.info("the checkpoint %s is left out: the run has gone back behind it", folder)
 
 
 def _seal(record: dict[str, Any]) -> str:

@@ -174,6 +174,7 @@ class Collector:
             ConfigError: The store has not all of them.
         """
         start = time.perf_counter()
+        self._reader.check_model()
         wanted = [*rollout_ids, *((0, rollout_id) for rollout_id in lost)]
         found = {one.rollout_id: one for one in await self._find([one for _, one in wanted])}
         missing = [rollout_id for _, rollout_id in wanted if rollout_id not in found]
@@ -193,6 +194,11 @@ class Collector:
             drop_groups(collected.ended)
         collected.seconds = time.perf_counter() - start
         return collected
+
+    async def missing(self, rollout_ids: list[str]) -> list[str]:
+        """Those of these rollouts that the store does not have."""
+        found = {rollout.rollout_id for rollout in await self._find(rollout_ids)}
+        return [rollout_id for rollout_id in rollout_ids if rollout_id not in found]
 
     async def _find(self, rollout_ids: list[str]) -> list[Rollout]:
         pages = [rollout_ids[at : at + PAGE] for at in range(0, len(rollout_ids), PAGE)]

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -114,7 +114,12 @@ async def run_request(
 
 
 def note_trained(
-    journal: "Journal", step: int, key: str, weights: str | None, metrics: Mapping[str, Any]
+    journal: "Journal",
+    step: int,
+    key: str,
+    weights: str | None,
+    metrics: Mapping[str, Any],
+    rows: Sequence[str],
 ) -> None:
     """Note that a step was trained; once more, it must have given the same weights.
 
@@ -124,6 +129,7 @@ def note_trained(
         key: Of the request that it learned from.
         weights: What tells the weights that came out from others; None where nobody looked.
         metrics: Of the step.
+        rows: Digests of the rows that were trained, in their order.
     """
     before = journal.last("trained", key=key)
     if before is not None and before["weights"] != weights:
@@ -135,7 +141,7 @@ def note_trained(
             weights,
             before["weights"],
         )
-    journal.append("trained", step=step, key=key, weights=weights, metrics=metrics)
+    journal.append("trained", step=step, key=key, weights=weights, metrics=metrics, rows=[*rows])
 
 
 def give_up(journal: "Journal", mode: RolloutMode, after: int, **values: Any) -> None:
@@ -150,6 +156,12 @@ def give_up(journal: "Journal", mode: RolloutMode, after: int, **values: Any) ->
     journal.append("given up", mode=mode, after=after, **values)
 
 
+def options_that_shape(training: "Algorithm") -> dict[str, Any]:
+    """The options of an algorithm on which depends what its steps train; as JSON gives them."""
+    given: dict[str, Any] = json.loads(json.dumps(options_of(training)))
+    return {name: value for name, value in given.items() if name not in _SHAPES_NOTHING}
+
+
 def begin(journal: "Journal", training: "Algorithm", generation: int, step: int) -> None:
     """Note with which options a start goes on; where they have changed, nothing is trained again.
 
@@ -159,8 +171,7 @@ def begin(journal: "Journal", training: "Algorithm", generation: int, step: int)
         generation: Which start this is.
         step: After which it goes on.
     """
-    given: dict[str, Any] = json.loads(json.dumps(options_of(training)))  # as it is read back
-    now = {name: value for name, value in given.items() if name not in _SHAPES_NOTHING}
+    now = options_that_shape(training)
     before = journal.last("begun")
     changed = [name for name in now if before and before["options"].get(name) != now[name]]
     if before and changed:

@@ -5,7 +5,7 @@ import json
 import os
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, BinaryIO, Self
 
 from agl.errors import ConfigError
 from agl_learning.generations import hold_run
@@ -37,14 +37,30 @@ class Journal:
         with contextlib.ExitStack() as stack:
             stack.enter_context(hold_run(self.path.parent))
             self._file = stack.enter_context(self.path.open("a+b"))
-            self._read()
+            self._file.seek(0)
+            self._file.truncate(self._read(self._file))
             self._held = stack.pop_all()
         return self
 
-    def _read(self) -> None:
-        self._file.seek(0)
+    @classmethod
+    def of(cls, folder: Path) -> Self:
+        """The entries that a folder has by now; for reading, whoever writes there.
+
+        Raises:
+            ConfigError: There is no journal, or it is none of ours.
+        """
+        journal = cls(folder)
+        try:
+            with journal.path.open("rb") as file:
+                journal._read(file)
+        except OSError as error:
+            raise ConfigError(f"{journal.path}: no journal of a run: {error.strerror}") from error
+        return journal
+
+    def _read(self, file: BinaryIO) -> int:
+        """Read all entries; how many bytes the whole ones take."""
         whole = 0
-        for number, line in enumerate(self._file, 1):
+        for number, line in enumerate(file, 1):
             if not line.endswith(b"\n"):
                 break
             try:
@@ -56,7 +72,7 @@ class Journal:
                 ) from None
             self.entries.append(entry)
             whole += len(line)
-        self._file.truncate(whole)
+        return whole
 
     def __exit__(
         self,

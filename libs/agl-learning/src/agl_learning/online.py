@@ -25,7 +25,6 @@ import asyncio
 import contextlib
 import logging
 import time
-from abc import abstractmethod
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,26 +43,20 @@ from agl_learning.generations import (
     keep_branch,
     read_generation,
 )
+from agl_learning.in_place import InPlaceTraining
 from agl_learning.journal import Journal
-from agl_learning.loop import Training
 from agl_learning.options import AboveZero, Count
+from agl_learning.replaying import digest_of
 from agl_learning.report import warn_of_gap
 from agl_learning.start import find_origin, folder_of
 from agl_learning.versions import Version
-from agl_learning.weighing import (
-    WeighingOptions,
-    check_weighing,
-    is_a_draw,
-    is_solved,
-    weigh,
-)
+from agl_learning.weighing import check_weighing, is_a_draw, is_solved
 
 if TYPE_CHECKING:
     from agl.store.base import LightningStore
     from agl_learning.collected import Collected
     from agl_learning.session import Session
     from agl_learning.start import Origin
-    from agl_learning.weighing import Weighed
 
 logger = logging.getLogger("agl.learning")
 
@@ -72,7 +65,7 @@ TARGET_STEPS = 3
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class OnlineTraining(Training, WeighingOptions):
+class OnlineTraining(InPlaceTraining):
     """Roll out, weigh against the siblings, update, again; the base of ``GRPO``.
 
     A subclass gives ``load``, ``serve``, ``update`` and ``save``; it may use ``weights_version``.
@@ -114,46 +107,6 @@ class OnlineTraining(Training, WeighingOptions):
         check_weighing(self.title, self)
         self.resume_from = absolute(self.resume_from)
         self._origin: Origin | None = None
-        self.weights_version = 0
-        """Which weights answer; one more after each update."""
-
-    # --- what a subclass says
-
-    @abstractmethod
-    def load(self, checkpoint: Path | None, folder: Path) -> None:
-        """Load or build the model, as a checkpoint has it or anew.
-
-        Args:
-            checkpoint: What ``save`` wrote; None begins.
-            folder: Of the run.
-
-        Raises:
-            ConfigError: A model, a device or a checkpoint that will not do.
-        """
-
-    @abstractmethod
-    def update(self, rows: "list[Weighed]") -> Mapping[str, float]:
-        """Change the weights; called in a thread, and nothing may be sampled meanwhile.
-
-        Args:
-            rows: At least one; what is trained, with one advantage per call.
-
-        Returns:
-            Metrics of the step; ``logprob_gap``, if there, is the mean distance between the
-            log-probabilities recorded at sampling and the model's before the update, in nats.
-        """
-
-    @abstractmethod
-    def save(self, folder: Path) -> None:
-        """Write what ``load`` needs into a folder."""
-
-    def fingerprint(self) -> str | None:
-        """What tells these weights from others, bit for bit; None where that costs too much."""
-        return None
-
-    def weigh(self, collected: "Collected") -> "list[Weighed]":
-        """What is trained, and how much; every call of the collection gets its bin."""
-        return weigh(collected, self)
 
     def check_start(self, origin: "Origin") -> None:
         """Refuse a start that cannot be, before a model is loaded.
@@ -262,8 +215,6 @@ class OnlineTraining(Training, WeighingOptions):
                 yield session
 
     async def step(self, train: Dataset[Any], val: Dataset[Any] | None) -> None:
-        from agl_learning.accounts import collected_metrics, version_lag
-
         session, start = self.session, time.perf_counter()
         await self.evaluate_when_due(val)
         number, tasks_before = session.steps_done + 1, self._tasks.state()
@@ -283,13 +234,9 @@ class OnlineTraining(Training, WeighingOptions):
             await self.keep_for_later()
             await session.keep(collected, number, self.weights_version)
             return
-        learned: dict[str, float] = {}
         update_start = time.perf_counter()
-        if rows:
-            lag = version_lag([one.row for one in rows], self.weights_version)
-            learned = {**await asyncio.to_thread(self.update, rows), "version_lag": lag}
-            self.weights_version += 1
-            self._check_gap(number, learned)
+        learned = await self.learn(rows)
+        self._check_gap(number, learned)
         # Not before: rows of an update that failed must not be in the store as trained.
         await session.keep(collected, number, self.weights_version)
         session.steps_done = number
@@ -299,15 +246,13 @@ class OnlineTraining(Training, WeighingOptions):
         metrics = {
             "step": number,
             "generation": session.generation.number,
-            "version": self.weights_version,
-            **collected_metrics(collected),
-            "rows": len(rows),
-            **learned,
+            **self.measured(collected, rows, learned),
             "time/update": end - update_start,
             "time/step": end - start,
         }
         await session.report.step(number, metrics)
-        note_trained(self.journal, number, request.key, self.fingerprint(), metrics)
+        digests = [digest_of(one) for one in rows]
+        note_trained(self.journal, number, request.key, self.fingerprint(), metrics, digests)
         last = number == self.steps or self.is_over()
         await self.evaluate_when_due(val, last=last)
         if last or number % (self.checkpoint_every or number + 1) == 0:
@@ -360,7 +305,7 @@ class OnlineTraining(Training, WeighingOptions):
         return is_reached or self._is_solved or self.is_budget_spent()
 
     def _check_gap(self, step: int, learned: Mapping[str, float]) -> None:
-        if not learned["version_lag"] and not self._gap_warned:
+        if learned.get("version_lag") == 0 and not self._gap_warned:
             gap = learned.get("logprob_gap")
             self._gap_warned = warn_of_gap(f"step {step}", gap, self.temperature)
 

@@ -1,0 +1,195 @@
+"""Training in which the weights change in this process: one step, and the same step again."""
+
+import asyncio
+import tempfile
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agl.algorithm.replay import Replay
+from agl.errors import ConfigError
+from agl_learning.loop import Training
+from agl_learning.weighing import WeighingOptions, weigh
+
+if TYPE_CHECKING:
+    from agl_learning.collected import Collected
+    from agl_learning.weighing import Weighed
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class InPlaceTraining(Training, WeighingOptions):
+    """What a subclass says of its model, and what a step makes of what was collected for it."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.weights_version = 0
+        """Which weights answer; one more after each update."""
+
+    # --- what a subclass says
+
+    @abstractmethod
+    def load(self, checkpoint: Path | None, folder: Path) -> None:
+        """Load or build the model, as a checkpoint has it or anew.
+
+        Args:
+            checkpoint: What ``save`` wrote; None begins.
+            folder: Of the run.
+
+        Raises:
+            ConfigError: A model, a device or a checkpoint that will not do.
+        """
+
+    @abstractmethod
+    def update(self, rows: "list[Weighed]") -> Mapping[str, float]:
+        """Change the weights; called in a thread, and nothing may be sampled meanwhile.
+
+        Args:
+            rows: At least one; what is trained, with one advantage per call.
+
+        Returns:
+            Metrics of the step; ``logprob_gap``, if there, is the mean distance between the
+            log-probabilities recorded at sampling and the model's before the update, in nats.
+        """
+
+    @abstractmethod
+    def save(self, folder: Path) -> None:
+        """Write what ``load`` needs into a folder."""
+
+    def fingerprint(self) -> str | None:
+        """What tells these weights from others, bit for bit; None where that costs too much."""
+        return None
+
+    def weigh(self, collected: "Collected") -> "list[Weighed]":
+        """What is trained, and how much; every call of the collection gets its bin."""
+        return weigh(collected, self)
+
+    # --- a step
+
+    async def learn(self, rows: "list[Weighed]") -> dict[str, float]:
+        """Change the weights, if there is anything to learn from; metrics of that."""
+        from agl_learning.accounts import version_lag
+
+        if not rows:
+            return {}
+        lag = version_lag([one.row for one in rows], self.weights_version)
+        learned = {**await asyncio.to_thread(self.update, rows), "version_lag": lag}
+        self.weights_version += 1
+        return learned
+
+    def measured(
+        self, collected: "Collected", rows: "list[Weighed]", learned: Mapping[str, float]
+    ) -> dict[str, Any]:
+        """Metrics of a step, but for those of its place and its time."""
+        from agl_learning.accounts import collected_metrics
+
+        return {
+            "version": self.weights_version,
+            **collected_metrics(collected),
+            "rows": len(rows),
+            **learned,
+        }
+
+    async def replay(self, step: int) -> Replay:
+        """Load the newest whole checkpoint before a step, and train from there up to it.
+
+        Of each step it reads from the store what the run had collected for it. What the run wrote
+        is not touched; a folder of its own, that goes afterwards, takes what is written.
+        """
+        from agl_learning.checkpoint import Progress
+        from agl_learning.generations import read_generation
+        from agl_learning.journal import Journal
+        from agl_learning.replaying import (
+            TOLERANCE,
+            check_rollouts,
+            compare_accounts,
+            compare_metrics,
+            compare_rows,
+            compare_weights,
+            note_options,
+            read_again,
+            step_of,
+            trained_steps,
+        )
+
+        folder = self.folder_of_options() or self.get_run_folder()
+        begun = None if folder is None else read_generation(folder)
+        if folder is None or begun is None:
+            raise ConfigError(f"{self.title}: there is no run in {str(folder)!r}")
+        journal = Journal.of(folder)
+        steps = trained_steps(journal)
+        wanted = step_of(steps, step, folder)
+        checkpoint = await asyncio.to_thread(self._checkpoint_before, folder, step)
+        progress = Progress(0, 0) if checkpoint is None else Progress.of(checkpoint)
+        again = {n: step_of(steps, n, folder) for n in range(progress.step + 1, step + 1)}
+        collector = self.collector()
+        keys = {number: entry["key"] for number, entry in again.items()}
+        await check_rollouts(
+            collector, journal, keys, lambda missing: _what_is_left(folder, missing, progress.step)
+        )
+        exact = wanted["weights"] is not None and self.deterministic
+        replay = Replay(step, progress.step, exact, 0.0 if exact else TOLERANCE)
+        note_options(replay, journal, self)
+        with tempfile.TemporaryDirectory(prefix="agl-replay-") as scratch:
+            self.weights_version = progress.version
+            self.load(checkpoint, Path(scratch))
+            collector.model = self.trained_model()
+            if progress.step in steps:
+                name = f"weights after step {progress.step}"
+                compare_weights(replay, name, steps[progress.step]["weights"], self.fingerprint())
+            for number, entry in again.items():
+                collected = await read_again(collector, journal, entry["key"])
+                rows = self.weigh(collected)
+                learned = await self.learn(rows)
+                if number == step:
+                    await compare_accounts(replay, self.get_store(), begun.run, collected)
+                    compare_rows(replay, entry.get("rows"), rows)
+                    now = self.measured(collected, rows, learned)
+                    compare_metrics(replay, entry["metrics"], now)
+                name = f"weights after step {number}"
+                compare_weights(replay, name, entry["weights"], self.fingerprint())
+        return replay
+
+    def _checkpoint_before(self, folder: Path, step: int) -> Path | None:
+        """The newest whole one that a step can be trained from; None is the run's beginning.
+
+        Raises:
+            ConfigError: The run began from another run's checkpoint, and that is gone.
+        """
+        from agl_learning.checkpoint import Progress, find_checkpoint, whole_checkpoints
+        from agl_learning.generations import read_generation
+
+        for checkpoint in whole_checkpoints(folder):
+            if Progress.of(checkpoint).step < step:
+                return checkpoint
+        begun = read_generation(folder)
+        if begun is None or begun.origin is None:
+            return None
+        try:
+            return find_checkpoint(begun.origin)
+        except ConfigError as error:
+            raise ConfigError(
+                f"step {step} cannot be trained again: the run began from {begun.origin!r}, which "
+                f"is not whole any more ({error}), and no checkpoint of its own from before that "
+                f"step is kept. {_what_is_left(folder, step)}"
+            ) from error
+
+
+def _what_is_left(folder: Path, missing: int, begun_at: int | None = None) -> str:
+    """Which steps can be trained again, for a message.
+
+    Args:
+        folder: Of the run.
+        missing: The step that cannot.
+        begun_at: Of the whole checkpoint before it; None where there is none.
+    """
+    from agl_learning.checkpoint import Progress, whole_checkpoints
+
+    left: list[str] = []
+    if begun_at is not None and missing > begun_at + 1:
+        left.append(f"steps {begun_at + 1} to {missing - 1}")
+    kept = [Progress.of(checkpoint).step for checkpoint in whole_checkpoints(folder)]
+    if later := [step for step in kept if step >= missing]:
+        left.append(f"those after step {min(later)}")
+    return f"What can be trained again: {' and '.join(left) or 'nothing'}"

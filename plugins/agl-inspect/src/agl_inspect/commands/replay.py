@@ -1,0 +1,137 @@
+"""``agl replay``: a stored step, trained again."""
+
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from agl.cli.runs import Where, file_of, known_runs
+from agl.cli.shared import note, open_store, print_json, print_table, store_options
+from agl.config.file import CONFIG, check_config, load_config, load_config_of_run
+from agl.errors import ConfigError
+from agl.runs.finding import one_of
+from agl.runs.folders import known_run
+from agl_inspect.copies import copy_store
+
+if TYPE_CHECKING:
+    from agl.algorithm.replay import Compared, Replay
+    from agl.config.file import ConfigFile
+    from agl.types import Run
+
+SHOWN = 44
+"""Characters of a value in the table; ``--json`` has all."""
+
+
+@click.command("replay")
+@click.argument("run_id", metavar="RUN")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--step", type=click.IntRange(min=1), required=True, help="Which step, from 1.")
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    help="A configuration file, for a run that has none in its folder.",
+)
+@store_options
+@click.option("--json", "as_json", is_flag=True, help="Write JSON.")
+def command(
+    run_id: str,
+    overrides: tuple[str, ...],
+    step: int,
+    config: Path | None,
+    path: Path | None,
+    url: str | None,
+    as_json: bool,
+) -> None:
+    """Train a stored step of RUN again, and compare with what came of it then.
+
+    It begins at the newest whole checkpoint before the step and trains up to it, from the rollouts
+    that the run had, in their order. The agent is not run, and nothing of the run is changed. A
+    deterministic run must be the same bit for bit, any other within a tolerance. The exit code is 1
+    where something differs.
+    """
+    run = _where_it_is(one_of(known_runs(path, url), run_id), path, url)
+    replay = _replay(run, (path, url), step, _config_of(run, config, overrides))
+    if as_json:
+        first = replay.first_difference
+        print_json({"run": run.run_id, **asdict(replay), "first_difference": first and first.what})
+    else:
+        _print(replay)
+    click.get_current_context().exit(0 if replay.first_difference is None else 1)
+
+
+def _where_it_is(run: "Run", path: Path | None, url: str | None) -> "Run":
+    """The run with the folder that its store lies in, where that holds it: both may have moved."""
+    folder = None if url is not None else file_of(run, path).parent
+    known = None if folder is None else known_run(folder)
+    if known is not None and known[0] == run.run_id:
+        return run.changed(folder=str(folder))
+    if run.folder is None or not Path(run.folder).is_dir():
+        raise ConfigError(f"run {run.run_id!r}: its folder {run.folder!r} is not here")
+    return run
+
+
+def _config_of(run: "Run", file: Path | None, overrides: tuple[str, ...]) -> "ConfigFile":
+    if file is not None:
+        return load_config(file, overrides)
+    if not (Path(run.folder or "") / CONFIG).is_file():
+        raise ConfigError(
+            f"run {run.run_id!r} was begun from Python, so its folder has no {CONFIG} that makes "
+            "its algorithm. Call Trainer(algorithm=..., store=..., run_dir=...).replay(agent, step)"
+            " in the script that began it, or give --config FILE"
+        )
+    return load_config_of_run(run, overrides)
+
+
+def _replay(run: "Run", where: Where, step: int, config: "ConfigFile") -> "Replay":
+    from agl.store.sqlite import SqliteLightningStore
+    from agl.trainer import Trainer
+
+    folder, (path, url) = Path(run.folder or ""), where
+    checked = check_config(config, run_dir=folder)
+    plan = checked.components.get("adapter")
+    with tempfile.TemporaryDirectory(prefix="agl-replay-") as scratch:
+        if url is not None:
+            store = open_store(None, url)
+        else:
+            store = SqliteLightningStore(copy_store(file_of(run, path), Path(scratch)))
+        trainer = Trainer(
+            algorithm=checked.components["algorithm"].build(),
+            adapter=None if plan is None else plan.build(),
+            store=store,
+            strategy="shm",
+            run_dir=folder,
+        )
+        return trainer.replay(checked.agent, step)
+
+
+def _print(replay: "Replay") -> None:
+    print_table(
+        ["", "as it was", "as it is now", ""],
+        [[one.what, _shown(one.before), _shown(one.now), _verdict(one)] for one in replay.compared],
+    )
+    for remark in replay.notes:
+        note(remark)
+    begun = f"the checkpoint of step {replay.begun_at}" if replay.begun_at else "the beginning"
+    how = "bit for bit" if replay.is_exact else f"within {replay.tolerance:g} of each number"
+    if not replay.is_exact:
+        note(
+            "the run was not deterministic: its weights need not be the same, and are not compared"
+        )
+    first = replay.first_difference
+    if first is None:
+        click.echo(f"step {replay.step}, trained again from {begun}, is as it was, {how}")
+        return
+    click.echo(f"step {replay.step}, trained again from {begun}, differs; first in {first.what}")
+    if first.where:
+        click.echo(f"  {first.where}")
+
+
+def _verdict(one: "Compared") -> str:
+    return {True: "same", False: "DIFFERS", None: ""}[one.same]
+
+
+def _shown(value: Any) -> str:
+    text = "" if value is None else str(value)
+    return text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"

@@ -1,0 +1,270 @@
+"""``agl replay``: a stored step of a real run, trained again."""
+
+import asyncio
+import hashlib
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import agl
+from agl.cli import main
+from agl.emitter import reward_attributes
+from agl.plugins.registry import components
+from agl.types import Span
+
+pytest.importorskip("torch")
+pytest.importorskip("openai")
+
+pytestmark = pytest.mark.slow
+
+AGENT = """
+import agl
+from openai import AsyncOpenAI
+
+@agl.rollout
+async def agent(task, llm: agl.LLM) -> float:
+    async with AsyncOpenAI(api_key="x", base_url=llm.endpoint, max_retries=0) as client:
+        messages = [{"role": "user", "content": task["q"]}]
+        answer = await client.chat.completions.create(
+            model=llm.model, messages=messages, **llm.sampling_parameters)
+    return float(sum(map(len, answer.choices[0].message.content.split())))
+"""
+CONFIG = """
+agent: replay_agent:agent
+train: tasks.jsonl
+algorithm:
+  type: grpo
+  model: model
+  steps: 5
+  checkpoint_every: 2
+  seed: 1
+  deterministic: true
+  groups_per_step: 2
+  group_size: 4
+  max_tokens: 3
+  device: cpu
+  torch_threads: 1
+  learning_rate: 0.01
+  show_progress: false
+strategy: shm
+run_dir: out
+"""
+STEPS = 5
+
+Agl = Callable[..., tuple[object, str, str]]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, tokenizer: Any) -> Path:
+    """A deterministic run of five steps, with checkpoints after 2, 4 and 5."""
+    from tests.plugins.torch.conftest import build_model
+
+    home = tmp_path_factory.mktemp("finished")
+    tokenizer.save_pretrained(home / "model")
+    build_model().save_pretrained(home / "model")
+    (home / "replay_agent.py").write_text(AGENT)
+    (home / "tasks.jsonl").write_text('{"q": "red"}\n{"q": "green"}\n{"q": "blue"}\n')
+    (home / "agl.yaml").write_text(CONFIG)
+    command = [sys.executable, "-c", "from agl.cli import main; main()", "run", "agl.yaml"]
+    ended = subprocess.run(command, cwd=home, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    return home
+
+
+@pytest.fixture
+def project(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Path]:
+    """A copy of it, which a test may change."""
+    home = tmp_path / "project"
+    shutil.copytree(finished, home)
+    monkeypatch.chdir(home)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield home
+    sys.modules.pop("replay_agent", None)
+    for name in {"agl", *(c.target.partition(":")[0].split(".")[0] for c in components())}:
+        logger = logging.getLogger(name)
+        logger.handlers.clear()
+        logger.propagate = True
+        logger.setLevel(logging.NOTSET)
+
+
+@pytest.fixture
+def agl_command(project: Path, capsys: pytest.CaptureFixture[str]) -> Agl:
+    def call(*arguments: str) -> tuple[object, str, str]:
+        with pytest.raises(SystemExit) as caught:
+            main(list(arguments))
+        captured = capsys.readouterr()
+        return caught.value.code, captured.out, captured.err
+
+    return call
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """Of every file under a folder."""
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def run_id(project: Path) -> str:
+    return json.loads((project / "out/run.json").read_text())["run"]
+
+
+def replay(command: Agl, project: Path, step: int, *more: str) -> tuple[object, Any]:
+    where = ("--step", str(step), "--path", "out")
+    code, out, err = command("replay", run_id(project), *where, "--json", *more)
+    return code, json.loads(out) if out else err
+
+
+def rollouts_of_step(project: Path, step: int) -> list[str]:
+    entries = map(json.loads, (project / "out/journal.jsonl").read_text().splitlines())
+    keys = f"/train-{step - 1}/0"
+    (found,) = [e for e in entries if e["event"] == "collected" and e["key"].endswith(keys)]
+    return [rollout_id for _, rollout_id in found["rollouts"]]
+
+
+async def change(project: Path, rollout_id: str) -> None:
+    """Give a rollout another final reward, as an algorithm may do afterwards."""
+    store = agl.SqliteLightningStore(project / "out/store.db")
+    try:
+        attempt = await store.get_latest_attempt(rollout_id)
+        assert attempt is not None
+        span = Span.from_attributes(
+            name="agl.annotation",
+            rollout_id=rollout_id,
+            attempt_id=attempt.attempt_id,
+            attributes=reward_attributes(99.0),
+        )
+        assert await store.add_span(span.model_copy(update={"writer": "algorithm"}))
+    finally:
+        await store.close()
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(("step", "begun_at"), [(1, 0), (2, 0), (3, 2), (5, 4)])
+def test_a_step_trained_again_is_equal_bit_for_bit(
+    agl_command: Agl, project: Path, step: int, begun_at: int
+) -> None:
+    before = digests(project / "out")
+    code, found = replay(agl_command, project, step)
+    assert (code, found["first_difference"]) == (0, None), found
+    assert (found["begun_at"], found["is_exact"]) == (begun_at, True)
+    same = {one["what"]: one["same"] for one in found["compared"]}
+    # Nothing is left out that could differ.
+    assert set(same.values()) == {True}
+    compared = {"bins", "rewards", "advantages", "rows trained", "loss/total", "grad_norm"}
+    assert same.keys() >= {*compared, f"weights after step {step}"}
+    assert digests(project / "out") == before
+
+
+@pytest.mark.timeout(120)
+def test_a_changed_reward_is_named_as_the_first_difference(agl_command: Agl, project: Path) -> None:
+    changed = rollouts_of_step(project, 3)[1]
+    asyncio.run(change(project, changed))
+    code, found = replay(agl_command, project, 3)
+    assert (code, found["first_difference"]) == (1, "bins")
+    by_name = {one["what"]: one for one in found["compared"]}
+    assert changed in by_name["rewards"]["where"]
+    assert "99.0 now" in by_name["rewards"]["where"]
+    for name in ("rewards", "advantages", "rows trained", "weights after step 3"):
+        assert by_name[name]["same"] is False
+    assert by_name["weights after step 2"]["same"] is True
+    code, out, _ = agl_command("replay", run_id(project), "--step", "3", "--path", "out")
+    assert (code, "differs; first in bins" in out) == (1, True)
+    # What came before it is what it was.
+    assert replay(agl_command, project, 2)[0] == 0
+
+
+@pytest.mark.timeout(120)
+def test_changed_weights_before_the_step_are_the_first_difference(
+    agl_command: Agl, project: Path
+) -> None:
+    journal = project / "out/journal.jsonl"
+    lines = [json.loads(line) for line in journal.read_text().splitlines()]
+    for line in lines:
+        if line["event"] == "trained" and line["step"] == 2:
+            line["weights"] = "0" * 32
+    journal.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    code, found = replay(agl_command, project, 3)
+    assert (code, found["first_difference"]) == (1, "weights after step 2")
+
+
+@pytest.mark.timeout(120)
+def test_another_option_is_named_and_differs(agl_command: Agl, project: Path) -> None:
+    code, found = replay(agl_command, project, 3, "algorithm.learning_rate=0.02")
+    assert (code, found["first_difference"]) == (1, "weights after step 3")
+    assert found["notes"] == ["with another learning_rate: 0.01 in the run, 0.02 now"]
+
+
+def test_a_step_that_was_not_trained_is_refused_by_name(agl_command: Agl, project: Path) -> None:
+    code, err = replay(agl_command, project, STEPS + 2)
+    assert code == 2
+    assert f"has no step {STEPS + 2}; it has steps 1 to {STEPS}" in err
+
+
+def test_deleted_rollouts_are_named_with_what_is_left(agl_command: Agl, project: Path) -> None:
+    lost = rollouts_of_step(project, 2)
+    journal = project / "out/journal.jsonl"
+    journal.write_text(journal.read_text().replace(lost[0], "ro-gone"))
+    shutil.rmtree(project / "out/checkpoints/step-000002")
+    code, err = replay(agl_command, project, 3)
+    assert code == 2
+    assert "does not have 1 of 8 rollouts of step 2 (ro-gone)" in err
+    assert "What can be trained again: steps 1 to 1 and those after step 4" in err
+
+
+@pytest.mark.timeout(120)
+def test_a_damaged_checkpoint_is_left_out_for_the_one_before(
+    agl_command: Agl, project: Path
+) -> None:
+    (project / "out/checkpoints/step-000004/model.safetensors").write_bytes(b"damaged")
+    code, found = replay(agl_command, project, 5)
+    assert (code, found["begun_at"]) == (0, 2)
+
+
+@pytest.mark.timeout(120)
+def test_a_run_from_a_checkpoint_that_is_gone_says_what_can_be_trained(
+    agl_command: Agl, project: Path
+) -> None:
+    here = project / "out/run.json"
+    record = json.loads(here.read_text())
+    here.write_text(json.dumps({**record, "origin": str(project / "gone/checkpoints/step-000009")}))
+    code, err = replay(agl_command, project, 2)
+    assert code == 2
+    assert "step-000009" in err
+    assert "What can be trained again: those after step 2" in err
+    assert replay(agl_command, project, 3)[0] == 0
+
+
+@pytest.mark.timeout(120)
+def test_a_trainer_replays_in_python(agl_command: Agl, project: Path) -> None:
+    sys.path.insert(0, os.getcwd())
+    from replay_agent import agent  # pyright: ignore[reportMissingImports]
+
+    algorithm = agl.GRPO(
+        "model",
+        seed=1,
+        deterministic=True,
+        groups_per_step=2,
+        group_size=4,
+        max_tokens=3,
+        device="cpu",
+        torch_threads=1,
+        learning_rate=0.01,
+        show_progress=False,
+    )
+    store = agl.SqliteLightningStore("out/store.db")
+    trainer = agl.Trainer(algorithm=algorithm, store=store, run_dir="out", strategy="shm")
+    found = trainer.replay(agent, 3)
+    asyncio.run(store.close())
+    assert found.notes == []
+    assert found.first_difference is None
