@@ -155,7 +155,8 @@ def crash(session: nox.Session) -> None:
 @nox.session
 def resume(session: nox.Session) -> None:
     """Kill deterministic runs 50 times, go on with them, and count what was lost."""
-    install(session, TORCH, TRL, "agl-torch", "agl-unsloth[trl]", "matplotlib>=3.9", OPENAI)
+    ours = ("agl-torch", "agl-unsloth[trl]", "agl-testing")
+    install(session, TORCH, TRL, *ours, "matplotlib>=3.9", OPENAI)
     arguments = session.posargs or ("--kills", "50", "--algorithm", "grpo", "sft", "dpo")
     session.run("python", "benchmarks/resume.py", *arguments, env=QUIET)
 

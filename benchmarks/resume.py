@@ -1,9 +1,18 @@
 """Kill a seeded run at random moments, go on with it each time, and count what was lost.
 
 A run of an algorithm (``resume_scenes.py``) is made once without disturbance. Then runs with the
-same seed are killed with SIGKILL: the algorithm, which serves the store and the gateway, a runner,
-the supervisor of the runners, or any two of them at once, after a random part of the time that the
-undisturbed run took; and started again with the same command until they end. Of each run:
+same seed are killed with SIGKILL and started again with the same command until they end:
+
+- the algorithm, which serves the store and the gateway; a runner; the supervisor of the runners;
+  what the algorithm has started (a training, a model's server)
+- in every second run, the server of the store and a second gateway, processes of their own that are
+  started again at once, at the same port
+- any two of these at once, at a random moment of the time that the undisturbed run took, or in the
+  first seconds of a start; the next start comes at once, or when nothing is left of the one before
+- beside them, a second process with the same command: it is refused, or goes on where the first one
+  dies
+
+Of each run:
 
     other <result>   what it came to (weights, rewards, a prompt) is not what the undisturbed run
                      came to, bit for bit
@@ -12,6 +21,7 @@ undisturbed run took; and started again with the same command until they end. Of
     metrics          steps that stand twice in metrics.jsonl, or not at all
     other updates    steps that were trained again and gave other weights than the first time
     ledger           sums of the accounts that are not those of summary.json
+    two at once      second processes that were not refused while the first one lived
 
     python benchmarks/resume.py --kills 20 --algorithm grpo --options '{"steps": 4}'
 
@@ -20,6 +30,7 @@ twice.
 """
 
 import argparse
+import contextlib
 import itertools
 import json
 import random
@@ -28,35 +39,122 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from resume_processes import Life, log_of, wait_until_gone
-from resume_scenes import SCENES, Scene
+from resume_processes import Life, Service, count_starts, log_of, services, wait_until_gone
+from resume_scenes import SCENES, SERVICES, Scene
 
-KILLS_OF_A_RUN = 4
-LIVES = 20
+KILLS_OF_A_RUN = 6
+LIVES = 30
+SOON_SECONDS = 3.0
+"""After a start has begun."""
+REFUSED = "in use by"
+"""What a second process says."""
 
 
-def disturb(
-    scene: Scene, out: Path, options: dict[str, Any], seconds: float, chance: random.Random
-) -> Counter[str]:
-    """Run it to its end, killed on the way; how often who was."""
-    kills: Counter[str] = Counter()
-    pairs = [" ".join(pair) for pair in itertools.combinations(scene.victims, 2)]
-    for _ in range(LIVES):
-        life = Life(scene, out, options)
-        try:
-            if kills.total() < KILLS_OF_A_RUN:
-                life.process.wait(chance.uniform(0.0, seconds))
-            else:
-                life.process.wait()
-        except subprocess.TimeoutExpired:
-            kills.update(life.kill(chance.choice([*scene.victims, *pairs]), chance))
+@dataclass
+class Disturbance:
+    """One run, killed on its way.
+
+    Args:
+        scene: Of the run.
+        out: Its folder.
+        options: For the scene's script.
+        seconds: That the undisturbed run took.
+        chance: Decides who dies, and when.
+    """
+
+    scene: Scene
+    out: Path
+    options: dict[str, Any]
+    seconds: float
+    chance: random.Random
+    victims: Sequence[str] = ()
+    services: Sequence[Service] = ()
+    kills: Counter[str] = field(default_factory=Counter[str])
+    lives: int = 0
+    two_at_once: int = 0
+    refused: int = 0
+
+    def run(self, *, apart: bool) -> None:
+        """Come to the end.
+
+        Args:
+            apart: With a store server and a second gateway of their own.
+        """
+        with services(self.out) if apart else contextlib.nullcontext([]) as self.services:
+            self.victims = (*self.scene.victims, *(SERVICES if apart else ()))
+            for service, option in zip(self.services, ("store", "judge"), strict=False):
+                self.options = {**self.options, option: service.url}
+            life = self.start()
+            while (rest := self.disturb(life)) is not None:
+                life = rest
+
+    def start(self, log: Path | None = None) -> Life:
+        """Start it, or go on with it.
+
+        Raises:
+            RuntimeError: It was started too often.
+        """
+        self.lives += 1
+        if self.lives > LIVES:
+            raise RuntimeError(f"{self.out} does not come to its end; see {log_of(self.out)}")
+        return Life(self.scene, self.out, self.options, self.services, log)
+
+    def disturb(self, life: Life) -> Life | None:
+        """Kill in a life until it has ended; the one that goes on, or None at the end."""
+        while self.kills.total() < KILLS_OF_A_RUN and self.wait(life):
+            if self.chance.random() < 0.15:
+                if (other := self.second(life)) is not None:
+                    return other
+                continue
+            number = self.chance.choice((1, 1, 2))
+            self.kills.update(life.kill(self.chance.sample(self.victims, number), self.chance))
+            if life.process.poll() is None:
+                # An algorithm that has lost its runners for good ends soon.
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    life.process.wait(0.1)
         if life.process.wait() == 0:
-            return kills
-        wait_until_gone(out)
-    raise RuntimeError(f"{out} did not come to its end in {LIVES} lives; see {log_of(out)}")
+            return None
+        if self.chance.random() < 0.5:
+            wait_until_gone(self.out)
+        return self.start()
+
+    def wait(self, life: Life) -> bool:
+        """Wait for the next moment; whether the life lasts."""
+        until = time.monotonic() + self.chance.uniform(0.0, self.seconds)
+        if self.chance.random() < 0.5:
+            begun = count_starts(self.out)
+            while life.process.poll() is None and time.monotonic() < until:
+                if count_starts(self.out) > begun:
+                    until = time.monotonic() + self.chance.uniform(0.0, SOON_SECONDS)
+                    break
+                time.sleep(0.05)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            life.process.wait(max(0.0, until - time.monotonic()))
+        return life.process.poll() is None
+
+    def second(self, life: Life) -> Life | None:
+        """Start the same once more beside a life; where that one died, what goes on instead."""
+        log = log_of(self.out).with_suffix(f".second-{self.lives}.log")
+        other = self.start(log)
+        if self.chance.random() < 0.5:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                other.process.wait(self.chance.uniform(0.0, 2 * SOON_SECONDS))
+            self.kills.update(life.kill(["algorithm"], self.chance))
+            life.process.wait()
+            return other
+        while other.process.poll() is None and life.process.poll() is None:
+            time.sleep(0.05)
+        if other.process.poll() is None:
+            return other  # the first one came to its end meanwhile
+        is_refused = other.process.returncode != 0 and REFUSED in log.read_text()
+        self.two_at_once += not is_refused
+        self.refused += is_refused
+        return None
 
 
 def campaign(name: str, given: argparse.Namespace, home: Path) -> tuple[Counter[str], Counter[str]]:
@@ -74,15 +172,18 @@ def campaign(name: str, given: argparse.Namespace, home: Path) -> tuple[Counter[
     for number in itertools.count(1):
         if kills.total() >= given.kills / len(given.algorithm):
             break
-        out = home / f"run-{number}"
-        of_this = disturb(scene, out, options, seconds, chance)
-        found = scene.count(out)
-        for what, value in scene.result(out).items():
+        one = Disturbance(scene, home / f"run-{number}", options, seconds, chance)
+        one.run(apart=scene.takes_services and number % 2 == 0)
+        found = scene.count(one.out)
+        found["two at once"] += one.two_at_once
+        for what, value in scene.result(one.out).items():
             found[f"other {what}"] += value != expected[what]
-        kills, wrong = kills + of_this, wrong + found
+        kills, wrong = kills + one.kills, wrong + found
         print(
-            f"{name} {number}: killed {dict(of_this)}; wrong {dict(+found) or 'nothing'}; "
-            f"{kills.total()} kills so far, wrong {dict(+wrong) or 'nothing'}",
+            f"{name} {number}: {one.lives} starts, {one.refused} of them refused, killed "
+            f"{dict(one.kills)}; wrong "
+            f"{dict(+found) or 'nothing'}; {kills.total()} kills so far, wrong "
+            f"{dict(+wrong) or 'nothing'}",
             flush=True,
         )
     return kills, wrong

@@ -17,8 +17,9 @@ import agl
 from agl.cli.ledger_tables import as_json, read_accounts
 
 SEAMS = Path(__file__).parents[1] / "tests/seams"
-SERVERS = ("store", "gateway")
-"""Victims of runs whose store server and second gateway are processes of their own."""
+OURS = ("algorithm", "runner", "supervisor")
+SERVICES = ("store", "gateway")
+"""Victims where store server and second gateway are processes of their own."""
 
 
 def weights_and_rewards(out: Path) -> dict[str, Any]:
@@ -86,7 +87,10 @@ class Scene:
     options: dict[str, Any]
     """For the script, besides ``algorithm``, ``runners`` and ``deterministic``."""
     script: Path = SEAMS / "seeded_run.py"
-    victims: tuple[str, ...] = ("algorithm", "runner", "supervisor")
+    victims: tuple[str, ...] = OURS
+    takes_services: bool = True
+    """Whether the script takes the options ``store``, the address of a store's server, and
+    ``judge``, that of a gateway; every second run gets them."""
     result: Callable[[Path], dict[str, Any]] = weights_and_rewards
     """What an ended run came to, by name; each must be that of the undisturbed run."""
     count: Callable[[Path], Counter[str]] = count_wrong
@@ -97,6 +101,6 @@ class Scene:
 
 SCENES = {
     "grpo": Scene({"steps": 4, "checkpoint_every": 2}),
-    "sft": Scene({}),
-    "dpo": Scene({}),
+    "sft": Scene({}, victims=(*OURS, "training", "model server")),
+    "dpo": Scene({}, victims=(*OURS, "training", "model server")),
 }

@@ -1,7 +1,9 @@
 """A short seeded run of the quickstart's task, in processes: ``seeded_run.py OUT OPTIONS``.
 
-OPTIONS is JSON: ``algorithm`` (grpo, sft or dpo), ``runners``, and options of the algorithm. The
-agent takes its time, so that calls come in another order each time, and in other batches.
+OPTIONS is JSON: ``algorithm`` (grpo, sft or dpo), ``runners``, and options of the algorithm;
+``store``, the address of a store's server, and ``judge``, that of a gateway whose model ``judge``
+each rollout asks once. The agent takes its time, so that calls come in another order each time, and
+in other batches.
 """
 
 import asyncio
@@ -22,16 +24,16 @@ import agl
 
 
 @agl.rollout
-async def find_the_cat(task: dict, llm: agl.LLM) -> float:
+async def find_the_cat(task: dict, main_llm: agl.LLM, judge: agl.LLM | None = None) -> float:
     """That of the quickstart, delayed; few find the cat, so longer names of rooms get more."""
-    client = openai_client(os.getpid()).with_options(base_url=llm.endpoint)
+    client = openai_client(os.getpid()).with_options(base_url=main_llm.endpoint)
     house, delay = House(**task), random.SystemRandom()
     messages = [{"role": "user", "content": house.first_message()}]
     letters = 0
     while not house.is_over:
         await asyncio.sleep(delay.random() * 0.02)
         answer = await client.chat.completions.create(
-            model=llm.model, messages=messages, **llm.sampling_parameters
+            model=main_llm.model, messages=messages, **main_llm.sampling_parameters
         )
         room = answer.choices[0].message.content
         letters += len(room)
@@ -39,6 +41,9 @@ async def find_the_cat(task: dict, llm: agl.LLM) -> float:
             {"role": "assistant", "content": room},
             {"role": "user", "content": house.look(room)},
         ]
+    if judge is not None:
+        client = client.with_options(base_url=judge.endpoint, api_key=judge.api_key, max_retries=2)
+        await client.chat.completions.create(model=judge.model, messages=messages)
     return house.reward + letters / 100
 
 
@@ -76,13 +81,23 @@ if __name__ == "__main__":
     out, options = Path(sys.argv[1]), json.loads(sys.argv[2])
     out.mkdir(parents=True, exist_ok=True)
     kind, runners = options.pop("algorithm"), options.pop("runners")
+    store_url, judge_url = options.pop("store", None), options.pop("judge", None)
+    store: agl.LightningStore = (
+        agl.LightningStoreClient(store_url)
+        if store_url
+        else agl.SqliteLightningStore(out / "store.db")
+    )
+    judge = agl.ProxyLLM(
+        endpoint=f"{judge_url}/v1", model="judge", api_key=os.environ.get("AGL_GATEWAY_TOKEN")
+    )
     given = grpo(out) if kind == "grpo" else fine_tuning(out)
     common = {"learning_rate": 1e-3, "max_tokens": 1, "eval_temperature": 0.5}
     common |= {"show_progress": False}
     train_tasks, held_out_tasks = split_tasks()
     agl.Trainer(
         algorithm={"type": kind, **common, **given, **options},
-        store=agl.SqliteLightningStore(out / "store.db"),
+        store=store,
+        initial_resources={"judge": judge} if judge_url else None,
         strategy={"type": "cs", "server_port": 0},
         n_runners=runners,
         concurrency=16,
