@@ -152,12 +152,16 @@ def crash(session: nox.Session) -> None:
     session.run("python", "benchmarks/crash.py", *session.posargs)
 
 
+RESUMED = ("grpo", "sft", "dpo", "apo", "gepa", "azure-sft", "tinker")
+
+
 @nox.session
 def resume(session: nox.Session) -> None:
-    """Kill deterministic runs 50 times, go on with them, and count what was lost."""
+    """Kill runs 50 times, go on with them, and count what was lost."""
     ours = ("agl-torch", "agl-unsloth[trl]", "agl-testing")
+    ours += ("agl-apo[gepa]", "agl-azure", "agl-tinker")
     install(session, TORCH, TRL, *ours, "matplotlib>=3.9", OPENAI)
-    arguments = session.posargs or ("--kills", "50", "--algorithm", "grpo", "sft", "dpo")
+    arguments = session.posargs or ("--kills", "50", "--algorithm", *RESUMED)
     session.run("python", "benchmarks/resume.py", *arguments, env=QUIET)
 
 
@@ -433,7 +437,7 @@ def nightly(session: nox.Session) -> None:
     calc-x             the AutoGen agent learns with the real verl
     pythons            the core on Python 3.12 and 3.13
     crash              200 kills of server and runners under load
-    resume             50 kills of deterministic runs, each of which goes on
+    resume             50 kills of runs of every algorithm but verl, each of which goes on
     """
     failed: list[str] = []
     for name, *options in NIGHTLY:

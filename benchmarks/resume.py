@@ -45,8 +45,10 @@ from pathlib import Path
 from typing import Any
 
 from resume_processes import Life, Service, count_starts, log_of, services, wait_until_gone
-from resume_scenes import SCENES, SERVICES, Scene
+from resume_remote import REMOTE_SCENES
+from resume_scenes import SCENES as LOCAL_SCENES, SERVICES, Scene
 
+SCENES = {**LOCAL_SCENES, **REMOTE_SCENES}
 KILLS_OF_A_RUN = 6
 LIVES = 30
 SOON_SECONDS = 3.0
@@ -162,18 +164,21 @@ def campaign(name: str, given: argparse.Namespace, home: Path) -> tuple[Counter[
     scene, chance = SCENES[name], random.Random(f"{given.seed}/{name}")
     options = {"algorithm": name, "runners": given.runners, "deterministic": True}
     options |= {**scene.options, **given.options}
-    begun = time.monotonic()
-    if Life(scene, home / "undisturbed", options).process.wait() != 0:
-        sys.exit(log_of(home / "undisturbed").read_text())
+    whole, begun = home / "undisturbed", time.monotonic()
+    with scene.outside(whole) as outside:
+        if Life(scene, whole, options | outside).process.wait() != 0:
+            sys.exit(log_of(whole).read_text())
     seconds = time.monotonic() - begun
-    expected = scene.result(home / "undisturbed")
+    expected = scene.result(whole)
     print(f"{name}: undisturbed {seconds:.0f} s", flush=True)
     kills, wrong = Counter[str](), Counter[str]()
     for number in itertools.count(1):
         if kills.total() >= given.kills / len(given.algorithm):
             break
-        one = Disturbance(scene, home / f"run-{number}", options, seconds, chance)
-        one.run(apart=scene.takes_services and number % 2 == 0)
+        out = home / f"run-{number}"
+        with scene.outside(out) as outside:
+            one = Disturbance(scene, out, options | outside, seconds, chance)
+            one.run(apart=scene.takes_services and number % 2 == 0)
         found = scene.count(one.out)
         found["two at once"] += one.two_at_once
         for what, value in scene.result(one.out).items():

@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,14 +41,15 @@ def read_summary(out: Path) -> dict[str, Any]:
     return json.loads((out / "run/summary.json").read_text())
 
 
-def _lines(path: Path) -> list[dict[str, Any]]:
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Lines of JSON."""
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 async def _count(out: Path) -> Counter[str]:
     wrong: Counter[str] = Counter()
-    summary, journal = read_summary(out), _lines(out / "run/journal.jsonl")
-    metrics = _lines(out / "run/metrics.jsonl")
+    summary, journal = read_summary(out), read_lines(out / "run/journal.jsonl")
+    metrics = read_lines(out / "run/metrics.jsonl")
     steps = Counter(line["step"] for line in metrics if "reward/mean" in line)
     expected = range(1, len(summary["rewards"]) + 1)
     wrong["metrics"] += sum(steps[step] != 1 for step in {*steps, *expected})
@@ -97,6 +99,9 @@ class Scene:
     """How much is wrong with an ended run, by name; what is not in it counts as 0."""
     environment: dict[str, str] = field(default_factory=dict[str, str])
     """Added to that of the script."""
+    outside: Callable[[Path], AbstractContextManager[dict[str, Any]]] = lambda out: nullcontext({})
+    """A block in which what is outside of a run answers, and nobody kills it; gives options for the
+    script."""
 
 
 SCENES = {

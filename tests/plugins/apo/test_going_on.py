@@ -93,3 +93,12 @@ async def test_evaluations_of_a_run_that_lives_are_not_taken_from_it(fit, worker
     assert rollout.status == "queuing"
     await store.end_run("alive", 1, "died")
     await asyncio.to_thread(fit, agl.APO(**options), worker, store=store)
+
+
+def test_a_run_goes_on_by_its_id_as_what_it_was(fit, worker, options, tmp_path) -> None:
+    store = agl.InMemoryLightningStore()
+    options.update(beam_rounds=1, run_dir=str(tmp_path / "run"), reward_range=(0.0, 1.0))
+    for resume in (False, True):
+        fit(agl.APO(**options), worker, store=store, run="prompts", resume=resume)
+    (run,) = asyncio.run(store.query_runs())
+    assert [each.differences for each in run.generations] == [[], []]

@@ -338,7 +338,9 @@ class Azure:
             )
         table = self.models[deployment["properties"]["model"]["name"]]
         known, number = table.get(question), body.get("n", 1)
-        answers = [known] * number if known else self.random.sample(self.guesses, number)
+        # One that is given a seed guesses the same whenever it is asked.
+        chance = random.Random(body["seed"]) if "seed" in body else self.random
+        answers = [known] * number if known else chance.sample(self.guesses, number)
         limit = body.get("max_tokens")
         return JSONResponse(
             {

@@ -5,13 +5,7 @@ import warnings
 
 import pytest
 
-WORDS = ["<pad>", "<user>", "<agent>", "<end>", "red", "green", "blue", "one", "two", "three"]
-TEMPLATE = (
-    "{% for m in messages %}"
-    "{{ '<user> ' if m['role'] == 'user' else '<agent> ' }}{{ m['content'] }} <end> "
-    "{% endfor %}"
-    "{% if add_generation_prompt %}<agent> {% endif %}"
-)
+from .words import END, WORDS, build_tokenizer
 
 
 @pytest.fixture(autouse=True)
@@ -23,17 +17,7 @@ def _no_key_of_ours(monkeypatch):
 def tokenizer():
     """Ten words and a chat template."""
     pytest.importorskip("transformers")
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    backend = Tokenizer(models.WordLevel({w: i for i, w in enumerate(WORDS)}, unk_token="<pad>"))
-    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        pad_token="<pad>",
-        eos_token="<end>",
-        chat_template=TEMPLATE,
-    )
+    return build_tokenizer()
 
 
 @pytest.fixture
@@ -42,7 +26,7 @@ def service():
     pytest.importorskip("tinker")
     from .tinker_server import Tinker
 
-    server = Tinker(len(WORDS), WORDS.index("<end>"))
+    server = Tinker(len(WORDS), WORDS.index(END))
     server.server.start()
     yield server
     server.server.stop()

@@ -90,6 +90,8 @@ class Tinker:
         self.random = np.random.default_rng(0)
         self.models: dict[str, Table] = {}
         self.saved: dict[str, Table] = {}
+        self.written: list[str] = []
+        """Every path at which weights to train on were saved, the newest last."""
         self.samplers: dict[str, Table] = {}
         self.futures: dict[str, Any] = {}
         self.numbers = itertools.count(1)
@@ -253,6 +255,7 @@ class Tinker:
         body = await request.json()
         path = f"tinker://{body['model_id']}/weights/{body['path']}"
         self.saved[path] = self.models[body["model_id"]].copy(optimiser=True)
+        self.written.append(path)
         return self.promise({"path": path, "type": "save_weights"})
 
     async def save_for_sampler(self, request: Request) -> Response:
@@ -304,12 +307,15 @@ class Tinker:
     ) -> tuple[list[int], list[float], bool]:
         tokens: list[int] = []
         logprobs: list[float] = []
+        # One that is given a seed draws the same whenever it is asked.
+        seed = parameters.get("seed")
+        chance = self.random if seed is None else np.random.default_rng(seed)
         while len(tokens) < (parameters.get("max_tokens") or 16):
             own = table.logprobs(np.array([before]))[0]
             temperature = parameters.get("temperature", 1)
             if temperature:
                 odds = np.exp(own / temperature)
-                before = int(self.random.choice(self.size, p=odds / odds.sum()))
+                before = int(chance.choice(self.size, p=odds / odds.sum()))
             else:
                 before = int(own.argmax())
             tokens.append(before)

@@ -56,13 +56,13 @@ def name_of(algorithm: Algorithm) -> str:
 
 
 def options_of(algorithm: Algorithm) -> dict[str, Any]:
-    """The options that an algorithm has, as far as JSON holds them, without secrets."""
+    """The options that an algorithm has, without secrets, as JSON gives back what it holds."""
     options: dict[str, Any] = {"type": name_of(algorithm)}
     for option in schema_of(type(algorithm)).options:
         value = getattr(algorithm, option.name, None)
         if _is_plain(value):
             options[option.name] = value
-    return redact(options)
+    return json.loads(json.dumps(redact(options)))
 
 
 def _is_plain(value: Any) -> bool:

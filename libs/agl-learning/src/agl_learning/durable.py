@@ -1,6 +1,5 @@
 """Collections that a killed run goes on with: rollouts under durable keys, noted in the journal."""
 
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -158,7 +157,7 @@ def give_up(journal: "Journal", mode: RolloutMode, after: int, **values: Any) ->
 
 def options_that_shape(training: "Algorithm") -> dict[str, Any]:
     """The options of an algorithm on which depends what its steps train; as JSON gives them."""
-    given: dict[str, Any] = json.loads(json.dumps(options_of(training)))
+    given = options_of(training)
     return {name: value for name, value in given.items() if name not in _SHAPES_NOTHING}
 
 
