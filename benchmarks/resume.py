@@ -67,6 +67,7 @@ class Disturbance:
         options: For the scene's script.
         seconds: That the undisturbed run took.
         chance: Decides who dies, and when.
+        victims: Who may die; empty for all that there are.
     """
 
     scene: Scene
@@ -88,7 +89,8 @@ class Disturbance:
             apart: With a store server and a second gateway of their own.
         """
         with services(self.out) if apart else contextlib.nullcontext([]) as self.services:
-            self.victims = (*self.scene.victims, *(SERVICES if apart else ()))
+            victims = (*self.scene.victims, *(SERVICES if apart else ()))
+            self.victims = [name for name in victims if name in (self.victims or victims)]
             for service, option in zip(self.services, ("store", "judge"), strict=False):
                 self.options = {**self.options, option: service.url}
             life = self.start()
@@ -113,7 +115,7 @@ class Disturbance:
                 if (other := self.second(life)) is not None:
                     return other
                 continue
-            number = self.chance.choice((1, 1, 2))
+            number = min(self.chance.choice((1, 1, 2)), len(self.victims))
             self.kills.update(life.kill(self.chance.sample(self.victims, number), self.chance))
             if life.process.poll() is None:
                 # An algorithm that has lost its runners for good ends soon.
@@ -177,7 +179,7 @@ def campaign(name: str, given: argparse.Namespace, home: Path) -> tuple[Counter[
             break
         out = home / f"run-{number}"
         with scene.outside(out) as outside:
-            one = Disturbance(scene, out, options | outside, seconds, chance)
+            one = Disturbance(scene, out, options | outside, seconds, chance, given.victims)
             one.run(apart=scene.takes_services and number % 2 == 0)
         found = scene.count(one.out)
         found["two at once"] += one.two_at_once
@@ -200,6 +202,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--algorithm", choices=sorted(SCENES), nargs="+", default=["grpo"])
+    parser.add_argument("--victims", nargs="+", default=(), help="only these")
     parser.add_argument("--runners", type=int, default=2)
     parser.add_argument("--options", type=json.loads, default={})
     given = parser.parse_args()
