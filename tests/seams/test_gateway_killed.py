@@ -125,6 +125,23 @@ async def test_an_attempt_whose_gateway_was_killed_fails(gateways, store):
 
 
 @pytest.mark.timeout(60)
+async def test_an_agent_that_raises_as_its_gateway_was_killed_fails_for_the_same_reason(
+    gateways, store
+):
+    @agl.rollout
+    async def agent(task: str, llm: agl.LLM) -> float:
+        gateways.kill()
+        await post(llm)
+        return 1.0
+
+    ended = await run(agent, store, gateways.resource)
+    gateways.start()
+    assert (ended.status, ended.attempt.error.boundary) == ("failed", "model")
+    assert "cannot say that it has recorded all model calls" in ended.attempt.error.message
+    assert "the agent raised aiohttp" in ended.attempt.error.message
+
+
+@pytest.mark.timeout(60)
 async def test_a_gateway_that_took_the_place_of_a_killed_one_fails_only_what_began_before_it(
     gateways, store
 ):

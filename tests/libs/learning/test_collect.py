@@ -9,7 +9,7 @@ import pytest
 import agl
 from agl.emitter import reward_attributes
 from agl.semconv import AGL_ANNOTATION
-from agl.types import EnqueueRolloutRequest, Ledger
+from agl.types import EnqueueRolloutRequest, Failure, Ledger
 from agl_learning.collect import Collector
 
 
@@ -70,6 +70,60 @@ async def test_asked_again_under_its_key_nothing_runs_twice() -> None:
         )
         await break_off(store, collecting, 4)
     assert len(await store.query_rollouts()) == 4
+
+
+async def end_one(store: agl.LightningStore, failure: Failure | None) -> Any:
+    """Claim the next rollout and end it; what it was asked for with."""
+    while (claimed := await store.dequeue_rollout()) is None:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    status, error = ("succeeded", {}) if failure is None else ("failed", {"error": failure})
+    await store.update_attempt(claimed.rollout_id, "latest", status=status, **error)  # pyright: ignore
+    return claimed.metadata
+
+
+GATEWAY_GONE = Failure(boundary="model", type="GatewayError", message="it was killed")
+
+
+async def test_a_rollout_whose_gateway_was_killed_runs_again_in_its_place() -> None:
+    store = agl.InMemoryLightningStore()
+    collector = Collector(store, None, NoRows(), agl.RolloutConfig(), seed=7)
+    resources = await store.add_resources({})
+    collecting = asyncio.create_task(
+        collector.collect(["a", "b"], 1, "train", resources.resources_id, {}, key="step-1")
+    )
+    of_lost = await end_one(store, GATEWAY_GONE)
+    await end_one(store, None)
+    of_next = await end_one(store, None)
+    collected = await collecting
+    assert [one.rollout.input for one in collected.ended] == ["a", "b"]
+    assert [one.rollout.status for one in collected.ended] == ["succeeded"] * 2
+    assert [one.rollout.input for one in collected.lost] == ["a"]
+    assert of_lost == of_next
+
+
+async def test_a_rollout_whose_gateway_stays_away_runs_three_times_and_no_more() -> None:
+    store = agl.InMemoryLightningStore()
+    collector = Collector(store, None, NoRows(), agl.RolloutConfig())
+    resources = await store.add_resources({})
+    collecting = asyncio.create_task(
+        collector.collect(["a"], 1, "train", resources.resources_id, {}, key="step-1")
+    )
+    for _ in range(3):
+        await end_one(store, GATEWAY_GONE)
+    collected = await collecting
+    assert (collected.num_failed, len(collected.ended), len(collected.lost)) == (1, 1, 2)
+
+
+async def test_a_rollout_whose_agent_failed_does_not_run_again() -> None:
+    store = agl.InMemoryLightningStore()
+    collector = Collector(store, None, NoRows(), agl.RolloutConfig())
+    resources = await store.add_resources({})
+    collecting = asyncio.create_task(
+        collector.collect(["a"], 1, "train", resources.resources_id, {}, key="step-1")
+    )
+    await end_one(store, Failure(boundary="agent", type="ValueError", message="no"))
+    collected = await collecting
+    assert (collected.num_failed, len(collected.lost)) == (1, 0)
 
 
 async def test_requests_of_any_kind_come_back_in_order_and_late_ones_are_cancelled() -> None:

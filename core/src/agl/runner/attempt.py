@@ -13,6 +13,7 @@ from agl.agent.base import LitAgent
 from agl.agent.injection import MissingResourceError
 from agl.errors import (
     ConfigError,
+    GatewayError,
     InvalidRecordError,
     InvalidTransitionError,
     StoreError,
@@ -126,8 +127,11 @@ class AttemptRunner:
             question = "" if self._grader is None else question_of(task)
             outcome, was_interrupted = await self._trace(rollout, held, apart)
             lost = await self._gateways.end(rollout)
-            if lost is not None and outcome.error is None:
-                outcome = Outcome(error=lost, boundary="model")
+            failure = outcome.failure
+            if lost is not None and (failure is None or failure.boundary == "agent"):
+                # An agent whose gateway is gone may raise, or not: it fails for the same reason.
+                also = f"; the agent raised {failure.type}: {failure.message}" if failure else ""
+                outcome = Outcome(error=GatewayError(f"{lost}{also}"), boundary="model")
             if isinstance(outcome.result, Artefact):
                 outcome = await self._grade(rollout, question, outcome.result, began)
             spans = held.received + self._tracer.get_last_trace()

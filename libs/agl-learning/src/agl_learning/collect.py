@@ -37,6 +37,8 @@ logger = logging.getLogger("agl.learning")
 
 PATIENCE_SECONDS = 60.0
 """After so long without the end of a rollout, say so."""
+TRIES = 3
+"""So often a rollout runs that is cut off."""
 
 
 class AskedToStopError(AglError):
@@ -152,7 +154,9 @@ class Collector:
         ]
         collected = Collected([], Ledger(), 0.0)
         with self._mixing.request():
-            collected.ended, lost = await self._run_all(requests, None, collected.ledger, True)
+            collected.ended, lost = await self._run_all(
+                requests, None, collected.ledger, True, 1 if key is None else TRIES
+            )
             for one in lost:
                 collected.exclude_lost(one)
         if self._infrastructure_failures == "drop_group":
@@ -241,11 +245,19 @@ class Collector:
         timeout_seconds: float | None,
         ledger: Ledger,
         cancels: bool,
+        tries: int = 1,
     ) -> tuple[list[Ended], list[Ended]]:
-        """What came of all of them, and those lost ones in whose place others ran."""
+        """What came of all of them, and those lost ones in whose place others ran.
+
+        Those that were cut off run ``tries`` times in all.
+        """
         ended, lost = await self._run(requests, timeout_seconds, ledger, cancels), list[Ended]()
         for again in itertools.count(1):
-            places = [n for n, one in enumerate(ended) if _is_lost(one, requests[n])]
+            places = [
+                n
+                for n, one in enumerate(ended)
+                if _is_lost(one, requests[n]) or (one.cut_off and again < tries)
+            ]
             if not places:
                 break
             retries = [

@@ -28,6 +28,8 @@ class Ended:
     """Whether it was cancelled because it had not ended in time."""
     infrastructure: str | None = None
     """Why, in the attempt that counts, servers or the network failed a model call."""
+    cut_off: str | None = None
+    """Why it failed, where that was as its gateway was killed, or could not store its calls."""
     unusable: tuple[ExclusionReason, str] | None = None
     """Why its rows may not be trained, although it succeeded."""
     rewards: dict[str, float] = field(default_factory=dict[str, float])
@@ -45,8 +47,8 @@ class Collected:
     """Open: what becomes of ``rows`` is for the caller to say."""
     seconds: float
     lost: list[Ended] = field(default_factory=list[Ended])
-    """Those that a dead start of the run took along, and that ran once more; their calls are
-    excluded."""
+    """Those that a dead start of the run, or a dead gateway, took along, and that ran once more;
+    their calls are excluded."""
 
     @property
     def rewards(self) -> list[float]:
@@ -77,7 +79,7 @@ class Collected:
         """Say of the calls of a rollout that is lost that they train nothing."""
         for row in one.rows:
             self.ledger.exclude_row(
-                row, "failed_attempt", "its start of the run died; it ran again"
+                row, "failed_attempt", "its start of the run, or its gateway, died; it ran again"
             )
         self.lost.append(one)
 

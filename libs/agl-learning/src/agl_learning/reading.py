@@ -100,6 +100,10 @@ class Reader:
             else:
                 why = f"a model call of its rollout failed: {one.infrastructure}"
                 one.unusable = ("infrastructure", why)
+        elif attempts:
+            error = attempts[-1].error
+            if error is not None and error.boundary == "model":
+                one.cut_off = error.message
         return one
 
     def _read_rows(
