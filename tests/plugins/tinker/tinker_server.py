@@ -140,6 +140,7 @@ class Tinker:
                 *posts,
                 Route("/api/v1/get_server_capabilities", self.guarded(self.capabilities)),
                 Route("/api/v1/samplers/{id}", self.guarded(self.sampler)),
+                Route("/api/v1/training_runs/{id}/checkpoints", self.guarded(self.checkpoints)),
                 Route(
                     "/api/v1/training_runs/{id}/checkpoints/{kind}/{name}",
                     self.guarded(self.delete),
@@ -263,6 +264,22 @@ class Tinker:
         path = f"tinker://{body['model_id']}/sampler_weights/{body['path']}"
         self.saved[path] = self.models[body["model_id"]].copy(optimiser=False)
         return self.promise({"path": path, "type": "save_weights_for_sampler"})
+
+    async def checkpoints(self, request: Request) -> Response:
+        run_id = request.path_params["id"]
+        if run_id not in self.models:
+            return JSONResponse({"detail": "not found"}, 404)
+        found = [
+            {
+                "checkpoint_id": path.split("/", 3)[3],
+                "checkpoint_type": "training" if "/weights/" in path else "sampler",
+                "time": "2026-01-01T00:00:00Z",
+                "tinker_path": path,
+            }
+            for path in self.saved
+            if path.startswith(f"tinker://{run_id}/")
+        ]
+        return JSONResponse({"checkpoints": found})
 
     async def delete(self, request: Request) -> Response:
         parts = request.path_params

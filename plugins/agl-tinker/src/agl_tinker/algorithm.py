@@ -9,7 +9,8 @@ The loop is agl-learning's; here is what an iteration asks of Tinker:
 
 In the run's journal stand ``stated``, ``saving``, ``saved`` and ``deleted``. Gradient steps are no
 jobs that could be taken up: a run that was killed within them loads the version before, and pays
-for them again. One that was killed after ``saved`` does not.
+for them again. One that was killed when the weights were saved, for training and for sampling,
+takes those.
 
 Metrics under ``train/``: ``loss`` (per trained token), ``gradient_steps``, ``logprob_gap`` (mean
 distance in nats between the recorded log-probabilities and those of the weights before the first
@@ -49,7 +50,8 @@ from agl_tinker.data import Loss, batches, example_of_row
 if TYPE_CHECKING:
     from agl.types import TrainedModel
     from agl_learning.collected import Collected
-    from agl_tinker.service import TinkerService
+    from agl_learning.journal import Entry
+    from agl_tinker.service import Saved, TinkerService
 
 logger = logging.getLogger("agl.tinker")
 
@@ -214,8 +216,9 @@ class Tinker(PaidTraining, WeighingOptions):
 
     async def train(self, examples: Path, version: Version, number: int) -> Version:
         """Take the gradient steps of version ``number``, and save its weights."""
-        saved = self.journal.last("saved", version=number)
+        saved = self.journal.last("saved", version=number) or await self._find_saved(number)
         if saved is not None:
+            await self._delete_old(number)
             return Version(number, saved["state"], saved["metrics"])
         lines = (await asyncio.to_thread(examples.read_text)).splitlines()
         rows = [json.loads(line) for line in lines]
@@ -267,15 +270,34 @@ class Tinker(PaidTraining, WeighingOptions):
     # --- weights
 
     async def _save(self, number: int, metrics: dict[str, Any]) -> Version:
-        journal, name = self.journal, f"agl-{self.session.run_id}-v{number:03d}"
+        name = f"agl-{self.session.run_id}-v{number:03d}"
         paths = self._tinker.paths(name)
-        # Before: what a kill leaves behind is found here, and deleted.
-        journal.append("saving", version=number, state=paths.state, sampler=paths.sampler)
-        saved = await self._tinker.save(name)
-        where = {"state": saved.state, "sampler": saved.sampler}
-        metrics = {**metrics, "sampler": saved.sampler}
-        journal.append("saved", version=number, **where, metrics=metrics)
-        return Version(number, saved.state, metrics)
+        # Before: what a kill leaves behind is found here, and taken if it is whole, else deleted.
+        self._note("saving", number, paths, metrics)
+        saved = self._note("saved", number, await self._tinker.save(name), metrics)
+        return Version(number, saved["state"], saved["metrics"])
+
+    def _note(self, event: str, number: int, at: "Saved", metrics: dict[str, Any]) -> "Entry":
+        return self.journal.append(
+            event,
+            version=number,
+            state=at.state,
+            sampler=at.sampler,
+            metrics={**metrics, "sampler": at.sampler},
+        )
+
+    async def _find_saved(self, number: int) -> "Entry | None":
+        """The weights of a version that were saved before a kill could say so."""
+        from agl_tinker.service import Saved
+
+        entry = self.journal.last("saving", version=number)
+        if entry is None:
+            return None
+        at = Saved(entry["state"], entry["sampler"])
+        if not await self._tinker.has(at):
+            return None
+        logger.info("version %d was saved before a kill, at %s", number, at.state)
+        return self._note("saved", number, at, entry["metrics"])
 
     async def _delete_old(self, number: int) -> None:
         """Delete the weights of old versions, and those that no version came of."""

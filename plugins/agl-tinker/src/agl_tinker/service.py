@@ -152,6 +152,17 @@ class TinkerService:
         self._state = state.path
         return Saved(state.path, sampler.path)
 
+    async def has(self, saved: Saved) -> bool:
+        """Whether weights are at Tinker, both for training and for sampling."""
+        run_id = saved.state.removeprefix("tinker://").partition("/")[0]
+        paths = set[str]()
+        with suppress(_MissingError):
+            found = await self.ask(
+                f"list the weights of {run_id!r}", lambda: self._rest().list_checkpoints(run_id)
+            )
+            paths = {one.tinker_path for one in found.checkpoints}
+        return paths >= {saved.state, saved.sampler}
+
     async def delete(self, path: str) -> None:
         """Delete saved weights; those that are not there are no error."""
         with suppress(_MissingError):
