@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from resume_scenes import SEAMS, Scene, count_wrong, read_lines, read_summary
+from resume_scenes import SEAMS, Scene, count_stale, count_wrong, read_lines, read_summary
 
 import agl
 from agl.types import Rollout
@@ -79,6 +79,7 @@ async def _count_prompts(out: Path) -> Counter[str]:
                 evaluations[json.dumps(place, sort_keys=True)].append(rollout)
             else:
                 wrong["left behind"] += rollout.status != "succeeded"
+        wrong["stale"] += await count_stale(store)
         for attempted in evaluations.values():
             ended = [one for one in attempted if one.status == "succeeded"]
             wrong["lost"] += not ended

@@ -7,6 +7,7 @@ again so after each kill; OUT holds ``run``, the folder of the run, and ``store.
 import asyncio
 import hashlib
 import json
+import math
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -46,6 +47,22 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+async def count_stale(store: agl.LightningStore) -> int:
+    """Rollouts of one start that were claimed when a later one had queued some of its own."""
+    rollouts = await store.query_rollouts()
+    begun: dict[int, float] = {}
+    for one in rollouts:
+        start = (one.metadata or {})["generation"]
+        begun[start] = min(one.start_time, begun.get(start, one.start_time))
+    stale = 0
+    for one in rollouts:
+        own = (one.metadata or {})["generation"]
+        later = min((time for start, time in begun.items() if start > own), default=math.inf)
+        attempts = await store.query_attempts(one.rollout_id)
+        stale += any(each.start_time > later for each in attempts)
+    return stale
+
+
 async def _count(out: Path) -> Counter[str]:
     wrong: Counter[str] = Counter()
     summary, journal = read_summary(out), read_lines(out / "run/journal.jsonl")
@@ -72,6 +89,7 @@ async def _count(out: Path) -> Counter[str]:
             if item.kind == "call"
         )
         wrong["trained twice"] += sum(n > 1 for n in trained.values())
+        wrong["stale"] += await count_stale(store)
         total = as_json((await read_accounts(store)).total)
     finally:
         await store.close()
