@@ -245,6 +245,23 @@ def test_a_run_from_a_checkpoint_that_is_gone_says_what_can_be_trained(
     assert replay(agl_command, project, 3)[0] == 0
 
 
+def test_a_run_of_grpo_is_rederived_with_what_its_ledger_gave(
+    agl_command: Agl, project: Path
+) -> None:
+    (project / "replay_judge.py").write_text("def shorter(reward):\n    return -reward\n")
+    before = digests(project / "out")
+    how = ("--reward", "replay_judge:shorter", "--path", "out", "--json")
+    code, out, err = agl_command("rederive", run_id(project), *how)
+    assert code == 0, err
+    found = json.loads(out)
+    assert found["rollouts"] == found["records"] == STEPS * 2 * 4
+    for one in found["tasks"]:
+        assert one["before"] == one["credit_before"] != 0
+        assert one["now"] == one["credit_now"] == -one["before"]
+    assert digests(project / "out") == before
+    sys.modules.pop("replay_judge")
+
+
 @pytest.mark.timeout(120)
 def test_a_trainer_replays_in_python(agl_command: Agl, project: Path) -> None:
     sys.path.insert(0, os.getcwd())

@@ -17,7 +17,7 @@ from agl.cli import verbs
 DONE, RUN_FAILED, REQUEST_WRONG = 0, 1, 2
 """Exit codes."""
 
-_INSPECT = ("doctor", "explain", "export", "import", "ledger", "replay")
+_INSPECT = ("doctor", "explain", "export", "import", "ledger", "rederive", "replay")
 _ELSEWHERE = {"bench": "agl-core[bench]", **dict.fromkeys(_INSPECT, "agl-inspect")}
 """Verbs of ours that another distribution brings, and what to install for them."""
 

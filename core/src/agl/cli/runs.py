@@ -69,8 +69,18 @@ def when(time: float | None) -> str:
     return "" if time is None else f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d %H:%M:%SZ}"
 
 
-def print_run(run: "Run") -> None:
-    """Write all that is known of a run."""
+def derived_from(run: "Run", known: "list[Run]") -> list[str]:
+    """Ids of the runs that were derived from one, of those that are known or under agl-runs."""
+    ids = [
+        one.run_id
+        for one in (*known, *runs_here())
+        if one.derived_from is not None and one.derived_from.run_id == run.run_id
+    ]
+    return list(dict.fromkeys(ids))
+
+
+def print_run(run: "Run", derived: list[str]) -> None:
+    """Write all that is known of a run, and which runs were derived from it."""
     progress, code = progress_of(run), run.code
     about: dict[str, Any] = {
         "run": run.run_id,
@@ -79,6 +89,9 @@ def print_run(run: "Run") -> None:
         "problem": run.problem or None,
         "begun": when(run.create_time),
         "folder": run.folder,
+        "derived from": run.derived_from
+        and f"{run.derived_from.run_id} in {run.derived_from.store}",
+        "derived": ", ".join(derived) or None,
         "seed": run.seed,
         "step": progress.step,
         "reward": progress.last_reward,

@@ -134,6 +134,7 @@ def _find_run(name: str, file: "ConfigFile | None") -> "Run":
         runs = runs_here(None if run_dir is None else Path(run_dir))
     if name:
         return one_of(runs, name)
+    runs = [run for run in runs if run.derived_from is None]
     if not runs:
         raise ConfigError(f"there is no run {where} to go on with; begin one with agl run FILE")
     return runs[-1]

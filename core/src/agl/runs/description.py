@@ -75,14 +75,18 @@ def _is_plain(value: Any) -> bool:
 
 def code_of(agent: "LitAgent[Any]") -> RunCode:
     """Versions of what is installed, and what tells the agent's source from another."""
-    versions = {"python": platform.python_version()}
-    versions |= {found.distribution: found.version for found in components()}
-    versions["agl-core"] = __version__
-    file = source_file(agent)
+    versions, file = installed_versions(), source_file(agent)
     if file is None:
         return RunCode(versions=versions)
     digest = hashlib.sha256(file.read_bytes()).hexdigest()[:16]
     return RunCode(versions=versions, agent=digest, commit=commit_of(file.parent))
+
+
+def installed_versions() -> dict[str, str]:
+    """Of Python, agl-core and every plugin."""
+    versions = {"python": platform.python_version()}
+    versions |= {found.distribution: found.version for found in components()}
+    return {**versions, "agl-core": __version__}
 
 
 def source_file(agent: "LitAgent[Any]") -> Path | None:

@@ -45,6 +45,7 @@ def begin(before: Run | None, start: RunStart, now: float) -> Run:
         code=start.code,
         datasets=start.datasets,
         generations=[*dead, begun],
+        derived_from=start.derived_from,
     )
 
 

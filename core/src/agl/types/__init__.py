@@ -65,6 +65,7 @@ from agl.types.runs import (
     RunCode as RunCode,
     RunGeneration as RunGeneration,
     RunOutcome as RunOutcome,
+    RunSource as RunSource,
     RunStart as RunStart,
     RunStatus as RunStatus,
 )

@@ -51,6 +51,16 @@ class RunGeneration(Record):
     """Of the request that began it."""
 
 
+class RunSource(Record):
+    """The run that another one was derived from, whose agent was not run again."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    run_id: str
+    store: str
+    """Where it is: a file, absolute, or the address of a server."""
+
+
 class RunStart(Record):
     """What is needed to begin a run, or its next generation."""
 
@@ -72,6 +82,7 @@ class RunStart(Record):
     """What is not as in the start before."""
     begun_before: int = Field(default=0, ge=0)
     """So many starts its folder knows of; the store may know of fewer."""
+    derived_from: RunSource | None = None
     key: str = ""
     """Unique name of this start, for who may have to ask twice: it is not begun again."""
 
@@ -90,5 +101,7 @@ class Run(Record):
     datasets: dict[str, DatasetDigest] = Field(default_factory=dict[str, DatasetDigest])
     generations: list[RunGeneration] = Field(default_factory=list[RunGeneration])
     """Oldest first."""
+    derived_from: RunSource | None = None
+    """None where its rollouts are its own."""
     problem: str = ""
     """Why the record cannot be read; what is not given is missing then."""

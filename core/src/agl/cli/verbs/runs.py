@@ -61,16 +61,18 @@ def _row(run: "Run") -> dict[str, Any]:
 @click.pass_obj
 def show(where: tuple[Path | None, str | None], run_id: str, as_json: bool) -> None:
     """Show a run: its configuration, code, data and starts. A beginning of its id is enough."""
-    from agl.cli.runs import known_runs, print_run
+    from agl.cli.runs import derived_from, known_runs, print_run
     from agl.cli.shared import print_json
     from agl.runs.finding import one_of
     from agl.runs.folders import shown_status
 
-    run = one_of(known_runs(*where), run_id)
+    known = known_runs(*where)
+    run = one_of(known, run_id)
+    derived = derived_from(run, known)
     if as_json:
-        print_json({**run.model_dump(), "status": shown_status(run)})
+        print_json({**run.model_dump(), "status": shown_status(run), "derived": derived})
     else:
-        print_run(run)
+        print_run(run, derived)
 
 
 @command.command("compare")

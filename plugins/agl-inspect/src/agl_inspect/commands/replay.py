@@ -73,6 +73,11 @@ def _where_it_is(run: "Run", path: Path | None, url: str | None) -> "Run":
 
 
 def _config_of(run: "Run", file: Path | None, overrides: tuple[str, ...]) -> "ConfigFile":
+    if run.derived_from is not None:
+        raise ConfigError(
+            f"run {run.run_id!r} trained nothing: it was derived from {run.derived_from.run_id!r}. "
+            "Replay a step of that one"
+        )
     if file is not None:
         return load_config(file, overrides)
     if not (Path(run.folder or "") / CONFIG).is_file():

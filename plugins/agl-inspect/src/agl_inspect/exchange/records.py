@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from agl.algorithm.adapter import CreditRule, TraceToTripletBase
 from agl.plugins.build import build_component
-from agl.types import ExclusionReason
+from agl.types import ExclusionReason, TrainingRow
 from agl_inspect.adapters import rows_adapter
 from agl_inspect.exchange.reading import Read, Said
 from agl_learning.pairs import preference_pairs
@@ -131,22 +131,23 @@ def _rows(read: Read, options: Options, account: Account) -> Made:
     made = options.rows.adapt(read.spans, attempts=read.attempts)
     account.left_out.update(made.ledger.reasons())
     for row in made.rows:
-        record = row.model_dump(include={"token_ids", "loss_mask", "logprobs", "model_versions"})
-        yield (
-            {
-                **record,
-                "reward": row.reward,
-                "rewards": [credit.reward for credit in row.credits],
-                "agent_name": row.agent_name,
-                "provenance": _origin(
-                    row.rollout_id,
-                    row.attempt_id,
-                    # Of a choice, the span of its call.
-                    *(call_id.partition("#")[0] for call_id in row.call_ids),
-                ),
-            },
-            len(row.call_ids),
-        )
+        yield row_record(row), len(row.call_ids)
+
+
+def row_record(row: TrainingRow) -> Record:
+    """A training row, with where it comes from."""
+    return {
+        **row.model_dump(include={"token_ids", "loss_mask", "logprobs", "model_versions"}),
+        "reward": row.reward,
+        "rewards": [credit.reward for credit in row.credits],
+        "agent_name": row.agent_name,
+        "provenance": _origin(
+            row.rollout_id,
+            row.attempt_id,
+            # Of a choice, the span of its call.
+            *(call_id.partition("#")[0] for call_id in row.call_ids),
+        ),
+    }
 
 
 def _triplets(read: Read, options: Options, account: Account) -> Made:

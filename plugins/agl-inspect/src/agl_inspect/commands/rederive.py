@@ -1,0 +1,195 @@
+"""``agl rederive``: a stored run with another reward, credit rule or adapter."""
+
+import asyncio
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+
+from agl.cli.runs import file_of, known_runs
+from agl.cli.shared import note, open_store, print_json, print_table, store_options
+from agl.config.overrides import parse_yaml
+from agl.errors import ConfigError
+from agl.runs.finding import one_of
+from agl.runs.folders import STORE, default_folder, new_run_id
+from agl.store.sqlite import SqliteLightningStore
+from agl.utils.files import make_private_folder
+from agl_inspect.copies import copy_store
+from agl_inspect.exchange.deriving import Component, Derivation, How, Reward, start_of
+from agl_inspect.exchange.writers import open_writer
+
+if TYPE_CHECKING:
+    from agl.types import Run
+
+RECORDS = "records.jsonl"
+MOST_TASKS = 50
+"""So many tasks are shown; ``--json`` has all."""
+SHOWN = 60
+
+
+@click.command("rederive")
+@click.argument("run_id", metavar="RUN")
+@click.option("--reward", metavar="MODULE:FUNCTION", help="What says what a rollout was worth.")
+@click.option(
+    "--credit",
+    help="The rule that says which call gets how much of it: a name, or {type: ..., ...}.",
+)
+@click.option("--adapter", help="What makes records of the spans; by default rows.")
+@click.option("--mode", type=click.Choice(["train", "val", "test"]), help="Only such rollouts.")
+@click.option(
+    "--to",
+    type=click.Path(path_type=Path),
+    help="The folder of the new run; by default one under agl-runs.",
+)
+@store_options
+@click.option("--json", "as_json", is_flag=True, help="Write JSON.")
+def command(
+    run_id: str,
+    reward: str | None,
+    credit: str | None,
+    adapter: str | None,
+    mode: str | None,
+    to: Path | None,
+    path: Path | None,
+    url: str | None,
+    as_json: bool,
+) -> None:
+    """Make a new run of RUN's rollouts, with another reward, credit rule or adapter.
+
+    The agent is not run, and RUN is not changed. The new run has a store of its own with the
+    rollouts that succeeded, which agl export and agl runs compare take, and records.jsonl with what
+    the adapter makes of them. Its record says what it was derived from, and how.
+    A reward function takes any of task, private, messages, spans, rollout and reward by name, and
+    returns a number, several by name, or None.
+    """
+    if reward is None and credit is None and adapter is None:
+        raise click.UsageError("what is to be another? Give --reward, --credit or --adapter")
+    run = one_of(known_runs(path, url), run_id)
+    sys.path.insert(0, os.getcwd())
+    how = How(
+        None if reward is None else Reward(reward),
+        None if credit is None else _component(credit, "--credit"),
+        _component(adapter or "rows", "--adapter"),
+    )
+    new_id = new_run_id()
+    folder = to or default_folder(new_id)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"--to: {str(folder)!r} is there already, and not empty")
+    derivation = _derive(run, (path, url), how, mode, new_id, folder)
+    found = _found(derivation, new_id, folder)
+    if as_json:
+        print_json(found)
+    else:
+        _print(found)
+
+
+def _component(text: str, where: str) -> Component:
+    value = parse_yaml(text, where)
+    if not isinstance(value, str | dict):
+        raise ConfigError(f"{where}: expected a name or {{type: ..., ...}}, got {text!r}")
+    return cast("Component", value)
+
+
+def _derive(
+    run: "Run",
+    where: tuple[Path | None, str | None],
+    how: How,
+    mode: str | None,
+    new_id: str,
+    folder: Path,
+) -> Derivation:
+    path, url = where
+    with tempfile.TemporaryDirectory(prefix="agl-rederive-") as scratch:
+        if url is not None:
+            place, source = url, open_store(None, url)
+        else:
+            file = file_of(run, path)
+            place = str(file.absolute())
+            source = SqliteLightningStore(copy_store(file, Path(scratch)))
+        derivation = Derivation(source, run, how, mode)
+
+        async def derive() -> None:
+            await derivation.look()
+            make_private_folder(folder)
+            store = SqliteLightningStore(folder / STORE, durability="process")
+            try:
+                with open_writer(folder / RECORDS, {}) as write:
+                    start = start_of(derivation, new_id, folder, place)
+                    await derivation.write(store, start, write)
+            finally:
+                await store.close()
+                await source.close()
+
+        try:
+            asyncio.run(derive())
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+    return derivation
+
+
+def _found(derivation: Derivation, run_id: str, folder: Path) -> dict[str, Any]:
+    tasks = derivation.tasks.values()
+    return {
+        "run": run_id,
+        "derived_from": derivation.run.run_id,
+        **derivation.how.written(),
+        "folder": str(folder),
+        "rollouts": derivation.num_rollouts,
+        "records": derivation.num_records,
+        "left_out": dict(derivation.left_out),
+        "without_reward": derivation.problems,
+        "tasks": [
+            {
+                "task": one.task,
+                "rollouts": len(one.now),
+                "before": _mean(one.before),
+                "now": _mean(one.now),
+                "credit_before": _mean(one.credits_before),
+                "credit_now": _mean(one.credits),
+            }
+            for one in tasks
+        ],
+    }
+
+
+def _print(found: dict[str, Any]) -> None:
+    tasks = found["tasks"]
+    columns = ["reward", "reward now", "difference", "of a call", "of a call now"]
+    print_table(["task", "rollouts", *columns], [_row(one) for one in tasks[:MOST_TASKS]])
+    if len(tasks) > MOST_TASKS:
+        note(f"{MOST_TASKS} of {len(tasks)} tasks; --json has all")
+    problems = found["without_reward"]
+    for rollout_id, why in list(problems.items())[:3]:
+        note(f"no reward for rollout {rollout_id}: {why}")
+    if len(problems) > 3:
+        note(f"and none for {len(problems) - 3} more")
+    left = ", ".join(f"{number} {reason}" for reason, number in found["left_out"].items() if number)
+    records = f"{found['records']} records of {found['rollouts']} rollouts"
+    note(
+        f"{records} in {Path(found['folder']) / RECORDS}" + (f"; left out: {left}" if left else "")
+    )
+    click.echo(f"run {found['run']}, derived from {found['derived_from']}, in {found['folder']}")
+
+
+def _row(one: dict[str, Any]) -> list[Any]:
+    task, (before, now) = str(one["task"]), (one["before"], one["now"])
+    difference = None if before is None or now is None else now - before
+    shown = task if len(task) <= SHOWN else f"{task[: SHOWN - 1]}…"
+    numbers = (before, now, difference, one["credit_before"], one["credit_now"])
+    return [shown, one["rollouts"], *map(_number, numbers)]
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """Of those that there are."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _number(value: float | None) -> str | None:
+    return None if value is None else f"{value:.4g}"

@@ -1,0 +1,340 @@
+"""A stored run with another reward, credit rule or adapter: a run of its own, derived from it.
+
+The agent is not run again. Of each rollout that succeeded the derived run has the attempt that
+counts, with its spans; where there is a new reward function, its reward in place of all others.
+"""
+
+import hashlib
+import inspect
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final, cast
+
+from pydantic_core import to_jsonable_python
+
+from agl.algorithm.adapter import CreditRule, TraceAdapter
+from agl.algorithm.ledger import load_parts
+from agl.cli.shared import each_rollout
+from agl.emitter import find_final_reward, is_reward_span, reward_attributes, reward_problem
+from agl.errors import AglError, ConfigError, DamagedRecordError
+from agl.plugins.build import build_component, import_attribute
+from agl.runs.description import installed_versions
+from agl.semconv import AGL_ANNOTATION
+from agl.store.base import LightningStore
+from agl.types import GradeResult, Rollout, Run, RunSource, RunStart, Span, private_of
+from agl.types.records import without_private
+from agl_inspect.exchange.reading import Read, read_rollout
+from agl_inspect.exchange.records import row_record
+from agl_inspect.exchange.writers import Write
+from agl_learning.rows import RowsAdapter
+from agl_learning.tasks import digest
+
+ALGORITHM: Final = "rederive"
+Component = str | dict[str, Any]
+"""A name, or ``type`` and options."""
+DERIVED: Final = "derived_from"
+"""Key of a rollout's metadata: the run and the rollout that it is a copy of."""
+
+
+class Reward:
+    """A function that says what a rollout was worth, from what was recorded of it.
+
+    It gets what it names among its parameters: ``task`` (without ``private``), ``private``,
+    ``messages`` (the last call's conversation with its answer; none without a call), ``spans`` (of
+    the attempt that counts), ``rollout``, and ``reward`` (the one that it had, or None). It may be
+    a coroutine function, and gives a number, several by name with the primary one first, or None.
+
+    Args:
+        path: ``module:function``.
+
+    Raises:
+        ConfigError: There is no such function, or it names something else.
+    """
+
+    TAKES = ("task", "private", "messages", "spans", "rollout", "reward")
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.function: Callable[..., Any] = import_attribute(path, "--reward")
+        if not callable(self.function):
+            raise ConfigError(f"--reward: {path!r} is no function")
+        parameters = inspect.signature(self.function).parameters
+        self._names = [name for name in parameters if name in self.TAKES]
+        unknown = [
+            name
+            for name, one in parameters.items()
+            if name not in self.TAKES
+            and one.default is one.empty
+            and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+        ]
+        if unknown:
+            raise ConfigError(
+                f"--reward: {path!r} has the parameter {unknown[0]!r}; a reward function may take "
+                f"{', '.join(self.TAKES)}"
+            )
+
+    @cached_property
+    def digest(self) -> str | None:
+        """Of its source file; None where it has none."""
+        try:
+            file = inspect.getsourcefile(self.function)
+        except TypeError:
+            return None
+        return hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16] if file else None
+
+    async def of(self, read: Read) -> dict[str, Any] | None:
+        """Attributes of the reward of a rollout; None where it has none."""
+        given = {
+            "task": without_private(read.rollout.input),
+            "private": private_of(read.rollout.input),
+            "messages": read.said[-1].chat["messages"] if read.said else [],
+            "spans": read.used_spans,
+            "rollout": read.rollout,
+            "reward": find_final_reward(read.used_spans),
+        }
+        result = self.function(**{name: given[name] for name in self._names})
+        if inspect.isawaitable(result):
+            result = await cast(Awaitable[Any], result)
+        reward = cast(GradeResult, result)
+        if reward is None:
+            return None
+        if isinstance(reward, Mapping):
+            return reward_attributes(reward, next(iter(reward)))
+        return reward_attributes(reward)
+
+
+@dataclass(frozen=True)
+class How:
+    """What is another than in the run."""
+
+    reward: Reward | None
+    """None keeps the rewards that there are."""
+    credit: Component | None
+    adapter: Component
+
+    @cached_property
+    def make(self) -> TraceAdapter[Any]:
+        """The adapter, with the credit rule.
+
+        Raises:
+            ConfigError: It takes none.
+        """
+        adapter = self.adapter
+        options: dict[str, Any] = {"type": adapter} if isinstance(adapter, str) else dict(adapter)
+        if self.credit is not None:
+            options["credit"] = self.credit
+        return build_component(
+            options,
+            group="agl.adapters",
+            expected_type=TraceAdapter,
+            where="--adapter",
+        )
+
+    def written(self) -> dict[str, Any]:
+        """For the configuration of the derived run."""
+        reward = self.reward
+        return {
+            "reward": reward and reward.path,
+            "reward_source": reward and reward.digest,
+            "credit": self.credit,
+            "adapter": self.adapter,
+        }
+
+
+@dataclass
+class TaskRewards:
+    """The rollouts of one task."""
+
+    task: Any
+    before: list[float | None] = field(default_factory=list[float | None])
+    now: list[float | None] = field(default_factory=list[float | None])
+    credits_before: list[float | None] = field(default_factory=list[float | None])
+    """What each call got, by the ledger."""
+    credits: list[float | None] = field(default_factory=list[float | None])
+    """What each call gets now, by the credit rule; of adapters that make rows."""
+
+
+@dataclass
+class Derivation:
+    """Derives a run; see the module."""
+
+    source: LightningStore
+    run: Run
+    how: How
+    mode: str | None = None
+    """Only rollouts of this mode."""
+    tasks: dict[str, TaskRewards] = field(default_factory=dict[str, TaskRewards])
+    left_out: Counter[str] = field(default_factory=Counter[str])
+    """Reason -> calls, or whole rollouts, that are in no record."""
+    problems: dict[str, str] = field(default_factory=dict[str, str])
+    """Rollout of the source -> why the reward function gave it none."""
+    num_rollouts: int = 0
+    num_records: int = 0
+
+    _rewards: dict[str, dict[str, Any] | None] = field(
+        default_factory=dict[str, dict[str, Any] | None]
+    )
+
+    async def look(self) -> None:
+        """Give each rollout its new reward; nothing is written yet.
+
+        Raises:
+            ConfigError: The adapter takes no credit rule, the run has no rollout that succeeded, or
+                the reward function failed on all of them.
+        """
+        _ = self.how.make
+        async for rollout in self._rollouts():
+            self._rewards[rollout.rollout_id] = None
+            read = await self._read(rollout)
+            if read is None or self.how.reward is None:
+                continue
+            try:
+                self._rewards[rollout.rollout_id] = await self.how.reward.of(read)
+            except Exception as error:
+                self.problems[rollout.rollout_id] = f"{type(error).__name__}: {error}"
+        if not self._rewards:
+            modes = "" if self.mode is None else f" of mode {self.mode!r}"
+            raise ConfigError(f"run {self.run.run_id!r} has no rollout{modes} that succeeded")
+        if len(self.problems) == len(self._rewards):
+            first, why = next(iter(self.problems.items()))
+            raise ConfigError(
+                f"--reward: the function failed on all {len(self._rewards)} rollouts; on the "
+                f"first, {first!r}: {why}"
+            )
+
+    async def write(self, store: LightningStore, start: RunStart, write: Write) -> None:
+        """Fill the store of the derived run, and write what the adapter makes of it.
+
+        Args:
+            store: Of the derived run; empty.
+            start: Of the derived run.
+            write: Takes the records.
+        """
+        await store.begin_run(start)
+        async for rollout in self._rollouts():
+            read = await self._read(rollout)
+            if read is None:
+                self.left_out["rollout damaged"] += 1
+            else:
+                reward = self._rewards.get(rollout.rollout_id)
+                await self._copy(read, reward, store, start.run_id, write)
+        await store.end_run(start.run_id, 1, "finished")
+
+    async def _rollouts(self) -> AsyncGenerator[Rollout]:
+        async for rollout in each_rollout(self.source, ["succeeded"]):
+            is_own = (rollout.metadata or {}).get("run") == self.run.run_id
+            if is_own and self.mode in (None, rollout.mode):
+                yield rollout
+
+    async def _read(self, rollout: Rollout) -> Read | None:
+        try:
+            return await read_rollout(self.source, rollout, _NO_CREDIT)
+        except DamagedRecordError:
+            return None
+
+    async def _copy(
+        self,
+        read: Read,
+        reward: dict[str, Any] | None,
+        store: LightningStore,
+        run_id: str,
+        write: Write,
+    ) -> None:
+        old, rewards = read.rollout, self.how.reward
+        problem = self.problems.get(old.rollout_id)
+        metadata = {
+            **(old.metadata or {}),
+            "run": run_id,
+            "generation": 1,
+            DERIVED: {"run": self.run.run_id, "rollout_id": old.rollout_id},
+            **({} if problem is None else {"reward_problem": problem}),
+        }
+        new = await store.start_rollout(old.input, mode=old.mode, metadata=metadata)
+        owner = {"rollout_id": new.rollout_id, "attempt_id": new.attempt.attempt_id}
+        spans = [
+            span.model_copy(update=owner)
+            for span in read.used_spans
+            if rewards is None or not (is_reward_span(span) or reward_problem(span))
+        ]
+        await store.add_many_spans(spans)
+        if reward is not None:
+            span = Span.from_attributes(name=AGL_ANNOTATION, attributes=reward)
+            await store.add_span(span.model_copy(update={**owner, "writer": "algorithm"}))
+        await store.update_attempt(new.rollout_id, new.attempt.attempt_id, status="succeeded")
+        await self._account(read, new.rollout_id, store, write)
+
+    async def _account(
+        self, read: Read, rollout_id: str, store: LightningStore, write: Write
+    ) -> None:
+        key = f"{read.rollout.mode} {digest([read.rollout.input])}"
+        task = self.tasks.setdefault(key, TaskRewards(without_private(read.rollout.input)))
+        spans = list(await store.query_spans(rollout_id))
+        task.before.append(find_final_reward(read.used_spans))
+        task.now.append(find_final_reward(spans))
+        for part in await load_parts(self.source, [read.rollout]):
+            both = (*part.trained, *part.excluded)
+            task.credits_before += [one.credit.reward for one in both if one.credit is not None]
+        self.num_rollouts += 1
+        for record in self._records(spans, await store.query_attempts(rollout_id), task):
+            write(record)
+            self.num_records += 1
+
+    def _records(
+        self, spans: Sequence[Span], attempts: Sequence[Any], task: TaskRewards
+    ) -> list[dict[str, Any]]:
+        adapter = self.how.make
+        try:
+            if not isinstance(adapter, RowsAdapter):
+                made: Any = adapter.adapt(spans)
+                return [_record(one) for one in (made if isinstance(made, list) else [made])]
+            rows = adapter.adapt(spans, attempts=list(attempts))
+        except ConfigError:
+            raise
+        except AglError as error:
+            self.left_out[f"rollout refused by the adapter: {error}"] += 1
+            return []
+        self.left_out.update(rows.ledger.reasons())
+        task.credits += [credit.reward for row in rows.rows for credit in row.credits]
+        return [row_record(row) for row in rows.rows]
+
+
+class _NoCredit(CreditRule):
+    """For reading what was said: nobody asks what it got."""
+
+    def assign(self, calls: Sequence[Any], spans: Sequence[Span]) -> list[Any]:
+        from agl.types import Credit
+
+        return [Credit(reward=None) for _ in calls]
+
+
+_NO_CREDIT = _NoCredit()
+
+
+def _record(made: Any) -> dict[str, Any]:
+    value = to_jsonable_python(made)
+    return value if isinstance(value, dict) else {"value": value}
+
+
+def start_of(derivation: Derivation, run_id: str, folder: Path, store: str) -> RunStart:
+    """The record of the derived run, as it is begun.
+
+    Args:
+        derivation: What is derived, and how.
+        run_id: Of the new run.
+        folder: Of the new run.
+        store: Where the source is.
+    """
+    run = derivation.run
+    return RunStart(
+        run_id=run_id,
+        algorithm=ALGORITHM,
+        seed=run.seed,
+        config={**derivation.how.written(), "mode": derivation.mode},
+        code=run.code.changed(versions=installed_versions()),
+        folder=str(folder.absolute()),
+        datasets=run.datasets,
+        derived_from=RunSource(run_id=run.run_id, store=store),
+    )

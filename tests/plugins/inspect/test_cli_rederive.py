@@ -1,0 +1,273 @@
+"""``agl rederive``: a run of another one's rollouts, whose agent is not run again."""
+
+import asyncio
+import hashlib
+import json
+import sys
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agl.cli import main
+from agl.emitter import find_final_reward, reward_attributes
+from agl.runs.finding import runs_in
+from agl.semconv import AGL_ANNOTATION, MODEL_CALL_SPAN, ModelCallAttributes as Key
+from agl.store.sqlite import SqliteLightningStore
+from agl.types import RunStart, Span
+
+Agl = Callable[..., tuple[object, str, str]]
+RUN = "first-run"
+REWARDS = """
+def length(task, messages):
+    return float(len(messages[-1]["content"]))
+
+async def doubled(reward):
+    return None if reward is None else 2 * reward
+
+def named(task, private, spans, rollout):
+    assert "private" not in task and private == "key"
+    return {"primary": 3.0, "spans": float(len(spans))}
+
+def picky(messages):
+    return 1.0 / (len(messages[-1]["content"]) - 1)
+
+def broken(task):
+    raise ValueError("no judge today")
+
+def greedy(task, wallet):
+    return 0.0
+"""
+
+
+def call_span(answer: str) -> Span:
+    attributes: dict[str, Any] = {
+        Key.OPERATION.value: "chat",
+        Key.INPUT_MESSAGES.value: json.dumps([{"role": "user", "content": "q"}]),
+        Key.OUTPUT_MESSAGES.value: json.dumps([{"role": "assistant", "content": answer}]),
+        Key.PROMPT_TOKEN_IDS.value: [1, 2],
+        Key.RESPONSE_TOKEN_IDS.value: [3] * len(answer),
+        Key.RESPONSE_LOGPROBS.value: [-0.5] * len(answer),
+    }
+    return Span.from_attributes(name=MODEL_CALL_SPAN, attributes=attributes)
+
+
+def reward_span(value: float) -> Span:
+    return Span.from_attributes(name=AGL_ANNOTATION, attributes=reward_attributes(value))
+
+
+ROLLOUTS = (
+    ("one", "a", 0.0, RUN, "succeeded"),
+    ("one", "bbb", 1.0, RUN, "succeeded"),
+    ("two", "cc", 0.5, RUN, "succeeded"),
+    ("two", "dddd", 0.5, RUN, "succeeded"),
+    ("two", "lost", 1.0, RUN, "failed"),
+    ("one", "stranger", 1.0, "other", "succeeded"),
+)
+"""Task, answer, reward, run, status."""
+
+
+async def fill(path: Path, begins_with: list[Span]) -> None:
+    """A run of two tasks, two rollouts of each, one more that failed, and one of another run."""
+    store = SqliteLightningStore(path)
+    await store.begin_run(RunStart(run_id=RUN, algorithm="baseline", folder=str(path.parent)))
+    for task, answer, reward, run, status in ROLLOUTS:
+        new = await store.start_rollout(
+            {"q": task, "private": "key"}, mode="train", metadata={"run": run, "step": 1}
+        )
+        owner = {"rollout_id": new.rollout_id, "attempt_id": new.attempt.attempt_id}
+        spans = [*begins_with, call_span(answer), reward_span(reward)]
+        await store.add_many_spans([span.model_copy(update=owner) for span in spans])
+        await store.update_attempt(**owner, status=status)  # pyright: ignore[reportArgumentType]
+    await store.end_run(RUN, 1, "finished")
+    await store.close()
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Path]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "my_rewards.py").write_text(REWARDS)
+    folder = tmp_path / "agl-runs" / RUN
+    folder.mkdir(parents=True)
+    asyncio.run(fill(folder / "store.db", [reward_span(-7.0)]))
+    yield tmp_path
+    sys.modules.pop("my_rewards", None)
+
+
+@pytest.fixture
+def agl(project: Path, capsys: pytest.CaptureFixture[str]) -> Agl:
+    def call(*arguments: str) -> tuple[object, str, str]:
+        with pytest.raises(SystemExit) as caught:
+            main(list(arguments))
+        captured = capsys.readouterr()
+        return caught.value.code, captured.out, captured.err
+
+    return call
+
+
+def rederived(agl: Agl, *how: str) -> dict[str, Any]:
+    code, out, err = agl("rederive", RUN, *how, "--json")
+    assert code == 0, err
+    return json.loads(out)
+
+
+def files(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def rewards_of(folder: str) -> dict[str, list[float | None]]:
+    """Task -> final rewards, as any reader of the store sees them."""
+
+    async def read() -> dict[str, list[float | None]]:
+        store = SqliteLightningStore(Path(folder) / "store.db")
+        found: dict[str, list[float | None]] = {}
+        for rollout in await store.query_rollouts():
+            spans = await store.query_spans(rollout.rollout_id, "latest")
+            found.setdefault(rollout.input["q"], []).append(find_final_reward(spans))
+        await store.close()
+        return found
+
+    return asyncio.run(read())
+
+
+def test_a_new_reward_function_changes_rewards_and_nothing_of_the_run(
+    agl: Agl, project: Path
+) -> None:
+    before = files(project / "agl-runs" / RUN)
+    found = rederived(agl, "--reward", "my_rewards:length")
+    assert [(one["task"], one["before"], one["now"]) for one in found["tasks"]] == [
+        ({"q": "one"}, 0.5, 2.0),
+        ({"q": "two"}, 0.5, 3.0),
+    ]
+    assert rewards_of(found["folder"]) == {"one": [1.0, 3.0], "two": [2.0, 4.0]}
+    records = Path(found["folder"], "records.jsonl").read_text().splitlines()
+    assert [json.loads(line)["reward"] for line in records] == [1.0, 3.0, 2.0, 4.0]
+    assert files(project / "agl-runs" / RUN) == before
+
+
+def test_the_runs_name_each_other(agl: Agl, project: Path) -> None:
+    found = rederived(agl, "--reward", "my_rewards:length", "--credit", "per_call")
+    new = found["run"]
+    shown = json.loads(agl("runs", "show", new, "--json")[1])
+    store = str(project / "agl-runs" / RUN / "store.db")
+    assert shown["derived_from"] == {"run_id": RUN, "store": store}
+    source = hashlib.sha256((project / "my_rewards.py").read_bytes()).hexdigest()[:16]
+    assert shown["config"] == {
+        "reward": "my_rewards:length",
+        "reward_source": source,
+        "credit": "per_call",
+        "adapter": "rows",
+        "mode": None,
+    }
+    assert "agl-core" in shown["code"]["versions"]
+    assert (shown["status"], shown["algorithm"]) == ("finished", "rederive")
+    assert json.loads(agl("runs", "show", RUN, "--json")[1])["derived"] == [new]
+    assert f"{RUN} in {store}" in agl("runs", "show", new)[1]
+    assert new in agl("runs", "show", RUN)[1]
+
+
+def test_export_and_compare_take_the_new_run(agl: Agl) -> None:
+    found = rederived(agl, "--reward", "my_rewards:length")
+    code, out, err = agl("export", "--as", "dpo", "--path", found["folder"])
+    assert code == 0, err
+    pairs = [json.loads(line) for line in out.splitlines()]
+    assert [(one["chosen_reward"], one["rejected_reward"]) for one in pairs] == [(3, 1), (4, 2)]
+    compared = json.loads(agl("runs", "compare", RUN, found["run"], "--json")[1])
+    assert [task[1:] for task in compared["tasks"]] == [[0.5, 2.0], [0.5, 3.0]]
+
+
+def test_another_credit_rule_keeps_rewards_and_changes_what_calls_get(agl: Agl) -> None:
+    asyncio.run(fill(Path("two-calls.db"), [call_span("first"), reward_span(1.0)]))
+    where = ("--path", "two-calls.db")
+    final = rederived(agl, "--credit", "final", *where)
+    half = "{type: discounted, gamma: 0.5}"
+    discounted = rederived(agl, "--credit", half, "--to", "elsewhere", *where)
+    for found in (final, discounted):
+        assert rewards_of(found["folder"]) == {"one": [0.0, 1.0], "two": [0.5, 0.5]}
+        assert found["rollouts"] == 4
+    assert [one["credit_now"] for one in final["tasks"]] == [0.5, 0.5]
+    # Task one: 1 + 0.5 * 0 and 0, then 1 + 0.5 * 1 and 1. Task two: twice 1 + 0.5 * 0.5 and 0.5.
+    assert [one["credit_now"] for one in discounted["tasks"]] == [3.5 / 4, 3.5 / 4]
+    assert discounted["credit"] == {"type": "discounted", "gamma": 0.5}
+    assert discounted["folder"] == "elsewhere"
+
+
+def test_an_adapter_without_rows_gives_its_own_records(agl: Agl) -> None:
+    found = rederived(agl, "--adapter", "messages")
+    records = Path(found["folder"], "records.jsonl").read_text().splitlines()
+    answers = [json.loads(line)["messages"][-1]["content"] for line in records]
+    assert answers == ["a", "bbb", "cc", "dddd"]
+
+
+def test_a_function_may_be_async_and_give_several_rewards(agl: Agl) -> None:
+    doubled = rederived(agl, "--reward", "my_rewards:doubled")
+    assert rewards_of(doubled["folder"]) == {"one": [0.0, 2.0], "two": [1.0, 1.0]}
+    named = rederived(agl, "--reward", "my_rewards:named")
+    assert [one["now"] for one in named["tasks"]] == [3.0, 3.0]
+
+
+def test_a_rollout_on_which_the_function_fails_has_no_reward_and_says_why(agl: Agl) -> None:
+    found = rederived(agl, "--reward", "my_rewards:picky")
+    assert rewards_of(found["folder"])["one"] == [None, 0.5]
+    ((_, why),) = found["without_reward"].items()
+    assert why == "ZeroDivisionError: float division by zero"
+    assert found["left_out"]["no_reward"] == 1
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        (("--reward", "my_rewards:broken"), "no judge today"),
+        (("--reward", "my_rewards:greedy"), "parameter 'wallet'; a reward function may take task"),
+        (("--reward", "my_rewards:missing"), "has no 'missing'"),
+        (("--credit", "fairly"), "fairly"),
+        (("--adapter", "messages", "--credit", "final"), "credit"),
+        (("--reward", "my_rewards:length", "--mode", "val"), "no rollout of mode 'val'"),
+        (("--reward", "my_rewards:length", "--to", "."), "not empty"),
+        ((), "Give --reward, --credit or --adapter"),
+    ],
+    ids=str,
+)
+def test_what_will_not_do_is_named_and_leaves_nothing(
+    agl: Agl, project: Path, how: tuple[str, ...], said: str
+) -> None:
+    code, _, err = agl("rederive", RUN, *how)
+    assert code == 2
+    assert said in err
+    assert [path.name for path in (project / "agl-runs").iterdir()] == [RUN]
+
+
+def test_a_derived_run_is_not_the_newest_to_go_on_with_and_cannot_be_replayed(agl: Agl) -> None:
+    new = rederived(agl, "--reward", "my_rewards:length")["run"]
+    code, _, err = agl("replay", new, "--step", "1")
+    assert (code, f"it was derived from '{RUN}'" in err) == (2, True)
+    code, _, err = agl("run", "--resume")
+    assert (code, RUN in err, new in err) == (2, True, False)
+
+
+def test_a_run_that_is_being_written_can_be_derived_from(agl: Agl, project: Path) -> None:
+    store = SqliteLightningStore(project / "agl-runs" / RUN / "store.db")
+    try:
+        asyncio.run(store.start_rollout("late"))
+        found = rederived(agl, "--reward", "my_rewards:length")
+    finally:
+        asyncio.run(store.close())
+    assert found["rollouts"] == 4
+    (derived,) = runs_in(Path(found["folder"]) / "store.db")
+    assert derived.derived_from is not None
+
+
+def test_algorithms_without_training_steps_refuse_a_replay_by_name(agl: Agl, project: Path) -> None:
+    config = "agent: my_agent:agent\nalgorithm: {type: apo, base_url: 'http://x', api_key: x}\n"
+    (project / "agl-runs" / RUN / "config.yaml").write_text(config)
+    (project / "my_agent.py").write_text(
+        "import agl\n@agl.rollout\ndef agent(task) -> float:\n    return 1.0\n"
+    )
+    code, _, err = agl("replay", RUN, "--step", "1")
+    assert (code, "APO cannot train a step again" in err) == (2, True), err
