@@ -17,7 +17,7 @@ Of each run:
     other <result>   what it came to (weights, rewards, a prompt) is not what the undisturbed run
                      came to, bit for bit
     lost             rollouts that a step has collected and that did not succeed
-    stale            rollouts of one start that were claimed when a later one had queued its own
+    stale            attempts at rollouts of a dead start by runners of a later one
     trained twice    model calls that stand as trained in two accounts that count
     metrics          steps that stand twice in metrics.jsonl, or not at all
     other updates    steps that were trained again and gave other weights than the first time

@@ -7,7 +7,6 @@ again so after each kill; OUT holds ``run``, the folder of the run, and ``store.
 import asyncio
 import hashlib
 import json
-import math
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -48,19 +47,25 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 async def count_stale(store: agl.LightningStore) -> int:
-    """Rollouts of one start that were claimed when a later one had queued some of its own."""
-    rollouts = await store.query_rollouts()
-    begun: dict[int, float] = {}
-    for one in rollouts:
-        start = (one.metadata or {})["generation"]
-        begun[start] = min(one.start_time, begun.get(start, one.start_time))
-    stale = 0
-    for one in rollouts:
-        own = (one.metadata or {})["generation"]
-        later = min((time for start, time in begun.items() if start > own), default=math.inf)
-        attempts = await store.query_attempts(one.rollout_id)
-        stale += any(each.start_time > later for each in attempts)
-    return stale
+    """Attempts at rollouts of a dead start by runners of a later one."""
+    (run,) = await store.query_runs()
+    attempts = [
+        ((rollout.metadata or {})["generation"], attempt)
+        for rollout in await store.query_rollouts()
+        for attempt in await store.query_attempts(rollout.rollout_id)
+        if attempt.worker_id is not None
+    ]
+    first_claim: dict[str | None, float] = {}
+    for _, attempt in attempts:
+        worker, time = attempt.worker_id, attempt.start_time
+        first_claim[worker] = min(time, first_claim.get(worker, time))
+    return sum(
+        any(
+            later.number > generation and later.start_time < first_claim[attempt.worker_id]
+            for later in run.generations
+        )
+        for generation, attempt in attempts
+    )
 
 
 async def _count(out: Path) -> Counter[str]:
