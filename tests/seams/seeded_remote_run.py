@@ -96,7 +96,7 @@ def prompts(kind: str, url: str, out: Path) -> dict[str, Any]:
     options: dict[str, Any] = {"base_url": url, "api_key": "none", "smallest_gain": 0.4}
     if kind == "apo":
         models = {"gradient_model": "critic", "apply_edit_model": "editor"}
-        options |= {**models, "beam_width": 2, "branch_factor": 3, "beam_rounds": 5}
+        options |= {**models, "beam_width": 2, "branch_factor": 3, "beam_rounds": 5, "seed": 1}
     else:
         options |= {"reflection_model": "reflect", "max_evaluations": 300}
     worker = {"model": f"hosted_vllm/{WORKER}", "api_base": url}
