@@ -79,7 +79,7 @@ async def _count_prompts(out: Path) -> Counter[str]:
                 evaluations[json.dumps(place, sort_keys=True)].append(rollout)
             else:
                 wrong["left behind"] += rollout.status != "succeeded"
-        wrong["stale"] += await count_stale(store)
+        wrong["stale"] += await count_stale(store, out)
         for attempted in evaluations.values():
             ended = [one for one in attempted if one.status == "succeeded"]
             wrong["lost"] += not ended

@@ -16,6 +16,7 @@ from typing import Any
 
 import agl
 from agl.cli.ledger_tables import as_json, read_accounts
+from agl.runs.folders import known_run
 
 SEAMS = Path(__file__).parents[1] / "tests/seams"
 OURS = ("algorithm", "runner", "supervisor")
@@ -46,9 +47,12 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-async def count_stale(store: agl.LightningStore) -> int:
+async def count_stale(store: agl.LightningStore, out: Path) -> int:
     """Attempts at rollouts of a dead start by runners of a later one."""
-    (run,) = await store.query_runs()
+    # A start that was killed before it had written into the folder left a run of its own.
+    run_id, _ = known_run(out / "run") or ("", 0)
+    run = await store.get_run_by_id(run_id)
+    assert run is not None
     attempts = [
         ((rollout.metadata or {})["generation"], attempt)
         for rollout in await store.query_rollouts()
@@ -94,7 +98,7 @@ async def _count(out: Path) -> Counter[str]:
             if item.kind == "call"
         )
         wrong["trained twice"] += sum(n > 1 for n in trained.values())
-        wrong["stale"] += await count_stale(store)
+        wrong["stale"] += await count_stale(store, out)
         total = as_json((await read_accounts(store)).total)
     finally:
         await store.close()

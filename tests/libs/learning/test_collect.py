@@ -84,6 +84,17 @@ async def end_one(store: agl.LightningStore, failure: Failure | None) -> Any:
 GATEWAY_GONE = Failure(boundary="model", type="GatewayError", message="it was killed")
 
 
+async def test_a_single_request_whose_gateway_was_killed_runs_again_in_its_place() -> None:
+    store = agl.InMemoryLightningStore()
+    collector = Collector(store, None, None, agl.RolloutConfig())
+    running = asyncio.create_task(
+        collector.run([EnqueueRolloutRequest(input="a", metadata={"seed": 7}, key="evaluation")])
+    )
+    assert await end_one(store, GATEWAY_GONE) == await end_one(store, None)
+    (one,) = await running
+    assert one.rollout.status == "succeeded"
+
+
 async def test_a_rollout_whose_gateway_was_killed_runs_again_in_its_place() -> None:
     store = agl.InMemoryLightningStore()
     collector = Collector(store, None, NoRows(), agl.RolloutConfig(), seed=7)

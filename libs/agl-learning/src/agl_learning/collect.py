@@ -154,9 +154,7 @@ class Collector:
         ]
         collected = Collected([], Ledger(), 0.0)
         with self._mixing.request():
-            collected.ended, lost = await self._run_all(
-                requests, None, collected.ledger, True, 1 if key is None else TRIES
-            )
+            collected.ended, lost = await self._run_all(requests, None, collected.ledger, True)
             for one in lost:
                 collected.exclude_lost(one)
         if self._infrastructure_failures == "drop_group":
@@ -218,7 +216,8 @@ class Collector:
         """Run requests that may differ in everything, and wait for all of them.
 
         Cancelled, it leaves them in the store: who asks again under the same keys goes on there.
-        Those that a dead start of the run took along run again, each in its place; see ``COUNTED``.
+        Those with a key that a dead start of the run, or a dead gateway, took along run again, each
+        in its place; see ``COUNTED``.
         It does not look for mixed calls.
 
         Args:
@@ -245,18 +244,17 @@ class Collector:
         timeout_seconds: float | None,
         ledger: Ledger,
         cancels: bool,
-        tries: int = 1,
     ) -> tuple[list[Ended], list[Ended]]:
         """What came of all of them, and those lost ones in whose place others ran.
 
-        Those that were cut off run ``tries`` times in all.
+        Those that have a key and were cut off run ``TRIES`` times in all.
         """
         ended, lost = await self._run(requests, timeout_seconds, ledger, cancels), list[Ended]()
         for again in itertools.count(1):
             places = [
                 n
-                for n, one in enumerate(ended)
-                if _is_lost(one, requests[n]) or (one.cut_off and again < tries)
+                for n, (one, request) in enumerate(zip(ended, requests, strict=True))
+                if _is_lost(one, request) or (one.cut_off and request.key and again < TRIES)
             ]
             if not places:
                 break
