@@ -46,8 +46,7 @@ class Learn(agl.Algorithm):
             with done.open("a") as file:
                 print(json.dumps({"step": step, "reward/mean": step / 4}), file=file)
             if step == self.stop_after:
-                self.stop_reason = "told to stop"
-                return
+                raise agl.errors.StoppedError("told to stop")
 """
 CONFIG = """
 agent: runs_agent:agent
@@ -98,7 +97,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Path]:
 def begin(agl: Agl, *overrides: str) -> str:
     """Run what the file says; the id of the run."""
     result = agl("run", "agl.yaml", *overrides)
-    assert result.code == 0, result.err
+    assert (result.code == 1) == any("stop_after=1" in each for each in overrides), result.err
     found = re.search(r"^run: (\S+)$", result.err, re.MULTILINE)
     assert found is not None
     return found[1]

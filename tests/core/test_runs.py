@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import agl
-from agl.errors import AlgorithmError, ConfigError
+from agl.errors import AlgorithmError, ConfigError, StoppedError
 from agl.runs import folders
 from agl.runs.description import commit_of
 from agl.store.sqlite import SqliteLightningStore
@@ -41,7 +41,7 @@ class Toy(agl.Algorithm):
         if self.fails:
             raise RuntimeError("it broke")
         if self.stops:
-            self.stop_reason = "told to stop"
+            raise StoppedError("told to stop")
 
 
 def fit(store: Any = None, algorithm: Any = None, tasks: Any = (1, 2), **options: Any) -> Any:
@@ -102,11 +102,12 @@ def test_run_that_fails_says_why(strategy: str) -> None:
     trainer = agl.Trainer(
         algorithm=Toy(fails=True), store=store, strategy=strategy, port=_port(strategy)
     )
-    with pytest.raises(AlgorithmError):
+    with pytest.raises(AlgorithmError) as caught:
         trainer.fit(agent, [1])
     (run,) = runs_of(store)
     assert run.status == "failed"
     assert "it broke" in (run.generations[0].error or "")
+    assert f"go on with Trainer(run='{run.run_id}', resume=True)" in caught.value.__notes__[0]
 
 
 def test_interrupted_run_can_go_on() -> None:
@@ -131,7 +132,10 @@ def test_run_of_which_the_algorithm_is_another_process_says_how_it_ended(tmp_pat
 
 
 def test_run_goes_on_in_its_own_folder_and_store() -> None:
-    first = fit(algorithm=Toy(stops=True), run="a-run")
+    first = Toy(stops=True)
+    words = r"before its end, told to stop; go on with Trainer\(run='a-run', resume=True\)"
+    with pytest.raises(StoppedError, match=words):
+        fit(algorithm=first, run="a-run")
     assert Path("agl-runs/a-run/store.db").is_file()
     asyncio.run(first.get_trainer().store.close())
     second = fit(run="a-run", resume=True, force=True)

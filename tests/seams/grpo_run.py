@@ -2,7 +2,8 @@
 
 OPTIONS is JSON: options of GRPO, and ``kill_at``: which call of the agent, counted over this
 process, is its last; ``wait_at``: which writes FOLDER/waiting, and waits for FOLDER/go;
-``elsewhere``: the folder that the agent changes to.
+``elsewhere``: the folder that the agent changes to; ``run_budget``: of the gateway;
+``resume``: whether the run in its folder goes on.
 """
 
 import asyncio
@@ -13,6 +14,7 @@ import sys
 from pathlib import Path
 
 import agl
+from agl_learning.generations import read_generation
 
 if __package__:
     from .table_model import WORDS, build_model, build_tokenizer
@@ -25,7 +27,8 @@ TASKS = ["one", "two", "three"]
 def train(folder: Path, store: agl.LightningStore, options: dict) -> None:
     """A run of at most five steps of two groups of two."""
     kill_at, wait_at, calls = options.pop("kill_at", 0), options.pop("wait_at", 0), 0
-    elsewhere = options.pop("elsewhere", None)
+    elsewhere, budget = options.pop("elsewhere", None), options.pop("run_budget", None)
+    resume = options.pop("resume", False)
     import aiohttp
 
     @agl.rollout
@@ -71,7 +74,11 @@ def train(folder: Path, store: agl.LightningStore, options: dict) -> None:
             **options,
         }
     )
-    trainer = agl.Trainer(algorithm=algorithm, store=store, strategy="shm", n_runners=1)
+    run = {"run": read_generation(algorithm.run_dir).run, "resume": True} if resume else {}
+    gateway = agl.LLMProxy(run_budget=budget)
+    trainer = agl.Trainer(
+        algorithm=algorithm, store=store, strategy="shm", n_runners=1, llm_proxy=gateway, **run
+    )
     trainer.fit(agent, TASKS, val_dataset=["four"])
 
 

@@ -27,6 +27,7 @@
     ├── LedgerError (RuntimeError)          calls and bins do not balance
     └── RunError (RuntimeError)             the run failed; exit code 1
         ├── AlgorithmError                  the algorithm raised
+        ├── StoppedError                    stopped before its end, as it was asked to; it can go on
         ├── RunnerCrashError                runner processes died more often than they may
         └── MixedCallsError                 model calls were recorded in another rollout
 
@@ -143,7 +144,7 @@ class AlgorithmError(RunError):
 
 
 class StoppedError(RunError):
-    """The run was asked to stop (Ctrl+C, SIGTERM) and did so at a safe point; it can go on."""
+    """The run has stopped before its end, at a point from which it can go on."""
 
 
 class RunnerCrashError(RunError):

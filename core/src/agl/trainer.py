@@ -15,7 +15,8 @@ from agl.algorithm.base import Algorithm, FastAlgorithm, RunContext
 from agl.algorithm.baseline import Baseline
 from agl.algorithm.gateway import Gateway
 from agl.algorithm.replay import Replay
-from agl.errors import ConfigError
+from agl.errors import ConfigError, StoppedError
+from agl.execution.asking import once
 from agl.execution.base import ExecutionStrategy
 from agl.execution.coroutines import call_in_daemon_thread
 from agl.execution.events import ExecutionEvent
@@ -26,7 +27,7 @@ from agl.runner.grading import grader_of
 from agl.runner.plan import plan_runner
 from agl.runs.description import describe_run
 from agl.runs.folders import default_folder
-from agl.runs.recording import Recording, RunRequest, raise_if_stopped, recording
+from agl.runs.recording import Recording, RunRequest, recording
 from agl.runs.rollouts import OfRunStore
 from agl.store.base import LightningStore
 from agl.tracer.base import Tracer
@@ -127,7 +128,7 @@ class Trainer:
         self.strategy = self._build_strategy(strategy, n_runners, port)
         runs_algorithm = self.strategy.runs_algorithm
         own = self.algorithm.folder_of_options() if self.algorithm is not None else None
-        self._request = RunRequest(run, resume, own or self.run_dir, force, own is None)
+        self._request = RunRequest(run, resume, own or self.run_dir, force)
         self.store = build_component(
             store,
             group="agl.stores",
@@ -159,11 +160,10 @@ class Trainer:
             val_dataset: Tasks to measure with.
 
         Raises:
-            ConfigError: Something is wrong with the request, a dataset that is none or that the
-                algorithm does not take included; nothing was started.
+            ConfigError: Something is wrong with the request or a dataset; nothing was started.
             AlgorithmError: The algorithm raised; everything else was stopped.
             RunnerCrashError: Runners died and could not be replaced.
-            StoppedError: It was asked to stop (Ctrl+C, SIGTERM), and can be continued.
+            StoppedError: It stopped before its end, as Ctrl+C or SIGTERM asked it to, say.
         """
         algorithm = self.algorithm
         if algorithm is None:
@@ -249,33 +249,36 @@ class Trainer:
             resources=self.initial_resources,
             hooks=self._hook_caller,
             trainer=self,
+            goes_on=self._request.resume,
+            is_forced=self._request.force,
         )
         agent.grade_method()  # refuses what is no grader
         if isinstance(self.strategy, SharedMemoryExecutionStrategy):
             grader_of(agent)  # its process is forked before there are threads
         self.strategy.prepare()
-        self.strategy.ask_to_stop = algorithm.ask_to_stop
+        self.strategy.ask_to_stop = once(algorithm.ask_to_stop)
         datasets = train_dataset, val_dataset
         if not self.strategy.runs_algorithm:
             algorithm.set_context(context)
-            self._execute(agent, algorithm, datasets, None)
+            self._execute(agent, algorithm, datasets, Recording("", Path()))  # it runs elsewhere
             return
         describe = partial(describe_run, agent, algorithm, *datasets, self._run_config)
-        with recording(self._request, self.store, describe, algorithm.why_stopped) as run:
+        with recording(self._request, self.store, describe) as run:
             numbers = {"run_id": run.run_id, "generation": run.generation}
             algorithm.set_context(replace(context, folder=run.folder, **numbers))
             asyncio.run(self._make_ready(algorithm))
             self._execute(agent, algorithm, datasets, run)
 
     def _execute(
-        self, agent: LitAgent[Any], algorithm: Algorithm, datasets: Datasets, run: Recording | None
+        self, agent: LitAgent[Any], algorithm: Algorithm, datasets: Datasets, run: Recording
     ) -> None:
         self.strategy.execute(
             partial(self._run_algorithm, agent, algorithm, datasets, run),
             partial(self._run_runner, agent),
             self.store,
         )
-        raise_if_stopped(algorithm, run)
+        if run.stopped is not None:
+            raise run.stopped
 
     async def _make_ready(self, algorithm: Algorithm) -> None:
         await algorithm.clear_leftovers(self.store)
@@ -287,12 +290,11 @@ class Trainer:
         agent: LitAgent[Any],
         algorithm: Algorithm,
         datasets: Datasets,
-        run: Recording | None,
+        run: Recording,
         store: LightningStore,
         event: ExecutionEvent,
     ) -> None:
-        if run is not None:
-            store = OfRunStore(store, run.run_id, run.generation)
+        store = OfRunStore(store, run.run_id, run.generation)
         algorithm.set_store(store)
         gateway, error = self.llm_proxy, None
         about = {"agent": agent, "algorithm": algorithm, "store": store}
@@ -311,6 +313,8 @@ class Trainer:
                 await algorithm.run(*datasets)  # pyright: ignore[reportGeneralTypeIssues]
             else:
                 await call_in_daemon_thread(lambda: algorithm.run(*datasets))
+        except StoppedError as stopped:
+            run.note_stopped(stopped)
         except BaseException as raised:
             # Without a budget nothing more can be learned, and what was learned is there.
             is_failure = gateway is None or gateway.spent_budget() is None
@@ -321,15 +325,13 @@ class Trainer:
         finally:
             try:
                 if gateway is not None and (spent := gateway.spent_budget()) is not None:
-                    logger.warning(
-                        "the budget of the run is spent (%s): it ends with what it has", spent
-                    )
+                    run.note_spent(spent)
                 if gateway is not None and own and gateway.is_running():
                     await gateway.stop()
             finally:
                 await self._end_run(error, about)
-                if run is not None and run.is_forked:
-                    await run.end_as(store, error, algorithm.why_stopped())
+                if run.is_forked:
+                    await run.end_as(store, error)
 
     async def _end_run(self, error: BaseException | None, about: dict[str, Any]) -> None:
         try:
@@ -386,9 +388,8 @@ class Trainer:
 
 
 def _as_list(hooks: object | Sequence[object] | None) -> list[object]:
-    if hooks is None:
-        return []
-    return list(cast("Sequence[object]", hooks)) if isinstance(hooks, Sequence) else [hooks]
+    given: object = [] if hooks is None else hooks
+    return list(cast("Sequence[object]", given)) if isinstance(given, Sequence) else [given]
 
 
 def _one_of(**values: T | None) -> T | None:

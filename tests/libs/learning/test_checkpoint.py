@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from agl.errors import AlgorithmError
 from agl_learning.checkpoint import MANIFEST, damage, making, read_note
 
 
@@ -48,8 +49,10 @@ def test_what_fails_in_the_middle_leaves_the_one_before(tmp_path):
             (partial / "model.safetensors").write_text("second")
             raise OSError("disk is full")
 
-    with pytest.raises(OSError, match="disk is full"):
+    words = r"0001' could not be written, with \d+\.\d MB left on its disk: OSError: disk is full"
+    with pytest.raises(AlgorithmError, match=words):
         fail()
+    assert [path.name for path in tmp_path.iterdir()] == ["0001"]
     assert (folder / "model.safetensors").read_text() == "first"
     assert damage(folder) == ""
     assert make(folder, "third") == folder

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agl.errors import AlgorithmError, ConfigError
+from agl.errors import AlgorithmError, ConfigError, StoppedError
 
 from ..agents import CAPITALS, capitals  # noqa: TID252
 from ..conftest import end, kill_when  # noqa: TID252
@@ -92,7 +92,7 @@ async def test_the_cost_is_stated_before_anything_is_sent(azure, sft, line, capl
 
 
 async def test_a_job_over_the_limit_is_not_started(azure, sft, line):
-    with pytest.raises(AlgorithmError, match=r"max_trained_tokens is 10\. Nothing was sent"):
+    with pytest.raises(StoppedError, match=r"max_trained_tokens is 10 .nothing was sent; raise it"):
         await line(capitals, sft(max_trained_tokens=10), TASKS)
     assert posts(azure, "POST /openai/files") == []
 

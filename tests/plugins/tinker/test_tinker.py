@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import agl
-from agl.errors import AlgorithmError, ConfigError, install_line
+from agl.errors import AlgorithmError, ConfigError, StoppedError, install_line
 
 from ..agents import ask, says_red  # noqa: TID252
 from ..conftest import end, kill_when  # noqa: TID252
@@ -152,7 +152,7 @@ async def test_the_cost_is_stated_before_training(service, tinker, run, caplog):
 
 
 async def test_training_over_the_limit_is_not_begun(service, tinker, run):
-    with pytest.raises(AlgorithmError, match=r"max_trained_tokens is 10\. Nothing was sent"):
+    with pytest.raises(StoppedError, match=r"max_trained_tokens is 10 .nothing was sent; raise it"):
         await run(tinker(max_trained_tokens=10))
     assert service.losses == []
 

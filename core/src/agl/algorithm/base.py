@@ -44,6 +44,10 @@ class RunContext:
     """Of the run; None outside of a trainer."""
     generation: int = 0
     """Which start of the run this is, from 1; 0 outside of a trainer."""
+    goes_on: bool = False
+    """Whether the run was asked for as one that goes on."""
+    is_forced: bool = False
+    """Whether the run goes on although it is not what it was."""
 
 
 class Algorithm(ABC):
@@ -65,8 +69,6 @@ class Algorithm(ABC):
         """The class itself: ``APO[Task](...)`` says what a task is to readers and type checkers."""
         return cls
 
-    stop_reason: str | None = None
-    """Why ``run`` returned before its end, at a point from which it can go on; it sets this."""
     _run_context = RunContext()
 
     @abstractmethod
@@ -78,6 +80,10 @@ class Algorithm(ABC):
         Args:
             train_dataset: Tasks to learn from, or None.
             val_dataset: Tasks to measure with, or None.
+
+        Raises:
+            StoppedError: It ends before its end, at a point from which it can go on. The message
+                says why; the record of the run has it, and the trainer says how it goes on.
         """
 
     def check_datasets(
@@ -167,33 +173,22 @@ class Algorithm(ABC):
         folder = getattr(self, "run_dir", None)
         return Path(folder).absolute() if isinstance(folder, str | Path) else None
 
-    def why_stopped(self) -> str | None:
-        """Why the run ended before its end; None where it did not."""
-        if self.stop_reason is None and self.is_budget_spent():
-            return "the budget of the run is spent"
-        return self.stop_reason
-
     def is_budget_spent(self) -> bool:
         """Whether the gateway refuses all further calls; then end with what there is."""
         gateway = self._run_context.gateway
         return gateway is not None and gateway.spent_budget() is not None
 
-    is_asked_to_stop: bool = False
-    """Whether ``ask_to_stop`` was called in this run, and will be followed."""
-
     def ask_to_stop(self) -> bool:
-        """Ask a running algorithm to end at its next safe point, from any thread.
+        """Ask a running algorithm to end at its next safe point, from any thread; asked once.
 
         Returns:
-            Whether it will, and give a ``stop_reason``. False: it has no safe points, or was asked
-            already.
+            Whether it will, with a ``StoppedError``. False: it has no safe points.
         """
         return False
 
     def set_context(self, context: RunContext) -> None:
         """Called by the trainer; what an earlier run had is forgotten."""
-        self._run_context, self.stop_reason = context, None
-        self.is_asked_to_stop = False
+        self._run_context = context
         for name, value in (
             ("trainer", context.trainer),
             ("llm_proxy", context.gateway),

@@ -1,5 +1,6 @@
 """What ``agl run`` and ``agl dev`` do: check everything, then build, run and sum up."""
 
+import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agl.cli.shared import each_rollout, note, read_and_close
-from agl.errors import ConfigError, RunError
+from agl.errors import ConfigError, PluginError, RunError, StoreError
 from agl.runs.folders import RUNS, known_run, new_run_id
 
 if TYPE_CHECKING:
@@ -77,13 +78,14 @@ class Summary:
         ]
 
 
-def train(path: Path, overrides: Sequence[str], *, dry: bool) -> None:
+def train(path: Path, overrides: Sequence[str], *, dry: bool, force: bool = False) -> None:
     """Run a configuration to the end and print what came of it.
 
     Args:
         path: The configuration file.
         overrides: ``key=value`` each.
         dry: Run Baseline in the algorithm's place.
+        force: Whether a run that is in its folder goes on although it is not what it was.
 
     Raises:
         ConfigError: Something is wrong with the request; nothing was started or written.
@@ -93,7 +95,10 @@ def train(path: Path, overrides: Sequence[str], *, dry: bool) -> None:
     from agl.config.file import load_config
 
     file = load_config(path, overrides)
-    _run(file, new_run(file.config), dry=dry)
+    run = new_run(file.config, force=force)
+    if force and not run.resume:
+        raise ConfigError("--force is for a run that goes on; add --resume")
+    _run(file, run, dry=dry)
 
 
 def resume_run(path: Path | None, overrides: Sequence[str], name: str, *, force: bool) -> None:
@@ -186,25 +191,43 @@ def _run(file: "ConfigFile", run: RunToBe, *, dry: bool) -> None:
     store = plan.build()
     try:
         _fit(checked, components, store, run, dry=dry)
-    finally:
-        summary, record = read_and_close(store, lambda store: _sum_up(store, run.run_id))
-        summary.print(plan.options.get("path"))
-        if record is not None and record.status != "finished":
-            _say_how_to_go_on(record, run, dry=dry)
+    except (ConfigError, PluginError):  # nothing was started
+        asyncio.run(store.close())
+        raise
+    except BaseException:
+        try:
+            _sum_up(store, plan, run, dry=dry)
+        except StoreError as error:
+            note(f"the store cannot be read: {error}")
+            _say_how_to_go_on(run, dry=dry)
+        raise
+    summary = _sum_up(store, plan, run, dry=dry)
     if summary.statuses and not summary.statuses["succeeded"]:
         [most] = summary.most_frequent_failures(1) or ["no reason was stored"]
         raise RunError(f"no rollout succeeded; most often: {most}")
 
 
-def _say_how_to_go_on(record: "Run", run: RunToBe, *, dry: bool) -> None:
-    error = record.generations[-1].error if record.generations else None
-    note(f"run {record.run_id} {record.status}" + (f": {error}" if error else ""))
+def _sum_up(store: "LightningStore", plan: Any, run: RunToBe, *, dry: bool) -> Summary:
+    """Close the store; print what it holds, and how a run goes on that is not at its end."""
+    summary, record = read_and_close(store, lambda store: _read(store, run.run_id))
+    summary.print(plan.options.get("path"))
+    if record is not None and record.status != "finished":
+        error = record.generations[-1].error if record.generations else None
+        # What an error of the run says, the command says last. A store that failed was not told.
+        why = f": {error}" if error and record.status == "stopped" else ""
+        status = "failed" if record.status == "running" else record.status
+        note(f"run {record.run_id} {status}{why}")
+        _say_how_to_go_on(run, dry=dry)
+    return summary
+
+
+def _say_how_to_go_on(run: RunToBe, *, dry: bool) -> None:
     if not dry:
         name = run.run_id if run.folder.parent == Path(RUNS) else run.folder
         note(f"to go on: agl run --resume {name}")
 
 
-def new_run(config: "RunConfig") -> RunToBe:
+def new_run(config: "RunConfig", *, force: bool = False) -> RunToBe:
     """A run in the configured folder, or in a new one; one that has begun in it goes on."""
     if config.run_dir is None:
         run_id = new_run_id()
@@ -213,7 +236,7 @@ def new_run(config: "RunConfig") -> RunToBe:
     known = known_run(folder)
     if known is None:
         return RunToBe(new_run_id(), folder)
-    return RunToBe(known[0], folder, resume=True, force=True)  # the algorithm says what differs
+    return RunToBe(known[0], folder, resume=True, force=force)
 
 
 @dataclass
@@ -264,7 +287,7 @@ def _fit(
     fit(checked.agent, checked.train, val_dataset=checked.val)
 
 
-async def _sum_up(store: "LightningStore", run_id: str) -> "tuple[Summary, Run | None]":
+async def _read(store: "LightningStore", run_id: str) -> "tuple[Summary, Run | None]":
     from agl.errors import NotSupportedError
 
     summary = await _summary_of(store)

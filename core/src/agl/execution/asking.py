@@ -7,6 +7,12 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 
+def once(ask: Callable[[], bool]) -> Callable[[], bool]:
+    """What asks when it is called first, whichever signal that is, and is False from then on."""
+    left = [ask]
+    return lambda: left.pop()() if left else False
+
+
 @contextlib.contextmanager
 def asking_first(ask: Callable[[], bool], *numbers: signal.Signals) -> Generator[None]:
     """Within the block, the first of these signals calls ``ask``.

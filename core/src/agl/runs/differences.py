@@ -12,10 +12,12 @@ _SAFE: Final = re.compile(
     r"(runners|concurrency|max_rollouts|hooks|strategy|runner|store)(\..*)?"
     r"|.*\.(show_progress|checkpoint_every|eval_every|eval_copies|\w*timeout_seconds"
     r"|unresponsive_seconds|span_verbosity)"
+    r"|gateway\.run_budget(\..*)?"
+    r"|algorithm\.(target_reward|max_idle_steps|dry_run|price_per_million_tokens)"
 )
-"""What changes no result, or only how much is measured."""
-_RAISED: Final = re.compile(r"algorithm\.(steps|iterations|n_epochs|epochs|max_evaluations)")
-"""What may become more."""
+"""What changes no result, or only when the run ends, or how much is measured."""
+_RAISED: Final = re.compile(r"algorithm\.(steps|iterations|n_epochs|max_trained_tokens)")
+"""What may become more, or lose its limit."""
 _SHOWN: Final = 60
 _ABSENT: Final = object()
 
@@ -36,7 +38,7 @@ def differences(before: Run, now: RunStart) -> tuple[list[str], list[str]]:
         safe.append(before.problem)
     if before.config:
         for name, old, new in _changed(flat(before.config), flat(now.config)):
-            more = _is_number(old) and _is_number(new) and old < new and _RAISED.fullmatch(name)
+            more = _RAISED.fullmatch(name) and _is_more(old, new)
             text = f"{name}: {_shown(old)} then, {_shown(new)} now"
             (safe if more or _SAFE.fullmatch(name) else unsafe).append(text)
     for name, old in before.datasets.items():
@@ -83,6 +85,10 @@ def _changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[s
         # What is left out and what is None are the same to a constructor.
         if was != now and {was is _ABSENT or was is None, now is _ABSENT or now is None} != {True}:
             yield name, was, now
+
+
+def _is_more(old: Any, new: Any) -> bool:
+    return _is_number(old) and (new is None or (_is_number(new) and old < new))
 
 
 def _is_number(value: Any) -> bool:

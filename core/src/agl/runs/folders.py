@@ -67,7 +67,9 @@ def known_run(folder: Path) -> tuple[str, int] | None:
 
 @contextlib.contextmanager
 def held(folder: Path) -> Generator[None]:
-    """A block in which no other trainer runs the run in a folder; it is made if it is not there.
+    """A block in which no other trainer runs the run in a folder.
+
+    It is made if it is not there, and removed if nothing was written into it.
 
     Raises:
         ConfigError: Another one does.
@@ -87,6 +89,8 @@ def held(folder: Path) -> Generator[None]:
         yield
     finally:
         lock.release()
+        with contextlib.suppress(OSError):
+            folder.rmdir()
 
 
 def is_alive(run: Run) -> bool:

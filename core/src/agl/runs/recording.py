@@ -11,8 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from agl.algorithm.base import Algorithm
-from agl.errors import ConfigError, InvalidTransitionError, NotSupportedError, StoppedError
+from agl.errors import (
+    ConfigError,
+    InvalidTransitionError,
+    NotSupportedError,
+    RunError,
+    StoppedError,
+)
 from agl.plugins.build import Given
 from agl.runs import folders
 from agl.runs.differences import differences
@@ -41,8 +46,6 @@ class RunRequest:
     """That it is to have; None takes that of the record, or one under ``agl-runs``."""
     force: bool = False
     """Whether it goes on although it is not what it was."""
-    makes_folder: bool = True
-    """Whether it is made where it is missing; an algorithm that names it may want to do so."""
 
     def check(self) -> None:
         """Refuse what makes no sense.
@@ -92,12 +95,31 @@ class Recording:
     """As it was stored."""
     record: Run | None = None
     """As it was begun; None where the store keeps none."""
+    reason: str | None = None
+    """Why it ended before its end, at a point from which it can go on."""
+    stopped: StoppedError | None = None
+    """That the algorithm has ended there, for who waits for the run."""
     _pid: int = field(default_factory=os.getpid)
 
     @property
     def is_forked(self) -> bool:
         """Whether this is not the process that began the run, and notes its end."""
         return os.getpid() != self._pid
+
+    @property
+    def how_to_go_on(self) -> str:
+        """In Python; ``agl run`` says it in its own words."""
+        return f"go on with Trainer(run={self.run_id!r}, resume=True) and what else it had"
+
+    def note_stopped(self, error: StoppedError) -> None:
+        """The algorithm has stopped at a point from which it can go on; ``error`` says why."""
+        text = f"the run has stopped before its end, {error}; {self.how_to_go_on}"
+        self.reason, self.stopped = str(error), StoppedError(text)
+
+    def note_spent(self, budget: str) -> None:
+        """The gateway has refused model calls, or would; ``budget`` is the limit."""
+        self.reason = self.reason or f"the budget of the run is spent ({budget})"
+        logger.warning("%s: it ends with what it has; %s", self.reason, self.how_to_go_on)
 
     async def end(
         self, store: LightningStore, outcome: RunOutcome, error: str | None = None
@@ -117,18 +139,12 @@ class Recording:
                 failure,
             )
 
-    async def end_as(
-        self, store: LightningStore, error: BaseException | None, reason: str | None
-    ) -> None:
-        """The same, by what ended it.
-
-        Args:
-            store: Where the record is.
-            error: What was raised.
-            reason: Why it ended before its end, where nothing was.
-        """
-        if error is None or isinstance(error, StoppedError):
-            await self.end(store, "finished" if reason is None else "stopped", reason)
+    async def end_as(self, store: LightningStore, error: BaseException | None) -> None:
+        """The same, by its ``reason``, and by what was raised."""
+        if self.reason is not None and (error is None or error is self.stopped):
+            await self.end(store, "stopped", self.reason)
+        elif error is None:
+            await self.end(store, "finished")
         elif isinstance(error, Exception):
             await self.end(store, "failed", f"{type(error).__name__}: {error}")
         else:
@@ -140,7 +156,6 @@ def recording(
     request: RunRequest,
     store: LightningStore,
     describe: Callable[[], dict[str, Any]],
-    why_stopped: Callable[[], str | None],
 ) -> Generator[Recording]:
     """A block that is one start of a run; how it ends is noted.
 
@@ -148,7 +163,6 @@ def recording(
         request: Which run.
         store: Of the trainer.
         describe: Gives the other fields of ``RunStart``, ``algorithm`` among them.
-        why_stopped: Says afterwards why the run ended before its end; None where it did not.
 
     Raises:
         ConfigError: There is such a run already, or no such run, or another process has it, or it
@@ -156,17 +170,18 @@ def recording(
     """
     now = _find(request, store)
     is_named = request.run_id is not None or request.folder is not None
-    is_made = request.makes_folder or now.folder.is_dir()
-    with folders.held(now.folder) if is_named and is_made else nullcontext():
+    with folders.held(now.folder) if is_named else nullcontext():
         _begin(now, request, store, describe())
         error: BaseException | None = None
         try:
             yield now
         except BaseException as raised:
             error = raised
+            if isinstance(raised, RunError) and raised is not now.stopped:
+                raised.add_note(f"What it has is kept: {now.how_to_go_on}")
             raise
         finally:
-            asyncio.run(now.end_as(store, error, why_stopped()))
+            asyncio.run(now.end_as(store, error))
 
 
 def _find(request: RunRequest, store: LightningStore) -> Recording:
@@ -250,7 +265,7 @@ def _name_differences(before: Run, start: RunStart, request: RunRequest) -> list
     """What is not as it was; what would make another run of it is refused.
 
     Raises:
-        ConfigError: Something would, and the run was asked for by its id and without force.
+        ConfigError: Something would, and nobody forces it.
     """
     safe, unsafe = differences(before, start)
     last = before.generations[-1] if before.generations else None
@@ -264,10 +279,11 @@ def _name_differences(before: Run, start: RunStart, request: RunRequest) -> list
         safe.append(f"nobody knows whether its last start has ended: {who}")
     for each in safe:
         logger.warning("run %s goes on with a difference: %s", before.run_id, each)
-    if unsafe and request.run_id is not None and not request.force:
+    if unsafe and not request.force:
+        new = "begin another run" if request.folder is None else "give another run_dir"
         raise ConfigError(
             f"run {before.run_id!r} would go on as what it was not: {'; '.join(unsafe)}. Put that "
-            "back, or go on all the same with force=True (agl run --force)"
+            f"back, {new}, or go on all the same with force=True (agl run --force)"
         )
     for each in unsafe:
         logger.warning("run %s goes on as what it was not: %s", before.run_id, each)
@@ -285,19 +301,3 @@ def _ask(store: LightningStore, call: Callable[[], Awaitable[T]]) -> T | None:
             return None
 
     return asyncio.run(ask())
-
-
-def raise_if_stopped(algorithm: Algorithm, run: Recording | None) -> None:
-    """Say of a run that ended before its end, as it was asked to, how to go on with it.
-
-    Args:
-        algorithm: Of the run.
-        run: The run; None where this process had only its runners.
-
-    Raises:
-        StoppedError: It did.
-    """
-    reason = algorithm.stop_reason
-    if algorithm.is_asked_to_stop and reason is not None:
-        how = "" if run is None else f"; go on with Trainer(run={run.run_id!r}, resume=True)"
-        raise StoppedError(f"the run has stopped before its end, {reason}{how}")

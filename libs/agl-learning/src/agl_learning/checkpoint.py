@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agl.errors import ConfigError
+from agl.errors import AlgorithmError, ConfigError
 from agl.utils.files import make_private_folder
 from agl_learning.files import sync
 from agl_learning.generations import read_generation
@@ -79,12 +79,34 @@ def making(folder: Path, note: Mapping[str, Any] | Progress) -> Generator[Path]:
 
     Yields:
         The folder to write into.
+
+    Raises:
+        AlgorithmError: It could not be written, as the disk is full, say; nothing is left of it.
     """
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     make_private_folder(partial.parent)
     partial.mkdir()
-    yield partial
+    try:
+        yield partial
+        _finish(partial, note)
+    except BaseException as error:
+        free = shutil.disk_usage(partial.parent).free
+        shutil.rmtree(partial, ignore_errors=True)
+        if not isinstance(error, Exception):
+            raise
+        raise AlgorithmError(
+            f"the checkpoint {str(folder)!r} could not be written, with {free / 1e6:.1f} MB left "
+            f"on its disk: {type(error).__name__}: {error}. Those before it are whole"
+        ) from error
+    if folder.exists():
+        shutil.rmtree(folder)
+    os.replace(partial, folder)
+    sync(folder.parent)
+
+
+def _finish(partial: Path, note: Mapping[str, Any] | Progress) -> None:
+    """Write the manifest, and wait until all is on the disk."""
     files = {
         path.relative_to(partial).as_posix(): {
             "bytes": path.stat().st_size,
@@ -99,10 +121,6 @@ def making(folder: Path, note: Mapping[str, Any] | Progress) -> Generator[Path]:
     (partial / MANIFEST).write_text(text, "utf-8")
     for path in (*sorted(partial.rglob("*")), partial):
         sync(path)
-    if folder.exists():
-        shutil.rmtree(folder)
-    os.replace(partial, folder)
-    sync(folder.parent)
 
 
 def read_note(checkpoint: Path) -> dict[str, Any]:

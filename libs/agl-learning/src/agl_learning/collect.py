@@ -12,7 +12,12 @@ from agl.algorithm.infrastructure import (
     InfrastructureFailures,
 )
 from agl.algorithm.mixing import MixingCheck
-from agl.errors import AglError, ConfigError, InvalidTransitionError
+from agl.errors import (
+    ConfigError,
+    InvalidTransitionError,
+    StoppedError,
+    StoreUnavailableError,
+)
 from agl.store.queries import PAGE
 from agl.store.rules import QUEUED
 from agl.types import (
@@ -39,10 +44,10 @@ PATIENCE_SECONDS = 60.0
 """After so long without the end of a rollout, say so."""
 TRIES = 3
 """So often a rollout runs that is cut off."""
-
-
-class AskedToStopError(AglError):
-    """The run was asked to stop before all rollouts of a request were begun."""
+CANCEL_SECONDS = 10.0
+"""So long a run that ends tries to cancel what it has queued."""
+AS_ASKED = "as it was asked to"
+"""Why a run has stopped."""
 
 
 class Collector:
@@ -63,7 +68,7 @@ class Collector:
         model: The one that is trained; None takes the calls of all. May be set later.
         seed: Of the run; None leaves rollouts without seeds.
         asked_to_stop: Once it is set, rollouts that are queued are cancelled, and when those under
-            way have ended, ``collect`` and ``run`` raise ``AskedToStopError``; None never asks.
+            way have ended, ``collect`` and ``run`` raise ``StoppedError``; None never asks.
 
     Raises:
         ConfigError: That is none of the policies.
@@ -281,7 +286,10 @@ class Collector:
             ended, late = await self._wait(rollout_ids, timeout_seconds)
         except BaseException:
             if cancels:
-                await self._cancel(rollout_ids)
+                # A store that has failed keeps nobody from ending; the next start cancels the rest.
+                with contextlib.suppress(StoreUnavailableError, TimeoutError):
+                    async with asyncio.timeout(CANCEL_SECONDS):
+                        await self._cancel(rollout_ids)
             raise
         if self._gateway is not None:
             await self._gateway.flush()
@@ -328,7 +336,7 @@ class Collector:
         """Those that have ended by then; asked to stop, it waits for those under way only.
 
         Raises:
-            AskedToStopError: All have ended, and some of them were not begun.
+            StoppedError: All have ended, and some of them were not begun.
         """
         store = self._store
         waiting = asyncio.ensure_future(
@@ -343,7 +351,7 @@ class Collector:
                 if rollout.status in QUEUED:
                     await self._cancel_one(rollout.rollout_id)
             await store.wait_for_rollouts(rollout_ids=rollout_ids)
-            raise AskedToStopError
+            raise StoppedError(AS_ASKED)
         finally:
             waiting.cancel()
             asked.cancel()

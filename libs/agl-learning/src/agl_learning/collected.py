@@ -30,6 +30,8 @@ class Ended:
     """Why, in the attempt that counts, servers or the network failed a model call."""
     cut_off: str | None = None
     """Why it failed, where that was as its gateway was killed, or could not store its calls."""
+    failed_call: str | None = None
+    """Why servers or the network failed a model call of its last attempt, where it failed."""
     unusable: tuple[ExclusionReason, str] | None = None
     """Why its rows may not be trained, although it succeeded."""
     rewards: dict[str, float] = field(default_factory=dict[str, float])

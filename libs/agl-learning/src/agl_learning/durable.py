@@ -1,11 +1,11 @@
 """Collections that a killed run goes on with: rollouts under durable keys, noted in the journal."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from agl.errors import ConfigError
+from agl.errors import AlgorithmError, ConfigError, StoppedError
 from agl.runs.description import options_of
 from agl.types import RolloutMode
 from agl_learning.tasks import digest
@@ -76,6 +76,7 @@ async def run_request(
     request: Request,
     version: int,
     resources: Mapping[str, str],
+    is_budget_spent: Callable[[], bool],
 ) -> "Collected":
     """Run its tasks, as far as no earlier start of the run has.
 
@@ -85,6 +86,11 @@ async def run_request(
         request: What is to run.
         version: Number of the one that answers.
         resources: Ids per mode.
+        is_budget_spent: Whether every further model call is refused.
+
+    Raises:
+        StoppedError: The run was asked to stop, or its budget was spent, before all were done.
+        AlgorithmError: Not one was done, as servers or the network failed their model calls.
     """
     mode, key = request.mode, request.key
     done = journal.last("collected", key=key)
@@ -102,6 +108,7 @@ async def run_request(
         {**session.metadata(after + (mode == "train"), version), "round": request.round},
         key=key,
     )
+    _check_done(collected, f"{mode} rollouts after step {after}", is_budget_spent())
     journal.append(
         "collected",
         key=key,
@@ -110,6 +117,24 @@ async def run_request(
         seconds=collected.seconds,
     )
     return collected
+
+
+def _check_done(collected: "Collected", what: str, is_budget_spent: bool) -> None:
+    """Refuse to go on with rollouts that failed as others of the run will.
+
+    They are not noted as collected, so that those that failed run again when the run goes on.
+    """
+    why = [
+        one.cut_off or one.failed_call or (one.unusable and one.infrastructure)
+        for one in collected.ended
+    ]
+    if is_budget_spent and (collected.num_failed or any(why)):
+        raise StoppedError("its budget was spent")
+    if why and all(why):
+        raise AlgorithmError(
+            f"servers or the network failed model calls of all {len(why)} {what}, the first "
+            f"with: {why[0]}. See that gateway and model answer, and go on: these run again"
+        )
 
 
 def note_trained(

@@ -42,7 +42,7 @@ from agl_learning.generations import (
     check_algorithm,
     read_generation,
 )
-from agl_learning.journal import Journal
+from agl_learning.journal import Journal, read_entries
 from agl_learning.loop import Training
 from agl_learning.options import Count
 from agl_learning.start import run_folder
@@ -81,9 +81,6 @@ class FineTuning(Training):
     eval_every: Count = 1  # pyright: ignore[reportIncompatibleVariableOverride]
 
     # --- what a subclass says
-
-    def identity(self) -> dict[str, Any]:
-        return {**super().identity(), "seed": self.seed}
 
     @abstractmethod
     async def prepare(self) -> Version:
@@ -138,9 +135,15 @@ class FineTuning(Training):
 
     async def clear_leftovers(self, store: "LightningStore") -> None:
         """Cancel what a killed part of the run left in the store, before runners claim it."""
-        folder = self.run_dir or self.get_run_folder()
-        if folder is not None:
-            await cancel_dead_starts(store, folder)
+        folder = self.folder_of_options() or self.get_run_folder()
+        if folder is None:
+            return
+        # What ``open`` would refuse is named before there are runners.
+        check_algorithm(folder, self.name)
+        for entry in read_entries(folder):
+            if entry["event"] == "begun":
+                self.check_identity(folder, entry["identity"])
+        await cancel_dead_starts(store, folder)
 
     @contextlib.asynccontextmanager
     async def open(self, num_tasks: int) -> "AsyncGenerator[Session]":
@@ -232,8 +235,6 @@ class FineTuning(Training):
             request = find_request(session, self.journal, "train", tasks, copies)
             await self.evaluate_when_due(val)
             entry = await self._select(await self.run_request(request))
-        if entry is None:
-            return  # the budget is spent
         await self.end_serving()
         trained_at = time.perf_counter()
         logger.info("iteration %d: training on %d examples", number, entry["examples"])
@@ -274,21 +275,18 @@ class FineTuning(Training):
             chosen = order.take(count)
         return [dataset[index] for index in chosen]
 
-    async def _select(self, collected: "Collected") -> dict[str, Any] | None:
-        """The entry of what is trained; None when the budget was spent before there was any."""
+    async def _select(self, collected: "Collected") -> dict[str, Any]:
+        """The entry of what is trained."""
         from agl_learning.accounts import collected_metrics
 
         session, number = self.session, self.session.steps_done + 1
         try:
             examples = self.select(collected, number)
-        except AlgorithmError as error:
+        except AlgorithmError:
             # Started again, the iteration shall draw new rollouts: these are accounted for.
             await session.keep(collected, number, self._version.number)
             give_up(self.journal, "train", number - 1, totals=dict(session.totals.counts))
-            if not self.is_budget_spent():
-                raise
-            logger.warning("the budget is spent: %s", error)
-            return None
+            raise
         parts = ledger_parts(
             collected.ledger,
             collected.rollouts,

@@ -2,13 +2,16 @@
 
 import contextlib
 import json
+import logging
 import os
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Self
+from typing import Any, Self, cast
 
 from agl.errors import ConfigError
 from agl_learning.generations import hold_run
+
+logger = logging.getLogger("agl.learning")
 
 Entry = dict[str, Any]
 
@@ -36,9 +39,10 @@ class Journal:
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
             stack.enter_context(hold_run(self.path.parent))
-            self._file = stack.enter_context(self.path.open("a+b"))
-            self._file.seek(0)
-            self._file.truncate(self._read(self._file))
+            # Without a buffer, which would write later what was said to have failed.
+            self._file = stack.enter_context(self.path.open("a+b", buffering=0))
+            self.entries, whole = _read(self.path)
+            self._file.truncate(whole)
             self._held = stack.pop_all()
         return self
 
@@ -51,28 +55,10 @@ class Journal:
         """
         journal = cls(folder)
         try:
-            with journal.path.open("rb") as file:
-                journal._read(file)
+            journal.entries, _ = _read(journal.path)
         except OSError as error:
             raise ConfigError(f"{journal.path}: no journal of a run: {error.strerror}") from error
         return journal
-
-    def _read(self, file: BinaryIO) -> int:
-        """Read all entries; how many bytes the whole ones take."""
-        whole = 0
-        for number, line in enumerate(file, 1):
-            if not line.endswith(b"\n"):
-                break
-            try:
-                entry = json.loads(line)
-            except ValueError:
-                raise ConfigError(
-                    f"{self.path}: line {number} is no JSON; this is no journal of a run, or it "
-                    "was changed. Give another run_dir"
-                ) from None
-            self.entries.append(entry)
-            whole += len(line)
-        return whole
 
     def __exit__(
         self,
@@ -83,11 +69,21 @@ class Journal:
         self._held.close()
 
     def append(self, event: str, **values: Any) -> Entry:
-        """Add an entry; it is on the disk when this returns."""
+        """Add an entry; it is on the disk when this returns.
+
+        Raises:
+            OSError: The disk is full or fails; nothing of the entry stands there.
+        """
         entry = {"event": event, **values}
-        self._file.write(json.dumps(entry).encode() + b"\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        left, whole = json.dumps(entry).encode() + b"\n", self._file.seek(0, os.SEEK_END)
+        try:
+            while left:
+                left = left[self._file.write(left) :]
+            os.fsync(self._file.fileno())
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._file.truncate(whole)
+            raise
         self.entries.append(entry)
         return entry
 
@@ -99,6 +95,48 @@ class Journal:
         """All entries of this event with these values, in order."""
         wanted = {"event": event, **values}.items()
         return [entry for entry in self.entries if wanted <= _hashable(entry).items()]
+
+
+def read_entries(folder: Path) -> list[Entry]:
+    """The entries of a run's journal, for a look before it goes on; none where it has none.
+
+    Raises:
+        ConfigError: It is damaged before its last line, or none of ours.
+    """
+    path = folder / "journal.jsonl"
+    if not path.exists():
+        return []
+    entries, whole = _read(path)
+    if whole < path.stat().st_size:
+        logger.warning(
+            "%s: its last line is cut off, as by a kill or a full disk; what it would have said "
+            "counts as not done",
+            path,
+        )
+    return entries
+
+
+def _read(path: Path) -> tuple[list[Entry], int]:
+    """The entries, and how many bytes they are."""
+    entries: list[Entry] = []
+    whole = 0
+    for number, line in enumerate(path.read_bytes().splitlines(keepends=True), 1):
+        if not line.endswith(b"\n"):
+            break
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            entry = None
+        if not isinstance(entry, dict) or "event" not in entry:
+            raise ConfigError(
+                f"{path}: line {number} is damaged: {line[:60]!r}. What it said of the run is "
+                "unknown, and so is what was trained since. Put the file back from a copy; or "
+                f"keep the first {number - 1} lines only, and what came after is done again from "
+                "the checkpoint before; or give another run_dir"
+            )
+        entries.append(cast("Entry", entry))
+        whole += len(line)
+    return entries, whole
 
 
 def _hashable(entry: Entry) -> dict[str, Any]:

@@ -24,14 +24,14 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from agl.algorithm.base import Algorithm
 from agl.algorithm.gateway import model_served
 from agl.algorithm.infrastructure import InfrastructureFailures
-from agl.errors import AlgorithmError, ConfigError
+from agl.errors import AlgorithmError, ConfigError, StoppedError
 from agl.plugins.build import check_credit
 from agl.types import Dataset, RolloutConfig, TrainedModel
 from agl.utils.checks import absolute
-from agl_learning.collect import AskedToStopError, Collector
+from agl_learning.collect import AS_ASKED, Collector
 from agl_learning.durable import find_request, run_request
 from agl_learning.options import AboveZero, Count, Name, NotNegative, check_options
-from agl_learning.start import MODEL_NAME, free_gateway
+from agl_learning.start import MODEL_NAME, check_identity, free_gateway
 from agl_learning.versions import Served, Version
 
 if TYPE_CHECKING:
@@ -150,25 +150,13 @@ class Training(Algorithm):
 
     def identity(self) -> dict[str, Any]:
         """What must not change when a run is continued; JSON values."""
-        return {"algorithm": self.name}
+        named = ("seed", "deterministic")
+        return {"algorithm": self.name, **{name: getattr(self, name) for name in named}}
 
     def check_identity(self, folder: Path, before: Mapping[str, Any]) -> None:
-        """Refuse to continue a run as what it was not.
-
-        Args:
-            folder: Of the run.
-            before: Its ``identity``.
-
-        Raises:
-            ConfigError: It names what differs.
-        """
-        for name, value in self.identity().items():
-            if name in before and before[name] != value:
-                raise ConfigError(
-                    f"{self.title}: {str(folder)!r} holds a run with another {name}: "
-                    f"{before[name]!r} then, {value!r} now. Continue it with what it had, or "
-                    "give another run_dir"
-                )
+        """Refuse to continue as another run; see ``agl_learning.start.check_identity``."""
+        is_forced = self._run_context.is_forced
+        check_identity(self.title, self.identity(), folder, before, is_forced)
 
     def is_over(self) -> bool:
         """Whether the run ends before it has had all its steps."""
@@ -224,6 +212,7 @@ class Training(Algorithm):
             ConfigError: No tasks, no gateway, or a folder, model or machine that will not do.
             AlgorithmError: Nothing could be trained; the message says why.
             LedgerError: A model call stands in no bin or in several.
+            StoppedError: It was asked to stop.
         """
         if train_dataset is None or len(train_dataset) == 0:
             raise ConfigError(f"{self.title}: there are no training tasks; pass train_dataset")
@@ -235,14 +224,16 @@ class Training(Algorithm):
             stack.callback(setattr, self, "_journal", None)
             session = self._session = await stack.enter_async_context(self.open(len(train_dataset)))
             stack.push_async_callback(self.end_serving)
+            stopped: StoppedError | None = None
             try:
                 while session.steps_done < self.num_steps and not self.is_over():
                     if self._asked_to_stop.is_set():
-                        raise AskedToStopError
+                        raise StoppedError(AS_ASKED)
                     await self.step(train_dataset, val_dataset)
                 await self.evaluate_when_due(val_dataset, last=True)
-            except AskedToStopError:
-                self.stop_reason = f"as it was asked to, after step {session.steps_done}"
+            except StoppedError as error:
+                if not self.is_budget_spent():  # of which the trainer speaks
+                    stopped = StoppedError(f"{error}, after step {session.steps_done}")
                 await self.keep_for_later()
             self.summary = {
                 **self.summed_up(),
@@ -253,12 +244,13 @@ class Training(Algorithm):
                 "run_dir": str(session.folder),
             }
             session.report.summary(self.summary)
+            if stopped is not None:
+                raise stopped
 
     def ask_to_stop(self) -> bool:
         """End when the rollouts or the training under way have; what is done is kept."""
-        if self._loop is None or self.is_asked_to_stop:
+        if self._loop is None:
             return False
-        self.is_asked_to_stop = True
         self._loop.call_soon_threadsafe(self._stop_soon)
         return True
 
@@ -394,6 +386,13 @@ class Training(Algorithm):
         return await self.run_request(request)
 
     async def run_request(self, request: "Request") -> "Collected":
-        """Run its tasks with the newest version, as far as no earlier start of the run has."""
+        """Run its tasks with the newest version, as far as no earlier start of the run has.
+
+        Raises:
+            StoppedError: The run was asked to stop, or its budget was spent, before all were done.
+            AlgorithmError: Not one was done, as servers or the network failed their model calls.
+        """
         resources, version = await self.serving(), self.version.number
-        return await run_request(self.session, self.journal, request, version, resources)
+        return await run_request(
+            self.session, self.journal, request, version, resources, self.is_budget_spent
+        )

@@ -31,11 +31,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agl.algorithm.gateway import WHOLE_SOFTMAX
-from agl.errors import AlgorithmError
+from agl.errors import AlgorithmError, StoppedError
 from agl.types import Dataset
 from agl.utils.checks import absolute
-from agl_learning.collect import AskedToStopError
-from agl_learning.durable import begin, find_request, give_up, note_trained
+from agl_learning.durable import begin, find_request, note_trained
 from agl_learning.generations import (
     begin_generation,
     begun_by_trainer,
@@ -44,7 +43,7 @@ from agl_learning.generations import (
     read_generation,
 )
 from agl_learning.in_place import InPlaceTraining
-from agl_learning.journal import Journal
+from agl_learning.journal import Journal, read_entries
 from agl_learning.options import AboveZero, Count
 from agl_learning.replaying import digest_of
 from agl_learning.report import warn_of_gap
@@ -139,7 +138,8 @@ class OnlineTraining(InPlaceTraining):
         self.gateway()
         run_dir, resume_from, steps = self.run_dir, self.resume_from, self.steps
         folder = self.get_run_folder()
-        if folder is not None and self.folder_of_options() is None:
+        is_asked_for = self.folder_of_options() is None or self._run_context.goes_on
+        if folder is not None and is_asked_for:
             run_dir = str(folder)
             if resume_from is None and read_generation(folder) is not None:
                 resume_from, steps = run_dir, None
@@ -148,6 +148,7 @@ class OnlineTraining(InPlaceTraining):
         if not origin.is_same_run:  # it may have another model, and is of the same algorithm
             before = {name: value for name, value in before.items() if name == "algorithm"}
         self.check_identity(origin.folder, before)
+        read_entries(origin.folder)  # a damaged one is named before there are runners
         self.check_start(origin)
         return origin
 
@@ -222,18 +223,10 @@ class OnlineTraining(InPlaceTraining):
         request = find_request(session, self.journal, "train", tasks, self.group_size)
         try:
             collected = await self.run_request(request)
-        except AskedToStopError:
+        except StoppedError:
             self._tasks.restore(tasks_before)  # they come again when the run goes on
             raise
         rows = self.weigh(collected)
-        if not rows and self.is_budget_spent():
-            # It could not be done, and is begun again where there is a budget: the checkpoint is
-            # of before it, and knows neither its tasks nor its calls.
-            self._tasks.restore(tasks_before)
-            give_up(self.journal, "train", session.steps_done)
-            await self.keep_for_later()
-            await session.keep(collected, number, self.weights_version)
-            return
         update_start = time.perf_counter()
         learned = await self.learn(rows)
         self._check_gap(number, learned)
@@ -315,8 +308,6 @@ class OnlineTraining(InPlaceTraining):
         if trained:
             self._idle_steps = 0
             return
-        if self.is_budget_spent():
-            return  # that is why, and the run ends with what it has
         if is_a_draw(collected, self):
             return
         self._idle_steps += 1

@@ -5,7 +5,7 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
-from agl.errors import AlgorithmError, ConfigError
+from agl.errors import ConfigError, StoppedError
 from agl.types import Dataset
 from agl_learning.fine_tuning import FineTuning
 from agl_learning.options import Count, NotNegative
@@ -87,8 +87,9 @@ class PaidTraining(FineTuning):
         Raises:
             ConfigError: No tasks, no gateway, a folder of another run, or a key, address or name
                 that the provider does not take.
-            AlgorithmError: There is too little to train on, it would go over
-                ``max_trained_tokens``, or the provider refused or failed; run again to go on.
+            AlgorithmError: There is too little to train on, or the provider refused or failed; run
+                again to go on.
+            StoppedError: It would go over ``max_trained_tokens``.
         """
         try:
             await super().run(train_dataset, val_dataset)
@@ -111,7 +112,7 @@ class PaidTraining(FineTuning):
             begun: It is paid for already; then it is only said.
 
         Raises:
-            AlgorithmError: It would go over ``max_trained_tokens``.
+            StoppedError: It would go over ``max_trained_tokens``.
         """
         session = self.session
         if not begun:
@@ -141,10 +142,9 @@ class PaidTraining(FineTuning):
         before = sum(entry["metrics"]["trained_tokens"] for entry in self.journal.all("trained"))
         total, most = before + bill.trained_tokens, self.max_trained_tokens
         if most is not None and total > most and not begun:
-            raise AlgorithmError(
-                f"{self.title}: iteration {number} would train {bill.trained_tokens:,} tokens, "
-                f"{total:,} with those before, and max_trained_tokens is {most:,}. Nothing was "
-                "sent. Raise it, or lower epochs or how much is selected"
+            raise StoppedError(
+                f"as iteration {number} would train {bill.trained_tokens:,} tokens, {total:,} with "
+                f"those before, and max_trained_tokens is {most:,} (nothing was sent; raise it)"
             )
 
     def cost_metrics(self, bill: Bill, trained_tokens: int | None = None) -> dict[str, Any]:

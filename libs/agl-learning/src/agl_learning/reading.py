@@ -101,9 +101,11 @@ class Reader:
                 why = f"a model call of its rollout failed: {one.infrastructure}"
                 one.unusable = ("infrastructure", why)
         elif attempts:
-            error = attempts[-1].error
-            if error is not None and error.boundary == "model":
-                one.cut_off = error.message
+            last = attempts[-1]
+            if last.error is not None and last.error.boundary == "model":
+                one.cut_off = last.error.message
+            calls = [span for span in spans if span.attempt_id == last.attempt_id]
+            one.failed_call = infrastructure_failure(calls)
         return one
 
     def _read_rows(

@@ -4,9 +4,10 @@ The trainer asks before runners are forked: nothing here imports more than files
 """
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agl.errors import ConfigError, install_line
 from agl.runs.folders import default_folder, new_run_id
@@ -29,6 +30,36 @@ def folder_of(resume_from: Path) -> Path | None:
         return resume_from.parent.parent
     is_run = _ended_early(resume_from) or (resume_from / "checkpoints").is_dir()
     return resume_from if is_run else None
+
+
+def check_identity(
+    owner: str, now: Mapping[str, Any], folder: Path, before: Mapping[str, Any], is_forced: bool
+) -> None:
+    """Refuse to continue a run as what it was not.
+
+    Args:
+        owner: What messages begin with.
+        now: What must not change.
+        folder: Of the run.
+        before: What it was, as far as it was written down.
+        is_forced: A warning will do, but for another algorithm.
+
+    Raises:
+        ConfigError: It names what differs.
+    """
+    for name, value in now.items():
+        if name not in before or before[name] == value:
+            continue
+        text = (
+            f"{owner}: {str(folder)!r} holds a run with another {name}: {before[name]!r} then, "
+            f"{value!r} now"
+        )
+        if name == "algorithm" or not is_forced:
+            raise ConfigError(
+                f"{text}. Continue it with what it had, give another run_dir, or go on all the "
+                "same with force=True (agl run --force)"
+            )
+        logger.warning("%s, as it is forced to", text)
 
 
 def free_gateway(algorithm: "Algorithm", owner: str) -> "Gateway":

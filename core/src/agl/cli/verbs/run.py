@@ -20,7 +20,6 @@ import click
 def command(file: Path | None, overrides: tuple[str, ...], resume: str | None, force: bool) -> None:
     """Train what FILE says, with overrides such as algorithm.beam_width=4."""
     from agl.cli.training import resume_run, train
-    from agl.errors import ConfigError
 
     # What follows --resume may be FILE, and what stands in its place an override.
     if resume and file is None and resume.endswith((".yaml", ".yml")):
@@ -33,7 +32,5 @@ def command(file: Path | None, overrides: tuple[str, ...], resume: str | None, f
         resume_run(file, overrides, resume, force=force)
     elif file is None:
         raise click.UsageError("Missing argument 'FILE': agl run agl.yaml, or agl run --resume")
-    elif force:
-        raise ConfigError("--force is for a run that goes on; add --resume")
     else:
-        train(file, overrides, dry=False)
+        train(file, overrides, dry=False, force=force)

@@ -10,8 +10,7 @@ from collections.abc import Callable, Coroutine, Generator
 from multiprocessing import connection
 from typing import Any
 
-from agl.errors import RunnerStuckError
-from agl.store.patience import is_away
+from agl.errors import RunnerStuckError, StoreUnavailableError
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +54,8 @@ def run_as_process(main: Callable[[], Coroutine[Any, Any, object]], tell: Tell) 
     except BaseException as error:
         logger.exception("A process of the run failed")
         tell(f"{type(error).__name__}: {error}")
-        exit_code = STORE_AWAY if is_away(error) else 1
+        # One with a full disk was asked for a minute: nothing can be kept of what would follow.
+        exit_code = STORE_AWAY if isinstance(error, StoreUnavailableError) else 1
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(exit_code)  # without the exit handlers, which belong to the parent

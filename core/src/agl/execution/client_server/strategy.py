@@ -20,12 +20,7 @@ from agl.env import (
     resolve_int_env_var,
     resolve_str_env_var,
 )
-from agl.errors import (
-    AlgorithmError,
-    ConfigError,
-    RunnerCrashError,
-    StoreError,
-)
+from agl.errors import AlgorithmError, ConfigError, RunnerCrashError, StoreError
 from agl.execution.asking import asking_first
 from agl.execution.base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
 from agl.execution.client_server.at_work import StoreAtWork
@@ -57,6 +52,8 @@ Role = Literal["algorithm", "runner", "both"]
 
 LAST_REPORTS_SECONDS = 2.0
 """So long it is tried, at the end, to tell a store of others which attempts were lost."""
+OWN_REPORTS_SECONDS = 20.0
+"""The same for one of this process; its disk may be full."""
 
 
 class ClientServerExecutionStrategy(ExecutionStrategy):
@@ -182,7 +179,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
     ) -> None:
         fork = multiprocessing.get_context("fork")
         stop = MultiprocessingEvent(ctx=fork)
-        reports = Reports(None if self.serves(store) else LAST_REPORTS_SECONDS)
+        reports = Reports(OWN_REPORTS_SECONDS if self.serves(store) else LAST_REPORTS_SECONDS)
         supervisor = None
         if self.role != "algorithm":
             supervisor = Supervisor(

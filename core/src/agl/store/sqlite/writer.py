@@ -10,6 +10,7 @@ import logging
 import queue
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future as SyncFuture
 from typing import Any
@@ -30,6 +31,8 @@ _CHECKPOINT_BYTES = 16 * 2**20
 _RESTART_BYTES = 4 * _CHECKPOINT_BYTES
 """A write-ahead log longer than this is restarted by the writer itself."""
 PAGE_BYTES = 8192
+QUIET_SECONDS = 10.0
+"""A disk that has failed works again when it has taken everything for so long."""
 
 Operation = Callable[[Tables, float], Any]
 Outcome = tuple[Any, Exception | None]
@@ -97,6 +100,7 @@ class SqliteWriter:
         self.log_bytes = 0
         """About the length of the write-ahead log when the last checkpoint began."""
         self.failing: StoreUnavailableError | None = None
+        self._failed_at: float | None = None
         """Why the last commit could not be made, while that is so."""
         self.checkpointed = threading.Event()
         """Not set while a checkpoint is under way."""
@@ -185,13 +189,19 @@ class SqliteWriter:
             logger.exception("store %s: checkpoint failed", self.path)
 
     def _note_failure(self, outcomes: Sequence[Outcome]) -> None:
-        """Say in the log when the disk begins to fail, and when it works again."""
-        was_failing = self.failing is not None
+        """Say in the log when the disk begins to fail, and when it works again.
+
+        A disk that is nearly full takes small records and no large ones.
+        """
         errors = (error for _, error in outcomes if isinstance(error, StoreUnavailableError))
         self.failing = next(errors, None)
-        if self.failing is not None and not was_failing:
-            logger.error("%s", self.failing)
-        elif was_failing and self.failing is None:
+        now = time.monotonic()
+        if self.failing is not None:
+            if self._failed_at is None:
+                logger.error("%s", self.failing)
+            self._failed_at = now
+        elif self._failed_at is not None and now - self._failed_at >= QUIET_SECONDS:
+            self._failed_at = None
             logger.warning("store %s: records are stored again", self.path)
 
     def _one_by_one(
