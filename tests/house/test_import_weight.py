@@ -54,6 +54,12 @@ def modules_after(statement: str) -> set[str]:
     return {line.split(".")[0] for line in run.stdout.splitlines()}
 
 
+def test_building_a_trainer_reads_no_docstrings() -> None:
+    loaded = modules_after("import agl; agl.Trainer(algorithm='baseline', strategy='shm')")
+    assert "agl" in loaded
+    assert "docstring_parser" not in loaded
+
+
 def test_import_agl_takes_at_most_a_third_of_import_openai() -> None:
     pytest.importorskip("openai")
     ours, theirs = [], []

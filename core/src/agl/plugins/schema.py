@@ -5,6 +5,7 @@ command line gives is checked against them before anything is built.
 """
 
 import dataclasses
+import functools
 import inspect
 import json
 import types
@@ -36,8 +37,14 @@ class Option:
     """As resolved; ``Any`` where there is none or it cannot be resolved."""
     type: str
     """The annotation as a reader would write it."""
-    default: Any = NO_DEFAULT
-    doc: str = ""
+    default: Any
+    target: Callable[..., Any]
+    """What it is an option of."""
+
+    @property
+    def doc(self) -> str:
+        """What the docstring says of it."""
+        return _docs(self.target).get(self.name, "")
 
     @property
     def required(self) -> bool:
@@ -63,7 +70,6 @@ def schema_of(target: Callable[..., Any]) -> Schema:
         return Schema((), open=True)
     function = inspect.unwrap(cast("Any", target).__init__ if inspect.isclass(target) else target)
     namespace = getattr(function, "__globals__", {})
-    docs = _docs(target)
     options: list[Option] = []
     for parameter in signature.parameters.values():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
@@ -76,7 +82,7 @@ def schema_of(target: Callable[..., Any]) -> Schema:
                 annotation=Any if unknown else annotation,
                 type=readable_type(annotation),
                 default=parameter.default,
-                doc=docs.get(parameter.name, ""),
+                target=target,
             )
         )
     if dataclasses.is_dataclass(target) and inspect.isclass(target):
@@ -155,8 +161,12 @@ def _resolved(annotation: Any, namespace: dict[str, Any]) -> Any:
         return annotation
 
 
+@functools.cache
 def _docs(target: Callable[..., Any]) -> dict[str, str]:
-    """Texts of parameters; a subclass's text goes before its base's."""
+    """Texts of parameters; a subclass's text goes before its base's.
+
+    Reading them takes longer than all else that is done with options, and few ask.
+    """
     import docstring_parser
 
     classes = target.__mro__[:-1] if inspect.isclass(target) else [target]

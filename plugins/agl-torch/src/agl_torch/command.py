@@ -83,34 +83,36 @@ def command(
     """
     import asyncio
 
-    import torch
-
     from agl.cli.shared import note, stop_signal
     from agl.http.serving import bind
     from agl.utils.logs import setup_logging
-    from agl_torch.models import compute_alike, load_model, load_tokenizer
-    from agl_torch.server import InferenceServer, check_key
+    from agl_torch.models import compute_alike, load_model, load_tokenizer, without_collections
 
     setup_logging("INFO")
-    # Before the model is loaded: what cannot be served shall be told at once.
-    check_key(host, api_key)
-    bind(host, port).close()
-    if deterministic:
-        compute_alike(threads)
-    elif threads is not None:
-        torch.set_num_threads(threads)
-    server = InferenceServer(
-        load_model(model, device, dtype),
-        load_tokenizer(tokenizer, model),
-        model_name=model_name or model,
-        host=host,
-        port=port,
-        max_model_tokens=max_model_tokens,
-        max_batch_size=max_batch_size,
-        seed=seed,
-        api_key=api_key,
-        deterministic=deterministic,
-    )
+    with without_collections():
+        import torch
+
+        from agl_torch.server import InferenceServer, check_key
+
+        # Before the model is loaded: what cannot be served shall be told at once.
+        check_key(host, api_key)
+        bind(host, port).close()
+        if deterministic:
+            compute_alike(threads)
+        elif threads is not None:
+            torch.set_num_threads(threads)
+        server = InferenceServer(
+            load_model(model, device, dtype),
+            load_tokenizer(tokenizer, model),
+            model_name=model_name or model,
+            host=host,
+            port=port,
+            max_model_tokens=max_model_tokens,
+            max_batch_size=max_batch_size,
+            seed=seed,
+            api_key=api_key,
+            deterministic=deterministic,
+        )
     server.weights.version = weights_version
 
     async def serve() -> None:

@@ -25,6 +25,7 @@ from agl_learning.options import AboveZero, Count, pick_options
 from agl_learning.start import MODEL_NAME
 from agl_learning.versions import Served, Version
 from agl_learning.weighing import check_copies
+from agl_torch.models import without_collections
 from agl_torch.options import LearnerOptions
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ class GRPO(OnlineTraining, LearnerOptions):
         if self.kl_coefficient and origin.checkpoint is not None:
             _find_reference(origin.folder, origin.home)
 
+    @without_collections()
     def load(self, checkpoint: Path | None, folder: Path) -> None:
         """Put model, tokenizer, optimiser and server where they were, or at their beginning."""
         import torch
