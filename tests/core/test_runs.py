@@ -15,6 +15,7 @@ import agl
 from agl.errors import AlgorithmError, ConfigError, StoppedError
 from agl.runs import folders
 from agl.runs.description import commit_of
+from agl.runs.differences import differences
 from agl.store.sqlite import SqliteLightningStore
 
 
@@ -315,6 +316,67 @@ def test_commit_is_read_from_the_repository_s_files(tmp_path: Path) -> None:
     assert commit_of(tmp_path / "src") == "5678"
     (git / "HEAD").write_text("9abc\n")
     assert commit_of(tmp_path) == "9abc"
+
+
+def test_folder_with_a_run_goes_on_with_that_only_as_what_it_was(tmp_path: Path) -> None:
+    class Writes(Toy):
+        async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
+            await super().run(train_dataset, val_dataset)
+            run, generation, folder, _ = self.seen[-1]
+            (folder / "run.json").write_text(f'{{"run": "{run}", "generation": {generation}}}')
+
+    store = agl.InMemoryLightningStore()
+    fit(store, Writes(), run_dir="out")
+    with pytest.raises(ConfigError, match=r"seed: 7 then, 8 now.*give another run_dir, or go on"):
+        fit(store, Writes(seed=8), run_dir="out")
+    fit(store, Writes(seed=8), run_dir="out", force=True)
+    (run,) = runs_of(store)
+    assert (run.seed, len(run.generations)) == (8, 2)
+
+
+def test_folder_in_which_nothing_was_written_is_not_left(tmp_path: Path) -> None:
+    fit(agl.InMemoryLightningStore(), run_dir="out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "then", "now", "is_safe"),
+    [
+        ("algorithm.steps", 3, 4, True),
+        ("algorithm.steps", 3, 2, False),
+        ("algorithm.max_trained_tokens", 100, 200, True),
+        ("algorithm.max_trained_tokens", 100, None, True),
+        ("algorithm.max_trained_tokens", None, 100, False),
+        ("algorithm.epochs", 1, 2, False),
+        ("algorithm.target_reward", 0.5, 0.9, True),
+        ("gateway.run_budget.calls", 7, 100, True),
+        ("gateway.attempt_budget.calls", 7, 100, False),
+    ],
+)
+def test_what_only_ends_a_run_may_change(name: str, then: Any, now: Any, is_safe: bool) -> None:
+    def config(value: Any) -> Any:
+        for part in reversed(name.split(".")):
+            value = {part: value}
+        return value
+
+    before = agl.Run(run_id="a", algorithm="toy", create_time=0.0, config=config(then))
+    safe, unsafe = differences(
+        before, agl.RunStart(run_id="a", algorithm="toy", config=config(now))
+    )
+    assert [len(safe), len(unsafe)] == [is_safe, not is_safe]
+
+
+@pytest.mark.parametrize("strategy", ["shm", "cs"])
+def test_algorithm_that_raises_at_once_ends_the_run(strategy: str) -> None:
+    class AtOnce(agl.Algorithm):
+        async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
+            raise RuntimeError("at once")
+
+    store = agl.InMemoryLightningStore()
+    trainer = agl.Trainer(algorithm=AtOnce(), store=store, strategy=strategy, port=_port(strategy))
+    with pytest.raises(AlgorithmError, match="at once"):
+        trainer.fit(agent, [1])
+    assert runs_of(store)[0].status == "failed"
 
 
 def _port(strategy: str) -> int | None:

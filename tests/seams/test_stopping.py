@@ -11,6 +11,8 @@ import pytest
 
 import agl
 
+from .scene import Scene
+
 pytest.importorskip("torch")
 
 SCRIPT = Path(__file__).with_name("grpo_run.py")
@@ -85,3 +87,33 @@ async def test_asked_twice_it_ends_at_once_and_goes_on_all_the_same(tmp_path: Pa
     assert not (tmp_path / "go").exists()
     assert not any((tmp_path / "run").glob("checkpoints/step-*"))
     go_on(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "code"),
+    [(signal.SIGINT, signal.SIGTERM, 143), (signal.SIGTERM, signal.SIGINT, -signal.SIGINT)],
+    ids=["ctrl-c, sigterm", "sigterm, ctrl-c"],
+)
+def test_whichever_signal_comes_second_ends_a_run_in_processes_at_once(
+    scene: Scene, first: signal.Signals, then: signal.Signals, code: int
+) -> None:
+    process = scene.start(
+        """
+        class Endless(agl.Algorithm):
+            def ask_to_stop(self):
+                print("ASKED", flush=True)
+                return True  # and it never follows
+
+            async def run(self, train_dataset=None, val_dataset=None):
+                (HERE / "running").touch()
+                await asyncio.Event().wait()
+
+        trainer(Endless()).fit(agl.rollout(lambda task: 1.0))
+        """
+    )
+    wait_for(scene.folder / "running")
+    process.send_signal(first)
+    wait_for(scene.output, "ASKED")
+    process.send_signal(then)
+    assert process.wait(timeout=60) == code, scene.errors.read_text()[-3000:]
+    assert scene.output.read_text() == "ASKED\n"

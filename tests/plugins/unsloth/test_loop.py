@@ -167,6 +167,31 @@ async def test_a_spent_budget_ends_the_run_with_what_it_has(counting, store, tmp
     assert algorithm.summary["iterations"] == 2
 
 
+async def test_a_model_that_is_gone_ends_the_run_which_goes_on_when_it_is_back(
+    counting, store, tmp_path, llm
+):
+    answered = 0
+
+    def dies(body):
+        nonlocal answered
+        answered += 1
+        gone = RawReply(503, b'{"error": {"message": "the engine is dead"}}')
+        return some_number(body) if answered <= 14 else gone
+
+    llm.reply = dies
+    gateway = agl.LLMProxy(num_retries=0)
+    words = r"all 12 train rollouts after step 1, the first with: .*the engine is dead.*run again"
+    with pytest.raises(AlgorithmError, match=words):
+        await fit(counting(iterations=3), store, TASKS, ["four"], gateway=gateway)
+    assert events(tmp_path)[-1] == "collecting"
+    llm.reply = some_number
+    algorithm = await fit(counting(iterations=2), store, TASKS, ["four"])
+    assert algorithm.trained == [("trained-1", 2, 12)]
+    parts = [part for part in await agl.load_parts(store) if part.mode == "train"]
+    trained = [item.key for part in parts for item in part.trained if item.kind == "call"]
+    assert len(trained) == len(set(trained)) == 24
+
+
 @pytest.mark.parametrize("left", ["run.json", "metrics.jsonl"])
 async def test_the_folder_of_another_algorithms_run_is_refused_and_left_as_it_is(
     counting, store, tmp_path, left
