@@ -1,7 +1,10 @@
 """``agl run --resume`` and ``agl runs``: runs from the command line."""
 
+import asyncio
 import json
 import logging
+import os
+import platform
 import re
 import sqlite3
 import sys
@@ -15,6 +18,8 @@ import yaml
 
 from agl.cli import main
 from agl.plugins.registry import components
+from agl.store.sqlite import SqliteLightningStore
+from agl.types import RunStart
 
 AGENT = """
 import agl
@@ -319,6 +324,23 @@ def test_run_is_not_deleted_unless_its_user_agrees(
     assert agl("runs", "delete", run_id).code == 1
     assert f"Delete run {run_id} with 0 resources, 4 rollouts, 4 attempts" in asked[0]
     assert len(json.loads(agl("runs", "--json").out)) == 1
+
+
+def test_run_of_a_machine_that_is_gone_is_deleted_by_force(agl: Agl, project: Path) -> None:
+    store = SqliteLightningStore("kept.db")
+    for run_id, host, pid in (("there", "gone", 1), ("here", platform.node(), os.getpid())):
+        start = RunStart(run_id=run_id, algorithm="toy", host=host, pid=pid)
+        asyncio.run(store.begin_run(start))
+    asyncio.run(store.close())
+    delete = ("runs", "--path", "kept.db", "delete", "--yes")
+    result = agl(*delete, "there")
+    words = "is running (process 1 on gone); stop it first; if that machine is gone, delete it with"
+    assert (result.code, words in result.err) == (2, True)
+    assert agl(*delete, "there", "--force").code == 0
+    result = agl(*delete, "here", "--force")
+    assert (result.code, "stop it first\n" in result.err) == (2, True)
+    rows = json.loads(agl("runs", "--path", "kept.db", "--json").out)
+    assert [row["run"] for row in rows] == ["here"]
 
 
 def test_folder_that_holds_more_than_the_run_is_not_removed(agl: Agl, project: Path) -> None:

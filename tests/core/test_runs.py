@@ -6,6 +6,7 @@ import platform
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from agl.runs import folders
 from agl.runs.description import commit_of
 from agl.runs.differences import differences
 from agl.store.sqlite import SqliteLightningStore
+from agl.types.runs import RunGeneration
 
 
 @agl.rollout
@@ -279,18 +281,37 @@ agl.Trainer(algorithm=die, run="k", strategy="shm").fit(agent)
 """
 
 
-def test_run_whose_process_was_killed_is_shown_as_died_and_goes_on() -> None:
+HOLDING = """
+from pathlib import Path
+from agl.runs import folders
+with folders.held(Path("held")):
+    print("here", flush=True)
+    input()
+"""
+
+
+def started(script: str) -> "subprocess.Popen[bytes]":
+    """A process that runs a script, which has said a line and waits for another."""
     process = subprocess.Popen(
-        [sys.executable, "-c", KILLED], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     assert process.stdout is not None
-    assert process.stdin is not None
     assert process.stdout.readline() == b"here\n"
+    return process
+
+
+@pytest.mark.parametrize("is_reaped", [True, False], ids=["reaped", "zombie"])
+def test_run_whose_process_was_killed_is_shown_as_died_and_goes_on(is_reaped: bool) -> None:
+    process = started(KILLED)
     process.send_signal(signal.SIGKILL)
-    process.communicate()
+    if is_reaped:
+        process.wait()
+    else:  # as under a first process of a container that waits for nobody
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     store = SqliteLightningStore("agl-runs/k/store.db")
     (run,) = runs_of(store)
-    assert (run.status, folders.shown_status(run)) == ("running", "died")
+    for _ in range(2):  # to look changes nothing
+        assert (run.status, folders.shown_status(run)) == ("running", "died")
 
     @agl.algo
     async def die(store: Any) -> None:
@@ -301,6 +322,38 @@ def test_run_whose_process_was_killed_is_shown_as_died_and_goes_on() -> None:
     agl.Trainer(algorithm=die, run="k", resume=True, store=store, strategy="shm").fit(agent)
     assert runs_of(store)[0].status == "finished"
     asyncio.run(store.close())
+    process.communicate()
+
+
+def test_zombie_that_left_no_lock_is_dead() -> None:
+    process = started("print('here', flush=True); input()")
+    run = agl.Run(
+        run_id="a",
+        algorithm="toy",
+        create_time=0.0,
+        generations=[
+            RunGeneration(number=1, start_time=time.time(), pid=process.pid, host=platform.node())
+        ],
+    )
+    assert folders.is_alive(run)
+    process.kill()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert not folders.is_alive(run)
+    process.communicate()
+
+
+@pytest.mark.parametrize("behind", [0.0, 60.0, 86_400.0])
+def test_run_that_holds_its_folder_is_alive_whatever_clock_its_store_has(
+    tmp_path: Path, behind: float
+) -> None:
+    process = started(HOLDING)
+    start = RunGeneration(
+        number=1, start_time=time.time() - behind, pid=process.pid, host=platform.node()
+    )
+    run = agl.Run(run_id="a", algorithm="toy", create_time=0.0, folder="held", generations=[start])
+    assert folders.shown_status(run) == "running"
+    process.communicate(b"\n")
+    assert folders.shown_status(run) == "died"
 
 
 def test_commit_is_read_from_the_repository_s_files(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What ``agl runs`` does: find runs, show one, delete one."""
 
+import platform
 import shutil
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
@@ -121,7 +122,12 @@ def print_run(run: "Run", derived: list[str]) -> None:
 
 
 def delete_run(
-    run: "Run", where: Where, agree: Callable[[dict[str, int]], bool], *, with_folder: bool
+    run: "Run",
+    where: Where,
+    agree: Callable[[dict[str, int]], bool],
+    *,
+    with_folder: bool,
+    force: bool,
 ) -> dict[str, int] | None:
     """Delete a run with what it holds.
 
@@ -130,6 +136,7 @@ def delete_run(
         where: Its store.
         agree: Told how much it holds; whether to go on.
         with_folder: Whether its folder goes, too.
+        force: Whether also one goes that may run on another machine.
 
     Returns:
         How much it was; None where nobody agreed.
@@ -141,9 +148,10 @@ def delete_run(
         _check_removable(run, Path(run.folder))
     if is_alive(run):
         last = run.generations[-1]
-        raise ConfigError(
-            f"run {run.run_id!r} is running (process {last.pid} on {last.host}); stop it first"
-        )
+        who, is_here = f"process {last.pid} on {last.host}", last.host == platform.node()
+        if is_here or not force:
+            gone = "" if is_here else "; if that machine is gone, delete it with --force"
+            raise ConfigError(f"run {run.run_id!r} is running ({who}); stop it first{gone}")
 
     async def delete(store: "LightningStore") -> dict[str, int] | None:
         try:

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import platform
 import secrets
 from collections.abc import Generator
@@ -25,6 +24,8 @@ FILE: Final = "run.json"
 starts as ``generation``."""
 STORE: Final = "store.db"
 _LOCK: Final = "trainer.lock"
+_CLOCKS_APART_SECONDS: Final = 300.0
+"""The store's clock and this machine's may differ by so much."""
 _check = TypeAdapter(RunId).validate_python
 
 
@@ -94,35 +95,46 @@ def held(folder: Path) -> Generator[None]:
 
 
 def is_alive(run: Run) -> bool:
-    """Whether the last start of a run is under way, as far as this machine can tell."""
+    """Whether the last start of a run is under way, as far as this machine can tell.
+
+    The lock in its folder says so; where there is none, its process. Not to be asked of a folder
+    that this process has just taken: its own lock would be found.
+    """
     if run.status != "running" or not run.generations:
         return False
     last = run.generations[-1]
     if last.host != platform.node() or last.pid is None:
         return True  # only that machine knows
-    import psutil
+    is_held = None if run.folder is None else _is_held(Path(run.folder))
+    return _is_running(last.pid, last.start_time) if is_held is None else is_held
 
-    if last.pid == os.getpid():
-        return True
+
+def _is_held(folder: Path) -> bool | None:
+    """Whether a trainer that lives has the lock; None where there is none, or locks do not work.
+
+    A trainer has none where its run was not named. One that is killed leaves it, free.
+    """
+    if not (folder / _LOCK).exists():
+        return None
     try:
-        # A later process may have the number.
-        if psutil.Process(last.pid).create_time() > last.start_time + 1.0:
-            return False
-    except psutil.Error:
-        return False
-    return run.folder is None or _is_held(Path(run.folder))
-
-
-def _is_held(folder: Path) -> bool:
-    if not folder.is_dir():
-        return True  # a run that writes nothing has no lock
-    try:
-        LockFile(folder / _LOCK).release()
+        LockFile(folder / _LOCK).forget()  # leaves it as it lay there
     except HeldError:
         return True
     except OSError:
-        return True
+        return None
     return False
+
+
+def _is_running(pid: int, start_time: float) -> bool:
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        # A later process may have the number; the store stamped the start by a clock of its own.
+        is_later = process.create_time() > start_time + _CLOCKS_APART_SECONDS
+        return not is_later and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
 
 
 def shown_status(run: Run) -> str:

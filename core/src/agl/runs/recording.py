@@ -170,8 +170,9 @@ def recording(
     """
     now = _find(request, store)
     is_named = request.run_id is not None or request.folder is not None
+    unknown = [] if now.before is None else _check_ended(now.before)
     with folders.held(now.folder) if is_named else nullcontext():
-        _begin(now, request, store, describe())
+        _begin(now, request, store, describe(), unknown)
         error: BaseException | None = None
         try:
             yield now
@@ -236,8 +237,30 @@ def _asked_for(request: RunRequest, store: LightningStore) -> Run | None:
     return before
 
 
+def _check_ended(before: Run) -> list[str]:
+    """What nobody knows of the end of a run's last start; to be asked before its folder is taken.
+
+    Raises:
+        ConfigError: It is under way in another process of this machine.
+    """
+    if not folders.is_alive(before):
+        return []
+    last = before.generations[-1]
+    who = f"process {last.pid} on {last.host}"
+    if last.host == platform.node() and last.pid != os.getpid():
+        raise ConfigError(
+            f"run {before.run_id!r} is running: {who}. Stop that one or wait for its end, or give "
+            "another run"
+        )
+    return [f"nobody knows whether its last start has ended: {who}"]
+
+
 def _begin(
-    now: Recording, request: RunRequest, store: LightningStore, about: dict[str, Any]
+    now: Recording,
+    request: RunRequest,
+    store: LightningStore,
+    about: dict[str, Any],
+    unknown: list[str],
 ) -> None:
     start = RunStart(
         run_id=now.run_id,
@@ -249,7 +272,7 @@ def _begin(
         **about,
     )
     if now.before is not None and now.before.algorithm == start.algorithm:
-        start = start.changed(differences=_name_differences(now.before, start, request))
+        start = start.changed(differences=_name_differences(now.before, start, request, unknown))
     try:
         if request.run_id is None:
             now.record = _ask(store, lambda: store.begin_run(start))
@@ -261,22 +284,16 @@ def _begin(
         now.generation = now.record.generations[-1].number
 
 
-def _name_differences(before: Run, start: RunStart, request: RunRequest) -> list[str]:
+def _name_differences(
+    before: Run, start: RunStart, request: RunRequest, unknown: list[str]
+) -> list[str]:
     """What is not as it was; what would make another run of it is refused.
 
     Raises:
         ConfigError: Something would, and nobody forces it.
     """
     safe, unsafe = differences(before, start)
-    last = before.generations[-1] if before.generations else None
-    if last is not None and folders.is_alive(before):
-        who = f"process {last.pid} on {last.host}"
-        if last.host == start.host and last.pid != start.pid:
-            raise ConfigError(
-                f"run {before.run_id!r} is running: {who}. Stop that one or wait for its end, or "
-                "give another run"
-            )
-        safe.append(f"nobody knows whether its last start has ended: {who}")
+    safe += unknown
     for each in safe:
         logger.warning("run %s goes on with a difference: %s", before.run_id, each)
     if unsafe and not request.force:

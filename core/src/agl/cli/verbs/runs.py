@@ -99,6 +99,7 @@ def compare(where: tuple[Path | None, str | None], first: str, second: str, as_j
 @click.argument("run_id", metavar="RUN")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--folder", "with_folder", is_flag=True, help="Remove its folder as well.")
+@click.option("--force", is_flag=True, help="Also where it may still run on another machine.")
 @_json
 @click.pass_obj
 def delete(
@@ -106,6 +107,7 @@ def delete(
     run_id: str,
     yes: bool,
     with_folder: bool,
+    force: bool,
     as_json: bool,
 ) -> None:
     """Delete a run with its rollouts, attempts, spans, accounts and resources."""
@@ -121,7 +123,7 @@ def delete(
         also = f" and its folder {folder}" if folder else ""
         return yes or click.confirm(f"Delete run {run.run_id} with {held}{also}?", err=True)
 
-    deleted = delete_run(run, where, agree, with_folder=with_folder)
+    deleted = delete_run(run, where, agree, with_folder=with_folder, force=force)
     if deleted is None:
         raise click.Abort
     if as_json:
