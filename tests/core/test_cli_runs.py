@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import platform
+import random
 import re
 import sqlite3
 import sys
@@ -152,6 +153,65 @@ def test_newest_run_goes_on_where_none_is_named(agl: Agl) -> None:
     assert "algorithm.steps: 1 then, 2 now" in result.err
 
 
+def test_newest_run_that_has_not_come_to_its_end_goes_on(agl: Agl) -> None:
+    stopped = begin(agl, "algorithm.stop_after=1")
+    begin(agl)
+    folder = Path("agl-runs/running")
+    folder.mkdir()
+    store = SqliteLightningStore(folder / "store.db")
+    start = RunStart(run_id="running", algorithm="learn", host="elsewhere", pid=1)
+    asyncio.run(store.begin_run(start))
+    asyncio.run(store.close())
+    result = agl("run", "--resume")
+    assert result.code == 0, result.err
+    assert f"run: {stopped}\n" in result.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--resume", "agl.yaml", "algorithm.steps=3"),
+        ("--resume", "algorithm.steps=3", "agl.yaml"),
+        ("agl.yaml", "--resume", "algorithm.steps=3"),
+        ("agl.yaml", "algorithm.steps=3", "--resume"),
+    ],
+)
+def test_run_goes_on_in_whatever_order_file_and_overrides_stand(
+    agl: Agl, arguments: tuple[str, ...]
+) -> None:
+    run_id = begin(agl)
+    result = agl("run", *arguments)
+    assert result.code == 0, result.err
+    assert f"run: {run_id}\n" in result.err
+    assert shown(agl, run_id)["config"]["algorithm"]["steps"] == 3
+
+
+def test_damaged_store_is_named_and_stands_in_no_other_run_s_way(agl: Agl) -> None:
+    stopped = begin(agl, "algorithm.stop_after=1")
+    other = Path("agl-runs/a-broken-one")
+    other.mkdir()
+    (other / "store.db").write_bytes(random.Random(1).randbytes(9000))
+    rows = json.loads(agl("runs", "--json").out)
+    assert [row["run"] for row in rows] == [stopped, "a-broken-one"]
+    words = r"a-broken-one: agl-runs.a-broken-one.store\.db: its runs cannot be read: file is not"
+    assert re.search(words, agl("runs").err)
+    assert agl("runs", "compare", stopped, stopped).code == 0
+    result = agl("run", "--resume")
+    assert result.code == 0, result.err
+    assert f"run: {stopped}\n" in result.err
+    result = agl("run", "agl.yaml", "--resume", "a-broken-one")
+    assert (result.code, "store.db" in result.err) == (2, True)
+
+
+def test_where_no_run_can_go_on_those_that_could_be_named_are(agl: Agl) -> None:
+    result = agl("run", "--resume")
+    assert (result.code, "; begin one with agl run FILE\n" in result.err) == (2, True)
+    Path("agl-runs/a-broken-one").mkdir(parents=True)
+    Path("agl-runs/a-broken-one/store.db").write_text("no store" * 1000)
+    words = "or name one that is running or cannot be read: a-broken-one\n"
+    assert words in agl("run", "--resume").err
+
+
 @pytest.mark.parametrize("name", ["id", "end of the id", "folder"])
 def test_run_is_named_by_its_id_a_part_of_it_or_its_folder(agl: Agl, name: str) -> None:
     first = begin(agl)
@@ -290,6 +350,28 @@ def test_runs_are_compared_task_by_task(agl: Agl, project: Path) -> None:
     assert found["tasks"] == [['train: {"x": 1}', 1.0, 1.0]]
     text = agl("runs", "compare", first, second).out
     assert 'train: {"x": 1}' in text
+
+
+def test_runs_are_compared_while_their_stores_are_in_use(agl: Agl) -> None:
+    run_id = begin(agl)
+    file = Path("agl-runs") / run_id / "store.db"
+    store = SqliteLightningStore(file)  # as the run itself would have it
+    try:
+        result = agl("runs", "compare", run_id, run_id, "--json")
+    finally:
+        asyncio.run(store.close())
+    assert result.code == 0, result.err
+    assert json.loads(result.out)["totals"]["rollouts succeeded"] == [4, 4]
+
+
+def test_comparing_leaves_an_older_store_as_it_is(agl: Agl) -> None:
+    run_id = begin(agl)
+    file = Path("agl-runs") / run_id / "store.db"
+    with closing(sqlite3.connect(file)) as connection:
+        connection.executescript("DROP TABLE run; PRAGMA user_version=4;")
+    before = file.read_bytes()
+    assert agl("runs", "compare", run_id, run_id).code == 0
+    assert file.read_bytes() == before
 
 
 def test_run_is_deleted_with_its_folder_when_asked(agl: Agl, project: Path) -> None:

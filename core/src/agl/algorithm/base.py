@@ -123,7 +123,7 @@ class Algorithm(ABC):
         """
         raise ConfigError(
             f"{type(self).__name__} cannot train a step again: its steps train no weights here, or "
-            "it does not keep what that needs. What can: grpo, sft and dpo"
+            "it does not keep what that needs. Its page says what is kept"
         )
 
     async def publish_resources(

@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from agl.cli.runs import Where, read_store_of
+from agl.cli.runs import Where, read_copy_of
 from agl.cli.shared import each_rollout, note, print_table
 from agl.runs.differences import flat
 from agl.runs.progress import progress_of
@@ -32,7 +32,7 @@ class Held:
 def compared(first: "Run", second: "Run", where: Where) -> dict[str, Any]:
     """What differs between two runs, and how both went; JSON values."""
     runs = first, second
-    held = [read_store_of(run, where, lambda store, run=run: _held(store, run)) for run in runs]
+    held = [read_copy_of(run, where, lambda store, run=run: _held(store, run)) for run in runs]
     progress = [progress_of(run) for run in runs]
     steps = sorted({*progress[0].rewards, *progress[1].rewards})
     both = [task for task in held[0].rewards if task in held[1].rewards]

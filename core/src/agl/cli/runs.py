@@ -2,6 +2,7 @@
 
 import platform
 import shutil
+import tempfile
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,8 +12,8 @@ from agl.cli.shared import open_store, print_table, read_and_close, store_file
 from agl.config.file import CONFIG
 from agl.errors import ConfigError, UnknownRecordError
 from agl.runs.differences import flat
-from agl.runs.finding import runs_here, runs_in
-from agl.runs.folders import FILE, RUNS, STORE, is_alive, shown_status
+from agl.runs.finding import copy_store, runs_here, runs_in, stores_here
+from agl.runs.folders import FILE, RUNS, is_alive, shown_status
 from agl.runs.progress import progress_of
 
 if TYPE_CHECKING:
@@ -35,16 +36,18 @@ async def _query(store: "LightningStore") -> "list[Run]":
     return list(await store.query_runs())
 
 
-def read_store_of(run: "Run", where: Where, read: "Callable[[LightningStore], Awaitable[T]]") -> T:
-    """What ``read`` finds in the store that has a run.
+def read_copy_of(run: "Run", where: Where, read: "Callable[[LightningStore], Awaitable[T]]") -> T:
+    """What ``read`` finds in the store that has a run, which may be in use; it is left as it is.
 
     Raises:
         ConfigError: It is not where it was.
     """
     path, url = where
-    if url is None:
-        path = file_of(run, path)
-    return read_and_close(open_store(path, url), read)
+    if url is not None:
+        return read_and_close(open_store(path, url), read)
+    with tempfile.TemporaryDirectory(prefix="agl-runs-") as scratch:
+        copy = copy_store(file_of(run, path), Path(scratch))
+        return read_and_close(open_store(copy, None), read)
 
 
 def file_of(run: "Run", path: Path | None) -> Path:
@@ -59,8 +62,8 @@ def file_of(run: "Run", path: Path | None) -> Path:
     """
     if path is not None:
         return store_file(path)
-    for file in sorted(Path(RUNS).glob(f"*/{STORE}")):
-        if any(one.run_id == run.run_id for one in runs_in(file)):
+    for file in stores_here():
+        if any(one.run_id == run.run_id for one in runs_here(file.parent)):
             return file
     raise ConfigError(f"run {run.run_id!r}: its store is not under agl-runs any more")
 
@@ -167,7 +170,10 @@ def delete_run(
             await store.end_run(run.run_id, number, "died", "its process was gone")
         return await store.delete_run(run.run_id)
 
-    deleted = read_store_of(run, where, delete)
+    path, url = where
+    if url is None:
+        path = file_of(run, path)
+    deleted = read_and_close(open_store(path, url), delete)
     if deleted is not None and with_folder and run.folder is not None:
         shutil.rmtree(run.folder, ignore_errors=True)
     return deleted

@@ -133,8 +133,9 @@ def store_file(path: Path) -> Path:
         ConfigError: There is none.
     """
     from agl.errors import ConfigError
+    from agl.runs.folders import STORE
 
-    file = path / "store.db" if path.is_dir() else path
+    file = path / STORE if path.is_dir() else path
     if not file.is_file():
         raise ConfigError(f"{file}: no such store file")
     return file
@@ -147,8 +148,9 @@ def newest_store() -> Path:
         ConfigError: There is none.
     """
     from agl.errors import ConfigError
+    from agl.runs.finding import stores_here
 
-    files = sorted(Path("agl-runs").glob("*/store.db"), key=lambda file: file.stat().st_mtime)
+    files = sorted(stores_here(), key=lambda file: file.stat().st_mtime)
     if not files:
         raise ConfigError("there is no agl-runs/*/store.db here; give --path FILE or --url URL")
     note(f"store: {files[-1]}")

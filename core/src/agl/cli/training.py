@@ -128,6 +128,7 @@ def resume_run(path: Path | None, overrides: Sequence[str], name: str, *, force:
 def _find_run(name: str, file: "ConfigFile | None") -> "Run":
     from agl.config.file import RunConfig
     from agl.runs.finding import one_of, runs_here
+    from agl.runs.folders import shown_status
 
     run_dir = None if file is None else file.config.run_dir
     where = f"in {run_dir!r}" if run_dir is not None else "under agl-runs"
@@ -140,9 +141,16 @@ def _find_run(name: str, file: "ConfigFile | None") -> "Run":
     if name:
         return one_of(runs, name)
     runs = [run for run in runs if run.derived_from is None]
-    if not runs:
-        raise ConfigError(f"there is no run {where} to go on with; begin one with agl run FILE")
-    return runs[-1]
+    ended = [run for run in runs if not run.problem and shown_status(run) != "running"]
+    # One that has come to its end may have more steps now.
+    found = [run for run in ended if run.status != "finished"] or ended
+    if not found:
+        others = ", ".join(run.run_id for run in runs[-5:])
+        named = f", or name one that is running or cannot be read: {others}" if others else ""
+        raise ConfigError(
+            f"there is no run {where} to go on with; begin one with agl run FILE{named}"
+        )
+    return found[-1]
 
 
 def _runs_of_store(file: "ConfigFile") -> "list[Run]":

@@ -20,10 +20,25 @@ SINCE_SCHEMA = 5
 
 
 def runs_here(folder: Path | None = None) -> list[Run]:
-    """The runs whose stores are under ``agl-runs``, or that of one folder; oldest first."""
-    files = [folder / STORE] if folder is not None else Path(RUNS).glob(f"*/{STORE}")
-    found = [run for file in files if file.is_file() for run in runs_in(file)]
+    """The runs whose stores are under ``agl-runs``, or that of one folder; oldest first.
+
+    A store that cannot be read is a run with this problem.
+    """
+    files = stores_here() if folder is None else [folder / STORE]
+    found = [run for file in files if file.is_file() for run in _runs_or_problem(file)]
     return sorted(found, key=last_time)
+
+
+def stores_here() -> list[Path]:
+    """The stores under ``agl-runs``."""
+    return sorted(Path(RUNS).glob(f"*/{STORE}"))
+
+
+def _runs_or_problem(file: Path) -> list[Run]:
+    try:
+        return runs_in(file)
+    except DamagedRecordError as error:
+        return [_unknown(file, str(error))]
 
 
 def runs_in(file: Path) -> list[Run]:
@@ -39,20 +54,43 @@ def runs_in(file: Path) -> list[Run]:
                 return list(SqliteLookups(connection).query_runs(make_query("runs")))
     except sqlite3.Error as error:
         raise DamagedRecordError(f"{file}: its runs cannot be read: {error}") from error
-    known = known_run(file.parent)
-    if known is None:
+    if known_run(file.parent) is None:
         return []
     problem = f"the store is of an older agl (schema {version}) and has no record of the run"
-    return [
-        Run(
-            run_id=known[0],
-            algorithm="",
-            status="stopped",
-            create_time=(file.parent / FILE).stat().st_mtime,
-            folder=str(file.parent.absolute()),
-            problem=problem,
-        )
-    ]
+    return [_unknown(file, problem)]
+
+
+def _unknown(file: Path, problem: str) -> Run:
+    """A run of which only its folder says something."""
+    known, written = known_run(file.parent), file.parent / FILE
+    return Run(
+        run_id=file.parent.name if known is None else known[0],
+        algorithm="",
+        status="stopped",
+        create_time=(file if known is None else written).stat().st_mtime,
+        folder=str(file.parent.absolute()),
+        problem=problem,
+    )
+
+
+def copy_store(file: Path, folder: Path) -> Path:
+    """Copy the file of a store, whether it is open elsewhere or not; the copy.
+
+    Args:
+        file: The store's; it is left as it is.
+        folder: Gets the copy, ``store.db``.
+
+    Raises:
+        DamagedRecordError: It cannot be read.
+    """
+    copy = folder / STORE
+    copy.touch(mode=0o600)
+    try:
+        with closing(open_to_read(file)) as source, closing(sqlite3.connect(copy)) as target:
+            source.backup(target)
+    except sqlite3.Error as error:
+        raise DamagedRecordError(f"{file}: cannot be copied for reading: {error}") from error
+    return copy
 
 
 def open_to_read(file: Path) -> sqlite3.Connection:

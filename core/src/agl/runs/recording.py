@@ -75,7 +75,9 @@ class RunRequest:
         folder = self.folder or folders.default_folder(self.run_id)
         path = folder / folders.STORE
         if self.resume and not path.is_file():
-            known = sorted(each.parent.name for each in Path(folders.RUNS).glob("*/store.db"))
+            from agl.runs.finding import stores_here
+
+            known = [each.parent.name for each in stores_here()]
             raise ConfigError(
                 f"no run {self.run_id!r} to go on with: there is no {path}. Give its store or its "
                 f"run_dir, or leave resume out to begin it. Runs here: {', '.join(known) or 'none'}"

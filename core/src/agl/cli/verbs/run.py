@@ -13,8 +13,8 @@ import click
     is_flag=False,
     flag_value="",
     metavar="[RUN]",
-    help="Go on with a run (id, a part of it, or folder); without RUN, with the newest. Without "
-    "FILE it has the configuration that it had.",
+    help="Go on with a run (id, a part of it, or folder); without RUN, with the newest that has "
+    "not come to its end. Without FILE it has the configuration that it had.",
 )
 @click.option("--force", is_flag=True, help="Go on although options, data or code differ.")
 def command(file: Path | None, overrides: tuple[str, ...], resume: str | None, force: bool) -> None:
@@ -22,12 +22,12 @@ def command(file: Path | None, overrides: tuple[str, ...], resume: str | None, f
     from agl.cli.training import resume_run, train
 
     # What follows --resume may be FILE, and what stands in its place an override.
-    if resume and file is None and resume.endswith((".yaml", ".yml")):
-        file, resume = Path(resume), ""
-    if resume and "=" in resume:
-        overrides, resume = (resume, *overrides), ""
     if file is not None and "=" in file.name:
         file, overrides = None, (str(file), *overrides)
+    if resume and "=" in resume:
+        overrides, resume = (resume, *overrides), ""
+    if resume and file is None and resume.endswith((".yaml", ".yml")):
+        file, resume = Path(resume), ""
     if resume is not None:
         resume_run(file, overrides, resume, force=force)
     elif file is None:

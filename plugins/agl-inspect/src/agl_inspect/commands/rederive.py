@@ -15,11 +15,10 @@ from agl.cli.runs import file_of, known_runs
 from agl.cli.shared import note, open_store, print_json, print_table, store_options
 from agl.config.overrides import parse_yaml
 from agl.errors import ConfigError
-from agl.runs.finding import one_of
+from agl.runs.finding import copy_store, one_of
 from agl.runs.folders import STORE, default_folder, new_run_id
 from agl.store.sqlite import SqliteLightningStore
 from agl.utils.files import make_private_folder
-from agl_inspect.copies import copy_store
 from agl_inspect.exchange.deriving import Component, Derivation, How, Reward, start_of
 from agl_inspect.exchange.writers import open_writer
 

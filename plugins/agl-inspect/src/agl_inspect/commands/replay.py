@@ -11,9 +11,8 @@ from agl.cli.runs import Where, file_of, known_runs
 from agl.cli.shared import note, open_store, print_json, print_table, store_options
 from agl.config.file import CONFIG, check_config, load_config, load_config_of_run
 from agl.errors import ConfigError
-from agl.runs.finding import one_of
+from agl.runs.finding import copy_store, one_of
 from agl.runs.folders import known_run
-from agl_inspect.copies import copy_store
 
 if TYPE_CHECKING:
     from agl.algorithm.replay import Compared, Replay
