@@ -121,7 +121,6 @@ def test_version(agl: Agl) -> None:
     [
         (["rnu"], "agl: unknown command 'rnu'. Did you mean 'run'?\n"),
         (["run"], "agl: Missing argument 'FILE': agl run agl.yaml, or agl run --resume\n"),
-        (["run", "agl.yaml", "--force"], "agl: --force is for a run that goes on; add --resume\n"),
         (["run", "--resume"], "agl: there is no run under agl-runs to go on with; begin one with"),
         (["run", "no.yaml"], "agl: no.yaml: no such file\n"),
         (["plugins", "--jsn"], "agl: No such option '--jsn'."),

@@ -186,6 +186,12 @@ def test_run_goes_on_in_whatever_order_file_and_overrides_stand(
     assert shown(agl, run_id)["config"]["algorithm"]["steps"] == 3
 
 
+def test_force_is_for_a_run_that_goes_on(agl: Agl) -> None:
+    result = agl("run", "agl.yaml", "--force")
+    assert result.code == 2
+    assert result.err == "agl: --force is for a run that goes on; add --resume\n"
+
+
 def test_damaged_store_is_named_and_stands_in_no_other_run_s_way(agl: Agl) -> None:
     stopped = begin(agl, "algorithm.stop_after=1")
     other = Path("agl-runs/a-broken-one")
