@@ -292,6 +292,26 @@ def test_other_versions_are_named_and_patches_are_let_through(
     assert "agl-core: version 0.1.9 then, 0.2.0 now" in result.err
 
 
+def test_versions_of_what_models_run_on_are_recorded_and_compared(
+    agl: Agl, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def install(version: str) -> None:
+        about = project / "site" / "torch.dist-info" / "METADATA"
+        about.parent.mkdir(parents=True, exist_ok=True)
+        about.write_text(f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n")
+
+    monkeypatch.syspath_prepend(project / "site")
+    install("97.8.0")
+    run_id = begin(agl)
+    assert shown(agl, run_id)["code"]["versions"]["torch"] == "97.8.0"
+    install("97.8.1")
+    result = agl("run", "--resume", run_id)
+    assert (result.code, "torch: version 97.8.0 then, 97.8.1 now" in result.err) == (0, True)
+    install("97.9.0")
+    result = agl("run", "--resume", run_id)
+    assert (result.code, "torch: version 97.8.1 then, 97.9.0 now" in result.err) == (2, True)
+
+
 def test_run_of_an_older_store_says_so_and_goes_on(agl: Agl, project: Path) -> None:
     run_id = begin(agl)
     file = project / "agl-runs" / run_id / "store.db"

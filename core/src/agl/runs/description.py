@@ -5,6 +5,8 @@ import inspect
 import json
 import platform
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 _MOST_TASKS: Final = 10_000
 """Of a dataset that is no list, so many tasks are looked at: each may be read from a disk."""
+_MODELS_RUN_ON: Final = ("torch", "transformers", "trl", "vllm", "litellm", "verl", "unsloth")
+"""With another version of one of these, the same run may come to other numbers."""
 
 
 def describe_run(
@@ -83,10 +87,14 @@ def code_of(agent: "LitAgent[Any]") -> RunCode:
 
 
 def installed_versions() -> dict[str, str]:
-    """Of Python, agl-core and every plugin."""
+    """Of Python, agl-core, every plugin, and what models are run and trained with."""
     versions = {"python": platform.python_version()}
     versions |= {found.distribution: found.version for found in components()}
-    return {**versions, "agl-core": __version__}
+    versions["agl-core"] = __version__
+    for name in _MODELS_RUN_ON:
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    return versions
 
 
 def source_file(agent: "LitAgent[Any]") -> Path | None:

@@ -25,7 +25,7 @@ class RunCode(Record):
     """The code of a run."""
 
     versions: dict[str, str] = Field(default_factory=dict[str, str])
-    """``python``, agl-core, and every installed plugin -> version."""
+    """``python``, agl-core, every installed plugin, torch and its like -> version."""
     agent: str | None = None
     """Digest of the agent's source file."""
     commit: str | None = None
