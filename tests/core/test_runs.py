@@ -1,8 +1,10 @@
 """Runs as the trainer keeps them: begun before anything else, ended after it, gone on with."""
 
 import asyncio
+import json
 import os
 import platform
+import re
 import signal
 import subprocess
 import sys
@@ -18,6 +20,7 @@ from agl.runs import folders
 from agl.runs.description import commit_of
 from agl.runs.differences import differences
 from agl.store.sqlite import SqliteLightningStore
+from agl.store.threaded import LightningStoreThreaded
 from agl.types.runs import RunGeneration
 
 
@@ -101,7 +104,7 @@ def test_what_the_algorithm_says_of_a_rollout_stays() -> None:
 
 @pytest.mark.parametrize("strategy", ["shm", "cs"])
 def test_run_that_fails_says_why(strategy: str) -> None:
-    store = agl.InMemoryLightningStore()
+    store = SqliteLightningStore("kept.db")
     trainer = agl.Trainer(
         algorithm=Toy(fails=True), store=store, strategy=strategy, port=_port(strategy)
     )
@@ -111,10 +114,13 @@ def test_run_that_fails_says_why(strategy: str) -> None:
     assert run.status == "failed"
     assert "it broke" in (run.generations[0].error or "")
     assert f"go on with Trainer(run='{run.run_id}', resume=True)" in caught.value.__notes__[0]
+    asyncio.run(store.close())
 
 
 def test_interrupted_run_can_go_on() -> None:
     class Interrupted(Toy):
+        name = "toy"
+
         async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
             signal.raise_signal(signal.SIGINT)
             await asyncio.Event().wait()
@@ -124,6 +130,57 @@ def test_interrupted_run_can_go_on() -> None:
         fit(store, Interrupted())
     (run,) = runs_of(store)
     assert (run.status, run.generations[0].error) == ("stopped", "interrupted")
+    assert fit(store, run=run.run_id, resume=True).seen[0][:2] == (run.run_id, 2)
+    (run,) = runs_of(store)
+    assert [each.outcome for each in run.generations] == ["stopped", "finished"]
+
+
+class Writing(Toy):
+    """Notes its run in its folder, as algorithms do that keep checkpoints there."""
+
+    name = "toy"
+
+    async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
+        run_id, generation = self.get_run() or ("", 0)
+        text = json.dumps({"run": run_id, "generation": generation})
+        folder = self.get_run_folder() or Path()
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "run.json").write_text(text)
+        await super().run(train_dataset, val_dataset)
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["stops", "fails"])
+@pytest.mark.parametrize(
+    "options",
+    [{"run": "a"}, {"run": "a", "run_dir": "out"}, {"run_dir": "out"}, {}],
+    ids=["run", "run and run_dir", "run_dir", "none"],
+)
+def test_what_a_run_says_of_going_on_can_be_followed(options: dict[str, Any], fails: bool) -> None:
+    first = Writing(fails=fails, stops=True)
+    with pytest.raises((StoppedError, AlgorithmError)) as caught:
+        fit(algorithm=first, **options)
+    asyncio.run(first.get_trainer().store.close())
+    said = "".join([str(caught.value), *getattr(caught.value, "__notes__", ())])
+    advice = re.search(r"go on with Trainer\((.*?)\) and what else it had", said)
+    assert advice is not None
+    second = fit(force=True, **eval(f"dict({advice[1]})"))
+    assert second.seen[0][:2] == (first.seen[0][0], 2)
+    asyncio.run(second.get_trainer().store.close())
+
+
+def test_run_that_is_in_memory_only_says_that_it_cannot_go_on() -> None:
+    with pytest.raises(StoppedError, match=r"it cannot go on after this process.*run=\.\.\."):
+        fit(LightningStoreThreaded(agl.InMemoryLightningStore()), Toy(stops=True))
+    with pytest.raises(AlgorithmError) as caught:
+        fit(algorithm=Toy(fails=True))
+    assert not hasattr(caught.value, "__notes__")
+
+
+def test_replay_of_a_run_that_there_is_not_makes_nothing(tmp_path: Path) -> None:
+    trainer = agl.Trainer(algorithm=Toy(), run="typo", strategy="shm")
+    with pytest.raises(ConfigError, match=r"there is no run in .*typo.*See: agl runs"):
+        trainer.replay(agent, 1)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_run_of_which_the_algorithm_is_another_process_says_how_it_ended(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import copy
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -26,13 +26,13 @@ from agl.plugins.hooks import HookCaller, routes_of
 from agl.runner.grading import grader_of
 from agl.runner.plan import plan_runner
 from agl.runs.description import describe_run
-from agl.runs.folders import default_folder
+from agl.runs.folders import default_folder, known_run
 from agl.runs.recording import Recording, RunRequest, recording
 from agl.runs.rollouts import OfRunStore
 from agl.store.base import LightningStore
 from agl.tracer.base import Tracer
 from agl.types import Dataset, NamedResources
-from agl.utils.checks import check_dataset, check_numbers
+from agl.utils.checks import check_dataset, check_numbers, one_of
 from agl.utils.logs import setup_logging
 from agl.utils.secrets import learn_keys
 
@@ -104,7 +104,7 @@ class Trainer:
         hooks: object | Sequence[object] | None = None,
         n_workers: int | None = None,
     ) -> None:
-        n_runners = _one_of(n_runners=n_runners, n_workers=n_workers)
+        n_runners = one_of("Trainer", n_runners=n_runners, n_workers=n_workers)
         check_numbers(
             "Trainer",
             whole=True,
@@ -126,16 +126,11 @@ class Trainer:
             tracer, group="agl.tracers", expected_type=Tracer, where="tracer", default="otel"
         )
         self.strategy = self._build_strategy(strategy, n_runners, port)
-        runs_algorithm = self.strategy.runs_algorithm
         own = self.algorithm.folder_of_options() if self.algorithm is not None else None
         self._request = RunRequest(run, resume, own or self.run_dir, force)
-        self.store = build_component(
-            store,
-            group="agl.stores",
-            expected_type=LightningStore,
-            where="store",
-            default="memory" if store else self._request.default_store(runs_algorithm),
-        )
+        self._request.check()
+        if store is not None:
+            self.store = _build_store(store)
         self._run_config = run_config
         self.n_runners = self.strategy.n_runners
         self.llm_proxy = None if llm_proxy is None else self._build_gateway(llm_proxy)
@@ -144,6 +139,11 @@ class Trainer:
             # Options without a type are for the adapter that the algorithm asks for.
             self.adapter = build_adapter(adapter, self.algorithm or Algorithm)
         self._runner = plan_runner(runner, self.tracer, self.strategy, max_rollouts, concurrency)
+
+    @cached_property
+    def store(self) -> LightningStore:
+        """Where all meet; one that nobody gave is made when it is asked for."""
+        return _build_store(self._request.default_store(self.strategy.runs_algorithm))
 
     def fit(
         self,
@@ -189,7 +189,7 @@ class Trainer:
         Raises:
             ConfigError: The trainer's algorithm is not a ``FastAlgorithm``.
         """
-        train_dataset = _one_of(train_dataset=train_dataset, dev_dataset=dev_dataset)
+        train_dataset = one_of("Trainer", train_dataset=train_dataset, dev_dataset=dev_dataset)
         algorithm = self.algorithm or Baseline()
         if not isinstance(algorithm, FastAlgorithm):
             raise ConfigError(
@@ -214,6 +214,8 @@ class Trainer:
         folder = self._request.folder or (name and default_folder(name))
         if algorithm is None or not folder:
             raise ConfigError("Trainer.replay needs an algorithm, and run or run_dir: which run?")
+        if known_run(Path(folder)) is None:
+            raise ConfigError(f"Trainer.replay: there is no run in {str(folder)!r}. See: agl runs")
         adapter = adapter_maker(self.adapter, algorithm, agent.trained_agents)
         context = RunContext(store=self.store, make_adapter=adapter, folder=folder)
         algorithm.set_context(context)
@@ -392,9 +394,7 @@ def _as_list(hooks: object | Sequence[object] | None) -> list[object]:
     return list(cast("Sequence[object]", given)) if isinstance(given, Sequence) else [given]
 
 
-def _one_of(**values: T | None) -> T | None:
-    """The value that was given under one of several names of the same thing."""
-    given = {name: value for name, value in values.items() if value is not None}
-    if len(given) > 1:
-        raise ConfigError(f"Trainer: {' and '.join(given)} are one setting; give one of them")
-    return next(iter(given.values()), None)
+def _build_store(spec: Given[LightningStore]) -> LightningStore:
+    return build_component(
+        spec, group="agl.stores", expected_type=LightningStore, where="store", default="memory"
+    )

@@ -22,6 +22,7 @@ from agl.plugins.build import Given
 from agl.runs import folders
 from agl.runs.differences import differences
 from agl.store.base import LightningStore
+from agl.store.forwarding import ForwardingStore
 from agl.types import Run, RunOutcome, RunStart
 from agl.utils.files import make_private_folder
 from agl.utils.secrets import hide
@@ -101,6 +102,8 @@ class Recording:
     """Why it ended before its end, at a point from which it can go on."""
     stopped: StoppedError | None = None
     """That the algorithm has ended there, for who waits for the run."""
+    is_kept: bool = True
+    """Whether the store outlives this process."""
     _pid: int = field(default_factory=os.getpid)
 
     @property
@@ -109,9 +112,26 @@ class Recording:
         return os.getpid() != self._pid
 
     @property
+    def can_go_on(self) -> bool:
+        """Whether there is something to go on with after this process."""
+        return self.is_kept or folders.known_run(self.folder) is not None
+
+    @property
     def how_to_go_on(self) -> str:
         """In Python; ``agl run`` says it in its own words."""
-        return f"go on with Trainer(run={self.run_id!r}, resume=True) and what else it had"
+        if not self.can_go_on:
+            return (
+                "it cannot go on after this process, which has its store in memory: "
+                "Trainer(run=...) keeps one in a file"
+            )
+        run_dir = f"run_dir={str(self.folder)!r}"
+        if not self.is_kept:
+            return (
+                f"go on with Trainer({run_dir}) and what else it had; its store was in memory, and "
+                "rollouts that came after its newest checkpoint are run again"
+            )
+        own = "" if self.folder == folders.default_folder(self.run_id) else f", {run_dir}"
+        return f"go on with Trainer(run={self.run_id!r}, resume=True{own}) and what else it had"
 
     def note_stopped(self, error: StoppedError) -> None:
         """The algorithm has stopped at a point from which it can go on; ``error`` says why."""
@@ -180,7 +200,7 @@ def recording(
             yield now
         except BaseException as raised:
             error = raised
-            if isinstance(raised, RunError) and raised is not now.stopped:
+            if isinstance(raised, RunError) and raised is not now.stopped and now.can_go_on:
                 raised.add_note(f"What it has is kept: {now.how_to_go_on}")
             raise
         finally:
@@ -216,7 +236,16 @@ def _find(request: RunRequest, store: LightningStore) -> Recording:
             f"run {run_id!r} has been begun already, in {str(folder)!r}, and the store given does "
             "not have it. Give the store that it had, resume=True to go on without, or another id"
         )
-    return Recording(run_id, folder, 1 if known is None else known[1] + 1, before)
+    number = 1 if known is None else known[1] + 1
+    return Recording(run_id, folder, number, before, is_kept=_is_kept(store))
+
+
+def _is_kept(store: LightningStore) -> bool:
+    from agl.store.memory import InMemoryLightningStore
+
+    while isinstance(store, ForwardingStore):
+        store = store.target
+    return not isinstance(store, InMemoryLightningStore)
 
 
 def _asked_for(request: RunRequest, store: LightningStore) -> Run | None:

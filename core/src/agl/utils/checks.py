@@ -5,9 +5,11 @@ import math
 import numbers
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from agl.errors import ConfigError, DatasetError
+
+T = TypeVar("T")
 
 
 def check_numbers(
@@ -126,3 +128,15 @@ def check_dataset(where: str, dataset: Any) -> None:
     raise DatasetError(
         f"{where}: expected a dataset, a list of tasks say, with len() and [index]; got {found}"
     )
+
+
+def one_of(owner: str, /, **values: T | None) -> T | None:
+    """The value that was given under one of several names of the same thing.
+
+    Raises:
+        ConfigError: Several were given.
+    """
+    given = {name: value for name, value in values.items() if value is not None}
+    if len(given) > 1:
+        raise ConfigError(f"{owner}: {' and '.join(given)} are one setting; give one of them")
+    return next(iter(given.values()), None)
