@@ -268,11 +268,22 @@ def test_folder_of_another_run_is_refused() -> None:
         fit(run="a", run_dir="out")
 
 
-def test_folder_says_which_run_goes_on_where_nobody_else_does() -> None:
+def test_folder_says_which_run_goes_on_where_nobody_else_does(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     Path("out").mkdir()
     Path("out/run.json").write_text('{"run": "other", "generation": 2}')
     # A store in memory knows of no earlier starts.
     assert fit(run_dir="out").seen[0][:2] == ("other", 3)
+    assert "nothing is known of what run other was begun with" in caplog.text
+
+
+def test_run_that_its_folder_names_is_refused_where_it_would_be_another() -> None:
+    store = agl.InMemoryLightningStore()
+    fit(store, Writing(), run_dir="out")
+    with pytest.raises(ConfigError, match=r"algorithm\.seed: 7 then, 8 now"):
+        fit(store, Writing(seed=8), run_dir="out")
+    assert fit(store, Writing(seed=8), run_dir="out", force=True).seen[0][1] == 2
 
 
 def test_store_that_keeps_no_runs_is_used_all_the_same() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from agl.cli.runs import Where, read_copy_of
 from agl.cli.shared import each_rollout, note, print_table
 from agl.runs.differences import flat
-from agl.runs.progress import progress_of
+from agl.runs.metrics import metrics_of
 
 if TYPE_CHECKING:
     from agl.store.base import LightningStore
@@ -33,14 +33,14 @@ def compared(first: "Run", second: "Run", where: Where) -> dict[str, Any]:
     """What differs between two runs, and how both went; JSON values."""
     runs = first, second
     held = [read_copy_of(run, where, lambda store, run=run: _held(store, run)) for run in runs]
-    progress = [progress_of(run) for run in runs]
-    steps = sorted({*progress[0].rewards, *progress[1].rewards})
+    metrics = [metrics_of(run) for run in runs]
+    steps = sorted({*metrics[0].rewards, *metrics[1].rewards})
     both = [task for task in held[0].rewards if task in held[1].rewards]
     return {
         "runs": [run.run_id for run in runs],
         "options": _differing(*(_about(run) | flat(run.config) for run in runs)),
         "code": _differing(*(_code(run) for run in runs)),
-        "rewards": [[step, *(each.rewards.get(step) for each in progress)] for step in steps],
+        "rewards": [[step, *(each.rewards.get(step) for each in metrics)] for step in steps],
         "totals": _side_by_side(*(_totals(each) for each in held)),
         "tasks": [[task, *(_mean(each.rewards[task]) for each in held)] for task in both],
     }

@@ -14,7 +14,7 @@ from agl.errors import ConfigError, UnknownRecordError
 from agl.runs.differences import flat
 from agl.runs.finding import copy_store, runs_here, runs_in, stores_here
 from agl.runs.folders import FILE, RUNS, is_alive, shown_status
-from agl.runs.progress import progress_of
+from agl.runs.metrics import metrics_of
 
 if TYPE_CHECKING:
     from agl.store.base import LightningStore
@@ -85,7 +85,7 @@ def derived_from(run: "Run", known: "list[Run]") -> list[str]:
 
 def print_run(run: "Run", derived: list[str]) -> None:
     """Write all that is known of a run, and which runs were derived from it."""
-    progress, code = progress_of(run), run.code
+    metrics, code = metrics_of(run), run.code
     about: dict[str, Any] = {
         "run": run.run_id,
         "algorithm": run.algorithm,
@@ -97,8 +97,8 @@ def print_run(run: "Run", derived: list[str]) -> None:
         and f"{run.derived_from.run_id} in {run.derived_from.store}",
         "derived": ", ".join(derived) or None,
         "seed": run.seed,
-        "step": progress.step,
-        "reward": progress.last_reward,
+        "step": metrics.step,
+        "reward": metrics.last_reward,
         "agent": code.agent,
         "commit": code.commit,
         **{name: f"{one.num_tasks} tasks ({one.digest})" for name, one in run.datasets.items()},

@@ -222,7 +222,7 @@ def _find(request: RunRequest, store: LightningStore) -> Recording:
                 f"run {run_id!r}: the folder {str(request.folder)!r} holds run {known[0]!r}. "
                 f"Give another run_dir, or run={known[0]!r}"
             )
-    if request.resume and before is None:
+    if before is None and (request.resume or (request.run_id is None and known is not None)):
         logger.warning(
             "nothing is known of what run %s was begun with: its store has no record of it. Only "
             "its algorithm can tell whether it goes on as what it was",

@@ -40,16 +40,16 @@ def command(context: click.Context, path: Path | None, url: str | None, as_json:
 def _row(run: "Run") -> dict[str, Any]:
     from agl.cli.runs import when
     from agl.runs.folders import shown_status
-    from agl.runs.progress import progress_of
+    from agl.runs.metrics import metrics_of
 
-    progress = progress_of(run)
+    metrics = metrics_of(run)
     return {
         "run": run.run_id,
         "algorithm": run.algorithm,
         "state": shown_status(run),
         "starts": len(run.generations) or None,
-        "step": progress.step,
-        "reward": progress.last_reward,
+        "step": metrics.step,
+        "reward": metrics.last_reward,
         "begun": when(run.create_time),
         "folder": run.folder,
     }

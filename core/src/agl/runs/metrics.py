@@ -15,7 +15,7 @@ _VAL_REWARDS: Final = ("val/reward/mean", "val-agl/reward/mean")
 
 
 @dataclass
-class Progress:
+class RunMetrics:
     """What the metrics of a run say."""
 
     step: int | None = None
@@ -35,9 +35,9 @@ class Progress:
         return None
 
 
-def progress_of(run: Run) -> Progress:
+def metrics_of(run: Run) -> RunMetrics:
     """Read the metrics in a run's folder; nothing where they are not here."""
-    found = Progress()
+    found = RunMetrics()
     for line in _lines(Path(run.folder or "") / METRICS) if run.folder else ():
         step: Any = line.get("step")
         if not isinstance(step, int):
