@@ -278,6 +278,17 @@ def test_folder_says_which_run_goes_on_where_nobody_else_does(
     assert "nothing is known of what run other was begun with" in caplog.text
 
 
+def test_folder_that_an_algorithm_names_is_made_by_it() -> None:
+    class Making(Toy):
+        run_dir = "own"
+
+        def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
+            Path(self.run_dir).mkdir()
+
+    fit(algorithm=Making())
+    assert Path("own").is_dir()
+
+
 def test_run_that_its_folder_names_is_refused_where_it_would_be_another() -> None:
     store = agl.InMemoryLightningStore()
     fit(store, Writing(), run_dir="out")

@@ -127,7 +127,7 @@ class Trainer:
         )
         self.strategy = self._build_strategy(strategy, n_runners, port)
         own = self.algorithm.folder_of_options() if self.algorithm is not None else None
-        self._request = RunRequest(run, resume, own or self.run_dir, force)
+        self._request = RunRequest(run, resume, own or self.run_dir, force, own is None)
         self._request.check()
         if store is not None:
             self.store = _build_store(store)

@@ -47,6 +47,8 @@ class RunRequest:
     """That it is to have; None takes that of the record, or one under ``agl-runs``."""
     force: bool = False
     """Whether it goes on although it is not what it was."""
+    makes_folder: bool = True
+    """Whether a folder that is not there is made; an algorithm that names it may make it itself."""
 
     def check(self) -> None:
         """Refuse what makes no sense.
@@ -193,7 +195,8 @@ def recording(
     now = _find(request, store)
     is_named = request.run_id is not None or request.folder is not None
     unknown = [] if now.before is None else _check_ended(now.before)
-    with folders.held(now.folder) if is_named else nullcontext():
+    is_made = request.makes_folder or now.folder.is_dir()
+    with folders.held(now.folder) if is_named and is_made else nullcontext():
         _begin(now, request, store, describe(), unknown)
         error: BaseException | None = None
         try:
