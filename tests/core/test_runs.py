@@ -279,7 +279,7 @@ def test_folder_says_which_run_goes_on_where_nobody_else_does(
 
 
 def test_folder_that_an_algorithm_names_is_made_by_it() -> None:
-    class Making(Toy):
+    class Making(agl.Algorithm):
         run_dir = "own"
 
         def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:

@@ -26,7 +26,7 @@ from agl.plugins.hooks import HookCaller, routes_of
 from agl.runner.grading import grader_of
 from agl.runner.plan import plan_runner
 from agl.runs.description import describe_run
-from agl.runs.folders import default_folder, known_run
+from agl.runs.folders import default_folder
 from agl.runs.recording import Recording, RunRequest, recording
 from agl.runs.rollouts import OfRunStore
 from agl.store.base import LightningStore
@@ -214,7 +214,7 @@ class Trainer:
         folder = self._request.folder or (name and default_folder(name))
         if algorithm is None or not folder:
             raise ConfigError("Trainer.replay needs an algorithm, and run or run_dir: which run?")
-        if known_run(Path(folder)) is None:
+        if not Path(folder).is_dir():
             raise ConfigError(f"Trainer.replay: there is no run in {str(folder)!r}. See: agl runs")
         adapter = adapter_maker(self.adapter, algorithm, agent.trained_agents)
         context = RunContext(store=self.store, make_adapter=adapter, folder=folder)
