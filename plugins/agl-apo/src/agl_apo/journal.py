@@ -54,10 +54,8 @@ class StoreJournal:
             status_in=["queuing", "requeuing", "preparing", "running"]
         ):
             metadata = rollout.metadata or {}
-            of_it = {
-                name: metadata.get(FIELD, {}).get(name) for name in ("run", "algorithm", "kind")
-            }
-            if of_it != self.metadata(EVALUATION)[FIELD]:
+            of_it, ours = metadata.get(FIELD), self.metadata(EVALUATION)[FIELD]
+            if not isinstance(of_it, dict) or not ours.items() <= of_it.items():
                 continue
             if (owner := metadata.get("run")) != run_id:
                 await self._check_dead(owner)
