@@ -125,6 +125,23 @@ async def test_a_rollout_whose_gateway_stays_away_runs_three_times_and_no_more()
     assert (collected.num_failed, len(collected.ended), len(collected.lost)) == (1, 1, 2)
 
 
+async def test_what_dead_starts_took_along_is_no_try_of_a_later_one() -> None:
+    store = agl.InMemoryLightningStore()
+    collector = Collector(store, None, NoRows(), agl.RolloutConfig())
+    resources = (await store.add_resources({})).resources_id
+    for start in (1, 2, 3):
+        about = {"run": "a", "generation": start}
+        collecting = asyncio.create_task(
+            collector.collect(["a"], 1, "train", resources, about, key="step-1")
+        )
+        if start < 3:
+            await break_off(store, collecting, start)
+    await end_one(store, GATEWAY_GONE)
+    await end_one(store, None)
+    collected = await collecting
+    assert (collected.num_failed, len(collected.lost)) == (0, 3)
+
+
 async def test_a_rollout_whose_agent_failed_does_not_run_again() -> None:
     store = agl.InMemoryLightningStore()
     collector = Collector(store, None, NoRows(), agl.RolloutConfig())

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
@@ -292,6 +293,34 @@ async def test_drop_group_sees_rollouts_that_were_drawn_again(counting, store, l
     ledger = await agl.load_ledger(store)
     ledger.check()
     assert ledger.reasons() == {"infrastructure": 2, "unused_group": 1}
+
+
+async def test_a_server_that_died_ends_the_run_and_what_it_failed_runs_again(store, tmp_path):
+    dies = [True]
+
+    def answer(body):
+        is_dead = dies and body["messages"][0]["content"] == "two"
+        return RawReply(500, b"{}") if is_dead else "77"
+
+    class Dying(Counting):
+        @contextlib.asynccontextmanager
+        async def serve(self, version):
+            async with super().serve(version) as served:
+                yield replace(served, why_silent=lambda: "it was killed" if dies else None)
+
+    with EchoLLM(answer) as llm:
+        options = {"iterations": 1, "rollouts_per_task": 1, "run_dir": str(tmp_path / "run")}
+        with pytest.raises(AlgorithmError, match="it was killed"):
+            await fit(Dying(llm.url, **options), store, TASKS)
+        assert events(tmp_path) == ["begun", "collecting"]
+        dies.clear()
+        algorithm = await fit(Dying(llm.url, **options), store, TASKS)
+    assert algorithm.trained == [("start", 1, 3)]
+    assert Counter(rollout.input for rollout in await store.query_rollouts()) == {
+        "one": 1,
+        "two": 2,
+        "three": 1,
+    }
 
 
 async def test_killed_while_it_collects_it_goes_on_with_the_rollouts_that_are_there(tmp_path):

@@ -5,6 +5,7 @@ import contextlib
 import itertools
 import logging
 import time
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -252,15 +253,19 @@ class Collector:
     ) -> tuple[list[Ended], list[Ended]]:
         """What came of all of them, and those lost ones in whose place others ran.
 
-        Those that have a key and were cut off run ``TRIES`` times in all.
+        Those that have a key and were cut off run ``TRIES`` times in all, in each start.
         """
         ended, lost = await self._run(requests, timeout_seconds, ledger, cancels), list[Ended]()
+        tries = Counter[int]()
         for again in itertools.count(1):
-            places = [
-                n
-                for n, (one, request) in enumerate(zip(ended, requests, strict=True))
-                if _is_lost(one, request) or (one.cut_off and request.key and again < TRIES)
-            ]
+            places: list[int] = []
+            for n, (one, request) in enumerate(zip(ended, requests, strict=True)):
+                if _is_lost(one, request):
+                    places.append(n)
+                elif one.cut_off and request.key:
+                    tries[n] += 1
+                    if tries[n] < TRIES:
+                        places.append(n)
             if not places:
                 break
             retries = [

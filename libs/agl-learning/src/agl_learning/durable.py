@@ -76,6 +76,7 @@ async def run_request(
     request: Request,
     version: int,
     resources: Mapping[str, str],
+    why_silent: Callable[[], str | None],
     is_budget_spent: Callable[[], bool],
 ) -> "Collected":
     """Run its tasks, as far as no earlier start of the run has.
@@ -86,11 +87,13 @@ async def run_request(
         request: What is to run.
         version: Number of the one that answers.
         resources: Ids per mode.
+        why_silent: Says why the version answers no more.
         is_budget_spent: Whether every further model call is refused.
 
     Raises:
         StoppedError: The run was asked to stop, or its budget was spent, before all were done.
-        AlgorithmError: Not one was done, as servers or the network failed their model calls.
+        AlgorithmError: The version answers no more; or not one was done, as servers or the network
+            failed their model calls.
     """
     mode, key = request.mode, request.key
     done = journal.last("collected", key=key)
@@ -108,7 +111,10 @@ async def run_request(
         {**session.metadata(after + (mode == "train"), version), "round": request.round},
         key=key,
     )
-    _check_done(collected, f"{mode} rollouts after step {after}", is_budget_spent())
+    what = f"{mode} rollouts after step {after}"
+    _check_done(collected, what, is_budget_spent())
+    if (why := why_silent()) is not None:
+        raise AlgorithmError(f"{why}. Go on with the run: {what} that failed run again")
     journal.append(
         "collected",
         key=key,

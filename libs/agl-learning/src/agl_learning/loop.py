@@ -114,6 +114,7 @@ class Training(Algorithm):
         self._asked_to_stop = asyncio.Event()
         self._published_now = contextlib.AsyncExitStack()
         self._resources: dict[str, str] | None = None
+        self._served = Served({})
 
     @property
     def title(self) -> str:
@@ -303,6 +304,7 @@ class Training(Algorithm):
         # What trains comes last: those are the latest resources of the store.
         temperatures = {"val": self.eval_temperature, "train": self.temperature}
         async with self.serve(version) as served:
+            self._served = served
             entry: ModelConfig = {
                 "model_name": MODEL_NAME,
                 "litellm_params": served.litellm_params,
@@ -386,13 +388,10 @@ class Training(Algorithm):
         return await self.run_request(request)
 
     async def run_request(self, request: "Request") -> "Collected":
-        """Run its tasks with the newest version, as far as no earlier start of the run has.
-
-        Raises:
-            StoppedError: The run was asked to stop, or its budget was spent, before all were done.
-            AlgorithmError: Not one was done, as servers or the network failed their model calls.
-        """
+        """Run its tasks with the newest version; see ``agl_learning.durable.run_request``."""
         resources, version = await self.serving(), self.version.number
         return await run_request(
-            self.session, self.journal, request, version, resources, self.is_budget_spent
+            *(self.session, self.journal, request, version, resources),
+            self._served.why_silent,
+            self.is_budget_spent,
         )

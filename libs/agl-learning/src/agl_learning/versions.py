@@ -1,5 +1,6 @@
 """The states of the model that is trained."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,3 +23,5 @@ class Served:
 
     litellm_params: dict[str, Any]
     """For the gateway: ``model`` (as ``hosted_vllm/NAME``), ``api_base``, perhaps ``api_key``."""
+    why_silent: Callable[[], str | None] = lambda: None
+    """Says why it answers no more, where it was killed, say; None as long as it may answer."""

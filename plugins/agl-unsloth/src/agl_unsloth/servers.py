@@ -10,7 +10,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -117,7 +117,8 @@ async def serve(version: Version, options: ServerOptions, logs: Path) -> AsyncGe
             kept.close()  # elsewhere the server could not bind it
         async with child(_command(version, options, port), log) as process:
             await _wait_until_ready(f"http://{HOST}:{port}", process, log, options)
-            yield _served(f"http://{HOST}:{port}/v1", MODEL_NAME)
+            served = _served(f"http://{HOST}:{port}/v1", MODEL_NAME)
+            yield replace(served, why_silent=lambda: _why_ended(process, log, options))
 
 
 def _command(version: Version, options: ServerOptions, port: int) -> list[str]:
@@ -150,12 +151,23 @@ async def _wait_until_ready(
             await asyncio.to_thread(_get, f"{url}/health")
             return
         await asyncio.sleep(POLL_SECONDS)
-    what = (
-        f"was not ready after {options.server_timeout_seconds:g} seconds (server_timeout_seconds)"
-        if process.returncode is None
-        else f"ended with exit code {process.returncode}"
+    late = f"was not ready after {options.server_timeout_seconds:g} seconds"
+    raise AlgorithmError(
+        _why_ended(process, log, options)
+        or f"server {options.server!r} {late} (server_timeout_seconds). The end of {log}:\n"
+        f"{tail(log)}"
     )
-    raise AlgorithmError(f"server {options.server!r} {what}. The end of {log}:\n{tail(log)}")
+
+
+def _why_ended(
+    process: asyncio.subprocess.Process, log: Path, options: ServerOptions
+) -> str | None:
+    if process.returncode is None:
+        return None
+    return (
+        f"server {options.server!r} ended with exit code {process.returncode}. The end of {log}:\n"
+        f"{tail(log)}"
+    )
 
 
 async def _use_address(version: Version, options: ServerOptions, log: Path) -> Served:
