@@ -481,11 +481,15 @@ def test_folder_in_which_nothing_was_written_is_not_left(tmp_path: Path) -> None
         ("algorithm.max_trained_tokens", None, 100, False),
         ("algorithm.epochs", 1, 2, False),
         ("algorithm.target_reward", 0.5, 0.9, True),
+        ("algorithm.base_url", "http://127.0.0.1:1/v1", "http://127.0.0.1:2/v1", True),
+        ("gateway.port", 8000, 8001, True),
         ("gateway.run_budget.calls", 7, 100, True),
         ("gateway.attempt_budget.calls", 7, 100, False),
     ],
 )
-def test_what_only_ends_a_run_may_change(name: str, then: Any, now: Any, is_safe: bool) -> None:
+def test_what_only_ends_a_run_or_finds_servers_may_change(
+    name: str, then: Any, now: Any, is_safe: bool
+) -> None:
     def config(value: Any) -> Any:
         for part in reversed(name.split(".")):
             value = {part: value}

@@ -165,14 +165,22 @@ async def test_verl_adds_its_model_and_takes_it_out_again(judge, store, tmp_path
     algorithm = VERL({})
     algorithm.set_store(store)
     algorithm.set_adapter(agl.TraceToRows())
-    sampling = SimpleNamespace(temperature=1.0, top_p=0.9, top_k=20)
+
+    class Options(dict):
+        """As OmegaConf's, by name or by key."""
+
+        __getattr__ = dict.__getitem__
+
+    sampling = Options(temperature=1.0, top_p=0.9, top_k=20)
     config = SimpleNamespace(
-        actor_rollout_ref=SimpleNamespace(
-            rollout=SimpleNamespace(**vars(sampling), val_kwargs=sampling)
-        ),
+        actor_rollout_ref=SimpleNamespace(rollout=Options(**sampling, seed=0, val_kwargs=sampling)),
         data=SimpleNamespace(max_prompt_length=8, max_response_length=8),
         algorithm={},
-        trainer=SimpleNamespace(default_local_dir=tmp_path, resume_mode="auto"),
+        trainer=SimpleNamespace(
+            default_local_dir=tmp_path,
+            resume_mode="auto",
+            v1=SimpleNamespace(trainer_mode="sync"),
+        ),
     )
     run = Run(algorithm, algorithm, proxy, config, tmp_path, ["one"], None)
     for _ in range(2):  # verl may say it again, after it has begun once more

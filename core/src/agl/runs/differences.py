@@ -11,11 +11,11 @@ _IGNORED: Final = re.compile(r"file|run_dir|store\.path|train|val|algorithm\.(ru
 _SAFE: Final = re.compile(
     r"(runners|concurrency|max_rollouts|hooks|strategy|runner|store)(\..*)?"
     r"|.*\.(show_progress|checkpoint_every|eval_every|eval_copies|\w*timeout_seconds"
-    r"|unresponsive_seconds|span_verbosity)"
+    r"|unresponsive_seconds|span_verbosity|base_url|api_base|host|port)"
     r"|gateway\.run_budget(\..*)?"
     r"|algorithm\.(target_reward|max_idle_steps|dry_run|price_per_million_tokens)"
 )
-"""What changes no result, or only when the run ends, or how much is measured."""
+"""What changes no result, or only where servers are, when the run ends, or how much is measured."""
 _RAISED: Final = re.compile(r"algorithm\.(steps|iterations|n_epochs|max_trained_tokens)")
 """What may become more, or lose its limit."""
 _SHOWN: Final = 60
