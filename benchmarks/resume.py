@@ -18,6 +18,7 @@ Of each run:
                      came to, bit for bit
     lost             rollouts that a step has collected and that did not succeed
     stale            attempts at rollouts of a dead start by runners of a later one
+    repeated         rollouts that were run again although they had succeeded
     trained twice    model calls that stand as trained in two accounts that count
     metrics          steps that stand twice in metrics.jsonl, or not at all
     other updates    steps that were trained again and gave other weights than the first time
@@ -54,8 +55,8 @@ KILLS_OF_A_RUN = 6
 LIVES = 30
 SOON_SECONDS = 3.0
 """After a start has begun."""
-REFUSED = "in use by"
-"""What a second process says."""
+REFUSED = ("in use by", "is running: process")
+"""What a second process says, one of them."""
 
 
 @dataclass
@@ -156,7 +157,9 @@ class Disturbance:
             time.sleep(0.05)
         if other.process.poll() is None:
             return other  # the first one came to its end meanwhile
-        is_refused = other.process.returncode != 0 and REFUSED in log.read_text()
+        is_refused = other.process.returncode != 0 and any(
+            why in log.read_text() for why in REFUSED
+        )
         self.two_at_once += not is_refused
         self.refused += is_refused
         return None

@@ -89,8 +89,11 @@ async def _count(out: Path) -> Counter[str]:
     ]
     store = agl.SqliteLightningStore(out / "store.db")
     try:
-        rollouts = {one.rollout_id: one.status for one in await store.query_rollouts()}
-        wrong["lost"] += sum(rollouts.get(one) != "succeeded" for one in collected)
+        rollouts = await store.query_rollouts()
+        statuses = {one.rollout_id: one.status for one in rollouts}
+        wrong["lost"] += sum(statuses.get(one) != "succeeded" for one in collected)
+        done = Counter(_place(one) for one in rollouts if one.status == "succeeded")
+        wrong["repeated"] += sum(done.values()) - len(done)
         trained = Counter(
             item.key
             for part in await store.query_ledger_parts(lost=False)
@@ -107,6 +110,11 @@ async def _count(out: Path) -> Counter[str]:
         summary[name] for name in ("rollouts", "calls", "calls_trained")
     )
     return wrong
+
+
+def _place(rollout: agl.Rollout) -> tuple[Any, ...]:
+    about = rollout.metadata or {}
+    return rollout.mode, *(about.get(name) for name in ("step", "round", "group", "seed"))
 
 
 @dataclass(frozen=True)

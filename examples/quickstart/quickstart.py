@@ -69,13 +69,14 @@ def train(seed: int, steps: int, out: Path, runners: int, deterministic: bool) -
             eval_every=10,
             eval_temperature=0.5,  # less adventurous than in training, before and after
             eval_copies=4,  # rollouts per held-out task
+            checkpoint_every=5,  # from where a run that was killed goes on
             seed=seed,
             deterministic=deterministic,
-            run_dir=str(out),
             device="cpu",
             torch_threads=1,
         ),
         store=agl.SqliteLightningStore(out / "store.db"),
+        run_dir=out,  # a run that is there goes on
         strategy={"type": "cs", "server_port": 0},
         n_runners=runners,
         concurrency=64,  # rollouts at once in each; the agent keeps nothing global
@@ -140,13 +141,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, default=0, help="of model, tasks and sampling")
     parser.add_argument("--steps", type=int, default=60, help="at most so many")
-    parser.add_argument("--out", type=Path, help="folder for everything that the run writes")
+    parser.add_argument("--out", type=Path, help="folder of the run; one that was killed goes on")
     parser.add_argument("--runners", type=int, default=2, help="processes that run the agent")
     parser.add_argument("--deterministic", action="store_true", help="the same run bit for bit")
     options = parser.parse_args()
     out = options.out or Path("agl-runs") / time.strftime("quickstart-%Y%m%d-%H%M%S")
-    if (out / "metrics.jsonl").exists():
-        parser.error(f"--out {out} holds another run already; name another folder")
     out.mkdir(parents=True, exist_ok=True)
     print(f"An agent has {LOOKS} looks to find a cat; its model has random weights.")
     train(options.seed, options.steps, out, options.runners, options.deterministic)

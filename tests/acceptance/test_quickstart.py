@@ -6,6 +6,7 @@ import math
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,27 @@ def test_quickstart_raises_the_held_out_reward_significantly(tmp_path) -> None:
         assert shown in run.stdout
     assert (tmp_path / "reward.png").stat().st_size > 10_000
     assert (Path(summary["checkpoint"]) / "model.safetensors").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_quickstart_that_was_killed_goes_on_with_the_same_command(tmp_path) -> None:
+    command = [sys.executable, EXAMPLE / "quickstart.py", "--steps", "4", "--out", tmp_path]
+    metrics = tmp_path / "metrics.jsonl"
+    with (tmp_path / "log").open("wb") as log:
+        first = subprocess.Popen(command, stdout=log, stderr=log)
+        while not metrics.exists() or '"step": 2,' not in metrics.read_text():
+            assert first.poll() is None, (tmp_path / "log").read_text()
+            time.sleep(0.05)
+        first.kill()
+        first.wait()
+    second = subprocess.run(command, capture_output=True, text=True, timeout=500)
+    assert second.returncode == 0, second.stderr
+    lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+    steps = [(line["step"], line["generation"]) for line in lines if "reward/mean" in line]
+    assert steps == [(1, 2), (2, 2), (3, 2), (4, 2)]
+    before, _ = asyncio.run(held_out_rewards(tmp_path / "store.db"))
+    assert len(before) == 64  # those of the first start
 
 
 async def held_out_rewards(path: Path) -> tuple[list[float], list[float]]:
