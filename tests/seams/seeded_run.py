@@ -12,6 +12,7 @@ import json
 import os
 import random
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,7 @@ if __name__ == "__main__":
     out, options = Path(sys.argv[1]), json.loads(sys.argv[2])
     out.mkdir(parents=True, exist_ok=True)
     kind, runners = options.pop("algorithm"), options.pop("runners")
+    replay = options.pop("replay", None)
     store_url, judge_url = options.pop("store", None), options.pop("judge", None)
     store: agl.LightningStore = (
         agl.LightningStoreClient(store_url)
@@ -94,7 +96,7 @@ if __name__ == "__main__":
     common = {"learning_rate": 1e-3, "max_tokens": 1, "eval_temperature": 0.5}
     common |= {"show_progress": False}
     train_tasks, held_out_tasks = split_tasks()
-    agl.Trainer(
+    trainer = agl.Trainer(
         algorithm={"type": kind, **common, **given, **options},
         store=store,
         initial_resources={"judge": judge} if judge_url else None,
@@ -102,4 +104,8 @@ if __name__ == "__main__":
         n_runners=runners,
         concurrency=16,
         run_dir=out / "run",  # a run that is there goes on
-    ).fit(find_the_cat, train_tasks, val_dataset=held_out_tasks[:8])
+    )
+    if replay is None:
+        trainer.fit(find_the_cat, train_tasks, val_dataset=held_out_tasks[:8])
+    else:
+        print(json.dumps(asdict(trainer.replay(find_the_cat, replay))))

@@ -71,6 +71,15 @@ def _at_night(**options: object) -> Any:
     return pytest.param(options, marks=pytest.mark.nightly)
 
 
+def digests(folder: Path) -> dict[str, str]:
+    """Of every file under a folder."""
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
@@ -108,3 +117,32 @@ def test_runs_of_one_seed_have_the_same_tasks_seeds_and_order(tmp_path: Path) ->
             assert seed == again
             seeds.add(seed)
     assert len(seeds) > len(first)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"steps": 2},
+        _at_night(algorithm="sft", iterations=2),
+        _at_night(algorithm="dpo", iterations=2),
+    ],
+    ids=str,
+)
+def test_a_step_trained_again_in_another_process_is_equal_bit_for_bit(
+    tmp_path: Path, options: dict
+) -> None:
+    out = run(tmp_path, 2, deterministic=True, **options)
+    before = digests(out / "run")
+    for step in (1, 2):
+        arguments = {"algorithm": "grpo", "runners": 2, "deterministic": True, **options}
+        command = [sys.executable, SCRIPT, str(out), json.dumps({**arguments, "replay": step})]
+        ended = subprocess.run(command, capture_output=True, text=True)
+        assert ended.returncode == 0, ended.stderr
+        found = json.loads(ended.stdout)
+        assert found["is_exact"]
+        same = {one["what"]: one["same"] for one in found["compared"]}
+        assert same[f"weights after step {step}"]
+        assert set(same.values()) == {True}
+    assert digests(out / "run") == before

@@ -91,6 +91,11 @@ async def test_the_cost_is_stated_before_anything_is_sent(azure, sft, line, capl
     assert tokens == pytest.approx(job["trained_tokens"], rel=0.5)
 
 
+async def test_a_step_is_not_paid_for_a_second_time_to_be_compared(azure, sft, line):
+    with pytest.raises(ConfigError, match="cannot train a step again: its provider would bill it"):
+        await sft().replay(1)
+
+
 async def test_a_job_over_the_limit_is_not_started(azure, sft, line):
     with pytest.raises(StoppedError, match=r"max_trained_tokens is 10 .nothing was sent; raise it"):
         await line(capitals, sft(max_trained_tokens=10), TASKS)

@@ -23,7 +23,6 @@ import contextlib
 import logging
 import secrets
 import time
-from abc import abstractmethod
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 from agl.algorithm.ledger import ledger_parts
 from agl.errors import AlgorithmError, ConfigError
 from agl.types import Dataset, LedgerPart
+from agl_learning.by_version import VersionTraining, version_of
 from agl_learning.durable import find_request, give_up
 from agl_learning.files import write_lines
 from agl_learning.generations import (
@@ -43,7 +43,6 @@ from agl_learning.generations import (
     read_generation,
 )
 from agl_learning.journal import Journal, read_entries
-from agl_learning.loop import Training
 from agl_learning.options import Count
 from agl_learning.start import run_folder
 from agl_learning.versions import Version
@@ -59,7 +58,7 @@ LEDGER = "ledger.jsonl"
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class FineTuning(Training):
+class FineTuning(VersionTraining):
     """Serve, roll out, choose, train, again; the base of ``SFT``, ``DPO`` and remote trainers.
 
     A subclass gives ``prepare``, ``serve``, ``select`` and ``train``, and where it holds something
@@ -79,49 +78,6 @@ class FineTuning(Training):
     tasks_per_iteration: Count | None = None
     rollouts_per_task: Count = 4
     eval_every: Count = 1  # pyright: ignore[reportIncompatibleVariableOverride]
-
-    # --- what a subclass says
-
-    @abstractmethod
-    async def prepare(self) -> Version:
-        """Refuse what cannot work, before anything is started; the version that a run begins with.
-
-        Called when a run is continued, too.
-
-        Raises:
-            ConfigError: An option, a model or a machine that will not do.
-        """
-
-    def is_whole(self, version: Version) -> bool:
-        """Whether a version that was trained is still what it was; True where nobody can say."""
-        return True
-
-    @abstractmethod
-    def select(self, collected: "Collected", iteration: int) -> list[dict[str, Any]]:
-        """What is trained, as JSON objects, in order; every open call gets a bin of the ledger.
-
-        Deterministic: after a kill it may be asked again. The calls in ``collected.ended[i].rows``
-        are open, the others have their bin.
-
-        Raises:
-            AlgorithmError: There is nothing to train; it says why. The ledger is kept all the same.
-        """
-
-    async def clean_up(self) -> None:
-        """Let go of what ``prepare`` and the others hold; called at the end, whatever happened."""
-
-    @abstractmethod
-    async def train(self, examples: Path, version: Version, number: int) -> Version:
-        """Make version ``number`` from ``version`` and the examples; it is whole when this returns.
-
-        After a kill it is called again with the same arguments. What it needs then, it keeps in
-        files of ``self.session.folder`` or with ``self.journal.append``.
-
-        Args:
-            examples: JSON lines, of ``select``.
-            version: The newest one.
-            number: Of the version that comes.
-        """
 
     # --- the loop's questions
 
@@ -192,7 +148,7 @@ class FineTuning(Training):
         number = session.generation.number
         begin_generation(session.folder, session.run_id, algorithm=self.name, number=number)
         for entry in reversed(self.journal.all("trained")):
-            made = Version(entry["version"], entry["ref"], entry["metrics"])
+            made = version_of(entry)
             if await asyncio.to_thread(self.is_whole, made):
                 self._version = made
                 logger.info("%s goes on after version %d", session.folder, made.number)

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agl.algorithm.replay import Replay
 from agl.errors import ConfigError
 from agl_learning.loop import Training
 from agl_learning.weighing import WeighingOptions, weigh
 
 if TYPE_CHECKING:
+    from agl.algorithm.replay import Replay
     from agl_learning.collected import Collected
     from agl_learning.weighing import Weighed
 
@@ -91,7 +91,7 @@ class InPlaceTraining(Training, WeighingOptions):
             **learned,
         }
 
-    async def replay(self, step: int) -> Replay:
+    async def replay(self, step: int) -> "Replay":
         """Load the newest whole checkpoint before a step, and train from there up to it.
 
         Of each step it reads from the store what the run had collected for it. What the run wrote
@@ -101,12 +101,12 @@ class InPlaceTraining(Training, WeighingOptions):
         from agl_learning.generations import read_generation
         from agl_learning.journal import Journal
         from agl_learning.replaying import (
-            TOLERANCE,
             check_rollouts,
             compare_accounts,
             compare_metrics,
             compare_rows,
             compare_weights,
+            new_replay,
             note_options,
             read_again,
             step_of,
@@ -129,7 +129,7 @@ class InPlaceTraining(Training, WeighingOptions):
             collector, journal, keys, lambda missing: _what_is_left(folder, missing, progress.step)
         )
         exact = wanted["weights"] is not None and self.deterministic
-        replay = Replay(step, progress.step, exact, 0.0 if exact else TOLERANCE)
+        replay = new_replay(step, progress.step, exact)
         note_options(replay, journal, self)
         with tempfile.TemporaryDirectory(prefix="agl-replay-") as scratch:
             self.weights_version = progress.version

@@ -3,12 +3,15 @@
 import contextlib
 import logging
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agl.errors import ConfigError, StoppedError
 from agl.types import Dataset
 from agl_learning.fine_tuning import FineTuning
 from agl_learning.options import Count, NotNegative
+
+if TYPE_CHECKING:
+    from agl.algorithm.replay import Replay
 
 logger = logging.getLogger("agl.learning")
 
@@ -96,6 +99,13 @@ class PaidTraining(FineTuning):
         except _DryRunOver as over:
             self.summary = over.summary
             logger.info("%s, dry run: %s; nothing was trained", self.name, over.summary["bill"])
+
+    async def replay(self, step: int) -> "Replay":
+        """Refuse: it would be billed, and be another training at its provider."""
+        raise ConfigError(
+            f"{self.title} cannot train a step again: its provider would bill it, and trains "
+            "otherwise each time. What was trained is in iterations/ in the run's folder"
+        )
 
     def is_finished(self) -> bool:
         """Whether the run has all its iterations, or may have no more."""

@@ -4,6 +4,7 @@ import hashlib
 import math
 from array import array
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agl.algorithm.ledger import each_part, ledger_parts
@@ -24,8 +25,13 @@ TOLERANCE = 1e-3
 """Relative, of the metrics of runs that are not deterministic."""
 _TINY = 1e-5
 """Smaller differences are none then: of a loss about zero."""
-_OF_THE_START = ("step", "generation", "version", "time/")
+_OF_THE_START = ("step", "generation", "version", "time/", "seconds")
 """Beginnings of the names of metrics that say nothing of what was trained."""
+
+
+def new_replay(step: int, begun_at: int, exact: bool) -> Replay:
+    """One in which nothing is compared yet."""
+    return Replay(step, begun_at, exact, 0.0 if exact else TOLERANCE)
 
 
 def digest_of(one: "Weighed") -> str:
@@ -154,6 +160,21 @@ def compare_rows(replay: Replay, before: Sequence[str] | None, rows: "Sequence[W
         where = f"row {at} of {len(before)}{whose}: its tokens, log-probabilities or advantages"
     same = None if before is None else before == now
     replay.compared.append(Compared("rows trained", _short(before), _short(now), same, where))
+
+
+def compare_lines(replay: Replay, what: str, before: Path, now: Path) -> None:
+    """Add two files of JSON lines; one of before that is not there any more is noted."""
+    lines = now.read_text("utf-8").splitlines()
+    if not before.is_file():
+        replay.notes.append(f"{before} is not there any more; {what} are not compared")
+        replay.compared.append(Compared(what, None, len(lines), None))
+        return
+    old, where = before.read_text("utf-8").splitlines(), ""
+    if old != lines:
+        pairs = zip(old, lines, strict=False)
+        at = next((n for n, (was, is_now) in enumerate(pairs, 1) if was != is_now), None)
+        where = f"line {at or min(len(old), len(lines)) + 1} of {before}"
+    replay.compared.append(Compared(what, len(old), len(lines), old == lines, where))
 
 
 def _short(digests: Sequence[str] | None) -> str | None:

@@ -115,6 +115,17 @@ class LocalFineTuning(FineTuning):
         """Whether every file of its folder is as it was written."""
         return not damage(Path(version.ref))
 
+    def fingerprint(self, version: Version) -> str | None:
+        """Of the files of its weights, by their names; None where it is not whole any more."""
+        folder = Path(version.ref)
+        if damage(folder):
+            return None
+        found = hashlib.sha256()
+        for path in sorted(folder.glob("*.safetensors")):
+            found.update(path.name.encode())
+            found.update(hashlib.sha256(path.read_bytes()).digest())
+        return found.hexdigest()[:32]
+
     async def prepare(self) -> Version:
         self._check_model()
         options = pick_options(ServerOptions, self, server=choose_server(self.server))

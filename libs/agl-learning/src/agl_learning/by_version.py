@@ -1,0 +1,157 @@
+"""Training in which every step makes a whole version of the model: one step, and it once more."""
+
+import asyncio
+import contextlib
+import tempfile
+from abc import abstractmethod
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from agl.errors import ConfigError
+from agl_learning.files import write_lines
+from agl_learning.generations import Generation, read_generation
+from agl_learning.journal import Journal
+from agl_learning.loop import Training
+from agl_learning.start import run_folder
+from agl_learning.versions import Version
+
+if TYPE_CHECKING:
+    from agl.algorithm.replay import Replay
+    from agl_learning.collected import Collected
+    from agl_learning.journal import Entry
+    from agl_learning.session import Session
+
+LEFT = (
+    "What can be trained again: each step whose rollouts are in the store and before which the "
+    "version is kept"
+)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class VersionTraining(Training):
+    """What a subclass says of its versions, and how one of them is made again."""
+
+    @abstractmethod
+    async def prepare(self) -> Version:
+        """Refuse what cannot work, before anything is started; the version that a run begins with.
+
+        Called when a run is continued, too.
+
+        Raises:
+            ConfigError: An option, a model or a machine that will not do.
+        """
+
+    def is_whole(self, version: Version) -> bool:
+        """Whether a version that was trained is still what it was; True where nobody can say."""
+        return True
+
+    @abstractmethod
+    def select(self, collected: "Collected", iteration: int) -> list[dict[str, Any]]:
+        """What is trained, as JSON objects, in order; every open call gets a bin of the ledger.
+
+        Deterministic: after a kill it may be asked again. The calls in ``collected.ended[i].rows``
+        are open, the others have their bin.
+
+        Raises:
+            AlgorithmError: There is nothing to train; it says why. The ledger is kept all the same.
+        """
+
+    async def clean_up(self) -> None:
+        """Let go of what ``prepare`` and the others hold; called at the end, whatever happened."""
+
+    @abstractmethod
+    async def train(self, examples: Path, version: Version, number: int) -> Version:
+        """Make version ``number`` from ``version`` and the examples; it is whole when this returns.
+
+        After a kill it is called again with the same arguments. What it needs then, it keeps in
+        files of ``self.session.folder`` or with ``self.journal.append``.
+
+        Args:
+            examples: JSON lines, of ``select``.
+            version: The newest one.
+            number: Of the version that comes.
+        """
+
+    def fingerprint(self, version: Version) -> str | None:
+        """What tells the weights of a version from others, bit for bit; None where nobody can."""
+        return None
+
+    async def replay(self, step: int) -> "Replay":
+        """Select and train a version again, from the one before it, in a folder that goes after."""
+        from agl_learning.accounts import collected_metrics
+        from agl_learning.replaying import (
+            check_rollouts,
+            compare_accounts,
+            compare_lines,
+            compare_metrics,
+            compare_weights,
+            new_replay,
+            read_again,
+            step_of,
+        )
+
+        folder = run_folder(self, self.run_dir)
+        run, before = read_generation(folder), Journal.of(folder)
+        entries = {entry["version"]: entry for entry in before.all("trained")}
+        wanted, selected = step_of(entries, step, folder), before.last("selected", iteration=step)
+        collecting = before.last("collecting", mode="train", after=step - 1)
+        if run is None or selected is None or collecting is None:
+            raise ConfigError(f"the journal of {str(folder)!r} does not say what step {step} had")
+        self.check_identity(folder, (before.last("begun") or {}).get("identity", {}))
+        key = collecting["key"]
+        with tempfile.TemporaryDirectory(prefix="agl-replay-") as scratch:
+            async with self._apart(Path(scratch), run) as session:
+                base = await self.prepare()
+                if step > 1:
+                    base = version_of(step_of(entries, step - 1, folder))
+                if step > 1 and not await asyncio.to_thread(self.is_whole, base):
+                    raise ConfigError(
+                        f"step {step} cannot be trained again: version {step - 1}, from which it "
+                        f"was trained, is not whole any more ({base.ref}). {LEFT}"
+                    )
+                session.collector.model = self.trained_model()
+                await check_rollouts(session.collector, before, {step: key}, lambda _: LEFT)
+                collected = await read_again(session.collector, before, key)
+                examples = session.folder / "examples.jsonl"
+                write_lines(examples, self.select(collected, step))
+                made = await self.train(examples, base, step)
+                old, now = self.fingerprint(version_of(wanted)), self.fingerprint(made)
+                replay = new_replay(step, step - 1, self.deterministic and now is not None)
+                await compare_accounts(replay, self.get_store(), run.run, collected)
+                compare_metrics(replay, selected["metrics"], collected_metrics(collected))
+                compare_lines(replay, "examples", folder / selected["file"], examples)
+                compare_metrics(replay, wanted["metrics"], made.metrics, "train/")
+                compare_weights(replay, f"weights after step {step}", old, now)
+        return replay
+
+    @contextlib.asynccontextmanager
+    async def _apart(self, scratch: Path, run: Generation) -> "AsyncGenerator[Session]":
+        """A session in a folder of its own, in which no agent is run."""
+        from agl_learning.accounts import Totals
+        from agl_learning.report import Report
+        from agl_learning.session import Session
+
+        with Journal(scratch) as self._journal:
+            self._session = Session(
+                algorithm=self.name,
+                folder=scratch,
+                generation=run,
+                report=Report(self, self.name, scratch, self.num_steps, 0, False),
+                store=self.get_store(),
+                gateway=cast("Any", None),
+                collector=self.collector(),
+                totals=Totals(),
+                steps_done=0,
+            )
+            try:
+                yield self._session
+            finally:
+                await self.clean_up()
+                self._session = self._journal = None
+
+
+def version_of(trained: "Entry") -> Version:
+    """That of an entry of the journal."""
+    return Version(trained["version"], trained["ref"], trained["metrics"])

@@ -1,0 +1,104 @@
+"""A version of a finished fine-tuning, trained again, and what keeps it from being so."""
+
+import hashlib
+import sys
+from pathlib import Path
+
+import pytest
+
+import agl
+from agl.emitter import reward_attributes
+from agl.errors import ConfigError
+from agl.types import Span
+from agl_testing.echo_llm import EchoLLM
+
+pytest.importorskip("agl_adapters")
+pytest.importorskip("agl_gateway")
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from looping import Counting, fit, some_number
+
+TASKS = ["one", "two", "three"]
+
+
+@pytest.fixture
+async def store():
+    store = agl.InMemoryLightningStore()
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+async def replaying(store, tmp_path):
+    """Makes the algorithm of a run of two iterations that is there."""
+
+    def make(kind=Counting):
+        algorithm = kind("http://nowhere", run_dir=str(tmp_path / "run"))
+        algorithm.set_store(store)
+        algorithm.set_adapter(agl.TraceToRows())
+        return algorithm
+
+    with EchoLLM(some_number) as llm:
+        await fit(Counting(llm.url, run_dir=str(tmp_path / "run")), store, TASKS)
+    return make
+
+
+def digests(folder):
+    return {
+        path: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+async def test_a_version_is_selected_and_trained_again_from_the_one_before(replaying, tmp_path):
+    before, algorithm = digests(tmp_path), replaying()
+    found = await algorithm.replay(2)
+    assert algorithm.trained == [("trained-1", 2, 12)]
+    assert (algorithm.served, algorithm.cleaned) == ([], 1)
+    assert found.first_difference is None
+    assert (found.begun_at, found.is_exact) == (1, False)
+    compared = {one.what: one.same for one in found.compared}
+    assert {"rewards", "examples", "reward/mean", "train/lines"} <= compared.keys()
+    # Nobody can say what its weights are.
+    assert compared.pop("weights after step 2") is None
+    assert set(compared.values()) == {True}
+    assert digests(tmp_path) == before
+
+
+async def test_another_reward_and_other_examples_are_named(replaying, store, tmp_path):
+    (first, *_) = await store.query_rollouts()
+    attempt = await store.get_latest_attempt(first.rollout_id)
+    span = Span.from_attributes(name="agl.annotation", attributes=reward_attributes(9.0))
+    owner = {"rollout_id": first.rollout_id, "attempt_id": attempt.attempt_id}
+    await store.add_span(span.model_copy(update={**owner, "writer": "algorithm"}))
+    examples = tmp_path / "run/iterations/0002/examples.jsonl"
+    examples.write_text("".join(reversed(examples.read_text().splitlines(keepends=True))))
+    found = {one.what: one for one in (await replaying().replay(1)).compared}
+    assert first.rollout_id in found["rewards"].where
+    assert found["reward/mean"].same is False
+    found = await replaying().replay(2)
+    assert found.first_difference.what == "examples"
+    assert found.first_difference.where == f"line 1 of {examples}"
+
+
+async def test_what_is_missing_is_named(replaying, tmp_path):
+    with pytest.raises(ConfigError, match="has no step 3; it has steps 1 to 2"):
+        await replaying().replay(3)
+
+    class Lost(Counting):
+        def is_whole(self, version):
+            return False
+
+    with pytest.raises(ConfigError, match="version 1, from which it was trained, is not whole"):
+        await replaying(Lost).replay(2)
+    assert (await replaying(Lost).replay(1)).first_difference is None
+    other = replaying()
+    other.set_store(agl.InMemoryLightningStore())
+    with pytest.raises(ConfigError, match="does not have 12 of 12 rollouts of step 1"):
+        await other.replay(1)
+    other = replaying()
+    other.seed = 7
+    with pytest.raises(ConfigError, match="another seed: 0 then, 7 now"):
+        await other.replay(1)
