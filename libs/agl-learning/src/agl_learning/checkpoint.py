@@ -48,6 +48,8 @@ class Progress:
     """What must not change when the run is continued."""
     idle_steps: int = 0
     """How many steps in a row have trained nothing."""
+    is_solved: bool = False
+    """Whether that was as nothing was left to learn."""
 
     @classmethod
     def of(cls, checkpoint: Path) -> "Progress":

@@ -20,7 +20,7 @@ from agl.errors import (
     StoreUnavailableError,
 )
 from agl.store.queries import PAGE
-from agl.store.rules import QUEUED
+from agl.store.rules import ENDED, QUEUED
 from agl.types import (
     EnqueueRolloutRequest,
     Ledger,
@@ -204,8 +204,8 @@ class Collector:
         return collected
 
     async def missing(self, rollout_ids: list[str]) -> list[str]:
-        """Those of these rollouts that the store does not have."""
-        found = {rollout.rollout_id for rollout in await self._find(rollout_ids)}
+        """Those of these rollouts that the store does not have, or not as they ended."""
+        found = {one.rollout_id for one in await self._find(rollout_ids) if one.status in ENDED}
         return [rollout_id for rollout_id in rollout_ids if rollout_id not in found]
 
     async def _find(self, rollout_ids: list[str]) -> list[Rollout]:

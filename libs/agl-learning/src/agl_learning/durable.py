@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from agl.errors import AlgorithmError, ConfigError, StoppedError
+from agl.errors import AlgorithmError, MixedCallsError, StoppedError
 from agl.runs.description import options_of
 from agl.types import RolloutMode
 from agl_learning.tasks import digest
@@ -13,7 +13,7 @@ from agl_learning.tasks import digest
 if TYPE_CHECKING:
     from agl.algorithm.base import Algorithm
     from agl_learning.collected import Collected
-    from agl_learning.journal import Journal
+    from agl_learning.journal import Entry, Journal
     from agl_learning.session import Session
 
 logger = logging.getLogger("agl.learning")
@@ -45,29 +45,35 @@ def find_request(
 ) -> Request:
     """A request for these tasks after the steps done, or the one that was cut off, to go on with.
 
+    Where that one had other tasks or copies, its rollouts would count as theirs: it is given up.
+
     Args:
         session: Of the run.
         journal: Of the run.
         mode: Of the rollouts.
         tasks: Their inputs.
         copies: How often each of them runs.
-
-    Raises:
-        ConfigError: That one had other tasks or copies; its rollouts would count as theirs.
     """
-    rounds = len(journal.all("given up", mode=mode, after=session.steps_done))
-    key = f"{session.algorithm}/{session.run_id}/{mode}-{session.steps_done}/{rounds}"
-    request = Request(mode, tasks, copies, key, rounds, {"tasks": digest(tasks), "copies": copies})
-    begun = journal.last("collecting", key=key)
+    request = _request(session, journal, mode, tasks, copies)
+    begun = journal.last("collecting", key=request.key)
     for what, now in request.written.items():
         if begun is not None and begun.get(what) != now:
-            kind = "validation" if mode == "val" else "training"
-            raise ConfigError(
-                f"{session.algorithm}: the run in {str(session.folder)!r} stopped amid {kind} "
-                f"rollouts after step {session.steps_done} with other {what}: {begun.get(what)!r} "
-                f"then, {now!r} now. Continue it with what it had, or give another run_dir"
+            _give_up_from(
+                journal,
+                mode,
+                session.steps_done,
+                f"had other {what}: {begun.get(what)!r}, not {now!r}",
             )
+            return _request(session, journal, mode, tasks, copies)
     return request
+
+
+def _request(
+    session: "Session", journal: "Journal", mode: RolloutMode, tasks: list[Any], copies: int
+) -> Request:
+    rounds = len(journal.all("given up", mode=mode, after=session.steps_done))
+    key = f"{session.algorithm}/{session.run_id}/{mode}-{session.steps_done}/{rounds}"
+    return Request(mode, tasks, copies, key, rounds, {"tasks": digest(tasks), "copies": copies})
 
 
 async def run_request(
@@ -80,6 +86,8 @@ async def run_request(
     is_budget_spent: Callable[[], bool],
 ) -> "Collected":
     """Run its tasks, as far as no earlier start of the run has.
+
+    What one has collected, and the store does not have any more, is given up and drawn anew.
 
     Args:
         session: Of the run.
@@ -94,23 +102,30 @@ async def run_request(
         StoppedError: The run was asked to stop, or its budget was spent, before all were done.
         AlgorithmError: The version answers no more; or not one was done, as servers or the network
             failed their model calls.
+        MixedCallsError: Calls of some were recorded in others; all are given up.
     """
-    mode, key = request.mode, request.key
-    done = journal.last("collected", key=key)
+    mode, after = request.mode, session.steps_done
+    done = journal.last("collected", key=request.key)
     if done is not None:
-        collected = await session.collector.read(done["rollouts"], done["lost"])
-        collected.seconds = done["seconds"]
-        return collected
-    after = session.steps_done
+        collected, gone = await _read(session, done)
+        if collected is not None:
+            return collected
+        _give_up_from(journal, mode, after, gone)
+        request = _request(session, journal, mode, request.tasks, request.copies)
+    key = request.key
     journal.append("collecting", key=key, mode=mode, after=after, **request.written)
-    collected = await session.collector.collect(
-        request.tasks,
-        request.copies,
-        mode,
-        resources[mode],
-        {**session.metadata(after + (mode == "train"), version), "round": request.round},
-        key=key,
-    )
+    try:
+        collected = await session.collector.collect(
+            request.tasks,
+            request.copies,
+            mode,
+            resources[mode],
+            {**session.metadata(after + (mode == "train"), version), "round": request.round},
+            key=key,
+        )
+    except MixedCallsError:
+        give_up(journal, mode, after)  # or a mended agent would find them, and not run
+        raise
     what = f"{mode} rollouts after step {after}"
     _check_done(collected, what, is_budget_spent())
     if (why := why_silent()) is not None:
@@ -121,8 +136,30 @@ async def run_request(
         rollouts=[(one.group, one.rollout.rollout_id) for one in collected.ended],
         lost=[one.rollout.rollout_id for one in collected.lost],
         seconds=collected.seconds,
+        **_size(collected),
     )
     return collected
+
+
+async def _read(session: "Session", done: "Entry") -> "tuple[Collected | None, str]":
+    """What was collected, out of the store; or None, and what the store does not have of it."""
+    rollout_ids = [rollout_id for _, rollout_id in done["rollouts"]] + done["lost"]
+    missing = await session.collector.missing(rollout_ids)
+    if missing:
+        few = ", ".join(missing[:3])
+        return None, f"are not all in the store: {len(missing)} of {len(rollout_ids)} lack ({few})"
+    collected = await session.collector.read(done["rollouts"], done["lost"])
+    collected.seconds = done["seconds"]
+    for what, now in _size(collected).items():
+        if now < done[what]:
+            return None, f"are not whole in the store: {now} {what} of {done[what]}"
+    return collected, ""
+
+
+def _size(collected: "Collected") -> dict[str, int]:
+    """What a machine that dies may take along of a store that does not sync each commit."""
+    succeeded = len(collected.ended) - collected.num_failed
+    return {"succeeded": succeeded, "calls": len(collected.ledger.calls)}
 
 
 def _check_done(collected: "Collected", what: str, is_budget_spent: bool) -> None:
@@ -186,6 +223,34 @@ def give_up(journal: "Journal", mode: RolloutMode, after: int, **values: Any) ->
     journal.append("given up", mode=mode, after=after, **values)
 
 
+def give_up_since(journal: "Journal", after: int) -> None:
+    """Have all drawn anew that was collected after more steps than so many, or to train there.
+
+    Args:
+        journal: Of the run.
+        after: How many steps stand.
+    """
+    begun = journal.all("collecting")
+    for mode, number in dict.fromkeys((entry["mode"], entry["after"]) for entry in begun):
+        if number > after or (mode, number) == ("train", after):
+            give_up(journal, mode, number)
+
+
+def _give_up_from(journal: "Journal", mode: RolloutMode, after: int, why: str) -> None:
+    """Give up what cannot be used; where that was to train, what came after had other weights."""
+    logger.warning(
+        "the %s rollouts that were collected after step %d %s. They are given up, and drawn anew%s",
+        "validation" if mode == "val" else "training",
+        after,
+        why,
+        "" if mode == "val" else ", as is all that came after them",
+    )
+    if mode == "val":
+        give_up(journal, mode, after)
+    else:
+        give_up_since(journal, after)
+
+
 def options_that_shape(training: "Algorithm") -> dict[str, Any]:
     """The options of an algorithm on which depends what its steps train; as JSON gives them."""
     given = options_of(training)
@@ -206,9 +271,7 @@ def begin(journal: "Journal", training: "Algorithm", generation: int, step: int)
     changed = [name for name in now if before and before["options"].get(name) != now[name]]
     if before and changed:
         was = before["options"]
-        for mode, after in {(each["mode"], each["after"]) for each in journal.all("collecting")}:
-            if after >= step:
-                give_up(journal, mode, after)
+        give_up_since(journal, step)
         logger.warning(
             "the run goes on after step %d with other options: %s. What came after that step is "
             "drawn anew",

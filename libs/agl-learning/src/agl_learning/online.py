@@ -34,7 +34,7 @@ from agl.algorithm.gateway import WHOLE_SOFTMAX
 from agl.errors import AlgorithmError, StoppedError
 from agl.types import Dataset
 from agl.utils.checks import absolute
-from agl_learning.durable import begin, find_request, note_trained
+from agl_learning.durable import begin, find_request, give_up_since, note_trained
 from agl_learning.generations import (
     begin_generation,
     begun_by_trainer,
@@ -173,12 +173,13 @@ class OnlineTraining(InPlaceTraining):
 
         gateway = self.gateway()
         origin, self._origin = self._origin or await asyncio.to_thread(self.find_start), None
-        self._gap_warned = self._is_solved = False
+        self._gap_warned = False
         self._checkpoint = origin.checkpoint
         with Journal(origin.folder) as self._journal:
             progress = origin.progress()
             self.weights_version = progress.version
             self._idle_steps, self._saved_at = progress.idle_steps, progress.step
+            self._is_solved = progress.is_solved and self._idle_steps >= self.max_idle_steps
             self.load(origin.checkpoint, origin.folder)
             self._tasks = TaskOrder(num_tasks, self.seed)
             self._tasks.restore(progress.tasks)
@@ -248,7 +249,8 @@ class OnlineTraining(InPlaceTraining):
         note_trained(self.journal, number, request.key, self.fingerprint(), metrics, digests)
         last = number == self.steps or self.is_over()
         await self.evaluate_when_due(val, last=last)
-        if last or number % (self.checkpoint_every or number + 1) == 0:
+        is_due = number % (self.checkpoint_every or number + 1) == 0
+        if last or (is_due and self._idle_steps == 0):  # idle steps may be given up
             await self._save()
 
     async def keep_for_later(self) -> None:
@@ -269,6 +271,7 @@ class OnlineTraining(InPlaceTraining):
             branch=[*self._branch, (session.generation.number, number)],
             identity=self.identity(),
             idle_steps=self._idle_steps,
+            is_solved=self._is_solved,
         )
         folder = session.folder / "checkpoints" / f"step-{number:06d}"
 
@@ -327,8 +330,9 @@ class OnlineTraining(InPlaceTraining):
         # Few rollouts may have equal rewards by chance; without any row something is wrong.
         in_vain = not has_learned and "zero_advantage" not in collected.ledger.reasons()
         if self._idle_steps >= self.max_idle_steps or (step == self.steps and in_vain):
+            give_up_since(self.journal, step - self._idle_steps)  # what failed them may be mended
             raise AlgorithmError(
                 f"{self.title}: nothing could be trained in {self._idle_steps} steps in a row, up "
-                f"to step {step}. The last one: {why}"
+                f"to step {step}. The last one: {why}. When the run goes on, they are drawn anew"
             )
         logger.warning("step %d trained nothing: %s", step, why)

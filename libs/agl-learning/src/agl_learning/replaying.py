@@ -50,17 +50,14 @@ def digest_of(one: "Weighed") -> str:
 def trained_steps(journal: "Journal") -> "dict[int, Entry]":
     """The entry of each step that was trained, as it was trained last.
 
-    Where a start went on with other options from an earlier step, what came after that is gone.
+    Where rollouts were given up, what was trained with them and after them is gone.
     """
     steps: dict[int, Entry] = {}
-    options: Any = None
     for entry in journal.entries:
         if entry["event"] == "trained":
             steps[entry["step"]] = entry
-        elif entry["event"] == "begun":
-            if options is not None and options != entry["options"]:
-                steps = {step: one for step, one in steps.items() if step <= entry["step"]}
-            options = entry["options"]
+        elif entry["event"] == "given up" and entry["mode"] == "train":
+            steps = {step: one for step, one in steps.items() if step <= entry["after"]}
     return steps
 
 

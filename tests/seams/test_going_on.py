@@ -1,0 +1,193 @@
+"""What a start cannot use of the one before is given up, and drawn anew, never fatal."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import agl
+from agl.errors import AlgorithmError
+from agl_learning.journal import read_entries
+
+from .word_trainer import WORDS, ask, write_trainer
+
+pytestmark = pytest.mark.plugins
+pytest.importorskip("agl_gateway")
+
+COPIES = 4
+TASKS = ["greet me", "and me", "me too"]
+
+
+@pytest.fixture(scope="module")
+def trainer_class(tmp_path_factory: pytest.TempPathFactory) -> type[Any]:
+    return write_trainer(tmp_path_factory.mktemp("trainer"))
+
+
+class Starts:
+    """Starts of one run, in a folder with a store; counts the agents that ran in the last one."""
+
+    def __init__(self, folder: Path, trainer_class: type[Any]) -> None:
+        self.folder = folder
+        self._class = trainer_class
+        self.ran = 0
+        self.dies_at_version: int | None = None
+        """The update of these weights fails."""
+        self.asks: Any = self.every_second
+        """What the agent does: an LLM and a task give a reward."""
+
+    async def every_second(self, llm: agl.LLM, task: str) -> float:
+        """Rewards that differ in every group, so that each step trains."""
+        is_good = self.ran % 2
+        await ask(llm, task)
+        return float(is_good)
+
+    def start(
+        self,
+        tasks: list[str] = TASKS,
+        val: list[str] | None = None,
+        in_memory: bool = False,
+        force: bool = False,
+        concurrency: int = 1,
+        **options: Any,
+    ) -> Any:
+        """One start to its end; the algorithm."""
+        self.ran = 0
+
+        @agl.rollout
+        async def agent(task: str, llm: agl.LLM) -> float:
+            self.ran += 1
+            return await self.asks(llm, task)
+
+        given = {"steps": 3, "group_size": COPIES, "groups_per_step": 1, "show_progress": False}
+
+        class Mortal(self._class):
+            def update(algorithm, rows: Any) -> Any:
+                if algorithm.weights_version == self.dies_at_version:
+                    raise OSError("the machine dies")
+                return super().update(rows)
+
+        algorithm = Mortal(words=WORDS, **{**given, **options})
+        path = self.folder / "store.db"
+        store = None if in_memory else agl.SqliteLightningStore(path, durability="process")
+        trainer = agl.Trainer(
+            algorithm=algorithm,
+            store=store,
+            strategy="shm",
+            concurrency=concurrency,
+            force=force,
+            run_dir=self.folder / "run",
+        )
+        try:
+            trainer.fit(agent, tasks, val_dataset=val)
+        finally:
+            if store is not None:
+                asyncio.run(store.close())
+        return algorithm
+
+    def steps(self) -> list[int]:
+        """Those in the metrics."""
+        lines = (self.folder / "run/metrics.jsonl").read_text().splitlines()
+        return [line["step"] for line in map(json.loads, lines) if "reward/mean" in line]
+
+    def given_up(self) -> list[tuple[str, int]]:
+        entries = read_entries(self.folder / "run")
+        return [(one["mode"], one["after"]) for one in entries if one["event"] == "given up"]
+
+
+@pytest.fixture
+def starts(tmp_path: Path, trainer_class: type[Any]) -> Starts:
+    return Starts(tmp_path, trainer_class)
+
+
+async def offline(llm: agl.LLM, task: str) -> float:
+    raise ConnectionError("the network is gone")
+
+
+@pytest.mark.parametrize("checkpoint_every", [1, None])
+def test_after_an_outage_the_steps_that_it_idled_are_drawn_anew(
+    starts: Starts, checkpoint_every: int | None
+) -> None:
+    options = {"steps": 4, "max_idle_steps": 2, "checkpoint_every": checkpoint_every}
+    starts.start(**options, target_reward=0.0)  # three steps
+    starts.asks = offline
+    with pytest.raises(AlgorithmError, match=r"in 2 steps in a row.* they are drawn anew"):
+        starts.start(**{**options, "steps": 9})
+    starts.asks = starts.every_second
+    done = starts.start(**{**options, "steps": 9})
+    assert starts.ran == 6 * COPIES  # those of steps 4 to 9, and nothing of before
+    assert (done.summary["steps"], starts.steps()) == (9, [*range(1, 10)])
+
+
+def test_rollouts_whose_calls_mixed_are_drawn_anew_by_a_mended_agent(starts: Starts) -> None:
+    latest = ""
+
+    async def by_global_address(llm: agl.LLM, task: str) -> float:
+        nonlocal latest
+        latest = llm.endpoint
+        await asyncio.sleep(0.1)
+        return await ask(llm, task, latest)
+
+    starts.asks = by_global_address
+    options: dict[str, Any] = {"steps": 1, "groups_per_step": 2}
+    tasks = ["apples are red", "winter was cold"]
+    with pytest.raises(AlgorithmError, match="MixedCallsError"):
+        starts.start(tasks, concurrency=8, **options)
+    starts.asks = starts.every_second
+    starts.start(tasks, **options)
+    assert starts.ran == 2 * COPIES
+    assert starts.steps() == [1]
+
+
+def test_a_run_whose_store_is_gone_draws_anew_what_came_after_its_checkpoint(
+    starts: Starts, caplog: pytest.LogCaptureFixture
+) -> None:
+    starts.dies_at_version = 2  # in the update of step 3
+    with pytest.raises(AlgorithmError, match="machine dies"):
+        starts.start(in_memory=True)
+    starts.dies_at_version = None
+    done = starts.start(in_memory=True)
+    assert "training rollouts that were collected after step 0 are not all in the store" in (
+        " ".join(caplog.text.split())
+    )
+    assert (starts.ran, done.summary["steps"], starts.steps()) == (3 * COPIES, 3, [1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    ("change", "words", "given_up"),
+    [
+        ({"tasks": ["greet them"], "force": True}, "had other tasks", [("train", 0)]),
+        ({"eval_copies": 2}, "had other copies: 1, not 2", [("val", 0)]),
+    ],
+)
+def test_other_tasks_or_copies_take_the_place_of_those_that_a_start_left(
+    starts: Starts,
+    caplog: pytest.LogCaptureFixture,
+    change: dict[str, Any],
+    words: str,
+    given_up: list[tuple[str, int]],
+) -> None:
+    starts.dies_at_version = 0
+    with pytest.raises(AlgorithmError, match="machine dies"):
+        starts.start(val=["me"])
+    starts.dies_at_version = None
+    starts.start(**{"val": ["me"], **change})
+    assert words in caplog.text
+    assert starts.given_up()[:1] == given_up
+    assert starts.steps() == [1, 2, 3]
+
+
+def test_a_run_that_had_nothing_left_to_learn_takes_no_further_step(starts: Starts) -> None:
+    async def always_right(llm: agl.LLM, task: str) -> float:
+        number = starts.ran
+        await ask(llm, task)
+        return 1.0 if number > COPIES else float(number % 2)
+
+    starts.asks = always_right
+    options = {"steps": 20, "max_idle_steps": 2}
+    first = starts.start(**options)
+    assert first.summary["steps"] < 20
+    again = starts.start(**options)
+    assert starts.ran == 0
+    assert again.summary["steps"] == first.summary["steps"]
