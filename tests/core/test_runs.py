@@ -18,7 +18,7 @@ import agl
 from agl.errors import AlgorithmError, ConfigError, StoppedError
 from agl.runs import folders
 from agl.runs.description import commit_of
-from agl.runs.differences import differences
+from agl.runs.differences import differences, shapes_results, what_shapes
 from agl.store.sqlite import SqliteLightningStore
 from agl.store.threaded import LightningStoreThreaded
 from agl.types.runs import RunGeneration
@@ -500,6 +500,9 @@ def test_what_only_ends_a_run_or_finds_servers_may_change(
         before, agl.RunStart(run_id="a", algorithm="toy", config=config(now))
     )
     assert [len(safe), len(unsafe)] == [is_safe, not is_safe]
+    shown = what_shapes(agl.RunStart(run_id="a", algorithm="toy", config=config(now)))
+    assert (name in shown) == (shapes_results(name) and not name.startswith("algorithm."))
+    assert not (is_safe and shapes_results(name))
 
 
 @pytest.mark.parametrize("strategy", ["shm", "cs"])

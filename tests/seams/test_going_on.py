@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import agl
-from agl.errors import AlgorithmError
+from agl.errors import AlgorithmError, ConfigError
 from agl_learning.journal import read_entries
 
 from .word_trainer import WORDS, ask, write_trainer
@@ -16,6 +16,11 @@ from .word_trainer import WORDS, ask, write_trainer
 pytestmark = pytest.mark.plugins
 pytest.importorskip("agl_gateway")
 
+AGENT = """\
+async def agent(task: str, llm: agl.LLM) -> float:
+    starts.ran += 1
+    return await starts.asks(llm, task)
+"""
 COPIES = 4
 TASKS = ["greet me", "and me", "me too"]
 
@@ -32,6 +37,7 @@ class Starts:
         self.folder = folder
         self._class = trainer_class
         self.ran = 0
+        self.agent_source = AGENT
         self.dies_at_version: int | None = None
         """The update of these weights fails."""
         self.asks: Any = self.every_second
@@ -55,11 +61,10 @@ class Starts:
         """One start to its end; the algorithm."""
         self.ran = 0
 
-        @agl.rollout
-        async def agent(task: str, llm: agl.LLM) -> float:
-            self.ran += 1
-            return await self.asks(llm, task)
-
+        path = self.folder / "agent.py"
+        path.write_text(self.agent_source)
+        names: dict[str, Any] = {"agl": agl, "starts": self}
+        exec(compile(self.agent_source, str(path), "exec"), names)
         given = {"steps": 3, "group_size": COPIES, "groups_per_step": 1, "show_progress": False}
 
         class Mortal(self._class):
@@ -69,8 +74,9 @@ class Starts:
                 return super().update(rows)
 
         algorithm = Mortal(words=WORDS, **{**given, **options})
-        path = self.folder / "store.db"
-        store = None if in_memory else agl.SqliteLightningStore(path, durability="process")
+        store = None
+        if not in_memory:
+            store = agl.SqliteLightningStore(self.folder / "store.db", durability="process")
         trainer = agl.Trainer(
             algorithm=algorithm,
             store=store,
@@ -80,7 +86,7 @@ class Starts:
             run_dir=self.folder / "run",
         )
         try:
-            trainer.fit(agent, tasks, val_dataset=val)
+            trainer.fit(agl.rollout(names["agent"]), tasks, val_dataset=val)
         finally:
             if store is not None:
                 asyncio.run(store.close())
@@ -157,7 +163,7 @@ def test_a_run_whose_store_is_gone_draws_anew_what_came_after_its_checkpoint(
 @pytest.mark.parametrize(
     ("change", "words", "given_up"),
     [
-        ({"tasks": ["greet them"], "force": True}, "had other tasks", [("train", 0)]),
+        ({"tasks": ["greet them"], "force": True}, "train tasks is", [("train", 0)]),
         ({"eval_copies": 2}, "had other copies: 1, not 2", [("val", 0)]),
     ],
 )
@@ -191,3 +197,22 @@ def test_a_run_that_had_nothing_left_to_learn_takes_no_further_step(starts: Star
     again = starts.start(**options)
     assert starts.ran == 0
     assert again.summary["steps"] == first.summary["steps"]
+
+
+def test_no_group_has_rollouts_of_two_agents(
+    starts: Starts, caplog: pytest.LogCaptureFixture
+) -> None:
+    starts.dies_at_version = 2  # in the update of step 3
+    with pytest.raises(AlgorithmError, match="machine dies"):
+        starts.start(checkpoint_every=1)
+    starts.dies_at_version = None
+    starts.agent_source = f"# mended\n{AGENT}"
+    with pytest.raises(ConfigError, match="the agent's source file"):
+        starts.start(checkpoint_every=1)
+    starts.start(checkpoint_every=1, force=True)
+    assert starts.ran == COPIES  # of step 3, whose rollouts the other agent had done
+    assert starts.given_up() == [("train", 2), ("val", 2)]
+    assert "goes on after step 2 as what it was not: the agent's source file is" in caplog.text
+    starts.start(checkpoint_every=1, steps=4, show_progress=True)
+    assert starts.ran == COPIES
+    assert len(starts.given_up()) == 2  # more steps, and what is shown, change nothing

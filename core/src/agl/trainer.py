@@ -266,8 +266,8 @@ class Trainer:
             return
         describe = partial(describe_run, agent, algorithm, *datasets, self._run_config)
         with recording(self._request, self.store, describe) as run:
-            numbers = {"run_id": run.run_id, "generation": run.generation}
-            algorithm.set_context(replace(context, folder=run.folder, **numbers))
+            about = {"folder": run.folder, "run_id": run.run_id, "generation": run.generation}
+            algorithm.set_context(replace(context, **about, what_shapes=run.what_shapes))
             asyncio.run(self._make_ready(algorithm))
             self._execute(agent, algorithm, datasets, run)
 

@@ -3,7 +3,7 @@
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
@@ -48,6 +48,9 @@ class RunContext:
     """Whether the run was asked for as one that goes on."""
     is_forced: bool = False
     """Whether the run goes on although it is not what it was."""
+    what_shapes: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """All on which its results depend, the algorithm's own options aside: digests of agent and
+    tasks, versions, options of other components. JSON values by name."""
 
 
 class Algorithm(ABC):

@@ -1,5 +1,6 @@
 """What is not as it was when a run was last begun: named before it goes on."""
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, cast
@@ -50,6 +51,29 @@ def differences(before: Run, now: RunStart) -> tuple[list[str], list[str]]:
         unsafe.append(f"{name} tasks: none then, {now.datasets[name].num_tasks} tasks now")
     _compare_code(before.code, now.code, safe, unsafe)
     return safe, unsafe
+
+
+def shapes_results(name: str) -> bool:
+    """Whether a run with another value of this option, by its dotted name, is another run."""
+    return not any(one.fullmatch(name) for one in (_IGNORED, _SAFE, _RAISED))
+
+
+def what_shapes(start: RunStart) -> dict[str, Any]:
+    """All on which the results of a run depend, options of its algorithm aside; JSON values.
+
+    Who goes on compares it with what it was, name by name.
+    """
+    options = flat(start.config)
+    found = {
+        name: value
+        for name, value in options.items()
+        if value is not None and shapes_results(name) and not name.startswith("algorithm.")
+    }
+    found |= {f"{name} tasks": one.digest for name, one in start.datasets.items()}
+    found |= {f"version of {name}": _series(one) for name, one in start.code.versions.items()}
+    if start.code.agent is not None:
+        found["the agent's source file"] = start.code.agent
+    return json.loads(json.dumps(found, default=str))
 
 
 def _compare_code(old: RunCode, new: RunCode, safe: list[str], unsafe: list[str]) -> None:

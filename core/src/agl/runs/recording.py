@@ -20,7 +20,7 @@ from agl.errors import (
 )
 from agl.plugins.build import Given
 from agl.runs import folders
-from agl.runs.differences import differences
+from agl.runs.differences import differences, what_shapes
 from agl.store.base import LightningStore
 from agl.store.forwarding import ForwardingStore
 from agl.types import Run, RunOutcome, RunStart
@@ -106,6 +106,8 @@ class Recording:
     """That the algorithm has ended there, for who waits for the run."""
     is_kept: bool = True
     """Whether the store outlives this process."""
+    what_shapes: dict[str, Any] = field(default_factory=dict[str, Any])
+    """See ``agl.runs.differences``."""
     _pid: int = field(default_factory=os.getpid)
 
     @property
@@ -305,6 +307,7 @@ def _begin(
         key=secrets.token_hex(8),
         **about,
     )
+    now.what_shapes = what_shapes(start)
     if now.before is not None and now.before.algorithm == start.algorithm:
         start = start.changed(differences=_name_differences(now.before, start, request, unknown))
     try:

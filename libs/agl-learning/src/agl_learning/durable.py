@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from agl.errors import AlgorithmError, MixedCallsError, StoppedError
 from agl.runs.description import options_of
+from agl.runs.differences import shapes_results
 from agl.types import RolloutMode
 from agl_learning.tasks import digest
 
@@ -17,13 +18,6 @@ if TYPE_CHECKING:
     from agl_learning.session import Session
 
 logger = logging.getLogger("agl.learning")
-
-_SHAPES_NOTHING = {
-    *("steps", "target_reward", "max_idle_steps", "eval_every", "eval_copies", "eval_temperature"),
-    *("run_dir", "resume_from", "checkpoint_every", "show_progress", "rollout_timeout_seconds"),
-    *("unresponsive_seconds", "device", "torch_threads", "max_batch_size"),
-}
-"""Options that may change in a run without a change in what its steps train."""
 
 
 @dataclass(frozen=True)
@@ -254,28 +248,50 @@ def _give_up_from(journal: "Journal", mode: RolloutMode, after: int, why: str) -
 def options_that_shape(training: "Algorithm") -> dict[str, Any]:
     """The options of an algorithm on which depends what its steps train; as JSON gives them."""
     given = options_of(training)
-    return {name: value for name, value in given.items() if name not in _SHAPES_NOTHING}
+    return {name: value for name, value in given.items() if shapes_results(f"algorithm.{name}")}
 
 
-def begin(journal: "Journal", training: "Algorithm", generation: int, step: int) -> None:
-    """Note with which options a start goes on; where they have changed, nothing is trained again.
+def begin(
+    journal: "Journal",
+    training: "Algorithm",
+    what_shapes: Mapping[str, Any],
+    step: int,
+    **values: Any,
+) -> bool:
+    """Note as what a start goes on; where that has changed, nothing is trained again.
 
     Args:
         journal: Of the run.
         training: The algorithm, whose options are compared.
-        generation: Which start this is.
+        what_shapes: What else is compared; see ``agl.algorithm.base.RunContext``.
         step: After which it goes on.
+        values: For the entry.
+
+    Returns:
+        Whether it has changed.
     """
-    now = options_that_shape(training)
+    options, others = options_that_shape(training), dict(what_shapes)
     before = journal.last("begun")
-    changed = [name for name in now if before and before["options"].get(name) != now[name]]
-    if before and changed:
-        was = before["options"]
+    changed = [] if before is None else _changed(before["options"], options)
+    if before is not None and before["others"] and others:  # without a trainer nobody knows
+        changed += _changed(before["others"], others)
+    if changed:
         give_up_since(journal, step)
+        give_up(journal, "val", step)
         logger.warning(
-            "the run goes on after step %d with other options: %s. What came after that step is "
+            "the run goes on after step %d as what it was not: %s. What came after that step is "
             "drawn anew",
             step,
-            ", ".join(f"{name} is {now[name]!r}, was {was.get(name)!r}" for name in changed),
+            ", ".join(changed),
         )
-    journal.append("begun", generation=generation, step=step, options=now)
+    journal.append("begun", step=step, options=options, others=others, **values)
+    return bool(changed)
+
+
+def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    return [
+        f"{name} is {now.get(name)!r}, was {before.get(name)!r}"
+        for name in dict.fromkeys((*before, *now))
+        if before.get(name) != now.get(name)
+        and not (name.startswith("version of ") and name not in before)  # a plugin more
+    ]

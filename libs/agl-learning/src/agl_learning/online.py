@@ -193,7 +193,8 @@ class OnlineTraining(InPlaceTraining):
                 **begun_by_trainer(self, origin.folder),
             )
             await keep_branch(self.get_store(), generation.run, self._branch)
-            begin(self.journal, self, generation.number, progress.step)
+            shapes = self._run_context.what_shapes
+            begin(self.journal, self, shapes, progress.step, generation=generation.number)
             collector = self.collector()
             collector.model = self.trained_model()
             with Report(
