@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agl.algorithm.base import Algorithm
-from agl.errors import ConfigError
+from agl.errors import AlgorithmError, ConfigError, StoppedError
 from agl.types import Dataset
 from agl_learning.generations import cancel_dead_starts, check_algorithm, hold_run
 from agl_learning.options import pick_options
@@ -20,6 +20,7 @@ from agl_verl.options import NAME, Options
 
 if TYPE_CHECKING:
     from agl.store.base import LightningStore
+    from agl_verl.run import Run
 
 
 class VERL(Options, Algorithm):
@@ -35,6 +36,8 @@ class VERL(Options, Algorithm):
     needs_gateway = True
     summary: dict[str, Any] | None = None
     """What ``summary.json`` holds, once ``run`` has ended."""
+    _run: "Run | None" = None
+    """While there is one."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -63,6 +66,7 @@ class VERL(Options, Algorithm):
                 of another algorithm, or verl or the cluster cannot do it.
             AlgorithmError: verl failed, or nothing to train on came any more.
             LedgerError: A model call stands in no bin or in several.
+            StoppedError: It was asked to stop, or its budget is spent.
         """
         if train_dataset is None or len(train_dataset) == 0:
             raise ConfigError("VERL: there are no training tasks; pass train_dataset")
@@ -76,8 +80,27 @@ class VERL(Options, Algorithm):
         check_environment()
         config = verl_config(compose(self.config), folder, train_dataset, val_dataset)
         with hold_run(folder):
-            run = Run(self, self, gateway, config, folder, train_dataset, val_dataset)
+            run = self._run = Run(self, self, gateway, config, folder, train_dataset, val_dataset)
             try:
                 await launch(config, pick_options(ProcessOptions, self), run.answer)
+            except AlgorithmError as error:
+                raise_if_stopped(run, error)
+                raise
             finally:
+                self._run = None
                 self.summary = await run.end()
+            raise_if_stopped(run)
+
+    def ask_to_stop(self) -> bool:
+        """End after the step under way, with a checkpoint."""
+        run = self._run
+        if run is not None:
+            run.ask_to_stop()
+        return run is not None
+
+
+def raise_if_stopped(run: "Run", error: AlgorithmError | None = None) -> None:
+    """Say of a run that ended before its last step why it did, where that is known."""
+    why = run.why_stopped(error is not None)
+    if why is not None:
+        raise StoppedError(why) from error

@@ -18,7 +18,7 @@ from agl.errors import AlgorithmError, ConfigError
 from agl.http.serving import ServerThread
 from agl_learning.start import MODEL_NAME
 from agl_verl.backend import Serving, TokenBackend, end_tokens
-from agl_verl.messages import Backend, GroupAnswer, GroupRequest, ProcessOptions, Settle, Validated
+from agl_verl.messages import Backend, GroupAnswer, GroupRequest, ProcessOptions, Settle, Settled, Validated
 from agl_verl.preflight import num_servers
 
 logger = logging.getLogger("agl.verl")
@@ -149,8 +149,8 @@ class AglManager:
             self._groups.add(future)
             future.add_done_callback(self._groups.discard)
 
-    def settle(self, settle: Settle | Validated) -> dict[str, float]:
-        """Tell the algorithm what a step trained, or validated; returns its metrics."""
+    def settle(self, settle: Settle | Validated) -> Settled:
+        """Tell the algorithm what a step trained, or validated."""
         return self._wait(self._ask(settle), SETTLE_SECONDS)
 
     def check(self) -> None:

@@ -93,6 +93,8 @@ class Settle:
     tokens. None for a call of which rollout correction rejected every token."""
     metrics: dict[str, float] = field(default_factory=dict[str, float])
     """verl's, of the step."""
+    is_last: bool = False
+    """Whether verl has no step after it."""
 
 
 @dataclass(frozen=True)
@@ -103,11 +105,20 @@ class Validated:
     metrics: dict[str, float]
 
 
+@dataclass(frozen=True)
+class Settled:
+    """The account of a step, or of a validation, is written."""
+
+    metrics: dict[str, float]
+    """Of agl."""
+    stops: bool = False
+    """Whether the run ends here, with a checkpoint, as it was asked to."""
+
+
 def row_key(uid: str, session: int, number: int) -> str:
     """The key that verl has for a row; it splits keys at underscores, and so uids have none."""
     return f"{uid}_{session}_{number}"
 
 
 Message = Backend | GroupRequest | Settle | Validated
-Answer = GroupAnswer | dict[str, float] | None
-"""To the last two messages: metrics of agl."""
+Answer = GroupAnswer | Settled | None

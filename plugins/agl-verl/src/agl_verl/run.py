@@ -24,7 +24,7 @@ from agl_learning.report import Report
 from agl_verl.configuration import check, read
 from agl_verl.groups import Groups, Policy
 from agl_verl.making import Limits
-from agl_verl.messages import Answer, Backend, GroupRequest, Message, Settle, Validated
+from agl_verl.messages import Answer, Backend, GroupRequest, Message, Settle, Settled, Validated
 from agl_verl.options import NAME
 from agl_verl.preflight import check_micro_batches, check_tasks, num_servers, prepare_ray
 
@@ -126,6 +126,7 @@ class Run:
         self._start = time.perf_counter()
         self._last_step = 0
         self._saved_step = 0
+        self._is_asked_to_stop = self._stops = False
         self._generation: Generation | None = None
         self._report = Report(algorithm, NAME, folder, 0, 0, show_progress=False)
 
@@ -144,10 +145,27 @@ class Run:
         if isinstance(message, Settle):
             metrics = await groups.settle(message)
             await self._step(message, metrics)
-            return metrics
+            self._stops = self._is_asked_to_stop and not message.is_last
+            return Settled(metrics, self._stops)
         metrics = groups.validated()
         await self._validation(message, metrics)
-        return metrics
+        return Settled(metrics)
+
+    def ask_to_stop(self) -> None:
+        """End after the step under way, with a checkpoint; from any thread."""
+        logger.warning(
+            "asked to stop: the step under way ends first, with a checkpoint. Asked once more, the "
+            "run ends at once, and goes on from the checkpoint before"
+        )
+        self._is_asked_to_stop = True
+
+    def why_stopped(self, failed: bool) -> str | None:
+        """Why verl ended before its last step, or failed; None where nothing stopped it."""
+        where = f"after step {self._last_step}; its newest checkpoint is of step"
+        where = f"{where} {self._latest_checkpoint()}"
+        if failed and self._algorithm.is_budget_spent():
+            return f"the budget of the run is spent, {where}"
+        return f"as it was asked to, {where}" if self._stops and not failed else None
 
     async def end(self) -> dict[str, Any]:
         """Account for the rest, write the summary, and leave the gateway as it was."""

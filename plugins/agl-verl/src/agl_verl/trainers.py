@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 
 
 class Accounted:
-    """Mixin: the algorithm hears what each step trained, and its metrics join verl's."""
+    """Mixin: the algorithm hears what a step trained, and may end verl; its metrics join verl's."""
 
     agent_loop_manager: "AglManager"
+    total_training_steps: int
 
     def _add_prompts_to_generate(self, num_prompts: int) -> int:
         # verl polls for groups, and refills those that failed: here it learns that none will come.
@@ -31,8 +32,20 @@ class Accounted:
         super()._compute_metrics(  # pyright: ignore
             batch, metrics, timing_raw, global_steps=global_steps, epoch=epoch
         )
-        settle = Settle(global_steps, advantages_of(batch), _numbers(metrics))
-        metrics.update(self.agent_loop_manager.settle(settle))
+        is_last = global_steps >= self.total_training_steps
+        settle = Settle(global_steps, advantages_of(batch), _numbers(metrics), is_last)
+        settled = self.agent_loop_manager.settle(settle)
+        metrics.update(settled.metrics)
+        if settled.stops:
+            self._end_with(global_steps)
+
+    def _end_with(self, step: int) -> None:
+        """End verl's loop after a step, with a checkpoint of it."""
+        trainer: Any = self
+        save_freq = trainer.config.trainer.save_freq
+        if save_freq <= 0 or step % save_freq:
+            trainer._save_checkpoint()
+        self.total_training_steps = step
 
     def _validate(self) -> dict[str, float]:
         try:
@@ -44,7 +57,7 @@ class Accounted:
                 raise AlgorithmError(f"no validation task could be measured: {why}") from error
             raise
         step: int = self.global_steps  # pyright: ignore
-        metrics.update(self.agent_loop_manager.settle(Validated(step, _numbers(metrics))))
+        metrics.update(self.agent_loop_manager.settle(Validated(step, _numbers(metrics))).metrics)
         return metrics
 
 

@@ -1,8 +1,10 @@
 """verl's run is killed amid a step and goes on; minutes each. ``nox -s verl-cpu -- --long``."""
 
 import asyncio
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -55,31 +57,58 @@ def test_a_killed_run_goes_on_with_what_the_store_has(tmp_path, monkeypatch, vic
     assert sum(trained.values()) == ended.summary["calls_trained"]
 
 
+def test_a_run_that_is_asked_to_stop_ends_after_its_step_and_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setenv("AGL_SERVER_TOKEN", uuid.uuid4().hex)
+    options = {
+        **{"out": str(tmp_path), "port": free_port(), "keeps": True},
+        **{"steps": STEPS, "seconds": 1.0},
+        "cpu": {"trainer": {"save_freq": 100, "resume_mode": "auto"}},
+    }
+    with amid_step(2, tmp_path, options) as (process, _):
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does, to all of them
+        assert process.wait(1500) == 1
+    log = (tmp_path / "log-broken-off.txt").read_text()
+    assert "as it was asked to, after step 2; its newest checkpoint is of step 2" in log
+    ended = run(tmp_path, **{name: value for name, value in options.items() if name != "out"})
+    check(ended, [3])
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2, 3]
+
+
 def kill_amid_step_two(out, options, victim):
     """Start it, kill it with some rollouts of step 2 finished; the ids of those that had."""
+    with amid_step(2, out, options) as (process, mark):
+        for number, command in marked(mark).items():
+            if victim in command:
+                psutil.Process(number).kill()
+        process.wait(120)
+    rollouts, _ = asyncio.run(read(out))
+    return {number for number, one in rollouts.items() if is_finished(one, 2)}
+
+
+@contextlib.contextmanager
+def amid_step(step, out, options):
+    """The process of a run that has finished the first rollout of a step, and its mark."""
     out.mkdir(exist_ok=True)
     mark = uuid.uuid4().hex
-    with (out / "log-killed.txt").open("wb") as log:
+    path = out / "log-broken-off.txt"
+    with path.open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-W", "ignore", HERE / "train.py", json.dumps(options)],
             stdout=log,
             stderr=subprocess.STDOUT,
             env=os.environ | {MARK: mark},
+            start_new_session=True,
         )
     try:
         url = f"http://127.0.0.1:{options['port']}"
-        while not asyncio.run(has_finished(url, 2)):
-            assert process.poll() is None, (out / "log-killed.txt").read_text()[-4000:]
+        while not asyncio.run(has_finished(url, step)):
+            assert process.poll() is None, path.read_text()[-4000:]
             time.sleep(0.2)
-        for number, command in marked(mark).items():
-            if victim in command:
-                psutil.Process(number).kill()
-        process.wait(120)
+        yield process, mark
     finally:
         process.kill()
         end_all(mark)
-    rollouts, _ = asyncio.run(read(out))
-    return {number for number, one in rollouts.items() if is_finished(one, 2)}
 
 
 def is_finished(rollout, step):
