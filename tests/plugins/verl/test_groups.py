@@ -284,6 +284,20 @@ async def test_a_group_that_nobody_runs_ends_with_what_is_missing(caplog):
     assert "0 runners" in caplog.text
 
 
+async def test_a_group_whose_model_went_away_is_not_run_again_after_its_limit():
+    async with groups(timeout=2.0, runner=False) as ours:
+        running = asyncio.create_task(ours.run(request(0)))
+        while not (claimed := await ours.store.dequeue_rollout()):
+            await asyncio.sleep(0.01)
+        gone = agl.types.Failure(boundary="model", type="GatewayError", message="gone")
+        await ours.store.update_attempt(claimed.rollout_id, "latest", status="failed", error=gone)
+        answer = await asyncio.wait_for(running, 30)
+        await asyncio.wait_for(ours.end(), 30)
+        rollouts = await ours.store.query_rollouts()
+    assert "2 rollouts, 0 succeeded" in answer.dropped
+    assert {one.status for one in rollouts} == {"cancelled", "failed"}
+
+
 async def test_calls_beyond_the_limits_are_excluded_by_reason():
     async with groups(response=2) as ours:
         answer = await ours.run(request(0))

@@ -119,6 +119,7 @@ class Collector:
         key: str | None = None,
         look_for_mixed: bool = True,
         first_group: int = 0,
+        at_once: bool = False,
     ) -> Collected:
         """Run each task ``copies`` times and wait for all of them.
 
@@ -138,6 +139,7 @@ class Collector:
             look_for_mixed: Whether mixed calls are an error; they need not be where the rollouts
                 are only accounted for.
             first_group: The group of the first task.
+            at_once: Take what there is under ``key``: what has not ended is cancelled.
 
         Raises:
             ConfigError: The adapter does not give training rows.
@@ -160,7 +162,8 @@ class Collector:
         ]
         collected = Collected([], Ledger(), 0.0)
         with self._mixing.request():
-            collected.ended, lost = await self._run_all(requests, None, collected.ledger, True)
+            limit = 0.0 if at_once else None
+            collected.ended, lost = await self._run_all(requests, limit, collected.ledger, True)
             for one in lost:
                 collected.exclude_lost(one)
         if self._infrastructure_failures == "drop_group":

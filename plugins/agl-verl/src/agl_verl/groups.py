@@ -132,8 +132,8 @@ class Groups:
     async def end(self) -> None:
         """Account for everything that verl never trained, and for what was broken off."""
         for request in list(self._asked.values()):
-            # Cancelled; what there is, is there. An error would keep the rest out of the account.
-            collected = await self._ask(request, look_for_mixed=False)
+            # An error would keep the rest out of the account.
+            collected = await self._ask(request, look_for_mixed=False, at_once=True)
             held = _Held(request, collected, {}, set())
             self._rows(held)
             held.open = set(held.rows)
@@ -152,7 +152,6 @@ class Groups:
         try:
             return await asyncio.wait_for(self._ask(request), limit)
         except TimeoutError:
-            # What has not ended is cancelled by now; asked again under its key, all is there.
             logger.error(
                 "task %d (%s, %d rollouts, step %d) has not ended in %s seconds, "
                 "so it is cancelled: %s",
@@ -163,9 +162,11 @@ class Groups:
                 limit,
                 await self._missing(request),
             )
-            return await self._ask(request)
+            return await self._ask(request, at_once=True)
 
-    async def _ask(self, request: GroupRequest, look_for_mixed: bool = True) -> "Collected":
+    async def _ask(
+        self, request: GroupRequest, look_for_mixed: bool = True, at_once: bool = False
+    ) -> "Collected":
         tasks = self.val if request.validate else self.train
         mode: RolloutMode = "val" if request.validate else "train"
         return await self.collector.collect(
@@ -183,6 +184,7 @@ class Groups:
             key=self._key(request),
             look_for_mixed=look_for_mixed,
             first_group=request.index,
+            at_once=at_once,
         )
 
     def _round(self, request: GroupRequest) -> int:

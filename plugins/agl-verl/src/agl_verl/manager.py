@@ -18,7 +18,15 @@ from agl.errors import AlgorithmError, ConfigError
 from agl.http.serving import ServerThread
 from agl_learning.start import MODEL_NAME
 from agl_verl.backend import Serving, TokenBackend, end_tokens
-from agl_verl.messages import Backend, GroupAnswer, GroupRequest, ProcessOptions, Settle, Settled, Validated
+from agl_verl.messages import (
+    Backend,
+    GroupAnswer,
+    GroupRequest,
+    ProcessOptions,
+    Settle,
+    Settled,
+    Validated,
+)
 from agl_verl.preflight import num_servers
 
 logger = logging.getLogger("agl.verl")
