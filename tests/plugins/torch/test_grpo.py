@@ -301,6 +301,18 @@ async def test_divergence_from_the_start_is_penalised_and_reported(line, grpo, t
     assert (tmp_path / "run/reference/model.safetensors").exists()
 
 
+async def test_a_reference_that_was_not_written_whole_is_none(line, grpo, tmp_path, monkeypatch):
+    def fail(model, folder):
+        (folder / "config.json").write_text("{")
+        raise OSError("no space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("agl_torch.checkpoint.save_model", fail)
+        with pytest.raises(agl.errors.AglError, match="no space left"):
+            await line(says_long_words, grpo(steps=1, kl_coefficient=0.1), ["one"])
+    assert not (tmp_path / "run/reference").exists()
+
+
 async def test_a_spent_budget_ends_the_run_with_a_checkpoint_of_what_it_has(line, grpo):
     # 16 calls a step: the second one gets half of its calls answered.
     budget = agl.LLMProxy(run_budget={"calls": 25})

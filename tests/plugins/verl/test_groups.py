@@ -284,11 +284,17 @@ async def test_a_group_that_nobody_runs_ends_with_what_is_missing(caplog):
     assert "0 runners" in caplog.text
 
 
+async def claim(store):
+    while True:
+        for claimed in await store.dequeue_many_rollouts(limit=1):
+            return claimed
+        await asyncio.sleep(0.01)
+
+
 async def test_a_group_whose_model_went_away_is_not_run_again_after_its_limit():
     async with groups(timeout=2.0, runner=False) as ours:
         running = asyncio.create_task(ours.run(request(0)))
-        while not (claimed := await ours.store.dequeue_rollout()):
-            await asyncio.sleep(0.01)
+        claimed = await claim(ours.store)
         gone = agl.types.Failure(boundary="model", type="GatewayError", message="gone")
         await ours.store.update_attempt(claimed.rollout_id, "latest", status="failed", error=gone)
         answer = await asyncio.wait_for(running, 30)

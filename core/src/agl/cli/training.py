@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from agl.cli.shared import each_rollout, note, read_and_close
 from agl.errors import ConfigError, PluginError, RunError, StoreError
 from agl.runs.folders import RUNS, known_run, new_run_id
+from agl.utils.files import write_whole
 
 if TYPE_CHECKING:
     from agl.cli.ledger_tables import Accounts
@@ -255,7 +256,7 @@ class _ConfigWriter:
     text: str
 
     def on_run_start(self) -> None:
-        self.path.write_text(self.text, encoding="utf-8")
+        write_whole(self.path, self.text)
 
 
 def _fit(

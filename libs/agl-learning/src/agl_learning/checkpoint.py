@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from agl.errors import AlgorithmError, ConfigError
-from agl.utils.files import make_private_folder
-from agl_learning.files import sync
+from agl.utils.files import make_private_folder, sync
 from agl_learning.generations import read_generation
 
 logger = logging.getLogger("agl.learning")

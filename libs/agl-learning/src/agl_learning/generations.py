@@ -22,9 +22,8 @@ from agl.errors import ConfigError, InvalidTransitionError
 from agl.runs.folders import FILE
 from agl.store.base import LightningStore
 from agl.types import LedgerPart
-from agl.utils.files import make_private_folder
+from agl.utils.files import make_private_folder, write_whole
 from agl.utils.lockfile import HeldError, LockFile
-from agl_learning.files import write_whole
 
 if TYPE_CHECKING:
     from agl.algorithm.base import Algorithm

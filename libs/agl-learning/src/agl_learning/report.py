@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from agl.algorithm.base import Algorithm
-from agl.utils.files import make_private_folder
-from agl_learning.files import write_whole
+from agl.utils.files import make_private_folder, write_whole
 from agl_learning.generations import Branch
 
 logger = logging.getLogger("agl.learning")

@@ -20,6 +20,7 @@ from annotated_types import Ge
 
 from agl.errors import ConfigError
 from agl.types import TrainedModel
+from agl_learning.checkpoint import making
 from agl_learning.online import OnlineTraining
 from agl_learning.options import AboveZero, Count, pick_options
 from agl_learning.start import MODEL_NAME
@@ -129,7 +130,8 @@ class GRPO(OnlineTraining, LearnerOptions):
         if checkpoint is not None:
             restore(checkpoint, self._learner, self._server.sampler.random)
         if self._learner.reference is not None and not (folder / REFERENCE).exists():
-            save_model(self._learner.reference, folder / REFERENCE)
+            with making(folder / REFERENCE, {}) as partial:
+                save_model(self._learner.reference, partial)
 
     def trained_model(self) -> TrainedModel:
         """The model that is served, with its vocabulary."""

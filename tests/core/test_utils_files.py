@@ -1,0 +1,41 @@
+"""Files that a full disk or a kill leaves as they were."""
+
+import subprocess
+import sys
+
+FULL = """
+import resource, signal, sys
+from pathlib import Path
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+{setup}
+resource.setrlimit(resource.RLIMIT_FSIZE, (4, resource.RLIM_INFINITY))
+try:
+    {act}
+except OSError as error:
+    print(error.strerror)
+"""
+
+
+def on_a_full_disk(act, setup=""):
+    """What the system says to a statement that writes more than 4 bytes."""
+    code = FULL.format(act=act, setup=setup)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+def test_a_whole_file_is_as_it_was_where_the_new_one_does_not_fit(tmp_path):
+    path = tmp_path / "note.json"
+    path.write_text('{"a": 1}')
+    setup = "from agl.utils.files import write_whole"
+    assert "large" in on_a_full_disk(f"write_whole(Path({str(path)!r}), 'x' * 99)", setup)
+    assert path.read_text() == '{"a": 1}'
+
+
+def test_a_run_that_goes_on_keeps_its_configuration_where_the_new_one_does_not_fit(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text("n_runners: 2\n")
+    setup = "from agl.cli.training import _ConfigWriter"
+    act = f"_ConfigWriter(Path({str(path)!r}), 'n_runners: 3').on_run_start()"
+    assert "large" in on_a_full_disk(act, setup)
+    assert path.read_text() == "n_runners: 2\n"
