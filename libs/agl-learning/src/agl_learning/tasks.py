@@ -42,7 +42,7 @@ class TaskOrder:
 
     def state(self) -> dict[str, Any]:
         """What ``restore`` takes; JSON values."""
-        return {"size": self._size, "ahead": self._ahead, "random": self._random.getstate()}
+        return {"size": self._size, "ahead": [*self._ahead], "random": self._random.getstate()}
 
     def restore(self, state: dict[str, Any] | None) -> None:
         """Go on where ``state`` was taken; another number of tasks begins a new shuffle."""
