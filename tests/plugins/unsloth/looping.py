@@ -49,9 +49,9 @@ class Counting(FineTuning):
 
     name = "counting"
 
-    def __init__(self, url, *, min_reward=None, fails=False, **options):
+    def __init__(self, url, *, min_reward=None, **options):
         super().__init__(show_progress=False, **options)
-        self.url, self.min_reward, self.fails = url, min_reward, fails
+        self.url, self.min_reward, self.fails = url, min_reward, False
         self.served, self.trained, self.cleaned = [], [], 0
 
     async def prepare(self):

@@ -18,6 +18,7 @@ from agl.algorithm.base import RunContext
 from agl.errors import AlgorithmError, ConfigError
 from agl.plugins.hooks import HookCaller
 from agl_learning.generations import begin_generation
+from agl_learning.journal import read_entries
 from agl_testing.echo_llm import EchoLLM, RawReply
 
 pytest.importorskip("agl_adapters")
@@ -106,8 +107,10 @@ async def test_the_examples_are_the_recorded_tokens(counting, store, tmp_path, l
 
 
 async def test_a_training_that_failed_is_done_again_and_nothing_else(counting, store, tmp_path):
+    failing = counting()
+    failing.fails = True
     with pytest.raises(OSError, match="disk is full"):
-        await fit(counting(fails=True), store, TASKS, ["four"])
+        await fit(failing, store, TASKS, ["four"])
     assert (await agl.load_ledger(store)).trained == []  # the update failed
     before = len((await store.query_rollouts()).items)
     algorithm = await fit(counting(iterations=1), store, TASKS, ["four"])
@@ -242,25 +245,28 @@ async def stop_amid(algorithm, store, *datasets, after):
 
 
 @pytest.mark.parametrize(
-    ("options", "train", "val", "why"),
+    ("options", "train", "val", "given_up"),
     [
-        ({}, ["mended", "two"], None, r"training rollouts after step 0 with other tasks"),
-        ({"rollouts_per_task": 3}, ["one", "two"], None, r"other copies: 2 then, 3 now"),
-        ({}, ["one", "two"], ["x"], r"validation rollouts after step 0 with other tasks"),
+        ({}, ["mended", "two"], None, ("train", 0)),
+        ({"rollouts_per_task": 3}, ["one", "two"], None, ("train", 0)),
+        ({}, ["one", "two"], ["x"], ("val", 0)),
     ],
 )
-async def test_a_collection_goes_on_with_the_tasks_and_copies_that_it_had(
-    counting, store, options, train, val, why
+async def test_a_collection_of_other_tasks_or_copies_is_given_up(
+    counting, store, tmp_path, options, train, val, given_up
 ):
     had = {"iterations": 1, "rollouts_per_task": 2}
     datasets = (["one", "two"], ["held out"] if val else None)
     await stop_amid(counting(**had), store, *datasets, after=0 if val else 2)
-    other = counting(**{**had, **options})
-    with pytest.raises(ConfigError, match=why):
-        await fit(other, store, train, val)
-    assert other.served == []
-    algorithm = await fit(counting(**had), store, *datasets)
-    assert algorithm.trained == [("start", 1, 4)]
+    algorithm = await fit(counting(**{**had, **options}), store, train, val)
+    entries = read_entries(tmp_path / "run")
+    first = next(entry for entry in entries if entry["event"] == "given up")
+    assert (first["mode"], first["after"]) == given_up
+    examples = 2 * algorithm.rollouts_per_task
+    assert algorithm.trained == [("start", 1, examples)]
+    trained = {part.rollout_id for part in await agl.load_parts(store) if part.mode == "train"}
+    rollouts = await store.query_rollouts(rollout_id_in=sorted(trained))
+    assert Counter(rollout.input for rollout in rollouts) == dict.fromkeys(train, examples // 2)
 
 
 async def test_drop_group_sees_rollouts_that_were_drawn_again(counting, store, llm):
@@ -348,7 +354,7 @@ async def test_killed_while_it_collects_it_goes_on_with_the_rollouts_that_are_th
         assert events(tmp_path) == ["begun", "collecting"]
         process = await asyncio.create_subprocess_exec(*command)
         assert await process.wait() == 0
-    assert events(tmp_path)[2:] == ["collecting", "collected", "selected", "trained"]
+    assert finished(tmp_path) == ["begun", "begun", "selected", "trained"]
     store = agl.SqliteLightningStore(tmp_path / "store.db")
     rollouts = (await store.query_rollouts()).items
     ledger = await agl.load_ledger(store)
@@ -407,6 +413,52 @@ async def test_a_version_that_is_damaged_is_trained_once_more(counting, store, t
     steps = [line["step"] for line in map(json.loads, lines) if "examples" in line]
     assert steps == [1, 2]
     assert len(again.summary["rewards"]) == 2
+    await check_sums(again, store)
+    third = await fit(counting(iterations=2), store, TASKS, ["four"])
+    assert third.trained == []
+    assert third.summary["val_rewards"] == again.summary["val_rewards"]
+    assert [version for version, _ in third.summary["val_rewards"]] == [0, 1, 2]
+    await check_sums(third, store)
+
+
+async def check_sums(algorithm, store):
+    """The summary says what the ledger does."""
+    parts = [part for part in await agl.load_parts(store) if not part.lost]
+    assert algorithm.summary["rollouts"] == len(parts)
+    ledger = await agl.load_ledger(store)
+    ledger.check()
+    assert algorithm.summary["calls"] == ledger.summary()["calls"]
+
+
+@pytest.mark.parametrize("dies_in", ["training", "collecting"])
+async def test_another_agent_gets_rollouts_of_its_own(counting, store, tmp_path, caplog, dies_in):
+    def going_on(agent, **options):
+        algorithm = counting(**options)
+        shapes = {"the agent's source file": agent}
+        algorithm.set_context(RunContext(what_shapes=shapes, is_forced=True))
+        return algorithm
+
+    await fit(going_on("old", iterations=1), store, TASKS, ["four"])
+    killed = going_on("old")
+    killed.fails = True
+    if dies_in == "training":
+        with pytest.raises(OSError, match="disk is full"):
+            await fit(killed, store, TASKS, ["four"])
+    else:
+        await stop_amid(killed, store, TASKS, ["four"], after=4)
+    before = {rollout.rollout_id for rollout in await store.query_rollouts()}
+    mended = await fit(going_on("new"), store, TASKS, ["four"])
+    assert "goes on after step 1 as what it was not: the agent's source file is 'new'" in (
+        caplog.text
+    )
+    assert mended.trained == [("trained-1", 2, 12)]
+    parts = await agl.load_parts(store)
+    trained = {part.rollout_id for part in parts if part.step == 2 and part.mode == "train"}
+    assert len(trained) == 12
+    assert not trained & before
+    await check_sums(mended, store)
+    examples = (tmp_path / "run/iterations/0002/examples.jsonl").read_text().splitlines()
+    assert len(examples) == 12
 
 
 async def test_what_a_kill_wrote_of_an_unfinished_step_is_dropped(counting, store, tmp_path):

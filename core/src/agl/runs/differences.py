@@ -13,8 +13,8 @@ _SAFE: Final = re.compile(
     r"(runners|concurrency|max_rollouts|hooks|strategy|runner|store)(\..*)?"
     r"|.*\.(show_progress|checkpoint_every|eval_every|eval_copies|\w*timeout_seconds"
     r"|unresponsive_seconds|span_verbosity|base_url|api_base|host|port)"
-    r"|gateway\.run_budget(\..*)?"
-    r"|algorithm\.(target_reward|max_idle_steps|dry_run|price_per_million_tokens)"
+    r"|gateway\.run_budget(\..*)?|algorithm\.(target_reward|max_idle_steps|dry_run|check_memory"
+    r"|price_per_million_tokens|poll_seconds|keep_files|keep_versions|max_deployments|capacity)"
 )
 """What changes no result, or only where servers are, when the run ends, or how much is measured."""
 _RAISED: Final = re.compile(r"algorithm\.(steps|iterations|n_epochs|max_trained_tokens)")

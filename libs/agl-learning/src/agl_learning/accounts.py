@@ -66,6 +66,13 @@ class Totals:
     def __init__(self, counts: dict[str, int] | None = None) -> None:
         self.counts: Counter[str] = Counter(counts or {})
 
+    @classmethod
+    def of(cls, collected: "Collected") -> "Totals":
+        """Those of one collection; its ledger must be complete."""
+        totals = cls()
+        totals.add(collected)
+        return totals
+
     def add(self, collected: "Collected") -> None:
         """Add what was collected; its ledger must be complete."""
         rollouts = collected.rollouts

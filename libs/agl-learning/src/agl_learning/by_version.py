@@ -23,6 +23,14 @@ if TYPE_CHECKING:
     from agl_learning.journal import Entry
     from agl_learning.session import Session
 
+OF_TRAINING = "train/"
+"""Beginning of the names of metrics that the training gave."""
+_PLACES = {
+    "selected": "iteration",
+    "trained": "version",
+    "evaluated": "version",
+    "given up": "after",
+}
 LEFT = (
     "What can be trained again: each step whose rollouts are in the store and before which the "
     "version is kept"
@@ -94,13 +102,14 @@ class VersionTraining(Training):
 
         folder = run_folder(self, self.run_dir)
         run, before = read_generation(folder), Journal.of(folder)
-        entries = {entry["version"]: entry for entry in before.all("trained")}
-        wanted, selected = step_of(entries, step, folder), before.last("selected", iteration=step)
-        collecting = before.last("collecting", mode="train", after=step - 1)
-        if run is None or selected is None or collecting is None:
-            raise ConfigError(f"the journal of {str(folder)!r} does not say what step {step} had")
+        if run is None:
+            raise ConfigError(f"{self.title}: there is no run in {str(folder)!r}")
+        stands = standing(before)
+        entries = {one["version"]: one for one in stands if one["event"] == "trained"}
+        wanted = step_of(entries, step, folder)
+        key = wanted["key"]
+        selected = next(one for one in stands if one["event"] == "selected" and one["key"] == key)
         self.check_identity(folder, (before.last("begun") or {}).get("identity", {}))
-        key = collecting["key"]
         with tempfile.TemporaryDirectory(prefix="agl-replay-") as scratch:
             async with self._apart(Path(scratch), run) as session:
                 base = await self.prepare()
@@ -122,7 +131,7 @@ class VersionTraining(Training):
                 await compare_accounts(replay, self.get_store(), run.run, collected)
                 compare_metrics(replay, selected["metrics"], collected_metrics(collected))
                 compare_lines(replay, "examples", folder / selected["file"], examples)
-                compare_metrics(replay, wanted["metrics"], made.metrics, "train/")
+                compare_metrics(replay, version_of(wanted).metrics, made.metrics, OF_TRAINING)
                 compare_weights(replay, f"weights after step {step}", old, now)
         return replay
 
@@ -154,4 +163,34 @@ class VersionTraining(Training):
 
 def version_of(trained: "Entry") -> Version:
     """That of an entry of the journal."""
-    return Version(trained["version"], trained["ref"], trained["metrics"])
+    metrics = {
+        name.removeprefix(OF_TRAINING): value
+        for name, value in trained["metrics"].items()
+        if name.startswith(OF_TRAINING)
+    }
+    return Version(trained["version"], trained["ref"], metrics)
+
+
+def standing(journal: Journal) -> "list[Entry]":
+    """The entries that count, of what was selected, trained, evaluated and given up.
+
+    Where a run has gone back to a version, what was made of that version stands no more, but for
+    the examples: those are trained once more. Where rollouts to train on were given up, so was
+    all that came of them.
+    """
+    found: list[Entry] = []
+    for entry in journal.entries:
+        event = entry["event"]
+        if event == "given up" and entry["mode"] == "train":
+            found = [one for one in found if place(one) <= entry["after"]]
+        elif event == "went back":
+            to = entry["version"]
+            found = [one for one in found if place(one) <= to or one["event"] == "selected"]
+        if event in _PLACES:
+            found.append(entry)
+    return found
+
+
+def place(entry: "Entry") -> int:
+    """The version that came, or is to come, of it; of what was given up, the one before."""
+    return entry[_PLACES[entry["event"]]]

@@ -65,9 +65,20 @@ def find_request(
 def _request(
     session: "Session", journal: "Journal", mode: RolloutMode, tasks: list[Any], copies: int
 ) -> Request:
-    rounds = len(journal.all("given up", mode=mode, after=session.steps_done))
-    key = f"{session.algorithm}/{session.run_id}/{mode}-{session.steps_done}/{rounds}"
+    rounds, key = round_of(journal, mode, session.steps_done), key_of(session, journal, mode)
     return Request(mode, tasks, copies, key, rounds, {"tasks": digest(tasks), "copies": copies})
+
+
+def round_of(journal: "Journal", mode: RolloutMode, after: int) -> int:
+    """How often what was collected after so many steps was given up."""
+    return len(journal.all("given up", mode=mode, after=after))
+
+
+def key_of(session: "Session", journal: "Journal", mode: RolloutMode) -> str:
+    """That under which the rollouts after the steps done stand, or will."""
+    after = session.steps_done
+    number = round_of(journal, mode, after)
+    return f"{session.algorithm}/{session.run_id}/{mode}-{after}/{number}"
 
 
 async def run_request(

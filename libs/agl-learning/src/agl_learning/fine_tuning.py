@@ -23,7 +23,7 @@ import contextlib
 import logging
 import secrets
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,8 +31,8 @@ from typing import TYPE_CHECKING, Any
 from agl.algorithm.ledger import ledger_parts
 from agl.errors import AlgorithmError, ConfigError
 from agl.types import Dataset, LedgerPart
-from agl_learning.by_version import VersionTraining, version_of
-from agl_learning.durable import find_request, give_up
+from agl_learning.by_version import OF_TRAINING, VersionTraining, place, standing, version_of
+from agl_learning.durable import begin, find_request, give_up, key_of
 from agl_learning.files import write_lines
 from agl_learning.generations import (
     Generation,
@@ -40,6 +40,7 @@ from agl_learning.generations import (
     begun_by_trainer,
     cancel_dead_starts,
     check_algorithm,
+    mark_lost,
     read_generation,
 )
 from agl_learning.journal import Journal, read_entries
@@ -96,9 +97,9 @@ class FineTuning(VersionTraining):
             return
         # What ``open`` would refuse is named before there are runners.
         check_algorithm(folder, self.name)
-        for entry in read_entries(folder):
-            if entry["event"] == "begun":
-                self.check_identity(folder, entry["identity"])
+        begun = [entry for entry in read_entries(folder) if entry["event"] == "begun"]
+        if begun:
+            self.check_identity(folder, begun[-1]["identity"])
         await cancel_dead_starts(store, folder)
 
     @contextlib.asynccontextmanager
@@ -114,9 +115,7 @@ class FineTuning(VersionTraining):
             begun = begun_by_trainer(self, folder)
             run_id, before = self._find_run(journal, begun.get("run")), read_generation(folder)
             number = begun.get("number") or (before.number + 1 if before else 1)
-            collections = journal.all("selected")
-            totals = [entry["totals"] for entry in journal.entries if "totals" in entry]
-            done = len(collections)
+            done = sum(entry["event"] == "trained" for entry in standing(journal))
             report = Report(self, self.name, folder, self.iterations, done, self.show_progress)
             self._session = session = Session(
                 algorithm=self.name,
@@ -126,12 +125,8 @@ class FineTuning(VersionTraining):
                 store=self.get_store(),
                 gateway=gateway,
                 collector=self.collector(),
-                totals=Totals(totals[-1] if totals else None),
+                totals=Totals(),
                 steps_done=0,
-                rewards=[entry["reward"] for entry in collections],
-                val_rewards=[
-                    (entry["version"], entry["reward"]) for entry in journal.all("evaluated")
-                ],
             )
             try:
                 self._version = await self.prepare()
@@ -143,15 +138,41 @@ class FineTuning(VersionTraining):
 
     async def _begin(self, session: "Session") -> None:
         """Bind the folder to this run, now that everything was found to be right."""
-        if self.journal.last("begun") is None:
-            self.journal.append("begun", run_id=session.run_id, identity=self.identity())
+        await self._find_newest(session.folder)
+        done = session.steps_done = self._version.number
+        begin(
+            *(self.journal, self, self._run_context.what_shapes, done),
+            run_id=session.run_id,
+            identity=self.identity(),
+        )
         number = session.generation.number
         begin_generation(session.folder, session.run_id, algorithm=self.name, number=number)
-        for entry in reversed(self.journal.all("trained")):
+        stands = [entry for entry in standing(self.journal) if place(entry) <= done]
+        counts = [entry for entry in stands if "counts" in entry]
+        for entry in counts:
+            session.totals.counts.update(entry["counts"])
+        session.rewards = [one["reward"] for one in stands if one["event"] == "selected"]
+        evaluated = [entry for entry in stands if entry["event"] == "evaluated"]
+        session.val_rewards = [(entry["version"], entry["reward"]) for entry in evaluated]
+        # What a kill had written of a step, or of an evaluation, that counts as not done.
+        known = {rollout_id for entry in counts for rollout_id in self._rollouts(entry["key"])}
+        await mark_lost(session.store, session.run_id, lambda part: part.rollout_id not in known)
+        lines = (entry["metrics"] for entry in stands if entry["event"] in ("trained", "evaluated"))
+        session.report.rewrite(lines)
+
+    def _rollouts(self, key: str) -> list[str]:
+        """Ids of what was collected under a key."""
+        done = self.journal.last("collected", key=key)
+        return [] if done is None else [one for _, one in done["rollouts"]] + done["lost"]
+
+    async def _find_newest(self, folder: Path) -> None:
+        """Take the newest version that is whole; what was made of a damaged one stands no more."""
+        trained = [entry for entry in standing(self.journal) if entry["event"] == "trained"]
+        for entry in reversed(trained):
             made = version_of(entry)
             if await asyncio.to_thread(self.is_whole, made):
                 self._version = made
-                logger.info("%s goes on after version %d", session.folder, made.number)
+                logger.info("%s goes on after version %d", folder, made.number)
                 break
             logger.warning(
                 "version %d in %s is damaged and is left out: it is trained once more, from the "
@@ -159,11 +180,8 @@ class FineTuning(VersionTraining):
                 made.number,
                 made.ref,
             )
-        done = session.steps_done = self._version.number
-        session.val_rewards = [each for each in session.val_rewards if each[0] <= done]
-        # What a kill had written of a step, or of an evaluation, that counts as not done.
-        starts = range(1, session.generation.number + 1)
-        session.report.go_back(done, session.is_evaluated(done), [(each, done) for each in starts])
+        if trained and version_of(trained[-1]) != self._version:
+            self.journal.append("went back", version=self._version.number)
 
     def _find_run(self, journal: Journal, new_id: str | None) -> str:
         """The id of the run to continue, or a new one: that of the trainer, if it has one."""
@@ -184,13 +202,15 @@ class FineTuning(VersionTraining):
     async def step(self, train: Dataset[Any], val: Dataset[Any] | None) -> None:
         session, number = self.session, self.session.steps_done + 1
         start = time.perf_counter()
-        entry = self.journal.last("selected", iteration=number)
+        selected = (one for one in standing(self.journal) if one["event"] == "selected")
+        entry = next((one for one in selected if one["iteration"] == number), None)
         if entry is None:
             # Before anything is served: tasks of a run that was cut off may be others by now.
             tasks, copies = self._chosen(train, number), self.rollouts_per_task
             request = find_request(session, self.journal, "train", tasks, copies)
             await self.evaluate_when_due(val)
             entry = await self._select(await self.run_request(request))
+        session.rewards.append(entry["reward"])
         await self.end_serving()
         trained_at = time.perf_counter()
         logger.info("iteration %d: training on %d examples", number, entry["examples"])
@@ -198,24 +218,24 @@ class FineTuning(VersionTraining):
             session.folder / entry["file"], self._version, number
         )
         await self._keep_trained()
+        session.totals.counts.update(entry["counts"])
         session.steps_done = number
         end = time.perf_counter()
         await self.tell("on_checkpoint_saved", step=number, path=made.ref)
-        await session.report.step(
-            number,
-            {
-                "step": number,
-                "generation": session.generation.number,
-                "version": number,
-                "examples": entry["examples"],
-                **entry["metrics"],
-                **{f"train/{name}": value for name, value in made.metrics.items()},
-                "time/train": end - trained_at,
-                "time/step": end - start,
-            },
-        )
+        line = {
+            "step": number,
+            "generation": session.generation.number,
+            "version": number,
+            "examples": entry["examples"],
+            **entry["metrics"],
+            **{OF_TRAINING + name: value for name, value in made.metrics.items()},
+            "time/train": end - trained_at,
+            "time/step": end - start,
+        }
+        await session.report.step(number, line)
         # Last: what a kill keeps from being in the journal is done again, and changes nothing.
-        self.journal.append("trained", version=number, ref=made.ref, metrics=made.metrics)
+        key = entry["key"]
+        self.journal.append("trained", version=number, ref=made.ref, key=key, metrics=line)
 
     def summed_up(self) -> dict[str, Any]:
         return {"iterations": self._version.number, "model": self._version.ref}
@@ -233,15 +253,17 @@ class FineTuning(VersionTraining):
 
     async def _select(self, collected: "Collected") -> dict[str, Any]:
         """The entry of what is trained."""
-        from agl_learning.accounts import collected_metrics
+        from agl_learning.accounts import Totals, collected_metrics
 
         session, number = self.session, self.session.steps_done + 1
+        key = key_of(session, self.journal, "train")
         try:
             examples = self.select(collected, number)
         except AlgorithmError:
             # Started again, the iteration shall draw new rollouts: these are accounted for.
             await session.keep(collected, number, self._version.number)
-            give_up(self.journal, "train", number - 1, totals=dict(session.totals.counts))
+            counts = dict(Totals.of(collected).counts)
+            give_up(self.journal, "train", number - 1, key=key, counts=counts)
             raise
         parts = ledger_parts(
             collected.ledger,
@@ -251,22 +273,21 @@ class FineTuning(VersionTraining):
             run=session.run_id,
             generation=session.generation.number,
         )
-        session.totals.add(collected)
         file = Path("iterations") / f"{number:04d}" / "examples.jsonl"
         write_lines(session.folder / file, examples)
         write_lines(
             (session.folder / file).with_name(LEDGER),
             [part.model_dump(mode="json", exclude_defaults=True) for part in parts],
         )
-        session.rewards.append(collected.mean_reward)
         return self.journal.append(
             "selected",
             iteration=number,
+            key=key,
             file=str(file),
             examples=len(examples),
             reward=collected.mean_reward,
             metrics=collected_metrics(collected),
-            totals=dict(session.totals.counts),
+            counts=dict(Totals.of(collected).counts),
         )
 
     async def _keep_trained(self) -> None:
@@ -281,10 +302,14 @@ class FineTuning(VersionTraining):
             ]
         )
 
-    def evaluated(self, reward: float | None) -> None:
+    def evaluated(self, collected: "Collected", metrics: Mapping[str, Any]) -> None:
+        from agl_learning.accounts import Totals
+
         self.journal.append(
             "evaluated",
             version=self._version.number,
-            reward=reward,
-            totals=dict(self.session.totals.counts),
+            key=key_of(self.session, self.journal, "val"),
+            reward=collected.mean_reward,
+            metrics=dict(metrics),
+            counts=dict(Totals.of(collected).counts),
         )

@@ -11,7 +11,7 @@ import json
 import logging
 import os
 import secrets
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -250,9 +250,14 @@ def branch_to(before: Generation | None, step: int) -> list[tuple[int, int]]:
 async def keep_branch(store: LightningStore, run: str, branch: Branch) -> None:
     """Mark as lost the accounts of a run beside its branch, and as counting those on it."""
     last = dict(branch)
+    await mark_lost(store, run, lambda part: (part.step or 0) > last.get(part.generation, -1))
+
+
+async def mark_lost(store: LightningStore, run: str, is_lost: Callable[[LedgerPart], bool]) -> None:
+    """Mark accounts of a run as lost, or as counting again."""
     changed: list[LedgerPart] = []
     async for part in each_part(store, run=run):
-        is_lost = part.generation not in last or (part.step or 0) > last[part.generation]
-        if is_lost != part.lost and not part.problem:
-            changed.append(part.model_copy(update={"lost": is_lost}))
+        lost = is_lost(part)
+        if lost != part.lost and not part.problem:
+            changed.append(part.model_copy(update={"lost": lost}))
     await store.add_ledger_parts(changed)

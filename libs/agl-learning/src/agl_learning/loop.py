@@ -359,10 +359,11 @@ class Training(Algorithm):
         session.val_rewards.append((step, reward))
         metrics = {f"val/{name}": value for name, value in collected_metrics(collected).items()}
         start = session.generation.number
-        await session.report.evaluation(step, {"step": step, "generation": start, **metrics})
-        self.evaluated(reward)
+        line = {"step": step, "generation": start, **metrics}
+        await session.report.evaluation(step, line)
+        self.evaluated(collected, line)
 
-    def evaluated(self, reward: float | None) -> None:
+    def evaluated(self, collected: "Collected", metrics: Mapping[str, Any]) -> None:
         """Note that the newest version was evaluated, where that outlives the process."""
 
     async def evaluate(self, dataset: Dataset[Any]) -> "Collected":

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from agl.errors import ConfigError, StoppedError
 from agl.types import Dataset
+from agl_learning.by_version import version_of
+from agl_learning.durable import round_of
 from agl_learning.fine_tuning import FineTuning
 from agl_learning.options import Count, NotNegative
 
@@ -127,10 +129,12 @@ class PaidTraining(FineTuning):
         session = self.session
         if not begun:
             logger.info("iteration %d: %s", number, bill)
-        if self.journal.last("stated", version=number) is None:
+        round_ = round_of(self.journal, "train", number - 1)
+        if self.journal.last("stated", version=number, round=round_) is None:
             self.journal.append(
                 "stated",
                 version=number,
+                round=round_,
                 examples=bill.examples,
                 epochs=bill.epochs,
                 trained_tokens=bill.trained_tokens,
@@ -149,7 +153,8 @@ class PaidTraining(FineTuning):
                     "run_dir": str(session.folder),
                 }
             )
-        before = sum(entry["metrics"]["trained_tokens"] for entry in self.journal.all("trained"))
+        made = map(version_of, self.journal.all("trained"))
+        before = sum(version.metrics["trained_tokens"] for version in made)
         total, most = before + bill.trained_tokens, self.max_trained_tokens
         if most is not None and total > most and not begun:
             raise StoppedError(

@@ -3,6 +3,7 @@
 import json
 import logging
 import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -127,11 +128,14 @@ class Report:
                 kept.append(text + "\n")
         write_whole(self.metrics_path, "".join(kept))
 
+    def rewrite(self, lines: Iterable[Mapping[str, Any]]) -> None:
+        """Have the metrics be these, and nothing else."""
+        write_whole(self.metrics_path, "".join(map(_text, lines)))
+
     def write(self, metrics: dict[str, Any]) -> None:
         """Append one line; None values are left out."""
-        line = {key: value for key, value in metrics.items() if value is not None}
         with self.metrics_path.open("a") as file:
-            file.write(json.dumps(line) + "\n")
+            file.write(_text(metrics))
 
     async def step(self, number: int, metrics: dict[str, Any]) -> None:
         """A training step has ended."""
@@ -165,3 +169,7 @@ class Report:
     def summary(self, summary: dict[str, Any]) -> None:
         """Write ``summary.json``."""
         write_whole(self.folder / "summary.json", json.dumps(summary, indent=2) + "\n")
+
+
+def _text(metrics: Mapping[str, Any]) -> str:
+    return json.dumps({name: at for name, at in metrics.items() if at is not None}) + "\n"

@@ -38,6 +38,9 @@ class Deployments:
         """
         name = f"{self._options.prefix}_v{version.number:02d}"
         there = (await self._management.models()).get(name)
+        if there not in (None, version.ref) and name in self.names():
+            await self._delete(name)  # of rollouts that were given up since
+            there = None
         if there not in (None, version.ref):
             raise ConfigError(
                 f"AzureSFT: deployment {name!r} is there already, with the model {there!r} and "

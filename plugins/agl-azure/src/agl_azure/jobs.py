@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from agl_azure.errors import JobFailedError
 from agl_azure.service import AzureService, FinishedJob
+from agl_learning.durable import round_of
 
 if TYPE_CHECKING:
     from agl_learning.journal import Entry, Journal
@@ -88,8 +89,9 @@ class Jobs:
         return {name: value for name, value in given.items() if value is not None}
 
     def _round(self, number: int) -> int:
-        """How many jobs of a version have failed."""
-        return len(self._journal.all("job failed", version=number))
+        """How many jobs of a version have failed, or were of rollouts that were given up."""
+        failed = len(self._journal.all("job failed", version=number))
+        return failed + round_of(self._journal, "train", number - 1)
 
     async def _delete_file(self, file_id: str) -> None:
         deleted = self._journal.last("file deleted", file_id=file_id)

@@ -30,6 +30,7 @@ from annotated_types import Ge
 
 from agl.algorithm.gateway import WHOLE_SOFTMAX
 from agl.errors import AlgorithmError, ConfigError
+from agl_learning.durable import round_of
 from agl_learning.options import Count, Name, NotNegative, Share
 from agl_learning.paid import Bill, PaidTraining
 from agl_learning.remote import not_installed
@@ -216,7 +217,7 @@ class Tinker(PaidTraining, WeighingOptions):
 
     async def train(self, examples: Path, version: Version, number: int) -> Version:
         """Take the gradient steps of version ``number``, and save its weights."""
-        saved = self.journal.last("saved", version=number) or await self._find_saved(number)
+        saved = self._noted("saved", number) or await self._find_saved(number)
         if saved is not None:
             await self._delete_old(number)
             return Version(number, saved["state"], saved["metrics"])
@@ -270,7 +271,8 @@ class Tinker(PaidTraining, WeighingOptions):
     # --- weights
 
     async def _save(self, number: int, metrics: dict[str, Any]) -> Version:
-        name = f"agl-{self.session.run_id}-v{number:03d}"
+        again = f"-{round_}" if (round_ := round_of(self.journal, "train", number - 1)) else ""
+        name = f"agl-{self.session.run_id}-v{number:03d}{again}"
         paths = self._tinker.paths(name)
         # Before: what a kill leaves behind is found here, and taken if it is whole, else deleted.
         self._note("saving", number, paths, metrics)
@@ -281,16 +283,22 @@ class Tinker(PaidTraining, WeighingOptions):
         return self.journal.append(
             event,
             version=number,
+            round=round_of(self.journal, "train", number - 1),
             state=at.state,
             sampler=at.sampler,
             metrics={**metrics, "sampler": at.sampler},
         )
 
+    def _noted(self, event: str, number: int) -> "Entry | None":
+        """Not of rollouts that were given up since."""
+        round_ = round_of(self.journal, "train", number - 1)
+        return self.journal.last(event, version=number, round=round_)
+
     async def _find_saved(self, number: int) -> "Entry | None":
         """The weights of a version that were saved before a kill could say so."""
         from agl_tinker.service import Saved
 
-        entry = self.journal.last("saving", version=number)
+        entry = self._noted("saving", number)
         if entry is None:
             return None
         at = Saved(entry["state"], entry["sampler"])

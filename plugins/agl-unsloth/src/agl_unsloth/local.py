@@ -16,6 +16,7 @@ from agl.errors import AlgorithmError, ConfigError
 from agl.types import TrainedModel
 from agl.utils.files import write_whole
 from agl_learning.checkpoint import damage, making, read_note
+from agl_learning.durable import round_of
 from agl_learning.fine_tuning import FineTuning
 from agl_learning.options import Count, NotNegative, pick_options
 from agl_learning.start import MODEL_NAME
@@ -37,7 +38,8 @@ class LocalFineTuning(FineTuning):
     """What ``SFT`` and ``DPO`` share.
 
     Folder of a run, beside the journal and the metrics: ``versions/NNNN`` (a whole model each, from
-    1), ``iterations/NNNN/examples.jsonl``, ``logs``.
+    1; ``NNNN-R`` where rollouts were given up R times before it),
+    ``iterations/NNNN/examples.jsonl``, ``logs``.
 
     Args:
         model: A folder, or a name on the Hugging Face Hub.
@@ -177,7 +179,9 @@ class LocalFineTuning(FineTuning):
         return serve(version, self._server_options, self.session.folder / "logs")
 
     async def train(self, examples: Path, version: Version, number: int) -> Version:
-        folder = self.session.folder / "versions" / f"{number:04d}"
+        # Another folder where rollouts were given up: the version of those may lie in that one.
+        again = f"-{round_}" if (round_ := round_of(self.journal, "train", number - 1)) else ""
+        folder = self.session.folder / "versions" / f"{number:04d}{again}"
         if not await asyncio.to_thread(damage, folder):
             # The kill came between its name and the journal.
             return Version(number, str(folder), read_note(folder))
