@@ -379,6 +379,68 @@ def started(script: str) -> "subprocess.Popen[bytes]":
     return process
 
 
+KILLED_BASELINE = """
+import asyncio, agl
+@agl.rollout
+async def agent(task):
+    if task == 3:
+        print("here", flush=True)
+        await asyncio.Event().wait()
+    return float(task)
+agl.Trainer(algorithm=agl.Baseline(), run="k", strategy="shm").fit(agent, [1, 2, 3, 4, 5])
+"""
+
+
+def test_killed_baseline_goes_on_with_what_has_not_succeeded() -> None:
+    process = started(KILLED_BASELINE)
+    process.kill()
+    process.communicate()
+    ran: list[Any] = []
+
+    @agl.rollout
+    def agent(task: Any) -> float:
+        ran.append(task)
+        return float(task)
+
+    baseline = agl.Baseline()
+    options: dict[str, Any] = {"run": "k", "resume": True, "strategy": "shm"}
+    trainer = agl.Trainer(algorithm=baseline, **options)
+    trainer.fit(agent, [1, 2, 3, 4, 5])
+    rollouts = asyncio.run(trainer.store.query_rollouts())
+    asyncio.run(trainer.store.close())
+    succeeded = [one.input for one in rollouts if one.status == "succeeded"]
+    assert sorted(succeeded) == [1, 2, 3, 4, 5]
+    assert {one.status for one in rollouts} == {"succeeded", "cancelled"}
+    assert sorted(ran) == [3, 4, 5]
+    assert sorted(baseline.rewards.values(), key=str) == [1, 2, 3, 4, 5]
+
+
+def test_baseline_that_is_forced_runs_all_again() -> None:
+    store = agl.InMemoryLightningStore()
+    for again in (False, True):
+        fit(store, agl.Baseline(), run="r", resume=again, force=again)
+    assert len(asyncio.run(store.query_rollouts())) == 4
+
+
+def test_what_a_dead_start_left_is_cancelled_before_a_runner_starts() -> None:
+    store = agl.InMemoryLightningStore()
+    ran: list[Any] = []
+    left = {"run": "r", "generation": 1}
+    for metadata in (left, {"run": "other"}):
+        asyncio.run(store.enqueue_rollout("queued", metadata=metadata))
+    asyncio.run(store.start_rollout("under way", metadata=left))
+    asyncio.run(store.begin_run(agl.RunStart(run_id="r", algorithm="toy")))
+
+    class Watch:
+        def on_rollout_start(self, rollout: Any) -> None:
+            ran.append(rollout.input)
+
+    fit(store, run="r", resume=True, hooks=[Watch()])
+    rollouts = {one.input: one.status for one in asyncio.run(store.query_rollouts())}
+    assert rollouts["under way"] == "cancelled"
+    assert ran == ["queued", 1, 2]  # that of the other run
+
+
 @pytest.mark.parametrize("is_reaped", [True, False], ids=["reaped", "zombie"])
 def test_run_whose_process_was_killed_is_shown_as_died_and_goes_on(is_reaped: bool) -> None:
     process = started(KILLED)

@@ -14,13 +14,13 @@ import pytest
 
 import agl
 from agl.cli.ledger_tables import Accounts, as_json, read_accounts
+from agl.runs.rollouts import cancel_leftovers
 from agl.types import LedgerPart
 from agl_learning.checkpoint import Progress, making
 from agl_learning.generations import (
     Generation,
     begin_generation,
     branch_to,
-    cancel_leftovers,
     hold_run,
     keep_branch,
     read_generation,

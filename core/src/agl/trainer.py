@@ -266,9 +266,8 @@ class Trainer:
             return
         describe = partial(describe_run, agent, algorithm, *datasets, self._run_config)
         with recording(self._request, self.store, describe) as run:
-            about = {"folder": run.folder, "run_id": run.run_id, "generation": run.generation}
-            algorithm.set_context(replace(context, **about, what_shapes=run.what_shapes))
-            asyncio.run(self._make_ready(algorithm))
+            algorithm.set_context(replace(context, **run.about))
+            asyncio.run(self._make_ready(algorithm, run))
             self._execute(agent, algorithm, datasets, run)
 
     def _execute(
@@ -282,8 +281,9 @@ class Trainer:
         if run.stopped is not None:
             raise run.stopped
 
-    async def _make_ready(self, algorithm: Algorithm) -> None:
+    async def _make_ready(self, algorithm: Algorithm, run: Recording) -> None:
         await algorithm.clear_leftovers(self.store)
+        await run.cancel_leftovers(self.store)
         if self.strategy.serves(self.store):
             self.strategy.extra_routes = await routes_of(self._hook_caller, self.store)
 

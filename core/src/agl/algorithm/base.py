@@ -105,8 +105,9 @@ class Algorithm(ABC):
     async def clear_leftovers(self, store: "LightningStore") -> None:
         """Called by the trainer before any runner starts.
 
-        An algorithm whose runs can go on after a kill cancels here what the killed part left
-        queued, which runners would otherwise claim first. By itself it does nothing.
+        An algorithm refuses here what ``run`` would refuse. The trainer then cancels what earlier
+        starts of the run left queued or under way; an algorithm cancels what they left under
+        another id. By itself it does nothing.
 
         Args:
             store: The trainer's; it may be one that is served elsewhere.

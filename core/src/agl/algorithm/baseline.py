@@ -28,7 +28,8 @@ class Baseline(FastAlgorithm):
     """Run the tasks as they are, and log rollouts, attempts, spans, rewards and adapted data.
 
     The train tasks run in mode ``train``, the validation tasks in mode ``val``. At the end a line
-    says how many rollouts succeeded and their mean reward.
+    says how many rollouts succeeded and their mean reward. A run that goes on counts what has
+    succeeded in its earlier starts, and runs the other tasks; one that is forced to runs all.
 
     Args:
         n_epochs: How often each task runs.
@@ -74,16 +75,21 @@ class Baseline(FastAlgorithm):
         self._num_succeeded = 0
         self._ran: list[Ran | None] = []
         mixing = MixingCheck()
+        succeeded = await self._find_succeeded()
         try:
             for epoch in range(1, self.n_epochs + 1):
                 logger.info("Epoch %d of %d.", epoch, self.n_epochs)
                 slots = asyncio.Semaphore(self.max_queue_length)
                 async with asyncio.TaskGroup() as group:
-                    for mode, sample in _tasks(train_dataset, val_dataset):
+                    for mode, index, sample in _tasks(train_dataset, val_dataset):
+                        if (known := succeeded.get((mode, epoch, index))) is not None:
+                            await self._show(known)
+                            continue
                         await slots.acquire()
                         if self.is_budget_spent():
                             break
-                        group.create_task(self._run_one(sample, mode, slots))
+                        place = {"epoch": epoch, "index": index}
+                        group.create_task(self._run_one(sample, mode, place, slots))
                 await mixing.look(self._ran)
                 self._ran.clear()
         finally:
@@ -100,10 +106,25 @@ class Baseline(FastAlgorithm):
             len(rewards),
         )
 
-    async def _run_one(self, sample: Any, mode: RolloutMode, slots: asyncio.Semaphore) -> None:
+    async def _find_succeeded(self) -> dict[tuple[RolloutMode | None, int, int], Rollout]:
+        """What has succeeded in earlier starts of the run, by mode, epoch and number of task."""
+        run_id, generation = self.get_run() or ("", 1)
+        if generation == 1 or self._run_context.is_forced:
+            return {}
+        found: dict[tuple[RolloutMode | None, int, int], Rollout] = {}
+        for rollout in await self.get_store().query_rollouts(status_in=["succeeded"]):
+            about = rollout.metadata or {}
+            if about.get("run") == run_id and {"epoch", "index"} <= about.keys():
+                found[rollout.mode, about["epoch"], about["index"]] = rollout
+        logger.info("%d rollouts have succeeded in earlier starts of the run.", len(found))
+        return found
+
+    async def _run_one(
+        self, sample: Any, mode: RolloutMode, place: dict[str, Any], slots: asyncio.Semaphore
+    ) -> None:
         store = self.get_store()
         try:
-            rollout = await store.enqueue_rollout(sample, mode=mode)
+            rollout = await store.enqueue_rollout(sample, mode=mode, metadata=place)
             logger.info("[Rollout %s] Enqueued in %s mode: %s", rollout.rollout_id, mode, sample)
             (ended,) = await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
             await self._show(await store.get_rollout_by_id(rollout.rollout_id) or ended)
@@ -157,9 +178,9 @@ class Baseline(FastAlgorithm):
 
 def _tasks(
     train: Dataset[Any] | None, val: Dataset[Any] | None
-) -> Iterator[tuple[RolloutMode, Any]]:
+) -> Iterator[tuple[RolloutMode, int, Any]]:
     modes: list[tuple[RolloutMode, Dataset[Any] | None]] = [("train", train), ("val", val)]
     for mode, dataset in modes:
         if dataset is not None:
             for index in range(len(dataset)):
-                yield mode, dataset[index]
+                yield mode, index, dataset[index]

@@ -21,6 +21,7 @@ from agl.errors import (
 from agl.plugins.build import Given
 from agl.runs import folders
 from agl.runs.differences import differences, what_shapes
+from agl.runs.rollouts import cancel_leftovers
 from agl.store.base import LightningStore
 from agl.store.forwarding import ForwardingStore
 from agl.types import Run, RunOutcome, RunStart
@@ -111,6 +112,12 @@ class Recording:
     _pid: int = field(default_factory=os.getpid)
 
     @property
+    def about(self) -> dict[str, Any]:
+        """What the algorithm is told of it: fields of ``RunContext``."""
+        names = "folder", "run_id", "generation", "what_shapes"
+        return {name: getattr(self, name) for name in names}
+
+    @property
     def is_forked(self) -> bool:
         """Whether this is not the process that began the run, and notes its end."""
         return os.getpid() != self._pid
@@ -136,6 +143,11 @@ class Recording:
             )
         own = "" if self.folder == folders.default_folder(self.run_id) else f", {run_dir}"
         return f"go on with Trainer(run={self.run_id!r}, resume=True{own}) and what else it had"
+
+    async def cancel_leftovers(self, store: LightningStore) -> None:
+        """Cancel what earlier starts of the run left queued or under way, if there were any."""
+        if self.generation > 1:
+            await cancel_leftovers(store, self.run_id)
 
     def note_stopped(self, error: StoppedError) -> None:
         """The algorithm has stopped at a point from which it can go on; ``error`` says why."""

@@ -1,8 +1,10 @@
 """Whose rollouts they are: the algorithm's store, which says of each to which run it belongs."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
+from agl.errors import InvalidTransitionError
 from agl.store.base import LightningStore
 from agl.store.forwarding import StandInStore
 from agl.store.operation_table import Operation
@@ -32,3 +34,17 @@ class OfRunStore(StandInStore):
         elif operation.name in ("enqueue_rollout", "start_rollout"):
             arguments["metadata"] = self._metadata | (arguments.get("metadata") or {})
         return await super().call(operation, arguments)
+
+
+async def cancel_leftovers(store: LightningStore, run_id: str) -> None:
+    """Cancel the rollouts of a run that are queued or under way.
+
+    For a new start of the run, before it queues any and before its runners claim any: what an
+    earlier one left would be run against a model that is served no longer, and nobody waits for it.
+    """
+    for rollout in await store.query_rollouts(
+        status_in=["queuing", "requeuing", "preparing", "running"]
+    ):
+        if (rollout.metadata or {}).get("run") == run_id:
+            with suppress(InvalidTransitionError):  # it has ended meanwhile
+                await store.update_rollout(rollout.rollout_id, status="cancelled")

@@ -12,14 +12,15 @@ import logging
 import os
 import secrets
 from collections.abc import Callable, Generator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agl.algorithm.ledger import each_part
-from agl.errors import ConfigError, InvalidTransitionError
+from agl.errors import ConfigError
 from agl.runs.folders import FILE
+from agl.runs.rollouts import cancel_leftovers
 from agl.store.base import LightningStore
 from agl.types import LedgerPart
 from agl.utils.files import make_private_folder, write_whole
@@ -182,20 +183,6 @@ def check_algorithm(folder: str | os.PathLike[str], algorithm: str) -> None:
             f"{os.fspath(folder)!r} holds a run of {before.algorithm!r}, and this is "
             f"{algorithm!r}. Give another run_dir"
         )
-
-
-async def cancel_leftovers(store: LightningStore, run: str) -> None:
-    """Cancel the rollouts of a run that are queued or under way.
-
-    For a new start of the run, before it queues any: what an earlier one left would be run against
-    a model that is served no longer, and nobody waits for it.
-    """
-    for rollout in await store.query_rollouts(
-        status_in=["queuing", "requeuing", "preparing", "running"]
-    ):
-        if (rollout.metadata or {}).get("run") == run:
-            with suppress(InvalidTransitionError):  # it has ended meanwhile
-                await store.update_rollout(rollout.rollout_id, status="cancelled")
 
 
 async def cancel_dead_starts(
