@@ -40,6 +40,7 @@ class Starts:
         self.agent_source = AGENT
         self.dies_at_version: int | None = None
         """The update of these weights fails."""
+        self.hooks: list[agl.Hook] = []
         self.asks: Any = self.every_second
         """What the agent does: an LLM and a task give a reward."""
 
@@ -83,6 +84,7 @@ class Starts:
             strategy="shm",
             concurrency=concurrency,
             force=force,
+            hooks=self.hooks,
             run_dir=self.folder / "run",
         )
         try:
@@ -216,3 +218,46 @@ def test_no_group_has_rollouts_of_two_agents(
     starts.start(checkpoint_every=1, steps=4, show_progress=True)
     assert starts.ran == COPIES
     assert len(starts.given_up()) == 2  # more steps, and what is shown, change nothing
+
+
+def test_metrics_that_a_machine_took_along_come_back_from_the_journal(starts: Starts) -> None:
+    starts.start(val=["me"], checkpoint_every=1)
+    path = starts.folder / "run/metrics.jsonl"
+    whole = path.read_bytes().splitlines(keepends=True)
+    assert len(whole) == 5
+    path.write_bytes(whole[1] + b"\xff\xfe\n" + whole[3][:20])
+    starts.start(val=["me"], checkpoint_every=1, steps=4)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    places = [(line["step"], "val/reward/mean" in line) for line in lines]
+    trained = [(step, False) for step in (1, 2, 3)]
+    assert places == [(0, True), *trained, (3, True), (4, False), (4, True)]
+    assert lines[:5] == [json.loads(line) for line in whole]
+
+
+def test_hooks_hear_once_of_each_step_and_evaluation(starts: Starts) -> None:
+    told: list[tuple[str, int]] = []
+
+    class Watch(agl.Hook):
+        def on_step_end(self, step: int) -> None:
+            told.append(("step", step))
+
+        def on_evaluation_end(self, step: int) -> None:
+            told.append(("evaluation", step))
+
+    starts.hooks = [Watch()]
+    starts.dies_at_version = 2  # in the update of step 3
+    with pytest.raises(AlgorithmError, match="machine dies"):
+        starts.start(val=["me"])
+    starts.dies_at_version = None
+    starts.start(val=["me"])
+    assert told == [("evaluation", 0), *(("step", step) for step in (1, 2, 3)), ("evaluation", 3)]
+
+
+def test_a_run_goes_on_without_its_journal_and_says_what_it_lacks(
+    starts: Starts, caplog: pytest.LogCaptureFixture
+) -> None:
+    starts.start(checkpoint_every=1)
+    (starts.folder / "run/journal.jsonl").unlink()
+    starts.start(checkpoint_every=1, steps=4)
+    assert "goes on after step 3, and no step up to that one can be replayed" in caplog.text
+    assert starts.steps() == [1, 2, 3, 4]

@@ -101,3 +101,22 @@ def test_lines_are_there_whole(tmp_path):
     write_lines(tmp_path / "new/examples.jsonl", [{"a": [1, 2]}, {"a": []}])
     assert (tmp_path / "new/examples.jsonl").read_text() == '{"a": [1, 2]}\n{"a": []}\n'
     assert os.listdir(tmp_path / "new") == ["examples.jsonl"]
+
+
+def test_one_key_is_found_without_a_look_at_the_others(tmp_path):
+    compared = []
+
+    class Key(str):
+        __slots__ = ()
+        __hash__ = str.__hash__
+
+        def __eq__(self, other):
+            compared.append(other)
+            return str.__eq__(self, other)
+
+    with Journal(tmp_path) as journal:
+        for number in range(50):
+            journal.append("collected", key=Key(f"step-{number}"))
+        compared.clear()
+        assert journal.last("collected", key="step-7") == {"event": "collected", "key": "step-7"}
+    assert len(compared) < 5

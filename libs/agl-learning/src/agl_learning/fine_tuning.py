@@ -232,9 +232,10 @@ class FineTuning(VersionTraining):
             "time/train": end - trained_at,
             "time/step": end - start,
         }
-        await session.report.step(number, line)
-        # Last: what a kill keeps from being in the journal is done again, and changes nothing.
         key = entry["key"]
+        again = self.journal.last("trained", key=key) is not None
+        await session.report.step(number, line, again=again)
+        # Last: what a kill keeps from being in the journal is done again, and changes nothing.
         self.journal.append("trained", version=number, ref=made.ref, key=key, metrics=line)
 
     def summed_up(self) -> dict[str, Any]:
@@ -302,13 +303,13 @@ class FineTuning(VersionTraining):
             ]
         )
 
-    def evaluated(self, collected: "Collected", metrics: Mapping[str, Any]) -> None:
+    def evaluated(self, key: str, collected: "Collected", metrics: Mapping[str, Any]) -> None:
         from agl_learning.accounts import Totals
 
         self.journal.append(
             "evaluated",
             version=self._version.number,
-            key=key_of(self.session, self.journal, "val"),
+            key=key,
             reward=collected.mean_reward,
             metrics=dict(metrics),
             counts=dict(Totals.of(collected).counts),

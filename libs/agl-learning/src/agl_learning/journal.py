@@ -4,6 +4,7 @@ import contextlib
 import json
 import logging
 import os
+from collections import defaultdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, cast
@@ -33,6 +34,8 @@ class Journal:
     def __init__(self, folder: Path) -> None:
         self.path = folder / "journal.jsonl"
         self.entries: list[Entry] = []
+        self._found: defaultdict[tuple[str, str | None], list[Entry]] = defaultdict(list)
+        """By event, and by event and key: each step asks, and journals get long."""
         self._file: Any = None
         self._held = contextlib.ExitStack()
 
@@ -41,7 +44,8 @@ class Journal:
             stack.enter_context(hold_run(self.path.parent))
             # Without a buffer, which would write later what was said to have failed.
             self._file = stack.enter_context(self.path.open("a+b", buffering=0))
-            self.entries, whole = _read(self.path)
+            entries, whole = _read(self.path)
+            self._add(entries)
             self._file.truncate(whole)
             self._held = stack.pop_all()
         return self
@@ -55,7 +59,7 @@ class Journal:
         """
         journal = cls(folder)
         try:
-            journal.entries, _ = _read(journal.path)
+            journal._add(_read(journal.path)[0])
         except OSError as error:
             raise ConfigError(f"{journal.path}: no journal of a run: {error.strerror}") from error
         return journal
@@ -84,8 +88,15 @@ class Journal:
             with contextlib.suppress(OSError):
                 self._file.truncate(whole)
             raise
-        self.entries.append(entry)
+        self._add([entry])
         return entry
+
+    def _add(self, entries: list[Entry]) -> None:
+        for entry in entries:
+            self.entries.append(entry)
+            self._found[entry["event"], None].append(entry)
+            if isinstance(key := entry.get("key"), str):
+                self._found[entry["event"], key].append(entry)
 
     def last(self, event: str, **values: Any) -> Entry | None:
         """The newest entry of this event with these values, or None."""
@@ -93,8 +104,13 @@ class Journal:
 
     def all(self, event: str, **values: Any) -> list[Entry]:
         """All entries of this event with these values, in order."""
-        wanted = {"event": event, **values}.items()
-        return [entry for entry in self.entries if wanted <= _hashable(entry).items()]
+        key = values.get("key")
+        entries = self._found.get((event, key if isinstance(key, str) else None), [])
+        return [
+            entry
+            for entry in entries
+            if all(name in entry and entry[name] == value for name, value in values.items())
+        ]
 
 
 def read_entries(folder: Path) -> list[Entry]:
@@ -132,17 +148,9 @@ def _read(path: Path) -> tuple[list[Entry], int]:
                 f"{path}: line {number} is damaged: {line[:60]!r}. What it said of the run is "
                 "unknown, and so is what was trained since. Put the file back from a copy; or "
                 f"keep the first {number - 1} lines only, and what came after is done again from "
-                "the checkpoint before; or give another run_dir"
+                "the checkpoint before (steps up to that one whose lines go cannot be replayed any "
+                "more); or give another run_dir"
             )
         entries.append(cast("Entry", entry))
         whole += len(line)
     return entries, whole
-
-
-def _hashable(entry: Entry) -> dict[str, Any]:
-    """Only plain values: sets of items cannot hold others, and nobody asks for them."""
-    return {
-        name: value
-        for name, value in entry.items()
-        if isinstance(value, str | int | float | bool | None)
-    }

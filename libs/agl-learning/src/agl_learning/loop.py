@@ -29,7 +29,7 @@ from agl.plugins.build import check_credit
 from agl.types import Dataset, RolloutConfig, TrainedModel
 from agl.utils.checks import absolute
 from agl_learning.collect import AS_ASKED, Collector
-from agl_learning.durable import find_request, run_request
+from agl_learning.durable import find_request, key_of, run_request
 from agl_learning.options import AboveZero, Count, Name, NotNegative, check_options
 from agl_learning.start import MODEL_NAME, check_identity, free_gateway
 from agl_learning.versions import Served, Version
@@ -326,7 +326,7 @@ class Training(Algorithm):
             sampling["max_tokens"] = self.max_tokens
         llm = self.session.gateway.as_resource(model=MODEL_NAME, sampling_parameters=sampling)
         resources = {**(self.get_initial_resources() or {}), self.resource_name: llm}
-        # One id per version: rollouts that a killed run left queued find the new address in it.
+        # One id per version: a rollout that runs again finds the new address in it.
         resources_id = f"{self.name}-{self.session.run_id}-{version.number}-{mode}"
         return (await self.publish_resources(resources, resources_id)).resources_id
 
@@ -360,11 +360,14 @@ class Training(Algorithm):
         metrics = {f"val/{name}": value for name, value in collected_metrics(collected).items()}
         start = session.generation.number
         line = {"step": step, "generation": start, **metrics}
-        await session.report.evaluation(step, line)
-        self.evaluated(collected, line)
+        key = key_of(session, self.journal, "val")
+        again = self.journal.last("evaluated", key=key) is not None
+        await session.report.evaluation(step, line, again=again)
+        self.evaluated(key, collected, line)
 
-    def evaluated(self, collected: "Collected", metrics: Mapping[str, Any]) -> None:
-        """Note that the newest version was evaluated, where that outlives the process."""
+    @abstractmethod
+    def evaluated(self, key: str, collected: "Collected", metrics: Mapping[str, Any]) -> None:
+        """Note in the journal that the newest version was evaluated, by the request ``key``."""
 
     async def evaluate(self, dataset: Dataset[Any]) -> "Collected":
         """Run tasks in mode ``val`` at ``eval_temperature``, ``eval_copies`` times each.

@@ -34,7 +34,7 @@ from agl.algorithm.gateway import WHOLE_SOFTMAX
 from agl.errors import AlgorithmError, StoppedError
 from agl.types import Dataset
 from agl.utils.checks import absolute
-from agl_learning.durable import begin, find_request, give_up_since, note_trained
+from agl_learning.durable import begin, find_request, give_up_since, key_of, note_trained
 from agl_learning.generations import (
     begin_generation,
     begun_by_trainer,
@@ -177,14 +177,21 @@ class OnlineTraining(InPlaceTraining):
         self._checkpoint = origin.checkpoint
         with Journal(origin.folder) as self._journal:
             progress = origin.progress()
+            # What earlier starts in the folder did after the checkpoint is lost.
+            self._branch = list(progress.branch) if origin.is_same_run else []
+            if self._branch and self.journal.last("begun") is None:
+                logger.warning(
+                    "%s is gone, or what it said of earlier starts is: the run goes on after step "
+                    "%d, and no step up to that one can be replayed",
+                    self.journal.path,
+                    progress.step,
+                )
             self.weights_version = progress.version
             self._idle_steps, self._saved_at = progress.idle_steps, progress.step
             self._is_solved = progress.is_solved and self._idle_steps >= self.max_idle_steps
             self.load(origin.checkpoint, origin.folder)
             self._tasks = TaskOrder(num_tasks, self.seed)
             self._tasks.restore(progress.tasks)
-            # What earlier starts in the folder did after the checkpoint is lost.
-            self._branch = list(progress.branch) if origin.is_same_run else []
             generation = begin_generation(
                 origin.folder,
                 branch=self._branch,
@@ -214,7 +221,10 @@ class OnlineTraining(InPlaceTraining):
                     rewards=list(progress.rewards),
                     val_rewards=list(progress.val_rewards),
                 )
-                report.go_back(progress.step, session.is_evaluated(progress.step), self._branch)
+                evaluated = session.is_evaluated(progress.step)
+                noted = [*self.journal.all("trained"), *self.journal.all("evaluated")]
+                lines = [entry["metrics"] for entry in noted]
+                report.go_back(progress.step, evaluated, self._branch, lines)
                 yield session
 
     async def step(self, train: Dataset[Any], val: Dataset[Any] | None) -> None:
@@ -228,6 +238,8 @@ class OnlineTraining(InPlaceTraining):
         except StoppedError:
             self._tasks.restore(tasks_before)  # they come again when the run goes on
             raise
+        key = key_of(session, self.journal, "train")  # another, where it was drawn anew
+        again = self.journal.last("trained", key=key) is not None
         rows = self.weigh(collected)
         update_start = time.perf_counter()
         learned = await self.learn(rows)
@@ -245,14 +257,17 @@ class OnlineTraining(InPlaceTraining):
             "time/update": end - update_start,
             "time/step": end - start,
         }
-        await session.report.step(number, metrics)
+        await session.report.step(number, metrics, again=again)
         digests = [digest_of(one) for one in rows]
-        note_trained(self.journal, number, request.key, self.fingerprint(), metrics, digests)
+        note_trained(self.journal, number, key, self.fingerprint(), metrics, digests)
         last = number == self.steps or self.is_over()
         await self.evaluate_when_due(val, last=last)
         is_due = number % (self.checkpoint_every or number + 1) == 0
         if last or (is_due and self._idle_steps == 0):  # idle steps may be given up
             await self._save()
+
+    def evaluated(self, key: str, collected: "Collected", metrics: Mapping[str, Any]) -> None:
+        self.journal.append("evaluated", key=key, metrics=dict(metrics))
 
     async def keep_for_later(self) -> None:
         if self.session.steps_done > self._saved_at:

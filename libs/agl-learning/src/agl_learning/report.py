@@ -1,5 +1,6 @@
 """What a run tells: a line of JSON per step, a progress bar, a summary."""
 
+import contextlib
 import json
 import logging
 import sys
@@ -103,42 +104,57 @@ class Report:
         if self._progress is not None:
             self._progress.stop()
 
-    def go_back(self, step: int, evaluated: bool, branch: Branch) -> None:
+    def go_back(
+        self,
+        step: int,
+        evaluated: bool,
+        branch: Branch,
+        noted: Iterable[Mapping[str, Any]] = (),
+    ) -> None:
         """Drop the metrics of what came after a checkpoint, or lies beside the way to it.
 
         Args:
             step: Of the checkpoint.
             evaluated: Whether the evaluation after that step belongs to it.
             branch: The way to it; () where nothing in this folder leads there.
+            noted: Metrics that stand elsewhere, too; those that the file lost come back.
         """
         last = dict(branch)
-        if not self.metrics_path.exists():
-            return
-        kept: list[str] = []
-        for text in self.metrics_path.read_text("utf-8").splitlines():
+        kept: dict[tuple[int, bool, int], Mapping[str, Any]] = {}
+        for line in (*self._read(), *noted):
             try:
-                line = json.loads(text)
                 number, is_evaluation = int(line["step"]), any(k.startswith("val/") for k in line)
                 start = int(line["generation"])
             except (ValueError, KeyError, TypeError):
-                continue  # a kill cut it off
+                continue
             if number > last.get(start, -1):
                 continue
             if number < step or (number == step and (evaluated or not is_evaluation)):
-                kept.append(text + "\n")
-        write_whole(self.metrics_path, "".join(kept))
+                kept[number, is_evaluation, start] = line
+        self.rewrite(kept[place] for place in sorted(kept))
+
+    def _read(self) -> list[Any]:
+        """The lines of the file; what is none of ours, or was cut off by a kill, is left out."""
+        lines: list[Any] = []
+        if self.metrics_path.exists():
+            for text in self.metrics_path.read_bytes().splitlines():
+                with contextlib.suppress(ValueError):
+                    lines.append(json.loads(text))
+        return lines
 
     def rewrite(self, lines: Iterable[Mapping[str, Any]]) -> None:
         """Have the metrics be these, and nothing else."""
-        write_whole(self.metrics_path, "".join(map(_text, lines)))
+        text = "".join(map(_text, lines))
+        if text or self.metrics_path.exists():
+            write_whole(self.metrics_path, text)
 
     def write(self, metrics: dict[str, Any]) -> None:
         """Append one line; None values are left out."""
         with self.metrics_path.open("a") as file:
             file.write(_text(metrics))
 
-    async def step(self, number: int, metrics: dict[str, Any]) -> None:
-        """A training step has ended."""
+    async def step(self, number: int, metrics: dict[str, Any], *, again: bool = False) -> None:
+        """A training step has ended; ``again``, an earlier start has told the hooks of it."""
         self.write(metrics)
         reward = metrics.get("reward/mean")
         shown = "none" if reward is None else f"{reward:.3f}"
@@ -153,10 +169,11 @@ class Report:
                 metrics["calls/trained"],
                 metrics["time/step"],
             )
-        await self._algorithm.tell("on_step_end", step=number, metrics=metrics)
+        if not again:
+            await self._algorithm.tell("on_step_end", step=number, metrics=metrics)
 
-    async def evaluation(self, step: int, metrics: dict[str, Any]) -> None:
-        """An evaluation has ended."""
+    async def evaluation(self, step: int, metrics: dict[str, Any], *, again: bool = False) -> None:
+        """An evaluation has ended; for ``again``, see ``step``."""
         self.write(metrics)
         reward = metrics.get("val/reward/mean")
         shown = "none" if reward is None else f"{reward:.3f}"
@@ -164,7 +181,8 @@ class Report:
             self._progress.update(self._bar, held_out=f"held-out {shown}")
         elif self._show:
             logger.info("after step %d: held-out reward %s", step, shown)
-        await self._algorithm.tell("on_evaluation_end", step=step, metrics=metrics)
+        if not again:
+            await self._algorithm.tell("on_evaluation_end", step=step, metrics=metrics)
 
     def summary(self, summary: dict[str, Any]) -> None:
         """Write ``summary.json``."""
