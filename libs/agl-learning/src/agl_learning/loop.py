@@ -326,7 +326,6 @@ class Training(Algorithm):
             sampling["max_tokens"] = self.max_tokens
         llm = self.session.gateway.as_resource(model=MODEL_NAME, sampling_parameters=sampling)
         resources = {**(self.get_initial_resources() or {}), self.resource_name: llm}
-        # One id per version: a rollout that runs again finds the new address in it.
         resources_id = f"{self.name}-{self.session.run_id}-{version.number}-{mode}"
         return (await self.publish_resources(resources, resources_id)).resources_id
 

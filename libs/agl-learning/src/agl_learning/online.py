@@ -84,9 +84,9 @@ class OnlineTraining(InPlaceTraining):
         resume_from: A checkpoint, or a run's folder (then the newest that is whole and that its
             last start made or went on from): weights, optimiser, random states, step and the
             rewards so far come from there. A run that ended before its first checkpoint begins at
-            step 0 again. Rollouts that the run left behind are cancelled. In the folder of the same
-            run, what came after the checkpoint counts no more: its metrics go, and its accounts are
-            marked as lost. A folder that a live process uses is refused. With another ``run_dir``
+            step 0 again. In the folder of the same run, what came after the checkpoint is trained
+            once more with the rollouts that it had, and those that were under way run again. A
+            folder that a live process uses is refused. With another ``run_dir``
             it is a run of its own, which the same two options begin again; the folder of any other
             run is refused.
         temperature: At which rollouts are sampled; the agent must use it (it is in the resource).
