@@ -433,6 +433,13 @@ async def test_evaluate_outside_of_a_run_says_so(grpo):
         await grpo().evaluate(["one"])
 
 
+@agl.rollout
+async def never_says_as_much_twice(task: str, llm: agl.LLM, rollout: agl.Rollout) -> float:
+    """No two rollouts of a step have one reward, so each step is trained."""
+    await ask(llm, task)
+    return rollout.metadata["seed"] / 2**31
+
+
 def test_hooks_see_the_steps_evaluations_checkpoints_and_resources_of_a_run(grpo, tmp_path):
     told = []
 
@@ -452,7 +459,7 @@ def test_hooks_see_the_steps_evaluations_checkpoints_and_resources_of_a_run(grpo
     algorithm = grpo(group_size=2, checkpoint_every=1)
     strategy = {"type": "shm", "main_thread": "algorithm"}
     agl.Trainer(algorithm=algorithm, strategy=strategy, hooks=[Watch()]).fit(
-        says_red, ["one", "two"], val_dataset=["three"]
+        never_says_as_much_twice, ["one", "two"], val_dataset=["three"]
     )
     first, second = (tmp_path / f"run/checkpoints/step-00000{step}" for step in (1, 2))
     assert told == [
