@@ -7,6 +7,7 @@ import os
 import platform
 import random
 import re
+import shutil
 import sqlite3
 import sys
 from collections.abc import Callable, Generator
@@ -246,7 +247,8 @@ def test_run_goes_on_from_another_working_directory(
     monkeypatch.chdir(project / "other")
     result = agl("run", "--resume", f"../agl-runs/{run_id}")
     assert result.code == 0, result.err
-    assert len(json.loads(agl("runs", "--path", f"../agl-runs/{run_id}", "--json").out)) == 1
+    assert Path.cwd() == project  # as the run had it
+    assert len(json.loads(agl("runs", "--path", f"agl-runs/{run_id}", "--json").out)) == 1
 
 
 def test_run_is_found_in_the_store_that_the_file_names(agl: Agl) -> None:
@@ -467,3 +469,92 @@ def test_folder_that_holds_more_than_the_run_is_not_removed(agl: Agl, project: P
     assert result.code == 2
     assert "without --folder" in result.err
     assert (project / "tasks.jsonl").is_file()
+
+
+def rollouts_in(folder: Path) -> int:
+    with closing(sqlite3.connect(folder / "store.db")) as connection:
+        return connection.execute("SELECT count(*) FROM rollout").fetchone()[0]
+
+
+@pytest.mark.parametrize("name", ["the id", "another"])
+def test_copy_of_a_run_is_deleted_with_its_own_folder(agl: Agl, project: Path, name: str) -> None:
+    run_id = begin(agl)
+    folder, copy = (
+        project / "agl-runs" / run_id,
+        project / "kept" / {"the id": run_id}.get(name, name),
+    )
+    shutil.copytree(folder, copy)
+    result = agl("runs", "--path", str(copy / "store.db"), "delete", run_id, "--folder", "--yes")
+    assert result.code == 0, result.err
+    assert (folder.exists(), copy.exists()) == (True, False)
+
+
+def test_copy_of_a_run_goes_on_as_itself(agl: Agl, project: Path) -> None:
+    run_id = begin(agl, "algorithm.stop_after=1")
+    folder, copy = project / "agl-runs" / run_id, project / "copy"
+    shutil.copytree(folder, copy)
+    result = agl("run", "--resume", "copy", "algorithm.stop_after=null", "--force")
+    assert result.code == 0, result.err
+    assert (rollouts_in(folder), rollouts_in(copy)) == (2, 4)
+    assert len((folder / "metrics.jsonl").read_text().splitlines()) == 1
+    (row,) = json.loads(agl("runs", "--path", "copy/store.db", "--json").out)
+    assert (row["folder"], row["state"], row["step"]) == (str(copy), "finished", 2)
+    assert shown(agl, run_id)["status"] == "stopped"
+
+
+@pytest.mark.parametrize("is_moved", [True, False], ids=["moved", "copied"])
+@pytest.mark.parametrize("how", [["--resume"], ["--resume", "RUN"], ["agl.yaml", "--resume"]])
+def test_project_that_was_moved_or_copied_goes_on_where_it_is(
+    agl: Agl, project: Path, is_moved: bool, how: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = project / "first", project / "second"
+    first.mkdir()
+    for name in ("runs_agent.py", "runs_learn.py", "tasks.jsonl", "agl.yaml"):
+        (project / name).rename(first / name)
+    monkeypatch.chdir(first)
+    run_id = begin(agl, "algorithm.steps=1")
+    shutil.copytree(first, second)
+    if is_moved:
+        shutil.rmtree(first)
+    monkeypatch.chdir(second)
+    for module in ("runs_agent", "runs_learn"):
+        sys.modules.pop(module, None)
+    names = [run_id if word == "RUN" else word for word in how]
+    result = agl("run", *names, "algorithm.steps=2")
+    assert result.code == 0, result.err
+    assert rollouts_in(second / "agl-runs" / run_id) == 4
+    assert Path(sys.modules["runs_agent"].__file__ or "").parent == second
+    assert shown(agl, run_id)["folder"] == str(second / "agl-runs" / run_id)
+    assert is_moved == (not first.exists())
+    if not is_moved:
+        assert rollouts_in(first / "agl-runs" / run_id) == 2
+
+
+def test_two_copies_of_a_run_are_told_apart_by_their_folders(agl: Agl, project: Path) -> None:
+    run_id = begin(agl, "algorithm.steps=1")
+    shutil.copytree(f"agl-runs/{run_id}", "agl-runs/backup")
+    result = agl("run", "--resume", run_id, "algorithm.steps=2")
+    assert result.code == 2
+    assert f"run {run_id!r} is here several times, in {project}" in result.err
+    assert agl("run", "--resume", "agl-runs/backup", "algorithm.steps=2").code == 0
+    steps = [
+        shown(agl, f"agl-runs/{name}")["config"]["algorithm"]["steps"]
+        for name in (run_id, "backup")
+    ]
+    assert steps == [1, 2]
+
+
+def test_run_goes_on_where_its_paths_are_meant(
+    agl: Agl, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "runs_learn.py").write_text(
+        LEARN.replace("self.steps,", "assert os.path.exists('weights'); self.steps,", 1)
+    )
+    (project / "weights").touch()
+    run_id = begin(agl)
+    (project / "other").mkdir()
+    monkeypatch.chdir(project / "other")
+    sys.modules.pop("runs_learn")
+    result = agl("run", "--resume", str(project / "agl-runs" / run_id))
+    assert result.code == 0, result.err
+    assert f"working directory: {project}\n" in result.err

@@ -215,6 +215,21 @@ def test_run_that_goes_on_has_the_folder_that_it_had(tmp_path: Path) -> None:
     assert fit(store, run="a", resume=True).seen[0][2] == tmp_path / "elsewhere"
 
 
+def test_run_that_was_moved_goes_on_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("old").mkdir()
+    monkeypatch.chdir(tmp_path / "old")
+    asyncio.run(fit(run="a").get_trainer().store.close())
+    (tmp_path / "old").rename(tmp_path / "new")
+    monkeypatch.chdir(tmp_path / "new")
+    toy = fit(run="a", resume=True)
+    (run,) = runs_of(toy.get_trainer().store)
+    assert toy.seen[0][2] == tmp_path / "new/agl-runs/a" == Path(run.folder or "")
+    assert not (tmp_path / "old").exists()
+    asyncio.run(toy.get_trainer().store.close())
+
+
 def test_new_run_of_a_name_that_there_is_is_refused() -> None:
     store = agl.InMemoryLightningStore()
     fit(store, run="a")

@@ -1,5 +1,6 @@
 """What ``agl runs`` does: find runs, show one, delete one."""
 
+import os
 import platform
 import shutil
 import tempfile
@@ -9,11 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from agl.cli.shared import open_store, print_table, read_and_close, store_file
-from agl.config.file import CONFIG
 from agl.errors import ConfigError, UnknownRecordError
 from agl.runs.differences import flat
-from agl.runs.finding import copy_store, runs_here, runs_in, stores_here
-from agl.runs.folders import FILE, RUNS, is_alive, shown_status
+from agl.runs.finding import copy_store, one_of, runs_here, runs_in, stores_here
+from agl.runs.folders import CONFIG, FILE, RUNS, STORE, is_alive, shown_status
 from agl.runs.metrics import metrics_of
 
 if TYPE_CHECKING:
@@ -30,6 +30,18 @@ def known_runs(path: Path | None, url: str | None) -> "list[Run]":
     if url is not None:
         return read_and_close(open_store(path, url), _query)
     return runs_here() if path is None else runs_in(store_file(path))
+
+
+def find_run(name: str, where: Where) -> "Run":
+    """The run with this id, or the only one of whose id it is a part; or that of this folder.
+
+    Raises:
+        ConfigError: There is none, or there are several.
+    """
+    if where == (None, None) and os.path.isdir(name):  # a long name is not one
+        runs = runs_here(Path(name))
+        return runs[0] if len(runs) == 1 else one_of(runs, "")
+    return one_of(known_runs(*where), name)
 
 
 async def _query(store: "LightningStore") -> "list[Run]":
@@ -62,8 +74,8 @@ def file_of(run: "Run", path: Path | None) -> Path:
     """
     if path is not None:
         return store_file(path)
-    for file in stores_here():
-        if any(one.run_id == run.run_id for one in runs_here(file.parent)):
+    for file in (Path(run.folder or "") / STORE, *stores_here()):
+        if file.is_file() and any(one.run_id == run.run_id for one in runs_here(file.parent)):
             return file
     raise ConfigError(f"run {run.run_id!r}: its store is not under agl-runs any more")
 
@@ -186,7 +198,8 @@ def _check_removable(run: "Run", folder: Path) -> None:
         ConfigError: It holds another run, or the working directory.
     """
     others = [one for one in runs_here(folder) if one.run_id != run.run_id]
-    is_run = folder.parent.name == RUNS or any((folder / one).is_file() for one in (CONFIG, FILE))
+    is_made = folder.parent.name == RUNS or run.derived_from is not None
+    is_run = is_made or any((folder / one).is_file() for one in (CONFIG, FILE))
     if others or not is_run or Path.cwd().is_relative_to(folder):
         what = f"holds run {others[0].run_id!r}, too" if others else "is not a run's alone"
         raise ConfigError(

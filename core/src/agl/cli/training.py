@@ -1,6 +1,7 @@
 """What ``agl run`` and ``agl dev`` do: check everything, then build, run and sum up."""
 
 import asyncio
+import os
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from agl.cli.shared import each_rollout, note, read_and_close
 from agl.errors import ConfigError, PluginError, RunError, StoreError
-from agl.runs.folders import RUNS, known_run, new_run_id
+from agl.runs.folders import CONFIG, RUNS, known_run, new_run_id
 from agl.utils.files import write_whole
 
 if TYPE_CHECKING:
@@ -116,14 +117,23 @@ def resume_run(path: Path | None, overrides: Sequence[str], name: str, *, force:
         RunError: The run failed, or no rollout succeeded.
     """
     from agl.config.file import load_config, load_config_of_run
+    from agl.runs.finding import folder_here
 
     file = None if path is None else load_config(path, overrides)
     run = _find_run(name, file)
-    folder = Path(run.folder or "")
-    if not folder.is_dir():
-        raise ConfigError(f"run {run.run_id!r}: its folder {run.folder!r} is not here")
-    file = file or load_config_of_run(run, overrides)
+    folder = folder_here(run)
+    if file is None:
+        file = load_config_of_run(run, overrides)
+        _enter(run)
     _run(file, RunToBe(run.run_id, folder, resume=True, force=force), dry=False)
+
+
+def _enter(run: "Run") -> None:
+    """Go to the working directory of a run, where what its configuration names is looked for."""
+    place = run.config.get("working_directory")
+    if place is not None and os.path.isdir(place) and not os.path.samefile(place, os.getcwd()):
+        note(f"working directory: {place}")
+        os.chdir(place)
 
 
 def _find_run(name: str, file: "ConfigFile | None") -> "Run":
@@ -133,7 +143,7 @@ def _find_run(name: str, file: "ConfigFile | None") -> "Run":
 
     run_dir = None if file is None else file.config.run_dir
     where = f"in {run_dir!r}" if run_dir is not None else "under agl-runs"
-    if name and Path(name).is_dir():
+    if name and os.path.isdir(name):  # one that is too long is none
         runs, name, where = runs_here(Path(name)), "", f"in {name!r}"
     elif file is not None and file.config.store != RunConfig.store:
         runs, where = _runs_of_store(file), "in the store of the file"
@@ -267,7 +277,6 @@ def _fit(
     *,
     dry: bool,
 ) -> None:
-    from agl.config.file import CONFIG
     from agl.trainer import Trainer
 
     config, hooks = checked.file.config, checked.hooks
@@ -277,7 +286,11 @@ def _fit(
             "run_dir": run.folder,
             "resume": run.resume,
             "force": run.force,
-            "run_config": {"file": str(checked.file.path.absolute()), **checked.resolved()},
+            "run_config": {
+                "file": str(checked.file.path.absolute()),
+                "working_directory": os.getcwd(),
+                **checked.resolved(),
+            },
         }
         writer = _ConfigWriter(run.folder / CONFIG, checked.as_yaml())
         if not run.resume:

@@ -20,15 +20,13 @@ from agl.plugins.build import ComponentPlan, import_attribute, located, plan_com
 from agl.plugins.schema import schema_of, validate
 from agl.plugins.secrets import expand, key, redact
 from agl.runs.differences import flat
-from agl.runs.folders import STORE
+from agl.runs.folders import CONFIG, STORE
 from agl.utils.secrets import HIDDEN
 
 if TYPE_CHECKING:
     from agl.agent.base import LitAgent
     from agl.types import NamedResources, Run
 
-CONFIG = "config.yaml"
-"""In a run's folder: the configuration with all values in force, without secrets."""
 ComponentSpec = str | dict[str, Any]
 """A name, a path ``module:attribute``, or a dict of ``type`` and options."""
 
@@ -154,9 +152,8 @@ def load_config_of_run(run: "Run", overrides: Sequence[str] = ()) -> ConfigFile:
         if isinstance(values.get(block), dict) and values.get(key_above) is not None:
             values[block].pop(option, None)
     store = cast("dict[str, Any] | str", values.get("store", ""))
-    own = (Path(run.folder or "").name, STORE)
-    if isinstance(store, dict) and Path(str(store.get("path"))).parts[-2:] == own:
-        store.pop("path")
+    if isinstance(store, dict) and written.with_name(STORE).is_file():
+        store.pop("path", None)  # both may have moved
     return _configured(Path(run.config.get("file", written)), values, overrides)
 
 

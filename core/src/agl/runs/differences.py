@@ -7,7 +7,9 @@ from typing import Any, Final, cast
 
 from agl.types import Run, RunCode, RunStart
 
-_IGNORED: Final = re.compile(r"file|run_dir|store\.path|train|val|algorithm\.(run_dir|resume_from)")
+_IGNORED: Final = re.compile(
+    r"file|working_directory|run_dir|store\.path|train|val|algorithm\.(run_dir|resume_from)"
+)
 """Where things lie; whether the tasks are the same, their digests say."""
 _SAFE: Final = re.compile(
     r"(runners|concurrency|max_rollouts|hooks|strategy|runner|store)(\..*)?"

@@ -23,6 +23,8 @@ FILE: Final = "run.json"
 """What algorithms write down of the run in its folder: its id as ``run``, and the number of its
 starts as ``generation``."""
 STORE: Final = "store.db"
+CONFIG: Final = "config.yaml"
+"""In a run's folder: the configuration with all values in force, without secrets."""
 _LOCK: Final = "trainer.lock"
 _CLOCKS_APART_SECONDS: Final = 300.0
 """The store's clock and this machine's may differ by so much."""

@@ -231,6 +231,7 @@ def _find(request: RunRequest, store: LightningStore) -> Recording:
     if request.run_id is None:
         run_id = known[0] if known is not None else folders.new_run_id()
         before = None if known is None else _ask(store, lambda: store.get_run_by_id(run_id))
+        before = before and _placed(before, store)
     else:
         run_id = request.run_id
         before = _asked_for(request, store)
@@ -257,18 +258,30 @@ def _find(request: RunRequest, store: LightningStore) -> Recording:
     return Recording(run_id, folder, number, before, is_kept=_is_kept(store))
 
 
+def _innermost(store: LightningStore) -> LightningStore:
+    while isinstance(store, ForwardingStore):
+        store = store.target
+    return store
+
+
 def _is_kept(store: LightningStore) -> bool:
     from agl.store.memory import InMemoryLightningStore
 
-    while isinstance(store, ForwardingStore):
-        store = store.target
-    return not isinstance(store, InMemoryLightningStore)
+    return not isinstance(_innermost(store), InMemoryLightningStore)
+
+
+def _placed(run: Run, store: LightningStore) -> Run:
+    from agl.runs.finding import placed
+
+    path = getattr(_innermost(store), "path", None)
+    return run if not isinstance(path, str) else placed(run, Path(path))
 
 
 def _asked_for(request: RunRequest, store: LightningStore) -> Run | None:
     """The run as it is stored: there where it is to go on, and not there where it is new."""
     run_id = request.run_id or ""
     before = asyncio.run(store.get_run_by_id(run_id))
+    before = before and _placed(before, store)
     if before is not None and not request.resume:
         raise ConfigError(
             f"run {run_id!r} is in the store already ({folders.shown_status(before)}). Go on with "

@@ -61,14 +61,12 @@ def _row(run: "Run") -> dict[str, Any]:
 @click.pass_obj
 def show(where: tuple[Path | None, str | None], run_id: str, as_json: bool) -> None:
     """Show a run: its configuration, code, data and starts. A beginning of its id is enough."""
-    from agl.cli.runs import derived_from, known_runs, print_run
+    from agl.cli.runs import derived_from, find_run, known_runs, print_run
     from agl.cli.shared import print_json
-    from agl.runs.finding import one_of
     from agl.runs.folders import shown_status
 
-    known = known_runs(*where)
-    run = one_of(known, run_id)
-    derived = derived_from(run, known)
+    run = find_run(run_id, where)
+    derived = derived_from(run, known_runs(*where))
     if as_json:
         print_json({**run.model_dump(), "status": shown_status(run), "derived": derived})
     else:
@@ -83,12 +81,10 @@ def show(where: tuple[Path | None, str | None], run_id: str, as_json: bool) -> N
 def compare(where: tuple[Path | None, str | None], first: str, second: str, as_json: bool) -> None:
     """Compare two runs: options, code, rewards per step, totals, and task by task."""
     from agl.cli.comparing import compared, print_comparison
-    from agl.cli.runs import known_runs
+    from agl.cli.runs import find_run
     from agl.cli.shared import print_json
-    from agl.runs.finding import one_of
 
-    runs = known_runs(*where)
-    comparison = compared(one_of(runs, first), one_of(runs, second), where)
+    comparison = compared(find_run(first, where), find_run(second, where), where)
     if as_json:
         print_json(comparison)
     else:
@@ -111,11 +107,10 @@ def delete(
     as_json: bool,
 ) -> None:
     """Delete a run with its rollouts, attempts, spans, accounts and resources."""
-    from agl.cli.runs import delete_run, known_runs
+    from agl.cli.runs import delete_run, find_run
     from agl.cli.shared import note, print_json
-    from agl.runs.finding import one_of
 
-    run = one_of(known_runs(*where), run_id)
+    run = find_run(run_id, where)
     folder = run.folder if with_folder else None
 
     def agree(counts: dict[str, int]) -> bool:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from agl.cli.runs import file_of, known_runs
+from agl.cli.runs import file_of, find_run
 from agl.cli.shared import note, open_store, print_json, print_table, store_options
 from agl.config.overrides import parse_yaml
 from agl.errors import ConfigError
-from agl.runs.finding import copy_store, one_of
+from agl.runs.finding import copy_store
 from agl.runs.folders import STORE, default_folder, new_run_id
 from agl.store.sqlite import SqliteLightningStore
 from agl.utils.files import make_private_folder
@@ -68,7 +68,7 @@ def command(
     """
     if reward is None and credit is None and adapter is None:
         raise click.UsageError("what is to be another? Give --reward, --credit or --adapter")
-    run = one_of(known_runs(path, url), run_id)
+    run = find_run(run_id, (path, url))
     sys.path.insert(0, os.getcwd())
     how = How(
         None if reward is None else Reward(reward),

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agl.cli.runs import Where, file_of, known_runs
+from agl.cli.runs import Where, file_of, find_run
 from agl.cli.shared import note, open_store, print_json, print_table, store_options
-from agl.config.file import CONFIG, check_config, load_config, load_config_of_run
+from agl.config.file import check_config, load_config, load_config_of_run
 from agl.errors import ConfigError
-from agl.runs.finding import copy_store, one_of
-from agl.runs.folders import known_run
+from agl.runs.finding import copy_store, folder_here
+from agl.runs.folders import CONFIG
 
 if TYPE_CHECKING:
     from agl.algorithm.replay import Compared, Replay
@@ -50,7 +50,8 @@ def command(
     deterministic run must be the same bit for bit, any other within a tolerance. The exit code is 1
     where something differs.
     """
-    run = _where_it_is(one_of(known_runs(path, url), run_id), path, url)
+    run = find_run(run_id, (path, url))
+    folder_here(run)
     replay = _replay(run, (path, url), step, _config_of(run, config, overrides))
     if as_json:
         first = replay.first_difference
@@ -58,17 +59,6 @@ def command(
     else:
         _print(replay)
     click.get_current_context().exit(0 if replay.first_difference is None else 1)
-
-
-def _where_it_is(run: "Run", path: Path | None, url: str | None) -> "Run":
-    """The run with the folder that its store lies in, where that holds it: both may have moved."""
-    folder = None if url is not None else file_of(run, path).parent
-    known = None if folder is None else known_run(folder)
-    if known is not None and known[0] == run.run_id:
-        return run.changed(folder=str(folder))
-    if run.folder is None or not Path(run.folder).is_dir():
-        raise ConfigError(f"run {run.run_id!r}: its folder {run.folder!r} is not here")
-    return run
 
 
 def _config_of(run: "Run", file: Path | None, overrides: tuple[str, ...]) -> "ConfigFile":
