@@ -261,3 +261,20 @@ def test_a_run_goes_on_without_its_journal_and_says_what_it_lacks(
     starts.start(checkpoint_every=1, steps=4)
     assert "goes on after step 3, and no step up to that one can be replayed" in caplog.text
     assert starts.steps() == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("left", ["{", None])
+def test_the_file_with_the_run_s_id_is_written_again_from_its_journal(
+    starts: Starts, caplog: pytest.LogCaptureFixture, left: str | None
+) -> None:
+    starts.start(checkpoint_every=1)
+    path = starts.folder / "run/run.json"
+    before = json.loads(path.read_text())
+    path.unlink()
+    if left is not None:
+        path.write_text(left)
+    starts.start(checkpoint_every=1, steps=4)
+    assert "run.json is " in caplog.text
+    after = json.loads(path.read_text())
+    assert (after["run"], after["generation"]) == (before["run"], 2)
+    assert (starts.ran, starts.steps()) == (COPIES, [1, 2, 3, 4])

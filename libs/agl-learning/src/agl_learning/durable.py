@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from agl.errors import AlgorithmError, MixedCallsError, StoppedError
@@ -14,6 +14,7 @@ from agl_learning.tasks import digest
 if TYPE_CHECKING:
     from agl.algorithm.base import Algorithm
     from agl_learning.collected import Collected
+    from agl_learning.generations import Generation
     from agl_learning.journal import Entry, Journal
     from agl_learning.session import Session
 
@@ -267,6 +268,7 @@ def begin(
     training: "Algorithm",
     what_shapes: Mapping[str, Any],
     step: int,
+    generation: "Generation",
     **values: Any,
 ) -> bool:
     """Note as what a start goes on; where that has changed, nothing is trained again.
@@ -276,6 +278,7 @@ def begin(
         training: The algorithm, whose options are compared.
         what_shapes: What else is compared; see ``agl.algorithm.base.RunContext``.
         step: After which it goes on.
+        generation: The start; it can be read again from here, see ``mend_generation``.
         values: For the entry.
 
     Returns:
@@ -295,7 +298,8 @@ def begin(
             step,
             ", ".join(changed),
         )
-    journal.append("begun", step=step, options=options, others=others, **values)
+    start = asdict(generation)
+    journal.append("begun", step=step, options=options, others=others, start=start, **values)
     return bool(changed)
 
 

@@ -43,7 +43,7 @@ from agl_learning.generations import (
     mark_lost,
     read_generation,
 )
-from agl_learning.journal import Journal, read_entries
+from agl_learning.journal import Journal, mend_generation, read_entries
 from agl_learning.options import Count
 from agl_learning.start import run_folder
 from agl_learning.versions import Version
@@ -95,6 +95,7 @@ class FineTuning(VersionTraining):
         folder = self.folder_of_options() or self.get_run_folder()
         if folder is None:
             return
+        mend_generation(folder)
         # What ``open`` would refuse is named before there are runners.
         check_algorithm(folder, self.name)
         begun = [entry for entry in read_entries(folder) if entry["event"] == "begun"]
@@ -110,6 +111,7 @@ class FineTuning(VersionTraining):
         from agl_learning.session import Session
 
         gateway, folder = self.gateway(), run_folder(self, self.run_dir)
+        mend_generation(folder)
         with contextlib.ExitStack() as stack:
             journal = self._journal = stack.enter_context(Journal(folder))
             begun = begun_by_trainer(self, folder)
@@ -120,7 +122,7 @@ class FineTuning(VersionTraining):
             self._session = session = Session(
                 algorithm=self.name,
                 folder=folder,
-                generation=Generation(run_id, number),
+                generation=Generation(run_id, number, algorithm=self.name),
                 report=stack.enter_context(report),
                 store=self.get_store(),
                 gateway=gateway,
@@ -141,8 +143,7 @@ class FineTuning(VersionTraining):
         await self._find_newest(session.folder)
         done = session.steps_done = self._version.number
         begin(
-            *(self.journal, self, self._run_context.what_shapes, done),
-            run_id=session.run_id,
+            *(self.journal, self, self._run_context.what_shapes, done, session.generation),
             identity=self.identity(),
         )
         number = session.generation.number
@@ -197,7 +198,7 @@ class FineTuning(VersionTraining):
                 )
             return new_id or secrets.token_hex(6)
         self.check_identity(folder, begun["identity"])
-        return begun["run_id"]
+        return begun["start"]["run"]
 
     async def step(self, train: Dataset[Any], val: Dataset[Any] | None) -> None:
         session, number = self.session, self.session.steps_done + 1

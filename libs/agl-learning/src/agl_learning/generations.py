@@ -114,7 +114,7 @@ def read_generation(folder: str | os.PathLike[str]) -> Generation | None:
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(
             f"{path}: expected the id of a run and the number of its starts; this cannot be read "
-            f"({error!r}). Remove the file, and the run goes on under a new id"
+            f"({error!r}). Put it back from a copy, or give another run_dir"
         ) from error
 
 
@@ -148,10 +148,20 @@ def begin_generation(
         before.origin if branch else origin,
         algorithm or before.algorithm,
     )
-    record = {"run": now.run, "generation": now.number, "branch": branch, "origin": now.origin}
-    record["algorithm"] = now.algorithm
-    write_whole(Path(folder) / FILE, json.dumps(record))
+    write_generation(folder, now)
     return now
+
+
+def write_generation(folder: str | os.PathLike[str], now: Generation) -> None:
+    """Write what ``read_generation`` gives back."""
+    record = {
+        "run": now.run,
+        "generation": now.number,
+        "branch": now.branch,
+        "origin": now.origin,
+        "algorithm": now.algorithm,
+    }
+    write_whole(Path(folder) / FILE, json.dumps(record))
 
 
 def begun_by_trainer(algorithm: "Algorithm", folder: str | os.PathLike[str]) -> dict[str, Any]:

@@ -10,7 +10,8 @@ from types import TracebackType
 from typing import Any, Self, cast
 
 from agl.errors import ConfigError
-from agl_learning.generations import hold_run
+from agl.runs.folders import FILE
+from agl_learning.generations import Generation, hold_run, read_generation, write_generation
 
 logger = logging.getLogger("agl.learning")
 
@@ -111,6 +112,33 @@ class Journal:
             for entry in entries
             if all(name in entry and entry[name] == value for name, value in values.items())
         ]
+
+
+def mend_generation(folder: Path) -> None:
+    """Write ``run.json`` again, as the journal has it, where it is damaged or gone.
+
+    Raises:
+        ConfigError: It is damaged, and the journal has no start of the run; or that is damaged.
+    """
+    why = "is gone"
+    try:
+        if read_generation(folder) is not None:
+            return
+    except ConfigError as error:
+        why = "is damaged"
+        begun = _last_start(folder)
+        if begun is None:
+            raise error
+    else:
+        begun = _last_start(folder)
+    if begun is not None:
+        logger.warning("%s %s; it is written again, as the journal has it", folder / FILE, why)
+        write_generation(folder, begun)
+
+
+def _last_start(folder: Path) -> Generation | None:
+    begun = [entry["start"] for entry in read_entries(folder) if entry["event"] == "begun"]
+    return Generation(**begun[-1]) if begun else None
 
 
 def read_entries(folder: Path) -> list[Entry]:

@@ -43,7 +43,7 @@ from agl_learning.generations import (
     read_generation,
 )
 from agl_learning.in_place import InPlaceTraining
-from agl_learning.journal import Journal, read_entries
+from agl_learning.journal import Journal, mend_generation, read_entries
 from agl_learning.options import AboveZero, Count
 from agl_learning.replaying import digest_of
 from agl_learning.report import warn_of_gap
@@ -138,6 +138,8 @@ class OnlineTraining(InPlaceTraining):
         self.gateway()
         run_dir, resume_from, steps = self.run_dir, self.resume_from, self.steps
         folder = self.get_run_folder()
+        for each in filter(None, (folder, self.folder_of_options())):
+            mend_generation(each)
         is_asked_for = self.folder_of_options() is None or self._run_context.goes_on
         if folder is not None and is_asked_for:
             run_dir = str(folder)
@@ -201,7 +203,7 @@ class OnlineTraining(InPlaceTraining):
             )
             await keep_branch(self.get_store(), generation.run, self._branch)
             shapes = self._run_context.what_shapes
-            begin(self.journal, self, shapes, progress.step, generation=generation.number)
+            begin(self.journal, self, shapes, progress.step, generation)
             collector = self.collector()
             collector.model = self.trained_model()
             with Report(

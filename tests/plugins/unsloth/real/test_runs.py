@@ -137,7 +137,7 @@ async def test_sft_learns_and_goes_on_after_a_kill_in_its_second_training(learn,
     assert [number for number, _ in summary["val_rewards"]] == [0, 1, 2]
     assert last > first + RISE, summary["val_rewards"]
     assert summary["rewards"][1] > summary["rewards"][0] + RISE / 2
-    run_id = next(entry["run_id"] for entry in after if entry["event"] == "begun")
+    run_id = next(entry["start"]["run"] for entry in after if entry["event"] == "begun")
     for number in (1, 2):
         card = (folder / f"run/versions/000{number}/README.md").read_text()
         for needed in (engine, "reward/mean", "sha256", run_id, "loss/first"):
