@@ -530,6 +530,32 @@ def test_project_that_was_moved_or_copied_goes_on_where_it_is(
         assert rollouts_in(first / "agl-runs" / run_id) == 2
 
 
+def test_run_of_a_file_goes_on_from_python_and_back(agl: Agl) -> None:
+    import agl as package
+
+    run_id = begin(agl, "algorithm.stop_after=1")
+    agent, learn = sys.modules["runs_agent"].agent, sys.modules["runs_learn"].Learn
+    tasks = [{"x": 1}, {"x": 0.5}]
+
+    def go_on(rate: float) -> None:
+        learned = learn(stop_after=1, rate=rate)
+        trainer = package.Trainer(algorithm=learned, run=run_id, resume=True, strategy="shm")
+        try:
+            trainer.fit(agent, tasks)
+        finally:
+            asyncio.run(trainer.store.close())
+
+    with pytest.raises(
+        package.errors.ConfigError, match=r"not: algorithm.rate: 0.1 then, 0.2 now."
+    ):
+        go_on(0.2)
+    go_on(0.1)
+    assert agl("run", "--resume", run_id, "algorithm.steps=3").code == 0
+    record = shown(agl, run_id)
+    starts = [each["differences"] for each in record["generations"]]
+    assert (record["status"], starts) == ("finished", [[], [], ["algorithm.steps: 2 then, 3 now"]])
+
+
 def test_two_copies_of_a_run_are_told_apart_by_their_folders(agl: Agl, project: Path) -> None:
     run_id = begin(agl, "algorithm.steps=1")
     shutil.copytree(f"agl-runs/{run_id}", "agl-runs/backup")

@@ -485,6 +485,16 @@ async def test_a_run_goes_on_with_its_own_model_or_not_at_all(line, grpo, tmp_pa
     assert again.summary["steps"] == 2
 
 
+async def test_a_run_goes_on_that_was_moved_with_its_model(line, grpo, tmp_path):
+    old, new = tmp_path / "old", tmp_path / "new"
+    build_model().save_pretrained(old / "model")
+    options = {"model": str(old / "model"), "run_dir": str(old / "run")}
+    await line(says_red, grpo(**options, steps=1), ["one"])
+    old.rename(new)
+    again = grpo(model=str(new / "model"), run_dir=None, resume_from=str(new / "run"))
+    assert (await line(says_red, again, ["one"])).summary["steps"] == 2
+
+
 async def test_a_step_that_the_budget_refused_is_done_when_there_is_one(line, grpo, tmp_path):
     options = {"steps": 2, "run_dir": str(tmp_path / "run")}
     # 16 calls a step: of the second one, a single call is answered.

@@ -40,7 +40,12 @@ def differences(before: Run, now: RunStart) -> tuple[list[str], list[str]]:
     if before.problem:
         safe.append(before.problem)
     if before.config:
-        for name, old, new in _changed(flat(before.config), flat(now.config)):
+        # A trainer in Python records the algorithm's options only, and a file has all keys.
+        both = [name for name in before.config if name in now.config]
+        configs = [{name: one[name] for name in both} for one in (before.config, now.config)]
+        for name, old, new in _changed(*map(flat, configs)):
+            if name == "algorithm.type":
+                continue  # a path, say; its name is compared where the run is found
             more = _RAISED.fullmatch(name) and _is_more(old, new)
             text = f"{name}: {_shown(old)} then, {_shown(new)} now"
             (safe if more or _SAFE.fullmatch(name) else unsafe).append(text)

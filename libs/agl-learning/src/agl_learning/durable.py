@@ -304,9 +304,12 @@ def begin(
 
 
 def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    names = dict.fromkeys((*before, *now))
+    if ("agent" in before) != ("agent" in now):  # one was begun from Python, which records less
+        names = [name for name in names if name in before and name in now]
     return [
         f"{name} is {now.get(name)!r}, was {before.get(name)!r}"
-        for name in dict.fromkeys((*before, *now))
+        for name in names
         if before.get(name) != now.get(name)
         and not (name.startswith("version of ") and name not in before)  # a plugin more
     ]

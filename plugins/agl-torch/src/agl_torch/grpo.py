@@ -76,10 +76,10 @@ class GRPO(OnlineTraining, LearnerOptions):
         check_copies(self.title, self, group_size=self.group_size)
 
     def identity(self) -> dict[str, Any]:
-        """With the model, where it has a name."""
+        """With the model, where it has a name; of a folder its last part, as both may move."""
         model = self.model
         if isinstance(model, str | Path):
-            model = str(Path(model).resolve() if Path(model).is_dir() else model)
+            model = Path(model).resolve().name if Path(model).is_dir() else str(model)
             return {**super().identity(), "model": model}
         return super().identity()
 
