@@ -40,6 +40,7 @@ class Starts:
         self.agent_source = AGENT
         self.dies_at_version: int | None = None
         """The update of these weights fails."""
+        self.run_dir = "run"
         self.hooks: list[agl.Hook] = []
         self.asks: Any = self.every_second
         """What the agent does: an LLM and a task give a reward."""
@@ -56,6 +57,7 @@ class Starts:
         val: list[str] | None = None,
         in_memory: bool = False,
         force: bool = False,
+        run: str | None = None,
         concurrency: int = 1,
         **options: Any,
     ) -> Any:
@@ -84,8 +86,10 @@ class Starts:
             strategy="shm",
             concurrency=concurrency,
             force=force,
+            run=run,
+            resume=run is not None,
             hooks=self.hooks,
-            run_dir=self.folder / "run",
+            run_dir=self.folder / self.run_dir,
         )
         try:
             trainer.fit(agl.rollout(names["agent"]), tasks, val_dataset=val)
@@ -278,3 +282,18 @@ def test_the_file_with_the_run_s_id_is_written_again_from_its_journal(
     after = json.loads(path.read_text())
     assert (after["run"], after["generation"]) == (before["run"], 2)
     assert (starts.ran, starts.steps()) == (COPIES, [1, 2, 3, 4])
+
+
+def test_a_run_from_another_run_s_checkpoint_has_its_own_folder_and_goes_on(starts: Starts) -> None:
+    starts.start(checkpoint_every=1)
+    before = (starts.folder / "run/journal.jsonl").read_bytes()
+    starts.run_dir = "other"
+    origin = str(starts.folder / "run/checkpoints/step-000002")
+    options = {"checkpoint_every": 1, "resume_from": origin}
+    done = starts.start(**options, steps=4)
+    assert (starts.ran, done.summary["steps"]) == (2 * COPIES, 4)
+    assert done.summary["run_dir"] == str(starts.folder / "other")
+    assert (starts.folder / "run/journal.jsonl").read_bytes() == before
+    run_id = json.loads((starts.folder / "other/run.json").read_text())["run"]
+    done = starts.start(**options, steps=5, run=run_id)
+    assert (starts.ran, done.summary["steps"]) == (COPIES, 5)

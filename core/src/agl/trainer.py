@@ -126,8 +126,8 @@ class Trainer:
             tracer, group="agl.tracers", expected_type=Tracer, where="tracer", default="otel"
         )
         self.strategy = self._build_strategy(strategy, n_runners, port)
-        own = self.algorithm.folder_of_options() if self.algorithm is not None else None
-        self._request = RunRequest(run, resume, own or self.run_dir, force, own is None)
+        folder = self.algorithm.folder_of_options(self.run_dir) if self.algorithm else self.run_dir
+        self._request = RunRequest(run, resume, folder, force, folder == self.run_dir)
         self._request.check()
         if store is not None:
             self.store = _build_store(store)

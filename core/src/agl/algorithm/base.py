@@ -169,13 +169,13 @@ class Algorithm(ABC):
         context = self._run_context
         return None if context.run_id is None else (context.run_id, context.generation)
 
-    def folder_of_options(self) -> Path | None:
-        """The folder that the algorithm's own options name for the run; None if they do not.
+    def folder_of_options(self, given: Path | None = None) -> Path | None:
+        """The folder that the algorithm's own options name for the run, else the one ``given``.
 
         Here that of an option ``run_dir``.
         """
         folder = getattr(self, "run_dir", None)
-        return Path(folder).absolute() if isinstance(folder, str | Path) else None
+        return Path(folder).absolute() if isinstance(folder, str | Path) else given
 
     def is_budget_spent(self) -> bool:
         """Whether the gateway refuses all further calls; then end with what there is."""

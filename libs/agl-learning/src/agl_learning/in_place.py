@@ -113,7 +113,7 @@ class InPlaceTraining(Training, WeighingOptions):
             trained_steps,
         )
 
-        folder = self.folder_of_options() or self.get_run_folder()
+        folder = self.get_run_folder() or self.folder_of_options()
         begun = None if folder is None else read_generation(folder)
         if folder is None or begun is None:
             raise ConfigError(f"{self.title}: there is no run in {str(folder)!r}")

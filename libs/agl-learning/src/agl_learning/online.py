@@ -140,10 +140,12 @@ class OnlineTraining(InPlaceTraining):
         folder = self.get_run_folder()
         for each in filter(None, (folder, self.folder_of_options())):
             mend_generation(each)
-        is_asked_for = self.folder_of_options() is None or self._run_context.goes_on
-        if folder is not None and is_asked_for:
+        goes_on = self._run_context.goes_on
+        if folder is not None and (run_dir is None or goes_on):
             run_dir = str(folder)
-            if resume_from is None and read_generation(folder) is not None:
+            # What it began from, with its options of then, is not where it goes on.
+            is_begun = goes_on and resume_from and folder_of(Path(resume_from)) != folder
+            if (resume_from is None or is_begun) and read_generation(folder) is not None:
                 resume_from, steps = run_dir, None
         origin = find_origin(self.name, run_dir, resume_from, steps)
         before = origin.progress().identity
@@ -154,8 +156,8 @@ class OnlineTraining(InPlaceTraining):
         self.check_start(origin)
         return origin
 
-    def folder_of_options(self) -> Path | None:
-        folder = super().folder_of_options()
+    def folder_of_options(self, given: Path | None = None) -> Path | None:
+        folder = super().folder_of_options(given)
         return folder or (folder_of(Path(self.resume_from)) if self.resume_from else None)
 
     async def clear_leftovers(self, store: "LightningStore") -> None:
