@@ -8,6 +8,7 @@ import platform
 import random
 import re
 import shutil
+import socket
 import sqlite3
 import sys
 from collections.abc import Callable, Generator
@@ -554,6 +555,23 @@ def test_run_of_a_file_goes_on_from_python_and_back(agl: Agl) -> None:
     record = shown(agl, run_id)
     starts = [each["differences"] for each in record["generations"]]
     assert (record["status"], starts) == ("finished", [[], [], ["algorithm.steps: 2 then, 3 now"]])
+
+
+def test_run_goes_on_with_another_strategy(agl: Agl, project: Path) -> None:
+    run_id = begin(agl, "algorithm.stop_after=1", "strategy={type: shm, main_thread: algorithm}")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    others = ("algorithm.stop_after=null", "--force")
+    result = agl("run", "--resume", "strategy.type=cs", f"strategy.server_port={port}", *others)
+    assert result.code == 0, result.err
+    (_, start) = shown(agl, run_id)["generations"]
+    assert start["differences"] == [
+        "strategy.type: shm then, cs now",
+        "algorithm.stop_after: 1 then, None now",
+    ]
+    result = agl("run", "--resume", "strategy.nope=1")
+    assert (result.code, "config.yaml: strategy.nope: unknown" in result.err) == (2, True)
 
 
 def test_two_copies_of_a_run_are_told_apart_by_their_folders(agl: Agl, project: Path) -> None:

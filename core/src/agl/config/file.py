@@ -77,10 +77,12 @@ class ConfigFile:
     config: RunConfig
     values: dict[str, Any]
     """What file and overrides say; ``${NAME}`` is not expanded, so it can be shown redacted."""
+    read_from: Path | None = None
+    """Where ``values`` stand, if not in ``path``: in the folder of a run, with all defaults."""
 
     def where(self, *keys: object) -> str:
         """What messages about a key begin with."""
-        address = f"{self.path.name}:"
+        address = f"{(self.read_from or self.path).name}:"
         for part in keys:
             address = key(address, part)
         return address
@@ -154,7 +156,11 @@ def load_config_of_run(run: "Run", overrides: Sequence[str] = ()) -> ConfigFile:
     store = cast("dict[str, Any] | str", values.get("store", ""))
     if isinstance(store, dict) and written.with_name(STORE).is_file():
         store.pop("path", None)  # both may have moved
-    return _configured(Path(run.config.get("file", written)), values, overrides)
+    for override in overrides:
+        block, is_type, name = override.partition(".type=")
+        if is_type and isinstance(values.get(block), dict) and values[block].get("type") != name:
+            del values[block]  # the options there are those of another type
+    return _configured(Path(run.config.get("file", written)), values, overrides, written)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -170,11 +176,13 @@ def _read(path: Path) -> dict[str, Any]:
     return cast("dict[str, Any]", values)
 
 
-def _configured(path: Path, values: dict[str, Any], overrides: Sequence[str]) -> ConfigFile:
+def _configured(
+    path: Path, values: dict[str, Any], overrides: Sequence[str], read_from: Path | None = None
+) -> ConfigFile:
     apply_overrides(values, overrides)
-    where = f"{path.name}:"
+    where = f"{(read_from or path).name}:"
     converted = validate(RunConfig, expand(values, where), where)
-    return ConfigFile(path, RunConfig(**converted), values)
+    return ConfigFile(path, RunConfig(**converted), values, read_from)
 
 
 def check_config(file: ConfigFile, *, run_dir: Path, dry: bool = False) -> CheckedConfig:

@@ -43,9 +43,13 @@ def differences(before: Run, now: RunStart) -> tuple[list[str], list[str]]:
         # A trainer in Python records the algorithm's options only, and a file has all keys.
         both = [name for name in before.config if name in now.config]
         configs = [{name: one[name] for name in both} for one in (before.config, now.config)]
-        for name, old, new in _changed(*map(flat, configs)):
-            if name == "algorithm.type":
-                continue  # a path, say; its name is compared where the run is found
+        changed = list(_changed(*map(flat, configs)))
+        # A path may be an algorithm's type, say; its name is compared where the run is found.
+        changed = [one for one in changed if one[0] != "algorithm.type"]
+        retyped = {name.removesuffix("type") for name, _, _ in changed if name.endswith(".type")}
+        for name, old, new in changed:
+            if name.startswith(tuple(retyped)) and not name.endswith(".type"):
+                continue  # an option of another type
             more = _RAISED.fullmatch(name) and _is_more(old, new)
             text = f"{name}: {_shown(old)} then, {_shown(new)} now"
             (safe if more or _SAFE.fullmatch(name) else unsafe).append(text)
