@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import agl
 from agl.errors import AlgorithmError, ConfigError
 from agl_learning.journal import read_entries
+from agl_learning.replaying import compare_metrics, new_replay
 
 from .word_trainer import WORDS, ask, write_trainer
 
@@ -297,3 +299,37 @@ def test_a_run_from_another_run_s_checkpoint_has_its_own_folder_and_goes_on(star
     run_id = json.loads((starts.folder / "other/run.json").read_text())["run"]
     done = starts.start(**options, steps=5, run=run_id)
     assert (starts.ran, done.summary["steps"]) == (COPIES, 5)
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_says_how_it_can_go_on(starts: Starts) -> None:
+    starts.start(checkpoint_every=2)
+    checkpoints = starts.folder / "run/checkpoints"
+    for manifest in checkpoints.glob("*/checkpoint.json"):
+        manifest.write_text("{")
+    words = r"2 checkpoints in .*of step-000003, checkpoint.json cannot be read.*or remove those"
+    with pytest.raises(ConfigError, match=words):
+        starts.start(steps=4)
+    shutil.rmtree(checkpoints)
+    done = starts.start(steps=4)
+    assert (starts.ran, done.summary["steps"], starts.steps()) == (COPIES, 4, [1, 2, 3, 4])
+
+
+def test_a_run_from_a_folder_without_checkpoints_is_replayed_from_its_own_beginning(
+    starts: Starts,
+) -> None:
+    starts.dies_at_version = 0
+    with pytest.raises(AlgorithmError, match="machine dies"):
+        starts.start()
+    starts.dies_at_version = None
+    starts.run_dir = "other"
+    other = starts.start(resume_from=str(starts.folder / "run"))
+    starts.run_dir = "run"
+    starts.start(checkpoint_every=1)
+    assert other._checkpoint_before(starts.folder / "other", 2) is None
+
+
+def test_a_replay_compares_metrics_whose_names_only_begin_like_places() -> None:
+    names = ("step", "step_length/mean", "version", "version_lag", "time/step", "seconds")
+    replay = new_replay(1, 0, exact=True)
+    compare_metrics(replay, dict.fromkeys(names, 1.0), dict.fromkeys(names, 2.0))
+    assert [one.what for one in replay.compared] == ["step_length/mean", "version_lag"]

@@ -223,7 +223,7 @@ def killed_early(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path
 
 
-async def check_that_it_began_anew(folder: Path, home: str) -> None:
+async def check_that_all_steps_are_there_once(folder: Path, home: str) -> None:
     accounts, rollouts = await look(folder)
     lines = [
         json.loads(line) for line in (folder / home / "metrics.jsonl").read_text().splitlines()
@@ -252,7 +252,7 @@ async def check_that_it_began_anew(folder: Path, home: str) -> None:
 async def test_a_run_without_a_checkpoint_begins_again_as_the_same_run(killed_early: Path) -> None:
     finished(killed_early, resume_from=str(killed_early / "run"), **FIRST)
     assert read_generation(killed_early / "run").number == 2
-    await check_that_it_began_anew(killed_early, "run")
+    await check_that_all_steps_are_there_once(killed_early, "run")
 
 
 async def test_a_run_without_a_checkpoint_can_begin_again_elsewhere(killed_early: Path) -> None:
@@ -263,7 +263,7 @@ async def test_a_run_without_a_checkpoint_can_begin_again_elsewhere(killed_early
         **FIRST,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    await check_that_it_began_anew(killed_early, "other")
+    await check_that_all_steps_are_there_once(killed_early, "other")
 
 
 async def test_what_a_run_left_is_cancelled_when_another_goes_on_from_its_checkpoint(

@@ -170,6 +170,14 @@ def find_checkpoint(path: str | os.PathLike[str]) -> Path:
     newest = next(whole_checkpoints(root), None)
     if newest is not None:
         return newest
+    damaged = [(folder.name, why) for folder in _newest_first(root) if (why := damage(folder))]
+    if damaged:
+        name, why = damaged[0]
+        raise ConfigError(
+            f"{len(damaged)} checkpoints in {str(root)!r} are damaged, and no other is whole; of "
+            f"{name}, {why}. Put one back from a copy; or remove those folders, and the run trains "
+            "its steps once more from the beginning, with the rollouts that it had"
+        )
     raise ConfigError(
         f"no checkpoint to resume from in {str(root)!r}; expected a whole folder with "
         f"{MANIFEST}, or a run's folder with checkpoints/step-*"
@@ -179,7 +187,7 @@ def find_checkpoint(path: str | os.PathLike[str]) -> Path:
 def whole_checkpoints(root: Path) -> Iterator[Path]:
     """Those of a run's folder that its last start made or went on from, newest first."""
     newest = read_generation(root)
-    for folder in sorted((root / "checkpoints").glob("step-*"), reverse=True):
+    for folder in _newest_first(root):
         found = damage(folder)
         if found:
             logger.warning(
@@ -192,6 +200,10 @@ def whole_checkpoints(root: Path) -> Iterator[Path]:
             yield folder
         else:
             logger.info("the checkpoint %s is left out: the run has gone back behind it", folder)
+
+
+def _newest_first(root: Path) -> list[Path]:
+    return sorted((root / "checkpoints").glob("step-*"), reverse=True)
 
 
 def _seal(record: dict[str, Any]) -> str:

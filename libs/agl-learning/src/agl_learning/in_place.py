@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from agl.errors import ConfigError
 from agl_learning.loop import Training
+from agl_learning.start import folder_of
 from agl_learning.weighing import WeighingOptions, weigh
 
 if TYPE_CHECKING:
@@ -166,6 +167,8 @@ class InPlaceTraining(Training, WeighingOptions):
         begun = read_generation(folder)
         if begun is None or begun.origin is None:
             return None
+        if folder_of(Path(begun.origin)) == Path(begun.origin):
+            return None  # a run that had no checkpoint yet, whatever it has by now
         try:
             return find_checkpoint(begun.origin)
         except ConfigError as error:

@@ -25,8 +25,9 @@ TOLERANCE = 1e-3
 """Relative, of the metrics of runs that are not deterministic."""
 _TINY = 1e-5
 """Smaller differences are none then: of a loss about zero."""
-_OF_THE_START = ("step", "generation", "version", "time/", "seconds")
-"""Beginnings of the names of metrics that say nothing of what was trained."""
+_OF_THE_START = ("step", "generation", "version", "seconds")
+_TIMES = "time/"
+"""Metrics that say nothing of what was trained, and what the names of others begin with."""
 
 
 def new_replay(step: int, begun_at: int, exact: bool) -> Replay:
@@ -128,7 +129,8 @@ def compare_metrics(
     for name in dict.fromkeys((*before, *now)):
         was: Any = before.get(name)
         is_now: Any = now.get(name)
-        if name.startswith(_OF_THE_START) or (was is None and is_now is None):
+        of_the_start = name in _OF_THE_START or name.startswith(_TIMES)
+        if of_the_start or (was is None and is_now is None):
             continue
         same = was == is_now or (not replay.is_exact and _is_near(was, is_now, replay.tolerance))
         replay.compared.append(Compared(prefix + name, was, is_now, same))
