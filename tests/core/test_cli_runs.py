@@ -574,6 +574,17 @@ def test_run_goes_on_with_another_strategy(agl: Agl, project: Path) -> None:
     assert (result.code, "config.yaml: strategy.nope: unknown" in result.err) == (2, True)
 
 
+def test_run_that_is_refused_leaves_no_folder(agl: Agl, project: Path) -> None:
+    (project / "own").mkdir()
+    (project / "own/run.json").write_text('{"run": "other", "generation": 2}')
+    own = "run_dir = 'own'\n\n    async def run("
+    (project / "runs_learn.py").write_text(LEARN.replace("async def run(", own))
+    result = agl("run", "agl.yaml")
+    assert result.code == 2
+    assert "or agl run --resume other. One that begins from a checkpoint of it" in result.err
+    assert list((project / "agl-runs").iterdir()) == []
+
+
 def test_two_copies_of_a_run_are_told_apart_by_their_folders(agl: Agl, project: Path) -> None:
     run_id = begin(agl, "algorithm.steps=1")
     shutil.copytree(f"agl-runs/{run_id}", "agl-runs/backup")

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import agl
-from agl.errors import AlgorithmError, ConfigError, StoppedError
+from agl.errors import AlgorithmError, ConfigError, StoppedError, StoreUnavailableError
 from agl.runs import folders
 from agl.runs.description import commit_of
 from agl.runs.differences import differences, shapes_results, what_shapes
@@ -228,6 +228,14 @@ def test_run_that_was_moved_goes_on_where_it_is(
     assert toy.seen[0][2] == tmp_path / "new/agl-runs/a" == Path(run.folder or "")
     assert not (tmp_path / "old").exists()
     asyncio.run(toy.get_trainer().store.close())
+
+
+def test_store_that_this_process_has_says_so() -> None:
+    toy = fit(run="a")
+    with pytest.raises(StoreUnavailableError, match="open in this process already"):
+        fit(run="a", resume=True)
+    asyncio.run(toy.get_trainer().store.close())
+    asyncio.run(fit(run="a", resume=True).get_trainer().store.close())
 
 
 def test_new_run_of_a_name_that_there_is_is_refused() -> None:

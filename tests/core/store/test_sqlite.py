@@ -413,7 +413,7 @@ def test_second_owner_is_refused_by_every_name(path, other_name):
 @pytest.mark.parametrize("other_name", [by_symlink, by_hard_link, without_lock])
 async def test_second_owner_in_the_same_process_is_refused_by_every_name(path, other_name):
     store = SqliteLightningStore(path)
-    refused(other_name(path), f"in use by process {os.getpid()}")
+    refused(other_name(path), "open in this process already")
     await store.enqueue_rollout("task")
     await store.close()
 
@@ -531,7 +531,7 @@ async def test_truncated_file_is_refused(path):
 
 async def test_second_owner_is_refused(path):
     store = SqliteLightningStore(path)
-    refused(path, f"in use by process {os.getpid()}")
+    refused(path, "open in this process already")
     await store.enqueue_rollout("task")
     await store.close()
     await SqliteLightningStore(path).close()

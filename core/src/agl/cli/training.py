@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from agl.cli.shared import each_rollout, note, read_and_close
 from agl.errors import ConfigError, PluginError, RunError, StoreError
-from agl.runs.folders import CONFIG, RUNS, known_run, new_run_id
+from agl.runs.folders import CONFIG, RUNS, STORE, known_run, new_run_id
 from agl.utils.files import write_whole
 
 if TYPE_CHECKING:
@@ -204,6 +205,7 @@ def _run(file: "ConfigFile", run: RunToBe, *, dry: bool) -> None:
         shared = getattr(strategy, "managed_store", None) is False
         _fit(checked, components, plan.build() if shared else None, None, dry=dry)
         return
+    is_new = not run.folder.exists()
     make_private_folder(run.folder)
     note(f"run: {run.run_id}")
     note(f"run folder: {run.folder}")
@@ -212,6 +214,8 @@ def _run(file: "ConfigFile", run: RunToBe, *, dry: bool) -> None:
         _fit(checked, components, store, run, dry=dry)
     except (ConfigError, PluginError):  # nothing was started
         asyncio.run(store.close())
+        if is_new and {one.name for one in run.folder.iterdir()} <= {CONFIG, STORE}:
+            shutil.rmtree(run.folder)
         raise
     except BaseException:
         try:

@@ -238,7 +238,9 @@ def _find(request: RunRequest, store: LightningStore) -> Recording:
         if known is not None and known[0] != run_id:
             raise ConfigError(
                 f"run {run_id!r}: the folder {str(request.folder)!r} holds run {known[0]!r}. "
-                f"Give another run_dir, or run={known[0]!r}"
+                f"Give another run_dir, or go on with that run: Trainer(run={known[0]!r}, "
+                f"resume=True), or agl run --resume {known[0]}. One that begins from a checkpoint "
+                "of it needs a folder of its own: give algorithm.run_dir, too"
             )
     if before is None and (request.resume or (request.run_id is None and known is not None)):
         logger.warning(

@@ -311,6 +311,11 @@ def _close_to_others(path: str) -> None:
 
 
 def _in_use(path: str, owner: str) -> StoreUnavailableError:
+    if owner == f"process {os.getpid()}":
+        return StoreUnavailableError(
+            f"store {path!r}: open in this process already. Close that one first "
+            "(asyncio.run(trainer.store.close())), or give it: Trainer(store=...)"
+        )
     return StoreUnavailableError(
         f"store {path!r}: in use by {owner}. Stop that one, or reach its store over HTTP "
         "with agl.LightningStoreClient"
