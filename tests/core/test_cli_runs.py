@@ -585,6 +585,14 @@ def test_run_that_is_refused_leaves_no_folder(agl: Agl, project: Path) -> None:
     assert list((project / "agl-runs").iterdir()) == []
 
 
+def test_run_of_python_is_not_gone_on_with_without_a_file(agl: Agl) -> None:
+    run_id = begin(agl)
+    Path("agl-runs", run_id, "config.yaml").unlink()
+    result = agl("run", "--resume")
+    words = f"begun from Python. Go on in the script that began it, with Trainer(run={run_id!r}"
+    assert (result.code, words in result.err) == (2, True)
+
+
 def test_two_copies_of_a_run_are_told_apart_by_their_folders(agl: Agl, project: Path) -> None:
     run_id = begin(agl, "algorithm.steps=1")
     shutil.copytree(f"agl-runs/{run_id}", "agl-runs/backup")

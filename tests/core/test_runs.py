@@ -238,6 +238,15 @@ def test_store_that_this_process_has_says_so() -> None:
     asyncio.run(fit(run="a", resume=True).get_trainer().store.close())
 
 
+async def test_trainer_in_a_running_loop_says_what_to_do() -> None:
+    toy, tasks = Toy(), [1, 2]
+    trainer = agl.Trainer(algorithm=toy, strategy="shm")
+    with pytest.raises(ConfigError, match=r"await asyncio\.to_thread\(trainer\.fit"):
+        trainer.fit(agent, tasks)
+    await asyncio.to_thread(trainer.fit, agent, tasks)
+    assert len(toy.seen) == 1
+
+
 def test_new_run_of_a_name_that_there_is_is_refused() -> None:
     store = agl.InMemoryLightningStore()
     fit(store, run="a")

@@ -8,7 +8,7 @@ ROOT = Path(__file__).parents[2]
 AGL = ROOT / "core/src/agl"
 ROOMS, LINES = 20, 400
 WINGS = ("access", "cli", "config", "execution/client_server", "http", "store/sqlite")
-MOST_IN_A_WING, MOST_IN_THE_KERNEL, MOST_IN_ALL = 3_740, 16_482, 27_426
+MOST_IN_A_WING, MOST_IN_THE_KERNEL, MOST_IN_ALL = 3_740, 16_495, 27_445
 """Lines. The kernel is to come down to 10,800, and all to 17,500. They go down, and went up once:
 for what a server refuses before it looks at a token (``http/guard.py``), for Unix sockets and
 repetitions with another body, for templates that reach no code behind their values, for the fresh

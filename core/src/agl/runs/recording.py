@@ -204,8 +204,10 @@ def recording(
 
     Raises:
         ConfigError: There is such a run already, or no such run, or another process has it, or it
-            is not what it was; the message says which there are, and what differs.
+            is not what it was; the message says which there are, and what differs. Or this thread
+            runs an event loop.
     """
+    _check_no_loop()
     now = _find(request, store)
     is_named = request.run_id is not None or request.folder is not None
     unknown = [] if now.before is None else _check_ended(now.before)
@@ -222,6 +224,17 @@ def recording(
             raise
         finally:
             asyncio.run(now.end_as(store, error))
+
+
+def _check_no_loop() -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise ConfigError(
+        "Trainer.fit: this thread runs an event loop, as a notebook does, and the run needs one "
+        "of its own. Call it in another: await asyncio.to_thread(trainer.fit, agent, tasks)"
+    )
 
 
 def _find(request: RunRequest, store: LightningStore) -> Recording:
