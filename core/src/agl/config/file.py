@@ -142,8 +142,8 @@ def load_config_of_run(run: "Run", overrides: Sequence[str] = ()) -> ConfigFile:
     if not written.is_file():
         raise ConfigError(
             f"run {run.run_id!r}: its folder has no {CONFIG}, as it was begun from Python. Go on "
-            f"in the script that began it, with Trainer(run={run.run_id!r}, resume=True), or name a "
-            "file: agl run FILE --resume RUN"
+            f"in the script that began it, with Trainer(run={run.run_id!r}, resume=True), or name "
+            "a file: agl run FILE --resume RUN"
         )
     values = _read(written)
     hidden = [name for name, value in flat(values).items() if HIDDEN in str(value)]
