@@ -157,9 +157,11 @@ class Disturbance:
             time.sleep(0.05)
         if other.process.poll() is None:
             return other  # the first one came to its end meanwhile
-        is_refused = other.process.returncode != 0 and any(
-            why in log.read_text() for why in REFUSED
-        )
+        said = log.read_text()
+        is_refused = other.process.returncode != 0 and any(why in said for why in REFUSED)
+        if not is_refused:
+            code, last = other.process.returncode, said.strip().rpartition("\n")[-1]
+            print(f"{self.out.name}: a second process ended with {code}: {last}")
         self.two_at_once += not is_refused
         self.refused += is_refused
         return None
