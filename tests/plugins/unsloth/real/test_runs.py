@@ -120,7 +120,7 @@ async def test_sft_learns_and_goes_on_after_a_kill_in_its_second_training(learn,
     assert after[: len(before)] == before
     # What came anew: the training that was killed, and the evaluation of what it made.
     news = [entry["event"] for entry in after[len(before) :]]
-    assert news == ["engine", "trained", "collecting", "collected", "evaluated"]
+    assert news == ["engine", "begun", "trained", "collecting", "collected", "evaluated"]
     counts_after, rollouts, ledger = await accounts(folder)
     assert counts_after - counts == Counter({("val", 2): 32})
     assert counts_after["train", 0] == counts_after["train", 1] == 12 * TASKS
