@@ -1,6 +1,5 @@
 """The command line: data on stdout, one sentence on stderr, exit codes 0, 1 and 2."""
 
-import asyncio
 import json
 import logging
 import socket
@@ -32,7 +31,7 @@ def always_fails(task: dict) -> float:
 class Watch(agl.Hook):
     def on_rollout_end(self, rollout):
         with open("seen.txt", "a") as file:
-            print(rollout.status, file=file)
+            print(rollout.attempt.status, file=file)
 """
 
 CONFIG = """
@@ -129,12 +128,6 @@ def test_version(agl: Agl) -> None:
             "agl: nothing installed is named 'baselin'. Did you ",
         ),
         (["plugins", "show", "algorithms/x"], "agl: unknown kind 'algorithms'; one of algorithm, "),
-        (["rollouts", "--path", "no.db"], "agl: no.db: no such store file\n"),
-        (["rollouts", "--path", "a", "--url", "b"], "agl: --path and --url name two stores; "),
-        (
-            ["rollouts"],
-            "agl: there is no agl-runs/*/store.db here; give --path FILE or --url URL\n",
-        ),
     ],
 )
 def test_wrong_request_is_one_sentence_and_exit_code_2(
@@ -251,28 +244,6 @@ def test_run_trains_and_leaves_a_store_and_its_configuration(agl: Agl, project: 
     assert written["algorithm"]["n_epochs"] == 1
     assert written["resources"]["llm"]["api_key"] == "***"
 
-    listed = json.loads(agl("rollouts", "--path", "out/store.db", "--json").out)
-    assert [(row["status"], row["reward"]) for row in listed] == [
-        ("succeeded", 1.0), ("failed", None), ("succeeded", 0.5),
-    ]  # fmt: skip
-    failed = agl("rollouts", "--path", "out/store.db", "--status", "failed").out.splitlines()
-    assert len(failed) == 3
-    assert "agent: ValueError: no such room" in failed[-1]
-    typo = agl("rollouts", "--path", "out/store.db", "--status", "fialed")
-    assert (typo.code, "Did you mean 'failed'?" in typo.err) == (2, True)
-    first = agl("rollouts", "--path", "out/store.db", "--limit", "1")
-    assert "1 of 3 rollouts" in first.err
-
-    rollout_id = listed[0]["rollout_id"]
-    spans = json.loads(agl("spans", rollout_id, "--path", "out/store.db", "--json").out)
-    assert any("agentlightning.reward.0.value" in span["attributes"] for span in spans)
-    assert "agentlightning.annotation" in agl("spans", rollout_id, "--path", "out/store.db").out
-    wrong = agl("spans", "ro-nothing", "--path", "out/store.db")
-    assert (wrong.code, wrong.err) == (
-        2,
-        "agl: the store has no rollout 'ro-nothing'. See: agl rollouts\n",
-    )
-
 
 def test_dev_needs_no_algorithm_and_overrides_hold(agl: Agl, project: Path) -> None:
     result = agl("dev", "agl.yaml", "algorithm=not-installed-here", "run_dir=elsewhere")
@@ -354,32 +325,3 @@ def test_config_is_printed_with_defaults_and_without_secrets(agl: Agl, project: 
     assert resolved["resources"]["llm"]["api_key"] == "***"
     assert json.loads(agl("config", "agl.yaml", "--json").out)["agent"] == "cli_agent:agent"
     assert not (project / "out").exists()
-
-
-def test_rollouts_are_listed_beside_one_with_a_damaged_span(agl: Agl, tmp_path: Path) -> None:
-    from agl import SqliteLightningStore
-    from agl.emitter import reward_attributes
-    from agl.types import Span
-
-    path = tmp_path / "damaged.db"
-
-    async def fill() -> None:
-        store = SqliteLightningStore(path)
-        for about in ("what is damaged", "what is whole"):
-            rollout = await store.start_rollout(about)
-            span = Span.from_attributes(
-                name="reward",
-                attributes={**reward_attributes(0.5), "about": about},
-                rollout_id=rollout.rollout_id,
-                attempt_id=rollout.attempt.attempt_id,
-            )
-            await store.add_many_spans([span])
-        await store.close()
-
-    asyncio.run(fill())
-    path.write_bytes(path.read_bytes().replace(b'"what is damaged"}', b'"what is damsged"}'))
-    rows = json.loads(agl("rollouts", "--path", str(path), "--json").out)
-    assert [row["reward"] for row in rows] == [None, 0.5]
-    assert "DamagedRecordError: span 'reward'" in rows[0]["error"]
-    spans = agl("spans", rows[0]["rollout_id"], "--path", str(path))
-    assert (spans.code, "restore a copy of the store's file" in spans.err) == (1, True)

@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import pickle
+import re
 import sys
 import threading
 import time
@@ -25,7 +26,7 @@ from agl.http.app import store_app
 from agl.http.client import LightningStoreClient
 from agl.http.routes import Answer, StoreRoutes
 from agl.http.server import LightningStoreServer
-from agl.http.serving import ServerThread, bind
+from agl.serving.server import ServerThread, bind
 from agl.store.base import AttemptEnd
 from agl.store.memory import InMemoryLightningStore
 from agl.types import LLM, PromptTemplate, Span
@@ -307,7 +308,7 @@ async def test_what_lost_its_answer_is_done_once(server):
         await client.close()
 
 
-async def test_a_store_that_stays_away_is_named(client):
+async def test_a_store_that_stays_away_is_named(client, caplog):
     sock = bind("127.0.0.1", 0)
     address = f"http://127.0.0.1:{sock.getsockname()[1]}"
     sock.close()
@@ -316,6 +317,11 @@ async def test_a_store_that_stays_away_is_named(client):
     with pytest.raises(StoreUnavailableError, match=f"{address}.*agl store"):
         await away.enqueue_rollout(1)
     assert 0.2 < time.monotonic() - begin < 30
+    with pytest.raises(StoreUnavailableError):
+        await away.statistics()
+    said = [one for one in caplog.records if one.levelname == "WARNING"]
+    assert len(said) == 1, "once in an outage"
+    assert re.search(rf"{address}: nothing answers .*trying until \d\d:\d\d:\d\d$", said[0].message)
     await away.close()
 
 

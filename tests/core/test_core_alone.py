@@ -44,7 +44,9 @@ def test_bench_says_what_to_install(packages: Path) -> None:
     assert done.stderr == f"agl: 'bench' is not installed. Run: {how}\n"
 
 
-@pytest.mark.parametrize("verb", ["doctor", "explain", "export", "import", "ledger"])
+@pytest.mark.parametrize(
+    "verb", ["doctor", "explain", "export", "import", "ledger", "rollouts", "runs", "spans"]
+)
 def test_what_shows_a_store_says_what_to_install(packages: Path, verb: str) -> None:
     done = run(packages, "-c", "import agl.cli; agl.cli.main()", verb)
     assert (done.returncode, done.stdout) == (2, "")
@@ -58,12 +60,46 @@ def test_help_names_bench_and_what_brings_it(packages: Path) -> None:
     assert ["bench", "(not installed: agl-core[bench])"] in lines
 
 
-@pytest.mark.parametrize("name", ["group_advantages", "sibling_advantages"])
+SCRIPT = """
+import agl
+
+@agl.rollout(%s)
+def agent(task: float) -> float:
+    return task
+
+agl.Trainer(strategy="shm").fit(agent, [1.0])
+"""
+
+
+def test_baseline_runs(packages: Path) -> None:
+    done = run(packages, "-c", SCRIPT % "")
+    assert done.returncode == 0, done.stderr
+    assert "Finished 1 rollouts: 1 succeeded" in " ".join(done.stderr.split())
+
+
+def test_agent_with_a_grader_says_what_to_install(packages: Path) -> None:
+    done = run(packages, "-c", SCRIPT % "grade=lambda task, private, result: 1.0")
+    assert done.stderr.splitlines()[-1] == (
+        "agl.errors.ConfigError: agent 'FunctionalLitAgent' has a grader, which runs in fresh "
+        "processes that agl-sandbox makes, and that is not installed. Run: "
+        + install_line("agl-sandbox")
+    )
+
+
+@pytest.mark.parametrize("name", ["group_advantages", "save_ledger", "sibling_advantages"])
 def test_name_of_a_library_says_what_to_install(packages: Path, name: str) -> None:
     done = run(packages, "-c", f"import agl; agl.{name}")
     assert done.stderr.splitlines()[-1] == (
         f"agl.errors.MissingPluginError: agl.{name} lives in agl-learning, which is not "
         f"installed. Run: {install_line('agl-learning')}"
+    )
+
+
+def test_helper_of_0_3_says_what_to_install(packages: Path) -> None:
+    done = run(packages, "-c", "from agl.utils.otel import flatten_attributes")
+    assert done.stderr.splitlines()[-1] == (
+        "agl.errors.MissingPluginError: agl.utils.otel.flatten_attributes lives in "
+        f"agl-agentlightning, which is not installed. Run: {install_line('agl-agentlightning')}"
     )
 
 

@@ -217,7 +217,8 @@ async def test_decorated_function_records_arguments_and_result() -> None:
     assert span.attributes == {
         "agentlightning.operation.name": "search",
         f"{INPUT}.query": "x",
-        f"{INPUT}.rest": [5, 6],
+        f"{INPUT}.rest.0": 5,
+        f"{INPUT}.rest.1": 6,
         f"{INPUT}.limit": 10,
         f"{INPUT}.options.exact": True,
         f"{OUTPUT}.hits": [1, 2],
@@ -301,7 +302,7 @@ async def test_block_records_input_and_output() -> None:
     (span,) = await traced(work)
     assert span.attributes == {
         "tool_name": "web_search",
-        f"{INPUT}.0": "first",
+        f"{INPUT}.args.0": "first",
         f"{INPUT}.query": "q",
         f"{INPUT}.filters.date": "2024",
         f"{OUTPUT}.result_count": 2,

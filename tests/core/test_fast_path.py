@@ -16,6 +16,7 @@ from agl.errors import InvalidRecordError, InvalidTransitionError, UnknownRecord
 from agl.http import packed_json, wire
 from agl.http.client import LightningStoreClient
 from agl.http.server import LightningStoreServer
+from agl.serving.headers import IDEMPOTENCY_KEY
 from agl.store.base import AttemptEnd, LightningStore
 from agl.store.memory import InMemoryLightningStore
 from agl.store.sqlite import SqliteLightningStore
@@ -334,7 +335,7 @@ async def test_routes_of_the_fast_path_need_the_token(store):
 async def test_a_repeated_turn_with_a_key_claims_once(http, store):
     await store.enqueue_rollout(1)
     await store.enqueue_rollout(2)
-    key = {wire.IDEMPOTENCY_KEY: "k"}
+    key = {IDEMPOTENCY_KEY: "k"}
     first = await post(http, "/v1/agl/turn", b'{"claim":{}}', **key)
     assert await post(http, "/v1/agl/turn", b'{"claim":{}}', **key) == first
     assert (await store.statistics())["total_attempts"] == 1

@@ -2,8 +2,9 @@
 
 Each Python snippet of those guides that uses only core names has a test here, in
 ``test_guides_emitters.py`` or, where it needs processes, in
-``tests/acceptance/test_guides_roles.py``. The table that says which test stands for which snippet,
-and which snippets need a plugin, is in ``docs/howto/from-agent-lightning.md``.
+``tests/acceptance/test_guides_roles.py``. Those that need plugins are in
+``tests/acceptance/test_guides_plugins.py``; as they are written, with ``import agentlightning``,
+the snippets run in ``tests/compat``.
 """
 
 import asyncio

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import csv
-import json
 import os
 import re
 import subprocess
@@ -21,7 +20,6 @@ from starlette.routing import Route
 
 import agl
 from agl.algorithm.base import RunContext
-from agl.cli import main
 from agl.errors import AlgorithmError, ConfigError
 from agl.plugins.hooks import HookCaller, routes_of
 
@@ -289,72 +287,6 @@ def test_strategy_cs_serves_a_store_of_its_own_only(
     options: dict[str, Any], store: agl.LightningStore, serves: bool
 ) -> None:
     assert agl.ClientServerExecutionStrategy(**options).serves(store) is serves
-
-
-COLUMNS = """
-    def rollout_columns(rollout, attempts, spans):
-        if rollout.input["x"] == 1:
-            return {"spans": len(spans), "tries": [attempt.status for attempt in attempts]}
-"""
-
-
-async def test_rollout_columns_stand_in_agl_rollouts(
-    install: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    monkeypatch.delenv("AGL_STRICT_PLUGINS", raising=False)
-    install("agl-a", {"agl_a_mod.py": COLUMNS}, {"agl.plugins": {"a": "agl_a_mod"}})
-    taken = "def rollout_columns(): return {'reward': 7}"
-    install("agl-b", {"agl_b_mod.py": taken}, {"agl.plugins": {"b": "agl_b_mod"}})
-    store = agl.SqliteLightningStore(tmp_path / "store.db")
-    for x in (1, 2):
-        await store.enqueue_rollout({"x": x})
-        claimed = await store.dequeue_rollout()
-        assert claimed is not None
-        await store.update_attempt(claimed.rollout_id, "latest", status="succeeded")
-    await store.close()
-
-    async def listed(*options: str) -> str:
-        call = [("rollouts", "--path", str(tmp_path / "store.db"), *options)]
-        with pytest.raises(SystemExit):
-            await asyncio.to_thread(main, *map(list, call))
-        return capsys.readouterr().out
-
-    first, second = json.loads(await listed("--json"))
-    assert (first["spans"], first["tries"], first["reward"]) == (0, ["succeeded"], None)
-    assert "tries" not in second
-    header, _, *lines = (await listed()).splitlines()
-    assert header.split()[-2:] == ["spans", "tries"]
-    assert [line.endswith("['succeeded']") for line in lines] == [True, False]
-
-
-@pytest.mark.parametrize(
-    "cells",
-    ["[('status', 'x'), ('rollout_id', 'x')]", "{1: 2}", "{'x': {1}}", "{'x': float('nan')}",
-     "{'x': '\\ud800'}", "{('a',): 1}"],
-)  # fmt: skip
-async def test_what_is_no_column_of_json_is_the_plugins_failure(
-    install: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch, cells: str,
-) -> None:  # fmt: skip
-    monkeypatch.delenv("AGL_STRICT_PLUGINS", raising=False)
-    source = f"def rollout_columns(): return {cells}"
-    install("agl-a", {"agl_a_mod.py": source}, {"agl.plugins": {"a": "agl_a_mod"}})
-    store = agl.SqliteLightningStore(tmp_path / "store.db")
-    rollout = await store.enqueue_rollout(1)
-    await store.close()
-    for options in ([], ["--json"]):
-        call = ["rollouts", "--path", str(tmp_path / "store.db"), *options]
-        with pytest.raises(SystemExit) as ended:
-            await asyncio.to_thread(main, call)
-        assert ended.value.code == 0
-    assert json.loads(capsys.readouterr().out.partition("\n[")[2].join(["[", ""]))[0] == {
-        **dict.fromkeys(("mode", "reward", "seconds", "resources_id", "error")),
-        "rollout_id": rollout.rollout_id,
-        "status": "queuing",
-        "attempts": 0,
-        "input": 1,
-    }
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,8 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
 from opentelemetry.trace import Status, StatusCode
 
 from agl.http import otlp
-from agl.http.layers import gunzip
 from agl.http.server import LightningStoreServer
+from agl.serving.layers import gunzip
 from agl.store.memory import InMemoryLightningStore
 from agl.types import (
     AttemptedRollout,

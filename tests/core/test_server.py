@@ -17,7 +17,7 @@ import agl
 from agl.errors import ConfigError, StoreError
 from agl.http.metrics import RequestMetrics
 from agl.http.server import LightningStoreServer
-from agl.http.serving import ServerThread, bind
+from agl.serving.server import ServerThread, bind
 from agl.store.memory import InMemoryLightningStore
 from agl.types import Span
 
@@ -584,7 +584,7 @@ async def test_only_given_origins_may_call_from_a_page(store):
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("n_workers", 2), ("launch_mode", "mp"), ("tracker", object()), ("launcher_args", object())],
+    [("n_workers", 2), ("launch_mode", "mp"), ("launcher_args", object())],
 )
 def test_options_that_are_not_honoured_are_refused_by_name(store, option, value):
     with pytest.raises(ConfigError, match=option):

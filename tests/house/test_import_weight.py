@@ -85,7 +85,8 @@ def test_help_loads_neither_server_nor_types() -> None:
 
 
 PLUGIN_MODULES = sorted(
-    distribution.metadata["Name"].replace("-", "_")
+    distribution.metadata["Name"].removesuffix("agl-agentlightning").replace("-", "_")
+    or "agentlightning"
     for distribution in distributions()
     if (distribution.metadata["Name"] or "").startswith("agl-")
     and distribution.metadata["Name"] not in ("agl-core", "agl-workspace")

@@ -6,23 +6,35 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 AGL = ROOT / "core/src/agl"
+DISTRIBUTIONS = [
+    path for kind in ("core", "libs/*", "plugins/*", "compat/*") for path in sorted(ROOT.glob(kind))
+]
 ROOMS, LINES = 20, 400
-WINGS = ("access", "cli", "config", "execution/client_server", "http", "store/sqlite")
-MOST_IN_A_WING, MOST_IN_THE_KERNEL, MOST_IN_ALL = 3_740, 16_495, 27_445
+WINGS = (
+    "cli",
+    "config",
+    "execution/client_server",
+    "http",
+    "serving",
+    "store/access",
+    "store/sqlite",
+)
+MOST_IN_A_WING, MOST_IN_THE_KERNEL, MOST_IN_ALL = 2_990, 14_548, 24_597
 """Lines. The kernel is to come down to 10,800, and all to 17,500. They go down, and went up once:
-for what a server refuses before it looks at a token (``http/guard.py``), for Unix sockets and
-repetitions with another body, for templates that reach no code behind their values, for the fresh
-processes in which graders and walled agents run (``runner/forker.py``), for the graders, for the
+for what a server refuses before it looks at a token (``serving/guard.py``), for Unix sockets and
+repetitions with another body, for templates that reach no code behind their values, for the
 checksums of what is stored, for secrets that are hidden by value (``utils/secrets.py``), for tokens
-by role (``access``, ``http/grants.py``), and for runs (``runs``, ``store/run_rules.py``). ``http``
-is the next to be parted in two."""
+by role (``store/access``, ``http/grants.py``), for runs (``runs``, ``store/run_rules.py``), and for
+hooks that add spans before a rollout ends.
+Since then, what only reads a store went to agl-inspect, fresh processes to agl-sandbox, and to
+agl-learning ledgers, model calls, training rows and credit rules."""
 TOO_LONG: set[str] = set()
 """Modules that hold a second idea; names go from here, none come."""
 
 
 def test_top_level_has_few_rooms() -> None:
-    rooms = {path.stem for path in AGL.iterdir() if path.suffix == ".py" or path.is_dir()}
-    assert len(rooms - {"__init__", "__pycache__"}) <= ROOMS
+    modules = set(AGL.rglob("*.py")) - {AGL / "__init__.py"}
+    assert len({path.relative_to(AGL).parts[0] for path in modules}) <= ROOMS
 
 
 def test_kernel_and_wings_do_not_grow() -> None:
@@ -41,8 +53,7 @@ def test_kernel_and_wings_do_not_grow() -> None:
 
 
 def test_modules_are_short() -> None:
-    sources = [*AGL.rglob("*.py"), *ROOT.glob("libs/*/src/**/*.py")]
-    sources += ROOT.glob("plugins/*/src/**/*.py")
+    sources = [path for root in DISTRIBUTIONS for path in root.glob("src/**/*.py")]
     long = {
         str(path.relative_to(ROOT))
         for path in sources
@@ -53,8 +64,9 @@ def test_modules_are_short() -> None:
 
 def test_imports_of_every_distribution_are_checked() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    sources = [ROOT / "core", *ROOT.glob("libs/*"), *ROOT.glob("plugins/*")]
-    packages = {path.parent.name for root in sources for path in root.glob("src/*/__init__.py")}
+    packages = {
+        path.parent.name for root in DISTRIBUTIONS for path in root.glob("src/*/__init__.py")
+    }
     rules = settings["tool"]["importlinter"]
     assert packages == set(rules["root_packages"])
     layered = [

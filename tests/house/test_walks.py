@@ -23,8 +23,8 @@ from agl.store.sqlite import SqliteLightningStore
 REPOSITORY = Path(__file__).parents[2]
 CORE = f"{Path(agl.__file__).parent}/"  # installed, or in this checkout
 LEFT_OUT = re.compile(
-    r"(types|utils)/|(env|errors|semconv)\.py|http/metrics|store/(patience|queries|waiting)"
-    r"|store/sqlite/(claim_keys|clock|detached|effects|file|lookups|rows)"
+    r"(types|utils)/|(__init__|env|errors|semconv)\.py|http/metrics|plugins/registry"
+    r"|store/(detached|overdue|patience|queries|waiting)|store/sqlite/(claim_keys|file|lookups|rows)"
 )
 """What others call everywhere, and what serves the store and not the one that is followed."""
 

@@ -30,8 +30,19 @@ _PLUGIN: dict[str, tuple[str, str, str]] = {
 """Public names that live in a plugin: entry point group, entry point, distribution."""
 
 _LIBRARY: dict[str, tuple[str, str]] = {
+    "Choice": ("agl_learning.records", "agl-learning"),
+    "CreditRule": ("agl_learning.credit", "agl-learning"),
     "group_advantages": ("agl_learning.advantages", "agl-learning"),
+    "Ledger": ("agl_learning.ledger", "agl-learning"),
+    "load_ledger": ("agl_learning.ledger", "agl-learning"),
+    "load_parts": ("agl_learning.ledger", "agl-learning"),
+    "MixingCheck": ("agl_learning.mixing", "agl-learning"),
+    "ModelCall": ("agl_learning.records", "agl-learning"),
+    "RowBreak": ("agl_learning.records", "agl-learning"),
+    "save_ledger": ("agl_learning.ledger", "agl-learning"),
     "sibling_advantages": ("agl_learning.advantages", "agl-learning"),
+    "TrainedModel": ("agl_learning.records", "agl-learning"),
+    "TrainingRow": ("agl_learning.records", "agl-learning"),
 }
 """Public names that live in a library: module, distribution."""
 

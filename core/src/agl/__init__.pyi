@@ -11,7 +11,6 @@ from .agent.function import (
 )
 from .algorithm.adapter import (
     Adapter as Adapter,
-    CreditRule as CreditRule,
     OtelTraceAdapter as OtelTraceAdapter,
     TraceAdapter as TraceAdapter,
     TraceToTripletBase as TraceToTripletBase,
@@ -24,11 +23,6 @@ from .algorithm.base import (
 )
 from .algorithm.baseline import Baseline as Baseline
 from .algorithm.gateway import Gateway as Gateway, ModelConfig as ModelConfig
-from .algorithm.ledger import (
-    load_ledger as load_ledger,
-    load_parts as load_parts,
-    save_ledger as save_ledger,
-)
 from .emitter import (
     emit_annotation as emit_annotation,
     emit_choice as emit_choice,
@@ -94,7 +88,6 @@ from .types import (
     AttemptStatus as AttemptStatus,
     Attributes as Attributes,
     AttributeValue as AttributeValue,
-    Choice as Choice,
     Credit as Credit,
     Dataset as Dataset,
     EnqueueRolloutRequest as EnqueueRolloutRequest,
@@ -103,10 +96,8 @@ from .types import (
     ExclusionReason as ExclusionReason,
     Failure as Failure,
     FilterField as FilterField,
-    Ledger as Ledger,
     LedgerPart as LedgerPart,
     Link as Link,
-    ModelCall as ModelCall,
     NamedResources as NamedResources,
     OtelResource as OtelResource,
     PaginatedResult as PaginatedResult,
@@ -121,7 +112,6 @@ from .types import (
     RolloutMode as RolloutMode,
     RolloutRawResult as RolloutRawResult,
     RolloutStatus as RolloutStatus,
-    RowBreak as RowBreak,
     Run as Run,
     RunGeneration as RunGeneration,
     RunStart as RunStart,
@@ -136,8 +126,6 @@ from .types import (
     TraceState as TraceState,
     TraceStatus as TraceStatus,
     Trained as Trained,
-    TrainedModel as TrainedModel,
-    TrainingRow as TrainingRow,
     Triplet as Triplet,
     Worker as Worker,
     WorkerStatus as WorkerStatus,

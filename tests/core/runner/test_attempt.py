@@ -280,10 +280,100 @@ async def test_hooks_are_called_in_order_and_within_the_trace(
 
     await run_all(agent, memory_store, ["good"], hooks=[Watch()])
     middle = ["trace start", "agent", "trace end 1"]
-    assert calls == ["start preparing", *middle, "end succeeded succeeded 0.5 [1, 2]"]
+    assert calls == ["start preparing", *middle, "end running succeeded 0.5 [1, 2]"]
     calls.clear()
     await run_all(agent, memory_store, ["bad"], hooks=[Watch()])
-    assert calls == ["start preparing", *middle, "end failed failed None [1]"]
+    assert calls == ["start preparing", *middle, "end running failed None [1]"]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_reward_that_a_hook_adds_at_the_end_is_the_final_one(
+    run_all: Any, memory_store: Store, fails: bool
+) -> None:
+    seen: list[str] = []
+
+    class Score(agl.Hook):
+        async def on_rollout_end(self, *, runner, rollout, spans):
+            store = runner.get_store()
+            stored = await store.query_spans(rollout.rollout_id)
+            assert [span.span_id for span in spans] == [span.span_id for span in stored]
+            held = await store.get_rollout_by_id(rollout.rollout_id)
+            seen.append(f"{held.status} {held.attempt.status}, to be {rollout.attempt.status}")
+            ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
+            reward = {"agentlightning.reward.0.name": "primary"}
+            reward["agentlightning.reward.0.value"] = 0.9
+            await store.add_span(agl.Span.from_attributes(attributes=reward, **ids))
+
+        async def on_attempt_end(self, *, attempt):
+            seen.append(attempt.status)
+
+    @agl.rollout
+    def agent(task):
+        agl.emit_message("begun")
+        if fails:
+            raise ValueError
+        return 0.1
+
+    (rollout,) = await run_all(agent, memory_store, ["x"], hooks=[Score()])
+    end = "failed" if fails else "succeeded"
+    assert seen == [f"running running, to be {end}", end]
+    assert rollout.status == end
+    spans = await memory_store.query_spans(rollout.rollout_id)
+    assert agl.find_final_reward(spans) == 0.9
+    assert [span.late for span in spans] == [False] * len(spans)
+
+
+async def test_hook_at_the_end_that_is_cancelled_leaves_no_rollout_unrecorded(
+    memory_store: Store,
+) -> None:
+    begun = asyncio.Event()
+
+    class Slow(agl.Hook):
+        async def on_rollout_end(self):
+            begun.set()
+            await asyncio.Event().wait()
+
+    @agl.rollout
+    def agent(task):
+        return 0.1
+
+    rollout = await memory_store.enqueue_rollout("x")
+    runner = agl.LitAgentRunner(agl.OtelTracer(), max_rollouts=1)
+    with runner.run_context(agent=agent, store=memory_store, hooks=[Slow()]):
+        running = asyncio.create_task(runner.iter())
+        await begun.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    ended = await memory_store.get_rollout_by_id(rollout.rollout_id)
+    assert ended is not None
+    assert ended.status == "succeeded"
+
+
+async def test_attempt_whose_hook_is_slow_stays_alive(run_all: Any, memory_store: Store) -> None:
+    async def last_beat(rollout: agl.Rollout) -> float:
+        attempt = await memory_store.get_latest_attempt(rollout.rollout_id)
+        assert attempt is not None
+        assert attempt.status == "running"
+        return attempt.last_heartbeat_time or 0.0
+
+    class Slow(agl.Hook):
+        async def on_rollout_end(self, *, rollout):
+            began = await last_beat(rollout)
+            async with asyncio.timeout(60):
+                while await last_beat(rollout) == began:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+            ended.append(rollout.rollout_id)
+
+    @agl.rollout
+    def agent(task):
+        return 0.1
+
+    ended: list[str] = []
+    limit = agl.RolloutConfig(unresponsive_seconds=2.0)
+    rollout = await memory_store.enqueue_rollout("x", config=limit)
+    await run_all(agent, memory_store, num_rollouts=1, hooks=[Slow()])
+    assert ended == [rollout.rollout_id]
 
 
 async def test_hook_that_raises_fails_nothing(

@@ -7,13 +7,13 @@ from typing import Any, ClassVar
 import pytest
 
 import agl
-from agl.access.tokens import ADMIN
 from agl.errors import StoreError
 from agl.execution.events import ThreadingEvent
 from agl.http import wire
-from agl.http.layers import GRANT
 from agl.http.routes import StoreRoutes
 from agl.runner.claims import Claims
+from agl.serving.layers import GRANT
+from agl.store.access.tokens import ADMIN
 from agl.store.base import AttemptEnd
 from agl.store.give_back import give_back
 from agl.store.sqlite import operations as ops

@@ -28,7 +28,7 @@ async def test_every_method_is_forwarded(facade):
             return {"thread_safe": True}
 
         def __getattribute__(self, name):
-            async def note(**arguments):
+            async def note(*required, **arguments):
                 called.append(name)
 
             return note if name in methods else super().__getattribute__(name)

@@ -2,8 +2,10 @@
 
 import pytest
 
-from agl.types import Credit, Ledger, ModelCall, Rollout, TrainingRow
+from agl.types import Credit, Rollout
 from agl_learning.collected import Collected, Ended
+from agl_learning.ledger import Ledger
+from agl_learning.records import ModelCall, TrainingRow
 
 
 def make_ended(name, group, calls, status="succeeded", agent=None):

@@ -1,8 +1,10 @@
 """What becomes of collected rollouts, and which tasks come next: the helpers of algorithms."""
 
-from agl.types import Credit, Exclusion, Ledger, ModelCall, Rollout, TrainingRow
+from agl.types import Credit, Exclusion, Rollout
 from agl_learning.accounts import collected_metrics, version_lag
 from agl_learning.collected import Collected, Ended
+from agl_learning.ledger import Ledger
+from agl_learning.records import ModelCall, TrainingRow
 from agl_learning.tasks import TaskOrder
 from agl_learning.weighing import WeighingOptions, is_solved, weigh
 

@@ -4,9 +4,11 @@ import itertools
 
 import pytest
 
-from agl.types import Credit, Ledger, ModelCall, Rollout, StepCredit, TrainingRow
+from agl.types import Credit, Rollout, StepCredit
 from agl_learning.advantages import group_advantages, moments, sibling_advantages
 from agl_learning.collected import Collected, Ended
+from agl_learning.ledger import Ledger
+from agl_learning.records import ModelCall, TrainingRow
 from agl_learning.weighing import WeighingOptions, weigh
 
 

@@ -1,8 +1,9 @@
 """Which of several calls a name of a choice means, where a server gives them one id."""
 
 import agl
-from agl.types import Choice, ModelCall, Span
+from agl.types import Span
 from agl_learning.calls.choices import decided
+from agl_learning.records import Choice, ModelCall
 
 
 def call(number: int, start: float | None, end: float | None) -> ModelCall:

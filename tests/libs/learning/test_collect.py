@@ -9,8 +9,9 @@ import pytest
 import agl
 from agl.emitter import reward_attributes
 from agl.semconv import AGL_ANNOTATION
-from agl.types import EnqueueRolloutRequest, Failure, Ledger
+from agl.types import EnqueueRolloutRequest, Failure
 from agl_learning.collect import Collector
+from agl_learning.ledger import Ledger
 
 
 class NoRows(agl.TraceAdapter[Any]):

@@ -6,8 +6,8 @@ from typing import ClassVar
 import pytest
 from openai import APIStatusError, AsyncOpenAI, AuthenticationError
 
-from agl.http.layers import EVENTS, JSON, send_whole
-from agl.http.serving import ServerThread
+from agl.serving.layers import EVENTS, JSON, send_whole
+from agl.serving.server import ServerThread
 from agl_learning.completions import (
     AnswerWriter,
     ChatRequest,

@@ -110,7 +110,8 @@ def test_a_threshold_that_nothing_reaches_is_told_with_the_rewards(ended, collec
 
 
 def test_calls_without_token_ids_are_told_with_what_gives_them(ended, collected):
-    from agl.types import Exclusion, ModelCall
+    from agl.types import Exclusion
+    from agl_learning.records import ModelCall
 
     one = collected(ended("a", 0, []))
     call = ModelCall(call_id="c", rollout_id="a", attempt_id="at", sequence_id=1)
@@ -135,3 +136,15 @@ def test_the_order_in_which_rows_were_recorded_changes_no_example(ended, collect
         return [example["input_ids"] for example in best(collected(*rollouts))]
 
     assert examples(1) == examples(-1)
+
+
+def test_row_of_tokens_whose_prompt_had_images_is_left_out_by_name(ended, collected):
+    text, seen = (ended(name, 0, [([1], [2], 1.0)]) for name in ("text", "seen"))
+    seen.rows[0].images = ["data:image/png;base64,AA=="]
+    one = collected(text, seen)
+    assert [example["rollout_id"] for example in best(one)] == ["text"]
+    assert one.ledger.reasons() == {"images": 1}
+    only_seen = ended("seen", 0, [([1], [2], 1.0)])
+    only_seen.rows[0].images = ["data:image/png;base64,AA=="]
+    with pytest.raises(AglError, match=r"model calls excluded as .*images"):
+        best(collected(only_seen))

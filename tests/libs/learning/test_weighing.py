@@ -232,7 +232,7 @@ def test_every_estimator_can_be_chosen_or_says_why_not():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"estimator": "gae"}, "Mine: estimator 'gae' .* a critic's values, which .* 'verl' has.*"
+        ({"estimator": "gae"}, "Mine: estimator 'gae' .* a critic's values, which .* 'ppo' has.*"
          "Here there are grpo, rloo,"),
         ({"estimator": "optimal_token_baseline"}, "sums of squared probabilities, which .*'verl'"),
         ({"estimator": "rlo"}, "Mine: estimator is 'rlo'; expected grpo, rloo, .* or reinforce"),

@@ -4,7 +4,7 @@ import pytest
 
 import agl
 from agl.errors import ConfigError
-from agl.types import Credit, StepCredit, TrainingRow
+from agl.types import Credit, StepCredit
 from agl.utils.otel import make_link_attributes
 from agl_adapters import (
     Discounted,
@@ -14,6 +14,7 @@ from agl_adapters import (
     TraceToRows,
 )
 from agl_learning.advantages import sibling_advantages
+from agl_learning.records import TrainingRow
 
 
 def rewards(trace, credit) -> list[float | None]:

@@ -4,9 +4,10 @@ import random
 
 from hypothesis import given, settings, strategies as st
 
-from agl.types import Attempt, Ledger, TraceStatus
+from agl.types import Attempt, TraceStatus
 from agl_adapters import TraceToRows
 from agl_learning.advantages import sibling_advantages
+from agl_learning.ledger import Ledger
 
 CREDITS = ["final", "per_call", "per_agent", "discounted", "stepwise"]
 STATUSES = ["succeeded", "failed", "timeout", "unresponsive", "running"]

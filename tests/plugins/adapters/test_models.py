@@ -2,9 +2,9 @@
 
 import pytest
 
-from agl.types import TrainedModel
 from agl_adapters import TraceToRows
 from agl_learning.calls.reading import model_calls
+from agl_learning.records import TrainedModel
 
 POLICY, ECHO = TrainedModel(name="policy"), TrainedModel(name="echo")
 OWN_REWARD = {"agentlightning.reward.0.name": "primary", "agentlightning.reward.0.value": 1.0}

@@ -1,10 +1,11 @@
 import pytest
 
 import agl
-from agl.algorithm.adapter import CreditRule
 from agl.errors import AdapterError, ConfigError, LedgerError, UnknownComponentError
-from agl.types import Attempt, Credit, RowBreak
+from agl.types import Attempt, Credit
 from agl_adapters import TraceToRows
+from agl_learning.credit import CreditRule
+from agl_learning.records import RowBreak
 
 
 def settled(result):
@@ -41,6 +42,21 @@ def test_calls_that_continue_each_other_share_a_row(trace) -> None:
         "rewards": {"total": 1, "used": 1, "excluded": {}},
     }
     assert len(result) == 1
+
+
+def test_row_keeps_the_images_of_its_prompts(trace) -> None:
+    def seen(*urls: str) -> dict[str, object]:
+        parts = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+        return {"role": "user", "content": [{"type": "text", "text": "what?"}, *parts]}
+
+    answer = {"role": "assistant", "content": "yes"}
+    trace.gateway([1, 2], [3], messages=[seen("one")])
+    trace.gateway([1, 2, 3, 4], [5], messages=[seen("one"), answer, seen("two", "three")])
+    trace.gateway([9], [5])
+    trace.reward(1.0)
+    first, second = TraceToRows().adapt(trace.spans).rows
+    assert first.images == ["one", "two", "three"]
+    assert second.images == []
 
 
 def test_a_prompt_that_goes_another_way_begins_a_row_and_says_where(trace) -> None:

@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
-from agl.algorithm.ledger import save_ledger
 from agl.cli import main
 from agl.emitter import reward_attributes
 from agl.semconv import AGL_ANNOTATION, MODEL_CALL_SPAN, ModelCallAttributes as Key
 from agl.store.sqlite import SqliteLightningStore
-from agl.types import Exclusion, Ledger, Span, TrainingRow
+from agl.types import Exclusion, Span
 from agl_adapters import TraceToRows
 from agl_learning.advantages import sibling_advantages
+from agl_learning.ledger import Ledger, save_ledger
+from agl_learning.records import TrainingRow
 
 Explain = Callable[..., tuple[object, str]]
 

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import pytest
 
 from agl import Credit, Exclusion, Ledger, LedgerPart, ModelCall, TrainingRow
-from agl.algorithm.ledger import save_ledger
 from agl.cli import main
 from agl.store.base import LightningStore
 from agl.store.sqlite import SqliteLightningStore
 from agl.types import LedgerItem
+from agl_learning.ledger import save_ledger
 
 
 class Result(NamedTuple):

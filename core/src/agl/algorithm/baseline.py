@@ -5,14 +5,14 @@ import logging
 from collections.abc import Iterator
 from typing import Any, Literal, get_args
 
+import agl
 from agl.algorithm.base import FastAlgorithm
 from agl.algorithm.infrastructure import (
     InfrastructureFailures,
     infrastructure_failure,
 )
-from agl.algorithm.mixing import MixingCheck, Ran, ran
 from agl.emitter import find_final_reward
-from agl.errors import AdapterError, AglError
+from agl.errors import AdapterError, AglError, MissingPluginError
 from agl.types import AttemptedRollout, Dataset, Rollout, RolloutMode, Span
 from agl.utils.checks import check_choice, check_numbers
 
@@ -73,8 +73,8 @@ class Baseline(FastAlgorithm):
         """
         self.rewards = {}
         self._num_succeeded = 0
-        self._ran: list[Ran | None] = []
-        mixing = MixingCheck()
+        self._ran: list[Any] = []
+        self._mixing = _mixing_check()
         succeeded = await self._find_succeeded()
         try:
             for epoch in range(1, self.n_epochs + 1):
@@ -90,7 +90,8 @@ class Baseline(FastAlgorithm):
                             break
                         place = {"epoch": epoch, "index": index}
                         group.create_task(self._run_one(sample, mode, place, slots))
-                await mixing.look(self._ran)
+                if self._mixing is not None:
+                    await self._mixing.look(self._ran)
                 self._ran.clear()
         finally:
             self._sum_up()
@@ -143,8 +144,8 @@ class Baseline(FastAlgorithm):
             logger.info("%s %s", who, self._describe(span))
         if ended.status == "succeeded":
             self._num_succeeded += 1
-            if attempt is not None and len(self._ran) < MAX_LOOKED_AT:
-                self._ran.append(ran(ended.rollout_id, ended.input, attempt, spans))
+            if attempt is not None and self._mixing and len(self._ran) < MAX_LOOKED_AT:
+                self._ran.append(self._mixing.ran(ended.rollout_id, ended.input, attempt, spans))
         reward = find_final_reward(spans)
         failure = infrastructure_failure(spans)
         if failure is not None and self.infrastructure_failures != "keep":
@@ -174,6 +175,14 @@ class Baseline(FastAlgorithm):
         elif self.span_verbosity == "key_values":
             line += f" {dict(span.attributes)}"
         return line
+
+
+def _mixing_check() -> Any:
+    """Looks whether calls mixed; None where nothing can record them: gateways need agl-learning."""
+    try:
+        return agl.MixingCheck()
+    except MissingPluginError:
+        return None
 
 
 def _tasks(

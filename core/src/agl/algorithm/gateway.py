@@ -1,8 +1,6 @@
 """The contract of a gateway: the address that agents call, and that records what they did."""
 
-import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Mapping
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 from agl.semconv import MODEL_CALL_SPAN, ModelCallAttributes
@@ -10,19 +8,6 @@ from agl.types import LLM, Span
 
 if TYPE_CHECKING:
     from agl.store.base import LightningStore
-
-
-WHOLE_SOFTMAX: Mapping[str, Any] = {
-    "top_p": 1.0,
-    **dict.fromkeys(
-        ("top_k", "min_p", "top_a", "typical_p", "epsilon_cutoff", "eta_cutoff", "min_tokens")
-    ),
-    **dict.fromkeys(("frequency_penalty", "presence_penalty", "repetition_penalty")),
-    **dict.fromkeys(("length_penalty", "logit_bias", "bad_words", "allowed_token_ids")),
-    **dict.fromkeys(("ignore_eos", "use_beam_search", "best_of")),
-}
-"""Forced parameters, besides a temperature, of a model that is trained on recorded
-log-probabilities: an answer must be drawn from the distribution that they are of."""
 
 
 def is_gateway_span(span: Span) -> bool:
@@ -165,32 +150,3 @@ class Gateway(ABC):
                 is empty the only added one.
             sampling_parameters: Stored in the resource for the agent to use.
         """
-
-
-@contextlib.asynccontextmanager
-async def model_served(
-    gateway: Gateway, entry: ModelConfig, store: "LightningStore"
-) -> AsyncGenerator[None]:
-    """Have a gateway serve one model more while this lasts, and leave it as it was.
-
-    One that ran before goes on running; one that did not is started, and stopped in the end.
-
-    Args:
-        gateway: Of the user or the trainer.
-        entry: The model.
-        store: Where calls are recorded.
-
-    Raises:
-        ConfigError: The entry is wrong, or a model of this name is served already; that one stays.
-    """
-    gateway.set_store(store)
-    gateway.add_model(entry)
-    own = not gateway.is_running()
-    try:
-        if own:
-            await gateway.start()
-        yield
-    finally:
-        gateway.remove_model(entry["model_name"])
-        if own and gateway.is_running():
-            await gateway.stop()

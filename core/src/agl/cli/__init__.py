@@ -17,8 +17,12 @@ from agl.cli import verbs
 DONE, RUN_FAILED, REQUEST_WRONG = 0, 1, 2
 """Exit codes."""
 
-_INSPECT = ("doctor", "explain", "export", "import", "ledger", "rederive", "replay")
-_ELSEWHERE = {"bench": "agl-core[bench]", **dict.fromkeys(_INSPECT, "agl-inspect")}
+_INSPECT = "agentops doctor explain export import ledger rederive replay rollouts runs spans"
+_ELSEWHERE = dict.fromkeys(_INSPECT.split(), "agl-inspect") | {
+    "bench": "agl-core[bench]",
+    "prometheus": "agl-metrics[prometheus]",
+    "vllm": "agl-gateway",
+}
 """Verbs of ours that another distribution brings, and what to install for them."""
 
 

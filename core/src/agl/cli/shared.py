@@ -44,6 +44,29 @@ def stop_signal() -> "asyncio.Event":
     return stop
 
 
+tracker_option = click.option(
+    "--tracker",
+    "trackers",
+    multiple=True,
+    type=click.Choice(["console", "prometheus"]),
+    help="Where metrics go besides /metrics: the log, or /v1/prometheus. May be repeated.",
+)
+
+
+def make_tracker(names: Sequence[str]) -> Any:
+    """The metrics backend of these names, which agl-metrics brings; None for none."""
+    from agl.errors import UnknownComponentError, install_line
+    from agl.plugins import registry
+
+    try:
+        made = [registry.load(registry.GROUPS["metrics"], name)() for name in dict.fromkeys(names)]
+        several = registry.load(registry.GROUPS["metrics"], "multi") if len(made) > 1 else None
+    except UnknownComponentError:
+        how = install_line("agl-metrics[prometheus]")
+        raise click.UsageError(f"--tracker needs agl-metrics. Run: {how}") from None
+    return several(made) if several else next(iter(made), None)
+
+
 # --- writing
 
 
@@ -53,7 +76,12 @@ def print_json(value: Any) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Write rows as a table; on a terminal long cells are folded, in a pipe lines are as long."""
+    """Write rows as a table."""
+    click.echo(table_text(columns, rows))
+
+
+def table_text(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Rows as a table; on a terminal long cells are folded, in a pipe lines are as long."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -64,14 +92,11 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
         table.add_column(column, overflow="fold")
     for row in rows:
         table.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
-    console = Console()
-    if console.is_terminal:
-        console.print(table)
-        return
-    page = io.StringIO()
-    Console(file=page, width=100_000).print(table)
-    for line in page.getvalue().splitlines():
-        click.echo(line.rstrip())
+    console, page = Console(), io.StringIO()
+    is_seen = console.is_terminal
+    width = console.width if is_seen else 100_000
+    Console(file=page, width=width, force_terminal=is_seen).print(table)
+    return "\n".join(line.rstrip() for line in page.getvalue().splitlines())
 
 
 def note(message: str) -> None:

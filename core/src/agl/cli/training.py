@@ -16,13 +16,9 @@ from agl.runs.folders import CONFIG, RUNS, STORE, known_run, new_run_id
 from agl.utils.files import write_whole
 
 if TYPE_CHECKING:
-    from agl.cli.ledger_tables import Accounts
     from agl.config.file import CheckedConfig, ConfigFile, RunConfig
     from agl.store.base import LightningStore
     from agl.types import Run
-
-LAST_STEPS = 10
-"""So many steps of the ledger stand at the end of a run; ``agl ledger`` has all."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +43,8 @@ class Summary:
     """Boundary and type of an attempt's error -> how many."""
     examples: dict[str, str] = field(default_factory=dict[str, str])
     """The first message of each; messages differ by ids and values."""
-    accounts: "Accounts | None" = None
-    """The ledger; None where no algorithm kept one."""
+    ledger: str | None = None
+    """Its last steps; None where no algorithm kept one, or agl-learning is not installed."""
 
     def print(self, store_path: object) -> None:
         """Write it on standard output."""
@@ -61,15 +57,8 @@ class Summary:
             print("mean reward  none: no succeeded rollout has a reward")
         for failure in self.most_frequent_failures(3):
             print(f"failed       {failure}")
-        if self.accounts is not None:
-            from agl.cli.ledger_tables import print_steps, remarks
-
-            number = len(self.accounts.steps)
-            cut = f"the last {LAST_STEPS} of {number} steps" if number > LAST_STEPS else ""
-            print(f"ledger       {cut}".rstrip())
-            print_steps(self.accounts, last=LAST_STEPS)
-            for remark in (*remarks(self.accounts), *self.accounts.problems):
-                note(remark)
+        if self.ledger is not None:
+            print(self.ledger)
         if store_path is not None:
             print(f"store        {store_path}")
 
@@ -323,13 +312,15 @@ async def _read(store: "LightningStore", run_id: str) -> "tuple[Summary, Run | N
 
 
 async def _summary_of(store: "LightningStore") -> Summary:
-    from agl.cli.ledger_tables import read_accounts
     from agl.emitter import find_final_reward
+    from agl.errors import MissingPluginError
+    from agl.plugins.registry import load_from_library
 
     summary = Summary()
-    accounts = await read_accounts(store)
-    if accounts.steps or accounts.problems:
-        summary.accounts = accounts
+    with suppress(MissingPluginError):
+        tables = "agl_learning.ledger_tables"
+        ledger_summary = load_from_library("ledger_summary", tables, "agl-learning")
+        summary.ledger = await ledger_summary(store)
     async for rollout in each_rollout(store):
         summary.statuses[rollout.status] += 1
         if rollout.status == "succeeded":

@@ -12,20 +12,20 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute, Router
 
 import agl
-from agl.access.tokens import ADMIN, Grant, Tokens, token_in
 from agl.errors import AglError
 from agl.http import wire
 from agl.http.dispatch import FastPath, described
-from agl.http.layers import (
+from agl.http.grants import Reserved
+from agl.http.routes import StoreRoutes
+from agl.serving.layers import (
     App,
     Authenticated,
     ErrorGuard,
     RememberedPosts,
-    Reserved,
     Unpacked,
     WholeBody,
 )
-from agl.http.routes import StoreRoutes
+from agl.store.access.tokens import ADMIN, Grant, Tokens, token_in
 
 logger = logging.getLogger(__name__)
 

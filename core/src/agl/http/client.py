@@ -10,13 +10,13 @@ from typing import Any, TypeVar
 import pydantic_core
 from pydantic import TypeAdapter, ValidationError
 
-from agl.access.held import ClaimTokens, TokenSlot
-from agl.access.tokens import Role, Tokens, with_token, without_token
 from agl.env import LightningEnvVar, resolve_str_env_var
 from agl.errors import AglError, NotSupportedError, StoreError, UnknownRecordError
 from agl.http import wire
 from agl.http.calls import CALLS, AnyRollout
 from agl.http.transport import RETRY_DELAYS, Transport
+from agl.store.access.held import ClaimTokens, TokenSlot
+from agl.store.access.tokens import Role, Tokens, with_token, without_token
 from agl.store.base import AttemptEnd, LightningStore, LightningStoreCapabilities, Turn
 from agl.store.give_back import give_back
 from agl.store.operation_table import Operation, operation, operation_of

@@ -20,8 +20,8 @@ from starlette.routing import compile_path
 
 from agl.errors import AglError
 from agl.http import wire
-from agl.http.layers import JSON, ROUTE, App, Receive, Scope, Send, answer, first, header
 from agl.http.shapes import Shape
+from agl.serving.layers import JSON, ROUTE, App, Receive, Scope, Send, answer, first, header
 from agl.store.patience import PATIENCE_SECONDS
 
 LARGE_BODY = 64 * 1024

@@ -1,20 +1,21 @@
 """What the token of a request allows, and the tokens in answers."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from fastapi import Request
 from pydantic import TypeAdapter
 
-from agl.access.rules import check
-from agl.access.tokens import Grant, Tokens
-from agl.http import wire
-from agl.http.layers import GRANT, header
+from agl.serving.headers import ATTEMPTS, RECEIVED
+from agl.serving.layers import GRANT, App, Receive, Scope, Send, answer, header
+from agl.store.access.rules import check
+from agl.store.access.tokens import Grant, Tokens
 from agl.store.base import AttemptEnd, LightningStore
 from agl.store.packed import AnySpan, signed
 from agl.types import AttemptedRollout
 
-_ATTEMPTS = wire.RECEIVED[wire.ATTEMPTS]
+_ATTEMPTS = RECEIVED[ATTEMPTS]
 _many_attempted = TypeAdapter(list[AttemptedRollout])
 _attempted = TypeAdapter(AttemptedRollout)
 
@@ -31,7 +32,7 @@ class Grants:
         self._store, self._tokens = store, tokens
 
     async def check(self, request: Request, operation: str, arguments: Mapping[str, Any]) -> None:
-        """Refuse what the request's token does not allow; see ``agl.access.rules.check``."""
+        """Refuse what the request's token does not allow; see ``agl.store.access.rules.check``."""
         grant: Grant = request.scope[GRANT]
         if grant.role == "admin":
             return
@@ -90,3 +91,24 @@ class Grants:
                 b'%s,"span_token":"%s"}' % (_attempted.dump_json(one)[:-1], token.encode())
             )
         return b"[%s]" % b",".join(found)
+
+
+@dataclass
+class Reserved:
+    """Keeps for admins, and for readers to read, what does not look at the grant by itself."""
+
+    app: App
+    own_paths: tuple[str, ...]
+    """Paths that do, each with a slash behind it, and all below them."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] == "http" and not f"{scope['path']}/".startswith(self.own_paths):
+            role, method = scope[GRANT].role, scope["method"]
+            if role != "admin" and not (role == "reader" and method in ("GET", "HEAD")):
+                why = (
+                    f"a token of role {role!r} may not {method} {scope['path']}; an admin may, and "
+                    "a reader may look at it"
+                )
+                return await answer(send, 403, why, "NotAllowedError")
+        return await self.app(scope, receive, send)

@@ -34,13 +34,10 @@ class RequestMetrics:
         self._buckets[where][bisect_left(BUCKETS, seconds)] += 1
         self._seconds[where] += seconds
 
-    def text(self, statistics: Mapping[str, Any]) -> str:
-        """Everything, in the text format 0.0.4.
-
-        Args:
-            statistics: The store's counters.
-        """
-        return "\n".join([*self._request_lines(), *_store_lines(statistics), ""])
+    def text(self, statistics: Mapping[str, Any] | None = None) -> str:
+        """Everything, in the text format 0.0.4; with the store's counters where there is one."""
+        store = () if statistics is None else _store_lines(statistics)
+        return "\n".join([*self._request_lines(), *store, ""])
 
     def _request_lines(self) -> Iterator[str]:
         name = "agl_http_requests_total"
@@ -65,9 +62,8 @@ def _store_lines(statistics: Mapping[str, Any]) -> Iterator[str]:
     for key in ("rollouts", "attempts", "spans", "resources", "workers"):
         if f"total_{key}" in statistics:
             yield f'{name}{{kind="{key}"}} {statistics[f"total_{key}"]}'
-    name = "agl_store_uptime_seconds"
-    yield from _head(name, "gauge", "Time since the store was opened.")
-    yield f"{name} {statistics.get('uptime', 0.0)!r}"
+    yield from _head("agl_store_uptime_seconds", "gauge", "Time since the store was opened.")
+    yield f"agl_store_uptime_seconds {statistics.get('uptime', 0.0)!r}"
 
 
 def _head(name: str, kind: str, description: str) -> Iterable[str]:

@@ -14,8 +14,6 @@ from fastapi import FastAPI, Request, Response
 from pydantic import TypeAdapter
 
 import agl
-from agl.access.readers import visible
-from agl.access.tokens import Tokens
 from agl.errors import (
     InvalidRecordError,
     NotAllowedError,
@@ -28,6 +26,8 @@ from agl.http.calls import CALLS, AnyRollout, Call
 from agl.http.dispatch import Route
 from agl.http.grants import Grants
 from agl.semconv import CLIENT_GONE
+from agl.store.access.readers import visible
+from agl.store.access.tokens import Tokens
 from agl.store.base import LightningStore
 from agl.store.give_back import give_back
 from agl.store.operation_table import json_method

@@ -6,11 +6,11 @@ import socket
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from agl.access.tokens import Tokens, with_token
 from agl.env import DEFAULT_HOST, DEFAULT_PORT, LightningEnvVar, resolve_str_env_var
 from agl.errors import ConfigError, StoreError
-from agl.http.serving import ServerThread, address_of, bind
 from agl.http.wire import MAX_BODY_BYTES, TRACES
+from agl.serving.server import ServerThread, address_of, bind
+from agl.store.access.tokens import Tokens, with_token
 from agl.store.base import LightningStore, LightningStoreCapabilities
 from agl.store.forwarding import ForwardingStore
 from agl.store.threaded import LightningStoreThreaded
@@ -35,13 +35,13 @@ class LightningStoreServer(ForwardingStore):
         port: None for 4747; 0 for a free one.
         cors_allow_origins: Origin, or origins, whose web pages may call; ``*`` for all.
         launch_mode: ``thread``; 0.3's other modes are refused.
-        token: Token of role ``admin``, of 16 characters or more (see ``agl.access.tokens``). None
-            reads ``AGL_SERVER_TOKEN``; without either, one is made that ends with this process.
-            Every request needs a token, health checks aside.
+        token: Token of role ``admin``, of 16 characters or more. None reads ``AGL_SERVER_TOKEN``;
+            without either, one is made that ends with this process. Every request needs a token,
+            health checks aside.
         open: Everybody who reaches the server may do everything; on loopback only.
         max_body_bytes: A request with a longer body, unpacked, is refused with 413.
-        sock: Listen on this one, bound already (see ``agl.http.serving.bind``), so that a port can
-            be taken before processes are forked. Excludes ``host`` and ``port``.
+        sock: Listen on this one, bound already (see ``agl.serving.server.bind``), so that a port
+            can be taken before processes are forked. Excludes ``host`` and ``port``.
         uds: Listen on a Unix socket at this path instead: a file of mode 0600, in a folder to which
             nobody else may write. Its clients are on this machine, and of this library:
             ``http+unix://%2Ftmp%2Fagl.sock``.
@@ -50,7 +50,7 @@ class LightningStoreServer(ForwardingStore):
             paths come first.
         n_workers: 1; several processes cannot share one store.
         launcher_args: None; 0.3's settings of its launcher are refused.
-        tracker: None; 0.3's metrics are refused.
+        tracker: Where metrics go besides ``/metrics``: a backend of agl-metrics.
 
     Raises:
         ConfigError: An option cannot be honoured.
@@ -65,7 +65,7 @@ class LightningStoreServer(ForwardingStore):
         launch_mode: str = "thread",
         launcher_args: None = None,
         n_workers: int = 1,
-        tracker: None = None,
+        tracker: Any = None,
         *,
         token: str | None = None,
         open: bool = False,
@@ -79,7 +79,6 @@ class LightningStoreServer(ForwardingStore):
             ("launch_mode", launch_mode, "thread", "for a process of its own, run: agl store"),
             ("n_workers", n_workers, 1, "one process owns the store and serves it"),
             ("launcher_args", launcher_args, None, "pass host and port"),
-            ("tracker", tracker, None, "Prometheus reads /metrics"),
         ):
             if value != only:
                 raise ConfigError(
@@ -112,8 +111,11 @@ class LightningStoreServer(ForwardingStore):
         self._origins = [cors_allow_origins] if is_one else cors_allow_origins or ()
         self._max_body_bytes = max_body_bytes
         self._drain_seconds = drain_seconds
-        self._extra_routes = extra_routes
         self._sock = sock
+        self._tracker, self._extra_routes = tracker, list(extra_routes)
+        if tracker is not None:
+            store = tracker.watch_store(store)
+            self._extra_routes += tracker.routes()
         # Requests are answered in a thread of the server, beside the calls of this process.
         is_safe = store.capabilities.get("thread_safe", False)
         self._store: LightningStore | None = store if is_safe else LightningStoreThreaded(store)
@@ -165,6 +167,8 @@ class LightningStoreServer(ForwardingStore):
 
         tokens = None if self._admin is None else self._store.tokens
         routes = StoreRoutes(self._store, tokens)
+        if self._tracker is not None:
+            routes.requests = self._tracker.watch_requests()
         app = store_app(
             routes,
             tokens,

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import os
 import random
 import secrets
@@ -17,10 +18,13 @@ import pydantic_core
 from pydantic import BaseModel
 from yarl import URL
 
-from agl.access.held import TokenSlot
 from agl.errors import AglError, ConfigError, InvalidRecordError, StoreError, StoreUnavailableError
 from agl.http import wire
+from agl.serving.headers import ABANDONED, ATTEMPTS, IDEMPOTENCY_KEY
+from agl.store.access.held import TokenSlot
 from agl.utils.addresses import UNIX_SCHEME, socket_path
+
+logger = logging.getLogger(__name__)
 
 RETRY_DELAYS = (0.1, 0.2, 0.5, 1.0, 2.0, 4.0, *[8.0] * 7)
 """A store that is away for a minute is waited for."""
@@ -79,6 +83,7 @@ class Transport:
         self._base = self.address if self.unix_path is None else "http://localhost"
         self._sessions = _Sessions(self)
         self._features: frozenset[str] | None = None
+        self._is_said_away = False
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
@@ -126,11 +131,11 @@ class Transport:
         """
         headers = {
             "Content-Type": "application/json",
-            wire.IDEMPOTENCY_KEY: key or secrets.token_hex(16),
+            IDEMPOTENCY_KEY: key or secrets.token_hex(16),
             **_shown(claims),
         }
         if abandoned:
-            headers[wire.ABANDONED] = "1"
+            headers[ABANDONED] = "1"
         return await self._ask(_Request("POST", path, {}, _encode(body), headers, wait_seconds))
 
     async def has(self, feature: str) -> bool:
@@ -169,6 +174,7 @@ class Transport:
                 if failure is None:
                     begin = time.monotonic()
                     end = begin + sum(self.retry_delays)
+                    self._say_who_is_away(error, end - begin)
                 failure = error
                 maybe_done = maybe_done or error.lost
                 if time.monotonic() > end:
@@ -192,8 +198,19 @@ class Transport:
             except _NoAnswer:
                 continue
             self._note_features(content)
+            self._is_said_away = False
             return True
         return False
+
+    def _say_who_is_away(self, error: _NoAnswer, seconds: float) -> None:
+        """Once in an outage, whoever asks."""
+        if error.lost or error.error is not None or seconds <= 0 or self._is_said_away:
+            return
+        self._is_said_away = True
+        until = time.strftime("%H:%M:%S", time.localtime(time.time() + seconds))
+        logger.warning(
+            "store at %s: nothing answers (%s); trying until %s", self.address, error, until
+        )
 
     async def _try(self, request: _Request) -> tuple[bytes, Mapping[str, str]]:
         method, path, query, body, headers, wait_seconds = request
@@ -314,7 +331,7 @@ async def _close(life: AsyncGenerator[aiohttp.ClientSession]) -> None:
 
 
 def _shown(claims: Sequence[str]) -> dict[str, str]:
-    return {wire.ATTEMPTS: ",".join(claims)} if claims else {}
+    return {ATTEMPTS: ",".join(claims)} if claims else {}
 
 
 def _encode(body: Any) -> bytes:

@@ -20,13 +20,6 @@ from agl.types import Attempt, AttemptedRollout, Span
 PREFIX = "/v1/agl"
 HEALTH = f"{PREFIX}/health"
 TRACES = "/v1/traces"
-IDEMPOTENCY_KEY = "Idempotency-Key"
-ABANDONED = "AGL-Abandoned"
-"""Header of a post that asks what another one, of the same key, had claimed for nobody any more."""
-ATTEMPTS = "AGL-Attempts"
-"""Request header of a runner: the tokens of attempts that it has claimed, with commas between."""
-RECEIVED = {name: name.lower().encode() for name in (IDEMPOTENCY_KEY, ABANDONED, ATTEMPTS)}
-"""Names of request headers, as ASGI has them."""
 WAIT_ENDED = "AGL-Wait-Ended"
 """Answer header of a long poll: ``done``, or ``early`` when the server cut it short."""
 RETRY_AFTER = {"Retry-After": "1"}
@@ -108,7 +101,7 @@ def with_numbers(
 
 
 class Claimed(AttemptedRollout):
-    """What was claimed, with the token of its attempt; see ``agl.access.tokens``."""
+    """What was claimed, with the token of its attempt; see ``agl.store.access.tokens``."""
 
     span_token: str | None = None
     """Of role ``attempt``."""

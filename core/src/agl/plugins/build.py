@@ -162,29 +162,6 @@ def plan_component(
     return ComponentPlan(target, expected_type, checked, where, component)
 
 
-def check_credit(owner: str, credit: str | Mapping[str, Any] | None) -> None:
-    """Refuse a credit rule that is not installed, or options that it does not take.
-
-    Args:
-        owner: The algorithm that was given it.
-        credit: Name, or a dict of ``type`` and options; None leaves it to the adapter.
-
-    Raises:
-        ConfigError: Its options are wrong.
-        PluginError: There is no such rule, or it does not load.
-    """
-    from agl.algorithm.adapter import CreditRule
-
-    if credit is not None:
-        plan_component(
-            credit,
-            group=registry.GROUPS["credit"],
-            expected_type=CreditRule,
-            default="final",
-            where=f"{owner}: credit",
-        )
-
-
 def build_adapter(
     spec: "Given[TraceAdapter[Any]]", asked_for: "Algorithm | type[Algorithm]"
 ) -> "TraceAdapter[Any]":

@@ -55,7 +55,7 @@ class Hook:
         self, *, agent: "LitAgent[Any]", runner: "Runner[Any]", rollout: "Rollout",
         spans: "list[Span]",
     ) -> None:  # fmt: skip
-        """The attempt has its final status in the store."""
+        """The attempt's spans are stored; its outcome is about to be recorded."""
 
 
 class HookManager(pluggy.PluginManager):
@@ -128,8 +128,8 @@ class HookManager(pluggy.PluginManager):
             name: What the log calls it; None takes the module's or class's name.
 
         Raises:
-            ConfigError: It has no hook, a hook that does not exist, or one that asks for an
-                argument that does not exist; or it was given before. Nothing was registered.
+            ConfigError: It has no hook and is no ``Hook``; one of its hooks, or an argument of one,
+                does not exist; or it was given before. Nothing was registered.
         """
         label = name or self.get_canonical_name(plugin)
         try:
@@ -140,7 +140,7 @@ class HookManager(pluggy.PluginManager):
             if self.is_registered(plugin):
                 raise ConfigError("it was given twice")
             super().register(plugin, label)
-            if not self.get_hookcallers(plugin):
+            if not self.get_hookcallers(plugin) and not isinstance(plugin, Hook):
                 self.unregister(plugin)
                 raise ConfigError(f"it has none of the hooks {', '.join(self.arguments)}")
         except (ConfigError, ValueError) as error:

@@ -122,16 +122,18 @@ def on_trace_end(
 def on_rollout_end(
     agent: "LitAgent[Any]", runner: "Runner[Any]", rollout: "Rollout", spans: "list[Span]"
 ) -> None:
-    """The attempt has its final status in the store.
+    """The attempt's outcome is known and its spans are stored; it is about to be recorded.
 
-    Called: in the runner's process, once per attempt, whatever the outcome.
+    Called: in the runner's process, once per attempt, whatever the outcome, before
+    ``on_attempt_end``. Nobody sees the end of the rollout before the hook returns, so a span that
+    it adds counts, a reward as the last one. Its time counts as the attempt's.
     If it raises: logged once with the plugin's name and counted; the run goes on.
     Used by: the tests.
 
     Args:
         agent: The agent.
         runner: The runner.
-        rollout: An ``AttemptedRollout`` whose attempt is final.
+        rollout: An ``AttemptedRollout`` as it is stored, its attempt as it is to be recorded.
         spans: The attempt's spans as its tracer saw them, the final reward included.
     """
 
@@ -144,9 +146,9 @@ def on_attempt_end(
     attempt: "Attempt",
     error: "BaseException | None",
 ) -> None:
-    """The attempt has its final status in the store; unlike ``on_rollout_end``, it costs no read.
+    """The attempt has its final status in the store.
 
-    Called: in the runner's process, once per attempt, whatever the outcome, before
+    Called: in the runner's process, once per attempt, whatever the outcome, after
     ``on_rollout_end``. The runner may have claimed its next rollout. An attempt that the store ends
     because its runner is gone is not seen.
     If it raises: logged once with the plugin's name and counted; the run goes on.
@@ -247,7 +249,7 @@ def store_routes(store: "LightningStore") -> "list[BaseRoute] | None":
 def rollout_columns(
     rollout: "Rollout", attempts: "list[Attempt]", spans: "list[Span]"
 ) -> "dict[str, Any] | None":
-    """Add columns to ``agl rollouts``.
+    """Add columns to ``agl rollouts`` of agl-inspect.
 
     Called: in the process of ``agl rollouts``, once per line.
     If it raises: logged once with the plugin's name and counted; its cells are empty.

@@ -39,6 +39,8 @@ GROUPS: Mapping[str, str] = MappingProxyType(
         "gateway": "agl.gateways",
         "credit": "agl.credits",
         "sandbox": "agl.sandboxes",
+        "grader": "agl.graders",
+        "metrics": "agl.metrics",
         "command": "agl.commands",
         "hook": "agl.plugins",
     }

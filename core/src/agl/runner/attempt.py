@@ -5,7 +5,7 @@ import contextlib
 import inspect
 import logging
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from types import TracebackType
 from typing import Any, Literal
 
@@ -28,10 +28,11 @@ from agl.runner.grading import GradeCall, Grader, GraderError, GraderGoneError, 
 from agl.runner.heartbeat import Call, Running
 from agl.runner.held_spans import HeldSpans
 from agl.runner.result import Artefact, Outcome, read_result, set_traceback, traceback_of
-from agl.runner.sandbox import Sandbox, SandboxedCall
+from agl.runner.sandbox import Sandbox
 from agl.store.base import AttemptEnd, LightningStore, Turn
-from agl.store.packed import is_refusal, unpacked
+from agl.store.packed import is_refusal
 from agl.store.patience import is_away
+from agl.store.rules import FINAL
 from agl.tracer.base import Tracer
 from agl.types import AttemptedRollout, NamedResources, ProxyLLM, Span, without_private
 from agl.utils.text import capped, describe
@@ -135,7 +136,8 @@ class AttemptRunner:
             if isinstance(outcome.result, Artefact):
                 outcome = await self._grade(rollout, question, outcome.result, began)
             spans = held.received + self._tracer.get_last_trace()
-            trace_id = spans[-1].trace_id if spans else None
+            # A tracer of one's own may give fields of spans that the store has made spans of.
+            trace_id = next((s.trace_id for s in reversed(spans) if isinstance(s, Span)), None)  # pyright: ignore[reportUnnecessaryIsInstance]
             if found := outcome.spans(rollout.attempt, trace_id):
                 spans += await held.add_many_spans(found)
         except GraderError as error:  # nothing was run
@@ -146,23 +148,36 @@ class AttemptRunner:
                 error=RolloutCancelledError(f"{_what(rollout)} was cancelled"), boundary="cancelled"
             )
             await self._gateways.end(rollout, patient=False)
-        # A rollout is not claimed before it can start: its deadline would run.
-        is_watched = self._hooks.listens("on_rollout_end")
-        more = not was_interrupted and not is_watched
-        done = await self._record(rollout, outcome, held.spans, claims, more)
+        try:
+            if self._hooks.listens("on_rollout_end"):
+                with self._at_work(rollout, None):
+                    added, outcome = await self._add(held.spans, outcome)
+                    held.spans = []
+                    await self._call_before_end(rollout, outcome, spans, added)
+        finally:
+            done = await self._record(rollout, outcome, held.spans, claims, not was_interrupted)
         attempt = done.attempt or rollout.attempt
         await self._hooks.call(
             "on_attempt_end", rollout=rollout, attempt=attempt, error=outcome.shown, **self._context
         )
-        if is_watched:
-            stored = await self._store.get_rollout_by_id(rollout.rollout_id) or rollout
-            rollout = rollout.model_copy(update={**dict(stored), "attempt": attempt})
-            numbered = {span.span_id: span for span in unpacked(done.spans)}
-            spans = [numbered.get(span.span_id, span) for span in spans]
-            await self._hooks.call("on_rollout_end", rollout=rollout, spans=spans, **self._context)
         if was_interrupted:
             raise asyncio.CancelledError
         return outcome, next(iter(done.claimed), None)
+
+    async def _call_before_end(
+        self, rollout: AttemptedRollout, outcome: Outcome, spans: list[Span], added: list[Span]
+    ) -> None:
+        numbered = {span.span_id: span for span in added}
+        spans = [numbered.get(span.span_id, span) for span in spans]
+        attempt = rollout.attempt
+        stored = await self._store.get_rollout_by_id(rollout.rollout_id) or rollout
+        if isinstance(stored, AttemptedRollout) and stored.attempt.attempt_id == attempt.attempt_id:
+            attempt = stored.attempt
+        if attempt.status not in FINAL:
+            end = {"status": outcome.status, "error": outcome.failure, "end_time": time.time()}
+            attempt = attempt.model_copy(update=end)
+        rollout = rollout.model_copy(update={**dict(stored), "attempt": attempt})
+        await self._hooks.call("on_rollout_end", rollout=rollout, spans=spans, **self._context)
 
     async def _trace(
         self, rollout: AttemptedRollout, held: HeldSpans, apart: bool
@@ -208,7 +223,7 @@ class AttemptRunner:
     async def _call_agent(
         self, rollout: AttemptedRollout, held: HeldSpans, apart: bool
     ) -> tuple[Outcome, bool]:
-        sandboxed = None if self._sandbox is None else SandboxedCall(self._sandbox, held)
+        sandboxed = None if self._sandbox is None else self._sandbox.call(held)
         try:
             resources = await self._opened(rollout, await self._resources(rollout))
             self._gateways.note(rollout, resources)
@@ -242,7 +257,7 @@ class AttemptRunner:
         return outcome, call.was_interrupted
 
     @contextlib.contextmanager
-    def _at_work(self, rollout: AttemptedRollout, call: Call) -> Generator[None]:
+    def _at_work(self, rollout: AttemptedRollout, call: Call | None) -> Generator[None]:
         attempt_id = rollout.attempt.attempt_id
         self._running[attempt_id] = Running(rollout, call)
         try:
@@ -325,55 +340,59 @@ class AttemptRunner:
     ) -> Turn:
         """Store the last spans and the final status."""
         attempt = rollout.attempt
-        end = AttemptEnd(
-            rollout_id=rollout.rollout_id,
-            attempt_id=attempt.attempt_id,
-            status=outcome.status,
-            error=outcome.failure,
-        )
         more = more and self.stuck is None
         try:
             try:
-                done = await claims.turn(spans, end, more=more)
+                done = await claims.turn(spans, _end_of(rollout, outcome), more=more)
             except Exception as error:
                 if not is_refusal(error):
                     raise
-                added, refusal = await self._add_one_by_one(spans)
-                if refusal is not None and end.status == "succeeded":
-                    failure = Outcome(error=refusal, boundary="store").failure
-                    end = end.model_copy(update={"status": "failed", "error": failure})
-                done = await claims.turn([], end, more=more)
+                added, outcome = await self._add(spans, outcome)
+                done = await claims.turn([], _end_of(rollout, outcome), more=more)
                 done = done._replace(spans=added)
         except InvalidTransitionError as error:
             # Its deadline passed in the store, say; what stands there stays.
             logger.warning("%s: its result comes too late: %s", _what(rollout), error)
-            added, _ = await self._add_one_by_one(spans)
+            added, _ = await self._add(spans, outcome)
             attempts = await self._store.query_attempts(attempt.rollout_id)
             found = next((a for a in attempts if a.attempt_id == attempt.attempt_id), attempt)
             done = Turn(added, found, [])
-        if end.error is not None:
+        if (failure := outcome.failure) is not None:
             logger.warning(
                 "%s: %s (%s): %s: %s",
                 _what(rollout),
-                end.status,
-                end.error.boundary,
-                end.error.type,
-                capped(end.error.message, LOGGED_TEXT),
+                outcome.status,
+                failure.boundary,
+                failure.type,
+                capped(failure.message, LOGGED_TEXT),
             )
         return done
 
-    async def _add_one_by_one(self, spans: Sequence[Span]) -> tuple[list[Span], Exception | None]:
-        """Store those spans that the store takes; also why it refused the first other one."""
+    async def _add(self, spans: list[Span], outcome: Outcome) -> tuple[list[Span], Outcome]:
+        """Store those spans that the store takes; of a success, a refusal makes a failure."""
+        if not spans:
+            return [], outcome
+        try:
+            return list(await self._store.add_many_spans(spans)), outcome
+        except Exception as error:
+            if not is_refusal(error):
+                raise
+            if len(spans) == 1:
+                return [], outcome if outcome.error else Outcome(error=error, boundary="store")
         added: list[Span] = []
-        refusal: Exception | None = None
         for span in spans:
-            try:
-                added += await self._store.add_many_spans([span])
-            except Exception as error:
-                if not is_refusal(error):
-                    raise
-                refusal = refusal or error
-        return added, refusal
+            some, outcome = await self._add([span], outcome)
+            added += some
+        return added, outcome
+
+
+def _end_of(rollout: AttemptedRollout, outcome: Outcome) -> AttemptEnd:
+    return AttemptEnd(
+        rollout_id=rollout.rollout_id,
+        attempt_id=rollout.attempt.attempt_id,
+        status=outcome.status,
+        error=outcome.failure,
+    )
 
 
 def _what(rollout: AttemptedRollout) -> str:

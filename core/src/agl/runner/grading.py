@@ -1,32 +1,29 @@
-"""Graders: what an agent returned is graded in a fresh process, in which no agent's code ever ran.
+"""Graders: what an agent returned is graded where no agent's code ever ran; the runner's side.
 
-The processes are forked from one that was forked before the first agent ran here, so that of what
-an agent leaves behind (a patched module, a variable, a file in its folder) nothing reaches a
-grader. It starts in an empty folder of its own, which is gone afterwards.
+Where that is, is a component of the group ``agl.graders``: the fresh processes of agl-sandbox.
 """
 
 import asyncio
 import contextlib
-import inspect
 import json
 import os
-import sys
-import tempfile
 import threading
 import weakref
-from collections.abc import Mapping
-from typing import Any, Literal, cast
+from abc import ABC, abstractmethod
+from typing import Any, Final, Literal, cast
 
 from agl.agent.base import LitAgent
-from agl.emitter import reward_attributes, reward_value
-from agl.errors import AglError, ConfigError
-from agl.runner.agent_call import RolloutCancelledError, awaited
-from agl.runner.forked import FrameError
-from agl.runner.forker import CallFailedError, Forker, ForkerGoneError
+from agl.emitter import reward_attributes
+from agl.errors import AglError, ConfigError, install_line
+from agl.plugins import registry
+from agl.runner.agent_call import RolloutCancelledError
 from agl.runner.result import Artefact, Outcome
 from agl.semconv import LightningSpanAttributes as Key
 from agl.types import Attributes, GradeResult, TaskInput, private_of, without_private
 from agl.utils.text import clean, describe
+
+GROUP: Final = registry.GROUPS["grader"]
+KIND: Final = "process"
 
 
 class GraderError(AglError, RuntimeError):
@@ -37,78 +34,60 @@ class GraderGoneError(GraderError):
     """The process that forks for graders is gone: nothing can be graded any more."""
 
 
-class Grader:
-    """Grades results of one agent; one for all runners of this process.
+class Grader(ABC):
+    """Grades results of one agent; one for all runners of this process."""
 
-    Args:
-        agent: One that has ``grade``; as it is now.
-
-    Raises:
-        ConfigError: This system cannot fork.
-    """
-
-    def __init__(self, agent: LitAgent[Any]) -> None:
-        if not hasattr(os, "fork"):
-            raise ConfigError(
-                f"agent {type(agent).__name__!r} has a grader, which needs processes that are "
-                f"forked, and {sys.platform} has none; run it on Linux or macOS"
-            )
-        method = agent.grade_method()
-        self.pid = os.getpid()
-        self.forker = Forker(lambda payload, ask: _grade(method, payload))
-
-    async def grade(self, question: str, result: str, seconds: float) -> GradeResult:
+    @abstractmethod
+    async def grade(self, question: dict[str, Any], result: Any, seconds: float) -> GradeResult:
         """The reward.
 
         Args:
-            question: See ``question_of``.
-            result: JSON of what the agent returned.
+            question: ``task`` and ``private``; JSON.
+            result: What the agent returned; JSON.
             seconds: So long it may take.
 
         Raises:
             GraderError: There is none.
         """
-        with tempfile.TemporaryDirectory(prefix="agl-grade-", ignore_cleanup_errors=True) as folder:
-            payload = {**json.loads(question), "result": json.loads(result), "folder": folder}
-            try:
-                return await self.forker.call(payload, timeout=seconds)
-            except TimeoutError:
-                raise GraderError(
-                    f"the grader took longer than {seconds:.3g} seconds (the runner's "
-                    "grade_timeout, or what was left of the rollout's timeout_seconds)"
-                ) from None
-            except ForkerGoneError as error:
-                raise GraderGoneError(f"nothing can be graded any more: {error}") from None
-            except CallFailedError as error:
-                failed = GraderError(f"the grader failed: {error}")
-                if error.failure is not None:
-                    failed.add_note(error.failure["traceback"])
-                raise failed from None
-            except FrameError as error:
-                raise GraderError(f"task and result cannot go to the grader: {error}") from None
+
+    @abstractmethod
+    def close(self) -> None:
+        """End its processes."""
 
 
-_graders: dict[int, Grader] = {}
-"""Id of an agent -> its grader in this process, for as long as there is the agent."""
+_graders: dict[tuple[int, int], Grader] = {}
+"""Process, and id of an agent -> its grader there, for as long as there is the agent."""
 _lock = threading.Lock()
 
 
 def grader_of(agent: LitAgent[Any]) -> Grader | None:
-    """The grader of an agent, made at the first call in this process; None where it has none."""
+    """The grader of an agent, made at the first call in this process; None where it has none.
+
+    Raises:
+        ConfigError: There is nothing here that can grade.
+    """
     if agent.grade_method() is None:
         return None
+    key = os.getpid(), id(agent)
     with _lock:
-        grader = _graders.get(id(agent))
-        if grader is None or grader.pid != os.getpid():
-            grader = _graders[id(agent)] = Grader(agent)
-            weakref.finalize(agent, _forget, id(agent), grader)
+        if (grader := _graders.get(key)) is None:
+            grader = _graders[key] = _make(agent)
+            weakref.finalize(agent, _forget, key)
     return grader
 
 
-def _forget(number: int, grader: Grader) -> None:
-    if grader.pid == os.getpid():
-        _graders.pop(number, None)
-        grader.forker.close()
+def _make(agent: LitAgent[Any]) -> Grader:
+    if not any(one.name == KIND for one in registry.components(GROUP)):
+        raise ConfigError(
+            f"agent {type(agent).__name__!r} has a grader, which runs in fresh processes that "
+            f"agl-sandbox makes, and that is not installed. Run: {install_line('agl-sandbox')}"
+        )
+    return registry.load(GROUP, KIND)(agent)
+
+
+def _forget(key: tuple[int, int]) -> None:
+    if key[0] == os.getpid():
+        _graders.pop(key).close()
 
 
 def question_of(input: TaskInput) -> str:
@@ -143,7 +122,8 @@ class GradeCall:
         self._artefact = artefact
         self._what = what
         self._loop = asyncio.get_running_loop()
-        self._task = self._loop.create_task(grader.grade(question, artefact.text, seconds))
+        grading = grader.grade(json.loads(question), json.loads(artefact.text), seconds)
+        self._task = self._loop.create_task(grading)
 
     def stop(self, why: Literal["cancelled"]) -> None:
         """End it; from any thread."""
@@ -180,33 +160,3 @@ def _attributes(reward: Any) -> Attributes:
         return reward_attributes(cast(Any, reward), primary)
     except (TypeError, ValueError, StopIteration) as error:
         raise GraderError(f"the grader's process gave no reward: {describe(error)}") from None
-
-
-# --- in the grader's process ----------------------------------------------------------------------
-
-
-def _grade(method: Any, payload: Any) -> GradeResult:
-    here = os.getcwd()
-    # What an agent left in the working folder must not stand in for a module of Python's.
-    sys.path[:] = sorted(map(_absolute, sys.path), key=lambda entry: entry == here)
-    os.chdir(payload.pop("folder"))
-    reward = method(**payload)
-    if inspect.isawaitable(reward):
-        reward = asyncio.run(awaited(reward))
-    return _plain(reward)
-
-
-def _absolute(entry: str) -> str:
-    # Those of installers that are no paths stay as they are.
-    return os.path.abspath(entry) if not entry or os.path.exists(entry) else entry
-
-
-def _plain(reward: Any) -> GradeResult:
-    if reward is None:
-        return None
-    if not isinstance(reward, Mapping):
-        return reward_value(reward)
-    named = {str(name): reward_value(value) for name, value in cast(Any, reward).items()}
-    if not named:
-        raise ValueError("a grader's dict of rewards must have one; return None for no reward")
-    return named

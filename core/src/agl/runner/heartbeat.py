@@ -46,7 +46,8 @@ class Running:
     """An attempt that is at work."""
 
     rollout: AttemptedRollout
-    call: Call
+    call: Call | None
+    """None while its hooks are."""
 
 
 class Heartbeat:
@@ -171,7 +172,7 @@ class Heartbeat:
             is_ours = rollout.attempt.attempt_id == attempt.attempt_id
             ended = is_ours and rollout.attempt.status not in (*OPEN, "unresponsive")
             if rollout.status in ENDED or not is_ours or ended:
-                if item.call.is_coroutine:
+                if item.call is not None and item.call.is_coroutine:
                     item.call.stop("cancelled")
                 continue
             # An agent that makes no span for a while is running all the same.

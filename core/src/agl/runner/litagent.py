@@ -311,5 +311,5 @@ class LitAgentRunner(Runner[T]):
         while not event.is_set():  # noqa: ASYNC110 (it may belong to another process)
             await asyncio.sleep(LOOK_SECONDS)
         for running in self._attempts.running():
-            if running.rollout.rollout_id == rollout.rollout_id:
+            if running.call is not None and running.rollout.rollout_id == rollout.rollout_id:
                 running.call.stop("cancelled")

@@ -6,6 +6,7 @@ where the agent ran, and whatever it raises is one more way for the attempt to f
 
 import json
 import threading
+import time
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -111,7 +112,9 @@ class Outcome:
             name=AGL_ANNOTATION,
             trace_id=trace_id,
         )
-        return [span.model_copy(update={"writer": "runner"})]
+        now = time.time()
+        about = {"writer": "runner", "start_time": now, "end_time": now}
+        return [span.model_copy(update=about)]
 
 
 def traceback_of(error: BaseException) -> TracebackType | None:
@@ -238,9 +241,7 @@ def _span_of(item: Any, attempt: Attempt) -> Span:
                 )
         return item.model_copy(update={**ids, "writer": "agent", "late": False})
     if isinstance(item, SpanCoreFields):
-        return Span.from_core_fields(
-            item, rollout_id=attempt.rollout_id, attempt_id=attempt.attempt_id
-        )
+        return Span.from_core_fields(item, **ids)
     from opentelemetry.sdk.trace import ReadableSpan
 
     if isinstance(item, ReadableSpan):

@@ -1,38 +1,42 @@
-"""What runs an agent where its code can do only so much: the contract, and both ends of an attempt.
+"""What runs an agent where its code can do only so much: the contract.
 
-A sandbox is a component of the group ``agl.sandboxes``. It starts before any agent runs, and calls
-``run_attempt`` behind its wall; what the two ends say to each other is JSON. Behind the wall there
-is neither a store nor a token of one: spans come out as messages, and the runner stores them.
-``process`` forks a worker for each attempt, as ``agl.runner.forked`` says; ``docker`` starts a
-container.
+A sandbox is a component of the group ``agl.sandboxes``. agl-sandbox has two, and what others need:
+both ends of an attempt, between which nothing but JSON passes.
 """
 
-import asyncio
-import inspect
-import json
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, cast
-
-from pydantic import TypeAdapter
+from typing import Any, Protocol
 
 from agl.agent.base import LitAgent
-from agl.errors import InvalidRecordError, StoreError, TracerError
-from agl.runner.forker import CallFailedError
+from agl.errors import StoreError
 from agl.runner.held_spans import HeldSpans
-from agl.runner.result import Artefact, Outcome, SandboxedAgentError, read_result
-from agl.semconv import LightningSpanAttributes as Key
-from agl.store.base import LightningStore
-from agl.store.packed import unpacked
 from agl.tracer.base import Tracer
-from agl.types import AttemptedRollout, Failure, NamedResources, ProxyLLM, Span
-from agl.utils.text import capped
+from agl.types import AttemptedRollout, NamedResources
 
 Findings = dict[str, str]
 """What was tried from behind the wall -> ``closed``, or ``open`` and how it succeeded."""
-OnMessage = Callable[[Any], Awaitable[Any]]
 
-_RESOURCES = TypeAdapter[NamedResources](NamedResources)
+
+class SandboxedCall(Protocol):
+    """One attempt behind a wall, seen from the runner."""
+
+    store_error: StoreError | None
+    """Why the runner cannot go on, if the store failed meanwhile."""
+
+    async def rollout_async(
+        self, task: Any, resources: NamedResources, rollout: AttemptedRollout
+    ) -> Any:
+        """Run the agent; in the place of its own method.
+
+        Args:
+            task: The input of the rollout; what the agent gets of it.
+            resources: A gateway's are handed in as plain addresses of this attempt.
+            rollout: Handed in with ``task`` as its input.
+
+        Raises:
+            SandboxedAgentError: The agent failed, or did not answer.
+        """
+        ...
 
 
 class Sandbox(ABC):
@@ -55,219 +59,9 @@ class Sandbox(ABC):
         """
 
     @abstractmethod
-    async def run(self, attempt: dict[str, Any], on_message: OnMessage) -> Any:
-        """Call ``run_attempt`` behind the wall. Cancelled, it ends all that the attempt started.
-
-        Args:
-            attempt: For ``run_attempt``; JSON.
-            on_message: Answers what comes from behind the wall.
-
-        Returns:
-            What ``run_attempt`` returned, as far as an agent can be believed.
-
-        Raises:
-            CallFailedError: There is no answer.
-        """
+    def call(self, held: HeldSpans) -> SandboxedCall:
+        """One attempt; its spans go to ``held``. Cancelled, it ends all that it started."""
 
     @abstractmethod
     def close(self) -> None:
         """End everything; may be called again."""
-
-
-# --- the runner's end ---------------------------------------------------------------------------
-
-
-class SandboxedCall:
-    """One attempt behind a wall, seen from the runner.
-
-    Args:
-        sandbox: Runs it.
-        held: Where its spans go.
-    """
-
-    def __init__(self, sandbox: Sandbox, held: HeldSpans) -> None:
-        self._sandbox = sandbox
-        self._held = held
-        self.store_error: StoreError | None = None
-        """Why the runner cannot go on, if the store failed meanwhile."""
-
-    async def rollout_async(
-        self, task: Any, resources: NamedResources, rollout: AttemptedRollout
-    ) -> Any:
-        """Run the agent; in the place of its own method.
-
-        Args:
-            task: The input of the rollout; what the agent gets of it.
-            resources: A gateway's are handed in as plain addresses of this attempt.
-            rollout: Handed in with ``task`` as its input.
-
-        Raises:
-            SandboxedAgentError: The agent failed, or did not answer.
-        """
-        plain = {
-            name: value.with_attempted_rollout(rollout) if isinstance(value, ProxyLLM) else value
-            for name, value in resources.items()
-        }
-        attempt = {
-            "rollout": rollout.model_copy(update={"input": task}).model_dump(mode="json"),
-            "resources": _RESOURCES.dump_python(cast(NamedResources, plain), mode="json"),
-        }
-
-        async def on_message(message: Any) -> Any:
-            return await self._store(_spans_of(message, rollout))
-
-        try:
-            return _result_of(await self._sandbox.run(attempt, on_message), rollout)
-        except CallFailedError as error:
-            failure = Failure(boundary="agent", type="no_answer", message=str(error))
-            raise SandboxedAgentError(failure) from None
-        except StoreError as error:
-            if not isinstance(error, InvalidRecordError):
-                self.store_error = error
-            raise
-
-    async def _store(self, spans: list[Span]) -> dict[str, Any]:
-        try:
-            added = unpacked(await self._held.add_many_spans(spans))
-        except InvalidRecordError as error:
-            return {"refused": str(error)}
-        self._held.received += added
-        return {"numbers": {span.span_id: span.sequence_id for span in added}}
-
-
-def _spans_of(message: Any, rollout: AttemptedRollout) -> list[Span]:
-    ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
-    said = {**ids, "writer": "agent", "late": False}  # whatever its process says
-    try:
-        return [Span.model_validate({**span, **said}) for span in message["spans"]]
-    except (TypeError, ValueError, LookupError) as error:
-        raise CallFailedError(f"its process sent something that is no span: {error}") from None
-
-
-def _result_of(answer: Any, rollout: AttemptedRollout) -> Any:
-    """What the agent returned.
-
-    Raises:
-        SandboxedAgentError: It failed.
-        CallFailedError: The answer is none.
-    """
-    try:
-        if (failure := answer.get("failure")) is not None:
-            raise SandboxedAgentError(_capped(Failure.model_validate(failure)))
-        if (spans := answer.get("spans")) is not None:
-            return _spans_of({"spans": spans}, rollout)
-        return answer.get("artefact", answer.get("reward"))
-    except (AttributeError, ValueError) as error:
-        raise CallFailedError(f"its process sent something that is no result: {error}") from None
-
-
-def _capped(failure: Failure) -> Failure:
-    texts = {name: capped(getattr(failure, name) or "") for name in ("message", "traceback")}
-    return failure.model_copy(update={**texts, "type": capped(failure.type, 200)})
-
-
-# --- the end behind the wall --------------------------------------------------------------------
-
-
-class _SpansOut(LightningStore):
-    """The store as the tracer behind the wall sees it."""
-
-    def __init__(self, ask: Callable[[Any], Any]) -> None:
-        self._ask = ask
-
-    async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
-        message = {"spans": [span.model_dump(mode="json") for span in spans]}
-        reply = await asyncio.to_thread(self._ask, message)
-        if "refused" in reply:
-            raise InvalidRecordError(reply["refused"])
-        numbers = reply["numbers"]
-        return [
-            span.model_copy(update={"sequence_id": numbers[span.span_id]})
-            for span in spans
-            if span.span_id in numbers
-        ]
-
-
-def run_attempt(
-    agent: LitAgent[Any], tracer: Tracer, attempt: Mapping[str, Any], ask: Callable[[Any], Any]
-) -> dict[str, Any]:
-    """Run one attempt in this process, which is its own, and ends after it.
-
-    Args:
-        agent: The agent.
-        tracer: Initialised, with no store.
-        attempt: From ``Sandbox.run``.
-        ask: Sends a message out, and waits for the answer.
-
-    Returns:
-        The answer for ``Sandbox.run``.
-    """
-    rollout = AttemptedRollout.model_validate(attempt["rollout"])
-    resources = _RESOURCES.validate_python(attempt["resources"])
-    outcome = asyncio.run(_run(agent, tracer, rollout, resources, _SpansOut(ask)))
-    if outcome.failure is not None:
-        return {"failure": outcome.failure.model_dump(mode="json")}
-    result = outcome.result
-    if isinstance(result, Artefact):
-        return {"artefact": json.loads(result.text)}
-    if isinstance(result, dict):
-        return {"reward": result[f"{Key.REWARD.value}.0.value"]}
-    return {"spans": [span.model_dump(mode="json") for span in result]} if result else {}
-
-
-async def _run(
-    agent: LitAgent[Any],
-    tracer: Tracer,
-    rollout: AttemptedRollout,
-    resources: NamedResources,
-    store: LightningStore,
-) -> Outcome:
-    outcome = Outcome()
-    ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
-    try:
-        async with tracer.trace_context(rollout.rollout_id, store=store, **ids):
-            outcome = await _call(agent, rollout, resources)
-    except BaseException as error:
-        if outcome.error is None:
-            refused = isinstance(error, TracerError) and isinstance(
-                error.__cause__, InvalidRecordError
-            )
-            outcome = Outcome(error=error, boundary="store" if refused else "tracer")
-    return outcome
-
-
-async def _call(
-    agent: LitAgent[Any], rollout: AttemptedRollout, resources: NamedResources
-) -> Outcome:
-    arguments = (rollout.input, resources, rollout)
-    is_graded = False
-    try:
-        is_graded = agent.grade_method() is not None  # as long as no agent's code has run
-        method: Any = agent.rollout_method(rollout.mode)
-        if inspect.iscoroutinefunction(method):
-            return _returned(await method(*arguments), rollout, is_graded)
-    except BaseException as error:  # SystemExit too
-        return Outcome(error=error)
-
-    def call() -> Outcome | Awaitable[Any]:
-        # Here, as a future cannot carry every error: StopIteration would never arrive.
-        try:
-            result = method(*arguments)
-            return result if inspect.isawaitable(result) else _returned(result, rollout, is_graded)
-        except BaseException as error:
-            return Outcome(error=error)
-
-    result = await asyncio.to_thread(call)
-    if isinstance(result, Outcome):
-        return result
-    try:
-        return _returned(await result, rollout, is_graded)
-    except BaseException as error:
-        return Outcome(error=error)
-
-
-def _returned(result: Any, rollout: AttemptedRollout, is_graded: bool) -> Outcome:
-    try:
-        return Outcome(result=read_result(result, rollout.attempt, is_graded=is_graded))
-    except InvalidRecordError as error:
-        return Outcome(error=error, boundary="store")

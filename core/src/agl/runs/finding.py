@@ -126,26 +126,6 @@ def _unknown(file: Path, problem: str) -> Run:
     )
 
 
-def copy_store(file: Path, folder: Path) -> Path:
-    """Copy the file of a store, whether it is open elsewhere or not; the copy.
-
-    Args:
-        file: The store's; it is left as it is.
-        folder: Gets the copy, ``store.db``.
-
-    Raises:
-        DamagedRecordError: It cannot be read.
-    """
-    copy = folder / STORE
-    copy.touch(mode=0o600)
-    try:
-        with closing(open_to_read(file)) as source, closing(sqlite3.connect(copy)) as target:
-            source.backup(target)
-    except sqlite3.Error as error:
-        raise DamagedRecordError(f"{file}: cannot be copied for reading: {error}") from error
-    return copy
-
-
 def open_to_read(file: Path) -> sqlite3.Connection:
     """A connection to the file of a store, which may be open elsewhere; it changes nothing.
 

@@ -7,8 +7,8 @@ from any thread and any event loop. Records are returned as they were right afte
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from agl.access.issuing import IssuesTokens
 from agl.errors import NotSupportedError
+from agl.store.access.issuing import IssuesTokens
 from agl.store.answers import (
     AttemptEnd as AttemptEnd,
     LightningStoreCapabilities as LightningStoreCapabilities,

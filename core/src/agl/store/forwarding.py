@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from typing import Any
 
-from agl.access.tokens import Tokens
+from agl.store.access.tokens import Tokens
 from agl.store.base import LightningStore, LightningStoreCapabilities
 from agl.store.operation_table import Operation, operation
 
@@ -26,7 +26,7 @@ class ForwardingStore(LightningStore, ABC):
 
     async def call(self, operation: Operation, arguments: dict[str, Any]) -> Any:
         """Call a method of ``target`` with what was given; every forwarded one passes here."""
-        return await getattr(self.target, operation.name)(**arguments)
+        return await operation.ask(self.target, arguments)
 
     # Those that the contract makes of others, which the target may have its own of.
     issue_token = operation(LightningStore.issue_token)

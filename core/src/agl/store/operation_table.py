@@ -54,6 +54,7 @@ class Operation:
         """Those that can be given by position."""
         self.defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
         self.required = self.parameters - self.defaults.keys()
+        self.first = tuple(name for name in self.leading if name in self.required)
         self.changes = tuple(name for name, value in self.defaults.items() if value is UNSET)
         """Fields that an update changes where they are given."""
         self.older = _OLDER_NAMES.get(self.name, {})
@@ -80,6 +81,11 @@ class Operation:
         ):
             self.method(None, *args, **kwargs)  # Python says what is wrong with them
         return given
+
+    def ask(self, store: object, given: dict[str, Any]) -> Coroutine[Any, Any, Any]:
+        """Call it; by position where it can be no other, as its author may say other names."""
+        named = {name: value for name, value in given.items() if name not in self.first}
+        return getattr(store, self.name)(*(given[name] for name in self.first), **named)
 
     def complete(self, given: dict[str, Any]) -> dict[str, Any]:
         """All arguments, with the defaults of those that were not given; changes only if given."""

@@ -4,13 +4,12 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, overload
 
 from agl.errors import ConfigError, TracerError
 from agl.semconv import AGL_OPERATION, LightningSpanAttributes as Key
 from agl.tracer.base import SpanRecordingContext, recording_tracer
-from agl.types import Attributes, SpanCoreFields
+from agl.types import SpanCoreFields
 from agl.utils.attributes import to_attributes
 
 P = ParamSpec("P")
@@ -34,26 +33,19 @@ class OperationContext:
             )
         # Resolved here and not at decoration: a module is imported before any tracer is active.
         tracer = recording_tracer(f"record operation {self._name!r}", propagate=self._propagate)
-        attributes: Attributes = dict(self._attributes)
-        if self._name is not None:
-            attributes[Key.OPERATION_NAME.value] = self._name
-        self._manager = tracer.operation_context(AGL_OPERATION, attributes)
+        named = {} if self._name is None else {Key.OPERATION_NAME.value: self._name}
+        self._manager = tracer.operation_context(AGL_OPERATION, {**self._attributes, **named})
         self._span = self._manager.__enter__()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        where: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: Any) -> None:
         manager, self._manager = self._manager, None
         if manager is not None:
-            manager.__exit__(kind, error, where)
+            manager.__exit__(*raised)
 
     def set_input(self, *args: Any, **kwargs: Any) -> None:
-        """Record what the work begins with; positional values are stored under their index."""
-        values: dict[str, Any] = {str(index): value for index, value in enumerate(args)}
+        """Record what the work begins with; positional values become ``args.0``, ``args.1``."""
+        values: dict[str, Any] = {f"args.{index}": value for index, value in enumerate(args)}
         self.record_attributes({Key.OPERATION_INPUT.value: {**values, **kwargs}})
 
     def set_output(self, output: Any) -> None:
@@ -121,7 +113,12 @@ def _arguments(
         return {}  # the call itself is about to raise the same error, with a better traceback
     bound.apply_defaults()
     # The instance or class of a method is no input that anybody could read back.
-    return {key: value for key, value in bound.arguments.items() if key not in ("self", "cls")}
+    given = {key: value for key, value in bound.arguments.items() if key not in ("self", "cls")}
+    for name in [
+        each.name for each in signature.parameters.values() if each.kind is each.VAR_POSITIONAL
+    ]:
+        given |= {f"{name}.{index}": value for index, value in enumerate(given.pop(name))}
+    return given
 
 
 @overload

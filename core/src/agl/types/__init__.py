@@ -1,27 +1,23 @@
 """Every noun of agl, and nothing but data.
 
 ``runs`` is what was started, ``records`` is the work, ``spans`` what it did, ``resources`` what it
-uses, ``learning`` what is learned from it, ``credit`` why, ``ledger`` and ``reasons`` what became
-of all of it.
+uses, ``learning`` what is learned from it and why, ``ledger`` and ``reasons`` what became of all of
+it. Model calls, training rows and the ledger that balances are in agl-learning.
 """
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from agl.types.credit import Advantage as Advantage, Credit as Credit, StepCredit as StepCredit
 from agl.types.learning import (
-    Choice as Choice,
-    ModelCall as ModelCall,
-    RowBreak as RowBreak,
-    TrainedModel as TrainedModel,
-    TrainingRow as TrainingRow,
+    Advantage as Advantage,
+    Credit as Credit,
+    StepCredit as StepCredit,
     Triplet as Triplet,
 )
 from agl.types.ledger import (
     CallKey as CallKey,
     Exclusion as Exclusion,
     ItemKind as ItemKind,
-    Ledger as Ledger,
     LedgerItem as LedgerItem,
     LedgerPart as LedgerPart,
     Trained as Trained,

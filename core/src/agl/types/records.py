@@ -34,9 +34,18 @@ def private_of(input: TaskInput) -> Any:
 
 
 class Record(BaseModel):
-    """Base of stored records: immutable, times in unix seconds."""
+    """Base of all nouns: immutable, times in unix seconds."""
 
     model_config = ConfigDict(frozen=True)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        kind, is_resource = type(self).__name__, "resource_type" in type(self).model_fields
+        how = "add_resources or" if is_resource else "update_rollout, update_attempt or"
+        raise AttributeError(
+            f"{kind}.{name} was set, and a {kind} is not changed in place. What is stored changes "
+            f"by the store's {how} update_resources; a copy with another value is made by "
+            f"model_copy(update={{{name!r}: ...}})"
+        )
 
     def changed(self, **changes: Any) -> Self:
         """A copy with other values, which are not validated.
@@ -67,7 +76,7 @@ def construct(kind: type[R], values: dict[str, Any], given: set[str]) -> R:
 class RolloutConfig(Record):
     """Deadlines and retries of one rollout. The limits hold for each attempt."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(extra="forbid")
 
     timeout_seconds: float | None = Field(default=None, gt=0)
     """An attempt that runs longer ends as ``timeout``."""
@@ -96,7 +105,7 @@ Boundary = Literal[
 class Failure(Record):
     """Why an attempt did not succeed: which boundary failed, and how."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(extra="forbid")
 
     boundary: Boundary
     type: str
@@ -156,7 +165,7 @@ class AttemptedRollout(Rollout):
 class EnqueueRolloutRequest(Record):
     """What is needed to queue one rollout."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(extra="forbid")
 
     input: TaskInput
     mode: RolloutMode | None = None

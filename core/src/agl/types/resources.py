@@ -4,9 +4,10 @@ import logging
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from agl.errors import ConfigError, install_line
+from agl.types.records import Record
 from agl.types.templates import format_names, render_jinja
 
 if TYPE_CHECKING:
@@ -16,10 +17,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class Resource(BaseModel):
+class Resource(Record):
     """Base of versioned resources; ``resource_type`` tells the kinds apart on the wire."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+    model_config = ConfigDict(extra="forbid", protected_namespaces=())
 
     resource_type: Any
 
@@ -139,10 +140,8 @@ NamedResources = dict[str, ResourceUnion]
 """Resource name -> resource; one snapshot of everything that a rollout may use."""
 
 
-class ResourcesUpdate(BaseModel):
+class ResourcesUpdate(Record):
     """A stored snapshot of resources."""
-
-    model_config = ConfigDict(frozen=True)
 
     resources_id: str
     create_time: float

@@ -54,7 +54,7 @@ class RunGeneration(Record):
 class RunSource(Record):
     """The run that another one was derived from, whose agent was not run again."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(extra="forbid")
 
     run_id: str
     store: str
@@ -64,7 +64,7 @@ class RunSource(Record):
 class RunStart(Record):
     """What is needed to begin a run, or its next generation."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(extra="forbid")
 
     run_id: RunId
     algorithm: str

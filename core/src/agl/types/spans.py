@@ -1,11 +1,14 @@
 """Spans: what an attempt did, in OpenTelemetry's terms."""
 
 import secrets
-import time
 from collections.abc import Iterable, Mapping, Sequence
+from operator import not_
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
+
+from agl.semconv import AGL_VIRTUAL
+from agl.types.records import Record
 
 if TYPE_CHECKING:
     from opentelemetry import trace as trace_api
@@ -27,9 +30,9 @@ UNASSIGNED = 0
 """``Span.sequence_id`` of a span whose number the store shall assign; stored ones begin at 1."""
 
 
-class _SpanPart(BaseModel):
+class _SpanPart(Record):
     # 0.3 keeps unknown keys of spans and their parts; so do we: nothing disappears.
-    model_config = ConfigDict(frozen=True, extra="allow")
+    model_config = ConfigDict(extra="allow")
 
 
 class SpanContext(_SpanPart):
@@ -94,10 +97,8 @@ class Link(_SpanPart):
         )
 
 
-class OtelResource(BaseModel):
+class OtelResource(Record):
     """Attributes of the process (or part of one) that wrote a span."""
-
-    model_config = ConfigDict(frozen=True)
 
     attributes: Attributes
     schema_url: str
@@ -108,10 +109,8 @@ class OtelResource(BaseModel):
         return cls(attributes=_attributes(src.attributes), schema_url=src.schema_url)
 
 
-class SpanCoreFields(BaseModel):
+class SpanCoreFields(Record):
     """A span before it belongs to an attempt: name, status, attributes, times."""
-
-    model_config = ConfigDict(frozen=True)
 
     name: str
     status: TraceStatus
@@ -122,10 +121,6 @@ class SpanCoreFields(BaseModel):
 
 UNSAID = frozenset({"writer", "late"})
 """Fields of a span that are left out of its JSON where they say nothing."""
-
-
-def _is_unsaid(value: object) -> bool:
-    return not value
 
 
 class Span(_SpanPart):
@@ -153,10 +148,10 @@ class Span(_SpanPart):
     context: SpanContext | None
     parent: SpanContext | None
     resource: OtelResource
-    writer: Writer | None = Field(default=None, exclude_if=_is_unsaid)
+    writer: Writer | None = Field(default=None, exclude_if=not_)
     """Who wrote it. A server sets it by the token of the request; only an admin's token may say
     ``gateway`` or ``algorithm``, or say nothing, as who came by 0.3's client does. Not in 0.3."""
-    late: bool = Field(default=False, exclude_if=_is_unsaid)
+    late: bool = Field(default=False, exclude_if=not_)
     """It came after the end of its attempt, or after another one of its rollout had begun, and from
     no algorithm. It is kept, and counts for nothing: it is no reward and no call. Not in 0.3."""
 
@@ -219,11 +214,10 @@ class Span(_SpanPart):
     ) -> "Span":
         """A span made by hand.
 
-        What is left out gets fresh ids, the time now, status OK and number ``UNASSIGNED``.
+        What is left out gets fresh ids, status OK and number ``UNASSIGNED``; times stay unknown.
         """
         trace_id = trace_id or secrets.token_hex(16)
         span_id = span_id or secrets.token_hex(8)
-        start_time = time.time() if start_time is None else start_time
         of_trace: dict[str, Any] = {"trace_id": trace_id, "is_remote": False, "trace_state": {}}
         return cls(
             rollout_id=rollout_id or "",
@@ -232,13 +226,13 @@ class Span(_SpanPart):
             trace_id=trace_id,
             span_id=span_id,
             parent_id=parent_id,
-            name=name or "",
+            name=name or AGL_VIRTUAL,
             status=status or TraceStatus(status_code="OK"),
             attributes=attributes,
             events=[],
             links=[],
             start_time=start_time,
-            end_time=start_time if end_time is None else end_time,
+            end_time=end_time,
             context=SpanContext(span_id=span_id, **of_trace),
             parent=SpanContext(span_id=parent_id, **of_trace) if parent_id else None,
             resource=resource or OtelResource(attributes={}, schema_url=""),
@@ -263,10 +257,8 @@ SpanLike = Any
 """A ``Span`` or an OpenTelemetry ``ReadableSpan``: both have ``name`` and ``attributes``."""
 
 
-class RewardDimension(BaseModel):
+class RewardDimension(Record):
     """One named reward of a span; index 0 of a span's list is the primary one."""
-
-    model_config = ConfigDict(frozen=True)
 
     name: str
     value: float = Field(allow_inf_nan=False)

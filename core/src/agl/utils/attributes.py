@@ -1,6 +1,6 @@
 """Span attributes as agl writes and reads them: nested data in and out of dotted keys.
 
-``agl.utils.otel`` has 0.3's functions for the same, which leave more to their caller.
+agl-agentlightning has 0.3's functions for the same, which leave more to their caller.
 """
 
 import json

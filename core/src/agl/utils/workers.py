@@ -15,11 +15,6 @@ def worker_name(worker_id: int, pid: int | None = None) -> str:
     return f"{socket.gethostname()}-{os.getpid() if pid is None else pid}-{worker_id}"
 
 
-def process_of(name: str) -> str:
-    """What the names of all runners of a process have in common; see ``worker_name``."""
-    return name.rpartition("-")[0]
-
-
 class ParallelWorkerBase:
     """``init`` in the parent, ``init_worker`` and ``run`` in each worker, then teardowns."""
 

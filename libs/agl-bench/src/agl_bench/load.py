@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 import aiohttp
 
-from agl.access.tokens import without_token
 from agl.errors import ConfigError, StoreError
+from agl.store.access.tokens import without_token
 from agl_bench.payloads import (
     REWARD,
     TASK,

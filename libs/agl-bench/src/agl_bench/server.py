@@ -14,10 +14,10 @@ from urllib.request import urlopen
 
 import psutil
 
-from agl.access.tokens import with_token
 from agl.env import LightningEnvVar
 from agl.errors import StoreError
 from agl.http import wire
+from agl.store.access.tokens import with_token
 
 START_SECONDS = 90.0
 STOP_SECONDS = 10.0

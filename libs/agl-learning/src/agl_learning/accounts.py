@@ -5,9 +5,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from agl.algorithm.ledger import each_part
 from agl.store.queries import PAGE
-from agl.types import ExclusionReason, Ledger, TrainingRow
+from agl.types import ExclusionReason
+from agl_learning.ledger import Ledger, each_part
+from agl_learning.records import TrainingRow
 
 if TYPE_CHECKING:
     from agl.store.base import LightningStore
@@ -22,7 +23,7 @@ def usable_rows(collected: "Collected") -> list[tuple["Ended", list[tuple[int, T
     """What of the rollouts can be trained; the other rows are excluded in the ledger.
 
     Calls of failed rollouts, of rollouts that infrastructure failed, and calls without a reward are
-    excluded.
+    excluded, and so are rows of token ids whose prompts had images: no trainer has these.
 
     Returns:
         Per rollout that has any, its usable rows, each with its position among all its rows. They
@@ -48,6 +49,8 @@ def _reason(one: "Ended", row: TrainingRow) -> tuple[ExclusionReason, str] | Non
         return "failed_attempt", f"its rollout ended as {one.rollout.status}"
     if one.unusable is not None:
         return one.unusable
+    if row.images and row.token_ids:
+        return "images", f"its prompt has {len(row.images)} images, and only token ids are trained"
     rewards = [credit.reward for credit in row.credits]
     if any(reward is None for reward in rewards):
         return "no_reward", "no reward reached this row"

@@ -23,7 +23,8 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from agl.types import Advantage, Credit, TrainingRow
+from agl.types import Advantage, Credit
+from agl_learning.records import TrainingRow
 
 EQUAL = 1e-12
 """Relative; some thousand times what rounding makes of a mean, and less than anybody means."""

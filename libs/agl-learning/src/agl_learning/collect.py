@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, get_args
 from agl.algorithm.infrastructure import (
     InfrastructureFailures,
 )
-from agl.algorithm.mixing import MixingCheck
 from agl.errors import (
     ConfigError,
     InvalidTransitionError,
@@ -21,17 +20,13 @@ from agl.errors import (
 )
 from agl.store.queries import PAGE
 from agl.store.rules import ENDED, QUEUED
-from agl.types import (
-    EnqueueRolloutRequest,
-    Ledger,
-    Rollout,
-    RolloutConfig,
-    RolloutMode,
-    TrainedModel,
-)
+from agl.types import EnqueueRolloutRequest, Rollout, RolloutConfig, RolloutMode
 from agl.utils.checks import check_choice
 from agl_learning.collected import COUNTED, Collected, Ended, drop_groups
+from agl_learning.ledger import Ledger
+from agl_learning.mixing import MixingCheck
 from agl_learning.reading import Reader
+from agl_learning.records import TrainedModel
 from agl_learning.seeds import placed
 
 if TYPE_CHECKING:

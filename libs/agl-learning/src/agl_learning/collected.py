@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from agl.algorithm.mixing import Ran
-from agl.types import ExclusionReason, Ledger, Rollout, TrainingRow
+from agl.types import ExclusionReason, Rollout
+from agl_learning.ledger import Ledger
+from agl_learning.mixing import Ran
+from agl_learning.records import TrainingRow
 
 COUNTED = "counted"
 """In the metadata of a rollout whose bad end a start has taken for what came of it: no later start

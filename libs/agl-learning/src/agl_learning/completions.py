@@ -221,7 +221,9 @@ def _text(content: Any, index: int) -> str:
         if known.get("type") != "text":
             kind = known.get("type", part)
             raise RequestError(
-                400, f"'messages.{index}.content': parts of type {kind!r} are not supported"
+                400,
+                f"'messages.{index}.content': parts of type {kind!r} are not supported: the model "
+                "that is trained gets text alone. Send them to another model of the gateway",
             )
         parts.append(str(known.get("text", "")))
     return "".join(parts)

@@ -33,10 +33,20 @@ class Request:
     """How often the same was collected before and given up; each draws anew."""
     written: dict[str, Any]
     """What its entry in the journal says of tasks and copies."""
+    part: int = 0
+    """Of what is collected after so many steps; beyond the first one, others are drawn."""
+    first_group: int = 0
+    """That of its first task."""
 
 
 def find_request(
-    session: "Session", journal: "Journal", mode: RolloutMode, tasks: list[Any], copies: int
+    session: "Session",
+    journal: "Journal",
+    mode: RolloutMode,
+    tasks: list[Any],
+    copies: int,
+    part: int = 0,
+    first_group: int = 0,
 ) -> Request:
     """A request for these tasks after the steps done, or the one that was cut off, to go on with.
 
@@ -48,8 +58,10 @@ def find_request(
         mode: Of the rollouts.
         tasks: Their inputs.
         copies: How often each of them runs.
+        part: Of what is collected after these steps.
+        first_group: The group of the first task.
     """
-    request = _request(session, journal, mode, tasks, copies)
+    request = _request(session, journal, mode, tasks, copies, part, first_group)
     begun = journal.last("collecting", key=request.key)
     for what, now in request.written.items():
         if begun is not None and begun.get(what) != now:
@@ -59,15 +71,35 @@ def find_request(
                 session.steps_done,
                 f"had other {what}: {begun.get(what)!r}, not {now!r}",
             )
-            return _request(session, journal, mode, tasks, copies)
+            return _request(session, journal, mode, tasks, copies, part, first_group)
     return request
 
 
 def _request(
-    session: "Session", journal: "Journal", mode: RolloutMode, tasks: list[Any], copies: int
+    session: "Session",
+    journal: "Journal",
+    mode: RolloutMode,
+    tasks: list[Any],
+    copies: int,
+    part: int,
+    first_group: int,
 ) -> Request:
-    rounds, key = round_of(journal, mode, session.steps_done), key_of(session, journal, mode)
-    return Request(mode, tasks, copies, key, rounds, {"tasks": digest(tasks), "copies": copies})
+    rounds = round_of(journal, mode, session.steps_done)
+    key = _key_of_part(key_of(session, journal, mode), part)
+    written = {"tasks": digest(tasks), "copies": copies}
+    return Request(mode, tasks, copies, key, rounds, written, part, first_group)
+
+
+def _key_of_part(key: str, part: int) -> str:
+    return f"{key}/refill-{part}" if part else key
+
+
+def collected_under(journal: "Journal", key: str) -> "list[Entry]":
+    """What the journal has of all parts that were collected under a key, in order."""
+    found: list[Entry] = []
+    while done := journal.last("collected", key=_key_of_part(key, len(found))):
+        found.append(done)
+    return found
 
 
 def round_of(journal: "Journal", mode: RolloutMode, after: int) -> int:
@@ -117,7 +149,8 @@ async def run_request(
         if collected is not None:
             return collected
         _give_up_from(journal, mode, after, gone)
-        request = _request(session, journal, mode, request.tasks, request.copies)
+        places = (request.part, request.first_group)
+        request = _request(session, journal, mode, request.tasks, request.copies, *places)
     key = request.key
     journal.append("collecting", key=key, mode=mode, after=after, **request.written)
     try:
@@ -128,6 +161,7 @@ async def run_request(
             resources[mode],
             {**session.metadata(after + (mode == "train"), version), "round": request.round},
             key=key,
+            first_group=request.first_group,
         )
     except MixedCallsError:
         give_up(journal, mode, after)  # or a mended agent would find them, and not run

@@ -28,7 +28,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agl.algorithm.ledger import ledger_parts
 from agl.errors import AlgorithmError, ConfigError
 from agl.types import Dataset, LedgerPart
 from agl_learning.by_version import OF_TRAINING, VersionTraining, place, standing, version_of
@@ -44,6 +43,7 @@ from agl_learning.generations import (
     read_generation,
 )
 from agl_learning.journal import Journal, mend_generation, read_entries
+from agl_learning.ledger import ledger_parts
 from agl_learning.options import Count
 from agl_learning.start import run_folder
 from agl_learning.versions import Version

@@ -16,6 +16,8 @@ from agl_learning.weighing import WeighingOptions, weigh
 if TYPE_CHECKING:
     from agl.algorithm.replay import Replay
     from agl_learning.collected import Collected
+    from agl_learning.estimated import Foreseen
+    from agl_learning.records import TrainingRow
     from agl_learning.weighing import Weighed
 
 
@@ -64,7 +66,11 @@ class InPlaceTraining(Training, WeighingOptions):
 
     def weigh(self, collected: "Collected") -> "list[Weighed]":
         """What is trained, and how much; every call of the collection gets its bin."""
-        return weigh(collected, self)
+        return weigh(collected, self, self.foresee)
+
+    def foresee(self, rows: "list[TrainingRow]") -> "Foreseen | None":
+        """What the model has to say of the rows before their advantages are made; nothing."""
+        return None
 
     # --- a step
 
@@ -89,8 +95,13 @@ class InPlaceTraining(Training, WeighingOptions):
             "version": self.weights_version,
             **collected_metrics(collected),
             "rows": len(rows),
+            **self.refilled(collected),
             **learned,
         }
+
+    def refilled(self, collected: "Collected") -> dict[str, int]:
+        """How many groups of a step were drawn in the place of others, where any may be."""
+        return {}
 
     async def replay(self, step: int) -> "Replay":
         """Load the newest whole checkpoint before a step, and train from there up to it.
@@ -141,7 +152,7 @@ class InPlaceTraining(Training, WeighingOptions):
                 compare_weights(replay, name, steps[progress.step]["weights"], self.fingerprint())
             for number, entry in again.items():
                 collected = await read_again(collector, journal, entry["key"])
-                rows = self.weigh(collected)
+                rows = await asyncio.to_thread(self.weigh, collected)
                 learned = await self.learn(rows)
                 if number == step:
                     await compare_accounts(replay, self.get_store(), begun.run, collected)

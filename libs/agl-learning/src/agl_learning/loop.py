@@ -22,15 +22,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from agl.algorithm.base import Algorithm
-from agl.algorithm.gateway import model_served
 from agl.algorithm.infrastructure import InfrastructureFailures
 from agl.errors import AlgorithmError, ConfigError, StoppedError
-from agl.plugins.build import check_credit
-from agl.types import Dataset, RolloutConfig, TrainedModel
+from agl.types import Dataset, RolloutConfig
 from agl.utils.checks import absolute
 from agl_learning.collect import AS_ASKED, Collector
 from agl_learning.durable import find_request, key_of, run_request
-from agl_learning.options import AboveZero, Count, Name, NotNegative, check_options
+from agl_learning.gateways import model_served
+from agl_learning.options import AboveZero, Count, Name, NotNegative, check_credit, check_options
+from agl_learning.records import TrainedModel
 from agl_learning.start import MODEL_NAME, check_identity, free_gateway
 from agl_learning.versions import Served, Version
 

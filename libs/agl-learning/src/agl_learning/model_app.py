@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Generic
 
-from agl.http.layers import JSON, Receive, Scope, Send, header, read_body, send_whole
+from agl.serving.layers import JSON, Receive, Scope, Send, header, read_body, send_whole
 from agl_learning.completions import Request, RequestError, dumps, parse_request
 
 

@@ -15,6 +15,7 @@ of a step, one JSON object per line of ``metrics.jsonl``:
 - what ``update`` says; ``version_lag``: how far, on average, the weights that sampled were behind
   the ones that were then changed
 - ``version``: of the weights that the step made
+- ``groups/refilled``, where ``max_refills`` allows any: groups in the place of others
 - ``time/step``, ``time/rollouts``, ``time/update``: seconds
 
 Evaluations have ``step``, ``generation``, and ``reward``, ``rollouts``, ``calls`` and
@@ -28,13 +29,15 @@ import time
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from agl.algorithm.gateway import WHOLE_SOFTMAX
+from annotated_types import Ge
+
 from agl.errors import AlgorithmError, StoppedError
 from agl.types import Dataset
 from agl.utils.checks import absolute
 from agl_learning.durable import begin, find_request, give_up_since, key_of, note_trained
+from agl_learning.gateways import WHOLE_SOFTMAX
 from agl_learning.generations import (
     begin_generation,
     begun_by_trainer,
@@ -45,6 +48,7 @@ from agl_learning.generations import (
 from agl_learning.in_place import InPlaceTraining
 from agl_learning.journal import Journal, mend_generation, read_entries
 from agl_learning.options import AboveZero, Count
+from agl_learning.refilling import check_refills, collect_refilled
 from agl_learning.replaying import digest_of
 from agl_learning.report import warn_of_gap
 from agl_learning.start import find_origin, folder_of
@@ -77,6 +81,8 @@ class OnlineTraining(InPlaceTraining):
         max_idle_steps: Fail after so many steps in a row in which nothing could be trained, and at
             the end of a run that trained nothing; end well when, after something was learned,
             nothing has an advantage any more: the rewards of every group have become equal, say.
+        max_refills: How often, at most, a step draws other tasks in the place of those whose groups
+            taught nothing, as all their rewards were equal, say (dynamic sampling, DAPO).
         run_dir: Folder for ``metrics.jsonl``, ``summary.json`` and ``checkpoints``; None takes that
             of ``resume_from``, else that of the run (``run_dir`` of the file or the trainer), in
             which an earlier part of the run is continued, else a new one under ``agl-runs``.
@@ -98,12 +104,14 @@ class OnlineTraining(InPlaceTraining):
     group_size: Count = 8
     target_reward: float | None = None
     max_idle_steps: Count = 10
+    max_refills: Annotated[int, Ge(0)] = 0
     checkpoint_every: Count | None = None
     resume_from: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_weighing(self.title, self)
+        check_refills(self.title, self, self.max_refills)
         self.resume_from = absolute(self.resume_from)
         self._origin: Origin | None = None
 
@@ -235,16 +243,27 @@ class OnlineTraining(InPlaceTraining):
         session, start = self.session, time.perf_counter()
         await self.evaluate_when_due(val)
         number, tasks_before = session.steps_done + 1, self._tasks.state()
-        tasks = [train[index] for index in self._tasks.take(self.groups_per_step)]
-        request = find_request(session, self.journal, "train", tasks, self.group_size)
-        try:
+
+        async def collect(groups: int, part: int, first: int) -> "Collected | None":
+            """Of the next tasks; None where the parts before were given up."""
+            if part == 0:
+                self._tasks.restore(tasks_before)
+            key = key_of(session, self.journal, "train")
+            tasks = [train[index] for index in self._tasks.take(groups)]
+            copies = self.group_size
+            request = find_request(session, self.journal, "train", tasks, copies, part, first)
             collected = await self.run_request(request)
+            return collected if not part or key == key_of(session, self.journal, "train") else None
+
+        limits = (self.groups_per_step, self.max_refills)
+        try:
+            collected = await collect_refilled(collect, self, *limits)
         except StoppedError:
             self._tasks.restore(tasks_before)  # they come again when the run goes on
             raise
         key = key_of(session, self.journal, "train")  # another, where it was drawn anew
         again = self.journal.last("trained", key=key) is not None
-        rows = self.weigh(collected)
+        rows = await asyncio.to_thread(self.weigh, collected)
         update_start = time.perf_counter()
         learned = await self.learn(rows)
         self._check_gap(number, learned)
@@ -272,6 +291,10 @@ class OnlineTraining(InPlaceTraining):
 
     def evaluated(self, key: str, collected: "Collected", metrics: Mapping[str, Any]) -> None:
         self.journal.append("evaluated", key=key, metrics=dict(metrics))
+
+    def refilled(self, collected: "Collected") -> dict[str, int]:
+        groups = len({one.group for one in collected.ended})
+        return {"groups/refilled": groups - self.groups_per_step} if self.max_refills else {}
 
     async def keep_for_later(self) -> None:
         if self.session.steps_done > self._saved_at:

@@ -29,7 +29,9 @@ from typing import (
 from annotated_types import Ge, Gt, Le, Lt
 
 from agl.errors import ConfigError
+from agl.plugins.build import plan_component
 from agl.utils.checks import check_choice, check_name, check_numbers
+from agl_learning.credit import CreditRule
 
 Count = Annotated[int, Ge(1)]
 """How many: at least one."""
@@ -49,6 +51,27 @@ _TYPES: dict[Any, tuple[Any, str]] = {
     dict: (Mapping, "a dict"),
 }
 """Type of a field -> what it takes, and its name in messages."""
+
+
+def check_credit(owner: str, credit: str | Mapping[str, Any] | None) -> None:
+    """Refuse a credit rule that is not installed, or options that it does not take.
+
+    Args:
+        owner: The algorithm that was given it.
+        credit: Name, or a dict of ``type`` and options; None leaves it to the adapter.
+
+    Raises:
+        ConfigError: Its options are wrong.
+        PluginError: There is no such rule, or it does not load.
+    """
+    if credit is not None:
+        plan_component(
+            credit,
+            group="agl.credits",
+            expected_type=CreditRule,
+            default="final",
+            where=f"{owner}: credit",
+        )
 
 
 def check_options(owner: str, options: Any) -> None:

@@ -7,20 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from agl.algorithm.infrastructure import infrastructure_failure
-from agl.algorithm.mixing import ran
 from agl.emitter import find_final_rewards, graded_only, reward_problem
 from agl.errors import ConfigError, DamagedRecordError
-from agl.types import (
-    Attempt,
-    Exclusion,
-    ExclusionReason,
-    Ledger,
-    Rollout,
-    Span,
-    TrainedModel,
-    TrainingRow,
-)
+from agl.types import Attempt, Exclusion, ExclusionReason, Rollout, Span
 from agl_learning.collected import Ended
+from agl_learning.ledger import Ledger
+from agl_learning.mixing import ran
+from agl_learning.records import TrainedModel, TrainingRow
 
 if TYPE_CHECKING:
     from agl.algorithm.adapter import TraceAdapter

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agl.algorithm.ledger import each_part, ledger_parts
 from agl.algorithm.replay import Compared, Replay
 from agl.errors import ConfigError
-from agl_learning.durable import options_that_shape
+from agl_learning.durable import collected_under, options_that_shape
+from agl_learning.ledger import each_part, ledger_parts
 
 if TYPE_CHECKING:
     from agl.algorithm.base import Algorithm
@@ -43,6 +43,7 @@ def digest_of(one: "Weighed") -> str:
         array("q", [end for span in row.call_ranges for end in span]),
         array("d", row.logprobs),
         array("d", [advantage.value for advantage in one.advantages]),
+        *(array("d", values) for values in (one.tokens, one.returns) if values),
     ):
         found.update(len(numbers).to_bytes(8) + numbers.tobytes())
     return found.hexdigest()[:12]
@@ -92,10 +93,11 @@ async def check_rollouts(
         ConfigError: It lacks some; the message says of which step.
     """
     for step, key in keys.items():
-        done = journal.last("collected", key=key)
-        if done is None:
+        parts = collected_under(journal, key)
+        if not parts:
             raise ConfigError(f"the journal does not say which rollouts step {step} had")
-        wanted = [rollout_id for _, rollout_id in done["rollouts"]] + done["lost"]
+        wanted = [one for done in parts for _, one in done["rollouts"]]
+        wanted += [one for done in parts for one in done["lost"]]
         missing = await collector.missing(wanted)
         if missing:
             raise ConfigError(
@@ -107,9 +109,9 @@ async def check_rollouts(
 
 async def read_again(collector: "Collector", journal: "Journal", key: str) -> "Collected":
     """What was collected under a key, out of the store."""
-    done = journal.last("collected", key=key)
-    assert done is not None  # check_rollouts has found it
-    return await collector.read(done["rollouts"], done["lost"])
+    parts = collected_under(journal, key)  # check_rollouts has found them
+    rollouts = [one for done in parts for one in done["rollouts"]]
+    return await collector.read(rollouts, [one for done in parts for one in done["lost"]])
 
 
 def note_options(replay: Replay, journal: "Journal", algorithm: "Algorithm") -> None:

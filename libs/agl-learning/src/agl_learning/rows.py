@@ -1,11 +1,14 @@
 """Training rows of token ids: a call continues the row with whose exact ids its prompt begins."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 from agl.algorithm.adapter import TraceAdapter
-from agl.types import Attempt, Credit, Ledger, ModelCall, RowBreak, Span, TrainedModel, TrainingRow
+from agl.types import Attempt, Credit, Span
+from agl_learning.ledger import Ledger
+from agl_learning.records import ModelCall, RowBreak, TrainedModel, TrainingRow
 
 BREAK_TOKENS = 8
 """How many tokens of each side a ``RowBreak`` shows."""
@@ -65,6 +68,7 @@ def new_row(call: ModelCall, credit: Credit, row_break: RowBreak | None) -> Trai
         model_versions=[call.model_version],
         finish_reasons=[call.finish_reason],
         broken_tool_calls=[call.has_broken_tool_call],
+        images=image_urls(call.messages),
         row_break=row_break,
     )
 
@@ -81,6 +85,28 @@ def extend(row: TrainingRow, call: ModelCall, credit: Credit) -> None:
     row.model_versions.append(call.model_version)
     row.finish_reasons.append(call.finish_reason)
     row.broken_tool_calls.append(call.has_broken_tool_call)
+    row.images = image_urls(call.messages)
+
+
+def image_urls(messages: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The addresses in the ``image_url`` parts of messages, in order; "" for one without."""
+    # Anybody may write spans: a content may hold what is no part, and an image no address.
+    contents = [message.get("content") for message in messages]
+    parts: list[Any] = [
+        part for one in contents if isinstance(one, list) for part in cast(Any, one)
+    ]
+    return [
+        _text(part, "image_url", "url")
+        for part in parts
+        if isinstance(part, Mapping) and cast(Any, part).get("type") == "image_url"
+    ]
+
+
+def _text(found: Any, *path: str) -> str:
+    """The text that lies there; "" where there is none."""
+    for name in path:
+        found = cast(Any, found).get(name) if isinstance(found, Mapping) else None
+    return found if isinstance(found, str) else ""
 
 
 def longest_begun(rows: Sequence[TrainingRow], prompt: Sequence[int]) -> TrainingRow | None:

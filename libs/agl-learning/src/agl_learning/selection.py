@@ -13,8 +13,8 @@ from agl_learning.accounts import usable_rows, why_nothing
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from agl.types import TrainingRow
     from agl_learning.collected import Collected
+    from agl_learning.records import TrainingRow
 
 IGNORED = -100
 """Label of a token that is not trained; what the loss of transformers leaves out."""

@@ -4,11 +4,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agl.algorithm.ledger import save_ledger
 from agl_learning.accounts import Totals
 from agl_learning.collect import Collector
 from agl_learning.collected import Collected
 from agl_learning.generations import Generation
+from agl_learning.ledger import save_ledger
 from agl_learning.report import Report
 
 if TYPE_CHECKING:

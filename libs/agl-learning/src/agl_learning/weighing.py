@@ -2,26 +2,32 @@
 
 The default, ``grpo``, is ``agl_learning.advantages`` and needs no torch. The others are those of
 ``agl_learning.estimators``, which has their formulas and sources: siblings are the rollouts of one
-task, and a call has the advantage of its tokens. What gives the tokens of a call different ones is
-agl-verl's alone.
+task, and a call has the advantage of its tokens. Where these have different ones, as by a critic, a
+row has them beside, and a call the mean of its.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from importlib.util import find_spec
-from itertools import count
 from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated, Any
 
-from agl.errors import AlgorithmError, ConfigError
-from agl.types import Advantage, Exclusion, Ledger, TrainingRow
+from annotated_types import Ge, Gt
+
+from agl.errors import ConfigError
+from agl.types import Advantage, Exclusion
 from agl.utils.checks import check_choice, check_numbers
 from agl_learning.accounts import usable_rows
 from agl_learning.advantages import moments, sibling_advantages
+from agl_learning.estimated import Estimated
+from agl_learning.ledger import Ledger
+from agl_learning.overlong import check_overlong, punished
+from agl_learning.records import TrainingRow
 
 if TYPE_CHECKING:
     from agl_learning.collected import Collected, Ended
+    from agl_learning.estimated import Foresee
 
     Usable = tuple[Ended, list[tuple[int, TrainingRow]]]
     """A rollout and its usable rows, each with its position among all its rows."""
@@ -39,14 +45,15 @@ ADVANTAGES = {
     "step",
 }
 """Estimator -> what a call's advantage is of its reward."""
+ABOUT = {**ADVANTAGES, "gae": "how much more came than a critic expected, whitened over the step"}
 OF_TOKENS = {
-    "gae": "a critic's values",
-    "optimal_token_baseline": "sums of squared probabilities",
+    "gae": "a critic's values, which the algorithm 'ppo'",
+    "optimal_token_baseline": "sums of squared probabilities, which the algorithm 'verl'",
 }
-"""Estimators whose advantage differs within a call -> what they need."""
+"""Estimators whose advantage differs within a call -> what they need, and who has it."""
 WITH_DEVIATIONS = (DEFAULT, "grpo_passk", "gdpo")
 """Estimators that divide by the standard deviation of a group unless told not to."""
-ACROSS_TASKS = ("reinforce_plus_plus",)
+ACROSS_TASKS = ("reinforce_plus_plus", "gae")
 """Estimators that compare rollouts of a step whether they are siblings or not."""
 
 
@@ -61,8 +68,7 @@ def check_estimator(owner: str, /, **values: object) -> None:
             if value == refused:
                 raise ConfigError(
                     f"{owner}: {name} {value!r} gives each token an advantage of its own and needs "
-                    f"{needed}, which the algorithm 'verl' has. Here there are "
-                    f"{', '.join(ADVANTAGES)}"
+                    f"{needed} has. Here there are {', '.join(ADVANTAGES)}"
                 )
         check_choice(owner, list(ADVANTAGES), **{name: value})
 
@@ -79,12 +85,18 @@ class WeighingOptions:
             ``grpo``, ``grpo_passk`` and ``gdpo``.
         reward_keys: With ``gdpo``: the dimensions of the reward that are compared, each by itself.
         reward_weights: With ``gdpo``: how much each of them counts; None counts all alike.
+        overlong_buffer: Answers of the last so many tokens before ``max_tokens`` cost reward, in a
+            line from nothing to ``overlong_penalty`` (DAPO). None punishes none. To train no answer
+            that was cut off, give the adapter: ``{type: rows, truncated: mask}``.
+        overlong_penalty: What an answer of ``max_tokens`` costs.
     """
 
     estimator: Annotated[str, check_estimator] = DEFAULT
     normalise_std: bool = True
     reward_keys: list[str] | None = None
     reward_weights: list[float] | None = None
+    overlong_buffer: Annotated[int, Ge(1)] | None = None
+    overlong_penalty: Annotated[float, Gt(0)] = 1.0
 
 
 def check_weighing(owner: str, options: WeighingOptions) -> None:
@@ -98,6 +110,7 @@ def check_weighing(owner: str, options: WeighingOptions) -> None:
         ConfigError: It names the options.
     """
     name, keys, weights = options.estimator, options.reward_keys, options.reward_weights
+    check_overlong(owner, options)
     is_given = keys is not None or weights is not None
     if name != "gdpo" and is_given:
         raise ConfigError(
@@ -155,40 +168,75 @@ class Weighed:
     """Only the calls with an advantage."""
     advantages: list[Advantage]
     """One per call."""
+    tokens: list[float] = field(default_factory=list[float])
+    """Advantages of the sampled tokens, where those of a call differ; else empty."""
+    returns: list[float] = field(default_factory=list[float])
+    """What a critic is to expect before each of them; empty where there is none."""
+    values: list[float] = field(default_factory=list[float])
+    """What it expected."""
+
+    @property
+    def of_tokens(self) -> list[float]:
+        """The advantage of each sampled token."""
+        if self.tokens:
+            return self.tokens
+        pairs = zip(self.row.call_ranges, self.advantages, strict=True)
+        return [one.value for (start, end), one in pairs for _ in range(start, end)]
 
 
-def weigh(collected: "Collected", options: WeighingOptions) -> list[Weighed]:
+def weigh(
+    collected: "Collected", options: WeighingOptions, foresee: "Foresee | None" = None
+) -> list[Weighed]:
     """Rows with their advantages; every call goes into one bin of the ledger.
 
     Calls of failed rollouts, without reward, and without advantage are excluded. A failed rollout
     does not count in the mean of its group either.
+
+    Args:
+        collected: What was collected.
+        options: How rewards become advantages.
+        foresee: What a model has to say of the rows that are weighed, before they are.
 
     Raises:
         ConfigError: The estimator takes rewards of whole rollouts, and the credit rule tells calls
             apart; or no rollout has one of ``reward_keys``.
     """
     groups: dict[int, list[Usable]] = {}
-    for one, numbered in _with_dimensions(usable_rows(collected), options, collected.ledger):
+    usable = punished(usable_rows(collected), options)
+    for one, numbered in _with_dimensions(usable, options, collected.ledger):
         if options.estimator != DEFAULT:
             numbered = sorted(numbered, key=itemgetter(0))  # some need them in time
         groups.setdefault(one.group, []).append((one, numbered))
     members: list[Usable] = []
-    advantages_N: list[list[list[Advantage]]] = []
+    compared_N: list[list[list[Advantage]]] = []
     for siblings in groups.values():
         rows_G = [[row for _, row in numbered] for _, numbered in siblings]
         members += siblings
-        advantages_N += sibling_advantages(rows_G, options.normalise_std)
+        compared_N += sibling_advantages(rows_G, options.normalise_std)
+    estimated_N = [[Estimated(of_row) for of_row in of_rows] for of_rows in compared_N]
     equal = "its reward equals the mean of its group"
     if options.estimator != DEFAULT and members:
-        advantages_N = _estimate(members, advantages_N, options)
+        from agl_learning.estimating import estimate
+
+        estimated_N = estimate(members, compared_N, options, ABOUT, foresee)
         equal = "its advantage is zero"
     weighed: list[Weighed] = []
-    for (_, numbered), advantages in zip(members, advantages_N, strict=True):
-        for (number, row), of_calls in zip(numbered, advantages, strict=True):
-            kept = _weigh(row, of_calls, number, collected.ledger, equal)
-            if kept is not None:
-                weighed.append(kept)
+    for (_, numbered), of_rows in zip(members, estimated_N, strict=True):
+        for (number, row), found in zip(numbered, of_rows, strict=True):
+            kept = _trained(found)
+            _book(row, found.advantages, kept, number, collected.ledger, equal)
+            if kept:
+                given = [found.advantages[n] for n in kept]
+                parts = (found.tokens, found.returns, found.values)
+                of_tokens = [[x for n in kept for x in part[n]] if part else [] for part in parts]
+                weighed.append(Weighed(row.only(kept), given, *of_tokens))
     return weighed
+
+
+def _trained(found: "Estimated") -> list[int]:
+    """The calls whose tokens have an advantage, or teach a critic."""
+    tokens = found.tokens or [[advantage.value] for advantage in found.advantages]
+    return [n for n, of_call in enumerate(tokens) if found.returns or any(of_call)]
 
 
 def _with_dimensions(
@@ -217,85 +265,17 @@ def _with_dimensions(
             ledger.exclude_row(row, "no_reward", why + (", ".join(one.rewards) or "none"))
 
 
-def _estimate(
-    members: "Sequence[Usable]",
-    compared_N: Sequence[Sequence[Sequence[Advantage]]],
-    options: WeighingOptions,
-) -> list[list[list[Advantage]]]:
-    """Advantages by the estimator, in the shape of those that compare siblings.
-
-    Args:
-        members: At least one rollout.
-        compared_N: Per rollout, per row, one per call; their sentences are about its reward.
-        options: Of another estimator than the default.
-    """
-    import torch
-    from torch.nn.utils.rnn import pad_sequence
-
-    from agl_learning.estimators import ESTIMATORS
-    from agl_learning.siblings import Inputs
-    from agl_learning.trajectories import Call, lay_out
-
-    numbers = count()
-    rows = [row for _, numbered in members for _, row in numbered]
-    laid = lay_out(
-        [[next(numbers) for _ in numbered] for _, numbered in members],
-        pad_sequence([torch.tensor(row.loss_mask) for row in rows], batch_first=True),
-        names=[one.rollout.rollout_id for one, _ in members],
-        tasks=[str(one.group) for one, _ in members],
-        calls=[
-            [Call(*span, credit) for span, credit in zip(row.call_ranges, row.credits, strict=True)]
-            for row in rows
-        ],
-        rewards=[one.rewards for one, _ in members],
-    )
-    calls_N = laid.calls or []
-    outcomes: list[float] = []
-    for (one, _), calls in zip(members, calls_N, strict=True):
-        # Of one reward for all calls that is the rollout's, whichever the credit rule took.
-        rewards = {call.credit.reward for call in calls}
-        outcomes.append((rewards.pop() if len(rewards) == 1 else one.reward) or 0.0)
-    inputs = Inputs(
-        laid,
-        torch.tensor(outcomes, dtype=torch.double),
-        torch.zeros(laid.mask_NT.shape, dtype=torch.double),
-        normalise_std=options.normalise_std,
-        reward_keys=options.reward_keys or (),
-        reward_weights=options.reward_weights,
-    )
-    try:
-        found = ESTIMATORS[options.estimator](inputs)
-    except AlgorithmError as error:  # only credits that do not fit the estimator are left
-        raise ConfigError(str(error)) from None
-    values_NT = found[0] if isinstance(found, tuple) else found
-    about = f"{options.estimator} ({ADVANTAGES[options.estimator]})"
-    advantages_N: list[list[list[Advantage]]] = []
-    for values_T, calls, compared in zip(values_NT, calls_N, compared_N, strict=True):
-        starts = [call.start for call in calls]
-        values: Iterator[float] = iter(values_T[starts].tolist())  # pyright: ignore
-        advantages_N.append(
-            [
-                [
-                    Advantage(
-                        value=next(values),
-                        group=each.group,
-                        because=f"{about}; its reward: {each.because}",
-                    )
-                    for each in of_row
-                ]
-                for of_row in compared
-            ]
-        )
-    return advantages_N
-
-
-def _weigh(
-    row: TrainingRow, advantages: Sequence[Advantage], number: int, ledger: Ledger, equal: str
-) -> Weighed | None:
-    """What of a row is trained; the calls without advantage are excluded."""
-    kept = [n for n, advantage in enumerate(advantages) if advantage.value != 0.0]
+def _book(
+    row: TrainingRow,
+    advantages: Sequence[Advantage],
+    kept: list[int],
+    number: int,
+    ledger: Ledger,
+    equal: str,
+) -> None:
+    """Calls that are kept are trained, and the others are excluded."""
     for n, advantage in enumerate(advantages):
-        if advantage.value == 0.0:
+        if n not in kept:
             ledger.exclude(
                 Exclusion(
                     call_id=row.call_ids[n],
@@ -307,11 +287,8 @@ def _weigh(
                     advantage=advantage,
                 )
             )
-    if not kept:
-        return None
-    row, given = row.only(kept), [advantages[n] for n in kept]
-    ledger.train(row, given, number)
-    return Weighed(row, given)
+    if kept:
+        ledger.train(row.only(kept), [advantages[n] for n in kept], number)
 
 
 def is_solved(collected: "Collected", options: WeighingOptions) -> bool:

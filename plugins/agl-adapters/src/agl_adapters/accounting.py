@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 
-from agl.types import Credit, Exclusion, ExclusionReason, Ledger, ModelCall, Span
+from agl.types import Credit, Exclusion, ExclusionReason, Span
 from agl_adapters.credit.rewards import all_rewards_of, calls_before, places, rewards_of
 from agl_learning.calls.reading import Recorded
+from agl_learning.ledger import Ledger
+from agl_learning.records import ModelCall
 
 OF_ANSWERS: frozenset[ExclusionReason] = frozenset(
     (

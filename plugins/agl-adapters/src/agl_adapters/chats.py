@@ -6,13 +6,13 @@ from typing import Any
 
 from pydantic import Field
 
-from agl.algorithm.adapter import CreditRule
 from agl.errors import AdapterError
-from agl.types import Credit, ExclusionReason, ModelCall, TrainedModel, TrainingRow
-from agl.types.learning import PER_CALL, items_of_calls
+from agl.types import Credit, ExclusionReason
 from agl_adapters.rows import TraceToRows, Truncated
 from agl_learning.calls.conversations import conversation
 from agl_learning.calls.reading import Recorded
+from agl_learning.credit import CreditRule
+from agl_learning.records import PER_CALL, ModelCall, TrainedModel, TrainingRow, items_of_calls
 
 
 class ChatRow(TrainingRow):

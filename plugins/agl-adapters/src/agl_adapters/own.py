@@ -9,9 +9,10 @@ from dataclasses import replace
 
 from agl.emitter import is_reward_span, reward_problem
 from agl.semconv import LightningSpanAttributes
-from agl.types import Attempt, ExclusionReason, ModelCall, Span, TrainedModel
+from agl.types import Attempt, ExclusionReason, Span
 from agl_learning.calls.reading import Recorded
 from agl_learning.calls.sources.gateway import is_gateway_span
+from agl_learning.records import ModelCall, TrainedModel
 
 QUESTION = ("requested_model", "agent_name", "messages", "tools")
 """What two calls have in common of which one asks the other's question again."""

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 
 from agl.algorithm.adapter import TraceToTripletBase
 from agl.emitter import get_reward_value, graded_only
-from agl.types import ModelCall, Span, Triplet
+from agl.types import Span, Triplet
 from agl_adapters.credit.rewards import calls_before, places
 from agl_learning.calls.reading import by_attempt, recorded_calls
 from agl_learning.calls.sources import gateway, litellm
 from agl_learning.calls.tree import ordered
+from agl_learning.records import ModelCall
 
 
 class LlmProxyTraceToTriplet(TraceToTripletBase):

@@ -4,19 +4,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
-from agl.algorithm.adapter import CreditRule
 from agl.errors import AdapterError, ConfigError
-from agl.types import (
-    Attempt,
-    Credit,
-    Exclusion,
-    ExclusionReason,
-    Ledger,
-    ModelCall,
-    Span,
-    TrainedModel,
-    TrainingRow,
-)
+from agl.types import Attempt, Credit, Exclusion, ExclusionReason, Span
 from agl.utils.checks import check_choice, check_numbers
 from agl_adapters.accounting import account_for_rewards, exclude_all, leave_out, used_answer
 from agl_adapters.air import AutoRewards
@@ -30,6 +19,9 @@ from agl_learning.calls.reading import (
 )
 from agl_learning.calls.sources.fields import is_structured
 from agl_learning.calls.tree import ordered
+from agl_learning.credit import CreditRule
+from agl_learning.ledger import Ledger
+from agl_learning.records import ModelCall, TrainedModel, TrainingRow
 from agl_learning.rows import RowsAdapter, RowSet, extend, find_break, longest_begun, new_row
 
 Truncated = Literal["train", "mask", "exclude"]

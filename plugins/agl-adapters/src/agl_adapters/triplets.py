@@ -23,6 +23,7 @@ from agl_learning.calls.reading import (
 )
 from agl_learning.calls.sources.fields import make_call
 from agl_learning.calls.tree import Node, agent_of, build_tree, ordered, repair, walk
+from agl_learning.rows import image_urls
 
 RewardMatch = Literal["first_occurrence", "first_sibling"]
 ANY_AGENT = "*"
@@ -91,10 +92,14 @@ class TracerTraceToTriplet(TraceToTripletBase):
 
     def turns(self, source: Sequence[Any], /) -> list[Turn]:
         """The calls that become triplets, with their rewards; see ``adapt``."""
-        spans = in_time(as_span(span) for span in source)
-        root = build_tree(spans)
+        root = build_tree(in_time(as_span(span) for span in source))
         if self.repair_hierarchy:
             repair(root)
+        return self.turns_in(root)
+
+    def turns_in(self, root: Node) -> list[Turn]:
+        """The same, of a tree that is left as it is."""
+        spans = in_time(node.span for node in walk(root) if node.span)
         records = [record for node in walk(root) if (record := self._record(node))]
         judged = rewards_above(root) if self.exclude_llm_call_in_reward else {}
         turns = [
@@ -125,7 +130,7 @@ class TracerTraceToTriplet(TraceToTripletBase):
         return turns
 
     def _record(self, node: Node) -> Recorded | None:
-        if node.span is None or not selects(self.llm_call_match, node.name):
+        if node.span is None or node.span.late or not selects(self.llm_call_match, node.name):
             return None
         record = record_of(node)
         if record is None:
@@ -193,14 +198,3 @@ def triplet_of(turn: Turn) -> Triplet:
             "call_id": call.call_id,
         },
     )
-
-
-def image_urls(messages: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The addresses in the ``image_url`` parts of messages, in order."""
-    return [
-        part["image_url"]["url"]
-        for message in messages
-        if isinstance(message.get("content"), list)
-        for part in message["content"]
-        if part.get("type") == "image_url"
-    ]

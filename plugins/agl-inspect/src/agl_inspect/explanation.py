@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from agl.algorithm.ledger import each_part, load_parts
 from agl.emitter import get_rewards_from_span, is_reward_span
 from agl.errors import ConfigError
 from agl.store.base import LightningStore
@@ -13,14 +12,14 @@ from agl.types import (
     Exclusion,
     ExclusionReason,
     LedgerPart,
-    ModelCall,
     Rollout,
     Span,
     Trained,
-    TrainingRow,
 )
 from agl_inspect.adapters import rows_adapter
 from agl_learning.calls.reading import recorded_parts
+from agl_learning.ledger import each_part, load_parts
+from agl_learning.records import ModelCall, TrainingRow
 from agl_learning.rows import extend, new_row
 
 SHOWN = 5

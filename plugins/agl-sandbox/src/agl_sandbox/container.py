@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, BinaryIO, NoReturn
 
-from agl.runner.forked import (
+from agl_sandbox import probe, shipping
+from agl_sandbox.forked import (
     HEADER_BYTES,
     FrameError,
     decode,
@@ -18,9 +19,8 @@ from agl.runner.forked import (
     failure_of,
     length_of,
 )
-from agl.runner.sandbox import run_attempt
-from agl_sandbox import probe, shipping
 from agl_sandbox.forwarding import Forwarder
+from agl_sandbox.sandbox import run_attempt
 
 
 def main() -> NoReturn:

@@ -16,13 +16,14 @@ from typing import Any
 from agl.agent.base import LitAgent
 from agl.errors import ConfigError
 from agl.execution.family import describe_exit
-from agl.runner.forked import encode
-from agl.runner.forker import CallFailedError, ClosedError, converse
-from agl.runner.sandbox import Findings, OnMessage, Sandbox
+from agl.runner.sandbox import Findings
 from agl.tracer.base import Tracer
 from agl.utils.checks import check_name, check_numbers
 from agl_sandbox import probe, shipping
+from agl_sandbox.forked import encode
+from agl_sandbox.forker import CallFailedError, ClosedError, converse
 from agl_sandbox.forwarding import Routes, address_of, routes_to, targets_of
+from agl_sandbox.sandbox import JsonSandbox, OnMessage
 
 logger = logging.getLogger("agl.sandbox")
 
@@ -39,7 +40,7 @@ PUBLIC_VARIABLES = (
 """May be the same in a container as where the runner is, and say nothing of it."""
 
 
-class DockerSandbox(Sandbox):
+class DockerSandbox(JsonSandbox):
     """Runs each attempt in a container without network, but to its models.
 
     The image needs Python with agl-core, agl-sandbox and the agent's module; an attempt costs what
@@ -118,7 +119,7 @@ class DockerSandbox(Sandbox):
         self.findings = found
 
     async def run(self, attempt: dict[str, Any], on_message: OnMessage) -> Any:
-        """See ``Sandbox.run``."""
+        """See ``JsonSandbox.run``."""
         targets = [*self._connect, *targets_of(attempt["resources"])]
         payload = {"attempt": attempt, "shipment": self._shipment}
         return await self._call(payload, targets, on_message)

@@ -15,12 +15,12 @@ from typing import Any, NoReturn
 
 from agl.agent.base import LitAgent
 from agl.emitter import emit_reward
-from agl.runner.forked import die_with_parent, encode, failure_of, receive, serve
-from agl.runner.sandbox import run_attempt
 from agl.tracer.base import Tracer
 from agl.types import Attempt, AttemptedRollout
 from agl_sandbox import linux, probe, shipping, syscalls
+from agl_sandbox.forked import die_with_parent, encode, failure_of, receive, serve
 from agl_sandbox.linux import Mount, Namespace
+from agl_sandbox.sandbox import run_attempt
 
 MB = 1024 * 1024
 

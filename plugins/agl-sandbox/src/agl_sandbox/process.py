@@ -19,13 +19,14 @@ from typing import Any, NamedTuple
 from agl.agent.base import LitAgent
 from agl.errors import ConfigError
 from agl.execution.family import MARK
-from agl.runner.forked import MAX_SOCKETS, encode, receive
-from agl.runner.forker import CallFailedError, ForkerClient, ForkerGoneError
-from agl.runner.sandbox import Findings, OnMessage, Sandbox
+from agl.runner.sandbox import Findings
 from agl.tracer.base import Tracer
 from agl.utils.checks import check_numbers
 from agl_sandbox import probe, shipping, syscalls, view
+from agl_sandbox.forked import MAX_SOCKETS, encode, receive
+from agl_sandbox.forker import CallFailedError, ForkerClient, ForkerGoneError
 from agl_sandbox.forwarding import Routes, address_of, routes_to, targets_of
+from agl_sandbox.sandbox import JsonSandbox, OnMessage
 
 logger = logging.getLogger("agl.sandbox")
 
@@ -62,7 +63,7 @@ class _Clean(NamedTuple):
             self.process.wait()
 
 
-class ProcessSandbox(Sandbox):
+class ProcessSandbox(JsonSandbox):
     """Runs each attempt in a process that sees no other, has no network, and ends whole.
 
     An attempt gets a fresh fork of a clean interpreter that has imported the agent, an empty folder
@@ -187,7 +188,7 @@ class ProcessSandbox(Sandbox):
         self.findings = found
 
     async def run(self, attempt: dict[str, Any], on_message: OnMessage) -> Any:
-        """See ``Sandbox.run``."""
+        """See ``JsonSandbox.run``."""
         clean = await self._running()
         try:
             targets = [*self._connect, *targets_of(attempt["resources"])]

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from agl.cli.shared import make_tracker, tracker_option
 from agl.env import DEFAULT_HOST, DEFAULT_PORT, LightningEnvVar
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     multiple=True,
     help="Origin whose web pages may call, or *. May be repeated.",
 )
+@tracker_option
 @click.option(
     "--log-level",
     default="INFO",
@@ -68,6 +70,7 @@ def command(
     token: str | None,
     open: bool,
     cors_origins: tuple[str, ...],
+    trackers: tuple[str, ...],
     log_level: str,
 ) -> None:
     """Serve a store over HTTP.
@@ -89,6 +92,7 @@ def command(
     setup_logging(log_level.upper())
     file = None if backend == "memory" else Path(path or "agl-store.db").absolute()
     options = {"token": token, "open": open, "cors_allow_origins": list(cors_origins)}
+    options["tracker"] = make_tracker(trackers)
     asyncio.run(_serve(host, port, file, options))
 
 
@@ -98,8 +102,8 @@ async def _serve(host: str, port: int, file: "Path | None", options: dict[str, A
 
     from agl.cli.shared import stop_signal
     from agl.http.server import LightningStoreServer
-    from agl.http.serving import bind
     from agl.plugins.hooks import HookCaller, routes_of
+    from agl.serving.server import bind
     from agl.store.memory import InMemoryLightningStore
     from agl.store.sqlite import SqliteLightningStore
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from agl.access.tokens import Role
+    from agl.store.access.tokens import Role
 
 
 @click.command("token")
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 @click.option("--hours", type=click.FloatRange(0, min_open=True), help="How long it is good for.")
 def command(role: "Role", url: str, hours: float | None) -> None:
     """Make a token of ROLE, and print the address with it."""
-    from agl.access.tokens import with_token
     from agl.cli.shared import read_and_close
     from agl.http.client import LightningStoreClient
+    from agl.store.access.tokens import with_token
 
     client = LightningStoreClient(url, retry_delays=(0.1, 0.5, 1.0))
     seconds = None if hours is None else hours * 3600

@@ -10,8 +10,6 @@ import sys
 from collections.abc import AsyncGenerator, Coroutine
 from typing import Any, Literal
 
-from agl.access.held import TokenSlot, slot_of_server
-from agl.access.tokens import check_admin
 from agl.env import (
     DEFAULT_HOST,
     DEFAULT_PORT,
@@ -41,7 +39,9 @@ from agl.execution.events import ExecutionEvent, MultiprocessingEvent
 from agl.execution.family import describe_exit, start_group
 from agl.http.client import LightningStoreClient
 from agl.http.server import LightningStoreServer
-from agl.http.serving import address_of, bind
+from agl.serving.server import address_of, bind
+from agl.store.access.held import TokenSlot, slot_of_server
+from agl.store.access.tokens import check_admin
 from agl.store.base import LightningStore
 from agl.store.patience import is_away
 from agl.utils.addresses import is_loopback, url_of

@@ -15,17 +15,15 @@ from agl.store.base import (
     LightningStoreStatistics,
     Turn,
 )
+from agl.store.detached import detached_record
 from agl.store.operation_table import Operation, operation_of
+from agl.store.overdue import StoreClock, Watchdog
 from agl.store.packed import AnySpan
 from agl.store.queries import query_of
 from agl.store.sqlite import operations as ops
-from agl.store.sqlite.clock import StoreClock
-from agl.store.sqlite.detached import detached_record
-from agl.store.sqlite.effects import Effects
 from agl.store.sqlite.lookups import SqliteLookups
 from agl.store.sqlite.rows import whole
-from agl.store.sqlite.watchdog import Watchdog
-from agl.store.waiting import EndWaiters, QueueWaiters
+from agl.store.waiting import Effects, EndWaiters, QueueWaiters
 from agl.types import AttemptedRollout, Rollout
 from agl.types.records import Record
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from agl.store import rules
 from agl.store.base import AttemptEnd, Turn
+from agl.store.detached import detached_changes, detached_record
 from agl.store.packed import AnySpan, late
 from agl.store.sqlite import steps
-from agl.store.sqlite.detached import detached_changes, detached_record
 from agl.store.sqlite.rows import Damaged, StoredAttempt, attempted, whole
 from agl.store.sqlite.runs import (
     begin_run as begin_run,

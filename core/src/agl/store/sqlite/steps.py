@@ -5,8 +5,8 @@ from typing import Literal
 
 from agl.errors import UnknownRecordError
 from agl.store import rules
+from agl.store.detached import detached_record
 from agl.store.packed import AnySpan, PackedSpan, check_span
-from agl.store.sqlite.detached import detached_record
 from agl.store.sqlite.rows import StoredAttempt, attempted, whole
 from agl.store.sqlite.tables import Tables
 from agl.types import (

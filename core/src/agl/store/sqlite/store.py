@@ -13,10 +13,9 @@ from types import SimpleNamespace
 from typing import Any, Literal, TypeVar
 
 from agl.errors import AglError, ConfigError, DamagedRecordError, StoreUnavailableError
+from agl.store.overdue import StoreClock
 from agl.store.patience import PATIENCE_SECONDS, patiently
 from agl.store.sqlite import operations as ops
-from agl.store.sqlite.clock import StoreClock
-from agl.store.sqlite.effects import Effects
 from agl.store.sqlite.file import (
     MEMORY,
     OpenedFile,
@@ -30,6 +29,7 @@ from agl.store.sqlite.local import LocalLightningStore
 from agl.store.sqlite.lookups import SQL, SqliteLookups
 from agl.store.sqlite.tables import Tables
 from agl.store.sqlite.writer import PAGE_BYTES, Job, SqliteWriter
+from agl.store.waiting import Effects
 from agl.types import AttemptedRollout
 
 logger = logging.getLogger(__name__)

@@ -7,10 +7,9 @@ from typing import Any, Literal, cast
 from zlib import crc32
 
 from agl.store import rules
+from agl.store.detached import stored_record
 from agl.store.packed import AnySpan, PackedSpan
 from agl.store.sqlite.claim_keys import ClaimKeys
-from agl.store.sqlite.detached import stored_record
-from agl.store.sqlite.effects import Effects
 from agl.store.sqlite.ids import make_id, number_of
 from agl.store.sqlite.lookups import SQL, SqliteLookups
 from agl.store.sqlite.rows import (
@@ -25,6 +24,7 @@ from agl.store.sqlite.rows import (
     stored_attempt_of,
     whole,
 )
+from agl.store.waiting import Effects
 from agl.types import UNSAID, Attempt, LedgerPart, ResourcesUpdate, Rollout, Worker
 
 _CACHE_SIZE = 20_000

@@ -16,11 +16,11 @@ from concurrent.futures import Future as SyncFuture
 from typing import Any
 
 from agl.errors import StoreUnavailableError
+from agl.store.overdue import StoreClock
 from agl.store.sqlite import operations as ops
-from agl.store.sqlite.clock import StoreClock
-from agl.store.sqlite.effects import Effects
 from agl.store.sqlite.file import named
 from agl.store.sqlite.tables import Tables
+from agl.store.waiting import Effects
 from agl.types import AttemptedRollout
 
 logger = logging.getLogger(__name__)

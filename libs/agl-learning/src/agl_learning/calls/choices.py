@@ -15,10 +15,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agl.semconv import LightningSpanAttributes, ModelCallAttributes
-from agl.types import Choice, ModelCall, Span
+from agl.types import Span
 from agl.utils.otel import LinkMatch, extract_links_from_attributes
 from agl.utils.text import parse_json
 from agl_learning.calls.tree import ordered
+from agl_learning.records import Choice, ModelCall
 
 CHOSEN = LightningSpanAttributes.CHOSEN.value
 

@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
 from agl.errors import AdapterError
-from agl.types import ModelCall, Span
+from agl.types import Span
 from agl_learning.dialects.chat import tool_call
+from agl_learning.records import ModelCall
 
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 

@@ -55,6 +55,10 @@ class Fields:
         self._known.append(name)
         return self._values.pop(name, None)
 
+    def peek(self, name: str) -> Any:
+        """A field that somebody reads later, or None."""
+        return self._values.get(name)
+
     def get(self, name: str, kind: type[T]) -> T | None:
         """A field of this kind, or None.
 

@@ -1,55 +1,71 @@
 # pyright: standard
 """OpenAI's Responses API: what was said, and the tools, as chat completions have them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from agl_learning.dialects.chat import joined, tool_call, with_reasoning
+from agl_learning.dialects.chat import joined, with_reasoning
 from agl_learning.dialects.fields import Fields, refuse
+from agl_learning.dialects.responses_tools import HOSTED, Tool, call_of, read_tools
 
-SEND_ALL = "the gateway keeps no conversations: send all items of the conversation in 'input'"
+SEND_ALL = "send all items of the conversation in 'input'"
 ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 """``developer`` is OpenAI's newer word for it, which most chat templates do not know."""
+CALLS = ("function_call", "custom_tool_call", "local_shell_call", "tool_search_call")
+OUTPUTS = ("function_call_output", "custom_tool_call_output", "local_shell_call_output")
+FOUND = ("tool_search_output", "additional_tools")
 
 
-def conversation(request: Fields, instructions: str | None) -> list[dict[str, Any]]:
-    """Messages of a request.
+def conversation(
+    request: Fields, instructions: str | None, earlier: Sequence[Any] = ()
+) -> tuple[list[dict[str, Any]], list[Tool]]:
+    """Messages and tools of a request; some tools stand among the items.
 
     Args:
         request: As it came.
         instructions: What it has under that name.
+        earlier: Items of the response that it goes on from, and of all before that.
 
     Raises:
         FieldError: A field is wrong, or cannot be translated.
     """
     messages = [{"role": "system", "content": instructions}] if instructions else []
+    tools = read_tools(request.objects("tools"))
+    given = items_of(request)
+    before = [Fields(item, f"previous_response_id.{n}") for n, item in enumerate(earlier)]
+    items = [request.within(item, f"input.{n}") for n, item in enumerate(given)]
+    messages += item_messages([*before, *items], tools)
+    return messages, tools
+
+
+def items_of(request: Fields) -> list[Any]:
+    """The items of ``input``, which may be a text.
+
+    Raises:
+        FieldError: It is neither.
+    """
     given = request.any("input")
     if isinstance(given, str):
-        return [*messages, {"role": "user", "content": given}]
+        return [{"role": "user", "content": given}]
     if not isinstance(given, list) or not given:
         request.refuse("input", "expected a string or a list of items")
-        return messages
-    items = (request.within(item, f"input.{n}") for n, item in enumerate(given))
-    return [*messages, *item_messages(items)]
+        return []
+    return given
 
 
-def item_messages(items: Iterable[Fields]) -> list[dict[str, Any]]:
-    """Messages of items, those of an answer too."""
+def item_messages(items: Iterable[Fields], tools: list[Tool]) -> list[dict[str, Any]]:
+    """Messages of items, those of an answer too.
+
+    Args:
+        items: In their order.
+        tools: Gets the tools that stand among them.
+    """
     messages: list[dict[str, Any]] = []
-    turn = _Turn(messages)
+    turn = _Turn(messages, tools)
     for item in items:
         turn.add(item)
     turn.close()
     return messages
-
-
-def tools(request: Fields) -> list[dict[str, Any]]:
-    """The functions that a request offers, each as it has them.
-
-    Raises:
-        FieldError: A field is wrong, or cannot be translated.
-    """
-    return [tool for one in request.objects("tools") if (tool := _tool(one)) is not None]
 
 
 class _Turn:
@@ -60,43 +76,62 @@ class _Turn:
 
     Args:
         messages: Where finished messages go.
+        tools: Where tools go that are offered on the way.
     """
 
-    def __init__(self, messages: list[dict[str, Any]]) -> None:
+    def __init__(self, messages: list[dict[str, Any]], tools: list[Tool]) -> None:
         self._messages = messages
+        self._tools = tools
         self._thought = ""
         self._content: Any = None
         self._calls: list[dict[str, Any]] = []
+        self._shell_calls: dict[str, str] = {}
+        """Id of an item -> that of its call, as OpenAI's results of a shell may name either."""
 
     def add(self, item: Fields) -> None:
         kind = item.get("type", str) or "message"
-        item.pass_over("id", "status")
+        item_id = item.get("id", str) or ""
+        item.pass_over("status")
         if kind == "reasoning" and item.is_recorded:
             return
         if kind == "reasoning":
             self.close()
             self._thought = _thought(item)
-        elif kind == "function_call":
-            name, arguments = item.need("name", str), item.need("arguments", str, "{}")
-            self._calls.append(tool_call(item.need("call_id", str, ""), name, arguments))
-        elif kind == "function_call_output":
-            self.close()
-            self._messages.append(
-                {
-                    "role": "tool",
-                    "tool_call_id": item.need("call_id", str, ""),
-                    "content": _content(item, "output"),
-                }
-            )
+        elif kind in CALLS:
+            self._calls.append(call := call_of(item, kind))
+            self._shell_calls[item_id] = call["id"]
+        elif kind in OUTPUTS:
+            item.pass_over("name")
+            self._add_result(item, item_id, _content(item, "output"))
+        elif kind in FOUND:
+            self._offer(item, kind)
         elif kind == "message":
             self._add_message(item)
         else:
             item.refuse(
                 "type",
                 f"the gateway cannot translate an item of type {kind!r} for the model's server; it "
-                f"takes message, reasoning, function_call and function_call_output. {SEND_ALL}",
+                f"takes message, reasoning, {', '.join((*CALLS, *OUTPUTS, *FOUND))}. {SEND_ALL}",
             )
         item.end()
+
+    def _add_result(self, item: Fields, item_id: str, content: Any) -> None:
+        self.close()
+        call_id = item.get("call_id", str) or self._shell_calls.get(item_id, item_id)
+        self._messages.append({"role": "tool", "tool_call_id": call_id, "content": content})
+
+    def _offer(self, item: Fields, kind: str) -> None:
+        """Tools that are offered from here on; a search of the agent's has found some of them."""
+        found = read_tools(item.objects("tools"), found=True)
+        known = {tool.function["name"] for tool in self._tools}
+        self._tools += [tool for tool in found if tool.function["name"] not in known]
+        if kind == "tool_search_output":
+            item.one_of("execution", ("client",), HOSTED)
+            # OpenAI shows the definitions here; of chat completions, 'tools' then has them.
+            names = ", ".join(tool.function["name"] for tool in found)
+            self._add_result(item, "", f"{names} can be called now." if names else "Nothing found.")
+        else:
+            item.pass_over("role")
 
     def _add_message(self, item: Fields) -> None:
         role = item.one_of("role", tuple(ROLES), "see 'input'")
@@ -168,26 +203,3 @@ def _part(part: Fields) -> dict[str, Any] | None:
         return None
     part.end({"file_id": "the gateway keeps no files; send 'image_url', which may be a data URL"})
     return translated
-
-
-def _tool(tool: Fields) -> dict[str, Any] | None:
-    """None for one that OpenAI's servers run."""
-    kind = tool.one_of(
-        "type",
-        ("function",),
-        "tools that OpenAI's servers run do not exist here; offer a function of the agent's own",
-    )
-    if kind not in (None, "function"):
-        return None
-    function = {
-        "type": "function",
-        "name": tool.need("name", str),
-        "description": tool.get("description", str),
-        "parameters": tool.get("parameters", dict),
-        "strict": tool.get("strict", bool),
-    }
-    tool.pass_over("output_schema")
-    if tool.get("defer_loading", bool):
-        tool.refuse("defer_loading", "offer the tool, or leave it out of 'tools'")
-    tool.end()
-    return {name: value for name, value in function.items() if value is not None}

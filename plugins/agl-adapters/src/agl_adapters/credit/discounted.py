@@ -6,10 +6,11 @@ from typing import Annotated
 
 from annotated_types import Ge, Le
 
-from agl.algorithm.adapter import CreditRule
-from agl.types import Credit, ModelCall, Span
+from agl.types import Credit, Span
 from agl_adapters.credit.rewards import returns_to_go, rewards_by_call, unordered, unreadable
+from agl_learning.credit import CreditRule
 from agl_learning.options import check_options
+from agl_learning.records import ModelCall
 
 Discount = Annotated[float, Ge(0), Le(1)]
 

@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
-from agl.algorithm.adapter import CreditRule
-from agl.types import Credit, ModelCall, Span
+from agl.types import Credit, Span
 from agl_adapters.credit.rewards import Reward, rewards_by_call, unordered, unreadable
+from agl_learning.credit import CreditRule
+from agl_learning.records import ModelCall
 
 
 class PerCall(CreditRule):

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from agl.algorithm.adapter import CreditRule
-from agl.types import Credit, ModelCall, Span, StepCredit
+from agl.types import Credit, Span, StepCredit
 from agl_adapters.credit.discounted import Discount
 from agl_adapters.credit.final import final_credit
 from agl_adapters.credit.rewards import (
@@ -18,7 +17,9 @@ from agl_adapters.credit.rewards import (
     unordered,
     unreadable,
 )
+from agl_learning.credit import CreditRule
 from agl_learning.options import NotNegative, check_options
+from agl_learning.records import ModelCall
 
 
 @dataclass(eq=False)

@@ -8,7 +8,6 @@ from typing import get_args
 
 import click
 
-from agl.algorithm.adapter import CreditRule
 from agl.cli.shared import each_rollout, note, open_store, read_and_close, store_options
 from agl.errors import DamagedRecordError
 from agl.plugins.build import build_component
@@ -26,6 +25,7 @@ from agl_inspect.exchange.records import (
 )
 from agl_inspect.exchange.writers import Write, open_writer
 from agl_learning.calls.matching import compile_match
+from agl_learning.credit import CreditRule
 from agl_learning.tasks import digest
 
 PROGRESS_SECONDS = 2.0

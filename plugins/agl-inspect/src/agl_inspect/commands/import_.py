@@ -35,7 +35,7 @@ def command(files: tuple[Path, ...], path: Path | None, url: str | None) -> None
     line), or OTLP as JSON, as OpenTelemetry's collector writes it. What the store has already is
     skipped, so an import may be repeated.
     """
-    done = read_and_close(_open(path, url), lambda store: _import(store, files))
+    done = read_and_close(open_or_make(path, url), lambda store: _import(store, files))
     known = f" ({done.known} were there already)" if done.known else ""
     note(
         f"{done.rollouts} rollouts{known}, {done.spans} spans, {done.rewards} rewards, "
@@ -43,7 +43,8 @@ def command(files: tuple[Path, ...], path: Path | None, url: str | None) -> None
     )
 
 
-def _open(path: Path | None, url: str | None) -> LightningStore:
+def open_or_make(path: Path | None, url: str | None) -> LightningStore:
+    """The store that the options name; a file is made where there is none."""
     if path is None and url is None:
         raise click.UsageError("where to? Give --path FILE or --url URL")
     if path is None or url is not None or path.exists():

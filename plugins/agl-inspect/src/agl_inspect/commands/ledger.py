@@ -5,10 +5,10 @@ from typing import Any
 
 import click
 
-from agl.cli.ledger_tables import Accounts, as_json, print_steps, read_accounts, remarks
 from agl.cli.shared import note, open_store, print_json, print_table, read_and_close
 from agl.errors import ConfigError, LedgerError
 from agl.types import EXCLUSION_REASONS
+from agl_learning.ledger_tables import Accounts, as_json, read_accounts, remarks, steps_text
 
 
 @click.command("ledger")
@@ -38,7 +38,7 @@ def command(run: Path | None, url: str | None, step: int | None, as_json: bool) 
 
 
 def _print(accounts: Accounts) -> None:
-    print_steps(accounts)
+    click.echo(steps_text(accounts))
     excluded = [
         [e.rollout_id, e.attempt_id, e.kind, e.call_id, e.reason, e.detail]
         for part in accounts.parts

@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from agl.cli.runs import file_of, find_run
 from agl.cli.shared import note, open_store, print_json, print_table, store_options
 from agl.config.overrides import parse_yaml
 from agl.errors import ConfigError
-from agl.runs.finding import copy_store
 from agl.runs.folders import STORE, default_folder, new_run_id
 from agl.store.sqlite import SqliteLightningStore
 from agl.utils.files import make_private_folder
 from agl_inspect.exchange.deriving import Component, Derivation, How, Reward, start_of
 from agl_inspect.exchange.writers import open_writer
+from agl_inspect.runs.known import copy_store, file_of, find_run
 
 if TYPE_CHECKING:
     from agl.types import Run

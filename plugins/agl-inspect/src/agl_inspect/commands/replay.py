@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agl.cli.runs import Where, file_of, find_run
 from agl.cli.shared import note, open_store, print_json, print_table, store_options
 from agl.config.file import check_config, load_config, load_config_of_run
 from agl.errors import ConfigError
-from agl.runs.finding import copy_store, folder_here
+from agl.runs.finding import folder_here
 from agl.runs.folders import CONFIG
+from agl_inspect.runs.known import Where, copy_store, file_of, find_run
 
 if TYPE_CHECKING:
     from agl.algorithm.replay import Compared, Replay

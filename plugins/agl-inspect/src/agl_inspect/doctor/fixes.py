@@ -30,6 +30,8 @@ FIXES: dict[ExclusionReason, str] = {
     "unused_choice": "Nothing to do: of several answers the one that was used earns the reward",
     "unknown_choice": "Ask for one answer at a time; or go on with the chosen one, or name it: "
     "agl.emit_choice(response.id, index)",
+    "images": "Let another model see the images, and the trained one read its words: only token "
+    "ids are trained",
     "empty_answer": "Look at the request (a stop text that comes first, max_tokens); or the model "
     "ends at once",
     "truncated": "Raise max_tokens, or ask for shorter answers; 'truncated: train' of the adapter "

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from agl.errors import AdapterError
-from agl.types import ExclusionReason, ModelCall
+from agl.types import ExclusionReason
 from agl_learning.calls.conversations import conversation
 from agl_learning.calls.reading import Recorded
+from agl_learning.records import ModelCall
 
 Grade = Literal["A", "B", "C", "-"]
 USES: dict[Grade, str] = {

@@ -17,7 +17,6 @@ from typing import Any, cast
 from agl.algorithm.adapter import TraceAdapter
 from agl.algorithm.base import Algorithm
 from agl.algorithm.baseline import Baseline
-from agl.algorithm.mixing import Ran, beside, ran
 from agl.config.file import CheckedConfig, ConfigFile, check_config
 from agl.env import LightningEnvVar, resolve_int_env_var
 from agl.errors import AglError, ConfigError, MixedCallsError
@@ -29,7 +28,9 @@ from agl.runner import LitAgentRunner
 from agl.store.base import LightningStore
 from agl.store.memory import InMemoryLightningStore
 from agl.trainer import Trainer
-from agl.types import LLM, Attempt, NamedResources, Rollout, Span, TrainedModel
+from agl.types import LLM, Attempt, NamedResources, Rollout, Span
+from agl_learning.mixing import Ran, beside, ran
+from agl_learning.records import TrainedModel
 
 AT_ONCE = 4
 """So many rollouts are run at once, where the algorithm queues so many."""

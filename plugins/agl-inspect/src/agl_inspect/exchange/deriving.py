@@ -6,6 +6,7 @@ counts, with its spans; where there is a new reward function, its reward in plac
 
 import hashlib
 import inspect
+import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,8 +16,7 @@ from typing import Any, Final, cast
 
 from pydantic_core import to_jsonable_python
 
-from agl.algorithm.adapter import CreditRule, TraceAdapter
-from agl.algorithm.ledger import load_parts
+from agl.algorithm.adapter import TraceAdapter
 from agl.cli.shared import each_rollout
 from agl.emitter import find_final_reward, is_reward_span, reward_attributes, reward_problem
 from agl.errors import AglError, ConfigError, DamagedRecordError
@@ -29,6 +29,8 @@ from agl.types.records import without_private
 from agl_inspect.exchange.reading import Read, read_rollout
 from agl_inspect.exchange.records import row_record
 from agl_inspect.exchange.writers import Write
+from agl_learning.credit import CreditRule
+from agl_learning.ledger import load_parts
 from agl_learning.rows import RowsAdapter
 from agl_learning.tasks import digest
 
@@ -261,7 +263,10 @@ class Derivation:
         ]
         await store.add_many_spans(spans)
         if reward is not None:
-            span = Span.from_attributes(name=AGL_ANNOTATION, attributes=reward)
+            now = time.time()
+            span = Span.from_attributes(
+                name=AGL_ANNOTATION, attributes=reward, start_time=now, end_time=now
+            )
             await store.add_span(span.model_copy(update={**owner, "writer": "algorithm"}))
         await store.update_attempt(new.rollout_id, new.attempt.attempt_id, status="succeeded")
         await self._account(read, new.rollout_id, store, write)

@@ -82,7 +82,7 @@ async def add_otlp(importer: Importer, path: Path) -> None:
     await _write(importer, batch)
     importer.done.known += len(traces) - len(open_ids)
     for name, (rollout_id, attempt_id) in open_ids.items():
-        task = _task(await importer.store.query_spans(rollout_id, attempt_id))
+        task = task_of(await importer.store.query_spans(rollout_id, attempt_id))
         if task is not None:
             await importer.store.update_rollout(rollout_id, input=task)
         await importer.end(name, rollout_id, attempt_id, traces[name].error)
@@ -95,7 +95,8 @@ async def _write(importer: Importer, batch: list[Span]) -> None:
         importer.progress(importer.done)
 
 
-def _task(spans: Sequence[Span]) -> Any:
+def task_of(spans: Sequence[Span]) -> Any:
+    """What the first model call was asked; None where there is no call."""
     try:
         calls = model_calls(spans)
     except AdapterError:

@@ -5,15 +5,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from agl.algorithm.adapter import CreditRule
 from agl.errors import AdapterError
 from agl.store.base import LightningStore
-from agl.types import Attempt, ExclusionReason, ModelCall, Rollout, Span
+from agl.types import Attempt, ExclusionReason, Rollout, Span
 from agl_learning.calls.attempts import unused_attempts
 from agl_learning.calls.conversations import ChatMessages, conversation, tool_spans_of
 from agl_learning.calls.matching import selects
 from agl_learning.calls.reading import Recorded, by_attempt, recorded_and_unrecognised
 from agl_learning.calls.tree import ordered
+from agl_learning.credit import CreditRule
+from agl_learning.records import ModelCall
 from agl_learning.tasks import digest
 
 

@@ -10,12 +10,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
-from agl.algorithm.adapter import CreditRule, TraceToTripletBase
+from agl.algorithm.adapter import TraceToTripletBase
 from agl.plugins.build import build_component
-from agl.types import ExclusionReason, TrainingRow
+from agl.types import ExclusionReason
 from agl_inspect.adapters import rows_adapter
 from agl_inspect.exchange.reading import Read, Said
+from agl_learning.credit import CreditRule
 from agl_learning.pairs import preference_pairs
+from agl_learning.records import TrainingRow
 from agl_learning.rows import RowsAdapter
 from agl_learning.tasks import digest
 

@@ -4,8 +4,9 @@
 """
 
 from agl.errors import AdapterError
-from agl.types import ModelCall, Span
+from agl.types import Span
 from agl_learning.calls.sources import flat, gateway, litellm, openinference, operation, parts
+from agl_learning.records import ModelCall
 
 SOURCES = (gateway, litellm, openinference, operation, parts, flat)
 """In order of preference: the first that knows a span reads it."""

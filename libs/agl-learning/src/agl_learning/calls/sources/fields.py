@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from agl.semconv import ModelCallAttributes as Key
-from agl.types import Choice, ModelCall, Span
+from agl.types import Span
 from agl.utils.attributes import attributes_under, from_attributes
 from agl.utils.text import parse_json
+from agl_learning.records import Choice, ModelCall
 
 CALLS = ("chat", "text_completion", "generate_content")
 """Values of ``gen_ai.operation.name`` that are model calls; agents and tools are others."""

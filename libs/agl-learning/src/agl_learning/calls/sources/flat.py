@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agl.semconv import ModelCallAttributes as Key
-from agl.types import Choice, ModelCall, Span
+from agl.types import Span
 from agl.utils.text import parse_json
 from agl_learning.calls.sources.fields import (
     CALLS,
@@ -20,6 +20,7 @@ from agl_learning.calls.sources.fields import (
     token_fields,
 )
 from agl_learning.dialects.chat import tool_call
+from agl_learning.records import Choice, ModelCall
 
 PREFIXES = ("gen_ai.prompt.", "gen_ai.completion.", "gen_ai.request.", "gen_ai.response.")
 CONTENT_TYPES = ("text", "image_url", "input_audio", "file", "refusal")

@@ -1,9 +1,10 @@
 """Spans of agl-gateway: OpenTelemetry's GenAI keys, with token ids and log-probabilities."""
 
 from agl.algorithm.gateway import is_gateway_span as is_gateway_span
-from agl.types import ModelCall, Span
+from agl.types import Span
 from agl_learning.calls.sources import parts
 from agl_learning.calls.sources.fields import make_call, response_fields, token_fields
+from agl_learning.records import ModelCall
 
 
 def read(span: Span) -> ModelCall | None:

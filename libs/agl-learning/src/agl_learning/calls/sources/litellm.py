@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from agl.semconv import ModelCallAttributes as Key
-from agl.types import ModelCall, Span
+from agl.types import Span
 from agl_learning.calls.sources import flat, parts
 from agl_learning.calls.sources.fields import completion_fields, make_call, text
 from agl_learning.dialects.chat import tool_call
+from agl_learning.records import ModelCall
 
 REQUEST = "litellm_request"
 RAW = "raw_gen_ai_request"

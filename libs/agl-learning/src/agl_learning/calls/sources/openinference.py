@@ -7,7 +7,7 @@ The client's whole answer stands as JSON under ``output.value``; token ids are t
 from collections.abc import Mapping
 from typing import Any
 
-from agl.types import ModelCall, Span
+from agl.types import Span
 from agl.utils.text import parse_json
 from agl_learning.calls.sources.fields import (
     chat_message,
@@ -18,6 +18,7 @@ from agl_learning.calls.sources.fields import (
     token_fields,
 )
 from agl_learning.dialects.chat import tool_call
+from agl_learning.records import ModelCall
 
 KIND = "openinference.span.kind"
 

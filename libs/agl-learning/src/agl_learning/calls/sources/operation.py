@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from agl.semconv import LightningSpanAttributes
-from agl.types import ModelCall, Span
+from agl.types import Span
 from agl.utils.attributes import attributes_under, from_attributes
 from agl.utils.text import parse_json
 from agl_learning.calls.sources.fields import completion_fields, make_call, text, token_ids
 from agl_learning.dialects import messages, responses
-from agl_learning.dialects.chat import as_chat
 from agl_learning.dialects.fields import Fields
+from agl_learning.records import ModelCall
 
 OUTPUT = LightningSpanAttributes.OPERATION_OUTPUT.value
 INPUT = LightningSpanAttributes.OPERATION_INPUT.value
@@ -78,13 +78,13 @@ def failed_call(span: Span) -> ModelCall | None:
 def responses_request(request: Mapping[str, Any]) -> dict[str, Any]:
     """``messages`` and ``tools`` of a request to the Responses API."""
     fields = Fields(request, is_recorded=True)
-    said = responses.conversation(fields, fields.get("instructions", str))
-    return {"messages": said, "tools": [as_chat(t) for t in responses.tools(fields)]}
+    said, tools = responses.conversation(fields, fields.get("instructions", str))
+    return {"messages": said, "tools": [tool.as_chat() for tool in tools]}
 
 
 def responses_answer(answer: Mapping[str, Any]) -> dict[str, Any]:
     """What a call has of an answer of the Responses API."""
-    said = responses.item_messages(Fields(answer, is_recorded=True).objects("output"))
+    said = responses.item_messages(Fields(answer, is_recorded=True).objects("output"), [])
     message: dict[str, Any] = {"role": "assistant", "content": None}
     for each in said:
         message.update({key: value for key, value in each.items() if value})

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agl.semconv import ModelCallAttributes as Key
-from agl.types import ModelCall, Span
+from agl.types import Span
 from agl.utils.text import parse_json
 from agl_learning.calls.sources.fields import (
     CALLS,
@@ -21,6 +21,7 @@ from agl_learning.calls.sources.fields import (
     token_fields,
 )
 from agl_learning.dialects.chat import as_chat, as_json, joined, tool_call
+from agl_learning.records import ModelCall
 
 SYSTEM_INSTRUCTIONS = "gen_ai.system_instructions"
 

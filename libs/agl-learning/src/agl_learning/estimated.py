@@ -1,0 +1,40 @@
+"""What goes into an estimator beside rewards, and what comes out of it, by row."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from agl.types import Advantage
+from agl_learning.records import TrainingRow
+
+
+@dataclass(frozen=True)
+class Foreseen:
+    """What a model says of the sampled tokens before their advantages are made.
+
+    Lists have one list per row, with one number per sampled token.
+    """
+
+    penalties: list[list[float]] | None = None
+    """Added to the rewards, each at its token."""
+    values: list[list[float]] | None = None
+    """What a critic expects before each token."""
+    gamma: float = 1.0
+    """What a reward loses per token."""
+    lam: float = 1.0
+    """Of generalised advantage estimation."""
+
+
+Foresee = Callable[[list[TrainingRow]], Foreseen | None]
+"""Looks at all rows that are weighed."""
+
+
+@dataclass(frozen=True)
+class Estimated:
+    """Of one row; what has one item per call has one list in it per call, of its tokens."""
+
+    advantages: list[Advantage]
+    """One per call: the mean over its tokens."""
+    tokens: list[list[float]] = field(default_factory=list[list[float]])
+    """Advantages, where those of a call's tokens differ; else empty."""
+    returns: list[list[float]] = field(default_factory=list[list[float]])
+    values: list[list[float]] = field(default_factory=list[list[float]])

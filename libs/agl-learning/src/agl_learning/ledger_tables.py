@@ -1,0 +1,172 @@
+"""The accounts of a store, summed up per step."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from agl.cli.shared import note, table_text
+from agl.errors import LedgerError
+from agl.store.base import LightningStore
+from agl.types import LedgerPart
+from agl_learning.ledger import Ledger, each_part
+
+Key = tuple[str, str, int | None, str]
+"""(run, algorithm, step, mode)."""
+Sums = Counter[tuple[str, str]]
+"""(kind, bin) -> how many; a bin is "total", the good one, or a reason of exclusion."""
+GOOD_BINS = {"rollouts": "trained", "calls": "trained", "rewards": "used"}
+"""What is counted, and the name of its good bin."""
+LAST_STEPS = 10
+"""So many stand at the end of a run; ``agl ledger`` has all."""
+COLUMNS = ["step", "mode", "rollouts", "trained", "calls", "trained", "excluded", "because"]
+
+
+@dataclass
+class Accounts:
+    """What a store says about its rollouts."""
+
+    steps: dict[Key, Sums] = field(default_factory=dict[Key, Sums])
+    parts: list[LedgerPart] = field(default_factory=lambda: [])
+    """Those of the step that was asked for; none when all were."""
+    without: int = 0
+    """Rollouts that no account knows."""
+    lost: int = 0
+    """Accounts that a run went back behind; they are in no sum."""
+    problems: list[str] = field(default_factory=list[str])
+    """Accounts that cannot be read, or do not balance; they are in no sum."""
+
+    @property
+    def total(self) -> Sums:
+        """Over all steps."""
+        return sum(self.steps.values(), Sums())
+
+
+async def read_accounts(store: LightningStore, step: int | None = None) -> Accounts:
+    """Read all accounts of a store, page by page.
+
+    Args:
+        store: Where they are.
+        step: Only this one, and keep its parts.
+    """
+    accounts = Accounts()
+    known: set[str] = set()
+    async for part in each_part(store):
+        known.add(part.rollout_id)
+        if step is not None and part.step != step:
+            continue
+        if part.lost:
+            accounts.lost += 1
+            continue
+        try:
+            sums = _sums_of(part)
+        except LedgerError as error:
+            accounts.problems.append(f"rollout {part.rollout_id!r}, step {part.step}: {error}")
+            continue
+        key = (part.run or "", part.algorithm or "", part.step, part.mode or "")
+        accounts.steps.setdefault(key, Sums()).update(sums)
+        if step is not None:
+            accounts.parts.append(part)
+    accounts.without = (await store.statistics()).get("total_rollouts", 0) - len(known)
+    return accounts
+
+
+def _sums_of(part: LedgerPart) -> Sums:
+    """Count the account of a rollout.
+
+    Raises:
+        LedgerError: It cannot be read, or does not balance.
+    """
+    if part.problem:
+        raise LedgerError(f"its account cannot be read: {part.problem}")
+    ledger = Ledger.of_parts([part])
+    ledger.check()
+    summary = ledger.summary()
+    # Calls stand at the top of a summary, the other two under their names.
+    by_kind = {**summary, "calls": {**summary, "total": summary["calls"]}}
+    sums = Sums()
+    for kind, good in GOOD_BINS.items():
+        for name in ("total", good):
+            sums[kind, name] = by_kind[kind][name]
+        sums.update({(kind, reason): n for reason, n in by_kind[kind]["excluded"].items()})
+    return sums
+
+
+def excluded(sums: Sums, kind: str) -> Counter[str]:
+    """Reason -> how many."""
+    good = ("total", GOOD_BINS[kind])
+    return Counter({name: n for (of, name), n in sums.items() if of == kind and name not in good})
+
+
+def as_json(sums: Sums) -> dict[str, Any]:
+    """Kind -> total, good bin, and the excluded per reason."""
+    return {
+        kind: {
+            "total": sums[kind, "total"],
+            good: sums[kind, good],
+            "excluded": dict(excluded(sums, kind)),
+        }
+        for kind, good in GOOD_BINS.items()
+    }
+
+
+def steps_text(accounts: Accounts, last: int | None = None) -> str:
+    """A table with a line per step and the total below; ``last`` leaves out earlier steps.
+
+    The run is named where there are several.
+    """
+    runs = list(dict.fromkeys(run for run, *_ in accounts.steps))
+
+    def order(item: tuple[Key, Sums]) -> tuple[object, ...]:
+        (run, algorithm, step, mode), _ = item
+        return (runs.index(run), step or 0, algorithm, mode)
+
+    steps = sorted(accounts.steps.items(), key=order)
+    rows = [
+        [run, "" if step is None else step, mode, *_cells(sums)]
+        for (run, _, step, mode), sums in (steps if last is None else steps[-last:])
+    ]
+    rows.append(["", "total", "", *_cells(accounts.total)])
+    first = 0 if len(runs) > 1 else 1
+    return table_text(["run", *COLUMNS][first:], [row[first:] for row in rows])
+
+
+def _cells(sums: Sums) -> list[object]:
+    calls = excluded(sums, "calls")
+    because = [f"{n} {reason}" for reason, n in calls.most_common()]
+    # Rollouts without any call have a reason that no call has.
+    because += [
+        f"{n} rollouts {reason}"
+        for reason, n in excluded(sums, "rollouts").items()
+        if reason in ("no_calls", "not_run")
+    ]
+    counts = [sums[kind, name] for kind in ("rollouts", "calls") for name in ("total", "trained")]
+    return [*counts, calls.total(), ", ".join(because)]
+
+
+def remarks(accounts: Accounts) -> list[str]:
+    """What to say about that which is in no sum."""
+    said: list[str] = []
+    if accounts.without:
+        said.append(
+            f"{accounts.without} rollouts are in no account: their step did not end, or their "
+            "algorithm keeps no ledger"
+        )
+    if accounts.lost:
+        said.append(
+            f"{accounts.lost} accounts are in no sum: their run was killed, and went on from a "
+            "checkpoint before them"
+        )
+    return said
+
+
+async def ledger_summary(store: LightningStore) -> str | None:
+    """What ``agl run`` says of the ledger at its end: the last steps; None where there is none."""
+    accounts = await read_accounts(store)
+    if not accounts.steps and not accounts.problems:
+        return None
+    for remark in (*remarks(accounts), *accounts.problems):
+        note(remark)
+    number = len(accounts.steps)
+    cut = f"the last {LAST_STEPS} of {number} steps" if number > LAST_STEPS else ""
+    title = f"ledger       {cut}".rstrip()
+    return f"{title}\n{steps_text(accounts, last=LAST_STEPS)}"

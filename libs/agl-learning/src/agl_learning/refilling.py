@@ -1,0 +1,77 @@
+"""Dynamic sampling: in the place of groups that teach nothing, others are drawn, up to a limit.
+
+A group teaches nothing where none of its calls would get an advantage: all rewards are equal, say,
+or all rollouts failed. Source: DAPO (arXiv:2503.14476). Where we differ: groups are never thrown
+away; those that taught nothing are in the accounts as all are, so that the step has more rollouts.
+"""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from agl.errors import ConfigError
+from agl_learning.collected import Collected
+from agl_learning.ledger import Ledger
+from agl_learning.weighing import ACROSS_TASKS, WeighingOptions, weigh
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+
+def check_refills(owner: str, options: WeighingOptions, max_refills: int) -> None:
+    """Refuse to refill groups where there are none.
+
+    Raises:
+        ConfigError: It names the option and the estimator.
+    """
+    if max_refills and options.estimator in ACROSS_TASKS:
+        raise ConfigError(
+            f"{owner}: max_refills is {max_refills}, and the estimator {options.estimator!r} "
+            "compares no groups that could be refilled. Leave it out"
+        )
+
+
+def idle_groups(collected: Collected, options: WeighingOptions) -> set[int]:
+    """The groups of which no call would get an advantage; nothing is booked."""
+    groups = {one.rollout.rollout_id: one.group for one in collected.ended}
+    taught = weigh(replace(collected, ledger=Ledger()), options)
+    return {*groups.values()} - {groups[one.row.rollout_id] for one in taught}
+
+
+async def collect_refilled(
+    collect: "Callable[[int, int, int], Awaitable[Collected | None]]",
+    options: WeighingOptions,
+    groups: int,
+    max_refills: int,
+) -> Collected:
+    """All that a step is made of.
+
+    Args:
+        collect: Gives what came of so many tasks, as the part of this number, its groups counted
+            from the third; None where what was collected before has been given up.
+        options: They say what is compared.
+        groups: So many are to teach something.
+        max_refills: How often others are drawn, at most.
+    """
+    whole: Collected | None = None
+    part = begun = 0
+    while whole is None or part <= max_refills:
+        number = groups if whole is None else len(idle_groups(whole, options)) - begun + groups
+        if whole is not None and number <= 0:
+            return whole
+        found = await collect(number, part, begun)
+        if found is None:
+            whole, part, begun = None, 0, 0
+            continue
+        whole = found if whole is None else _joined(whole, found)
+        part, begun = part + 1, begun + number
+    return whole
+
+
+def _joined(one: Collected, other: Collected) -> Collected:
+    one.ledger.merge(other.ledger)
+    return Collected(
+        [*one.ended, *other.ended],
+        one.ledger,
+        one.seconds + other.seconds,
+        [*one.lost, *other.lost],
+    )

@@ -1,0 +1,81 @@
+"""``agl agentops``: programs with AgentOps' SDK write into a store."""
+
+from pathlib import Path
+
+import click
+
+from agl.env import DEFAULT_HOST
+
+
+@click.command("agentops")
+@click.option("--host", default=DEFAULT_HOST, show_default=True, help="Where to listen.")
+@click.option(
+    "--port",
+    default=4749,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="0 takes a free one.",
+)
+@click.option(
+    "--path",
+    type=click.Path(path_type=Path),
+    help="A store file, made where there is none, or a run's folder.",
+)
+@click.option("--url", help="The address of a store server.")
+@click.option(
+    "--key",
+    default=None,
+    envvar="AGENTOPS_API_KEY",
+    show_envvar=True,
+    help="What programs give as API key; one is made if none is given.",
+)
+@click.option(
+    "--log-level",
+    default="INFO",
+    show_default=True,
+    type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False),
+)
+def command(
+    host: str, port: int, path: Path | None, url: str | None, key: str | None, log_level: str
+) -> None:
+    """Take what AgentOps' SDK sends, in the place of AgentOps' server.
+
+    It prints the variables that programs need; they run as they are. Each trace becomes a rollout,
+    which `agl export` and algorithms read, and `agl import` gives rewards to.
+    """
+    import asyncio
+    import uuid
+
+    from agl.cli.shared import stop_signal
+    from agl.http.wire import MAX_BODY_BYTES
+    from agl.serving.layers import ErrorGuard, Unpacked, WholeBody
+    from agl.serving.server import ServerThread, bind
+    from agl.utils.logs import setup_logging
+    from agl.utils.secrets import learn
+    from agl_inspect.collector import Collector
+    from agl_inspect.commands.import_ import open_or_make
+
+    setup_logging(log_level.upper())
+    given = key or str(uuid.uuid4())  # AgentOps' keys are of this form
+    learn(given)
+
+    async def serve() -> None:
+        stop = stop_signal()
+        sock = bind(host, port)
+        app = Collector(open_or_make(path, url), given).app()
+        whole = WholeBody(Unpacked(app, MAX_BODY_BYTES), MAX_BODY_BYTES)
+        server = ServerThread(ErrorGuard(whole, lambda *_: None), host, sock=sock)
+        await asyncio.to_thread(server.start)
+        click.echo(f"agl agentops: {server.url}", err=True)
+        for name, value in (
+            ("AGENTOPS_API_KEY", given),
+            ("AGENTOPS_API_ENDPOINT", server.url),
+            ("AGENTOPS_EXPORTER_ENDPOINT", f"{server.url}/v1/traces"),
+        ):
+            click.echo(f"export {name}={value}")
+        try:
+            await stop.wait()
+        finally:
+            await asyncio.to_thread(server.stop)
+
+    asyncio.run(serve())

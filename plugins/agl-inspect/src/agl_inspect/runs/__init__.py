@@ -1,0 +1,1 @@
+"""Runs that are listed, shown, compared and deleted, and the stores that have them."""

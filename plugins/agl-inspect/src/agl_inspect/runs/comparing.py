@@ -1,0 +1,122 @@
+"""Two runs side by side: options, code, rewards per step, totals, and task by task."""
+
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from agl.cli.shared import each_rollout, note, print_table
+from agl.emitter import find_final_reward
+from agl.runs.differences import flat
+from agl.store.base import LightningStore
+from agl.types import Run
+from agl_inspect.runs.known import Where, read_copy_of
+from agl_inspect.runs.metrics import metrics_of
+from agl_learning.ledger import each_part
+
+MOST_TASKS = 50
+"""So many tasks are shown; ``--json`` has all."""
+
+
+@dataclass
+class Held:
+    """What the store has of a run."""
+
+    statuses: Counter[str] = field(default_factory=Counter[str])
+    rewards: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
+    """Task, with its mode -> final rewards of its succeeded rollouts."""
+    calls: Counter[str] = field(default_factory=Counter[str])
+    """Model calls in the ledger by bin; what the run went back behind does not count."""
+
+
+def compared(first: Run, second: Run, where: Where) -> dict[str, Any]:
+    """What differs between two runs, and how both went; JSON values."""
+    runs = first, second
+    held = [read_copy_of(run, where, lambda store, run=run: _held(store, run)) for run in runs]
+    metrics = [metrics_of(run) for run in runs]
+    steps = sorted({*metrics[0].rewards, *metrics[1].rewards})
+    both = [task for task in held[0].rewards if task in held[1].rewards]
+    return {
+        "runs": [run.run_id for run in runs],
+        "options": _differing(*(_about(run) | flat(run.config) for run in runs)),
+        "code": _differing(*(_code(run) for run in runs)),
+        "rewards": [[step, *(each.rewards.get(step) for each in metrics)] for step in steps],
+        "totals": _side_by_side(*(_totals(each) for each in held)),
+        "tasks": [[task, *(_mean(each.rewards[task]) for each in held)] for task in both],
+    }
+
+
+def print_comparison(found: dict[str, Any]) -> None:
+    """Write it as tables; those without a row are left out."""
+    runs = found["runs"]
+    for name, key in (("option", "options"), ("code", "code"), ("totals", "totals")):
+        if found[key]:
+            print_table([name, *runs], [[at, *sides] for at, sides in found[key].items()])
+        elif key != "totals":
+            note(f"{key}: the same")
+    if found["rewards"]:
+        print_table(["step", *runs], [_rounded(row) for row in found["rewards"]])
+    tasks = found["tasks"]
+    if tasks:
+        print_table(
+            ["task", *runs, "difference"],
+            [_rounded([*row, row[2] - row[1]]) for row in tasks[:MOST_TASKS]],
+        )
+    if len(tasks) > MOST_TASKS:
+        note(f"{MOST_TASKS} of {len(tasks)} tasks that both ran; --json has all")
+
+
+async def _held(store: LightningStore, run: Run) -> Held:
+    held = Held()
+    async for rollout in each_rollout(store):
+        if (rollout.metadata or {}).get("run") != run.run_id:
+            continue
+        held.statuses[rollout.status] += 1
+        if rollout.status == "succeeded":
+            reward = find_final_reward(await store.query_spans(rollout.rollout_id, "latest"))
+            if reward is not None:
+                held.rewards.setdefault(_task(rollout.mode, rollout.input), []).append(reward)
+    async for part in each_part(store, run=run.run_id, lost=False):
+        held.calls["trained"] += sum(item.kind == "call" for item in part.trained)
+        held.calls.update(each.reason for each in part.excluded if each.kind == "call")
+    return held
+
+
+def _task(mode: str | None, task: Any) -> str:
+    text = task if isinstance(task, str) else json.dumps(task, sort_keys=True, ensure_ascii=False)
+    return f"{mode}: {text}" if mode else text
+
+
+def _about(run: Run) -> dict[str, Any]:
+    data = {f"{name} tasks": each.digest for name, each in run.datasets.items()}
+    return {"seed": run.seed, **data}
+
+
+def _code(run: Run) -> dict[str, Any]:
+    return {**run.code.versions, "agent": run.code.agent, "commit": run.code.commit}
+
+
+def _totals(held: Held) -> dict[str, Any]:
+    rewards = [reward for each in held.rewards.values() for reward in each]
+    return {
+        **{f"rollouts {status}": number for status, number in held.statuses.items()},
+        "mean reward": _mean(rewards) if rewards else None,
+        **{f"calls {name}": number for name, number in held.calls.items() if number},
+    }
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _side_by_side(first: dict[str, Any], second: dict[str, Any]) -> dict[str, list[Any]]:
+    return {name: [first.get(name), second.get(name)] for name in dict.fromkeys((*first, *second))}
+
+
+def _differing(first: dict[str, Any], second: dict[str, Any]) -> dict[str, list[Any]]:
+    both = _side_by_side(first, second)
+    return {name: sides for name, sides in both.items() if sides[0] != sides[1]}
+
+
+def _rounded(row: list[Any]) -> list[Any]:
+    return [f"{cell:.4g}" if isinstance(cell, float) else cell for cell in row]

@@ -1,0 +1,228 @@
+"""What ``agl runs`` does: find runs, show one, delete one."""
+
+import os
+import platform
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+from agl.cli.shared import open_store, print_table, read_and_close, store_file
+from agl.errors import ConfigError, DamagedRecordError, UnknownRecordError
+from agl.runs.differences import flat
+from agl.runs.finding import one_of, open_to_read, runs_here, runs_in, stores_here
+from agl.runs.folders import CONFIG, FILE, RUNS, STORE, is_alive, shown_status
+from agl.store.base import LightningStore
+from agl.types import Run
+from agl_inspect.runs.metrics import metrics_of
+
+T = TypeVar("T")
+Where = tuple[Path | None, str | None]
+"""``--path`` and ``--url``."""
+
+
+def known_runs(path: Path | None, url: str | None) -> list[Run]:
+    """The runs of the store that is named; without one, of all under ``agl-runs``."""
+    if url is not None:
+        return read_and_close(open_store(path, url), _query)
+    return runs_here() if path is None else runs_in(store_file(path))
+
+
+def find_run(name: str, where: Where) -> Run:
+    """The run with this id, or the only one of whose id it is a part; or that of this folder.
+
+    Raises:
+        ConfigError: There is none, or there are several.
+    """
+    if where == (None, None) and os.path.isdir(name):  # a long name is not one
+        runs = runs_here(Path(name))
+        return runs[0] if len(runs) == 1 else one_of(runs, "")
+    return one_of(known_runs(*where), name)
+
+
+async def _query(store: LightningStore) -> list[Run]:
+    return list(await store.query_runs())
+
+
+def read_copy_of(run: Run, where: Where, read: Callable[[LightningStore], Awaitable[T]]) -> T:
+    """What ``read`` finds in the store that has a run, which may be in use; it is left as it is.
+
+    Raises:
+        ConfigError: It is not where it was.
+    """
+    path, url = where
+    if url is not None:
+        return read_and_close(open_store(path, url), read)
+    with tempfile.TemporaryDirectory(prefix="agl-runs-") as scratch:
+        copy = copy_store(file_of(run, path), Path(scratch))
+        return read_and_close(open_store(copy, None), read)
+
+
+def copy_store(file: Path, folder: Path) -> Path:
+    """Copy the file of a store, whether it is open elsewhere or not; the copy.
+
+    Args:
+        file: The store's; it is left as it is.
+        folder: Gets the copy, ``store.db``.
+
+    Raises:
+        DamagedRecordError: It cannot be read.
+    """
+    copy = folder / STORE
+    copy.touch(mode=0o600)
+    try:
+        with closing(open_to_read(file)) as source, closing(sqlite3.connect(copy)) as target:
+            source.backup(target)
+    except sqlite3.Error as error:
+        raise DamagedRecordError(f"{file}: cannot be copied for reading: {error}") from error
+    return copy
+
+
+def file_of(run: Run, path: Path | None) -> Path:
+    """The file of the store that has a run.
+
+    Args:
+        run: Which.
+        path: As it was named; None looks under ``agl-runs``.
+
+    Raises:
+        ConfigError: It is not where it was.
+    """
+    if path is not None:
+        return store_file(path)
+    for file in (Path(run.folder or "") / STORE, *stores_here()):
+        if file.is_file() and any(one.run_id == run.run_id for one in runs_here(file.parent)):
+            return file
+    raise ConfigError(f"run {run.run_id!r}: its store is not under agl-runs any more")
+
+
+def when(time: float | None) -> str:
+    """A moment, in UTC to the second."""
+    return "" if time is None else f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d %H:%M:%SZ}"
+
+
+def derived_from(run: Run, known: list[Run]) -> list[str]:
+    """Ids of the runs that were derived from one, of those that are known or under agl-runs."""
+    ids = [
+        one.run_id
+        for one in (*known, *runs_here())
+        if one.derived_from is not None and one.derived_from.run_id == run.run_id
+    ]
+    return list(dict.fromkeys(ids))
+
+
+def print_run(run: Run, derived: list[str]) -> None:
+    """Write all that is known of a run, and which runs were derived from it."""
+    metrics, code = metrics_of(run), run.code
+    about: dict[str, Any] = {
+        "run": run.run_id,
+        "algorithm": run.algorithm,
+        "state": shown_status(run),
+        "problem": run.problem or None,
+        "begun": when(run.create_time),
+        "folder": run.folder,
+        "derived from": run.derived_from
+        and f"{run.derived_from.run_id} in {run.derived_from.store}",
+        "derived": ", ".join(derived) or None,
+        "seed": run.seed,
+        "step": metrics.step,
+        "reward": metrics.last_reward,
+        "agent": code.agent,
+        "commit": code.commit,
+        **{name: f"{one.num_tasks} tasks ({one.digest})" for name, one in run.datasets.items()},
+    }
+    print_table(["", ""], [[name, value] for name, value in about.items() if value is not None])
+    if run.generations:
+        print_table(
+            ["start", "begun", "ended", "how", "process", "why", "differences"],
+            [
+                [
+                    each.number,
+                    when(each.start_time),
+                    when(each.end_time),
+                    each.outcome or shown_status(run),
+                    f"{each.pid} on {each.host}",
+                    each.error,
+                    "; ".join(each.differences),
+                ]
+                for each in run.generations
+            ],
+        )
+    print_table(["option", "value"], flat(run.config).items())
+    print_table(["distribution", "version"], code.versions.items())
+
+
+def delete_run(
+    run: Run,
+    where: Where,
+    agree: Callable[[dict[str, int]], bool],
+    *,
+    with_folder: bool,
+    force: bool,
+) -> dict[str, int] | None:
+    """Delete a run with what it holds.
+
+    Args:
+        run: Which.
+        where: Its store.
+        agree: Told how much it holds; whether to go on.
+        with_folder: Whether its folder goes, too.
+        force: Whether also one goes that may run on another machine.
+
+    Returns:
+        How much it was; None where nobody agreed.
+
+    Raises:
+        ConfigError: It runs, or its folder holds more than it.
+    """
+    if with_folder and run.folder is not None:
+        _check_removable(run, Path(run.folder))
+    if is_alive(run):
+        last = run.generations[-1]
+        who, is_here = f"process {last.pid} on {last.host}", last.host == platform.node()
+        if is_here or not force:
+            gone = "" if is_here else "; if that machine is gone, delete it with --force"
+            raise ConfigError(f"run {run.run_id!r} is running ({who}); stop it first{gone}")
+
+    async def delete(store: LightningStore) -> dict[str, int] | None:
+        try:
+            counts = await store.delete_run(run.run_id, only_count=True)
+        except UnknownRecordError:  # a run of before there were records
+            raise ConfigError(
+                f"run {run.run_id!r}: {run.problem}; remove its folder {run.folder!r} by hand"
+            ) from None
+        if not agree(counts):
+            return None
+        if run.status == "running":
+            number = run.generations[-1].number
+            await store.end_run(run.run_id, number, "died", "its process was gone")
+        return await store.delete_run(run.run_id)
+
+    path, url = where
+    if url is None:
+        path = file_of(run, path)
+    deleted = read_and_close(open_store(path, url), delete)
+    if deleted is not None and with_folder and run.folder is not None:
+        shutil.rmtree(run.folder, ignore_errors=True)
+    return deleted
+
+
+def _check_removable(run: Run, folder: Path) -> None:
+    """Refuse to remove a folder that is not the run's alone.
+
+    Raises:
+        ConfigError: It holds another run, or the working directory.
+    """
+    others = [one for one in runs_here(folder) if one.run_id != run.run_id]
+    is_made = folder.parent.name == RUNS or run.derived_from is not None
+    is_run = is_made or any((folder / one).is_file() for one in (CONFIG, FILE))
+    if others or not is_run or Path.cwd().is_relative_to(folder):
+        what = f"holds run {others[0].run_id!r}, too" if others else "is not a run's alone"
+        raise ConfigError(
+            f"the folder {str(folder)!r} of run {run.run_id!r} {what}; delete the run without "
+            "--folder, and remove by hand what is to go"
+        )

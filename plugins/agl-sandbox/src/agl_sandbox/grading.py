@@ -1,0 +1,98 @@
+"""Graders in fresh processes, in which no agent's code ever ran.
+
+The processes are forked from one that was forked before the first agent ran here, so that of what
+an agent leaves behind (a patched module, a variable, a file in its folder) nothing reaches a
+grader. It starts in an empty folder of its own, which is gone afterwards.
+"""
+
+import asyncio
+import inspect
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from typing import Any, cast
+
+from agl.agent.base import LitAgent
+from agl.emitter import reward_value
+from agl.errors import ConfigError
+from agl.runner.agent_call import awaited
+from agl.runner.grading import Grader, GraderError, GraderGoneError
+from agl.types import GradeResult
+from agl_sandbox.forked import FrameError
+from agl_sandbox.forker import CallFailedError, Forker, ForkerGoneError
+
+
+class ProcessGrader(Grader):
+    """Grades each result in a process of its own.
+
+    Args:
+        agent: One that has ``grade``; as it is now.
+
+    Raises:
+        ConfigError: This system cannot fork.
+    """
+
+    def __init__(self, agent: LitAgent[Any]) -> None:
+        if not hasattr(os, "fork"):
+            raise ConfigError(
+                f"agent {type(agent).__name__!r} has a grader, which needs processes that are "
+                f"forked, and {sys.platform} has none; run it on Linux or macOS"
+            )
+        method = agent.grade_method()
+        self.forker = Forker(lambda payload, ask: _grade(method, payload))
+
+    async def grade(self, question: dict[str, Any], result: Any, seconds: float) -> GradeResult:
+        """See ``Grader.grade``."""
+        with tempfile.TemporaryDirectory(prefix="agl-grade-", ignore_cleanup_errors=True) as folder:
+            payload = {**question, "result": result, "folder": folder}
+            try:
+                return await self.forker.call(payload, timeout=seconds)
+            except TimeoutError:
+                raise GraderError(
+                    f"the grader took longer than {seconds:.3g} seconds (the runner's "
+                    "grade_timeout, or what was left of the rollout's timeout_seconds)"
+                ) from None
+            except ForkerGoneError as error:
+                raise GraderGoneError(f"nothing can be graded any more: {error}") from None
+            except CallFailedError as error:
+                failed = GraderError(f"the grader failed: {error}")
+                if error.failure is not None:
+                    failed.add_note(error.failure["traceback"])
+                raise failed from None
+            except FrameError as error:
+                raise GraderError(f"task and result cannot go to the grader: {error}") from None
+
+    def close(self) -> None:
+        """See ``Grader.close``."""
+        self.forker.close()
+
+
+# --- in the grader's process ----------------------------------------------------------------------
+
+
+def _grade(method: Any, payload: Any) -> GradeResult:
+    here = os.getcwd()
+    # What an agent left in the working folder must not stand in for a module of Python's.
+    sys.path[:] = sorted(map(_absolute, sys.path), key=lambda entry: entry == here)
+    os.chdir(payload.pop("folder"))
+    reward = method(**payload)
+    if inspect.isawaitable(reward):
+        reward = asyncio.run(awaited(reward))
+    return _plain(reward)
+
+
+def _absolute(entry: str) -> str:
+    # Those of installers that are no paths stay as they are.
+    return os.path.abspath(entry) if not entry or os.path.exists(entry) else entry
+
+
+def _plain(reward: Any) -> GradeResult:
+    if reward is None:
+        return None
+    if not isinstance(reward, Mapping):
+        return reward_value(reward)
+    named = {str(name): reward_value(value) for name, value in cast(Any, reward).items()}
+    if not named:
+        raise ValueError("a grader's dict of rewards must have one; return None for no reward")
+    return named

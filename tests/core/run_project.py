@@ -1,0 +1,108 @@
+"""A project whose configuration ``agl run`` trains: agent, algorithm, tasks and file."""
+
+import logging
+import os
+import re
+import sys
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from agl.cli import main
+from agl.plugins.registry import components
+from agl.runs.finding import one_of, runs_here
+from agl.runs.folders import shown_status
+
+AGENT = """
+import agl
+
+@agl.rollout
+def agent(task: dict) -> float:
+    return float(task["x"])
+"""
+LEARN = """
+import json, os
+import agl
+
+class Learn(agl.Algorithm):
+    '''Runs its tasks in each step, and stops after so many of them.'''
+    def __init__(self, steps: int = 2, stop_after: int | None = None, rate: float = 0.1,
+                 api_key: str | None = None):
+        self.steps, self.stop_after, self.rate, self.api_key = steps, stop_after, rate, api_key
+
+    async def run(self, train_dataset=None, val_dataset=None):
+        store, folder = self.get_store(), self.get_run_folder()
+        done = folder / "metrics.jsonl"
+        first = len(done.read_text().splitlines()) + 1 if done.exists() else 1
+        run_id, generation = self.get_run()
+        (folder / "run.json").write_text(json.dumps({"run": run_id, "generation": generation}))
+        for step in range(first, self.steps + 1):
+            tasks = [agl.EnqueueRolloutRequest(input=x, mode="train") for x in train_dataset]
+            rollouts = await store.enqueue_many_rollouts(tasks)
+            await store.wait_for_rollouts(rollout_ids=[one.rollout_id for one in rollouts])
+            with done.open("a") as file:
+                print(json.dumps({"step": step, "reward/mean": step / 4}), file=file)
+            if step == self.stop_after:
+                raise agl.errors.StoppedError("told to stop")
+"""
+CONFIG = """
+agent: runs_agent:agent
+train: tasks.jsonl
+algorithm: {type: "runs_learn:Learn"}
+strategy: shm
+"""
+
+
+class Result(NamedTuple):
+    code: object
+    out: str
+    err: str
+
+
+Agl = Callable[..., Result]
+
+
+@pytest.fixture(name="agl")
+def call_agl(capsys: pytest.CaptureFixture[str]) -> Agl:
+    def call(*arguments: str) -> Result:
+        with pytest.raises(SystemExit) as caught:
+            main(list(arguments))
+        captured = capsys.readouterr()
+        return Result(caught.value.code, captured.out, captured.err)
+
+    return call
+
+
+@pytest.fixture(name="project")
+def make_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Path]:
+    (tmp_path / "runs_agent.py").write_text(AGENT)
+    (tmp_path / "runs_learn.py").write_text(LEARN)
+    (tmp_path / "tasks.jsonl").write_text('{"x": 1}\n{"x": 0.5}\n')
+    (tmp_path / "agl.yaml").write_text(CONFIG)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield tmp_path
+    for module in ("runs_agent", "runs_learn"):
+        sys.modules.pop(module, None)
+    for name in {"agl", *(c.target.partition(":")[0].split(".")[0] for c in components())}:
+        logger = logging.getLogger(name)
+        logger.handlers.clear()
+        logger.propagate = True
+        logger.setLevel(logging.NOTSET)
+
+
+def begin(agl: Agl, *overrides: str) -> str:
+    """Run what the file says; the id of the run."""
+    result = agl("run", "agl.yaml", *overrides)
+    assert (result.code == 1) == any("stop_after=1" in each for each in overrides), result.err
+    found = re.search(r"^run: (\S+)$", result.err, re.MULTILINE)
+    assert found is not None
+    return found[1]
+
+
+def stored(run: str) -> dict[str, Any]:
+    """The record of a run that is named by a part of its id, or by its folder."""
+    found = runs_here(Path(run))[0] if os.path.isdir(run) else one_of(runs_here(), run)
+    return {**found.model_dump(), "status": shown_status(found)}

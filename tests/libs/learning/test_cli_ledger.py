@@ -1,0 +1,83 @@
+"""The sums per step at the end of ``agl run``."""
+
+import logging
+import sys
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from agl.cli import main
+from agl.plugins.registry import components
+
+
+class Result(NamedTuple):
+    code: object
+    out: str
+    err: str
+
+
+Agl = Callable[..., Result]
+
+
+@pytest.fixture
+def agl(capsys: pytest.CaptureFixture[str]) -> Agl:
+    def call(*arguments: str) -> Result:
+        with pytest.raises(SystemExit) as caught:
+            main(list(arguments))
+        captured = capsys.readouterr()
+        return Result(caught.value.code, captured.out, captured.err)
+
+    return call
+
+
+AGENT = """
+import agl
+
+@agl.rollout
+def agent(task: dict) -> float:
+    return 1.0
+
+class Toy(agl.Algorithm):
+    async def run(self, train_dataset=None, val_dataset=None):
+        from agl_learning.ledger import save_ledger
+        store = self.get_store()
+        for step, task in enumerate(train_dataset, start=1):
+            rollout = await store.enqueue_rollout(task, mode="train")
+            ended = await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
+            ledger = agl.Ledger()
+            ledger.add_rollout(rollout.rollout_id)
+            ledger.exclude(agl.Exclusion(
+                kind="rollout", rollout_id=rollout.rollout_id, reason="no_calls"))
+            await save_ledger(store, ledger, ended, step=step, algorithm="toy")
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Path]:
+    (tmp_path / "ledger_agent.py").write_text(AGENT)
+    (tmp_path / "tasks.jsonl").write_text('{"x": 1}\n' * 12)
+    (tmp_path / "agl.yaml").write_text(
+        "agent: ledger_agent:agent\ntrain: tasks.jsonl\nalgorithm: ledger_agent:Toy\n"
+        "strategy: shm\nrun_dir: out\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield tmp_path
+    sys.modules.pop("ledger_agent", None)
+    # The command set up the log; its handlers must not outlive the captured stderr.
+    for name in {"agl", *(c.target.partition(":")[0].split(".")[0] for c in components())}:
+        logger = logging.getLogger(name)
+        logger.handlers.clear()
+        logger.propagate = True
+        logger.setLevel(logging.NOTSET)
+
+
+def test_a_run_ends_with_its_ledger(agl: Agl, project: Path) -> None:
+    result = agl("run", "agl.yaml")
+    assert result.code == 0, result.err
+    _, _, ledger = result.out.partition("ledger       the last 10 of 12 steps\n")
+    lines = [line.split() for line in ledger.splitlines()[2:13]]
+    assert lines[0][:4] == ["3", "train", "1", "0"]
+    assert lines[-1] == ["total", "12", "0", "0", "0", "0", "12", "rollouts", "no_calls"]

@@ -1,0 +1,148 @@
+"""``agl rollouts`` and ``agl spans``: what a store holds, in tables and as JSON."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agl.cli import main
+from agl.emitter import reward_attributes
+from agl.store.sqlite import SqliteLightningStore
+from agl.types import Span
+
+from ...core.conftest import make_distribution  # noqa: F401, TID252
+from ...core.run_project import Agl, call_agl, make_project  # noqa: F401, TID252
+
+
+def test_rollouts_of_a_run_are_listed_and_their_spans(agl: Agl, project: Path) -> None:
+    (project / "tasks.jsonl").write_text('{"x": 1}\n{"x": "boom"}\n{"x": 0.5}\n')
+    assert agl("run", "agl.yaml", "run_dir=out", "algorithm.steps=1").code == 0
+    listed = json.loads(agl("rollouts", "--path", "out/store.db", "--json").out)
+    assert [(row["status"], row["reward"]) for row in listed] == [
+        ("succeeded", 1.0), ("failed", None), ("succeeded", 0.5),
+    ]  # fmt: skip
+    failed = agl("rollouts", "--path", "out/store.db", "--status", "failed").out.splitlines()
+    assert len(failed) == 3
+    assert "agent: ValueError: could not convert string to float" in failed[-1]
+    typo = agl("rollouts", "--path", "out/store.db", "--status", "fialed")
+    assert (typo.code, "Did you mean 'failed'?" in typo.err) == (2, True)
+    first = agl("rollouts", "--path", "out/store.db", "--limit", "1")
+    assert "1 of 3 rollouts" in first.err
+
+    rollout_id = listed[0]["rollout_id"]
+    spans = json.loads(agl("spans", rollout_id, "--path", "out/store.db", "--json").out)
+    assert any("agentlightning.reward.0.value" in span["attributes"] for span in spans)
+    assert "agentlightning.annotation" in agl("spans", rollout_id, "--path", "out/store.db").out
+    wrong = agl("spans", "ro-nothing", "--path", "out/store.db")
+    assert (wrong.code, wrong.err) == (
+        2,
+        "agl: the store has no rollout 'ro-nothing'. See: agl rollouts\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--path", "no.db"], "agl: no.db: no such store file\n"),
+        (["--path", "a", "--url", "b"], "agl: --path and --url name two stores; give one\n"),
+        ([], "agl: there is no agl-runs/*/store.db here; give --path FILE or --url URL\n"),
+    ],
+)
+def test_store_that_is_not_there_is_said_in_one_sentence(
+    agl: Agl, arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert agl("rollouts", *arguments) == (2, "", message)
+
+
+def test_rollouts_are_listed_beside_one_with_a_damaged_span(agl: Agl, tmp_path: Path) -> None:
+    path = tmp_path / "damaged.db"
+
+    async def fill() -> None:
+        store = SqliteLightningStore(path)
+        for about in ("what is damaged", "what is whole"):
+            rollout = await store.start_rollout(about)
+            span = Span.from_attributes(
+                name="reward",
+                attributes={**reward_attributes(0.5), "about": about},
+                rollout_id=rollout.rollout_id,
+                attempt_id=rollout.attempt.attempt_id,
+            )
+            await store.add_many_spans([span])
+        await store.close()
+
+    asyncio.run(fill())
+    path.write_bytes(path.read_bytes().replace(b'"what is damaged"}', b'"what is damsged"}'))
+    rows = json.loads(agl("rollouts", "--path", str(path), "--json").out)
+    assert [row["reward"] for row in rows] == [None, 0.5]
+    assert "DamagedRecordError: span 'reward'" in rows[0]["error"]
+    spans = agl("spans", rows[0]["rollout_id"], "--path", str(path))
+    assert (spans.code, "restore a copy of the store's file" in spans.err) == (1, True)
+
+
+COLUMNS = """
+    def rollout_columns(rollout, attempts, spans):
+        if rollout.input["x"] == 1:
+            return {"spans": len(spans), "tries": [attempt.status for attempt in attempts]}
+"""
+
+
+async def test_rollout_columns_stand_in_agl_rollouts(
+    install: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.delenv("AGL_STRICT_PLUGINS", raising=False)
+    install("agl-a", {"agl_a_mod.py": COLUMNS}, {"agl.plugins": {"a": "agl_a_mod"}})
+    taken = "def rollout_columns(): return {'reward': 7}"
+    install("agl-b", {"agl_b_mod.py": taken}, {"agl.plugins": {"b": "agl_b_mod"}})
+    store = SqliteLightningStore(tmp_path / "store.db")
+    for x in (1, 2):
+        await store.enqueue_rollout({"x": x})
+        claimed = await store.dequeue_rollout()
+        assert claimed is not None
+        await store.update_attempt(claimed.rollout_id, "latest", status="succeeded")
+    await store.close()
+
+    async def listed(*options: str) -> str:
+        call = [("rollouts", "--path", str(tmp_path / "store.db"), *options)]
+        with pytest.raises(SystemExit):
+            await asyncio.to_thread(main, *map(list, call))
+        return capsys.readouterr().out
+
+    first, second = json.loads(await listed("--json"))
+    assert (first["spans"], first["tries"], first["reward"]) == (0, ["succeeded"], None)
+    assert "tries" not in second
+    header, _, *lines = (await listed()).splitlines()
+    assert header.split()[-2:] == ["spans", "tries"]
+    assert [line.endswith("['succeeded']") for line in lines] == [True, False]
+
+
+@pytest.mark.parametrize(
+    "cells",
+    ["[('status', 'x'), ('rollout_id', 'x')]", "{1: 2}", "{'x': {1}}", "{'x': float('nan')}",
+     "{'x': '\\ud800'}", "{('a',): 1}"],
+)  # fmt: skip
+async def test_what_is_no_column_of_json_is_the_plugins_failure(
+    install: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch, cells: str,
+) -> None:  # fmt: skip
+    monkeypatch.delenv("AGL_STRICT_PLUGINS", raising=False)
+    source = f"def rollout_columns(): return {cells}"
+    install("agl-a", {"agl_a_mod.py": source}, {"agl.plugins": {"a": "agl_a_mod"}})
+    store = SqliteLightningStore(tmp_path / "store.db")
+    rollout = await store.enqueue_rollout(1)
+    await store.close()
+    for options in ([], ["--json"]):
+        call = ["rollouts", "--path", str(tmp_path / "store.db"), *options]
+        with pytest.raises(SystemExit) as ended:
+            await asyncio.to_thread(main, call)
+        assert ended.value.code == 0
+    assert json.loads(capsys.readouterr().out.partition("\n[")[2].join(["[", ""]))[0] == {
+        **dict.fromkeys(("mode", "reward", "seconds", "resources_id", "error")),
+        "rollout_id": rollout.rollout_id,
+        "status": "queuing",
+        "attempts": 0,
+        "input": 1,
+    }

@@ -1,0 +1,202 @@
+"""``agl runs``: what was run, side by side, and away with one."""
+
+import asyncio
+import json
+import os
+import platform
+import random
+import re
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agl.store.sqlite import SqliteLightningStore
+from agl.types import RunStart
+
+from ...core.run_project import Agl, begin, call_agl, make_project  # noqa: F401, TID252
+
+pytestmark = pytest.mark.usefixtures("project")
+
+
+def shown(agl: Agl, run: str) -> Any:
+    return json.loads(agl("runs", "show", run, "--json").out)
+
+
+def test_looking_at_runs_leaves_no_file_behind(agl: Agl, project: Path) -> None:
+    run_id = begin(agl)
+    before = sorted(project.rglob("*"))
+    assert agl("runs").code == 0
+    assert shown(agl, run_id)["status"] == "finished"
+    assert sorted(project.rglob("*")) == before
+
+
+def test_damaged_store_is_named_and_stands_in_no_other_run_s_way(agl: Agl) -> None:
+    stopped = begin(agl, "algorithm.stop_after=1")
+    other = Path("agl-runs/a-broken-one")
+    other.mkdir()
+    (other / "store.db").write_bytes(random.Random(1).randbytes(9000))
+    rows = json.loads(agl("runs", "--json").out)
+    assert [row["run"] for row in rows] == [stopped, "a-broken-one"]
+    words = r"a-broken-one: agl-runs.a-broken-one.store\.db: its runs cannot be read: file is not"
+    assert re.search(words, agl("runs").err)
+    assert agl("runs", "compare", stopped, stopped).code == 0
+    result = agl("run", "--resume")
+    assert result.code == 0, result.err
+    assert f"run: {stopped}\n" in result.err
+    result = agl("run", "agl.yaml", "--resume", "a-broken-one")
+    assert (result.code, "store.db" in result.err) == (2, True)
+
+
+def test_run_of_an_older_store_says_so_and_goes_on(agl: Agl, project: Path) -> None:
+    run_id = begin(agl)
+    file = project / "agl-runs" / run_id / "store.db"
+    with closing(sqlite3.connect(file)) as connection:
+        connection.executescript("DROP TABLE run; PRAGMA user_version=4;")
+    (row,) = json.loads(agl("runs", "--json").out)
+    assert (row["run"], row["state"], row["starts"]) == (run_id, "stopped", None)
+    assert "of an older agl (schema 4)" in agl("runs").err
+    result = agl("run", "agl.yaml", "--resume", run_id)
+    assert result.code == 0, result.err
+    assert f"nothing is known of what run {run_id} was begun with" in " ".join(result.err.split())
+    assert [each["number"] for each in shown(agl, run_id)["generations"]] == [2]
+
+
+def test_runs_are_listed(agl: Agl, project: Path) -> None:
+    assert agl("runs").code == 0
+    first = begin(agl, "algorithm.stop_after=1")
+    second = begin(agl)
+    rows = json.loads(agl("runs", "--json").out)
+    assert [(row["run"], row["state"], row["starts"]) for row in rows] == [
+        (first, "stopped", 1),
+        (second, "finished", 1),
+    ]
+    assert [(row["algorithm"], row["step"], row["reward"]) for row in rows] == [
+        ("learn", 1, 0.25),
+        ("learn", 2, 0.5),
+    ]
+    assert rows[0]["folder"] == str(project / "agl-runs" / first)
+    assert first in agl("runs").out
+    assert len(json.loads(agl("runs", "--path", f"agl-runs/{first}", "--json").out)) == 1
+    text = agl("runs", "show", second).out
+    assert "algorithm.rate" in text
+    assert "agl-core" in text
+    result = agl("runs", "show", "2")
+    assert (result.code, "is the beginning of several runs" in result.err) == (2, True)
+    result = agl("runs", "show", "nope")
+    assert (result.code, f"the newest are: {first}, {second}" in result.err) == (2, True)
+
+
+def test_runs_are_compared_task_by_task(agl: Agl, project: Path) -> None:
+    first = begin(agl, "algorithm.steps=1")
+    (project / "tasks.jsonl").write_text('{"x": 1}\n{"x": 3}\n')
+    second = begin(agl, "algorithm.rate=0.5")
+    found = json.loads(agl("runs", "compare", first, second, "--json").out)
+    assert found["runs"] == [first, second]
+    assert found["options"]["algorithm.rate"] == [0.1, 0.5]
+    assert found["options"]["algorithm.steps"] == [1, 2]
+    assert "train tasks" in found["options"]
+    assert found["code"] == {}
+    assert found["rewards"] == [[1, 0.25, 0.25], [2, None, 0.5]]
+    assert found["totals"]["rollouts succeeded"] == [2, 4]
+    assert found["totals"]["mean reward"] == [0.75, 2.0]
+    assert found["tasks"] == [['train: {"x": 1}', 1.0, 1.0]]
+    text = agl("runs", "compare", first, second).out
+    assert 'train: {"x": 1}' in text
+
+
+def test_runs_are_compared_while_their_stores_are_in_use(agl: Agl) -> None:
+    run_id = begin(agl)
+    file = Path("agl-runs") / run_id / "store.db"
+    store = SqliteLightningStore(file)  # as the run itself would have it
+    try:
+        result = agl("runs", "compare", run_id, run_id, "--json")
+    finally:
+        asyncio.run(store.close())
+    assert result.code == 0, result.err
+    assert json.loads(result.out)["totals"]["rollouts succeeded"] == [4, 4]
+
+
+def test_comparing_leaves_an_older_store_as_it_is(agl: Agl) -> None:
+    run_id = begin(agl)
+    file = Path("agl-runs") / run_id / "store.db"
+    with closing(sqlite3.connect(file)) as connection:
+        connection.executescript("DROP TABLE run; PRAGMA user_version=4;")
+    before = file.read_bytes()
+    assert agl("runs", "compare", run_id, run_id).code == 0
+    assert file.read_bytes() == before
+
+
+def test_run_is_deleted_with_its_folder_when_asked(agl: Agl, project: Path) -> None:
+    first, second = begin(agl), begin(agl)
+    result = agl("runs", "delete", first, "--yes", "--json")
+    assert result.code == 0, result.err
+    assert json.loads(result.out) == {
+        "run": first,
+        "resources": 0,
+        "rollouts": 4,
+        "attempts": 4,
+        "ledger_parts": 0,
+        "spans": json.loads(result.out)["spans"],
+    }
+    assert (project / "agl-runs" / first / "store.db").is_file()
+    assert agl("runs", "delete", second, "--yes", "--folder").code == 0
+    assert not (project / "agl-runs" / second).exists()
+    assert json.loads(agl("runs", "--json").out) == []
+
+
+def test_run_is_not_deleted_unless_its_user_agrees(
+    agl: Agl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = begin(agl)
+    asked: list[str] = []
+
+    def confirm(question: str, **_: Any) -> bool:
+        asked.append(question)
+        return False
+
+    monkeypatch.setattr("click.confirm", confirm)
+    assert agl("runs", "delete", run_id).code == 1
+    assert f"Delete run {run_id} with 0 resources, 4 rollouts, 4 attempts" in asked[0]
+    assert len(json.loads(agl("runs", "--json").out)) == 1
+
+
+def test_run_of_a_machine_that_is_gone_is_deleted_by_force(agl: Agl, project: Path) -> None:
+    store = SqliteLightningStore("kept.db")
+    for run_id, host, pid in (("there", "gone", 1), ("here", platform.node(), os.getpid())):
+        start = RunStart(run_id=run_id, algorithm="toy", host=host, pid=pid)
+        asyncio.run(store.begin_run(start))
+    asyncio.run(store.close())
+    delete = ("runs", "--path", "kept.db", "delete", "--yes")
+    result = agl(*delete, "there")
+    words = "is running (process 1 on gone); stop it first; if that machine is gone, delete it with"
+    assert (result.code, words in result.err) == (2, True)
+    assert agl(*delete, "there", "--force").code == 0
+    result = agl(*delete, "here", "--force")
+    assert (result.code, "stop it first\n" in result.err) == (2, True)
+    rows = json.loads(agl("runs", "--path", "kept.db", "--json").out)
+    assert [row["run"] for row in rows] == ["here"]
+
+
+def test_folder_that_holds_more_than_the_run_is_not_removed(agl: Agl, project: Path) -> None:
+    run_id = begin(agl, "run_dir=.")
+    result = agl("runs", "--path", "store.db", "delete", run_id, "--yes", "--folder")
+    assert result.code == 2
+    assert "without --folder" in result.err
+    assert (project / "tasks.jsonl").is_file()
+
+
+@pytest.mark.parametrize("name", ["the id", "another"])
+def test_copy_of_a_run_is_deleted_with_its_own_folder(agl: Agl, project: Path, name: str) -> None:
+    run_id = begin(agl)
+    folder, copy = (
+        project / "agl-runs" / run_id,
+        project / "kept" / {"the id": run_id}.get(name, name),
+    )
+    shutil.copytree(folder, copy)
+    result = agl("runs", "--path", str(copy / "store.db"), "delete", run_id, "--folder", "--yes")
+    assert result.code == 0, result.err
+    assert (folder.exists(), copy.exists()) == (True, False)

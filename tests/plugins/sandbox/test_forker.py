@@ -1,0 +1,394 @@
+"""A forker gives each call a process of its own, and nothing of a call outlives it."""
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from agl_sandbox import forked, forker
+from agl_sandbox.forker import CallFailedError, Forker, ForkerGoneError
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+
+STATE: list[int] = []
+linux_only = pytest.mark.skipif(sys.platform != "linux", reason="finds what has left its group")
+
+
+def work(payload: Any, ask: Callable[[Any], Any]) -> Any:
+    """What the forkers of these tests do: the function of this module that the payload names."""
+    return globals()[payload["do"]](payload, ask)
+
+
+@pytest.fixture
+async def calls() -> AsyncGenerator[Forker]:
+    one = Forker(work)
+    try:
+        yield one
+    finally:
+        one.close()
+
+
+async def gone(pid: int) -> bool:
+    """Whether a process ends, within some seconds."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        try:
+            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+                return True
+        except psutil.NoSuchProcess:
+            return True
+        await asyncio.sleep(0.01)
+    return False
+
+
+async def all_gone(pids: list[int]) -> bool:
+    return len(pids) == 3 and all([await gone(pid) for pid in pids])
+
+
+# --- what calls give
+
+
+def remember(payload: Any, ask: Any) -> Any:
+    STATE.append(1)
+    return [os.getpid(), len(STATE), payload["text"]]
+
+
+async def test_each_call_has_a_fresh_process(calls: Forker) -> None:
+    text = "snow \N{SNOWMAN} \ud83d"  # half an emoji, as models write
+    first = await calls.call({"do": "remember", "text": text})
+    second = await calls.call({"do": "remember", "text": text})
+    assert first[1:] == second[1:] == [1, text]
+    assert len({first[0], second[0], os.getpid()}) == 3
+    assert STATE == []
+
+
+def count_up(payload: Any, ask: Callable[[Any], Any]) -> int:
+    number = 0
+    for _ in range(3):
+        number = ask(number)
+    return number
+
+
+async def test_what_the_work_asks_is_answered_on_the_callers_loop(calls: Forker) -> None:
+    asked: list[int] = []
+
+    async def answer(message: Any) -> Any:
+        asked.append(message)
+        return message + 10
+
+    assert await calls.call({"do": "count_up"}, on_message=answer) == 30
+    assert asked == [0, 10, 20]
+
+
+async def test_an_error_of_who_answers_is_the_callers(calls: Forker) -> None:
+    async def answer(message: Any) -> Any:
+        raise ConnectionError("the store is away")
+
+    with pytest.raises(ConnectionError, match="the store is away"):
+        await calls.call({"do": "count_up"}, on_message=answer)
+    assert (await calls.call({"do": "remember", "text": ""}))[1] == 1
+
+
+def wait_for_file(payload: Any, ask: Any) -> bool:
+    while not os.path.exists(payload["path"]):
+        time.sleep(0.01)
+    return True
+
+
+async def test_calls_run_beside_each_other(calls: Forker, tmp_path: Path) -> None:
+    path = tmp_path / "go"
+    waiting = [
+        asyncio.create_task(calls.call({"do": "wait_for_file", "path": str(path)}))
+        for _ in range(4)
+    ]
+    await calls.call({"do": "remember", "text": ""})
+    path.touch()
+    assert await asyncio.gather(*waiting) == [True] * 4
+
+
+def long_text(payload: Any, ask: Any) -> str:
+    return payload["text"] * 2
+
+
+async def test_megabytes_pass_in_both_directions(calls: Forker) -> None:
+    text = "x" * 3_000_000
+    assert await calls.call({"do": "long_text", "text": text}) == text * 2
+
+
+# --- calls that fail
+
+
+def fail(payload: Any, ask: Any) -> None:
+    raise KeyError("no such row")
+
+
+def exit_quietly(payload: Any, ask: Any) -> None:
+    os._exit(0)
+
+
+def system_exit(payload: Any, ask: Any) -> None:
+    sys.exit(3)
+
+
+def die(payload: Any, ask: Any) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def no_json(payload: Any, ask: Any) -> Any:
+    return object()
+
+
+def own_socket() -> socket.socket:
+    """The one on which the caller listens."""
+    for number in range(3, 100):
+        try:
+            sock = socket.socket(fileno=os.dup(number))
+            sock.getpeername()
+        except OSError:
+            continue
+        return sock
+    raise AssertionError("the work has no socket")
+
+
+def garbage(payload: Any, ask: Any) -> None:
+    own_socket().sendall(payload["bytes"].encode("latin-1"))
+    time.sleep(60)
+
+
+def close_socket(payload: Any, ask: Any) -> None:
+    own_socket().shutdown(socket.SHUT_RDWR)
+    time.sleep(60)
+
+
+def flood(payload: Any, ask: Any) -> None:
+    sock = own_socket()
+    while True:
+        sock.sendall(forked.encode({"message": "x" * 10_000}))
+
+
+@pytest.mark.parametrize(
+    ("payload", "says"),
+    [
+        ({"do": "fail"}, "KeyError: 'no such row'"),
+        ({"do": "system_exit"}, "SystemExit: 3"),
+        ({"do": "no_json"}, "JSON cannot hold it: .*object"),
+        ({"do": "exit_quietly"}, "gave no answer: exit code 0, though it had not finished"),
+        ({"do": "die"}, "gave no answer: ended by SIGKILL"),
+        ({"do": "close_socket"}, "gave no answer"),
+        ({"do": "garbage", "bytes": "\xff\xff\xff\xff and so on"}, "4294967295 bytes; at most"),
+        ({"do": "garbage", "bytes": "\0\0\0\4\x80ab\n"}, "no JSON"),
+        ({"do": "garbage", "bytes": "\0\0\0\2[]"}, "expected a JSON object, got a list"),
+        ({"do": "garbage", "bytes": "\0\0\0\2{}"}, "no result"),
+        ({"do": "garbage", "bytes": f"\0\1\0\0{'[' * 0x10000}"}, "nested deeper"),
+    ],
+)
+async def test_a_call_that_goes_wrong_is_one_failed_call(
+    calls: Forker, payload: Any, says: str
+) -> None:
+    with pytest.raises(CallFailedError, match=says):
+        await calls.call(payload, timeout=30)
+    assert (await calls.call({"do": "remember", "text": ""}))[1] == 1
+
+
+async def test_what_the_work_raised_comes_with_its_traceback(calls: Forker) -> None:
+    with pytest.raises(CallFailedError) as caught:
+        await calls.call({"do": "fail"})
+    assert caught.value.failure is not None
+    assert caught.value.failure["type"] == "KeyError"
+    assert 'raise KeyError("no such row")' in caught.value.failure["traceback"]
+
+
+async def test_a_child_cannot_say_more_than_the_limit(
+    calls: Forker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forker, "MAX_CALL_BYTES", 1_000_000)
+    heard = 0
+
+    async def answer(message: Any) -> None:
+        nonlocal heard
+        heard += len(message)
+
+    with pytest.raises(CallFailedError, match="more than 1000000 bytes"):
+        await calls.call({"do": "flood"}, on_message=answer, timeout=30)
+    assert heard <= 1_000_000
+
+
+async def test_a_payload_that_json_cannot_hold_is_refused_at_once(calls: Forker) -> None:
+    with pytest.raises(forked.FrameError, match="set is not JSON serializable"):
+        await calls.call({"do": "remember", "text": {1}})
+
+
+# --- what is left of a call
+
+
+def leave_family(payload: Any, ask: Callable[[Any], Any]) -> Any:
+    """Leave a child in the group, one with a session of its own, and one without parents."""
+    sleep = [sys.executable, "-c", "import time; time.sleep(300)"]
+    pids = [subprocess.Popen(sleep).pid, subprocess.Popen(sleep, start_new_session=True).pid]
+    reading, writing = os.pipe()
+    if os.fork() == 0:
+        os.setsid()
+        if (pid := os.fork()) == 0:
+            os.execv(sleep[0], sleep)
+        os.write(writing, str(pid).encode())
+        os._exit(0)
+    os.wait()
+    pids.append(int(os.read(reading, 20)))
+    ask(pids)
+    if payload["then"] == "return":
+        return pids
+    if payload["then"] == "die":
+        os._exit(7)
+    if payload["then"] == "kill the keeper":
+        os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(300)
+    return pids
+
+
+@linux_only
+@pytest.mark.parametrize("then", ["return", "die", "kill the keeper", "timeout", "cancel"])
+async def test_nothing_that_a_call_started_outlives_it(calls: Forker, then: str) -> None:
+    pids: list[int] = []
+    told = asyncio.Event()
+
+    async def hear(message: Any) -> None:
+        pids.extend(message)
+        # They ran, or this test would prove nothing.
+        assert all(psutil.pid_exists(pid) for pid in pids)
+        told.set()
+
+    timeout = 3 if then == "timeout" else None
+    payload = {"do": "leave_family", "then": then}
+    call = asyncio.create_task(calls.call(payload, on_message=hear, timeout=timeout))
+    await told.wait()
+    if then == "cancel":
+        call.cancel()
+    await asyncio.wait([call])
+    # Already now, without waiting for it:
+    alive = [p for p in pids if psutil.pid_exists(p) and psutil.Process(p).status() != "zombie"]
+    assert len(pids) == 3
+    assert alive == []
+    if then == "return":
+        assert call.result() == pids
+    elif then == "cancel":
+        assert call.cancelled()
+    else:
+        assert isinstance(call.exception(), TimeoutError if then == "timeout" else CallFailedError)
+    assert (await calls.call({"do": "remember", "text": ""}))[1] == 1
+
+
+def answer_and_stay(payload: Any, ask: Any) -> None:
+    own_socket().sendall(forked.encode({"result": os.getpid()}))
+    time.sleep(300)
+
+
+async def test_a_child_that_answers_and_goes_on_is_ended(calls: Forker) -> None:
+    assert await gone(await calls.call({"do": "answer_and_stay"}))
+
+
+# --- the forker's own end
+
+
+def ancestors(payload: Any, ask: Callable[[Any], Any]) -> None:
+    keeper = psutil.Process(os.getppid())
+    ask([os.getpid(), keeper.pid, keeper.ppid()])
+    time.sleep(300)
+
+
+async def test_a_forker_that_is_killed_takes_its_calls_along_and_is_told(calls: Forker) -> None:
+    pids: list[int] = []
+
+    async def kill_forker(message: Any) -> None:
+        pids.extend(message)
+        os.kill(pids[-1], signal.SIGKILL)
+
+    with pytest.raises((ForkerGoneError, CallFailedError)):
+        await calls.call({"do": "ancestors"}, on_message=kill_forker)
+    if sys.platform == "linux":
+        assert await all_gone(pids)
+    with pytest.raises(ForkerGoneError, match="is gone"):
+        await calls.call({"do": "remember", "text": ""})
+
+
+async def test_a_cancelled_call_reads_as_cancelled_where_its_forker_is_gone_too(
+    calls: Forker,
+) -> None:
+    async def kill_forker_and_cancel(message: Any) -> None:
+        os.kill(message[-1], signal.SIGKILL)
+        call.cancel()
+
+    call = asyncio.create_task(calls.call({"do": "ancestors"}, on_message=kill_forker_and_cancel))
+    await asyncio.wait([call])
+    assert call.cancelled()
+    assert calls.is_gone
+
+
+async def test_closing_ends_the_calls(calls: Forker) -> None:
+    pids: list[int] = []
+    told = asyncio.Event()
+
+    async def hear(message: Any) -> None:
+        pids.extend(message)
+        told.set()
+
+    call = asyncio.create_task(calls.call({"do": "ancestors"}, on_message=hear))
+    await told.wait()
+    await asyncio.to_thread(calls.close)
+    with pytest.raises(CallFailedError):
+        await call
+    assert await all_gone(pids)
+
+
+@linux_only
+def test_a_forker_dies_with_its_parent() -> None:
+    code = (
+        "import asyncio, os, sys\n"
+        "from agl_sandbox.forker import Forker\n"
+        "def work(payload, ask):\n"
+        "    ask([os.getpid(), os.getppid()])\n"
+        "    os.read(os.pipe()[0], 1)\n"
+        "async def main():\n"
+        "    forker = Forker(work)\n"
+        "    async def hear(pids):\n"
+        "        print(*pids, forker._pid, flush=True)\n"
+        "    await forker.call(1, on_message=hear)\n"
+        "asyncio.run(main())\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        pids = [int(pid) for pid in process.stdout.readline().split()]
+        assert len(pids) == 3
+        assert all(map(psutil.pid_exists, pids))
+        process.kill()
+        assert asyncio.run(all_gone(pids))
+
+
+# --- what a child does not get
+
+
+def descriptors(payload: Any, ask: Any) -> Any:
+    os.write(payload["file"], b"from the child")
+    return [os.read(0, 100).decode(), os.path.realpath(f"/proc/self/fd/{payload['file']}")]
+
+
+@linux_only
+async def test_open_files_of_the_parent_are_not_there(tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+    with path.open("w+b", buffering=0) as file:
+        file.write(b"from the parent")
+        calls = Forker(work)
+        try:
+            got = await calls.call({"do": "descriptors", "file": file.fileno()})
+        finally:
+            calls.close()
+    assert got == ["", os.devnull]
+    assert path.read_bytes() == b"from the parent"

@@ -1,0 +1,295 @@
+"""What every sandbox does, shown with the smallest one: a forked process without any wall."""
+
+import asyncio
+import os
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+import pytest
+
+import agl
+from agl.errors import ConfigError, StoreUnavailableError
+from agl.runner import LitAgentRunner
+from agl.runner.result import SandboxedAgentError
+from agl_sandbox.forker import Forker
+from agl_sandbox.sandbox import JsonSandbox, OnMessage, run_attempt
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+Store = agl.InMemoryLightningStore
+
+
+class ForkSandbox(JsonSandbox):
+    """A fresh process for each attempt."""
+
+    async def start(self, agent: agl.LitAgent[Any], tracer: agl.Tracer) -> None:
+        self.findings = {}
+        self._forker = Forker(lambda attempt, ask: run_attempt(agent, tracer, attempt, ask))
+
+    async def run(self, attempt: dict[str, Any], on_message: OnMessage) -> Any:
+        return await self._forker.call(attempt, on_message=on_message)
+
+    def close(self) -> None:
+        if self.findings is not None:
+            self._forker.close()
+
+
+class TalkingSandbox(ForkSandbox):
+    """Behind its wall an agent has taken over the process."""
+
+    def __init__(self, talk: Callable[[Callable[[Any], Any]], Any]) -> None:
+        self._talk = talk
+
+    async def start(self, agent: agl.LitAgent[Any], tracer: agl.Tracer) -> None:
+        self.findings = {}
+        self._forker = Forker(lambda attempt, ask: self._talk(ask))
+
+
+SEEN: list[int] = []
+
+
+@agl.rollout
+def plain(task: Any, rollout: agl.Rollout) -> float:
+    SEEN.append(os.getpid())
+    agl.emit_message(f"{task} in {os.getpid()}, for the {len(SEEN)}. time")
+    agl.emit_reward(0.25)
+    return 0.5
+
+
+@agl.rollout
+async def coroutine(task: Any) -> float:
+    await asyncio.sleep(0)
+    return plain(task, None)
+
+
+@pytest.mark.parametrize("agent", [plain, coroutine])
+async def test_rewards_and_spans_come_out(run_all: Any, memory_store: Store, agent: Any) -> None:
+    rollouts = await run_all(agent, memory_store, ["a", "b"], isolation=ForkSandbox())
+    assert [r.status for r in rollouts] == ["succeeded"] * 2
+    for rollout in rollouts:
+        spans = await memory_store.query_spans(rollout.rollout_id)
+        message, early, final = spans
+        assert [span.sequence_id for span in spans] == [1, 2, 3]
+        assert (agl.get_reward_value(early), agl.get_reward_value(final)) == (0.25, 0.5)
+        assert len({span.trace_id for span in spans}) == 1
+        text = agl.get_message_value(message)
+        assert text is not None
+        assert text.startswith(f"{rollout.input} in ")
+        assert text.endswith("for the 1. time")  # the second one does not see what the first did
+        assert str(os.getpid()) not in text
+    assert SEEN == []
+
+
+@agl.rollout
+def returns_spans(task: Any) -> Any:
+    return [agl.emit_reward(0.75, propagate=False)]
+
+
+async def test_returned_spans_come_out(run_one: Any, memory_store: Store) -> None:
+    attempt = await run_one(returns_spans, memory_store, isolation=ForkSandbox())
+    spans = await memory_store.query_spans(attempt.rollout_id)
+    assert agl.find_final_reward(spans) == 0.75
+
+
+class OddError(Exception):
+    pass
+
+
+@agl.rollout
+def fails(task: Any) -> None:
+    if task == "exit":
+        os._exit(0)
+    if task == "text":
+        return "well done"  # type: ignore
+    if task == "stop":
+        next(iter([]))
+    raise OddError("no such city")
+
+
+@agl.rollout
+def needs_prompt(task: Any, prompt_template: agl.PromptTemplate) -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("agent", "task", "boundary", "kind", "says"),
+    [
+        (fails, "raise", "agent", "OddError", "no such city"),
+        (fails, "stop", "agent", "StopIteration", ""),
+        (fails, "exit", "agent", "no_answer", "exit code 0, though it had not finished"),
+        (fails, "text", "agent", "agl.errors.AgentResultError", "returned 'well done'"),
+        (needs_prompt, "x", "resources", "MissingResourceError", "no resource for parameter"),
+    ],
+)
+async def test_a_failure_comes_out_as_it_was(
+    run_all: Any, memory_store: Store, agent: Any, task: str, boundary: str, kind: str, says: str
+) -> None:
+    (rollout,) = await run_all(agent, memory_store, [task], isolation=ForkSandbox())
+    error = rollout.attempt.error
+    assert rollout.status == "failed"
+    assert (error.boundary, error.type.endswith(kind)) == (boundary, True)
+    assert says in error.message
+    if task == "raise":
+        assert 'raise OddError("no such city")' in error.traceback
+
+
+async def test_step_raises_what_the_agent_did(memory_store: Store) -> None:
+    runner = LitAgentRunner(agl.OtelTracer(), isolation=ForkSandbox())
+    raises = pytest.raises(SandboxedAgentError, match=r"OddError: no such city")
+    with runner.run_context(agent=fails, store=memory_store), raises as caught:
+        await runner.step("raise")
+    assert pickle.loads(pickle.dumps(caught.value)).failure == caught.value.failure
+
+
+@agl.rollout
+def sees_llm(task: Any, llm: agl.LLM) -> None:
+    agl.emit_object(llm.model_dump())
+
+
+async def test_a_gateway_is_handed_in_as_an_address_of_the_attempt(memory_store: Store) -> None:
+    proxy = agl.ProxyLLM(
+        endpoint="http://127.0.0.1:9/v1", model="m", api_key="the gateway's", asks_for_token=True
+    )
+    runner = LitAgentRunner(agl.OtelTracer(), isolation=ForkSandbox())
+    await memory_store.add_resources({"llm": proxy})
+    rollout = await memory_store.enqueue_rollout("x")
+    runner.max_rollouts = 1
+    with runner.run_context(agent=sees_llm, store=memory_store):
+        await runner.iter()
+    spans = await memory_store.query_spans(rollout.rollout_id)
+    seen = agl.get_object_value(spans[0])
+    assert seen["resource_type"] == "llm"
+    assert f"/rollout/{rollout.rollout_id}/attempt/" in seen["endpoint"]
+    assert "the gateway's" not in str(seen)
+    assert "mint" not in str(seen)
+
+
+async def test_each_agent_of_a_runner_has_a_sandbox_of_its_own(memory_store: Store) -> None:
+    runner = LitAgentRunner(agl.OtelTracer(), max_rollouts=1, isolation=ForkSandbox())
+    for agent in (fails, plain):
+        await memory_store.enqueue_rollout("x")
+        with runner.run_context(agent=agent, store=memory_store):
+            await runner.iter()
+    assert [r.status for r in await memory_store.query_rollouts()] == ["failed", "succeeded"]
+
+
+# --- an agent that has taken over its process
+
+
+def forge_ids(ask: Callable[[Any], Any]) -> Any:
+    span = agl.Span.from_attributes(name="x", attributes={}, rollout_id="other", attempt_id="other")
+    ask({"spans": [span.model_dump()]})
+    return {"reward": 1.0}
+
+
+async def test_spans_are_of_this_attempt_whatever_they_say(
+    run_one: Any, memory_store: Store
+) -> None:
+    attempt = await run_one(plain, memory_store, isolation=TalkingSandbox(forge_ids))
+    spans = await memory_store.query_spans(attempt.rollout_id)
+    assert {span.attempt_id for span in spans} == {attempt.attempt_id}
+    assert len(spans) == 2
+
+
+@pytest.mark.parametrize("writer", ["runner", "gateway", "algorithm", None])
+async def test_spans_from_behind_a_wall_are_an_agents_whatever_they_say(
+    run_one: Any, memory_store: Store, writer: str | None
+) -> None:
+    def forge(ask: Any) -> Any:
+        span = agl.Span.from_attributes(name="n", attributes={}).model_dump(mode="json")
+        ask({"spans": [{**span, "writer": writer, "late": True}]})
+        return {"reward": None}
+
+    attempt = await run_one(plain, memory_store, isolation=TalkingSandbox(forge))
+    spans = await memory_store.query_spans(attempt.rollout_id)
+    assert [(span.writer, span.late) for span in spans] == [("agent", False)]
+
+
+@pytest.mark.parametrize(
+    "talk",
+    [
+        lambda ask: ask({"spans": "none"}),
+        lambda ask: ask(["spans"]),
+        lambda ask: ask({"spans": [{"name": "x"}]}),
+        lambda ask: ask(None),
+        lambda ask: {"failure": "bad"},
+        lambda ask: {"spans": [1]},
+        lambda ask: "done",
+        lambda ask: None,
+        lambda ask: {"reward": "1.0"},
+        lambda ask: {"reward": [1.0]},
+        lambda ask: {"failure": {"boundary": "agent", "type": "x" * 10**6, "message": ""}},
+    ],
+)
+async def test_nonsense_from_a_sandbox_fails_its_attempt_and_no_other(
+    run_all: Any, memory_store: Store, talk: Any
+) -> None:
+    rollouts = await run_all(plain, memory_store, ["a", "b"], isolation=TalkingSandbox(talk))
+    assert [r.status for r in rollouts] == ["failed"] * 2
+    assert all(len(r.attempt.error.type) < 1000 for r in rollouts)
+
+
+# --- the runner's side
+
+
+@agl.rollout
+async def hangs(task: Any) -> None:
+    agl.emit_object(os.getpid())
+    await asyncio.Event().wait()
+
+
+async def test_an_agent_is_killed_at_its_deadline(run_all: Any, memory_store: Store) -> None:
+    config = agl.RolloutConfig(timeout_seconds=2)
+    (rollout,) = await run_all(hangs, memory_store, ["x"], config=config, isolation=ForkSandbox())
+    assert rollout.attempt.status == "timeout"
+    spans = await memory_store.query_spans(rollout.rollout_id)
+    assert not psutil.pid_exists(agl.get_object_value(spans[0]))
+
+
+class BrokenStore(Store):
+    async def add_many_spans(self, spans: Any) -> Any:
+        raise StoreUnavailableError("the disk is gone")
+
+
+async def test_a_store_that_fails_ends_the_runner_and_blames_no_agent(run_all: Any) -> None:
+    with pytest.raises(StoreUnavailableError, match="the disk is gone"):
+        await run_all(plain, BrokenStore(), ["x"], isolation=ForkSandbox())
+
+
+def test_none_is_no_sandbox_and_others_go_by_name() -> None:
+    assert LitAgentRunner(agl.OtelTracer(), isolation="none")._isolation is None
+    with pytest.raises(ConfigError, match=r"isolation: .*: expected a Sandbox, got the class"):
+        agl.Trainer(runner={"isolation": "agl.store.memory:InMemoryLightningStore"})
+    with pytest.raises(agl.errors.UnknownComponentError, match="unknown sandbox 'celar'"):
+        agl.Trainer(runner={"isolation": "celar"})
+
+
+# --- what is graded
+
+
+@agl.rollout(grade=lambda task, private, result: float(result == private))
+def graded(task: Any, rollout: agl.Rollout) -> Any:
+    return [task, rollout.input, os.getpid()]
+
+
+async def test_result_for_a_grader_comes_out_and_private_does_not_go_in(
+    run_all: Any, memory_store: Store
+) -> None:
+    task = {"question": "6 * 7?", "private": 42}
+    (rollout,) = await run_all(graded, memory_store, [task], isolation=ForkSandbox())
+    *_, grade = await memory_store.query_spans(rollout.rollout_id)
+    assert agl.get_object_value(grade)[:2] == [{"question": "6 * 7?"}] * 2
+    assert agl.get_reward_value(grade) == 0.0
+    assert rollout.input == task
+
+
+@pytest.mark.parametrize("said", [{"reward": 1.0}, {"artefact": 1.0}, {"spans": []}, {}])
+async def test_agent_that_has_taken_over_its_sandbox_cannot_say_its_grade(
+    run_all: Any, memory_store: Store, said: Any
+) -> None:
+    sandbox = TalkingSandbox(lambda ask: said)
+    (rollout,) = await run_all(graded, memory_store, [{"private": 42}], isolation=sandbox)
+    assert rollout.status == "succeeded"
+    spans = await memory_store.query_spans(rollout.rollout_id)
+    assert agl.find_final_reward(spans) == 0.0
