@@ -15,10 +15,11 @@ from typing import Any
 
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 
-import agentlightning as agl
-from agentlightning.algorithm.apo import APO
 from apo_world import SEED_PROMPT, make_tasks, quality, reward
 from openai import AsyncOpenAI
+
+import agentlightning as agl
+from agentlightning.algorithm.apo import APO
 
 _sleep = asyncio.sleep
 

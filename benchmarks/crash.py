@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any
 
 import agl
-from agl.access.tokens import with_token
+from agl.store.access.tokens import with_token
 from agl.store.base import AttemptEnd
 from agl.types import AttemptedRollout, EnqueueRolloutRequest, Span
 from agl_bench.server import free_port, own_command, start, wait_until_up

@@ -16,7 +16,8 @@ import subprocess
 import sys
 from typing import Any
 
-from agl.types import Credit, TrainingRow
+from agl.types import Credit
+from agl_learning.records import TrainingRow
 
 
 def all_logits(model: Any, rows: Any, temperature: float, pad: int, **options: Any) -> Any:
@@ -38,7 +39,7 @@ def all_logits(model: Any, rows: Any, temperature: float, pad: int, **options: A
     logprobs_N_V = torch.log_softmax(logits_N_V, dim=-1)
     target_N = input_D_T[row_N, position_N]
     logprobs_N = logprobs_N_V.gather(1, target_N[:, None])[:, 0]
-    return TokenScores(logprobs_N, -(logprobs_N_V.exp() * logprobs_N_V).sum(-1))
+    return TokenScores(logprobs_N, -(logprobs_N_V.exp() * logprobs_N_V).sum(-1), logprobs_N)
 
 
 def measure(way: str, prompt: int, answer: int, rows: int, vocabulary: int) -> dict[str, float]:
@@ -47,7 +48,8 @@ def measure(way: str, prompt: int, answer: int, rows: int, vocabulary: int) -> d
     from transformers import LlamaConfig, LlamaForCausalLM
 
     from agl_torch import learner
-    from agl_torch.learner import Learner, LearnerOptions, Sample
+    from agl_torch.learner import Learner, LearnerOptions, Rule, Sample
+    from agl_torch.loss import clipped
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -56,7 +58,7 @@ def measure(way: str, prompt: int, answer: int, rows: int, vocabulary: int) -> d
     sizes = {"vocab_size": vocabulary, "hidden_size": 8, "intermediate_size": 16}
     layers = {"num_hidden_layers": 1, "num_attention_heads": 1, "num_key_value_heads": 1}
     model = LlamaForCausalLM(LlamaConfig(**sizes, **layers))
-    options = LearnerOptions(1e-6, 1, None, 32768, 0.2, 0.28, 0.0, 0.0, 1.0, 0.0, 1.0)
+    rule = Rule(lambda tokens: clipped(tokens.log_ratio_N, tokens.advantages_N))
     samples = [
         Sample(
             TrainingRow(
@@ -69,11 +71,11 @@ def measure(way: str, prompt: int, answer: int, rows: int, vocabulary: int) -> d
                 credits=[Credit(reward=1.0)],
                 model_versions=["0"],
             ),
-            [1.0 if number % 2 else -1.0],
+            [1.0 if number % 2 else -1.0] * answer,
         )
         for number in range(rows)
     ]
-    one = Learner(model, options)
+    one = Learner(model, LearnerOptions(), rule)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     measured = one.update(samples)
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import agl
-from agl.cli.ledger_tables import as_json, read_accounts
 from agl.runs.folders import known_run
+from agl_learning.ledger_tables import as_json, read_accounts
 
 SEAMS = Path(__file__).parents[1] / "tests/seams"
 OURS = ("algorithm", "runner", "supervisor")
@@ -140,7 +140,17 @@ class Scene:
 
 
 SCENES = {
-    "grpo": Scene({"steps": 4, "checkpoint_every": 2}),
+    **{
+        name: Scene({"steps": 4, "checkpoint_every": 2, **options})
+        for name, options in {
+            "cispo": {},
+            "grpo": {},
+            "gspo": {"clip_range": 0.2},
+            "ppo": {"critic_lr": 1e-3, "kl_coef": 1e-3},
+            "reinforce++": {"kl_coef": 1e-3, "schedule": "linear"},
+            "rloo": {"kl_coef": 1e-3, "kl_target": 0.01, "max_refills": 2},
+        }.items()
+    },
     "sft": Scene({}, victims=(*OURS, "training", "model server")),
     "dpo": Scene({}, victims=(*OURS, "training", "model server")),
 }

@@ -294,8 +294,11 @@ def cpu_seconds(process: psutil.Process) -> float:
 
 
 @contextlib.contextmanager
-def serve(command: list[str], log: Path) -> Iterator[tuple[str, int]]:
-    """A server process; its address and process id."""
+def serve(command: list[str], log: Path, *, is_agl: bool) -> Iterator[tuple[str, int]]:
+    """A server process; its address and process id.
+
+    Ours says its address, maybe with a token, once it answers; 0.3's says nothing.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -305,17 +308,12 @@ def serve(command: list[str], log: Path) -> Iterator[tuple[str, int]]:
             stdout=output, stderr=output, cwd=log.parent,
         )  # fmt: skip
         try:
-            end = time.monotonic() + 90
-            while True:
-                with contextlib.suppress(OSError):
-                    socket.create_connection(("127.0.0.1", port), 1).close()
-                    break
+            end = time.monotonic() + 300
+            while (url := address(log) if is_agl else answering(port)) is None:
                 if process.poll() is not None or time.monotonic() > end:
                     raise SystemExit(f"{command}: did not start; {log.read_text()[-2000:]}")
                 time.sleep(0.1)
-            time.sleep(1.0)  # it says its address, and maybe a token, when it listens
-            said = re.search(r"http://agl:\S+@127\S+", log.read_text())
-            yield said[0] if said else f"http://127.0.0.1:{port}", process.pid
+            yield url, process.pid
         finally:
             process.send_signal(signal.SIGTERM)
             try:
@@ -323,6 +321,20 @@ def serve(command: list[str], log: Path) -> Iterator[tuple[str, int]]:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+def address(log: Path) -> str | None:
+    """What our server said when it began to answer."""
+    said = re.search(r"^agl store: (http\S+) ", log.read_text(), re.MULTILINE)
+    return said[1] if said else None
+
+
+def answering(port: int) -> str | None:
+    """The address of whoever listens on a port."""
+    with contextlib.suppress(OSError):
+        socket.create_connection(("127.0.0.1", port), 1).close()
+        return f"http://127.0.0.1:{port}"
+    return None
 
 
 def main() -> None:
@@ -351,8 +363,9 @@ def main() -> None:
             peer = [options.peer, "store", "--backend", "memory", "--log-level", "WARNING"]
             servers.append(("peer", peer, options.peer_ways.split(","), options.peer_runners))
         running = [
-            (name, *stack.enter_context(serve(command, where / f"{name}.log")), ways, runners)
+            (name, *stack.enter_context(serve(command, log, is_agl=name != "peer")), ways, runners)
             for name, command, ways, runners in servers
+            for log in [where / f"{name}.log"]
         ]
         for number in range(options.rounds):
             for way in WAYS:

@@ -76,3 +76,17 @@ def model():
 def prompts():
     """Token ids of three different lengths."""
     return [[1, 4, 3, 2], [1, 7, 8, 9, 3, 2, 5, 3, 1, 6, 3, 2], [1, 4, 12, 5, 3, 2]]
+
+
+@pytest.fixture
+def passes(model, monkeypatch):
+    """Rows and columns of what the model is given, pass by pass."""
+    shapes = []
+    forward = model.forward
+
+    def noting(**inputs):
+        shapes.append(tuple(inputs["input_ids"].shape))
+        return forward(**inputs)
+
+    monkeypatch.setattr(model, "forward", noting)
+    return shapes

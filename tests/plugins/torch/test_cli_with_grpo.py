@@ -89,11 +89,13 @@ def test_the_doctor_sees_the_model_that_grpo_serves(agl: Agl, tmp_path: Path) ->
     before = {path.name for path in tmp_path.iterdir()}
     code, out = agl("doctor", "agl.yaml", "--json")
     diagnosis = json.loads(out)
-    # An untrained model talks until its limit of tokens.
+    assert (code, diagnosis["algorithm"]) == (0, "grpo")
+    # An untrained model may talk until its limit of tokens, and say what is encoded otherwise.
     found = [finding["code"] for finding in diagnosis["findings"]]
-    assert (code, found, diagnosis["algorithm"]) == (0, ["truncated"], "grpo")
-    assert [call["grade"] for call in diagnosis["calls"]] == ["A", "A"]
-    assert [call["row"] for call in diagnosis["calls"]] == [0, 0]
+    calls = diagnosis["calls"]
+    is_cut, is_broken = any(call["truncated"] for call in calls), calls[-1]["row"] == 1
+    assert found == ["truncated"] * is_cut + ["row_break"] * is_broken
+    assert [call["grade"] for call in calls] == ["A", "A"]
     assert {path.name for path in tmp_path.iterdir()} - before <= {"__pycache__"}
 
 

@@ -1,10 +1,15 @@
 """The batched decoder against plain forward passes of the same model."""
 
+import random
+
 import pytest
 import torch
+import transformers
 
 from agl.errors import ConfigError
-from agl_torch.generate import Sampler, SamplingRequest, draw, sampling_distribution
+from agl_torch.draws import draw, sampling_distribution
+from agl_torch.generate import Sampler
+from agl_torch.sequences import SamplingRequest
 
 
 def plain_greedy(model, prompt, max_tokens, end_token_id):
@@ -74,6 +79,134 @@ def test_seed_gives_the_same_draw_whatever_the_neighbours(model, tokenizer, prom
     assert different.token_ids != alone.token_ids
 
 
+def test_sequences_join_and_leave_between_two_steps(model, tokenizer, prompts):
+    sampler = Sampler(model, tokenizer)
+    long = sampler.add(SamplingRequest(prompts[0], max_tokens=30, seed=5))
+    assert sampler.step() == sampler.step() == []
+    short = sampler.add(SamplingRequest(prompts[1], max_tokens=1, seed=1))
+    kept_out = sampler.add(SamplingRequest(prompts[2], max_tokens=1, seed=2))
+    assert sampler.step(may_join=False) == []
+    assert set(sampler.step()) == {short, kept_out}
+    assert not long.is_over
+    sampler.drop(long)
+    assert sampler.step() == [long]
+    assert sampler.is_idle
+
+
+@pytest.mark.parametrize("keep_bytes", [0, 20_000, 2**30])
+def test_same_seeds_give_the_same_tokens_whenever_they_come(model, tokenizer, keep_bytes):
+    chance = random.Random(3)
+    beginning = [chance.randrange(4, 15) for _ in range(20)]
+    requests = [
+        SamplingRequest(
+            beginning[: chance.randrange(21)] + [chance.randrange(4, 15)] * chance.randint(1, 9),
+            max_tokens=chance.randint(1, 30),
+            seed=seed,
+            top_p=chance.choice([1.0, 0.9]),
+        )
+        for seed in range(60)
+    ]
+    alone = [Sampler(model, tokenizer).generate([request])[0] for request in requests]
+    sampler = Sampler(model, tokenizer, max_rows=8, keep_bytes=keep_bytes)
+    for _ in range(2):
+        order = chance.sample(range(60), 60)
+        added = {}
+        while len(added) < 60 or not sampler.is_idle:
+            for number in order[len(added) :][: chance.randrange(4)]:
+                added[number] = sampler.add(requests[number])
+            sampler.step()
+        for number, running in added.items():
+            expected = alone[number]
+            assert running.completion.token_ids == expected.token_ids
+            assert running.completion.logprobs == pytest.approx(expected.logprobs, abs=1e-4)
+
+
+def test_one_prompt_of_many_is_read_once(model, tokenizer, passes):
+    prompt = [1, *[4, 5, 6, 7] * 8, 3, 2]
+    many = [SamplingRequest(prompt, max_tokens=4, seed=seed) for seed in range(8)]
+    alone = [Sampler(model, tokenizer).generate([one])[0].token_ids for one in many]
+    passes.clear()
+    made = Sampler(model, tokenizer, keep_bytes=2**20).generate(many)
+    assert [one.token_ids for one in made] == alone
+    assert [shape for shape in passes if shape[1] > 1] == [(1, len(prompt))]
+
+
+def test_what_is_kept_of_ended_sequences_stays_within_its_memory(model, tokenizer, passes):
+    # Keys and values of a token: 2 layers x 2 heads x 8 dimensions x 4 bytes, twice.
+    per_token = 2 * 2 * 8 * 4 * 2
+    sampler = Sampler(model, tokenizer, keep_bytes=3 * 64 * per_token)
+    long = [[1, *[word] * 20, 3, 2] for word in range(4, 8)]
+
+    def num_read(prompt):
+        passes.clear()
+        sampler.generate([SamplingRequest(prompt, max_tokens=2, temperature=0)])
+        return max(columns for _, columns in passes)
+
+    # Beside the first token they have nothing in common.
+    assert [num_read(prompt) for prompt in long] == [23, 22, 22, 22]
+    assert [num_read(prompt) for prompt in long[1:]] == [1, 1, 1]
+    assert num_read(long[0]) == 22
+
+
+SMALL = {
+    "vocab_size": 15,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 64,
+    "initializer_range": 0.3,
+    "pad_token_id": 0,
+    "bos_token_id": None,
+    "eos_token_id": 3,
+}
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize(
+    "config",
+    [
+        transformers.Qwen3Config(**SMALL),
+        transformers.MistralConfig(**SMALL, sliding_window=5),
+        transformers.Gemma2Config(**SMALL, sliding_window=5),
+        transformers.Gemma3TextConfig(**SMALL, sliding_window=5, sliding_window_pattern=2),
+        transformers.GPT2Config(
+            vocab_size=15, n_positions=64, n_embd=32, n_layer=2, n_head=4, eos_token_id=3
+        ),
+    ],
+    ids=lambda config: config.model_type,
+)
+def test_models_of_other_kinds_say_the_same_as_in_transformers(
+    tokenizer, prompts, config, attention
+):
+    if config.model_type == "gemma2" and attention == "sdpa":
+        pytest.skip("its softcap needs eager attention")
+    torch.manual_seed(1)
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=attention)
+    model.eval()
+    sampler = Sampler(model, tokenizer, keep_bytes=2**20)
+    requests = [SamplingRequest(p, max_tokens=12, temperature=0) for p in prompts]
+    first = sampler.generate(requests)
+    again = [SamplingRequest([*p, 4, 5, 6], max_tokens=12, temperature=0) for p in prompts]
+    for request, made in zip([*requests, *again], first + sampler.generate(again), strict=True):
+        prompt = torch.tensor([request.prompt_token_ids])
+        theirs = model.generate(
+            prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=12, do_sample=False
+        )
+        assert made.token_ids == theirs[0, prompt.shape[1] :].tolist()
+
+
+def test_a_model_whose_state_is_not_keys_and_values_is_refused(tokenizer):
+    config = transformers.Qwen3NextConfig(
+        **SMALL, num_experts=2, layer_types=["linear_attention", "full_attention"] * 2
+    )
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    with pytest.raises(ConfigError, match="linear_attention"):
+        Sampler(model, tokenizer)
+
+
 def test_in_batches_of_a_fixed_shape_a_completion_depends_on_its_request_alone(
     model, tokenizer, prompts
 ):
@@ -110,7 +243,8 @@ def test_a_model_whose_answers_depend_on_their_neighbours_is_refused(model, toke
 def test_draws_follow_the_distribution():
     weights = torch.tensor([[0.1, 0.0, 0.6, 0.3]], dtype=torch.float64).expand(4000, 4)
     generator = torch.Generator().manual_seed(0)
-    drawn = draw(weights, torch.rand(4000, dtype=torch.float64, generator=generator))
+    noise = torch.empty(4000, 4, dtype=torch.float64).exponential_(generator=generator)
+    drawn = draw(weights, noise)
     share = torch.bincount(drawn, minlength=4) / 4000
     assert share[1] == 0
     # Three standard deviations of the largest share: 3 * sqrt(0.6 * 0.4 / 4000) = 0.023.

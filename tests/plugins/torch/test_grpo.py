@@ -10,10 +10,11 @@ import pytest
 import torch
 
 import agl
+import agl_torch
 from agl.errors import AlgorithmError, ConfigError, UnknownComponentError
 from agl.plugins.schema import schema_of
-from agl.types import Ledger
 from agl_learning.checkpoint import find_checkpoint
+from agl_learning.ledger import Ledger
 
 from .conftest import build_model
 
@@ -57,7 +58,8 @@ def grpo(tmp_path, tokenizer):
             "torch_threads": 1,
             "show_progress": False,
         }
-        return agl.GRPO(**{**defaults, **options})
+        made = options.pop("made", agl.GRPO)
+        return made(**{**defaults, **options})
 
     return build
 
@@ -88,6 +90,53 @@ async def test_reward_rises_and_every_call_is_accounted_for(line, grpo, tmp_path
     assert summary["calls_excluded"]["not_trained_mode"] == 2
     assert [step for step, _ in summary["val_rewards"]] == [0, len(rewards)]
     assert summary["val_rewards"][-1][1] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("made", "options"),
+    [
+        ("CISPO", {}),
+        ("GSPO", {"clip_range": 0.2}),
+        ("PPO", {"critic_lr": 1e-2}),
+        ("PPO", {"critic": "head", "critic_lr": 1e-2, "kl_coef": 1e-3}),
+        ("RLOO", {"kl_coef": 1e-3}),
+        ("ReinforcePlusPlus", {"group_size": 1, "groups_per_step": 16, "learning_rate": 5e-3}),
+        ("GRPO", {"loss_mean": "constant", "loss_constant": 1, "schedule": "linear"}),
+    ],
+)
+async def test_each_algorithm_learns_and_accounts_for_every_call(line, grpo, made, options):
+    algorithm = grpo(made=getattr(agl_torch, made), steps=16, epochs=2, **options)
+    await line(says_red, algorithm, ["one", "two", "three"], ["four"])
+    rewards = algorithm.summary["rewards"]
+    assert sum(rewards[:2]) / 2 < 0.5
+    assert sum(rewards[-3:]) / 3 > 0.7
+    ledger = await agl.load_ledger(line.store)
+    ledger.check()
+    assert ledger.trained
+    assert set(ledger.reasons()) <= {"zero_advantage", "not_trained_mode"}
+
+
+async def test_groups_that_taught_nothing_are_refilled_and_the_step_is_replayed(
+    line, grpo, tmp_path
+):
+    options = {"steps": 2, "groups_per_step": 3, "group_size": 2, "max_refills": 2, "seed": 3}
+    algorithm = grpo(**options)
+    await line(says_red, algorithm, ["one", "two", "three"])
+    steps = metrics(tmp_path)
+    assert steps[0]["groups/refilled"] > 0
+    journal = [json.loads(one) for one in (tmp_path / "run/journal.jsonl").read_text().splitlines()]
+    keys = [entry["key"] for entry in journal if entry["event"] == "collected"]
+    assert f"{keys[0]}/refill-1" in keys
+    assert len(keys) == len({*keys})
+    rollouts = await line.store.query_rollouts()
+    assert len(rollouts) == 2 * sum(3 + step["groups/refilled"] for step in steps)
+    again = grpo(**options)
+    again.set_store(line.store)
+    again.set_adapter(algorithm.get_adapter())
+    replay = await again.replay(1)
+    same = {one.what: one.same for one in replay.compared if one.same is not None}
+    assert {"rows trained", "bins", "groups/refilled"} <= {*same}
+    assert set(same.values()) == {True}
 
 
 async def check_weighed_by(estimator, store):
@@ -368,7 +417,7 @@ async def test_resources_keep_what_the_trainer_was_given(line, grpo):
     [
         ({"group_size": 1}, "group_size must be at least 2; got 1"),
         ({"estimator": "rloo", "group_size": 1}, "at least 2; got 1: estimator 'rloo' compares"),
-        ({"estimator": "gae"}, "GRPO: estimator 'gae' gives each token .* 'verl' has"),
+        ({"estimator": "gae"}, "GRPO: estimator 'gae' gives each token .* 'ppo' has"),
         ({"estimator": "gdpo"}, "GRPO: estimator 'gdpo' needs reward_keys"),
         ({"temperature": 0}, "temperature must be above 0; got 0"),
         ({"steps": 0}, "steps must be at least 1"),

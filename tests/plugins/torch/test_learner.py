@@ -7,11 +7,13 @@ import pytest
 import torch
 
 from agl.errors import ConfigError
-from agl.types import Credit, TrainingRow
+from agl.types import Credit
 from agl_learning.checkpoint import Progress, find_checkpoint, making
+from agl_learning.records import TrainingRow
 from agl_learning.tasks import TaskOrder
 from agl_torch.checkpoint import restore, save
-from agl_torch.learner import Learner, LearnerOptions, Sample
+from agl_torch.learner import Learner, LearnerOptions, Rule, Sample
+from agl_torch.loss import clipped
 
 from .conftest import build_model
 
@@ -20,14 +22,14 @@ OPTIONS = LearnerOptions(
     epochs=2,
     minibatch_rows=2,
     microbatch_tokens=None,
-    clip_low=1.0,  # wide, as the recorded log-probabilities are made up
-    clip_high=10.0,
     entropy_bonus=0.0,
     kl_coefficient=0.0,
     max_grad_norm=1.0,
     weight_decay=0.0,
     temperature=1.0,
 )
+# Wide bounds, as the recorded log-probabilities are made up.
+RULE = Rule(lambda tokens: clipped(tokens.log_ratio_N, tokens.advantages_N, 1.0, 10.0))
 
 
 def save_checkpoint(folder, learner, tokenizer, progress, sampler_random):
@@ -60,7 +62,7 @@ def samples():
 
 def test_update_makes_good_tokens_likelier_and_bad_ones_rarer(model):
     good, bad = probability(model, 5), probability(model, 6)
-    measured = Learner(model, OPTIONS).update(samples())
+    measured = Learner(model, OPTIONS, RULE).update(samples())
     assert probability(model, 5) > good
     assert probability(model, 6) < bad
     assert measured["gradient_steps"] == 2
@@ -69,7 +71,7 @@ def test_update_makes_good_tokens_likelier_and_bad_ones_rarer(model):
 
 def test_minibatches_make_as_many_steps_as_they_are(model):
     options = dataclasses.replace(OPTIONS, minibatch_rows=1, epochs=3)
-    assert Learner(model, options).update(samples())["gradient_steps"] == 6
+    assert Learner(model, options, RULE).update(samples())["gradient_steps"] == 6
 
 
 def test_a_gradient_that_is_not_finite_is_an_error_and_changes_nothing(model):
@@ -77,12 +79,12 @@ def test_a_gradient_that_is_not_finite_is_an_error_and_changes_nothing(model):
     bad = samples()
     bad[0].advantages = [float("inf")]
     with pytest.raises(FloatingPointError, match="the gradient is not finite"):
-        Learner(model, OPTIONS).update(bad)
+        Learner(model, OPTIONS, RULE).update(bad)
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
 
 
 def test_training_resumed_from_a_checkpoint_is_training_that_never_stopped(tmp_path, tokenizer):
-    straight = Learner(build_model(), OPTIONS, seed=3)
+    straight = Learner(build_model(), OPTIONS, RULE, seed=3)
     straight.update(samples())
     sampler_random = random.Random(9)
     sampler_random.random()
@@ -98,7 +100,7 @@ def test_training_resumed_from_a_checkpoint_is_training_that_never_stopped(tmp_p
     straight.update(samples())
 
     model = type(straight.model).from_pretrained(find_checkpoint(tmp_path))
-    resumed, resumed_random = Learner(model, OPTIONS, seed=0), random.Random(0)
+    resumed, resumed_random = Learner(model, OPTIONS, RULE, seed=0), random.Random(0)
     restore(folder, resumed, resumed_random)
     progress = Progress.of(folder)
     resumed.update(samples())
@@ -122,11 +124,11 @@ def checkpoints(tmp_path, tokenizer):
     for step in (2, 10):
         progress = Progress(step, step, {}, TaskOrder(3, 0).state())
         folder = tmp_path / f"checkpoints/step-{step:06d}"
-        learner = Learner(build_model(), OPTIONS)
+        learner = Learner(build_model(), OPTIONS, RULE)
         learner.update(samples())
         save_checkpoint(folder, learner, tokenizer, progress, random.Random(0))
     (tmp_path / "checkpoints/.step-000012.partial").mkdir()
-    (tmp_path / "checkpoints/.step-000012.partial/grpo_state.json").touch()
+    (tmp_path / "checkpoints/.step-000012.partial/learner.json").touch()
     return tmp_path
 
 
@@ -137,7 +139,7 @@ def test_the_newest_checkpoint_of_a_run_is_found_and_partial_ones_are_not(checkp
 @pytest.mark.parametrize(
     "name",
     [
-        *("grpo_state.json", "config.json", "model.safetensors", "grpo_optimizer.safetensors"),
+        *("learner.json", "config.json", "model.safetensors", "optimizer.safetensors"),
         "checkpoint.json",
     ],
 )
@@ -179,7 +181,9 @@ def test_a_checkpoint_is_on_the_disk_before_it_has_its_name(checkpoints, monkeyp
     monkeypatch.setattr(os, "replace", name)
     folder = checkpoints / "checkpoints/step-000011"
     progress = Progress(11, 11, {}, TaskOrder(3, 0).state())
-    save_checkpoint(folder, Learner(build_model(), OPTIONS), tokenizer, progress, random.Random(0))
+    save_checkpoint(
+        folder, Learner(build_model(), OPTIONS, RULE), tokenizer, progress, random.Random(0)
+    )
     partial = folder.with_name(f".{folder.name}.partial")
     assert {str(partial / path.name) for path in folder.iterdir()} <= named[-1]
     assert str(folder.parent) in synced
@@ -191,12 +195,12 @@ def test_a_model_with_a_parameter_that_gets_no_gradient_is_resumed(tmp_path, tok
         model.unused = torch.nn.Linear(2, 2)
         return model
 
-    first = Learner(build(), OPTIONS)
+    first = Learner(build(), OPTIONS, RULE)
     first.update(samples())
     folder = tmp_path / "checkpoints/step-000001"
     progress = Progress(1, 1, {}, TaskOrder(3, 0).state())
     save_checkpoint(folder, first, tokenizer, progress, random.Random(0))
-    second = Learner(build(), OPTIONS)
+    second = Learner(build(), OPTIONS, RULE)
     second.model.load_state_dict(first.model.state_dict())
     restore(find_checkpoint(tmp_path), second, random.Random(0))
     for learner in (first, second):
@@ -219,12 +223,12 @@ def test_a_checkpoint_of_another_model_is_refused(checkpoints):
         )
     )
     with pytest.raises(ConfigError, match=r"of another model.*has shape \(15, 32\)"):
-        restore(find_checkpoint(checkpoints), Learner(other, OPTIONS), random.Random(0))
+        restore(find_checkpoint(checkpoints), Learner(other, OPTIONS, RULE), random.Random(0))
 
 
 def test_weights_of_16_bits_are_not_trained():
     with pytest.raises(ConfigError, match=r"weights in torch\.bfloat16 cannot be trained"):
-        Learner(build_model().bfloat16(), OPTIONS)
+        Learner(build_model().bfloat16(), OPTIONS, RULE)
 
 
 def test_small_steps_arrive_where_the_model_computes_in_16_bits():
@@ -234,7 +238,7 @@ def test_small_steps_arrive_where_the_model_computes_in_16_bits():
     options = dataclasses.replace(OPTIONS, learning_rate=1e-6, dtype="bfloat16")
     made = []
     model.lm_head.register_forward_hook(lambda layer, given, made_: made.append(made_.dtype))
-    measured = Learner(model, options).update(samples())
+    measured = Learner(model, options, RULE).update(samples())
     assert set(made) == {torch.bfloat16}
     moved = [
         (new.detach() - old).abs().mean()
@@ -264,5 +268,5 @@ def test_rollouts_weigh_the_same(model):
         Sample(two_calls("b", 1.0, 1.0).only([1]), [-1.0]),
     ]
     # One rollout weighs as much as the other, and only the second call's token counts.
-    Learner(model, OPTIONS).update(result)
-    assert [s.weight for s in result] == [0.5, 0.5]
+    Learner(model, OPTIONS, RULE).update(result)
+    assert [s.weight.token for s in result] == [0.5, 0.5]

@@ -5,10 +5,11 @@ import math
 import pytest
 import torch
 
-from agl.types import Credit, TrainingRow
+from agl.types import Credit
 from agl_learning.advantages import group_advantages
+from agl_learning.records import TrainingRow
 from agl_torch.batch import chunks_by_tokens, score_rows
-from agl_torch.loss import policy_loss, row_weights
+from agl_torch.loss import Gain, clipped, policy_loss, row_weights
 
 
 def row(rollout_id, token_ids, loss_mask, reward=0.0):
@@ -61,17 +62,23 @@ def test_empty_groups_and_rollouts_are_refused(group):
 def test_weights_give_each_rollout_the_same_share():
     # Two rollouts: "a" has 3 tokens in two rows, "b" has 1. Each weighs 1/2 in all.
     weights = row_weights(["a", "a", "b"], [1, 2, 1])
-    assert weights == pytest.approx([1 / 6, 1 / 6, 1 / 2])
-    assert 1 * weights[0] + 2 * weights[1] + 1 * weights[2] == pytest.approx(1)
+    assert [one.token for one in weights] == pytest.approx([1 / 6, 1 / 6, 1 / 2])
+    assert [one.share for one in weights] == pytest.approx([1 / 6, 2 / 6, 1 / 2])
+    # By tokens, of which there are 4; and with 10 in the place of a rollout's own number.
+    weights = row_weights(["a", "a", "b"], [1, 2, 1], "token")
+    assert [one.token for one in weights] == pytest.approx([1 / 4] * 3)
+    assert [one.share for one in weights] == pytest.approx([1 / 4, 2 / 4, 1 / 4])
+    weights = row_weights(["a", "a", "b"], [1, 2, 1], "constant", 10)
+    assert [one.token for one in weights] == pytest.approx([1 / 20] * 3)
+    assert [one.share for one in weights] == pytest.approx([1 / 6, 2 / 6, 1 / 2])
 
 
 def test_loss_of_four_tokens_by_hand():
     ratios = [1.5, 1.5, 0.5, 0.5]
     advantages = torch.tensor([1.0, -1.0, 1.0, -1.0])
     new = torch.tensor(ratios).log().requires_grad_()
-    loss = policy_loss(
-        new, torch.zeros(4), advantages, torch.full((4,), 0.25), clip_low=0.2, clip_high=0.28
-    )
+    gain = clipped(new, advantages, 0.2, 0.28)
+    loss = policy_loss(gain, new, torch.full((4,), 0.25))
     # min(1.5, 1.28) = 1.28; min(-1.5, -1.28) = -1.5; min(0.5, 0.8) = 0.5; min(-0.5, -0.8) = -0.8.
     assert loss.total.item() == pytest.approx(-(1.28 - 1.5 + 0.5 - 0.8) / 4)
     # The first and the last are held by the clip.
@@ -84,16 +91,15 @@ def test_loss_of_four_tokens_by_hand():
 def test_gradient_at_the_sampling_policy_is_the_policy_gradient():
     new = torch.tensor([-1.0, -2.0], requires_grad=True)
     advantages, weights = torch.tensor([2.0, -0.5]), torch.tensor([0.25, 0.75])
-    policy_loss(new, new.detach(), advantages, weights).total.backward()
+    policy_loss(clipped(new - new.detach(), advantages), new, weights).total.backward()
     assert new.grad.tolist() == pytest.approx([-0.5, 0.375])
 
 
 def test_entropy_and_divergence_enter_with_their_coefficients():
     new, reference = torch.tensor([-1.0, -1.0]), torch.tensor([-1.0, -2.0])
     loss = policy_loss(
+        Gain(torch.zeros(2), torch.zeros(2)),
         new,
-        new,
-        torch.zeros(2),
         torch.tensor([0.5, 0.5]),
         entropy_N=torch.tensor([0.6, 1.0]),
         entropy_bonus=0.1,
@@ -132,9 +138,8 @@ def test_loss_in_chunks_has_the_gradient_of_the_whole(model):
     rows = [row(f"r{i}", [1, 4 + i, 3, 2, 5 + i], [0, 0, 0, 0, 1]) for i in range(4)]
     rows.append(row("r3", [1, 9, 2, 4, 5, 6, 7], [0, 0, 0, 1, 1, 1, 1]))
     counts = [sum(one.loss_mask) for one in rows]
-    weights = dict(
-        zip(map(id, rows), row_weights([one.rollout_id for one in rows], counts), strict=True)
-    )
+    of_rows = [one.token for one in row_weights([one.rollout_id for one in rows], counts)]
+    weights = dict(zip(map(id, rows), of_rows, strict=True))
 
     def gradient(max_tokens):
         model.zero_grad()
@@ -142,9 +147,8 @@ def test_loss_in_chunks_has_the_gradient_of_the_whole(model):
             scores = score_rows(model, chunk)
             per_token = [weights[id(one)] for one in chunk for _ in range(sum(one.loss_mask))]
             old = scores.logprobs_N.detach() - 0.1
-            policy_loss(
-                scores.logprobs_N, old, torch.ones_like(old), torch.tensor(per_token)
-            ).total.backward()
+            gain = clipped(scores.logprobs_N - old, torch.ones_like(old))
+            policy_loss(gain, scores.logprobs_N, torch.tensor(per_token)).total.backward()
         return torch.cat([p.grad.flatten() for p in model.parameters()])
 
     assert [len(chunk) for chunk in chunks_by_tokens(rows, 12)] == [2, 2, 1]
@@ -156,7 +160,7 @@ def test_truncated_ratios_by_hand():
     new = torch.tensor([-0.1, -1.0, -1.0], requires_grad=True)
     old = torch.tensor([-12.1, -1.0 - math.log(4.0), -1.0])
     advantages, weights = torch.tensor([-1.0, -0.5, 1.0]), torch.tensor([0.25, 0.25, 0.5])
-    loss = policy_loss(new, old, advantages, weights)
+    loss = policy_loss(clipped(new - old, advantages), new, weights)
     # Both ratios count as 3: min(3 * -1, 1.28 * -1) = -3 and min(3 * -0.5, 1.28 * -0.5) = -1.5; the
     # third is at ratio 1. -(0.25 * -3 + 0.25 * -1.5 + 0.5 * 1) = 0.625.
     assert loss.total.item() == pytest.approx(0.625)
@@ -164,7 +168,7 @@ def test_truncated_ratios_by_hand():
     loss.total.backward()
     # -w * 3 * A for the first two: they are still made rarer, by no more than that.
     assert new.grad.tolist() == pytest.approx([0.75, 0.375, -0.5])
-    unbounded = policy_loss(new, old, advantages, weights, ratio_cap=None)
+    unbounded = policy_loss(clipped(new - old, advantages, ratio_cap=None), new, weights)
     assert unbounded.total.item() == pytest.approx(0.25 * math.exp(12) + 0.25 * 2 - 0.5, rel=1e-5)
     assert float(unbounded.clip_fraction) == 0
 
@@ -172,7 +176,7 @@ def test_truncated_ratios_by_hand():
 def test_a_ratio_that_overflows_gives_no_gradient_that_is_none():
     new = torch.tensor([-0.1, -0.1], requires_grad=True)
     old, advantages = torch.tensor([-500.0, -500.0]), torch.tensor([-1.0, 1.0])
-    loss = policy_loss(new, old, advantages, torch.tensor([0.5, 0.5]))
+    loss = policy_loss(clipped(new - old, advantages), new, torch.tensor([0.5, 0.5]))
     # -(0.5 * -3 + 0.5 * 1.28)
     assert loss.total.item() == pytest.approx(0.86)
     loss.total.backward()

@@ -10,7 +10,7 @@ import urllib.request
 
 import pytest
 
-from agl.http.serving import bind
+from agl.serving.server import bind
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -150,19 +150,34 @@ async def test_seed_makes_answers_repeat_and_temperature_zero_is_greedy(client, 
     assert greedy == theirs[0, len(PROMPT) :].tolist()
 
 
-async def test_concurrent_requests_share_batches(server, monkeypatch):
-    sizes = []
-    generate = server.sampler.generate
-
-    def counting(requests):
-        sizes.append(len(requests))
-        return generate(requests)
-
-    monkeypatch.setattr(server.sampler, "generate", counting)
+async def test_concurrent_requests_share_passes(server, passes):
     body = {"model": "tiny", "messages": MESSAGES, "max_tokens": 5}
     await asyncio.gather(*(post(server, body) for _ in range(24)))
-    assert sum(sizes) == 24
-    assert len(sizes) < 24
+    assert max(rows for rows, _ in passes) > 1
+
+
+async def test_what_a_conversation_began_with_is_read_once_until_the_weights_change(
+    server, client, passes
+):
+    async def ask(messages):
+        passes.clear()
+        answer = await client.chat.completions.create(
+            model="tiny", messages=messages, max_tokens=4, temperature=0
+        )
+        longest = max(columns for _, columns in passes)
+        return answer.choices[0].message.model_dump(include={"role", "content"}), longest
+
+    long = [{"role": "user", "content": "red " * 20}]
+    answer, read = await ask(long)
+    assert read == 23
+    assert await ask(long) == (answer, 1)
+    _, read = await ask([*long, answer, {"role": "user", "content": "blue"}])
+    assert read < 10
+    with server.updating() as model, torch.no_grad():
+        model.model.embed_tokens.weight.mul_(-1)
+    changed, read = await ask(long)
+    assert read == 23
+    assert changed != answer
 
 
 async def test_no_answer_mixes_two_versions_of_the_weights(server, client):
@@ -228,12 +243,16 @@ async def test_models_and_health_are_listed(server):
         ({"messages": []}, 400, "'messages': List should have at least 1 item"),
         ({"temperature": -1}, 400, "'temperature': Input should be greater than or equal to 0"),
         ({"temprature": 1}, 400, "'temprature': agl-torch's server has no such option"),
-        ({"tools": [{"type": "function"}]}, 400, "does not parse tool calls"),
+        (
+            {"tools": [{"type": "function", "function": {"name": "f"}}]},
+            400,
+            "does not show calls as <tool_call>",
+        ),
         ({"frequency_penalty": 0.5}, 400, "'frequency_penalty': Input should be 0; got 0.5"),
         (
             {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
             400,
-            "parts of type 'image_url' are not supported",
+            "parts of type 'image_url' are not supported: the model that is trained gets text",
         ),
     ],
 )
@@ -263,10 +282,10 @@ async def test_a_failure_of_the_model_is_an_answer_and_the_server_goes_on(server
     body = {"model": "tiny", "messages": MESSAGES, "max_tokens": 2}
     with monkeypatch.context() as patch:
 
-        def fail(requests):
+        def fail(**inputs):
             raise RuntimeError("out of memory")
 
-        patch.setattr(server.sampler, "generate", fail)
+        patch.setattr(server.model, "forward", fail)
         status, answer = await post(server, body)
         assert status == 500
         assert "out of memory" in answer["error"]["message"]

@@ -10,8 +10,11 @@ pytest.importorskip("trl")
 
 import torch
 
-from agl.types import Credit, TrainingRow
+import agl_torch
+from agl.types import Credit
 from agl_learning.advantages import group_advantages
+from agl_learning.options import pick_options
+from agl_learning.records import TrainingRow
 from agl_torch.learner import Learner, LearnerOptions, Sample
 
 from .conftest import build_model
@@ -48,28 +51,55 @@ def rows_and_old(lengths):
     return rows
 
 
-def ours(rows, entropy_bonus, kl_coefficient, microbatch_tokens):
-    model, reference = build_model(), build_model(seed=1)
-    options = LearnerOptions(
+# What each algorithm is in TRL, beside ``GRPOConfig``'s epsilons.
+THEIRS = {
+    "grpo": {"loss_type": "grpo"},
+    "grpo of tokens": {"loss_type": "dapo"},
+    "grpo of a constant": {"loss_type": "dr_grpo", "max_completion_length": 7},
+    "gspo": {
+        "loss_type": "grpo",
+        "importance_sampling_level": "sequence",
+        "epsilon": 0.05,
+        "epsilon_high": 0.06,
+    },
+    "cispo": {"loss_type": "cispo", "epsilon_high": 1.2},
+}
+OURS = {
+    "grpo": (agl_torch.GRPO, {}),
+    "grpo of tokens": (agl_torch.GRPO, {"loss_mean": "token"}),
+    "grpo of a constant": (agl_torch.GRPO, {"loss_mean": "constant", "loss_constant": 7}),
+    "gspo": (agl_torch.GSPO, {"clip_low": 0.05, "clip_high": 0.06}),
+    "cispo": (agl_torch.CISPO, {"ratio_cap": 1.2}),
+}
+
+
+def advantages_of(rows):
+    return [a for (a,) in group_advantages([[row.reward] for row in rows])]
+
+
+def ours(kind, rows, entropy_bonus, kl_coefficient, microbatch_tokens):
+    made, options = OURS.get(kind, (agl_torch.RLOO, {}))
+    algorithm = made(
+        model="none",
         learning_rate=0.0,
-        epochs=1,
-        minibatch_rows=None,
         microbatch_tokens=microbatch_tokens,
-        clip_low=0.2,
-        clip_high=0.28,
         entropy_bonus=entropy_bonus,
         kl_coefficient=kl_coefficient,
         max_grad_norm=1e9,
-        weight_decay=0.0,
-        temperature=1.0,
+        **options,
     )
-    learner = Learner(model, options, reference=reference)
-    advantages = [a for (a,) in group_advantages([[row.reward] for row in rows])]
-    measured = learner.update([Sample(r, [a]) for r, a in zip(rows, advantages, strict=True)])
+    model, reference = build_model(), build_model(seed=1)
+    chosen = pick_options(LearnerOptions, algorithm)
+    learner = Learner(model, chosen, algorithm.rule(), reference=reference)
+    samples = [
+        Sample(row, [advantage] * row.num_sampled)
+        for row, advantage in zip(rows, advantages_of(rows), strict=True)
+    ]
+    measured = learner.update(samples)
     return measured["loss/total"], torch.cat([p.grad.flatten() for p in model.parameters()])
 
 
-def theirs(rows, entropy_bonus, kl_coefficient, tokenizer, folder):
+def theirs(kind, rows, entropy_bonus, kl_coefficient, tokenizer, folder):
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
 
@@ -81,9 +111,7 @@ def theirs(rows, entropy_bonus, kl_coefficient, tokenizer, folder):
         train_dataset=Dataset.from_list([{"prompt": "red"}] * len(rows)),
         args=GRPOConfig(
             output_dir=str(folder),
-            loss_type="grpo",
-            epsilon=0.2,
-            epsilon_high=0.28,
+            **{"epsilon": 0.2, "epsilon_high": 0.28, **THEIRS[kind]},
             beta=0.0,  # otherwise it loads its reference from the Hub
             use_bias_correction_kl=False,
             entropy_coef=entropy_bonus,
@@ -111,7 +139,6 @@ def theirs(rows, entropy_bonus, kl_coefficient, tokenizer, folder):
         reference_logprobs = (
             logits[:, :-1].log_softmax(-1).gather(2, completion_ids[..., None])[..., 0]
         )
-    advantages = [a for (a,) in group_advantages([[row.reward] for row in rows])]
     trainer.model.eval()
     loss = trainer._compute_loss(
         trainer.model,
@@ -120,7 +147,8 @@ def theirs(rows, entropy_bonus, kl_coefficient, tokenizer, folder):
             "prompt_mask": torch.ones_like(prompt_ids),
             "completion_ids": completion_ids,
             "completion_mask": padded([[1] * len(c) for c in completions], 0),
-            "advantages": torch.tensor(advantages),
+            "advantages": torch.tensor(advantages_of(rows)),
+            "num_items_in_batch": torch.tensor(sum(map(len, completions))),
             "old_per_token_logps": padded([r.logprobs[len(PROMPT) :] for r in rows], 0.0),
             "ref_per_token_logps": reference_logprobs,
         },
@@ -130,17 +158,69 @@ def theirs(rows, entropy_bonus, kl_coefficient, tokenizer, folder):
 
 
 @pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("kind", THEIRS)
 @pytest.mark.parametrize(
-    ("lengths", "entropy_bonus", "kl_coefficient"),
-    [([3, 1, 5, 2, 4, 3], 0.0, 0.0), ([3, 1, 5, 2, 4, 3], 0.0, 0.1), ([4] * 6, 0.05, 0.1)],
+    ("lengths", "entropy_bonus", "kl_coefficient", "microbatch_tokens"),
+    [([3, 1, 5, 2, 4, 3], 0.0, 0.1, 25), ([4] * 6, 0.05, 0.0, None)],
 )
-@pytest.mark.parametrize("microbatch_tokens", [None, 25])
 def test_loss_and_gradient_are_those_of_trl(
-    lengths, entropy_bonus, kl_coefficient, microbatch_tokens, tokenizer, tmp_path
+    kind, lengths, entropy_bonus, kl_coefficient, microbatch_tokens, tokenizer, tmp_path
 ):
     rows = rows_and_old(lengths)
-    loss, gradient = ours(rows, entropy_bonus, kl_coefficient, microbatch_tokens)
-    their_loss, their_gradient = theirs(rows, entropy_bonus, kl_coefficient, tokenizer, tmp_path)
+    loss, gradient = ours(kind, rows, entropy_bonus, kl_coefficient, microbatch_tokens)
+    given = (kind, rows, entropy_bonus, kl_coefficient, tokenizer, tmp_path)
+    their_loss, their_gradient = theirs(*given)
     assert their_gradient.abs().max() > 1e-3
     assert loss == pytest.approx(their_loss, rel=1e-5)
+    assert torch.allclose(gradient, their_gradient, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("default")
+def test_loss_and_gradient_of_rloo_are_those_of_trl(tokenizer, tmp_path):
+    from datasets import Dataset
+    from trl import RLOOConfig, RLOOTrainer
+
+    rows = rows_and_old([3, 1, 5, 2, 4, 3])
+    trainer = RLOOTrainer(
+        model=build_model(),
+        reward_funcs=lambda completions, **_: [0.0] * len(completions),
+        processing_class=tokenizer,
+        train_dataset=Dataset.from_list([{"prompt": "red"}] * len(rows)),
+        args=RLOOConfig(
+            output_dir=str(tmp_path),
+            epsilon=0.2,
+            epsilon_high=0.28,
+            beta=0.0,
+            per_device_train_batch_size=len(rows),
+            num_generations=len(rows),
+            gradient_accumulation_steps=1,
+            use_cpu=True,
+            report_to=[],
+            bf16=False,
+        ),
+    )
+    width = max(len(row.token_ids) for row in rows) - len(PROMPT)
+    completions = [row.token_ids[len(PROMPT) :] for row in rows]
+
+    def padded(values):
+        return torch.tensor([v + [0] * (width - len(v)) for v in values])
+
+    prompt_ids = torch.tensor([PROMPT] * len(rows))
+    trainer.model.eval()
+    their_loss = trainer._compute_loss(
+        trainer.model,
+        {
+            "prompt_ids": prompt_ids,
+            "prompt_mask": torch.ones_like(prompt_ids),
+            "completion_ids": padded(completions),
+            "completion_mask": padded([[1] * len(c) for c in completions]),
+            "advantages": torch.tensor(advantages_of(rows)),
+            "old_logps": torch.tensor([sum(row.logprobs[len(PROMPT) :]) for row in rows]),
+        },
+    )
+    their_loss.backward()
+    their_gradient = torch.cat([p.grad.flatten() for p in trainer.model.parameters()])
+    loss, gradient = ours("rloo", rows, 0.0, 0.0, 25)
+    assert their_gradient.abs().max() > 1e-3
+    assert loss == pytest.approx(their_loss.item(), rel=1e-5)
     assert torch.allclose(gradient, their_gradient, rtol=1e-4, atol=1e-6)

@@ -1,6 +1,11 @@
 """The public names; each is imported when it is first used."""
 
+from .cispo import CISPO as CISPO
 from .grpo import GRPO as GRPO
+from .gspo import GSPO as GSPO
+from .ppo import PPO as PPO
+from .reinforce import ReinforcePlusPlus as ReinforcePlusPlus
+from .rloo import RLOO as RLOO
 from .server import InferenceServer as InferenceServer
 
 __version__: str

@@ -9,7 +9,7 @@ import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from agl.types import TrainingRow
+    from agl_learning.records import TrainingRow
 
 
 ENTROPY_TOKENS = 1024
@@ -21,6 +21,8 @@ class TokenScores(NamedTuple):
 
     logprobs_N: "Tensor"
     entropy_N: "Tensor"
+    hidden_N_H: "Tensor"
+    """What the output layer saw of each: the state of the model before the token was drawn."""
 
 
 def sampled_positions(row: "TrainingRow") -> list[int]:
@@ -49,41 +51,49 @@ def score_rows(
         entropy_gradient: Whether the entropy carries one; without it, it costs no memory.
 
     Returns:
-        Log-probability of each sampled token, with gradient, and entropy of the distribution that
-        it was drawn from, in order.
+        Log-probability of each sampled token, with gradient, entropy of the distribution that it
+        was drawn from, and the hidden state that gave it, in order.
 
     Raises:
         ValueError: A token id is not in the model's vocabulary.
     """
     _check_ids(rows, model.get_input_embeddings().weight.shape[0])
-    width = max(len(row.token_ids) for row in rows)
-    device = model.device
-    input_D_T = torch.tensor(
-        [row.token_ids + [pad_token_id] * (width - len(row.token_ids)) for row in rows],
-        device=device,
-    )
-    mask_D_T = torch.tensor(
-        [[1] * len(row.token_ids) + [0] * (width - len(row.token_ids)) for row in rows],
-        device=device,
-    )
-    where = [(d, t) for d, row in enumerate(rows) for t in sampled_positions(row)]
-    row_N = torch.tensor([d for d, _ in where], device=device)
-    position_N = torch.tensor([t for _, t in where], device=device)
+    inputs, row_N, position_N = pad(rows, model.device, pad_token_id)
     # The logits at t - 1 are those that token t was drawn from.
-    with _head_sees_only(model, row_N, position_N - 1):
-        output = model(input_ids=input_D_T, attention_mask=mask_D_T, use_cache=False)
+    with _head_sees_only(model, row_N, position_N - 1) as seen:
+        output = model(**inputs, use_cache=False)
     logits_N_V = output.logits[0].float()
     if temperature != 1.0:
         logits_N_V = logits_N_V / temperature
     logprobs_N_V = torch.log_softmax(logits_N_V, dim=-1)
     del output, logits_N_V
-    target_N = input_D_T[row_N, position_N]
+    target_N = inputs["input_ids"][row_N, position_N]
     logprobs_N = logprobs_N_V.gather(1, target_N[:, None])[:, 0]
     if entropy_gradient:
-        return TokenScores(logprobs_N, _entropy(logprobs_N_V))
+        return TokenScores(logprobs_N, _entropy(logprobs_N_V), *seen)
     with torch.no_grad():
         parts = [_entropy(part) for part in logprobs_N_V.split(ENTROPY_TOKENS)]
-    return TokenScores(logprobs_N, torch.cat(parts))
+    return TokenScores(logprobs_N, torch.cat(parts), *seen)
+
+
+def pad(
+    rows: Sequence["TrainingRow"], device: Any, pad_token_id: int
+) -> tuple[dict[str, "Tensor"], "Tensor", "Tensor"]:
+    """Rows as a model takes them; row and position of each sampled token in that."""
+    width = max(len(row.token_ids) for row in rows)
+    given = [
+        (row.token_ids + [pad_token_id] * (width - len(row.token_ids)), len(row.token_ids))
+        for row in rows
+    ]
+    inputs = {
+        "input_ids": torch.tensor([ids for ids, _ in given], device=device),
+        "attention_mask": torch.tensor(
+            [[1] * length + [0] * (width - length) for _, length in given], device=device
+        ),
+    }
+    where = [(d, t) for d, row in enumerate(rows) for t in sampled_positions(row)]
+    row_N = torch.tensor([d for d, _ in where], device=device)
+    return inputs, row_N, torch.tensor([t for _, t in where], device=device)
 
 
 def _entropy(logprobs_N_V: "Tensor") -> "Tensor":
@@ -91,21 +101,23 @@ def _entropy(logprobs_N_V: "Tensor") -> "Tensor":
 
 
 @contextlib.contextmanager
-def _head_sees_only(model: Any, row_N: "Tensor", position_N: "Tensor") -> Generator[None]:
+def _head_sees_only(model: Any, row_N: "Tensor", position_N: "Tensor") -> Generator[list["Tensor"]]:
     """A block in which the output layer gets the hidden states at these N places, as ``(1, N, H)``.
 
     ``logits_to_keep`` of transformers takes the same places of every row, and rows sampled at
     different ones. What a model does to its logits after this layer (a soft cap, a scale) it does
-    all the same.
+    all the same. The list has the states, ``(N, H)``, once the model has run.
     """
+    seen: list[Tensor] = []
 
     def gathered(layer: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         hidden_D_T_H, *others = arguments
-        return (hidden_D_T_H[row_N, position_N][None], *others)
+        seen[:] = [hidden_D_T_H[row_N, position_N]]
+        return (seen[0][None], *others)
 
     hook = model.get_output_embeddings().register_forward_pre_hook(gathered)
     try:
-        yield
+        yield seen
     finally:
         hook.remove()
 

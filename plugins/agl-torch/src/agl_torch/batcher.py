@@ -1,21 +1,54 @@
-"""Gathers requests that come at nearly the same moment into one batch of the sampler."""
+"""Brings requests from an event loop to the sampler in its thread, and completions back."""
 
 import asyncio
 import contextlib
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Generator
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from agl_torch.generate import Completion, Sampler, SamplingRequest
+    from agl_torch.generate import Sampler
+    from agl_torch.sequences import Completion, Running, SamplingRequest
 
 
 class Weights:
-    """The lock that keeps weights still while a batch is sampled, and their version."""
+    """Says who may use the weights: one who changes them, or the sampler; and their version."""
 
     def __init__(self, version: int = 0) -> None:
-        self.lock = threading.Lock()
         self.version = version
+        self.num_wanting = 0
+        """Those who wait to change them: until then nothing new is to begin."""
+        self._condition = threading.Condition()
+        self._is_used = False
+
+    @contextlib.contextmanager
+    def sampling(self) -> Generator[None]:
+        """A block in which nobody changes them; who wants to goes first."""
+        with self._condition:
+            self._condition.wait_for(lambda: not self._is_used and not self.num_wanting)
+            self._is_used = True
+        yield from self._until_done()
+
+    @contextlib.contextmanager
+    def changing(self) -> Generator[None]:
+        """A block in which nothing is sampled, and after which they have a new version."""
+        with self._condition:
+            self.num_wanting += 1
+            self._condition.wait_for(lambda: not self._is_used)
+            self.num_wanting -= 1
+            self._is_used = True
+        try:
+            yield from self._until_done()
+        finally:
+            self.version += 1
+
+    def _until_done(self) -> Generator[None]:
+        try:
+            yield
+        finally:
+            with self._condition:
+                self._is_used = False
+                self._condition.notify_all()
 
 
 class Answered(NamedTuple):
@@ -25,90 +58,94 @@ class Answered(NamedTuple):
     version: str
 
 
-class _Waiting(NamedTuple):
-    request: "SamplingRequest"
-    future: asyncio.Future[Answered]
-
-
 class Batcher:
     """Samples for many requests at once, in a thread of its own. Lives in one event loop.
 
-    After a quiet moment it waits ``window_seconds`` for companions of the first request; while a
-    batch is being sampled the next one gathers by itself.
+    A request joins those in progress at the next step. Only when somebody waits to change the
+    weights, those in progress end first.
 
     Args:
         sampler: Does the work.
-        weights: Held for the length of a batch.
-        window_seconds: How long the first request waits.
-        max_batch_size: Sequences in one batch at most.
+        weights: Used as long as anything is sampled.
     """
 
-    def __init__(
-        self,
-        sampler: "Sampler",
-        weights: Weights,
-        window_seconds: float = 0.002,
-        max_batch_size: int = 64,
-    ) -> None:
+    def __init__(self, sampler: "Sampler", weights: Weights) -> None:
         self._sampler = sampler
         self._weights = weights
-        self._window_seconds = window_seconds
-        self._max_batch_size = max_batch_size
-        self._waiting: list[_Waiting] = []
-        self._wake = asyncio.Event()
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="agl-torch-sampler")
-        self._task = asyncio.create_task(self._run(), name="agl-torch-batcher")
+        self._loop = asyncio.get_running_loop()
+        self._condition = threading.Condition()
+        self._new: list[tuple[SamplingRequest, asyncio.Future[Answered]]] = []
+        self._futures: dict[Running, asyncio.Future[Answered]] = {}
+        """Of all that the sampler has; only its thread looks here."""
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._run, name="agl-torch-sampler", daemon=True)
+        self._thread.start()
 
     async def submit(self, request: "SamplingRequest") -> Answered:
-        """Sample one sequence.
+        """Sample one sequence; cancelled, it leaves the batch.
 
         Raises:
-            Exception: Whatever the sampler raised for the batch.
+            Exception: Whatever the sampler raised.
         """
-        future: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Waiting(request, future))
-        self._wake.set()
+        future: asyncio.Future[Answered] = self._loop.create_future()
+        with self._condition:
+            self._new.append((request, future))
+            self._condition.notify()
         return await future
 
     async def close(self) -> None:
         """End; requests that still wait are cancelled."""
-        self._task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._task
-        for waiting in self._waiting:
-            waiting.future.cancel()
-        self._executor.shutdown(wait=False)
+        with self._condition:
+            self._is_closed = True
+            self._condition.notify()
+        await asyncio.to_thread(self._thread.join)
+        for future in [*self._futures.values(), *(future for _, future in self._new)]:
+            future.cancel()
 
-    async def _run(self) -> None:
-        loop = asyncio.get_running_loop()
+    def _run(self) -> None:
         while True:
-            if not self._waiting:
-                self._wake.clear()
-                await self._wake.wait()
-                await asyncio.sleep(self._window_seconds)
-            # Who has hung up in the meantime needs no answer.
-            waiting = [one for one in self._waiting if not one.future.done()]
-            batch, self._waiting = (
-                waiting[: self._max_batch_size],
-                waiting[self._max_batch_size :],
-            )
-            if not batch:
-                continue
-            try:
-                answers = await loop.run_in_executor(
-                    self._executor, self._generate, [one.request for one in batch]
-                )
-            except Exception as error:
-                for one in batch:
-                    if not one.future.done():
-                        one.future.set_exception(error)
-                continue
-            for one, answer in zip(batch, answers, strict=True):
-                if not one.future.done():
-                    one.future.set_result(answer)
+            with self._condition:
+                self._condition.wait_for(lambda: self._new or self._futures or self._is_closed)
+            if self._is_closed:
+                return
+            with self._weights.sampling():
+                try:
+                    self._sample(str(self._weights.version))
+                except Exception as error:
+                    self._sampler.give_up()
+                    for future in self._futures.values():
+                        self._tell(future, error)
+                    self._futures.clear()
 
-    def _generate(self, requests: "list[SamplingRequest]") -> list[Answered]:
-        with self._weights.lock:
-            completions = self._sampler.generate(requests)
-            version = str(self._weights.version)
-        return [Answered(completion, version) for completion in completions]
+    def _sample(self, version: str) -> None:
+        """Until nothing is in progress."""
+        while not self._is_closed:
+            self._take()
+            over = self._sampler.step(may_join=not self._weights.num_wanting)
+            for running in over:
+                if future := self._futures.pop(running, None):
+                    self._tell(future, Answered(running.completion, version))
+            if self._sampler.is_idle and (self._weights.num_wanting or not self._futures):
+                return
+
+    def _take(self) -> None:
+        """Give the sampler what is new, and take back what nobody waits for any more."""
+        with self._condition:
+            new, self._new = self._new, []
+        for request, future in new:
+            self._futures[self._sampler.add(request)] = future
+        gone = [running for running, future in self._futures.items() if future.cancelled()]
+        for running in gone:
+            self._sampler.drop(running)
+            del self._futures[running]
+
+    def _tell(self, future: asyncio.Future[Answered], result: Answered | Exception) -> None:
+        def tell() -> None:
+            if future.done():
+                return
+            if isinstance(result, Exception):
+                future.set_exception(result)
+            else:
+                future.set_result(result)
+
+        self._loop.call_soon_threadsafe(tell)

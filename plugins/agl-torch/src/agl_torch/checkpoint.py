@@ -17,13 +17,16 @@ from agl.errors import ConfigError
 if TYPE_CHECKING:
     from agl_torch.learner import Learner
 
-STATE = "grpo_state.json"
-OPTIMIZER = "grpo_optimizer.safetensors"
+STATE = "learner.json"
+OPTIMIZER = "optimizer.safetensors"
+CRITIC = "critic.safetensors"
 
 
 def save(folder: Path, learner: "Learner", tokenizer: Any, sampler_random: random.Random) -> None:
-    """Write weights, tokenizer, optimiser and random states."""
+    """Write weights, tokenizer, optimiser, random states and the critic, where there is one."""
     save_model(learner.model, folder)
+    if learner.critic is not None:
+        save_file(learner.critic.state_dict(), folder / CRITIC)
     tokenizer.save_pretrained(folder)
     state = learner.optimizer.state_dict()
     tensors = {
@@ -36,16 +39,18 @@ def save(folder: Path, learner: "Learner", tokenizer: Any, sampler_random: rando
     record = {
         "learner_random": learner.random.getstate(),
         "sampler_random": sampler_random.getstate(),
+        "kl_coefficient": learner.kl_coefficient,
     }
     (folder / STATE).write_text(json.dumps(record))
 
 
-def fingerprint(model: Any) -> str:
+def fingerprint(*models: Any) -> str:
     """The first half of the SHA-256 of all weights, in the order of their names."""
     digest = hashlib.sha256()
-    for name, value in sorted(model.state_dict().items()):
-        digest.update(name.encode())
-        digest.update(value.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
+    for model in models:
+        for name, value in sorted(model.state_dict().items()):
+            digest.update(name.encode())
+            digest.update(value.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()[:32]
 
 
@@ -63,7 +68,7 @@ def save_model(model: Any, folder: Path) -> None:
 
 
 def restore(folder: Path, learner: "Learner", sampler_random: random.Random) -> None:
-    """Put optimiser and random states back; the weights are loaded by the caller.
+    """Put optimiser, random states and critic back; the weights are loaded by the caller.
 
     Raises:
         ConfigError: The checkpoint is of another model.
@@ -85,10 +90,13 @@ def restore(folder: Path, learner: "Learner", sampler_random: random.Random) -> 
             if index < len(parameters):
                 has = f"shape {tuple(parameters[index].shape)} there"
             raise ConfigError(
-                f"GRPO: the checkpoint {str(folder)!r} is of another model: its optimiser state "
+                f"the checkpoint {str(folder)!r} is of another model: its optimiser state "
                 f"for parameter {index} has shape {saved}, the model has {has}"
             )
     learner.optimizer.load_state_dict({"state": state, "param_groups": present["param_groups"]})
+    if learner.critic is not None:
+        learner.critic.load_state_dict(load_file(folder / CRITIC))
+    learner.kl_coefficient = record["kl_coefficient"]
     learner.random.setstate(_random_state(record["learner_random"]))
     sampler_random.setstate(_random_state(record["sampler_random"]))
 

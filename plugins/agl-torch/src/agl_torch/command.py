@@ -40,6 +40,13 @@ from agl.env import LightningEnvVar
     type=click.IntRange(min=1),
     help="Sequences sampled at once.",
 )
+@click.option(
+    "--prefix-cache-mib",
+    default=1024,
+    show_default=True,
+    type=click.IntRange(min=0),
+    help="Memory for what was read of earlier conversations.",
+)
 @click.option("--seed", default=0, show_default=True, help="Of draws for requests without a seed.")
 @click.option(
     "--weights-version",
@@ -69,6 +76,7 @@ def command(
     tokenizer: str | None,
     max_model_tokens: int | None,
     max_batch_size: int,
+    prefix_cache_mib: int,
     seed: int,
     weights_version: int,
     device: str | None,
@@ -84,7 +92,7 @@ def command(
     import asyncio
 
     from agl.cli.shared import note, stop_signal
-    from agl.http.serving import bind
+    from agl.serving.server import bind
     from agl.utils.logs import setup_logging
     from agl_torch.models import compute_alike, load_model, load_tokenizer, without_collections
 
@@ -109,6 +117,7 @@ def command(
             port=port,
             max_model_tokens=max_model_tokens,
             max_batch_size=max_batch_size,
+            prefix_cache_mib=prefix_cache_mib,
             seed=seed,
             api_key=api_key,
             deterministic=deterministic,

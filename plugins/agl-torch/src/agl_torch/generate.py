@@ -1,28 +1,30 @@
-"""Batched sampling from a causal language model: a plain decoder with a key-value cache.
+"""Sampling from a causal language model: sequences join and leave between two steps.
 
-Prompts of different lengths are padded on the left, with position ids that count the real tokens,
-so a row's result depends on its neighbours by no more than rounding. A row that is finished leaves
-the batch.
+A step gives every sequence one token more; those that have just joined get their first one from
+a pass over what of their prompts no slot holds (see ``slots``). Each sequence draws from a
+generator of its own, so its neighbours change nothing but the rounding of sums, which kernels do
+otherwise in another shape.
 
-With ``batch_rows`` it does not depend on them at all, to the last bit. Rounding differs where a
-kernel sees another shape, so a batch always has one: a fixed number of rows, filled up with copies
-and kept to its end, and a width that follows from the length of each row's prompt alone.
+With ``batch_rows`` not even that: a batch has a fixed number of rows, filled up with copies and
+kept to its end, of prompts whose length says the same width; nothing is taken from other sequences.
 
 What the log-probabilities are: of the whole softmax at the request's temperature, before ``top_p``
-cuts its tail. That is the policy that a policy gradient differentiates; at temperature 0 (greedy)
-they are those of temperature 1.
+cuts its tail and before ``allowed`` forbids tokens. That is the policy that a policy gradient
+differentiates; at temperature 0 (greedy) they are those of temperature 1.
 """
 
 import random
-from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from agl.errors import ConfigError
+from agl_torch.draws import draw, generator, sampling_distribution
 from agl_torch.models import computing_in
+from agl_torch.sequences import Completion, Running, SamplingRequest, first_stop
+from agl_torch.slots import Place, Slots, shared_length
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,80 +32,11 @@ if TYPE_CHECKING:
 WIDTH_STEP = 16
 """Prompts of a batch of fixed shape are padded to the next multiple of it."""
 
-TokenSink = Callable[[int, float], None]
-"""Called with each token id and its log-probability, from the generating thread."""
+PASS_TOKENS = 4096
+"""Of the prompts that are read at once, padding included; one prompt may have more."""
 
-
-@dataclass(frozen=True)
-class SamplingRequest:
-    """One sequence to sample."""
-
-    prompt_token_ids: Sequence[int]
-    max_tokens: int
-    temperature: float = 1.0
-    """0 takes the most probable token."""
-    top_p: float = 1.0
-    stop: tuple[str, ...] = ()
-    """The answer ends before the first of these texts."""
-    seed: str | int | None = None
-    """Same seed, same draw, whatever else is in the batch."""
-    on_token: TokenSink | None = None
-
-
-@dataclass
-class Completion:
-    """What was sampled."""
-
-    token_ids: list[int] = field(default_factory=list[int])
-    """End token included."""
-    logprobs: list[float] = field(default_factory=list[float])
-    text: str = ""
-    """Without special tokens, and cut before a stop text."""
-    finish_reason: Literal["stop", "length"] = "length"
-    stop_reason: str | None = None
-    """The stop text that ended it, if one did."""
-
-
-def sampling_distribution(
-    logits_B_V: "Tensor", temperature_B: "Tensor", top_p_B: "Tensor"
-) -> tuple["Tensor", "Tensor"]:
-    """Log-probabilities of the policy, and the probabilities to draw from.
-
-    Args:
-        logits_B_V: The model's output.
-        temperature_B: Per row; 0 puts all mass on the most probable token.
-        top_p_B: Per row; the smallest set of most probable tokens with at least this mass is kept.
-
-    Returns:
-        ``log_softmax(logits / temperature)``, and unnormalised probabilities whose zeros are never
-        drawn; both B x V, the second one in double precision.
-    """
-    greedy_B = temperature_B == 0
-    scale_B = torch.where(greedy_B, torch.ones_like(temperature_B), temperature_B)
-    logprobs_B_V = torch.log_softmax(logits_B_V.float() / scale_B[:, None], dim=-1)
-    draw_B_V = logprobs_B_V.double().exp()
-    if bool((top_p_B < 1).any()):
-        sorted_B_V, order_B_V = draw_B_V.sort(dim=-1, descending=True)
-        before_B_V = sorted_B_V.cumsum(-1) - sorted_B_V
-        # By rounding, it may reach 1 before the end: who asked for everything keeps everything.
-        limit_B = torch.where(top_p_B < 1, top_p_B, torch.inf)
-        sorted_B_V[before_B_V >= limit_B[:, None]] = 0
-        draw_B_V = torch.zeros_like(draw_B_V).scatter_(1, order_B_V, sorted_B_V)
-    if bool(greedy_B.any()):
-        best_B = logits_B_V.argmax(-1)
-        draw_B_V[greedy_B] = torch.nn.functional.one_hot(
-            best_B[greedy_B], logits_B_V.shape[-1]
-        ).double()
-    return logprobs_B_V, draw_B_V
-
-
-def draw(weights_B_V: "Tensor", uniform_B: "Tensor") -> "Tensor":
-    """One index per row, by inverting the cumulative distribution at ``uniform_B`` in [0, 1)."""
-    cumulative_B_V = weights_B_V.cumsum(-1)
-    target_B = uniform_B * cumulative_B_V[:, -1]
-    return torch.searchsorted(cumulative_B_V, target_B[:, None], right=True)[:, 0].clamp_(
-        max=weights_B_V.shape[-1] - 1
-    )
+ATTENTION = {None, "full_attention", "sliding_attention"}
+"""Kinds of layers whose keys and values can lie in slots."""
 
 
 class Sampler:
@@ -116,6 +49,12 @@ class Sampler:
         dtype: In which the model computes; None is that of its weights.
         batch_rows: Every batch has exactly so many rows, so that a completion depends on its
             request alone; None: as many as there are requests.
+        max_rows: Sequences sampled at once.
+        keep_bytes: Keys and values up to which sequences that ended are kept, for those that begin
+            like them. 0: each prompt is read anew.
+
+    Raises:
+        ConfigError: The model has layers whose state cannot be kept in slots.
     """
 
     def __init__(
@@ -125,38 +64,45 @@ class Sampler:
         seed: int = 0,
         dtype: str | None = None,
         batch_rows: int | None = None,
+        max_rows: int = 64,
+        keep_bytes: int = 0,
     ) -> None:
         self._dtype = dtype
         self._batch_rows = batch_rows
+        self._max_rows = batch_rows or max_rows
         self.model = model
         self.tokenizer = tokenizer
         self.random = random.Random(seed)
         """Of the draws of requests without a seed."""
         self.end_token_ids = _end_token_ids(model, tokenizer)
-        pad = tokenizer.pad_token_id
-        self._pad_token_id = pad if pad is not None else min(self.end_token_ids, default=0)
+        self.vocabulary_size: int = model.get_output_embeddings().weight.shape[0]
+        """How many logits the model has."""
+        self._config = model.config.get_text_config()
+        self._kinds = set(getattr(self._config, "layer_types", None) or [None])
+        attention = self._config._attn_implementation
+        if not self._kinds <= ATTENTION or attention not in ("eager", "sdpa"):
+            raise ConfigError(
+                f"{type(model).__name__} cannot be sampled from here: layers "
+                f"{sorted(map(str, self._kinds))} with attention {attention!r}; expected full or "
+                "sliding attention, loaded with attn_implementation='sdpa' or 'eager'"
+            )
+        self._slots = Slots(
+            self._max_rows, 0 if batch_rows else keep_bytes, is_fixed=batch_rows is not None
+        )
+        self._waiting: list[Running] = []
+        self._running: list[Running] = []
+        """Number n has slot n."""
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of tokens, without special ones."""
         return self.tokenizer.decode(list(token_ids), skip_special_tokens=True)
 
     def generate(self, requests: Sequence[SamplingRequest]) -> list[Completion]:
-        """Sample one completion per request: all in one batch, or in batches of a fixed shape."""
-        if self._batch_rows is None:
-            return self._generate(requests)
-        numbers_by_width: defaultdict[int, list[int]] = defaultdict(list)
-        for number, request in enumerate(requests):
-            # At least one column of padding: attention goes another way where there is none.
-            width = (len(request.prompt_token_ids) // WIDTH_STEP + 1) * WIDTH_STEP
-            numbers_by_width[width].append(number)
-        completions = [Completion() for _ in requests]
-        for width, numbers in numbers_by_width.items():
-            for start in range(0, len(numbers), self._batch_rows):
-                batch = numbers[start : start + self._batch_rows]
-                made = self._generate([requests[number] for number in batch], width)
-                for number, completion in zip(batch, made, strict=True):
-                    completions[number] = completion
-        return completions
+        """Sample one completion per request."""
+        made = [self.add(request) for request in requests]
+        while not all(one.is_over for one in made):
+            self.step()
+        return [one.completion for one in made]
 
     def check_batches(self, rows: int) -> None:
         """Try whether completions depend on their requests alone, as ``batch_rows`` promises.
@@ -189,81 +135,206 @@ class Sampler:
                     "max_batch_size to 1, so that there is nothing else"
                 )
 
+    def add(self, request: SamplingRequest) -> Running:
+        """Have a sequence join at the next step that has room for it."""
+        seed = self.random.getrandbits(64) if request.seed is None else request.seed
+        constraint = request.constraint() if request.constraint else None
+        chance = generator(seed, self.model.device) if request.temperature else None
+        running = Running(request, chance, constraint)
+        self._waiting.append(running)
+        return running
+
+    def drop(self, running: Running) -> None:
+        """Sample no more of a sequence: nobody wants it."""
+        running.is_over = True
+        if running in self._waiting:
+            self._waiting.remove(running)
+
+    def forget(self) -> None:
+        """Keep nothing of earlier sequences; for when the weights change, while nothing runs."""
+        self._slots.forget()
+
+    def give_up(self) -> None:
+        """Sample no more of anything: a step has failed."""
+        self._running.clear()
+        self._waiting.clear()
+        self._slots.forget()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing has joined that is not over."""
+        return not self._running
+
     @torch.no_grad()
-    def _generate(
-        self, requests: Sequence[SamplingRequest], fixed_width: int | None = None
-    ) -> list[Completion]:
-        """Sample in one batch; with a width for the prompts, in one of ``batch_rows`` rows."""
-        from transformers import DynamicCache
+    def step(self, may_join: bool = True) -> list[Running]:
+        """Give every sequence one token, and another to those that join; returns what is over now.
 
-        completions = [Completion() for _ in requests]
-        is_fixed, num_asked = fixed_width is not None, len(requests)
-        if is_fixed and self._batch_rows is not None:
-            copy = replace(requests[0], on_token=None, seed=0)
-            requests = [*requests, *[copy] * (self._batch_rows - num_asked)]
-        randoms = [
-            self.random if request.seed is None else random.Random(request.seed)
-            for request in requests
-        ]
-        device = self.model.device
-        input_B_T, mask_B_T = self._pad(requests, device, fixed_width)
-        position_B_T = (mask_B_T.cumsum(-1) - 1).clamp_(min=0)
-        temperature_B = torch.tensor([r.temperature for r in requests], device=device)
-        top_p_B = torch.tensor([r.top_p for r in requests], device=device)
-        cache = DynamicCache(config=self.model.config)
-        rows = list(range(len(requests)))
-        unfinished = set(range(num_asked))
-        while unfinished:
-            with computing_in(self._dtype or "float32", device):
-                output = self.model(
-                    input_ids=input_B_T,
-                    attention_mask=mask_B_T,
-                    position_ids=position_B_T,
-                    past_key_values=cache,
-                    use_cache=True,
-                    logits_to_keep=1,
-                )
-            logprobs_B_V, draw_B_V = sampling_distribution(
-                output.logits[:, -1], temperature_B, top_p_B
-            )
-            uniform_B = torch.tensor(
-                [randoms[row].random() for row in rows], dtype=torch.float64, device=device
-            )
-            token_B = draw(draw_B_V, uniform_B)
-            logprob_B = logprobs_B_V.gather(1, token_B[:, None])[:, 0]
-            for row, token_id, logprob in zip(
-                rows, token_B.tolist(), logprob_B.tolist(), strict=True
+        Args:
+            may_join: Whether those that wait may.
+        """
+        begun = len(self._running)
+        if may_join:
+            self._join()
+        for start, end in self._passes(begun):
+            self._advance(start, end)
+        over = self._leave()
+        if self._running:
+            self._advance(0, len(self._running))
+        return over + self._leave()
+
+    def _join(self) -> None:
+        """Let those join that there is room for."""
+        if not self._waiting or (self._batch_rows and self._running):
+            return
+        room = self._waiting[: self._max_rows - len(self._running)]
+        if self._batch_rows:
+            self._width = _padded_width(self._waiting[0])
+            room = [one for one in self._waiting if _padded_width(one) == self._width]
+        joined: list[Running] = []
+        # Prompts of about the same length are read at once.
+        for one in sorted(
+            room[: self._max_rows], key=lambda one: len(one.request.prompt_token_ids)
+        ):
+            prompt = list(one.request.prompt_token_ids)
+            # What another is about to read need not be read twice: a step later it is there.
+            if not self._slots.keeps or all(
+                shared_length(prompt[:-1], other.slot.tokens) <= max(other.slot.held, WIDTH_STEP)
+                for other in joined
             ):
-                if row in unfinished and not self._append(
-                    requests[row], completions[row], token_id, logprob
-                ):
-                    unfinished.remove(row)
-            if not is_fixed and 0 < len(unfinished) < len(rows):
-                going = [index for index, row in enumerate(rows) if row in unfinished]
-                keep = torch.tensor(going, device=device)
-                cache.batch_select_indices(keep)
-                token_B, mask_B_T = token_B[keep], mask_B_T[keep]
-                position_B_T = position_B_T[keep]
-                temperature_B, top_p_B = temperature_B[keep], top_p_B[keep]
-                rows = [rows[index] for index in going]
-            input_B_T = token_B[:, None]
-            mask_B_T = torch.cat([mask_B_T, mask_B_T.new_ones(len(rows), 1)], dim=1)
-            position_B_T = position_B_T[:, -1:] + 1
-        return completions
+                one.slot = self._slots.take(len(self._running), prompt)
+                self._running.append(one)
+                joined.append(one)
+        self._waiting = [one for one in self._waiting if one not in joined]
+        if self._batch_rows:
+            copy = replace(joined[0].request, on_token=None, constraint=None)
+            for number in range(len(joined), self._batch_rows):
+                slot = self._slots.take(number, list(copy.prompt_token_ids))
+                self._running.append(Running(copy, None, None, is_over=True, slot=slot))
 
-    def _pad(
-        self, requests: Sequence[SamplingRequest], device: Any, width: int | None = None
-    ) -> tuple["Tensor", "Tensor"]:
-        width = width or max(len(request.prompt_token_ids) for request in requests)
-        ids = [
-            [self._pad_token_id] * (width - len(r.prompt_token_ids)) + list(r.prompt_token_ids)
-            for r in requests
-        ]
-        mask = [
-            [0] * (width - len(r.prompt_token_ids)) + [1] * len(r.prompt_token_ids)
-            for r in requests
-        ]
-        return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
+    def _passes(self, begun: int) -> list[tuple[int, int]]:
+        """Which of those that have joined since there were ``begun`` are read together.
+
+        One that has but one token left to read is not among them: it goes with the others.
+        """
+        if self._batch_rows:
+            return [] if begun else [(0, len(self._running))]
+        passes: list[tuple[int, int]] = []
+        start, longest, total = begun, 0, 0
+        for number in range(begun, len(self._running)):
+            slot = self._running[number].slot
+            new = len(slot.tokens) - slot.held
+            area = max(longest, new) * (number + 1 - start)
+            # Padding costs as much as tokens do.
+            wasteful = area > max(128, 1.3 * (total + new)) or area > PASS_TOKENS
+            if number > start and (new == 1 or wasteful):
+                passes.append((start, number))
+                start, longest, total = number, 0, 0
+            if new == 1:
+                start = number + 1
+            else:
+                longest, total = max(longest, new), total + new
+        return [*passes, (start, len(self._running))] if start < len(self._running) else passes
+
+    def _leave(self) -> list[Running]:
+        """Take those out that are over; the others stay in the first slots."""
+        over = [one for one in self._running if one.is_over]
+        if self._batch_rows:
+            # A batch of fixed shape is kept to its end.
+            if len(over) < len(self._running):
+                return []
+            self._running.clear()
+        else:
+            for one in over:
+                number, last = self._running.index(one), len(self._running) - 1
+                self._slots.swap(number, last)
+                self._running[number] = self._running[last]
+                self._running.pop()
+        if over and not self._running:
+            self._slots.rest()
+        return over
+
+    def _advance(self, start: int, end: int) -> None:
+        """Read what some have not read of their tokens, and sample one more of each."""
+        batch, device = self._running[start:end], self.model.device
+        new = [one.slot.tokens[one.slot.held :] for one in batch]
+        columns = max(map(len, new))
+        width = max(len(one.slot.tokens) for one in batch)
+        if self._batch_rows:
+            columns, width = columns if columns == 1 else self._width, self._width
+            self._width += 1
+        self._slots.reserve(len(self._running), width)
+        input_B_Q = torch.tensor([[0] * (columns - len(ids)) + ids for ids in new], device=device)
+        position_B_Q = torch.tensor(
+            [
+                [-1] * (columns - len(ids)) + [*range(one.slot.held, len(one.slot.tokens))]
+                for one, ids in zip(batch, new, strict=True)
+            ],
+            device=device,
+        )
+        self._slots.place = Place(
+            rows=slice(start, end),
+            row_B_1=torch.arange(start, end, device=device)[:, None],
+            # Padding goes to the last column, which nothing reads.
+            column_B_Q=position_B_Q.where(position_B_Q >= 0, self._slots.width - 1),
+            width=width,
+        )
+        position_B_Q = position_B_Q.clamp(min=0)
+        with computing_in(self._dtype or "float32", device):
+            logits_B_V = self.model(
+                input_ids=input_B_Q,
+                attention_mask=self._mask(position_B_Q, width),
+                position_ids=position_B_Q,
+                past_key_values=self._slots.cache,
+                use_cache=True,
+                logits_to_keep=1,
+            ).logits[:, -1]
+        self._draw(batch, logits_B_V)
+
+    def _mask(self, position_B_Q: "Tensor", width: int) -> Any:
+        """What each token sees, in the form that the model takes."""
+        column_W = torch.arange(width, device=position_B_Q.device)
+        distance_B_1_Q_W = position_B_Q[:, None, :, None] - column_W
+        masks: dict[str, Tensor] = {}
+        for kind in sorted(map(str, self._kinds)):
+            seen_B_1_Q_W = distance_B_1_Q_W >= 0
+            window = getattr(self._config, "sliding_window", None)
+            if window and kind != "full_attention":
+                seen_B_1_Q_W &= distance_B_1_Q_W < window
+            if self._config._attn_implementation == "eager":
+                seen_B_1_Q_W = torch.where(seen_B_1_Q_W, 0.0, torch.finfo(self.model.dtype).min)
+                seen_B_1_Q_W = seen_B_1_Q_W.to(self.model.dtype)
+            masks[kind] = seen_B_1_Q_W
+        return masks if len(masks) > 1 else next(iter(masks.values()))
+
+    def _draw(self, batch: Sequence[Running], logits_B_V: "Tensor") -> None:
+        """Sample one token of each that is not over."""
+        device, requests = logits_B_V.device, [one.request for one in batch]
+        temperature_B = torch.tensor([request.temperature for request in requests], device=device)
+        top_p_B = torch.tensor([request.top_p for request in requests], device=device)
+        allowed_B_V = None
+        if any(one.constraint for one in batch):
+            allowed_B_V = torch.ones_like(logits_B_V, dtype=torch.bool)
+            for row, one in enumerate(batch):
+                if one.constraint and not one.is_over:
+                    allowed_B_V[row] = one.constraint.allowed().to(device)
+        logprobs_B_V, draw_B_V = sampling_distribution(
+            logits_B_V, temperature_B, top_p_B, allowed_B_V
+        )
+        noise_B_V = torch.ones_like(logprobs_B_V)
+        for row, one in enumerate(batch):
+            if one.random is not None and not one.is_over:
+                noise_B_V[row].exponential_(generator=one.random)
+        token_B = draw(draw_B_V, noise_B_V)
+        logprob_B = logprobs_B_V.gather(1, token_B[:, None])[:, 0]
+        for one, token_id, logprob in zip(batch, token_B.tolist(), logprob_B.tolist(), strict=True):
+            if one.is_over:
+                one.slot.held = len(one.slot.tokens) - 1
+                continue
+            one.slot.held = len(one.slot.tokens)
+            one.slot.tokens.append(token_id)
+            if one.constraint:
+                one.constraint.accept(token_id)
+            one.is_over = not self._append(one.request, one.completion, token_id, logprob)
 
     def _append(
         self, request: SamplingRequest, completion: Completion, token_id: int, logprob: float
@@ -286,13 +357,9 @@ class Sampler:
         return not (ended or full)
 
 
-def first_stop(text: str, stop: Sequence[str]) -> tuple[str, str] | None:
-    """``text`` up to the earliest of the stop texts, and that one; None when there is none."""
-    hits = [(text.index(candidate), candidate) for candidate in stop if candidate in text]
-    if not hits:
-        return None
-    position, candidate = min(hits)
-    return text[:position], candidate
+def _padded_width(running: Running) -> int:
+    # At least one column of padding: attention goes another way where there is none.
+    return (len(running.request.prompt_token_ids) // WIDTH_STEP + 1) * WIDTH_STEP
 
 
 def _end_token_ids(model: Any, tokenizer: Any) -> frozenset[int]:

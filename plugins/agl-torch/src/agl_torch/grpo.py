@@ -1,189 +1,37 @@
-"""``GRPO``: reinforcement learning of a language model on one machine.
+"""``GRPO``: rollouts of one task against each other, token by token.
 
-Each step runs P tasks G times through the agent, gives every rollout its reward's distance from the
-mean of its group, or what another ``estimator`` makes of it, and takes gradient steps on the tokens
-that the model sampled. The mathematics is in ``loss`` and ``agl_learning.weighing``, the loop in
-``agl_learning.online``, whose metrics it has; and of its own, see ``loss`` and ``learner``:
-``loss/total``, ``loss/policy``, ``entropy``, ``kl``, ``clip_fraction``, ``grad_norm``,
-``gradient_steps`` and ``logprob_gap``.
+For a task with G rollouts of rewards R_i, every sampled token t of rollout i has the advantage
+A_i = (R_i - mean(R)) / (std(R) + 1e-6), or that of another ``estimator``, and with
+r_t = exp(new_t - old_t) what it gains is
+
+    g_t = min(r_t * A, clip(r_t, 1 - low, 1 + high) * A); where A < 0, with r_t of at most cap
+
+Its kin are options of it: DAPO is ``loss_mean: token`` with the higher ``clip_high`` that is the
+default, ``max_refills`` and ``overlong_buffer``; Dr. GRPO is ``loss_mean: constant`` and
+``normalise_std: false``.
+
+Sources: GRPO (arXiv:2402.03300), DAPO (arXiv:2503.14476), Dr. GRPO (arXiv:2503.20783).
+
+Where we differ, besides what ``loss`` says:
+
+1. Mean and deviation of a group are over rollouts, each with weight 1 whatever its number of rows.
+2. Calls of one rollout may have different rewards, and be compared with different calls of
+   sibling rollouts, when a credit rule says so; ``agl_learning.advantages`` has that part of the
+   formula.
+3. The ratio of tokens with negative advantage has a cap; see ``loss.clipped``.
 """
 
-import asyncio
-import contextlib
-from collections.abc import AsyncGenerator
-from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import dataclass
 
-from annotated_types import Ge
-
-from agl.errors import ConfigError
-from agl.types import TrainedModel
-from agl_learning.checkpoint import making
-from agl_learning.online import OnlineTraining
-from agl_learning.options import AboveZero, Count, pick_options
-from agl_learning.start import MODEL_NAME
-from agl_learning.versions import Served, Version
-from agl_learning.weighing import check_copies
-from agl_torch.models import without_collections
-from agl_torch.options import LearnerOptions
-
-if TYPE_CHECKING:
-    from agl_learning.start import Origin
-    from agl_learning.weighing import Weighed
-
-REFERENCE = "reference"
-"""The folder, in that of the run, of the model that the run began with."""
+from agl_torch.options import MeanOptions
+from agl_torch.policy import ClippedTraining
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class GRPO(OnlineTraining, LearnerOptions):
+class GRPO(ClippedTraining, MeanOptions):
     """Group-relative policy optimisation (arXiv:2402.03300) in plain PyTorch.
 
-    The model is served on an OpenAI-compatible address by this process and trained in place; the
-    agent reaches it through the gateway as the resource ``resource_name``. Use it with a dataset
-    of tasks and an agent that returns (or emits) a reward.
-
-    Args:
-        model: A folder or Hugging Face name, a ``transformers`` model, or a function that builds
-            one. With the strategy ``cs`` give a function rather than a model: runners are forked
-            before it is called.
-        tokenizer: Likewise, with a chat template; None takes it from where the model comes.
-        max_model_tokens: Of prompt and answer together; None takes the model's limit.
-        seed: Of tasks' order, minibatches and sampling. Runs with one seed have the same tasks and
-            draws, and are equal up to rounding.
-        deterministic: Runs with one seed are equal bit for bit; see
-            docs/explanation/reproducibility.md.
-        device: For example ``cuda:0``; None takes a GPU if there is one.
-        torch_threads: Threads of one torch operation; None leaves it to torch, and takes 1 with
-            ``deterministic``. For a tiny model 1 is fastest.
-        max_batch_size: Answers sampled at once.
+    DAPO and Dr. GRPO are options of it: see ``loss_mean``.
     """
 
     name = "grpo"
-
-    model: Any = field(kw_only=False)
-    tokenizer: Any = field(default=None, kw_only=False)
-    temperature: AboveZero = 1.0
-    max_model_tokens: Annotated[int, Ge(2)] | None = None
-    device: str | None = None
-    torch_threads: Count | None = None
-    max_batch_size: Count = 64
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_copies(self.title, self, group_size=self.group_size)
-
-    def identity(self) -> dict[str, Any]:
-        """With the model, where it has a name; of a folder its last part, as both may move."""
-        model = self.model
-        if isinstance(model, str | Path):
-            model = Path(model).resolve().name if Path(model).is_dir() else str(model)
-            return {**super().identity(), "model": model}
-        return super().identity()
-
-    def check_start(self, origin: "Origin") -> None:
-        """Refuse to penalise the divergence from a start that is nowhere."""
-        if self.kl_coefficient and origin.checkpoint is not None:
-            _find_reference(origin.folder, origin.home)
-
-    @without_collections()
-    def load(self, checkpoint: Path | None, folder: Path) -> None:
-        """Put model, tokenizer, optimiser and server where they were, or at their beginning."""
-        import torch
-
-        from agl_torch.checkpoint import restore, save_model
-        from agl_torch.learner import Learner
-        from agl_torch.models import compute_alike, load_model, load_tokenizer
-        from agl_torch.server import InferenceServer
-
-        if self.deterministic:
-            compute_alike(self.torch_threads)
-        elif self.torch_threads is not None:
-            torch.set_num_threads(self.torch_threads)
-        torch.manual_seed(self.seed)
-        model = load_model(checkpoint or self.model, self.device, "float32")
-        tokenizer = load_tokenizer(checkpoint or self.tokenizer, checkpoint or self.model)
-        reference = None
-        if self.kl_coefficient and checkpoint is not None:
-            start = _find_reference(folder, checkpoint.absolute().parent.parent)
-            reference = load_model(start, self.device, "float32")
-        self._learner = Learner(
-            model,
-            pick_options(LearnerOptions, self),
-            tokenizer.pad_token_id or 0,
-            self.seed,
-            reference,
-        )
-        self._server = InferenceServer(
-            model,
-            tokenizer,
-            model_name=MODEL_NAME,
-            max_model_tokens=self.max_model_tokens,
-            max_batch_size=self.max_batch_size,
-            seed=self.seed,
-            dtype=self.dtype,
-            deterministic=self.deterministic,
-        )
-        self._server.weights.version = self.weights_version
-        if checkpoint is not None:
-            restore(checkpoint, self._learner, self._server.sampler.random)
-        if self._learner.reference is not None and not (folder / REFERENCE).exists():
-            with making(folder / REFERENCE, {}) as partial:
-                save_model(self._learner.reference, partial)
-
-    def trained_model(self) -> TrainedModel:
-        """The model that is served, with its vocabulary."""
-        embeddings = self._learner.model.get_input_embeddings()
-        return TrainedModel(name=MODEL_NAME, vocabulary_size=embeddings.weight.shape[0])
-
-    def serve(self, version: Version) -> AbstractAsyncContextManager[Served]:
-        """The server of this process, whatever the version."""
-        return self._serving_from_here()
-
-    @contextlib.asynccontextmanager
-    async def _serving_from_here(self) -> AsyncGenerator[Served]:
-        server = self._server
-        server.start()
-        try:
-            yield Served({"model": f"hosted_vllm/{MODEL_NAME}", "api_base": server.url})
-        finally:
-            await asyncio.to_thread(server.stop)
-
-    def update(self, rows: "list[Weighed]") -> dict[str, float]:
-        """Take gradient steps while nothing is sampled."""
-        from agl_torch.learner import Sample
-
-        samples = [Sample(one.row, [each.value for each in one.advantages]) for one in rows]
-        with self._server.updating():
-            return self._learner.update(samples)
-
-    def fingerprint(self) -> str | None:
-        """The SHA-256 of the weights, where runs are to be equal bit for bit."""
-        from agl_torch.checkpoint import fingerprint
-
-        return fingerprint(self._learner.model) if self.deterministic else None
-
-    def save(self, folder: Path) -> None:
-        """Write a folder that ``from_pretrained`` loads, and what is needed to go on training."""
-        from agl_torch.checkpoint import save
-
-        sampler = self._server.sampler
-        save(folder, self._learner, sampler.tokenizer, sampler.random)
-
-
-def _find_reference(*folders: Path) -> Path:
-    """Where the start of the run is, from which its weights must not go far.
-
-    Raises:
-        ConfigError: It is not there.
-    """
-    for folder in folders:
-        if (folder / REFERENCE).is_dir():
-            return folder / REFERENCE
-    raise ConfigError(
-        "GRPO: kl_coefficient compares with the model that the run began with, and neither "
-        f"{' nor '.join(repr(str(folder)) for folder in folders)} has the folder {REFERENCE!r}. "
-        "Set kl_coefficient to 0, or start anew"
-    )

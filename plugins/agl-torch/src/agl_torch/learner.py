@@ -3,73 +3,107 @@
 import copy
 import math
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from agl.errors import ConfigError
 from agl_torch.batch import chunks_by_tokens, score_rows
-from agl_torch.loss import policy_loss, row_weights
+from agl_torch.critic import value_loss
+from agl_torch.loss import Gain, Tokens, Weight, policy_loss, row_weights
 from agl_torch.models import computing_in
 from agl_torch.options import LearnerOptions
+from agl_torch.schedule import next_coefficient
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from agl.types import TrainingRow
+    from agl_learning.records import TrainingRow
+    from agl_torch.critic import Critic
+
+
+NO_WEIGHT = Weight(0.0, 0.0)
 
 
 @dataclass
 class Sample:
-    """A row with what the loss needs beside its tokens."""
+    """A row with what the loss needs beside its tokens; lists have one value per sampled token."""
 
     row: "TrainingRow"
     advantages: list[float]
-    """One per call of the row."""
-    weight: float = 0.0
-    """Of each of its sampled tokens."""
+    returns: list[float] = field(default_factory=list[float])
+    """What a critic is to expect; empty where there is none, and so are ``values``."""
+    values: list[float] = field(default_factory=list[float])
+    """What it expected when the advantages were made."""
+    weight: Weight = NO_WEIGHT
+    """Set by the update."""
     reference_N: "Tensor | None" = None
 
 
+@dataclass(frozen=True)
+class Rule:
+    """What sets one algorithm's gradients apart from another's."""
+
+    gain: Callable[[Tokens], Gain]
+    mean: str = "rollout"
+    constant: int | None = None
+    penalises_loss: bool = True
+    """Whether the penalty on the divergence is in the loss; else it is in the rewards."""
+    critic_learning_rate: float = 0.0
+    value_clip: float | None = None
+    value_coefficient: float = 1.0
+
+
 class Learner:
-    """A model, its optimiser, and the frozen start if a divergence from it is penalised.
+    """A model, its optimiser, the frozen start if a divergence from it is penalised, and a critic.
 
     Args:
         model: Changed in place; its weights are float32, as small steps get lost in 16 bits. Kept
             in evaluation mode, so that log-probabilities are those of sampling: dropout, where a
             model has any, stays off.
         options: See ``LearnerOptions``.
+        rule: Of the algorithm.
         pad_token_id: Fills up short rows.
         seed: Of the order of minibatches.
         reference: The frozen start; None copies the model, if it is needed at all.
+        critic: With it, samples have returns and values.
     """
 
     def __init__(
         self,
         model: Any,
         options: LearnerOptions,
+        rule: Rule,
         pad_token_id: int = 0,
         seed: int = 0,
         reference: Any = None,
+        critic: "Critic | None" = None,
     ) -> None:
         narrow = {str(p.dtype) for p in model.parameters() if p.dtype != torch.float32}
         if narrow:
             raise ConfigError(
-                f"GRPO: weights in {', '.join(sorted(narrow))} cannot be trained: small steps get "
+                f"weights in {', '.join(sorted(narrow))} cannot be trained: small steps get "
                 "lost in them. Give the model in float32 (model.float()); dtype='bfloat16' then "
                 "computes in 16 bits"
             )
         self.model = model
         self.options = options
+        self.rule = rule
+        self.critic = critic
         self.random = random.Random(seed)
+        self.kl_coefficient = options.kl_coefficient
+        """As it is by now."""
+        rates = [(model, options.learning_rate)]
+        if critic is not None:
+            rates.append((critic, rule.critic_learning_rate))
         self.optimizer = torch.optim.AdamW(
-            model.parameters(),
-            lr=options.learning_rate,
+            [{"params": [*part.parameters()], "lr": rate} for part, rate in rates],
             betas=(0.9, 0.99),
             weight_decay=options.weight_decay,
         )
+        self._rates = [rate for _, rate in rates]
         self.reference = reference
         if options.kl_coefficient and reference is None:
             self.reference = copy.deepcopy(model)
@@ -77,24 +111,30 @@ class Learner:
             self.reference.requires_grad_(False).eval()
         self._pad_token_id = pad_token_id
 
-    def update(self, samples: Sequence[Sample]) -> dict[str, float]:
+    def update(self, samples: Sequence[Sample], factor: float = 1.0) -> dict[str, float]:
         """Take ``epochs`` passes of gradient steps over the samples.
 
         Args:
-            samples: At least one. Their weights are set here: every rollout counts the same.
+            samples: At least one. Their weights are set here.
+            factor: Of the learning rates.
 
         Returns:
             ``loss/total``, ``loss/policy``, ``entropy``, ``kl``, ``clip_fraction`` and
-            ``grad_norm`` as means over the gradient steps, ``logprob_gap`` as it was before the
-            first one, and ``gradient_steps``.
+            ``grad_norm`` as means over the gradient steps, and ``loss/value`` with a critic;
+            ``logprob_gap`` and ``explained_variance`` as they were before the first one;
+            ``gradient_steps``; and ``learning_rate`` and ``kl_coefficient`` where they change.
         """
         weights = row_weights(
             [sample.row.rollout_id for sample in samples],
             [sample.row.num_sampled for sample in samples],
+            self.rule.mean,
+            self.rule.constant,
         )
         for sample, weight in zip(samples, weights, strict=True):
             sample.weight = weight
-        gap = self._score_before(samples)
+        for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
+            group["lr"] = rate * factor
+        before = self._measure_before(samples)
         steps: list[dict[str, float]] = []
         for _ in range(self.options.epochs):
             order = list(samples)
@@ -103,60 +143,128 @@ class Learner:
             for start in range(0, len(order), size):
                 steps.append(self._step(order[start : start + size]))
         means = {name: sum(step[name] for step in steps) / len(steps) for name in steps[0]}
-        return {**means, "logprob_gap": gap, "gradient_steps": float(len(steps))}
+        if self.options.schedule != "constant" or self.options.warmup_steps:
+            before["learning_rate"] = self._rates[0] * factor
+        if self.options.kl_target is not None:
+            before["kl_coefficient"] = self.kl_coefficient
+            self.kl_coefficient = next_coefficient(
+                self.kl_coefficient, means["kl"], self.options.kl_target
+            )
+        return {**means, **before, "gradient_steps": float(len(steps))}
 
-    def _score_before(self, samples: Sequence[Sample]) -> float:
-        """Mean distance between recorded and present log-probabilities; sets the reference's."""
+    @torch.no_grad()
+    def look(self, rows: "Sequence[TrainingRow]") -> tuple[list[list[float]], list[list[float]]]:
+        """Per row and sampled token, how far it is from the start, and the critic's value.
+
+        Returns:
+            The first is the log-probability when it was sampled less that under the start; zeros
+            without a start, as the second is without a critic.
+        """
+        samples = [Sample(row, [0.0] * row.num_sampled) for row in rows]
+        gaps: list[list[float]] = []
+        values: list[list[float]] = []
+        for chunk in self._chunks(samples):
+            of_chunk = [sample.row for sample in chunk]
+            counts = [row.num_sampled for row in of_chunk]
+            old_N = self._per_token(chunk).old_logprobs_N
+            gap_N = value_N = torch.zeros_like(old_N)
+            if self.reference is not None:
+                gap_N = old_N - self._score(self.reference, of_chunk).logprobs_N
+            if self.critic is not None:
+                hidden_N_H = None
+                if self.critic.trunk is None:
+                    hidden_N_H = self._score(self.model, of_chunk).hidden_N_H
+                with computing_in(self.options.dtype, self.model.device):
+                    value_N = self.critic.values(of_chunk, hidden_N_H)
+            gaps += [part.tolist() for part in gap_N.split(counts)]
+            values += [part.tolist() for part in value_N.split(counts)]
+        return gaps, values
+
+    @torch.no_grad()
+    def _measure_before(self, samples: Sequence[Sample]) -> dict[str, float]:
+        """Distance between recorded and present log-probabilities; sets the reference's."""
         gap = 0.0
-        with torch.no_grad():
-            for chunk in self._chunks(samples):
-                rows = [sample.row for sample in chunk]
-                scores = self._score(self.model, rows)
-                old_N, _, weights_N = self._per_token(chunk)
-                gap += float(((scores.logprobs_N - old_N).abs() * weights_N).sum())
-                if self.reference is not None:
-                    reference_N = self._score(self.reference, rows).logprobs_N
-                    counts = [row.num_sampled for row in rows]
-                    for sample, part_N in zip(chunk, reference_N.split(counts), strict=True):
-                        sample.reference_N = part_N
-        return gap
+        for chunk in self._chunks(samples):
+            rows = [sample.row for sample in chunk]
+            tokens, shares_N = self._per_token(chunk), _shares(chunk, self.model.device)
+            now_N = self._score(self.model, rows).logprobs_N
+            gap += float(((now_N - tokens.old_logprobs_N).abs() * shares_N).sum())
+            if self.reference is not None:
+                reference_N = self._score(self.reference, rows).logprobs_N
+                for sample, part_N in zip(chunk, reference_N.split(tokens.counts), strict=True):
+                    sample.reference_N = part_N
+        if self.critic is None:
+            return {"logprob_gap": gap}
+        returns = torch.tensor([one for sample in samples for one in sample.returns])
+        values = torch.tensor([one for sample in samples for one in sample.values])
+        spread = returns.var(correction=0)
+        explained = 1 - (returns - values).var(correction=0) / spread if spread > 0 else spread
+        return {"logprob_gap": gap, "explained_variance": float(explained)}
 
     def _step(self, minibatch: Sequence[Sample]) -> dict[str, float]:
-        share = sum(sample.weight * sample.row.num_sampled for sample in minibatch)
-        sums = dict.fromkeys(("loss/total", "loss/policy", "entropy", "kl", "clip_fraction"), 0.0)
+        share = sum(sample.weight.share for sample in minibatch)
+        whole = sum(sample.weight.token * sample.row.num_sampled for sample in minibatch)
+        names = ("loss/total", "loss/policy", "entropy", "kl", "clip_fraction")
+        sums = dict.fromkeys((*names, *(["loss/value"] if self.critic else [])), 0.0)
         self.optimizer.zero_grad(set_to_none=True)
         for chunk in self._chunks(minibatch):
-            scores = self._score(self.model, [sample.row for sample in chunk])
-            old_N, advantages_N, weights_N = self._per_token(chunk)
+            rows = [sample.row for sample in chunk]
+            scores, tokens = self._score(self.model, rows), self._per_token(chunk)
+            tokens = tokens._replace(logprobs_N=scores.logprobs_N)
+            counted = [(sample.weight.token / whole, sample.row.num_sampled) for sample in chunk]
+            weights_N = _spread(counted, self.model.device)
             reference = [sample.reference_N for sample in chunk if sample.reference_N is not None]
             loss = policy_loss(
+                self.rule.gain(tokens),
                 scores.logprobs_N,
-                old_N,
-                advantages_N,
-                weights_N / share,
-                clip_low=self.options.clip_low,
-                clip_high=self.options.clip_high,
-                ratio_cap=self.options.ratio_cap,
+                weights_N,
+                scale=whole / share,
                 entropy_N=scores.entropy_N,
                 entropy_bonus=self.options.entropy_bonus,
                 reference_logprobs_N=torch.cat(reference) if reference else None,
-                kl_coefficient=self.options.kl_coefficient,
+                kl_coefficient=self.kl_coefficient if self.rule.penalises_loss else 0.0,
             )
-            loss.total.backward()
-            part = float(weights_N.sum()) / share
-            sums["loss/total"] += loss.total.item()
+            total = loss.total
+            if self.critic is not None:
+                of_critic = self._value_loss(chunk, scores.hidden_N_H, weights_N)
+                total = total + self.rule.value_coefficient * of_critic
+                sums["loss/value"] += of_critic.item()
+            total.backward()
+            sums["loss/total"] += total.item()
             sums["loss/policy"] += loss.policy.item()
             sums["entropy"] += loss.entropy.item()
             sums["kl"] += loss.kl.item()
-            sums["clip_fraction"] += loss.clip_fraction.item() * part
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.options.max_grad_norm)
-        if not math.isfinite(norm.item()):
+            sums["clip_fraction"] += loss.clip_fraction.item() * float(weights_N.sum())
+        # Each by itself, so that a critic's errors shorten no gradient of the policy.
+        norms = [
+            torch.nn.utils.clip_grad_norm_(group["params"], self.options.max_grad_norm)
+            for group in self.optimizer.param_groups
+        ]
+        if not all(math.isfinite(norm) for norm in norms):
+            self.optimizer.zero_grad(set_to_none=True)
             raise FloatingPointError(
-                f"the gradient is not finite (norm {norm.item()}); lower learning_rate, or train "
-                "in float32"
+                f"the gradient is not finite (norm {norms[0].item()}); the weights were not "
+                "changed. Lower learning_rate, or look at the rewards"
             )
         self.optimizer.step()
-        return {**sums, "grad_norm": norm.item()}
+        return {**sums, "grad_norm": norms[0].item()}
+
+    def _value_loss(
+        self, chunk: Sequence[Sample], hidden_N_H: "Tensor", weights_N: "Tensor"
+    ) -> "Tensor":
+        assert self.critic is not None
+        device = self.model.device
+        with computing_in(self.options.dtype, device):
+            values_N = self.critic.values([sample.row for sample in chunk], hidden_N_H)
+        old = [value for sample in chunk for value in sample.values]
+        returns = [value for sample in chunk for value in sample.returns]
+        return value_loss(
+            values_N,
+            torch.tensor(old, device=device),
+            torch.tensor(returns, device=device),
+            weights_N,
+            self.rule.value_clip,
+        )
 
     def _score(self, model: Any, rows: "list[TrainingRow]") -> Any:
         with computing_in(self.options.dtype, model.device):
@@ -175,20 +283,22 @@ class Learner:
         )
         return [[by_row[id(row)] for row in chunk] for chunk in chunks]
 
-    def _per_token(self, samples: Sequence[Sample]) -> tuple["Tensor", "Tensor", "Tensor"]:
-        """Old log-probabilities, advantages and weights of the sampled tokens, row after row."""
-        old: list[float] = []
-        advantages: list[float] = []
-        weights: list[float] = []
-        for sample in samples:
-            ranges = zip(sample.row.call_ranges, sample.advantages, strict=True)
-            for (start, end), advantage in ranges:
-                old.extend(sample.row.logprobs[start:end])
-                advantages.extend([advantage] * (end - start))
-                weights.extend([sample.weight] * (end - start))
-        device = self.model.device
-        return (
-            torch.tensor(old, device=device),
-            torch.tensor(advantages, device=device),
-            torch.tensor(weights, device=device),
-        )
+    def _per_token(self, samples: Sequence[Sample]) -> Tokens:
+        """What was recorded of the sampled tokens, row after row; both policies are the old one."""
+        device, rows = self.model.device, [sample.row for sample in samples]
+        old = [one for row in rows for at, end in row.call_ranges for one in row.logprobs[at:end]]
+        advantages = [one for sample in samples for one in sample.advantages]
+        old_N = torch.tensor(old, device=device)
+        counts = [row.num_sampled for row in rows]
+        return Tokens(old_N, old_N, torch.tensor(advantages, device=device), counts)
+
+
+def _shares(samples: Sequence[Sample], device: Any) -> "Tensor":
+    """What each token weighs in a mean over the samples of a step."""
+    numbers = [(sample.weight.share, sample.row.num_sampled) for sample in samples]
+    return _spread([(share / number, number) for share, number in numbers], device)
+
+
+def _spread(counted: Sequence[tuple[float, int]], device: Any) -> "Tensor":
+    """Each value as often as its number says."""
+    return torch.tensor([one for value, number in counted for one in [value] * number]).to(device)

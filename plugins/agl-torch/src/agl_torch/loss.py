@@ -1,35 +1,29 @@
-"""Group-relative policy optimisation: the mathematics, as pure functions.
+"""What the losses of all algorithms share, as pure functions over sampled tokens.
 
-For a task with G rollouts of rewards R_i, every sampled token t of rollout i has the advantage
-A_i = (R_i - mean(R)) / (std(R) + 1e-6), or that of another estimator, and with
-r_t = exp(new_t - old_t) the loss is
+With g_t what an algorithm gains from token t (see its module), the loss is
 
-    L = sum_t w_t * ( -s_t + kl_coefficient * k3_t - entropy_bonus * H_t )
+    L = sum_t w_t * (kl_coefficient * k3_t - g_t) - entropy_bonus * sum_t w_t * H_t / sum_t w_t
 
-    s_t = min(r_t * A, clip(r_t, 1 - low, 1 + high) * A); where A < 0, with r_t of at most cap
     k3_t = exp(ref_t - new_t) - (ref_t - new_t) - 1
 
-where w_t = 1 / (sampled tokens of its rollout * rollouts in the batch).
+and w_t depends on ``loss_mean``, with N rollouts in the batch:
 
-Sources: GRPO (arXiv:2402.03300); separate clip bounds from DAPO (arXiv:2503.14476); the estimator
-k3 of the KL divergence from http://joschu.net/blog/kl-approx.html. Where A < 0 the clip has no
-bound: a token that is e^12 times as likely as when it was sampled would drown the whole batch. Its
-ratio is truncated as importance weights are in IMPALA (arXiv:1802.01561): beyond the cap it counts
-as the cap, and the gradient is cap * A times that of the log-probability. The dual clip of
-arXiv:1912.09729 has no gradient there, so that bad tokens which had become likelier stay so: a run
-of the quickstart ended at a held-out reward of 0.88 with it, and at 1 with this.
+    rollout    1 / (sampled tokens of its rollout * N)
+    token      1 / (sampled tokens of the batch)
+    constant   1 / (constant * N)
 
-Where we differ from the first of these:
+Sources: the means are those of GRPO (arXiv:2402.03300), DAPO (arXiv:2503.14476) and Dr. GRPO
+(arXiv:2503.20783); the estimator k3 of the KL divergence is from
+http://joschu.net/blog/kl-approx.html.
 
-1. A rollout may have several rows (sequences). Mean and deviation of a group are over rollouts,
-   each with weight 1 whatever its number of rows, and so is the loss.
-2. Calls of one rollout may have different rewards, and be compared with different calls of
-   sibling rollouts, when a credit rule says so; ``agl_learning.advantages`` has that part of the
-   formula.
-3. Calls whose advantage is 0 (all of a group with equal rewards, and one that is equal to the mean
+Where we differ from all of these:
+
+1. A rollout may have several rows (sequences). Means are over rollouts, whatever their rows.
+2. Calls whose advantage is 0 (all of a group with equal rewards, and one that is equal to the mean
    of its group) are left out of the batch instead of counting as zeros, so a step's size does not
    shrink as tasks are solved. ``agl_learning.advantages`` says what equal means.
-4. The entropy of the whole distribution at each sampled token may be rewarded.
+3. The entropy of the whole distribution at each sampled token may be rewarded.
+4. A minibatch has the share of its rollouts in the step, so that its gradient is a mean too.
 """
 
 from collections.abc import Sequence
@@ -46,21 +40,104 @@ MAX_LOG_RATIO = 20.0
 overflow, and one token would make all weights NaN."""
 
 
-def row_weights(rollout_ids: Sequence[str], num_sampled: Sequence[int]) -> list[float]:
-    """Weight of one sampled token of each row, so that every rollout weighs the same.
+class Weight(NamedTuple):
+    """Of one row."""
+
+    token: float
+    """w_t of each of its sampled tokens."""
+    share: float
+    """Of the row in the step; all add up to 1."""
+
+
+def row_weights(
+    rollout_ids: Sequence[str],
+    num_sampled: Sequence[int],
+    mean: str = "rollout",
+    constant: int | None = None,
+) -> list[Weight]:
+    """Weights of rows' tokens in the loss.
 
     Args:
         rollout_ids: Per row, the rollout that it belongs to.
         num_sampled: Per row, how many of its tokens the model sampled.
-
-    Returns:
-        Per row ``1 / (sampled tokens of its rollout * number of rollouts)``; the weights of all
-        tokens add up to 1.
+        mean: See above.
+        constant: For the mean ``constant``.
     """
     tokens: dict[str, int] = {}
     for rollout_id, count in zip(rollout_ids, num_sampled, strict=True):
         tokens[rollout_id] = tokens.get(rollout_id, 0) + count
-    return [1.0 / (tokens[rollout_id] * len(tokens)) for rollout_id in rollout_ids]
+    weights: list[Weight] = []
+    for rollout_id, count in zip(rollout_ids, num_sampled, strict=True):
+        token = each = 1.0 / (tokens[rollout_id] * len(tokens))
+        if mean == "token":
+            token = each = 1.0 / sum(tokens.values())
+        elif mean == "constant":
+            token = 1.0 / ((constant or 1) * len(tokens))
+        weights.append(Weight(token, each * count))
+    return weights
+
+
+class Tokens(NamedTuple):
+    """The N sampled tokens of some rows, row after row."""
+
+    logprobs_N: "Tensor"
+    """Under the policy that is trained; carries the gradient."""
+    old_logprobs_N: "Tensor"
+    """When they were sampled."""
+    advantages_N: "Tensor"
+    counts: list[int]
+    """Per row, how many of them it has."""
+
+    @property
+    def log_ratio_N(self) -> "Tensor":
+        """Of each token, by how much likelier it is by now; nats."""
+        return self.logprobs_N - self.old_logprobs_N
+
+    def over_rows(self, values_N: "Tensor") -> tuple["Tensor", "Tensor"]:
+        """Of each token, the sum over the tokens of its row, and the number of these."""
+        parts = values_N.split(self.counts)
+        sums_N = torch.cat([part.sum().expand_as(part) for part in parts])
+        sizes = [float(count) for count in self.counts for _ in range(count)]
+        return sums_N, torch.tensor(sizes, device=values_N.device)
+
+
+class Gain(NamedTuple):
+    """Per token what an algorithm makes as large as it can, and whether a bound held it."""
+
+    gain_N: "Tensor"
+    held_N: "Tensor"
+
+
+def clipped(
+    log_ratio_N: "Tensor",
+    advantages_N: "Tensor",
+    clip_low: float = 0.2,
+    clip_high: float = 0.28,
+    ratio_cap: float | None = 3.0,
+) -> Gain:
+    """The clipped surrogate of PPO (arXiv:1707.06347).
+
+    With r = exp(log ratio)
+
+        min(r * A, clip(r, 1 - low, 1 + high) * A); where A < 0, with r of at most cap
+
+    Where A < 0 the clip has no bound: a token that is e^12 times as likely as when it was sampled
+    would drown the whole batch. Its ratio is truncated as importance weights are in IMPALA
+    (arXiv:1802.01561): beyond the cap it counts as the cap, and the gradient is cap * A times that
+    of the log-probability. The dual clip of arXiv:1912.09729 has no gradient there, so that bad
+    tokens which had become likelier stay so: a run of the quickstart ended at a held-out reward of
+    0.88 with it, and at 1 with this.
+    """
+    ratio_N = log_ratio_N.clamp(max=MAX_LOG_RATIO).exp()
+    over_N = torch.zeros_like(ratio_N, dtype=torch.bool)
+    if ratio_cap is not None:
+        over_N = (advantages_N < 0) & (ratio_N > ratio_cap)
+        # The second factor is 1, and has the gradient of the log-probability.
+        capped_N = ratio_cap * (log_ratio_N - log_ratio_N.detach()).exp()
+        ratio_N = torch.where(over_N, capped_N, ratio_N)
+    clipped_N = ratio_N.clamp(1 - clip_low, 1 + clip_high)
+    plain_N, held_N = ratio_N * advantages_N, clipped_N * advantages_N
+    return Gain(torch.minimum(plain_N, held_N), (held_N < plain_N) | over_N)
 
 
 class PolicyLoss(NamedTuple):
@@ -68,55 +145,39 @@ class PolicyLoss(NamedTuple):
 
     total: "Tensor"
     policy: "Tensor"
-    """The clipped surrogate alone."""
+    """The gain alone, negative."""
     entropy: "Tensor"
     """Weighted mean, nats per token."""
     kl: "Tensor"
     """Weighted mean of k3 against the reference; 0 without one."""
     clip_fraction: "Tensor"
-    """Weight of the tokens whose ratio the clip held (they have no gradient) or the cap did."""
+    """Weight of the tokens that a bound held: no gradient, or no larger one."""
 
 
 def policy_loss(
+    gain: Gain,
     logprobs_N: "Tensor",
-    old_logprobs_N: "Tensor",
-    advantages_N: "Tensor",
     weights_N: "Tensor",
     *,
-    clip_low: float = 0.2,
-    clip_high: float = 0.28,
-    ratio_cap: float | None = 3.0,
+    scale: float = 1.0,
     entropy_N: "Tensor | None" = None,
     entropy_bonus: float = 0.0,
     reference_logprobs_N: "Tensor | None" = None,
     kl_coefficient: float = 0.0,
 ) -> PolicyLoss:
-    """Clipped surrogate over N sampled tokens, from any number of rows.
+    """Over N sampled tokens, from any number of rows.
 
     Args:
+        gain: Of an algorithm.
         logprobs_N: Under the policy that is trained; carries the gradient.
-        old_logprobs_N: When they were sampled.
-        advantages_N: Of the row that each token is in.
-        weights_N: See ``row_weights``.
-        clip_low: The ratio counts down to ``1 - clip_low``.
-        clip_high: The ratio counts up to ``1 + clip_high``.
-        ratio_cap: The ratio of a token with negative advantage counts up to this; with None
-            only ``MAX_LOG_RATIO`` bounds it.
+        weights_N: Shares of the tokens in their minibatch; of all of it they add up to 1.
+        scale: What the weights w_t of the minibatch add up to.
         entropy_N: Of the distribution that each token was drawn from, with gradient.
         entropy_bonus: How much of it is subtracted from the loss.
         reference_logprobs_N: Under the frozen start.
         kl_coefficient: How much of the divergence from it is added to the loss.
     """
-    ratio_N = (logprobs_N - old_logprobs_N).clamp(max=MAX_LOG_RATIO).exp()
-    over_N = torch.zeros_like(ratio_N, dtype=torch.bool)
-    if ratio_cap is not None:
-        over_N = (advantages_N < 0) & (ratio_N > ratio_cap)
-        # The second factor is 1, and has the gradient of the log-probability.
-        capped_N = ratio_cap * (logprobs_N - logprobs_N.detach()).exp()
-        ratio_N = torch.where(over_N, capped_N, ratio_N)
-    clipped_N = ratio_N.clamp(1 - clip_low, 1 + clip_high)
-    plain_N, held_N = ratio_N * advantages_N, clipped_N * advantages_N
-    policy = -(weights_N * torch.minimum(plain_N, held_N)).sum()
+    policy = -scale * (weights_N * gain.gain_N).sum()
     total = policy
     entropy = kl = logprobs_N.new_zeros(())
     if entropy_N is not None:
@@ -125,6 +186,6 @@ def policy_loss(
     if reference_logprobs_N is not None:
         gap_N = reference_logprobs_N - logprobs_N
         kl = (weights_N * (gap_N.exp() - gap_N - 1)).sum()
-        total = total + kl_coefficient * kl
-    clip_fraction = (weights_N * ((held_N < plain_N) | over_N)).sum() / weights_N.sum()
+        total = total + scale * kl_coefficient * kl
+    clip_fraction = (weights_N * gain.held_N).sum() / weights_N.sum()
     return PolicyLoss(total, policy.detach(), entropy.detach(), kl.detach(), clip_fraction.detach())

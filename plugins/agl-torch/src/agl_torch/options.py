@@ -1,11 +1,14 @@
-"""How gradients are made, whichever algorithm makes them."""
+"""How gradients are made: what algorithms share, each taking the parts that do something in it."""
 
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Lt
 
+from agl.errors import ConfigError
 from agl_learning.options import AboveZero, Count, NotNegative
+
+LossMean = Literal["rollout", "token", "constant"]
 
 
 @dataclass(kw_only=True)
@@ -19,17 +22,19 @@ class LearnerOptions:
             everything at once.
         learning_rate: Of AdamW.
         weight_decay: Of AdamW.
-        clip_low: Ratios of probabilities count down to ``1 - clip_low``.
-        clip_high: Ratios count up to ``1 + clip_high``.
-        ratio_cap: Ratios of tokens with negative advantage, which neither of the two holds, count
-            up to this (truncated importance weights, arXiv:1802.01561); with None only a
-            ratio above e^20 is cut, to e^20, so that it stays a number.
+        schedule: What becomes of the learning rate after the warm-up, until the last of ``steps``:
+            it stays, or falls to 0 in a line or half a wave.
+        warmup_steps: The learning rate rises in a line over so many updates.
         entropy_bonus: Reward for undecided tokens, per nat; keeps the model exploring.
         kl_coefficient: Penalty on the divergence from the start; 0 keeps no copy of the start.
+        kl_target: Nats per token; after each update the coefficient grows or shrinks, by at most
+            2 %, to bring the divergence there (arXiv:1909.08593). None keeps it as it is.
         max_grad_norm: Longer gradients are shortened.
         temperature: At which the tokens were sampled.
         dtype: In which the model computes, ``float32`` or ``bfloat16``. Weights and optimiser are
             float32 in any case: steps of 1e-6 get lost in 16 bits.
+        kl_coef: Another name of ``kl_coefficient``.
+        entropy_coef: Another name of ``entropy_bonus``.
     """
 
     epochs: Count = 1
@@ -37,11 +42,114 @@ class LearnerOptions:
     microbatch_tokens: Count | None = 32768
     learning_rate: NotNegative = 1e-6
     weight_decay: NotNegative = 0.0
-    clip_low: Annotated[float, Ge(0), Lt(1)] = 0.2
-    clip_high: NotNegative = 0.28
-    ratio_cap: Annotated[float, Ge(1)] | None = 3.0
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    warmup_steps: Annotated[int, Ge(0)] = 0
     entropy_bonus: NotNegative = 0.0
     kl_coefficient: NotNegative = 0.0
+    kl_target: AboveZero | None = None
     max_grad_norm: AboveZero = 1.0
     temperature: AboveZero = 1.0
     dtype: Literal["float32", "bfloat16"] = "float32"
+    kl_coef: NotNegative | None = None
+    entropy_coef: NotNegative | None = None
+
+
+@dataclass(kw_only=True)
+class ClipOptions:
+    """How far a ratio of probabilities counts.
+
+    Args:
+        clip_low: Ratios of probabilities count down to ``1 - clip_low``.
+        clip_high: Ratios count up to ``1 + clip_high``.
+        ratio_cap: Ratios of tokens with negative advantage, which neither of the two holds, count
+            up to this (truncated importance weights, arXiv:1802.01561); with None only a
+            ratio above e^20 is cut, to e^20, so that it stays a number.
+        clip_range: Another name of ``clip_low`` and ``clip_high``, for both.
+    """
+
+    clip_low: Annotated[float, Ge(0), Lt(1)] = 0.2
+    clip_high: NotNegative = 0.28
+    ratio_cap: Annotated[float, Ge(1)] | None = 3.0
+    clip_range: Annotated[float, Ge(0), Lt(1)] | None = None
+
+
+@dataclass(kw_only=True)
+class MeanOptions:
+    """What the tokens of a step weigh in the loss.
+
+    Args:
+        loss_mean: ``rollout``: rollouts weigh the same, tokens of one equally (GRPO). ``token``:
+            all tokens weigh the same (DAPO). ``constant``: the tokens of a rollout are summed up
+            and divided by ``loss_constant`` (Dr. GRPO).
+        loss_constant: Tokens, for the last of these; as a rule ``max_tokens``.
+    """
+
+    loss_mean: LossMean = "rollout"
+    loss_constant: Count | None = None
+
+
+@dataclass(kw_only=True)
+class OneEstimator:
+    """For algorithms that are one estimator of advantages: its options are none of theirs."""
+
+    normalise_std: bool = field(default=True, init=False)
+    reward_keys: list[str] | None = field(default=None, init=False)
+    reward_weights: list[float] | None = field(default=None, init=False)
+
+
+OTHER_NAMES = {
+    "kl_coef": ("kl_coefficient",),
+    "entropy_coef": ("entropy_bonus",),
+    "clip_range": ("clip_low", "clip_high"),
+    "actor_lr": ("learning_rate",),
+    "critic_lr": ("critic_learning_rate",),
+}
+"""Names that other trainers have for options -> ours."""
+
+
+def take_other_names(owner: str, options: Any) -> None:
+    """Have what was given under another name under ours.
+
+    Raises:
+        ConfigError: An option was given under both.
+    """
+    for name, ours in OTHER_NAMES.items():
+        value = getattr(options, name, None)
+        if value is None:
+            continue
+        for one in ours:
+            if getattr(options, one) not in (getattr(type(options), one), value):
+                raise ConfigError(
+                    f"{owner}: {name} is another name of {' and '.join(ours)}; got {name}={value} "
+                    f"and {one}={getattr(options, one)}. Leave one of them out"
+                )
+            setattr(options, one, value)
+        setattr(options, name, None)
+
+
+def check_learner(owner: str, options: Any) -> None:
+    """Refuse options that would do nothing beside the others.
+
+    Args:
+        owner: Whose they are.
+        options: Those of this module that it has, and ``steps``.
+
+    Raises:
+        ConfigError: It names the option, and what it would need.
+    """
+    if options.kl_target is not None and not options.kl_coefficient:
+        raise ConfigError(
+            f"{owner}: kl_target changes kl_coefficient, and that is 0. Give kl_coefficient, from "
+            "which it begins"
+        )
+    if options.warmup_steps >= options.steps and options.warmup_steps > 0:
+        raise ConfigError(
+            f"{owner}: warmup_steps is {options.warmup_steps}, and the run has {options.steps} "
+            "steps; the learning rate would not be reached. Give fewer"
+        )
+    mean, constant = getattr(options, "loss_mean", None), getattr(options, "loss_constant", None)
+    if (mean == "constant") != (constant is not None):
+        raise ConfigError(
+            f"{owner}: loss_constant goes with loss_mean='constant', and only with it; got "
+            f"loss_mean={mean!r} and loss_constant={constant!r}"
+        )

@@ -5,7 +5,7 @@ from collections.abc import Generator
 from typing import Any
 
 from agl.errors import ConfigError
-from agl.http.serving import ServerThread
+from agl.serving.server import ServerThread
 from agl.utils.addresses import is_loopback
 from agl_torch.app import ChatApp
 from agl_torch.batcher import Weights
@@ -32,12 +32,14 @@ class InferenceServer:
     """Serves ``/v1/chat/completions``, ``/v1/models`` and ``/health`` from a thread.
 
     The model is shared, not copied: after a change of its parameters the next answers come from
-    the new ones. Changes are made inside ``updating()``, which waits for the running batch and
-    keeps the next one waiting, so no answer mixes two versions of the weights.
+    the new ones. Changes are made inside ``updating()``, which waits for the answers in progress
+    and keeps others waiting, so no answer mixes two versions of the weights.
 
     Log-probabilities are natural, of the sampled token under the softmax at the request's
     temperature, before ``top_p``; at temperature 0 under temperature 1. A request with a ``seed``
-    gets the same draws whatever else is in its batch.
+    gets the same draws whatever else is sampled at the same time. So it gets the same tokens, but
+    where a draw falls between two that rounding, which batches of other shapes do otherwise, has
+    moved; ``deterministic`` rules that out.
 
     Args:
         model: A causal model of ``transformers``; put in evaluation mode.
@@ -46,8 +48,10 @@ class InferenceServer:
         host: Where to listen. Anything but loopback needs an ``api_key``.
         port: 0 takes a free one.
         max_model_tokens: Prompt and answer together; None takes the model's limit.
-        window_seconds: How long a request waits for companions.
         max_batch_size: Sequences sampled at once.
+        prefix_cache_mib: Memory for keys and values up to which answered conversations are kept, so
+            that what continues them, or begins like them, is not read anew; none are kept over a
+            change of the weights, or with ``deterministic``.
         seed: Of draws for requests without a seed.
         dtype: In which the model computes; None is that of its weights.
         api_key: What requests must carry, ``/health`` aside; None takes all.
@@ -69,8 +73,8 @@ class InferenceServer:
         host: str = "127.0.0.1",
         port: int = 0,
         max_model_tokens: int | None = None,
-        window_seconds: float = 0.002,
         max_batch_size: int = 64,
+        prefix_cache_mib: int = 1024,
         seed: int = 0,
         dtype: str | None = None,
         api_key: str | None = None,
@@ -86,7 +90,9 @@ class InferenceServer:
         self.model_name = model_name
         self.weights = Weights()
         rows = min(FIXED_ROWS, max_batch_size) if deterministic else None
-        self.sampler = Sampler(model, tokenizer, seed, dtype, rows)
+        self.sampler = Sampler(
+            model, tokenizer, seed, dtype, rows, max_batch_size, prefix_cache_mib * 2**20
+        )
         if rows is not None:
             self.sampler.check_batches(rows)
         app = ChatApp(
@@ -94,8 +100,6 @@ class InferenceServer:
             self.weights,
             model_name,
             max_model_tokens or model.config.max_position_embeddings,
-            window_seconds,
-            max_batch_size,
             api_key or None,
         )
         self._thread = ServerThread(app, host, port)
@@ -134,8 +138,6 @@ class InferenceServer:
         Yields:
             The model.
         """
-        with self.weights.lock:
-            try:
-                yield self.model
-            finally:
-                self.weights.version += 1
+        with self.weights.changing():
+            self.sampler.forget()
+            yield self.model

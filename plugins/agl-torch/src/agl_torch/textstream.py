@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from agl_torch.generate import Sampler, SamplingRequest
+    from agl_torch.generate import Sampler
+    from agl_torch.sequences import SamplingRequest
 
 _Token = tuple[int, int, float]
 """Index of the choice, token id, log-probability."""
@@ -21,11 +22,17 @@ class TextStream:
     Args:
         sampler: Knows how to decode.
         requests: One per choice; use ``self.requests``, which report to this stream.
+        marks: Texts from which on nothing is sent before the end.
     """
 
-    def __init__(self, sampler: "Sampler", requests: "Sequence[SamplingRequest]") -> None:
+    def __init__(
+        self,
+        sampler: "Sampler",
+        requests: "Sequence[SamplingRequest]",
+        marks: Sequence[str] = (),
+    ) -> None:
         self._sampler = sampler
-        self._stop = requests[0].stop
+        self._stop = (*requests[0].stop, *marks)
         self._queue: asyncio.Queue[_Token | None] = asyncio.Queue()
         self._token_ids: list[list[int]] = [[] for _ in requests]
         self._sent = ["" for _ in requests]

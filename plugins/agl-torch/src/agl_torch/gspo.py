@@ -1,0 +1,42 @@
+"""``GSPO``: GRPO with one ratio per sequence.
+
+With the advantages of GRPO, and over the n sampled tokens of a row
+
+    s   = exp((sum_t (new_t - old_t)) / n)
+    g_t = min(s * A, clip(s, 1 - low, 1 + high) * A)
+
+the same for all its tokens, so that a bound holds a sequence or none of it. It moves far less than
+ratios of tokens do, and so its bounds are a thousand times as narrow.
+
+Source: GSPO (arXiv:2507.18071).
+
+Where we differ, besides what ``loss`` and ``grpo`` say: the sequence is a row, with all answers of
+the model that continue each other in it; calls of one row with advantages of their own share its
+ratio (their GSPO-token).
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+from annotated_types import Ge, Lt
+
+from agl_learning.options import NotNegative
+from agl_torch.policy import ClippedTraining
+
+if TYPE_CHECKING:
+    from agl_torch.loss import Gain, Tokens
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class GSPO(ClippedTraining):
+    """Group sequence policy optimisation (arXiv:2507.18071) in plain PyTorch."""
+
+    name = "gspo"
+
+    clip_low: Annotated[float, Ge(0), Lt(1)] = 3e-4
+    clip_high: NotNegative = 4e-4
+
+    def gain(self, tokens: "Tokens") -> "Gain":
+        """The clipped surrogate of each row, at each of its tokens."""
+        sum_N, size_N = tokens.over_rows(tokens.log_ratio_N)
+        return self.clipped(sum_N / size_N, tokens.advantages_N)

@@ -1,0 +1,246 @@
+"""``PolicyTraining``: reinforcement learning of a language model on one machine.
+
+Each step runs P tasks G times through the agent, makes advantages of the rewards, and takes
+gradient steps on the tokens that the model sampled. What sets the algorithms apart is in a module
+each: ``grpo``, ``rloo``, ``reinforce``, ``gspo``, ``cispo`` and ``ppo``. What they share of the
+mathematics is in ``loss`` and ``agl_learning.weighing``, the loop in ``agl_learning.online``, whose
+metrics it has; and of its own, see ``loss`` and ``learner``: ``loss/total``, ``loss/policy``,
+``loss/value``, ``entropy``, ``kl``, ``kl_coefficient``, ``clip_fraction``, ``grad_norm``,
+``gradient_steps``, ``learning_rate``, ``explained_variance`` and ``logprob_gap``.
+"""
+
+import asyncio
+import contextlib
+from abc import abstractmethod
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from annotated_types import Ge
+
+from agl.errors import ConfigError
+from agl_learning.checkpoint import making
+from agl_learning.estimated import Foreseen
+from agl_learning.online import OnlineTraining
+from agl_learning.options import AboveZero, Count, pick_options
+from agl_learning.records import TrainedModel
+from agl_learning.start import MODEL_NAME
+from agl_learning.versions import Served, Version
+from agl_learning.weighing import check_copies
+from agl_torch.models import without_collections
+from agl_torch.options import ClipOptions, LearnerOptions, check_learner, take_other_names
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from agl_learning.records import TrainingRow
+    from agl_learning.start import Origin
+    from agl_learning.weighing import Weighed
+    from agl_torch.critic import Critic
+    from agl_torch.learner import Rule
+    from agl_torch.loss import Gain, Tokens
+
+REFERENCE = "reference"
+"""The folder, in that of the run, of the model that the run began with."""
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class PolicyTraining(OnlineTraining, LearnerOptions):
+    """What the algorithms of this package share.
+
+    The model is served on an OpenAI-compatible address by this process and trained in place; the
+    agent reaches it through the gateway as the resource ``resource_name``. Use it with a dataset
+    of tasks and an agent that returns (or emits) a reward.
+
+    Args:
+        model: A folder or Hugging Face name, a ``transformers`` model, or a function that builds
+            one. With the strategy ``cs`` give a function rather than a model: runners are forked
+            before it is called.
+        tokenizer: Likewise, with a chat template; None takes it from where the model comes.
+        max_model_tokens: Of prompt and answer together; None takes the model's limit.
+        seed: Of tasks' order, minibatches and sampling. Runs with one seed have the same tasks and
+            draws, and are equal up to rounding.
+        deterministic: Runs with one seed are equal bit for bit; see
+            docs/explanation/reproducibility.md.
+        device: For example ``cuda:0``; None takes a GPU if there is one.
+        torch_threads: Threads of one torch operation; None leaves it to torch, and takes 1 with
+            ``deterministic``. For a tiny model 1 is fastest.
+        max_batch_size: Answers sampled at once.
+    """
+
+    penalises_loss: ClassVar[bool] = True
+    """Whether ``kl_coefficient`` is in the loss; else it is in the rewards."""
+
+    model: Any = field(kw_only=False)
+    tokenizer: Any = field(default=None, kw_only=False)
+    temperature: AboveZero = 1.0
+    max_model_tokens: Annotated[int, Ge(2)] | None = None
+    device: str | None = None
+    torch_threads: Count | None = None
+    max_batch_size: Count = 64
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        take_other_names(self.title, self)
+        check_copies(self.title, self, group_size=self.group_size)
+        check_learner(self.title, self)
+
+    @abstractmethod
+    def gain(self, tokens: "Tokens") -> "Gain":
+        """What is made as large as it can, of each token."""
+
+    def rule(self) -> "Rule":
+        """How its gradients differ from those of others."""
+        from agl_torch.learner import Rule
+
+        mean, constant = getattr(self, "loss_mean", "rollout"), getattr(self, "loss_constant", None)
+        return Rule(self.gain, mean, constant, self.penalises_loss)
+
+    def build_critic(self, model: Any) -> "Critic | None":
+        """What expects rewards, beside the model that is trained; none, unless one is needed."""
+        return None
+
+    def identity(self) -> dict[str, Any]:
+        """With the model, where it has a name; of a folder its last part, as both may move."""
+        model = self.model
+        if isinstance(model, str | Path):
+            model = Path(model).resolve().name if Path(model).is_dir() else str(model)
+            return {**super().identity(), "model": model}
+        return super().identity()
+
+    def check_start(self, origin: "Origin") -> None:
+        """Refuse to penalise the divergence from a start that is nowhere."""
+        if self.kl_coefficient and origin.checkpoint is not None:
+            self._find_reference(origin.folder, origin.home)
+
+    @without_collections()
+    def load(self, checkpoint: Path | None, folder: Path) -> None:
+        """Put model, tokenizer, optimiser and server where they were, or at their beginning."""
+        import torch
+
+        from agl_torch.checkpoint import restore, save_model
+        from agl_torch.learner import Learner
+        from agl_torch.models import compute_alike, load_model, load_tokenizer
+        from agl_torch.server import InferenceServer
+
+        if self.deterministic:
+            compute_alike(self.torch_threads)
+        elif self.torch_threads is not None:
+            torch.set_num_threads(self.torch_threads)
+        torch.manual_seed(self.seed)
+        model = load_model(checkpoint or self.model, self.device, "float32")
+        tokenizer = load_tokenizer(checkpoint or self.tokenizer, checkpoint or self.model)
+        reference = None
+        if self.kl_coefficient and checkpoint is not None:
+            start = self._find_reference(folder, checkpoint.absolute().parent.parent)
+            reference = load_model(start, self.device, "float32")
+        self._learner = Learner(
+            model,
+            pick_options(LearnerOptions, self),
+            self.rule(),
+            tokenizer.pad_token_id or 0,
+            self.seed,
+            reference,
+            self.build_critic(model),
+        )
+        self._server = InferenceServer(
+            model,
+            tokenizer,
+            model_name=MODEL_NAME,
+            max_model_tokens=self.max_model_tokens,
+            max_batch_size=self.max_batch_size,
+            seed=self.seed,
+            dtype=self.dtype,
+            deterministic=self.deterministic,
+        )
+        self._server.weights.version = self.weights_version
+        if checkpoint is not None:
+            restore(checkpoint, self._learner, self._server.sampler.random)
+        if self._learner.reference is not None and not (folder / REFERENCE).exists():
+            with making(folder / REFERENCE, {}) as partial:
+                save_model(self._learner.reference, partial)
+
+    def trained_model(self) -> TrainedModel:
+        """The model that is served, with its vocabulary."""
+        embeddings = self._learner.model.get_input_embeddings()
+        return TrainedModel(name=MODEL_NAME, vocabulary_size=embeddings.weight.shape[0])
+
+    def serve(self, version: Version) -> AbstractAsyncContextManager[Served]:
+        """The server of this process, whatever the version."""
+        return self._serving_from_here()
+
+    @contextlib.asynccontextmanager
+    async def _serving_from_here(self) -> AsyncGenerator[Served]:
+        server = self._server
+        server.start()
+        try:
+            yield Served({"model": f"hosted_vllm/{MODEL_NAME}", "api_base": server.url})
+        finally:
+            await asyncio.to_thread(server.stop)
+
+    def update(self, rows: "list[Weighed]") -> dict[str, float]:
+        """Take gradient steps while nothing is sampled."""
+        from agl_torch.learner import Sample
+        from agl_torch.schedule import learning_factor
+
+        samples = [Sample(one.row, one.of_tokens, one.returns, one.values) for one in rows]
+        factor = learning_factor(self, self.weights_version, self.steps)
+        with self._server.updating():
+            return self._learner.update(samples, factor)
+
+    def foresee(self, rows: "list[TrainingRow]") -> "Foreseen | None":
+        """What the rewards are taken with: penalties, where they are not in the loss."""
+        if self.penalises_loss or not self.kl_coefficient:
+            return None
+        return Foreseen(penalties=self._penalties(self._learner.look(rows)[0]))
+
+    def _penalties(self, gaps: list[list[float]]) -> list[list[float]]:
+        factor = self._learner.kl_coefficient
+        return [[-factor * gap for gap in of_row] for of_row in gaps]
+
+    def fingerprint(self) -> str | None:
+        """The SHA-256 of the weights, where runs are to be equal bit for bit."""
+        from agl_torch.checkpoint import fingerprint
+
+        models = filter(None, (self._learner.model, self._learner.critic))
+        return fingerprint(*models) if self.deterministic else None
+
+    def save(self, folder: Path) -> None:
+        """Write a folder that ``from_pretrained`` loads, and what is needed to go on training."""
+        from agl_torch.checkpoint import save
+
+        sampler = self._server.sampler
+        save(folder, self._learner, sampler.tokenizer, sampler.random)
+
+    def _find_reference(self, *folders: Path) -> Path:
+        """Where the start of the run is, from which its weights must not go far.
+
+        Raises:
+            ConfigError: It is not there.
+        """
+        for folder in folders:
+            if (folder / REFERENCE).is_dir():
+                return folder / REFERENCE
+        raise ConfigError(
+            f"{self.title}: kl_coefficient compares with the model that the run began with, and "
+            f"neither {' nor '.join(repr(str(folder)) for folder in folders)} has the folder "
+            f"{REFERENCE!r}. Set kl_coefficient to 0, or start anew"
+        )
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class ClippedTraining(PolicyTraining, ClipOptions):
+    """Those whose ratios have bounds on both sides; by default those of tokens."""
+
+    def gain(self, tokens: "Tokens") -> "Gain":
+        """The clipped surrogate of each token."""
+        return self.clipped(tokens.log_ratio_N, tokens.advantages_N)
+
+    def clipped(self, log_ratio_N: "Tensor", advantages_N: "Tensor") -> "Gain":
+        """The clipped surrogate of ratios, with the bounds that are options."""
+        from agl_torch.loss import clipped
+
+        bounds = (self.clip_low, self.clip_high, self.ratio_cap)
+        return clipped(log_ratio_N, advantages_N, *bounds)

@@ -1,0 +1,54 @@
+"""``RLOO``: a rollout against the mean of the others, as one action.
+
+With R_i the reward of rollout i of G siblings, less ``kl_coefficient`` times the sum over its
+tokens of old_t - ref_t, and the ratio of a whole row r = exp(sum_t (new_t - old_t)),
+
+    A_i = R_i - mean of the other R
+    g   = min(r * A, clip(r, 1 - low, 1 + high) * A)
+
+of each row, of which each of its n tokens has 1 / n; the loss is the mean over rollouts. Where r is
+1, as in a first gradient step, the gradient is A times that of the log-probability of everything
+that the rollout sampled: REINFORCE with a baseline that does not bias it, whatever its length.
+
+Source: RLOO (arXiv:2402.14740).
+
+Where we differ, besides what ``loss`` says: a rollout may have several rows, each with a ratio of
+its own; and the ratio of a row with negative advantage has a cap, see ``loss.clipped``.
+"""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from agl_torch.options import OneEstimator
+from agl_torch.policy import ClippedTraining
+
+if TYPE_CHECKING:
+    from agl_torch.learner import Rule
+    from agl_torch.loss import Gain, Tokens
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class RLOO(OneEstimator, ClippedTraining):
+    """REINFORCE against the mean of the other rollouts (arXiv:2402.14740) in plain PyTorch.
+
+    Args:
+        kl_coefficient: Penalty on the divergence from the start, in the reward of each rollout;
+            0 keeps no copy of the start.
+    """
+
+    name = "rloo"
+    penalises_loss = False
+
+    estimator: str = field(default="rloo", init=False)
+
+    def rule(self) -> "Rule":
+        """Tokens of a rollout are summed up."""
+        from agl_torch.learner import Rule
+
+        return Rule(self.gain, mean="constant", constant=1, penalises_loss=False)
+
+    def gain(self, tokens: "Tokens") -> "Gain":
+        """The clipped surrogate of each row, shared by its tokens."""
+        log_ratio_N, size_N = tokens.over_rows(tokens.log_ratio_N)
+        of_row = self.clipped(log_ratio_N, tokens.advantages_N)
+        return of_row._replace(gain_N=of_row.gain_N / size_N)

@@ -1,0 +1,315 @@
+"""Each algorithm against NumPy on random batches: loss, gradient, advantages, values."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+import agl_torch
+from agl.types import Credit, Rollout
+from agl_learning.collected import Collected, Ended
+from agl_learning.ledger import Ledger
+from agl_learning.options import pick_options
+from agl_learning.records import TrainingRow
+from agl_learning.weighing import weigh
+from agl_torch.batch import score_rows
+from agl_torch.critic import Critic, value_loss
+from agl_torch.learner import Learner, Sample
+from agl_torch.options import LearnerOptions
+
+from .algorithms_by_hand import Batch, gradient, loss, to_go, whitened
+from .conftest import WORDS, build_model
+
+ALGORITHMS = {
+    "grpo": agl_torch.GRPO,
+    "rloo": agl_torch.RLOO,
+    "reinforce++": agl_torch.ReinforcePlusPlus,
+    "gspo": agl_torch.GSPO,
+    "cispo": agl_torch.CISPO,
+    "ppo": agl_torch.PPO,
+}
+
+
+def random_rows(seed, rollouts=3, spread=0.6, rewards=None):
+    """Rows of one to three calls; a rollout has one to three rows, and one reward."""
+    random, model = np.random.default_rng(seed), build_model()
+    rows = []
+    for rollout in range(rollouts):
+        for number in range(random.integers(1, 4)):
+            tokens, ranges = [1, 4 + number], []
+            for _ in range(random.integers(1, 4)):
+                start = len(tokens)
+                tokens += random.integers(3, len(WORDS), random.integers(1, 5)).tolist()
+                ranges.append((start, len(tokens)))
+                tokens += [2]
+            tokens.pop()
+            reward = float(random.normal()) if rewards is None else rewards[rollout]
+            rows.append(
+                TrainingRow(
+                    rollout_id=f"r{rollout}",
+                    attempt_id="a",
+                    token_ids=tokens,
+                    logprobs=[0.0] * len(tokens),
+                    call_ids=[f"{rollout}-{number}-{n}" for n in range(len(ranges))],
+                    call_ranges=ranges,
+                    credits=[Credit(reward=reward)] * len(ranges),
+                )
+            )
+    with torch.no_grad():
+        given = score_rows(model, rows).logprobs_N.split([row.num_sampled for row in rows])
+    for row, of_row in zip(rows, given, strict=True):
+        noise = spread * random.uniform(-1, 1, row.num_sampled)
+        values = iter((of_row.numpy() + noise).tolist())
+        for start, end in row.call_ranges:
+            row.logprobs[start:end] = itertools.islice(values, end - start)
+    return rows
+
+
+def old_of(row):
+    return np.array([x for start, end in row.call_ranges for x in row.logprobs[start:end]])
+
+
+def learner_of(algorithm, reference=None, critic=None):
+    model = build_model()
+    options = pick_options(LearnerOptions, algorithm)
+    made = Learner(model, options, algorithm.rule(), 0, 0, reference, critic)
+    return model, made
+
+
+CASES = [
+    ("grpo", {}),
+    ("grpo", {"loss_mean": "token"}),
+    ("grpo", {"loss_mean": "constant", "loss_constant": 7}),
+    ("grpo", {"kl_coefficient": 0.3, "clip_range": 0.1}),
+    ("grpo", {"kl_coefficient": 0.3, "loss_mean": "constant", "loss_constant": 7}),
+    ("rloo", {}),
+    ("reinforce++", {"loss_mean": "token"}),
+    ("gspo", {"clip_low": 0.05, "clip_high": 0.06}),
+    ("gspo", {"kl_coefficient": 0.3}),
+    ("cispo", {"ratio_cap": 1.2}),
+    ("cispo", {"loss_mean": "rollout", "kl_coefficient": 0.3}),
+    ("ppo", {"clip_range": 0.1}),
+]
+
+
+@pytest.mark.parametrize(("name", "options"), CASES)
+@pytest.mark.parametrize(("spread", "microbatch_tokens"), [(0.3, 20), (2.0, None)])
+def test_loss_and_gradient_are_those_in_numpy(name, options, spread, microbatch_tokens):
+    seed = sum(map(ord, f"{name}{options}{spread}"))
+    rows, random = random_rows(seed, spread=spread), np.random.default_rng(seed)
+    algorithm = ALGORITHMS[name](
+        model="none",
+        learning_rate=0.0,
+        max_grad_norm=1e9,
+        microbatch_tokens=microbatch_tokens,
+        **options,
+    )
+    reference = build_model(seed=1)
+    with_reference = reference if algorithm.kl_coefficient else None
+    model, learner = learner_of(algorithm, with_reference)
+    # GSPO's and RLOO's sequences have one advantage; elsewhere each token may have its own.
+    shared = name in ("rloo", "gspo")
+    advantages = [
+        np.full(row.num_sampled, random.normal()) if shared else random.normal(size=row.num_sampled)
+        for row in rows
+    ]
+    counts = [row.num_sampled for row in rows]
+    now_N = score_rows(model, rows).logprobs_N
+    with torch.no_grad():
+        start_N = score_rows(reference, rows).logprobs_N
+    batch = Batch(
+        [row.rollout_id for row in rows],
+        [old_of(row) for row in rows],
+        advantages,
+        np.split(start_N.double().numpy(), np.cumsum(counts)[:-1]),
+    )
+    at = now_N.detach().double().numpy()
+    rule = algorithm.rule()
+    bounds = {
+        "mean": rule.mean,
+        "constant": rule.constant,
+        "low": getattr(algorithm, "clip_low", 0),
+        "high": getattr(algorithm, "clip_high", 0),
+        "cap": algorithm.ratio_cap,
+        "kl": algorithm.kl_coefficient,
+    }
+
+    def expected(new):
+        return loss(name, batch, new, at, **bounds)
+
+    now_N.backward(torch.tensor(gradient(expected, at), dtype=now_N.dtype))
+    wanted = torch.cat([p.grad.flatten() for p in model.parameters()])
+    model.zero_grad()
+    measured = learner.update(
+        [Sample(row, each.tolist()) for row, each in zip(rows, advantages, strict=True)]
+    )
+    assert measured["loss/total"] == pytest.approx(expected(at), rel=1e-5, abs=1e-5)
+    got = torch.cat([p.grad.flatten() for p in model.parameters()])
+    assert wanted.abs().max() > 1e-3
+    assert torch.allclose(got, wanted, rtol=1e-4, atol=1e-5 * max(1.0, float(wanted.abs().max())))
+
+
+def collected_of(rows, tasks=2):
+    """As a collection: rollouts by turns of one task and of another."""
+    ended = {}
+    for row in rows:
+        name = row.rollout_id
+        rollout = Rollout(rollout_id=name, input=None, start_time=0.0, status="succeeded")
+        group = int(name[1:]) % tasks
+        ended.setdefault(name, Ended(rollout, group, row.credits[0].reward)).rows.append(row)
+    return Collected(list(ended.values()), Ledger(), 0.0)
+
+
+def by_rollout(rows, values):
+    """Per rollout, the values of all its tokens in one line."""
+    found = {}
+    for row, value in zip(rows, values, strict=True):
+        found.setdefault(row.rollout_id, []).extend(value)
+    return {name: np.array(value) for name, value in found.items()}
+
+
+REWARDS = [1.0, -0.5, 0.25, 2.0, 0.0, 0.7]
+
+
+def weighed_by(name, seed, **options):
+    """Rows, and what they are weighed by an algorithm with a real model, reference and critic."""
+    rows = random_rows(seed, 6, rewards=REWARDS)
+    algorithm = ALGORITHMS[name](model="none", **options)
+    reference = build_model(seed=1) if algorithm.kl_coefficient else None
+    critic = None
+    if name == "ppo":
+        critic = algorithm.build_critic(build_model(seed=2))
+        torch.manual_seed(3)
+        torch.nn.init.normal_(critic.head.weight)
+    model, algorithm._learner = learner_of(algorithm, reference, critic)
+    weighed = weigh(collected_of(rows), algorithm, algorithm.foresee)
+    order = {id_: n for n, row in enumerate(rows) for id_ in row.call_ids}
+    weighed.sort(key=lambda one: order[one.row.call_ids[0]])
+    assert [one.row.call_ids for one in weighed] == [row.call_ids for row in rows]
+    gaps = [np.zeros(row.num_sampled) for row in rows]
+    if reference is not None:
+        with torch.no_grad():
+            start_N = score_rows(reference, rows).logprobs_N
+        parts = start_N.split([row.num_sampled for row in rows])
+        gaps = [old_of(row) - part.numpy() for row, part in zip(rows, parts, strict=True)]
+    return rows, weighed, by_rollout(rows, gaps), (model, critic)
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("kl", [0.0, 0.2])
+def test_rloo_compares_rewards_less_their_penalties(seed, kl):
+    _, weighed, gaps, _ = weighed_by("rloo", seed, kl_coefficient=kl)
+    less = {name: REWARDS[int(name[1:])] - kl * gap.sum() for name, gap in gaps.items()}
+    for one in weighed:
+        name = one.row.rollout_id
+        others = [
+            less[other]
+            for other in less
+            if other != name and int(other[1:]) % 2 == int(name[1:]) % 2
+        ]
+        expected = less[name] - sum(others) / len(others)
+        assert one.of_tokens == pytest.approx([expected] * one.row.num_sampled, abs=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(("kl", "gamma"), [(0.0, 1.0), (0.2, 1.0), (0.2, 0.9), (0.0, 0.9)])
+def test_reinforce_plus_plus_whitens_discounted_rewards_less_their_penalties(seed, kl, gamma):
+    rows, weighed, gaps, _ = weighed_by("reinforce++", seed, kl_coefficient=kl, gamma=gamma)
+    returns = []
+    for name, gap in gaps.items():
+        rewards = -kl * gap
+        rewards[-1] += REWARDS[int(name[1:])]
+        returns.append(to_go(rewards, gamma))
+    got = by_rollout(rows, [one.of_tokens for one in weighed])
+    for expected, values in zip(whitened(returns), got.values(), strict=True):
+        assert values == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("critic", ["head", "copy"])
+@pytest.mark.parametrize(("kl", "gamma", "lam"), [(0.0, 1.0, 0.95), (0.2, 0.9, 0.8)])
+def test_ppo_has_generalised_advantages_of_its_critic(seed, critic, kl, gamma, lam):
+    rows, weighed, gaps, (model, of_run) = weighed_by(
+        "ppo", seed, critic=critic, kl_coefficient=kl, gamma=gamma, gae_lambda=lam
+    )
+    trunk = model.base_model if critic == "head" else build_model(seed=2).base_model
+    values = []
+    for row in rows:  # each by itself, without padding
+        with torch.no_grad():
+            states = trunk(torch.tensor([row.token_ids])).last_hidden_state[0]
+            before = [t - 1 for start, end in row.call_ranges for t in range(start, end)]
+            values.append(of_run.head(states[before])[:, 0].double().numpy())
+    advantages, returns = [], []
+    for (name, gap), value in zip(gaps.items(), by_rollout(rows, values).values(), strict=True):
+        rewards = -kl * gap
+        rewards[-1] += REWARDS[int(name[1:])]
+        errors = rewards + gamma * np.append(value[1:], 0.0) - value
+        advantages.append(to_go(errors, gamma * lam))
+        returns.append(advantages[-1] + value)
+    got = by_rollout(rows, [one.of_tokens for one in weighed])
+    for expected, found in zip(whitened(advantages), got.values(), strict=True):
+        assert found == pytest.approx(expected, abs=1e-5)
+    got = by_rollout(rows, [one.returns for one in weighed])
+    for expected, found in zip(returns, got.values(), strict=True):
+        assert found == pytest.approx(expected, abs=1e-5)
+    for one, value in zip(weighed, values, strict=True):
+        assert one.values == pytest.approx(value, abs=1e-5)
+        sizes = [end - start for start, end in one.row.call_ranges]
+        parts = np.split(np.array(one.of_tokens), np.cumsum(sizes)[:-1])
+        booked = [advantage.value for advantage in one.advantages]
+        assert booked == pytest.approx([part.mean() for part in parts], abs=1e-9)
+
+
+def test_value_loss_by_hand():
+    # Errors 1, 0.5 and -2. Held within 0.2 of the old value: (0.7 - 0)^2 = 0.49 < 1, as the value
+    # went from 0.5 to 1; (0.5 - 0)^2 = 0.25 either way; from 1 to -1 it counts as 0.8: 0.2^2 < 4.
+    new = torch.tensor([1.0, 0.5, -1.0], requires_grad=True)
+    old, returns = torch.tensor([0.5, 0.5, 1.0]), torch.tensor([0.0, 0.0, 1.0])
+    weights = torch.tensor([0.5, 0.25, 0.25])
+    held = value_loss(new, old, returns, weights, 0.2)
+    assert held.item() == pytest.approx((0.5 * 1 + 0.25 * 0.25 + 0.25 * 4) / 2)
+    # Where the value had come near its return, and the old one was far off, it has no gradient:
+    # old 1, new 0.1, return 0 counts as 0.8^2, which the new value does not move.
+    near = torch.tensor([0.1], requires_grad=True)
+    one = torch.ones(1)
+    held = value_loss(near, one, torch.zeros(1), one, 0.2)
+    held.backward()
+    assert held.item() == pytest.approx(0.32)
+    assert near.grad.tolist() == [0.0]
+    plain = value_loss(near, one, torch.zeros(1), one, None)
+    assert plain.item() == pytest.approx(0.005)
+
+
+@pytest.mark.parametrize("kind", ["head", "copy"])
+def test_a_critic_learns_at_its_own_rate(kind):
+    _, weighed, _, (model, critic) = weighed_by("ppo", 0, critic=kind, value_clip=None)
+    algorithm = agl_torch.PPO(
+        model="none", critic=kind, learning_rate=0.0, critic_lr=0.05, epochs=30, value_clip=None
+    )
+    before = [p.detach().clone() for p in model.parameters()]
+    learner = Learner(
+        model, pick_options(LearnerOptions, algorithm), algorithm.rule(), critic=critic
+    )
+    samples = [Sample(one.row, one.of_tokens, one.returns, one.values) for one in weighed]
+    first = learner.update(samples)
+    now = learner.look([one.row for one in weighed])[1]
+    samples = [
+        Sample(one.row, one.of_tokens, one.returns, value)
+        for one, value in zip(weighed, now, strict=True)
+    ]
+    second = learner.update(samples)
+    assert second["explained_variance"] > first["explained_variance"]
+    assert second["loss/value"] < first["loss/value"] / 2
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
+def test_a_critic_begins_by_expecting_nothing():
+    rows = random_rows(0)
+    for apart in (True, False):
+        critic = Critic(build_model(), apart)
+        hidden = score_rows(build_model(), rows).hidden_N_H
+        assert critic.values(rows, hidden).abs().max() == 0

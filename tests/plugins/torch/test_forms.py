@@ -1,0 +1,170 @@
+"""Calls of tools, and answers that are held to a form."""
+
+import json
+
+import openai
+import pytest
+
+from agl_torch.forms import split_calls
+from agl_torch.server import InferenceServer
+
+pytest.importorskip("llguidance")
+
+TEMPLATE = (
+    "{% if tools %}Call a tool as <tool_call>{}</tool_call>: {{ tools | tojson }}\n{% endif %}"
+    "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}"
+    "{% for c in m['tool_calls'] or [] %}<tool_call>{{ c['function'] | tojson }}</tool_call>"
+    "{% endfor %}\n{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"
+)
+MESSAGES = [{"role": "user", "content": "weather?"}]
+SCHEMA = {
+    "type": "object",
+    "properties": {"city": {"enum": ["Oslo", "Rome"]}, "days": {"enum": [1, 2]}},
+    "required": ["city", "days"],
+    "additionalProperties": False,
+}
+TOOLS = [
+    {"type": "function", "function": {"name": "weather", "parameters": SCHEMA}},
+    {"type": "function", "function": {"name": "stop_it"}},
+]
+
+
+@pytest.fixture(scope="module")
+def byte_tokenizer():
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    backend = Tokenizer(models.BPE({byte: n for n, byte in enumerate(alphabet)}, []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens([AddedToken("<end>", special=True)])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, eos_token="<end>", chat_template=TEMPLATE
+    )
+
+
+@pytest.fixture(scope="module")
+def byte_server(byte_tokenizer):
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=260,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        max_position_embeddings=2048,
+        bos_token_id=None,
+        eos_token_id=byte_tokenizer.eos_token_id,
+    )
+    with InferenceServer(LlamaForCausalLM(config), byte_tokenizer) as server:
+        yield server
+
+
+@pytest.fixture
+async def ask(byte_server):
+    async with openai.AsyncOpenAI(base_url=byte_server.url, api_key="-", max_retries=0) as client:
+
+        async def ask(**options):
+            return await client.chat.completions.create(
+                model="model", messages=MESSAGES, **{"max_tokens": 400, **options}
+            )
+
+        yield ask
+
+
+async def test_an_answer_keeps_to_a_schema_whatever_the_model_likes(ask):
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
+    answer = await ask(response_format=form, n=4, seed=1, logprobs=True)
+    found = [json.loads(choice.message.content) for choice in answer.choices]
+    assert all(one["city"] in ("Oslo", "Rome") and one["days"] in (1, 2) for one in found)
+    assert len({str(one) for one in found}) > 1
+    assert {choice.finish_reason for choice in answer.choices} == {"stop"}
+    # Nearly the same for each of 260 tokens, also where only one was allowed.
+    for token in answer.choices[0].logprobs.content:
+        assert -9 < token.logprob < -3
+
+
+@pytest.mark.parametrize(
+    "choice", ["required", {"type": "function", "function": {"name": "weather"}}]
+)
+async def test_a_tool_is_called_where_one_must_be(ask, choice):
+    options = {"tools": TOOLS, "tool_choice": choice, "parallel_tool_calls": False, "seed": 5}
+    answer = (await ask(**options)).choices[0]
+    (call,) = answer.message.tool_calls
+    assert answer.finish_reason == "tool_calls"
+    assert answer.message.content is None
+    arguments = json.loads(call.function.arguments)
+    if call.function.name == "weather":
+        assert arguments["city"] in ("Oslo", "Rome")
+    else:
+        assert choice == "required"
+    text, streamed = "", []
+    async for chunk in await ask(**options, stream=True):
+        (part,) = chunk.choices
+        text += part.delta.content or ""
+        streamed += part.delta.tool_calls or []
+    assert text == ""
+    assert [one.function.arguments for one in streamed] == [call.function.arguments]
+    assert [one.id for one in streamed] == [call.id]
+
+
+async def test_without_a_choice_the_model_says_what_it_likes(ask):
+    for choice in ("auto", "none"):
+        answer = await ask(tools=TOOLS, tool_choice=choice, max_tokens=5)
+        assert answer.choices[0].message.tool_calls is None
+
+
+def test_calls_are_taken_out_of_the_text_and_what_is_none_stays():
+    call = '<tool_call>\n{"name": "f", "arguments": {"x": {"y": 1}}}\n</tool_call>'
+    text, calls = split_calls(f"So: {call}\n{call} done", [1, 2], 0)
+    assert text == "So:done"
+    assert [one["function"] for one in calls] == [{"name": "f", "arguments": '{"x": {"y": 1}}'}] * 2
+    assert len({one["id"] for one in calls}) == 2
+    assert split_calls(f"{call}", [1, 2], 0)[1][0]["id"] == calls[0]["id"]
+    for broken in ("<tool_call>{no}</tool_call>", "<tool_call>[1]</tool_call>", call[:-3]):
+        assert split_calls(broken, [1], 0) == (broken, [])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tool_choice": "required"}, "'required' needs 'tools'"),
+        (
+            {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "nix"}}},
+            "no tool 'nix'",
+        ),
+        ({"tools": TOOLS, "response_format": {"type": "json_object"}}, "'response_format'"),
+        ({"tools": TOOLS, "parallel_tool_calls": False}, "'parallel_tool_calls'"),
+        ({"tools": [{"type": "custom"}]}, "expected objects as"),
+        ({"response_format": {"type": "xml"}}, "got 'xml'"),
+        ({"response_format": {"type": "json_schema", "json_schema": {}}}, "expected an object"),
+        (
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "x", "schema": {"type": "nonsense"}},
+                }
+            },
+            "'response_format'",
+        ),
+    ],
+)
+async def test_a_form_that_cannot_be_had_is_refused_by_name(ask, options, message):
+    with pytest.raises(openai.BadRequestError, match=message):
+        await ask(**options)
+
+
+async def test_a_tokenizer_of_which_no_form_can_be_had_is_named(model, tokenizer):
+    with InferenceServer(model, tokenizer) as server:
+        async with openai.AsyncOpenAI(base_url=server.url, api_key="-", max_retries=0) as client:
+            asked = {"model": "model", "messages": [{"role": "user", "content": "one"}]}
+            with pytest.raises(openai.BadRequestError, match="cannot read the tokenizer"):
+                await client.chat.completions.create(
+                    **asked, response_format={"type": "json_object"}
+                )
+            with pytest.raises(openai.BadRequestError, match="chat template does not show calls"):
+                await client.chat.completions.create(**asked, tools=TOOLS)

@@ -1,0 +1,169 @@
+"""Schedules, the penalty that adapts, other trainers' names, and options that would do nothing."""
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+import agl_torch
+from agl.errors import ConfigError
+from agl.plugins.build import plan_component
+from agl_torch.learner import Learner, Sample
+from agl_torch.options import LearnerOptions
+from agl_torch.schedule import learning_factor, next_coefficient
+
+from .conftest import build_model
+from .test_learner import RULE, make_row
+
+ALGORITHMS = [
+    agl_torch.CISPO,
+    agl_torch.GRPO,
+    agl_torch.GSPO,
+    agl_torch.PPO,
+    agl_torch.ReinforcePlusPlus,
+    agl_torch.RLOO,
+]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, [1, 1, 1, 1, 1, 1]),
+        ({"warmup_steps": 2}, [1 / 2, 1, 1, 1, 1, 1]),
+        ({"schedule": "linear"}, [1, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6]),
+        ({"schedule": "linear", "warmup_steps": 2}, [1 / 2, 1, 1, 3 / 4, 2 / 4, 1 / 4]),
+        # (1 + cos(pi * k / 4)) / 2: 1, 0.853553, 0.5, 0.146447.
+        ({"schedule": "cosine", "warmup_steps": 2}, [1 / 2, 1, 1, 0.853553, 0.5, 0.146447]),
+    ],
+)
+def test_factors_of_the_learning_rate_by_hand(options, expected):
+    given = LearnerOptions(**options)
+    assert [learning_factor(given, n, 6) for n in range(6)] == pytest.approx(expected, abs=1e-6)
+    assert learning_factor(given, 7, 6) in (0.0, 1.0)
+
+
+def test_the_coefficient_follows_its_target_by_hand():
+    # 10 % too much: 1 + 0.1 * 0.1. Fifty times too much counts as 20 %, and so does none at all.
+    assert next_coefficient(0.5, 0.11, 0.1) == pytest.approx(0.505)
+    assert next_coefficient(0.5, 5.0, 0.1) == pytest.approx(0.51)
+    assert next_coefficient(0.5, 0.0, 0.1) == pytest.approx(0.49)
+    assert next_coefficient(0.5, 5.0, None) == 0.5
+
+
+def test_an_update_has_the_rate_and_the_coefficient_of_its_time():
+    options = LearnerOptions(
+        learning_rate=0.01, schedule="linear", kl_coefficient=0.5, kl_target=1e-9
+    )
+    learner = Learner(build_model(), options, RULE)
+    measured = learner.update([Sample(make_row("a", 5), [1.0])], 0.25)
+    assert measured["learning_rate"] == pytest.approx(0.0025)
+    assert [group["lr"] for group in learner.optimizer.param_groups] == [0.0025]
+    assert measured["kl_coefficient"] == 0.5
+    assert learner.kl_coefficient == pytest.approx(0.49)  # it had not moved when that was measured
+    second = learner.update([Sample(make_row("a", 5), [1.0])], 0.25)
+    assert second["kl"] > 1e-9
+    assert learner.kl_coefficient == pytest.approx(0.49 * 1.02)
+
+
+@pytest.mark.parametrize("made", ALGORITHMS)
+def test_names_of_other_trainers_are_understood(made):
+    algorithm = made(model="none", kl_coef=0.125, entropy_coef=0.0625)
+    assert (algorithm.kl_coefficient, algorithm.entropy_bonus) == (0.125, 0.0625)
+    assert algorithm.kl_coef is None  # a run is described by our names alone
+    if made is not agl_torch.CISPO:
+        algorithm = made(model="none", clip_range=0.1)
+        assert (algorithm.clip_low, algorithm.clip_high) == (0.1, 0.1)
+    with pytest.raises(ConfigError, match="kl_coef is another name of kl_coefficient; got"):
+        made(model="none", kl_coef=0.1, kl_coefficient=0.2)
+
+
+def test_the_options_of_the_seeds_are_those_of_ppo():
+    algorithm = agl_torch.PPO(
+        model="none", critic_lr=1e-4, actor_lr=5e-7, gae_lambda=0.9, value_clip=0.3
+    )
+    assert (algorithm.learning_rate, algorithm.critic_learning_rate) == (5e-7, 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("made", "options", "message"),
+    [
+        (agl_torch.GRPO, {"kl_target": 0.1}, "kl_target changes kl_coefficient, and that is 0"),
+        (agl_torch.GRPO, {"warmup_steps": 5, "steps": 5}, "warmup_steps is 5, and the run has 5"),
+        (agl_torch.GRPO, {"loss_constant": 9}, "loss_constant goes with loss_mean='constant'"),
+        (agl_torch.GRPO, {"loss_mean": "constant"}, "loss_constant goes with loss_mean='const"),
+        (agl_torch.GRPO, {"overlong_penalty": 0.5}, "without overlong_buffer no answer is pun"),
+        (agl_torch.GRPO, {"overlong_buffer": 5}, "Give max_tokens, and fewer tokens than that"),
+        (agl_torch.GRPO, {"overlong_buffer": 5, "max_tokens": 5}, "Give max_tokens, and fewer"),
+        (agl_torch.PPO, {"value_coefficient": 0.5}, "critic 'copy' shares no weights with it"),
+        (
+            agl_torch.ReinforcePlusPlus,
+            {"gamma": 0.9, "estimator": "reinforce_plus_plus_baseline"},
+            "gamma is 0.9, and the estimator",
+        ),
+        (agl_torch.RLOO, {"group_size": 1}, "compares rollouts of one task"),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(made, options, message):
+    with pytest.raises(ConfigError, match=message):
+        made(model="none", **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [
+        *(("rloo", option) for option in ("estimator", "normalise_std", "loss_mean")),
+        *(("ppo", option) for option in ("estimator", "normalise_std")),
+        *(("gspo", option) for option in ("loss_mean", "loss_constant")),
+        *(("cispo", option) for option in ("clip_low", "clip_high", "clip_range")),
+        *((name, "critic_lr") for name in ("grpo", "rloo", "reinforce++", "gspo", "cispo")),
+    ],
+)
+def test_options_of_other_algorithms_are_unknown(name, option):
+    from agl.algorithm.base import Algorithm
+
+    with pytest.raises(ConfigError, match=f"{option}: unknown key"):
+        plan_component(
+            {"type": name, "model": "none", option: 1},
+            group="agl.algorithms",
+            expected_type=Algorithm,
+        )
+
+
+def test_single_rollouts_are_enough_where_no_siblings_are_compared():
+    for made in (agl_torch.PPO, agl_torch.ReinforcePlusPlus):
+        assert made(model="none", group_size=1).group_size == 1
+
+
+@pytest.mark.parametrize("critic", ["head", "copy"])
+def test_a_critic_goes_on_where_its_checkpoint_was(critic, tmp_path, tokenizer):
+    import random
+
+    from agl_learning.checkpoint import Progress, making
+    from agl_learning.options import pick_options
+    from agl_torch.checkpoint import fingerprint, restore, save
+
+    algorithm = agl_torch.PPO(
+        model="none", critic=critic, critic_lr=0.01, learning_rate=0.01, kl_coef=0.1, kl_target=0.01
+    )
+
+    def build(model):
+        options = pick_options(LearnerOptions, algorithm)
+        of_run = algorithm.build_critic(model)
+        return Learner(model, options, algorithm.rule(), reference=build_model(), critic=of_run)
+
+    def sample():
+        return Sample(make_row("a", 5), [1.0], [1.0], [0.0])
+
+    first = build(build_model())
+    first.update([sample()])
+    with making(tmp_path / "checkpoints/step-000001", Progress(1, 1)) as partial:
+        save(partial, first, tokenizer, random.Random(0))
+    folder = tmp_path / "checkpoints/step-000001"
+    second = build(type(first.model).from_pretrained(folder))
+    restore(folder, second, random.Random(0))
+    assert second.kl_coefficient == first.kl_coefficient != 0.1
+    for learner in (first, second):
+        learner.update([sample()])
+    assert fingerprint(first.model, first.critic) == fingerprint(second.model, second.critic)
+    assert torch.any(first.critic.head.weight != 0)
