@@ -200,6 +200,8 @@ def test_too_few_held_out_tasks_are_refused_with_the_number_that_would_do() -> N
     Rule().check(9)
     with pytest.raises(ConfigError, match="takes 8"):
         Rule(max_repeats=1).check(7)
+    with pytest.raises(ConfigError, match=r"has 0 held-out tasks, .* not in train_dataset"):
+        Rule().check(0)  # all of val_dataset is in train_dataset, too
 
 
 def test_tasks_are_repeated_only_where_there_are_too_few_for_the_plan() -> None:

@@ -2,8 +2,9 @@
 
 Files and fine-tuning jobs follow the OpenAPI description of api-version 2024-10-21, deployments
 that of Microsoft.CognitiveServices, model calls the ``/openai/v1`` address. Its models are tables:
-one that was trained answers a question as the examples of its training file did most often; the
-base model guesses. Faults are switched on by attributes of ``Azure``.
+one that was trained answers a message as the examples of its training file did most often, with a
+text or with calls of tools; the base model guesses. Faults are switched on by attributes of
+``Azure``.
 """
 
 import itertools
@@ -18,9 +19,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from agl.http.serving import ServerThread
+from agl.serving.server import ServerThread
 
 FIELDS = {"role", "name", "content", "tool_calls", "tool_call_id", "function_call", "weight"}
+ANSWER_FIELDS = ("content", "tool_calls")
 CALL_FIELDS = {"model", "messages", "temperature", "max_tokens", "stream", "n", "seed", "tools"}
 ACCOUNT = (
     "/subscriptions/sub-1/resourceGroups/group-1/providers/Microsoft.CognitiveServices"
@@ -240,7 +242,8 @@ class Azure:
             messages = line["messages"]
             for before, message in itertools.pairwise(messages):
                 if message["role"] == "assistant" and message.get("weight", 1):
-                    answers.setdefault(before["content"], Counter())[message["content"]] += 1
+                    said = {key: message[key] for key in ANSWER_FIELDS if key in message}
+                    answers.setdefault(before["content"], Counter())[json.dumps(said)] += 1
         table = {question: counted.most_common(1)[0][0] for question, counted in answers.items()}
         model = f"{job['model']}.ft-{job['id'][-4:]}-{job['suffix']}"
         self.models[model] = {**self.models[job["model"]], **table}
@@ -319,6 +322,10 @@ class Azure:
 
     # Model calls
 
+    def guess(self, question: str, number: int, chance: random.Random) -> list[dict[str, Any]]:
+        """So many answers of a model that has not learned any."""
+        return [{"content": text} for text in chance.sample(self.guesses, number)]
+
     async def chat(self, request: Request) -> Response:
         body = await request.json()
         if unknown := set(body) - CALL_FIELDS:
@@ -340,7 +347,7 @@ class Azure:
         known, number = table.get(question), body.get("n", 1)
         # One that is given a seed guesses the same whenever it is asked.
         chance = random.Random(body["seed"]) if "seed" in body else self.random
-        answers = [known] * number if known else chance.sample(self.guesses, number)
+        answers = [json.loads(known)] * number if known else self.guess(question, number, chance)
         limit = body.get("max_tokens")
         return JSONResponse(
             {
@@ -352,8 +359,17 @@ class Azure:
                     {
                         "index": index,
                         # A word is a token, and the end is another.
-                        "finish_reason": "length" if limit == 1 else "stop",
-                        "message": {"role": "assistant", "content": answer, "refusal": None},
+                        "finish_reason": "length"
+                        if limit == 1
+                        else "tool_calls"
+                        if answer.get("tool_calls")
+                        else "stop",
+                        "message": {
+                            "role": "assistant",
+                            "content": None,
+                            "refusal": None,
+                            **answer,
+                        },
                     }
                     for index, answer in enumerate(answers)
                 ],

@@ -51,7 +51,7 @@ async def client(bench):
 async def test_a_response_is_answered_and_recorded_like_a_chat(bench, client) -> None:
     response = await client.responses.create(**ask(instructions="be brief"))
     assert response.output_text == "hello big world"
-    assert (response.status, response.error, response.store) == ("completed", None, False)
+    assert (response.status, response.error, response.store) == ("completed", None, True)
     assert response.instructions == "be brief"
     assert (response.usage.input_tokens, response.usage.output_tokens) == (10, 4)
     messages = bench.llm.requests[0]["messages"]
@@ -185,6 +185,9 @@ async def test_an_answer_that_is_cut_off_is_incomplete(bench, client) -> None:
         ({"tool_choice": "required"}, {"tool_choice": "required"}),
         ({"user": "u", "safety_identifier": "s"}, {"user": "u", "safety_identifier": "s"}),
         ({"store": False, "previous_response_id": None, "truncation": "disabled"}, {}),
+        ({"reasoning": {"effort": "low", "summary": "auto"}}, {"reasoning_effort": "low"}),
+        ({"reasoning": {"summary": "detailed", "context": "all_turns"}}, {}),
+        ({"client_metadata": {"session_id": "s"}}, {}),
         ({"include": ["reasoning.encrypted_content"], "prompt_cache_key": "k"}, {}),
         ({"stream": True}, {"stream": True, "stream_options": {"include_usage": True}}),
     ],
@@ -226,13 +229,14 @@ def test_items_of_every_kind_are_translated() -> None:
 @pytest.mark.parametrize(
     ("fields", "named"),
     [
-        ({"previous_response_id": "resp_1"}, "previous_response_id: the gateway keeps no"),
+        ({"previous_response_id": "resp_1"}, "keeps for calls of no attempt"),
         ({"conversation": "conv_1"}, "send all items of the conversation in 'input'"),
-        ({"store": True}, "store: the gateway stores no responses"),
-        ({"background": True}, "background: the gateway stores no responses"),
+        ({"store": True}, "store: the gateway keeps responses for the calls of their"),
+        ({"background": True}, "background: the gateway answers while the agent waits"),
         ({"truncation": "auto"}, "truncation: got 'auto'"),
         ({"tools": [{"type": "web_search"}]}, "tools.0.type: got 'web_search'"),
-        ({"reasoning": {"summary": "auto"}}, "reasoning.summary: what the model thought"),
+        ({"reasoning": {"summary": "long"}}, "reasoning.summary: got 'long'"),
+        ({"reasoning": {"context": "current_turn"}}, "reasoning.context: got 'current_turn'"),
         ({"include": ["file_search_call.results"]}, "include.0"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "type 'item_reference'"),
         ({"input": [{"role": "user", "content": [{"type": "input_file"}]}]}, "'input_file'"),

@@ -14,8 +14,8 @@ import aiohttp
 import pytest
 
 from agl.errors import ConfigError, install_line
-from agl.http.serving import ServerThread
 from agl.semconv import ModelCallAttributes as Key
+from agl.serving.server import ServerThread
 from agl_gateway import LLMProxy
 from agl_gateway.litellm import _import_litellm
 from agl_gateway.providers import PROVIDERS

@@ -12,9 +12,9 @@ import pytest
 
 from agl.algorithm.gateway import Gateway
 from agl.errors import ConfigError, StoreUnavailableError
-from agl.http.serving import ServerThread
 from agl.plugins.build import build_component
 from agl.semconv import ModelCallAttributes as Key
+from agl.serving.server import ServerThread
 from agl.store.memory import InMemoryLightningStore
 from agl.types import LLM, ProxyLLM
 from agl_gateway import LLMProxy

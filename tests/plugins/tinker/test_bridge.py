@@ -2,7 +2,7 @@
 
 import pytest
 
-from agl.http.serving import ServerThread
+from agl.serving.server import ServerThread
 
 openai = pytest.importorskip("openai")
 pytest.importorskip("tinker")

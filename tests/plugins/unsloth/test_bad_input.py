@@ -11,7 +11,7 @@ import pytest
 import agl
 import agl_unsloth
 from agl.errors import AlgorithmError, ConfigError, install_line
-from agl.http.serving import bind
+from agl.serving.server import bind
 from agl_learning.fine_tuning import FineTuning
 from agl_learning.versions import Version
 from agl_unsloth import memory, servers

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from agl.types import Credit, Ledger, ModelCall, Rollout, StepCredit, TrainingRow
+from agl.types import Credit, Rollout, StepCredit
 from agl_learning.collected import Collected, Ended
 from agl_learning.estimators import ESTIMATORS
+from agl_learning.ledger import Ledger
+from agl_learning.records import ModelCall, TrainingRow
 from agl_learning.siblings import Inputs
 from agl_learning.trajectories import Trajectories
 from agl_learning.weighing import ADVANTAGES, WeighingOptions, weigh

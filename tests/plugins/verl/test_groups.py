@@ -12,9 +12,11 @@ from agl.algorithm.base import RunContext
 from agl.errors import ConfigError
 from agl.plugins.hooks import HookCaller
 from agl.semconv import MODEL_CALL_SPAN, ModelCallAttributes as Key
-from agl.types import Credit, Ledger, RolloutConfig, Span, TrainingRow
+from agl.types import Credit, RolloutConfig, Span
 from agl_learning.collect import Collector
 from agl_learning.generations import Generation, begin_generation, read_generation
+from agl_learning.ledger import Ledger
+from agl_learning.records import TrainingRow
 from agl_verl.groups import Groups, Policy
 from agl_verl.making import Limits, fit, split, to_row, versions
 from agl_verl.messages import GroupRequest, Settle

@@ -56,7 +56,7 @@ class Rule:
 
     def passes(self, num_tasks: int) -> int:
         """How often each held-out task is run: so that the pairs are about those that it takes."""
-        wanted = pairs_needed(self.smallest_gain, self.alpha / 2) / num_tasks
+        wanted = pairs_needed(self.smallest_gain, self.alpha / 2) / max(1, num_tasks)
         return max(1, min(self.max_repeats, math.floor(wanted + 0.5)))
 
     def pairs(self, num_tasks: int) -> int:

@@ -3,7 +3,7 @@
 import socket
 import weakref
 
-from agl.http.serving import bind
+from agl.serving.server import bind
 
 
 class Address:

@@ -7,14 +7,16 @@ import re
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import msgspec
 
-from agl.access.tokens import token_in
 from agl.errors import StoreUnavailableError
-from agl.http.layers import Receive, Scope, Send
+from agl.http.metrics import CONTENT_TYPE, RequestMetrics
 from agl.semconv import CLIENT_GONE
+from agl.serving.layers import Receive, Scope, Send
+from agl.store.access.tokens import token_in
 from agl.store.base import LightningStore
 from agl_gateway.attempts import Attempts, OpenAttempt
 from agl_gateway.backend import Backend
@@ -25,11 +27,12 @@ from agl_gateway.dialects.messages import CountTokens, Messages
 from agl_gateway.dialects.responses import Responses
 from agl_gateway.errors import ClientGoneError, ErrorKind, RefusedError
 from agl_gateway.forward import relay
+from agl_gateway.kept import Kept, KeptForCall
 from agl_gateway.recorder import Recorder
 from agl_gateway.records import CallRecord, Origin
 from agl_gateway.routing import Tries, deadline_of
 from agl_gateway.upstream import Opens
-from agl_gateway.wire import JSON, Interruptible, Reply, read_body
+from agl_gateway.wire import JSON, Interruptible, Reply, Tracker, read_body
 
 logger = logging.getLogger("agl.gateway")
 
@@ -41,6 +44,9 @@ DIALECTS: dict[str, Dialect] = {
     "responses": Responses(),
 }
 """End of an address, without ``/v1/`` -> what is spoken there."""
+
+STORE_SECONDS = 10.0
+"""Longest that an answer to a runner that is not ours waits for its record to be stored."""
 
 ADDRESS = re.compile(
     r"(?:/rollout/(?P<rollout>[^/]+)/attempt/(?P<attempt>[^/]+)(?:/token/(?P<token>[^/]+))?)?"
@@ -78,21 +84,39 @@ class GatewayApp:
     """``time.monotonic()`` since when every lost call is in ``lost``."""
     lost: Counter[str]
     """Attempt id -> how many of its calls will never be stored."""
+    tracker: Tracker | None = None
+    """Where metrics of requests go besides ``/metrics``."""
+    shown: tuple[str, ...] = ()
+    """Out of ``callbacks``: what agents get although they did not ask for it."""
     recorder: Recorder = field(init=False)
     """Exists while the application is being served."""
 
     def __post_init__(self) -> None:
         self._authorization = f"Bearer {self.api_key}".encode() if self.api_key else b""
         self._attempts = Attempts(self.get_store)
+        self._kept = Kept()
         self._handlers: dict[str, tuple[str, Callable[[_Request], Awaitable[None]]]] = {
             "models": ("GET", self._list_models),
             "end": ("POST", self._end_attempt),
             "flush": ("POST", self._flush),
+            "metrics": ("GET", self._show_metrics),
         }
+        self._requests = RequestMetrics()
+        if self.tracker is not None:
+            self._requests = self.tracker.watch_requests()
+            if self.tracker.has_prometheus():
+                self._handlers["prometheus"] = ("GET", self._show_tracker)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            await self._http(scope, receive, Reply(send))
+            begin = time.perf_counter()
+            reply = Reply(send)
+            try:
+                await self._http(scope, receive, reply)
+            finally:
+                seconds = time.perf_counter() - begin
+                status = reply.status or CLIENT_GONE
+                self._requests.observe(scope["method"], self._route(scope), status, seconds)
         elif scope["type"] == "lifespan":
             await self._lifespan(receive, send)
 
@@ -128,6 +152,25 @@ class GatewayApp:
         except RefusedError as refused:
             await _refuse(reply, refused, dialect or DIALECTS["chat/completions"])
 
+    def _route(self, scope: Scope) -> str:
+        """What an address asks for, whoever's it is; ``none`` of others, so that there are few."""
+        match = ADDRESS.fullmatch(scope["path"])
+        what = match["what"] if match else ""
+        return f"/v1/{what}" if what in DIALECTS or what in self._handlers else "none"
+
+    async def _show_metrics(self, request: _Request) -> None:
+        """Counts and durations of requests, for Prometheus."""
+        await self._show(request, self._requests.text().encode(), CONTENT_TYPE)
+
+    async def _show_tracker(self, request: _Request) -> None:
+        assert self.tracker is not None
+        await self._show(request, *self.tracker.exposition())
+
+    async def _show(self, request: _Request, body: bytes, content_type: str) -> None:
+        if request.origin.rollout_id:
+            raise RefusedError(403, "metrics are of all attempts; ask at /v1/metrics, with the key")
+        await request.reply.whole(200, body, [(b"content-type", content_type.encode())])
+
     def _unknown_address(self, method: str, path: str) -> str:
         known = ", ".join(f"/v1/{what}" for what in (*DIALECTS, "models"))
         return (
@@ -158,9 +201,10 @@ class GatewayApp:
                 "a call needs both x-rollout-id and x-attempt-id, or neither; got "
                 f"{rollout_id or None!r} and {attempt_id or None!r}",
             )
-        if self.api_key and not hmac.compare_digest(key, self._authorization):
+        has_key = bool(self.api_key) and hmac.compare_digest(key, self._authorization)
+        if self.api_key and not has_key:
             await self._authorize(match["token"] or token_in(key), rollout_id, attempt_id)
-        return Origin(rollout_id, attempt_id, agent_name, traceparent)
+        return Origin(rollout_id, attempt_id, agent_name, traceparent, has_key)
 
     async def _authorize(self, token: str, rollout_id: str, attempt_id: str) -> None:
         if not rollout_id:
@@ -197,6 +241,7 @@ class GatewayApp:
                 400, "which attempt? POST /rollout/ROLLOUT_ID/attempt/ATTEMPT_ID/end"
             )
         await self._attempts.end(origin.rollout_id, origin.attempt_id)
+        self._kept.forget(origin.attempt_id)
         await self.recorder.flush()
         said = {
             "serving_seconds": time.monotonic() - self.serving_since,
@@ -209,8 +254,17 @@ class GatewayApp:
         await self.recorder.flush()
         await request.reply.whole(200, b"{}")
 
+    async def _store_now(self) -> None:
+        """Return when all calls are stored; a store that is away gets them later."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.recorder.flush(), STORE_SECONDS)
+
     async def _call(self, dialect: Dialect, request: _Request) -> None:
         origin, reply = request.origin, request.reply
+        if origin.has_key and origin.rollout_id:
+            # A runner of ours would have given the attempt's token to its agent, and would ask at
+            # the end whether all calls are stored. Others, as 0.3's, end the attempt without that.
+            reply.before_last = self._store_now
         interruptible = Interruptible(request.receive)
         attempt: OpenAttempt | None = None
         store_away: StoreUnavailableError | None = None
@@ -232,7 +286,9 @@ class GatewayApp:
                     attempt = await self._attempts.take(origin.rollout_id, origin.attempt_id)
                 except StoreUnavailableError as error:
                     store_away = error
-            exchange = dialect.read(await read_body(request.receive, self.max_body_bytes))
+            body = await read_body(request.receive, self.max_body_bytes)
+            exchange = dialect.read(body, KeptForCall(self._kept, origin.attempt_id))
+            exchange.shown = self.shown
             record.request = exchange.request
             if store_away is not None:
                 # Only now: with what was asked in its record, a later answer makes good for it.

@@ -19,6 +19,18 @@ from agl_gateway.providers import provider_of, require_litellm
 
 PREFIXES = ("hosted_vllm/", "openai/")
 PARAMETERS = ("model", "api_base", "api_key")
+INSTEAD = {
+    **dict.fromkeys(
+        ("max_tokens", "seed", "stop", "temperature", "top_k", "top_p"),
+        " (what every call gets is beside it: 'forced_parameters': {'all': {NAME: VALUE}})",
+    ),
+    **dict.fromkeys(
+        ("input_cost_per_token", "output_cost_per_token"),
+        " (a price is beside it, per million tokens: 'price': {'input': 1.0, 'output': 2.0})",
+    ),
+    **dict.fromkeys(("model_info", "rpm", "tpm"), " (leave it out: it is for LiteLLM's router)"),
+}
+"""Parameters of LiteLLM -> what to write."""
 SLACK = 1.25
 """So much busier than the least busy replica an attempt's own may be: what it has cached of the
 attempt's earlier calls is worth more than an even load."""
@@ -160,4 +172,5 @@ def _from_environment(value: Any, where: str) -> Any:
 def _refuse_unknown(mapping: Mapping[str, Any], known: Sequence[str], where: str) -> None:
     unknown = [key for key in mapping if key not in known]
     if unknown:
-        raise ConfigError(f"{where}: unknown key {unknown[0]!r}; expected {', '.join(known)}")
+        why = INSTEAD.get(unknown[0], "")
+        raise ConfigError(f"{where}: unknown key {unknown[0]!r}{why}; expected {', '.join(known)}")

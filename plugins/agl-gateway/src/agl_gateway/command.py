@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agl.access.tokens import without_token
+from agl.cli.shared import make_tracker, tracker_option
 from agl.env import LightningEnvVar
+from agl.store.access.tokens import without_token
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -91,6 +92,7 @@ def _limit(text: str) -> tuple[str, float]:
     type=_limit,
     help="The same for each attempt.",
 )
+@tracker_option
 @click.option(
     "--log-level",
     default="INFO",
@@ -101,6 +103,7 @@ def command(
     models: tuple[dict[str, Any], ...],
     config_file: str | None,
     store_url: str | None,
+    trackers: tuple[str, ...],
     log_level: str,
     **given: Any,
 ) -> None:
@@ -121,6 +124,7 @@ def command(
     for budget in ("run_budget", "attempt_budget"):
         given[budget] = dict(given[budget]) or None
     options = {"port": 4848, **options, **{k: v for k, v in given.items() if v is not None}}
+    options["tracker"] = make_tracker(trackers)
     options["model_list"] = [*(options.get("model_list") or []), *models]
     if not options["model_list"] and options.get("replay") is None:
         raise click.UsageError(

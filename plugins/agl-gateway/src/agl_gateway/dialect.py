@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Raw
 
 from agl_gateway.errors import NOT_JSON, RefusedError, error_body, shorten
+from agl_gateway.kept import NOTHING, KeptForCall
 
 EXTENSIONS = {
     "return_token_ids": "return_token_ids",
@@ -54,6 +55,8 @@ class Exchange:
         self.model: Any = msgspec.json.decode(fields["model"]) if "model" in fields else None
         """Which model is asked for; the caller checks that it is a known one."""
         self.is_stream = fields.get("stream", NULL) == TRUE
+        self.shown: tuple[str, ...] = ()
+        """Callback names: what stays in the answer although the agent did not ask for it."""
         self._removed: tuple[str, ...] = ()
         self._rest = b""
 
@@ -63,15 +66,14 @@ class Exchange:
         Args:
             model: The backend's name of the model.
             callbacks: Names out of ``EXTENSIONS`` to ask for; those that the agent did not ask for
-                itself are taken out of the answer again.
+                itself are taken out of the answer again, unless they are ``shown``.
         """
         fields = self.fields
-        self._removed = tuple(
-            name for name in callbacks if bytes(fields.get(EXTENSIONS[name], NULL)) in _OFF
-        )
-        if model == self.model and not self._removed:
+        unasked = [name for name in callbacks if bytes(fields.get(EXTENSIONS[name], NULL)) in _OFF]
+        self._removed = tuple(name for name in unasked if name not in self.shown)
+        if model == self.model and not unasked:
             return self.request
-        added = {EXTENSIONS[name]: self.added[name] for name in self._removed}
+        added = {EXTENSIONS[name]: self.added[name] for name in unasked}
         return dumps({**fields, "model": model, **added})
 
     def whole(self, answer: bytes) -> bytes:
@@ -144,8 +146,12 @@ class Dialect:
     path = "chat/completions"
     """Where the backend takes what ``Exchange.body_for`` makes, under its ``api_base``."""
 
-    def read(self, body: bytes) -> Exchange:
+    def read(self, body: bytes, kept: KeptForCall = NOTHING) -> Exchange:
         """Take a request apart.
+
+        Args:
+            body: As it came.
+            kept: What it may go on from, in an API that knows such a thing.
 
         Raises:
             RefusedError: It is none.

@@ -92,6 +92,7 @@ async def _relay_stream(
             if not is_done and _DONE.search(tail + chunk):
                 is_done = True
                 end(None)
+                await reply.settle()
             tail = (tail + chunk)[-_DONE_LENGTH:]
             if passed := exchange.chunk(chunk):
                 if record.first_token_time is None:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from agl.algorithm.gateway import Gateway, ModelConfig
 from agl.errors import ConfigError, NotSupportedError
-from agl.http.serving import ServerThread
+from agl.plugins.build import build_component
+from agl.serving.server import ServerThread
 from agl.types import LLM, ProxyLLM
 from agl.utils.addresses import is_loopback
 from agl.utils.checks import check_numbers
@@ -21,6 +22,7 @@ from agl_gateway.address import Address
 from agl_gateway.budget import Budget, Budgets
 from agl_gateway.dialect import EXTENSIONS
 from agl_gateway.models import Models
+from agl_gateway.wire import Tracker
 
 if TYPE_CHECKING:
     from agl.store.base import LightningStore
@@ -86,9 +88,8 @@ class LLMProxy(Gateway):
         launch_mode: "thread": the proxy runs in a thread of this process, with its own loop.
         launcher_args: Of 0.3; refused.
         middlewares: Of 0.3; refused.
-        callbacks: What backends are asked for: "return_token_ids", "logprobs", and
-            "weight_versions" for vLLM servers that know it. OpenAI's own servers are asked for
-            none of them.
+        callbacks: What backends are asked for: "return_token_ids", "logprobs", and, of vLLM servers
+            that know it, "weight_versions". OpenAI's own servers are asked for none of them.
         api_key: Opens every address, as the token of an attempt opens its own; part of
             ``as_resource``. None makes a random one.
         max_body_bytes: Larger requests are refused with status 413.
@@ -100,6 +101,8 @@ class LLMProxy(Gateway):
         record: A folder, for a recording of every answer of the backends.
         replay: The folder of a recording that answers in the place of backends.
         open: Everybody who reaches the proxy may call, for any attempt; on loopback only.
+        tracker: Where metrics go besides ``/metrics``: a backend of agl-metrics, or its name.
+        shown: Names of ``callbacks`` whose answers agents get, too, where they did not ask.
 
     Raises:
         ConfigError: An argument that this proxy does not take, a wrong model list, or no
@@ -128,6 +131,8 @@ class LLMProxy(Gateway):
         record: str | None = None,
         replay: str | None = None,
         open: bool = False,
+        tracker: Any = None,
+        shown: Sequence[str] = (),
     ) -> None:
         _refuse(litellm_config=litellm_config, launcher_args=launcher_args, middlewares=middlewares)
         if num_workers != 1:
@@ -140,8 +145,7 @@ class LLMProxy(Gateway):
                 f"LLMProxy launch_mode={launch_mode!r}: expected 'thread'. The proxy runs in a "
                 "thread of the algorithm's process; leave launch_mode out"
             )
-        unknown = [name for name in callbacks if name not in EXTENSIONS]
-        if unknown:
+        if unknown := [name for name in (*callbacks, *shown) if name not in EXTENSIONS]:
             raise ConfigError(
                 f"LLMProxy callbacks: unknown name {unknown[0]!r}; expected any of "
                 f"{', '.join(EXTENSIONS)}. Calls are always recorded"
@@ -153,7 +157,7 @@ class LLMProxy(Gateway):
         self.host = host or "127.0.0.1"
         self.address = Address(self.host, port or 0)
         self.num_retries = num_retries
-        self.callbacks = tuple(callbacks)
+        self.callbacks, self.shown = tuple(callbacks), tuple(shown)
         self.max_body_bytes = max_body_bytes
         if open and (api_key or not is_loopback(self.host)):
             raise ConfigError(
@@ -163,6 +167,7 @@ class LLMProxy(Gateway):
         self.api_key = None if open else api_key or secrets.token_urlsafe(24)
         learn(self.api_key)
         self._store = store
+        self._tracker = build_component(tracker, group="agl.metrics", expected_type=Tracker)
         self._budgets = Budgets(run_budget, attempt_budget)
         self._max_pause_seconds = max_pause_seconds
         self._record = record
@@ -246,6 +251,8 @@ class LLMProxy(Gateway):
             self.max_body_bytes,
             self._serving_since or time.monotonic(),
             self._lost,
+            tracker=self._tracker,
+            shown=self.shown,
         )
         server = ServerThread(app, self.host, sock=sock)
         self.address.port = await asyncio.to_thread(server.start)
@@ -255,8 +262,7 @@ class LLMProxy(Gateway):
 
     async def stop(self) -> None:
         """Let calls in flight finish for a few seconds, write what is pending, and end."""
-        server, self._server = self._server, None
-        app, self._app = self._app, None
+        server, app, self._server, self._app = self._server, self._app, None, None
         if server is not None:
             await asyncio.to_thread(server.stop)
         if overridden := self.overridden:
@@ -325,8 +331,7 @@ class LLMProxy(Gateway):
             ConfigError: An unknown model, several models and none named, or one id.
         """
         names = self.model_names
-        if model is None:
-            model = self._models.default()
+        model = self._models.default() if model is None else model
         if model is None or model not in names:
             asked = "no model was named" if model is None else f"model {model!r} is not served"
             raise ConfigError(

@@ -34,6 +34,8 @@ class Origin:
     agent_name: str = ""
     traceparent: bytes = b""
     """W3C header of the agent's own span, which becomes the parent of the record."""
+    has_key: bool = False
+    """Shows the gateway's key, and not the token of an attempt that our runners hand out."""
 
 
 @dataclass(slots=True, eq=False)

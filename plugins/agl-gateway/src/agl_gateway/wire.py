@@ -1,11 +1,13 @@
 """The few pieces of HTTP that the gateway needs on its agents' side."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
+from typing import Protocol, runtime_checkable
 
-from agl.http import layers
-from agl.http.layers import Receive, Send
+from agl.http.metrics import RequestMetrics
+from agl.serving import layers
+from agl.serving.layers import Receive, Send
 from agl_gateway.errors import ClientGoneError, RefusedError
 
 Headers = Iterable[tuple[bytes, bytes]]
@@ -31,26 +33,52 @@ async def read_body(receive: Receive, limit: int) -> bytes:
     return body
 
 
+@runtime_checkable
+class Tracker(Protocol):
+    """What counts requests; the backends of agl-metrics do."""
+
+    def watch_requests(self) -> RequestMetrics:
+        """What is told of each request."""
+        ...
+
+    def has_prometheus(self) -> bool:
+        """Whether ``exposition`` has anything."""
+        ...
+
+    def exposition(self) -> tuple[bytes, str]:
+        """What Prometheus reads, and its content type."""
+        ...
+
+
 class Reply:
     """The answer to one request, sent whole or piece by piece."""
 
-    __slots__ = ("_send", "is_started")
+    __slots__ = ("_send", "before_last", "is_started", "status")
 
     def __init__(self, send: Send) -> None:
         self._send = send
         self.is_started = False
+        self.status = 0
+        self.before_last: Callable[[], Awaitable[None]] | None = None
+        """What is waited for before the last piece goes out."""
 
     async def start(self, status: int, headers: Headers) -> None:
         """Send status and headers."""
-        self.is_started = True
+        self.is_started, self.status = True, status
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
     async def write(self, body: bytes) -> None:
         """Send a piece of the body."""
         await self._send({"type": "http.response.body", "body": body, "more_body": True})
 
+    async def settle(self) -> None:
+        """Wait for what comes before the last piece; so who has it finds that done."""
+        if self.before_last is not None:
+            await self.before_last()
+
     async def end(self, body: bytes = b"") -> None:
         """Send the last piece."""
+        await self.settle()
         await self._send({"type": "http.response.body", "body": body, "more_body": False})
 
     async def whole(self, status: int, body: bytes, headers: Headers = JSON) -> None:

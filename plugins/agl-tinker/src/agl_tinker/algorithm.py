@@ -28,9 +28,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_types import Ge
 
-from agl.algorithm.gateway import WHOLE_SOFTMAX
 from agl.errors import AlgorithmError, ConfigError
 from agl_learning.durable import round_of
+from agl_learning.gateways import WHOLE_SOFTMAX
 from agl_learning.options import Count, Name, NotNegative, Share
 from agl_learning.paid import Bill, PaidTraining
 from agl_learning.remote import not_installed
@@ -49,9 +49,9 @@ from agl_learning.weighing import (
 from agl_tinker.data import Loss, batches, example_of_row
 
 if TYPE_CHECKING:
-    from agl.types import TrainedModel
     from agl_learning.collected import Collected
     from agl_learning.journal import Entry
+    from agl_learning.records import TrainedModel
     from agl_tinker.service import Saved, TinkerService
 
 logger = logging.getLogger("agl.tinker")
@@ -176,7 +176,7 @@ class Tinker(PaidTraining, WeighingOptions):
     @contextlib.asynccontextmanager
     async def serve(self, version: Version) -> AsyncGenerator[Served]:
         """The bridge in front of a version."""
-        from agl.http.serving import ServerThread
+        from agl.serving.server import ServerThread
         from agl_tinker.bridge import Bridge
 
         sampler = await self._tinker.sampler(self.base_model, version.metrics.get("sampler"))

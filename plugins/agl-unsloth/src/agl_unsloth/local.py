@@ -13,12 +13,12 @@ from typing import Annotated, Any, ClassVar, Literal
 from annotated_types import Ge
 
 from agl.errors import AlgorithmError, ConfigError
-from agl.types import TrainedModel
 from agl.utils.files import write_whole
 from agl_learning.checkpoint import damage, making, read_note
 from agl_learning.durable import round_of
 from agl_learning.fine_tuning import FineTuning
 from agl_learning.options import Count, NotNegative, pick_options
+from agl_learning.records import TrainedModel
 from agl_learning.start import MODEL_NAME
 from agl_learning.versions import Served, Version
 from agl_unsloth.card import write_card

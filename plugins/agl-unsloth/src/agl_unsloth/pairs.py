@@ -11,8 +11,8 @@ from agl_learning.accounts import usable_rows, why_nothing
 from agl_learning.pairs import Pairing, preference_pairs
 
 if TYPE_CHECKING:
-    from agl.types import TrainingRow
     from agl_learning.collected import Collected
+    from agl_learning.records import TrainingRow
 
 
 @dataclass(frozen=True)

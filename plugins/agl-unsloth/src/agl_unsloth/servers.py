@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from agl.errors import AlgorithmError, ConfigError, install_line
-from agl.http.serving import bind
+from agl.serving.server import bind
 from agl_learning.start import MODEL_NAME
 from agl_learning.versions import Served, Version
 from agl_unsloth.children import child, tail

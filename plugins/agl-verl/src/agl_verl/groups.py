@@ -9,10 +9,11 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from agl.algorithm.ledger import save_ledger
-from agl.types import Advantage, Ledger, RolloutMode, TrainingRow
+from agl.types import Advantage, RolloutMode
 from agl_learning.accounts import Totals, usable_rows, why_nothing
 from agl_learning.generations import Generation
+from agl_learning.ledger import Ledger, save_ledger
+from agl_learning.records import TrainingRow
 from agl_verl.making import Level, Limits, fit, split, to_row
 from agl_verl.messages import GroupAnswer, GroupRequest, Row, Settle, row_key
 from agl_verl.options import NAME

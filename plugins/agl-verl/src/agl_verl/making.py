@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from agl.types import Ledger, TrainingRow
+from agl_learning.ledger import Ledger
+from agl_learning.records import TrainingRow
 from agl_verl.messages import Row
 from agl_verl.rows import CallNote, RowNotes
 

@@ -4,10 +4,9 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Any, Literal
 
 from agl.algorithm.infrastructure import InfrastructureFailures
-from agl.plugins.build import check_credit
 from agl.types import RolloutConfig
 from agl.utils.checks import absolute, check_choice
-from agl_learning.options import AboveZero, Count, Name, check_options
+from agl_learning.options import AboveZero, Count, Name, check_credit, check_options
 from agl_verl.configuration import check, read, with_algorithm
 
 NAME = "verl"

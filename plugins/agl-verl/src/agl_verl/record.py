@@ -18,9 +18,9 @@ Of a validation:
 
 from dataclasses import dataclass, field
 
-from agl.types import Ledger
 from agl_learning.accounts import collected_metrics
 from agl_learning.collected import Collected
+from agl_learning.ledger import Ledger
 
 
 @dataclass

@@ -7,11 +7,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agl.algorithm.gateway import WHOLE_SOFTMAX, model_served
 from agl.errors import AlgorithmError, ConfigError
-from agl.types import Dataset, TrainedModel
+from agl.types import Dataset
 from agl_learning.accounts import Totals
 from agl_learning.collect import Collector
+from agl_learning.gateways import WHOLE_SOFTMAX, model_served
 from agl_learning.generations import (
     Generation,
     begin_generation,
@@ -20,6 +20,7 @@ from agl_learning.generations import (
     keep_branch,
     read_generation,
 )
+from agl_learning.records import TrainedModel
 from agl_learning.report import Report
 from agl_verl.configuration import check, read
 from agl_verl.groups import Groups, Policy

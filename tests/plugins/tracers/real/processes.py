@@ -1,4 +1,4 @@
-"""Agents that are programs of their own: curl, Node.js, and Claude Code under its Python SDK."""
+"""Agents that are programs of their own: curl, Node.js, Codex, and Claude Code under its SDK."""
 
 import asyncio
 import atexit
@@ -16,6 +16,10 @@ from scene import AGENT, KEY, QUESTION, WEATHER_TOOL, get_weather, messages_afte
 
 NODE_OPENAI = "6.49.0"
 """Version of npm's package ``openai``."""
+CODEX = "0.169.0"
+"""Version of npm's package ``@openai/codex``."""
+OLD_CODEX = "0.20.0"
+"""The same, when it had OpenAI's ``local_shell`` for its model ``codex-mini-latest``."""
 
 
 async def curl(base_url: str) -> str:
@@ -47,12 +51,76 @@ async def node(base_url: str) -> str:
 @functools.cache
 def node_folder() -> Path:
     """A temporary folder with the JavaScript agent and npm's package ``openai``."""
+    folder = npm_folder(f"openai@{NODE_OPENAI}")
+    shutil.copy(Path(__file__).with_name("agent.mjs"), folder)
+    return folder
+
+
+@functools.cache
+def npm_folder(package: str) -> Path:
+    """A temporary folder with this package of npm's, at a version."""
     folder = Path(tempfile.mkdtemp(prefix="agl-node-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    shutil.copy(Path(__file__).with_name("agent.mjs"), folder)
-    command = ["npm", "install", "--no-audit", "--no-fund", f"openai@{NODE_OPENAI}"]
+    command = ["npm", "install", "--no-audit", "--no-fund", package]
     subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=300)
     return folder
+
+
+async def codex(
+    base_url: str, question: str, folder: Path, *settings: str, model: str = "echo",
+    version: str = CODEX,
+) -> str:  # fmt: skip
+    """Codex, which works in ``folder``; the last thing that it says.
+
+    Args:
+        base_url: Of the gateway.
+        question: What the user says.
+        folder: Where it works.
+        settings: Of its configuration, as ``name=value`` in TOML.
+        model: What it asks for. It knows some by name, and offers them other tools.
+        version: Which release.
+    """
+    package = await asyncio.to_thread(npm_folder, f"@openai/codex@{version}")
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home:
+        (Path(home) / ".codex").mkdir()
+        (Path(home) / ".codex" / "config.toml").write_text(codex_config(base_url, model))
+        said = Path(home) / "said.txt"
+        await _run(
+            *(str(package / "node_modules" / ".bin" / "codex"), "exec", "--skip-git-repo-check"),
+            *("--dangerously-bypass-approvals-and-sandbox", "--cd", str(folder)),
+            *(part for setting in settings for part in ("-c", setting)),
+            *("--output-last-message", str(said), question),
+            # Whatever it tries beyond the gateway ends at a closed port.
+            variables={"HOME": home, "AGL_API_KEY": KEY} | CLOSED_NETWORK,
+        )
+        return said.read_text()
+
+
+async def codex_weather(base_url: str) -> str:
+    """Codex, which looks out of its shell."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        return await codex(base_url, QUESTION, Path(folder))
+
+
+CLOSED_NETWORK = {"HTTPS_PROXY": "http://127.0.0.1:9", "NO_PROXY": "127.0.0.1"}
+
+
+def codex_config(base_url: str, model: str) -> str:
+    """Settings with which Codex calls this address and no other."""
+    return f"""
+model = "{model}"
+model_provider = "agl"
+web_search = "disabled"
+analytics.enabled = false
+features = {{ plugins = false, apps = false }}
+
+[model_providers.agl]
+name = "agl"
+base_url = "{base_url}"
+wire_api = "responses"
+env_key = "AGL_API_KEY"
+http_headers = {{ x-agl-agent = "{AGENT}" }}
+"""
 
 
 async def claude_code(base_url: str, question: str = QUESTION, **variables: str) -> str:
@@ -115,6 +183,7 @@ def version_of(program: str) -> str:
 async def _run(*command: str, variables: dict[str, str] | None = None) -> str:
     process = await asyncio.create_subprocess_exec(
         *command,
+        stdin=asyncio.subprocess.DEVNULL,
         env={**os.environ, **(variables or {})},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

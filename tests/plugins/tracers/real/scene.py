@@ -19,6 +19,8 @@ def reply(request: dict[str, Any]) -> dict[str, Any] | str:
     if names and not has_result:
         # Claude Code offers dozens of its own beside it, and may keep it back until it is found.
         name = next((name for name in names if "get_weather" in name), None)
+        if "exec_command" in names:  # Codex looks out of its shell
+            return call("exec_command", {"cmd": f"echo {TOOL_RESULT}"})
         if name is None:
             return call("ToolSearch", {"query": "get_weather"})
         return call(name, {"city": "Paris"})

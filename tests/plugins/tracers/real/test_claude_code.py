@@ -2,22 +2,19 @@
 
 import base64
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from gateway_run import calls_in_turn, run_at_gateway
 from processes import claude_code
-from scene import AGENT, ANSWER, reply
-from test_frameworks import proxy_before
+from scene import ANSWER, reply
 
 import agl
 from agl.store.memory import InMemoryLightningStore
-from agl.types import ModelCall
-from agl_adapters import TraceToRows
-from agl_learning.calls.reading import model_calls
+from agl_learning.records import ModelCall
 from agl_learning.rows import RowSet
-from agl_testing.echo_llm import EchoLLM
 
 pytest.importorskip("claude_agent_sdk")
 pytestmark = pytest.mark.timeout(300)
@@ -41,38 +38,14 @@ async def run(
     **variables: str,
 ) -> tuple[str, list[ModelCall], RowSet]:
     """Its answer, its calls and their rows; ``IDS`` in a variable becomes the attempt's ids."""
-    with EchoLLM(answer) as llm:
-        proxy = proxy_before(llm, store)
-        await proxy.start()
-        try:
-            rollout = await store.start_rollout(input="task")
-            ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
-            whose = ",".join(f"agentlightning.{name}={value}" for name, value in ids.items())
-            variables = {k: v.replace("IDS", whose) for k, v in variables.items()}
-            async with agl.OtelTracer().trace_context(store=store, **ids):
-                text = await claude_code(proxy.as_resource(**ids).endpoint, question, **variables)
-                agl.emit_reward(1.0)
-        finally:
-            await proxy.stop()
-    spans = list(await store.query_spans(rollout.rollout_id))
-    return text, model_calls(spans), TraceToRows(agent_match=AGENT).adapt(spans)
 
+    def ask(url: str, ids: dict[str, str]) -> Awaitable[str]:
+        whose = ",".join(f"agentlightning.{name}={value}" for name, value in ids.items())
+        given = {name: value.replace("IDS", whose) for name, value in variables.items()}
+        return claude_code(url, question, **given)
 
-def calls_in_turn(*turns: Any) -> Callable[[dict[str, Any]], Any]:
-    """Answer with these, by how many answers the conversation already has."""
-
-    def answer(request: dict[str, Any]) -> Any:
-        said = sum(message["role"] == "assistant" for message in request["messages"])
-        turn = turns[said]
-        return turn if isinstance(turn, str) else tool_call(f"call_{said}", *turn)
-
-    return answer
-
-
-def tool_call(call_id: str, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    function = {"name": name, "arguments": json.dumps(arguments)}
-    call = {"id": call_id, "type": "function", "function": function}
-    return {"role": "assistant", "content": "", "tool_calls": [call]}
+    ran = await run_at_gateway(store, answer, ask)
+    return ran.text, ran.calls, ran.rows
 
 
 async def test_a_task_with_its_own_tools_is_one_row(memory_store: InMemoryLightningStore) -> None:

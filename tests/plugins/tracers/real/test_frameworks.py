@@ -12,15 +12,16 @@ from typing import Any
 
 import pytest
 from frameworks import FRAMEWORKS, Framework
+from gateway_run import proxy_before
 from scene import AGENT, ANSWER, QUESTION, TOOL_RESULT, reply
 
 import agl
-import agl_gateway
 from agl.store.memory import InMemoryLightningStore
-from agl.types import ModelCall, Span
+from agl.types import Span
 from agl_adapters import TraceToRows
 from agl_learning.calls.reading import model_calls
 from agl_learning.calls.sources.gateway import is_gateway_span
+from agl_learning.records import ModelCall
 from agl_testing.echo_llm import EchoLLM
 
 for each in FRAMEWORKS.values():
@@ -68,13 +69,6 @@ async def with_tracer_alone(
         finally:
             await proxy.stop()
     return await spans_of(store, rollout_id)
-
-
-def proxy_before(
-    llm: EchoLLM, store: InMemoryLightningStore, **options: Any
-) -> agl_gateway.LLMProxy:
-    entry: Any = {"model_name": "echo", "litellm_params": {"model": "echo", "api_base": llm.url}}
-    return agl_gateway.LLMProxy(model_list=[entry], store=store, **options)
 
 
 async def rollout_of(

@@ -1,5 +1,6 @@
 """Every agent of docs/howto/use-any-framework.md runs as it stands there, and is in a row."""
 
+import os
 import re
 import shutil
 import sys
@@ -7,9 +8,9 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from processes import node_folder
+from gateway_run import proxy_before
+from processes import CODEX, node_folder, npm_folder
 from scene import QUESTION, reply
-from test_frameworks import proxy_before
 
 import agl
 from agl.store.memory import InMemoryLightningStore
@@ -53,10 +54,14 @@ async def test_agent_of_the_page(
     installed = {each.name for each in metadata.distributions()}
     if missing := set(needs.split()) - installed:
         pytest.skip(f"needs {', '.join(missing)}")
-    if "node" in code:
+    if name in ("Codex", "Any other language"):
         if shutil.which("npm") is None:
             pytest.skip("there is no npm")
-        monkeypatch.chdir(node_folder())
+        if name == "Codex":
+            bin = npm_folder(f"@openai/codex@{CODEX}") / "node_modules" / ".bin"
+            monkeypatch.setenv("PATH", str(bin), prepend=os.pathsep)
+        else:
+            monkeypatch.chdir(node_folder())
     made: dict[str, object] = {}
     exec(compile(code, f"{PAGE.name}: {name}", "exec"), made)
     with EchoLLM(reply) as llm:

@@ -6,9 +6,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+from gateway_run import proxy_before
 from processes import node_folder
 from scene import reply
-from test_frameworks import proxy_before
 
 import agl
 from agl.store.memory import InMemoryLightningStore

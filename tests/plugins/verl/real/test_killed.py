@@ -19,8 +19,8 @@ pytest.importorskip("verl")
 from running import HERE, MARK, check, end_all, free_port, marked, run
 
 import agl
-from agl.algorithm.ledger import each_part
 from agl.errors import StoreUnavailableError
+from agl_learning.ledger import each_part
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 

@@ -21,7 +21,7 @@ from running import MARK, end_all, marked
 from scripted import CASES, COPIES, TABLE, accounts
 
 import agl
-from agl.cli.ledger_tables import as_json, read_accounts
+from agl_learning.ledger_tables import as_json, read_accounts
 
 pytestmark = pytest.mark.timeout(1800)
 

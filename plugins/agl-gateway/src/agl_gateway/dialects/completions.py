@@ -6,6 +6,7 @@ from msgspec import Raw
 
 from agl_gateway.dialect import Dialect, Exchange, read_request
 from agl_gateway.errors import RefusedError
+from agl_gateway.kept import NOTHING, KeptForCall
 
 
 class CompletionExchange(Exchange):
@@ -25,7 +26,7 @@ class Completions(Dialect):
     operation = "text_completion"
     path = "completions"
 
-    def read(self, body: bytes) -> Exchange:
+    def read(self, body: bytes, kept: KeptForCall = NOTHING) -> Exchange:
         fields = read_request(body)
         if "prompt" not in fields:
             raise RefusedError(400, "the request has no 'prompt'; expected a text or token ids")

@@ -5,13 +5,13 @@ from typing import Any
 from agl_gateway.dialects.responses_answer import Echo, ResponseStream
 from agl_gateway.dialects.translated import Translated, TranslatedDialect
 from agl_gateway.errors import error_body
-from agl_learning.dialects.chat import as_chat
+from agl_gateway.kept import KeptForCall
 from agl_learning.dialects.fields import Fields, refuse
-from agl_learning.dialects.responses import SEND_ALL, conversation, tools
+from agl_learning.dialects.responses import SEND_ALL, conversation
+from agl_learning.dialects.responses_tools import SEARCH, SHELL, chat_name
 
 HINTS = {
-    "previous_response_id": SEND_ALL,
-    "conversation": SEND_ALL,
+    "conversation": f"the gateway has no conversations: give 'previous_response_id', or {SEND_ALL}",
     "prompt": "the gateway keeps no prompts: send the text in 'instructions' or 'input'",
     "context_management": "shorten the conversation in the agent",
     "max_tool_calls": "the agent runs the tools, so it can count the calls",
@@ -23,27 +23,42 @@ ENCRYPTED = "reasoning.encrypted_content"
 class Responses(TranslatedDialect):
     """The Responses API."""
 
-    def translate(self, request: Fields) -> Translated:
+    def translate(self, request: Fields, kept: KeptForCall) -> Translated:
         echo = Echo()
-        return Translated(to_chat(request, echo), ResponseStream(echo))
+        given = request.peek("input")
+        items = given if isinstance(given, list) else [{"role": "user", "content": given}]
+        before = request.get("previous_response_id", str)
+        echo.set("previous_response_id", before)
+        chat = to_chat(request, echo, kept.items(before) if before else [])
+
+        def keep(answer: dict[str, Any]) -> None:
+            kept.keep(answer["id"], before, [*items, *answer["output"]])
+
+        stores = _stores(request, bool(kept.attempt_id))
+        echo.set("store", stores)
+        request.end(HINTS)
+        return Translated(chat, ResponseStream(echo, keep if stores else None))
 
     def error_of(self, status: int, message: str, code: str | None) -> bytes:
         return error_body(status, message, code)
 
 
-def to_chat(request: Fields, echo: Echo) -> dict[str, Any]:
+def to_chat(request: Fields, echo: Echo, earlier: list[Any]) -> dict[str, Any]:
     """The chat completion request.
 
     Args:
         request: As it came.
-        echo: Takes what the answer repeats of the request.
+        echo: Takes what the answer repeats of the request, and the tools.
+        earlier: Items of the response that it goes on from, and of all before that.
 
     Raises:
         FieldError: A field is wrong, or cannot be translated.
     """
     instructions = request.get("instructions", str)
     echo.set("instructions", instructions)
-    messages = conversation(request, instructions)
+    echo.set("tools", request.peek("tools"))
+    messages, tools = conversation(request, instructions, earlier)
+    echo.tools = {tool.function["name"]: tool for tool in tools}
     chat: dict[str, Any] = {"model": request.any("model"), "messages": messages}
     for name, to, kind in (
         ("temperature", "temperature", float),
@@ -56,20 +71,29 @@ def to_chat(request: Fields, echo: Echo) -> dict[str, Any]:
         chat[to] = value = request.get(name, kind)
         echo.set(name, value)
     chat["stream"] = request.get("stream", bool)
-    _translate_tools(request, chat, echo)
+    chat["tools"] = [tool.as_chat() for tool in tools] or None
+    chat["tool_choice"] = _tool_choice(request, echo)
     _translate_output(request, chat, echo)
     echo.set("metadata", request.get("metadata", dict))
-    _refuse_state(request)
+    _refuse_services(request)
     request.pass_over("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options")
-    request.end(HINTS)
+    request.pass_over("client_metadata")  # Codex's, for OpenAI's accounts
     return {name: value for name, value in chat.items() if value is not None}
 
 
-def _refuse_state(request: Fields) -> None:
-    """What would need somebody who remembers, or who works on after the answer."""
-    for name in ("store", "background"):
-        if request.get(name, bool):
-            refuse(name, f"the gateway stores no responses; leave '{name}' out, or send false")
+def _stores(request: Fields, has_attempt: bool) -> bool:
+    """Whether later calls may go on from this response; as with OpenAI, unless it says no."""
+    asked = request.get("store", bool)
+    if asked and not has_attempt:
+        refuse("store", "the gateway keeps responses for the calls of their attempt, and this call "
+               "is that of none; leave 'store' out, or send false")  # fmt: skip
+    return has_attempt and asked is not False
+
+
+def _refuse_services(request: Fields) -> None:
+    """What would need somebody who works on after the answer, or who shortens or hides it."""
+    if request.get("background", bool):
+        refuse("background", "the gateway answers while the agent waits; leave it out")
     request.one_of("truncation", ("disabled",), "shorten the conversation in the agent")
     request.one_of("service_tier", ("auto", "default"), "leave it out")
     if options := request.object("stream_options"):
@@ -78,20 +102,22 @@ def _refuse_state(request: Fields) -> None:
         options.end()
 
 
-def _translate_tools(request: Fields, chat: dict[str, Any], echo: Echo) -> None:
-    if offered := tools(request):
-        chat["tools"] = [as_chat(tool) for tool in offered]
-        echo.set("tools", offered)
+def _tool_choice(request: Fields, echo: Echo) -> Any:
     choice = request.any("tool_choice")
     echo.set("tool_choice", choice)
     if isinstance(choice, dict):
         fields = Fields(choice, "tool_choice")
-        fields.one_of("type", ("function",), "choose one of the functions in 'tools'")
-        choice = {"type": "function", "function": {"name": fields.need("name", str)}}
+        kinds = ("function", "custom", SHELL, SEARCH)
+        kind = fields.one_of("type", kinds, "choose one of the agent's own tools in 'tools'")
+        if kind in (SHELL, SEARCH):
+            name = kind
+        else:
+            name = chat_name(fields.need("name", str), fields.get("namespace", str))
         fields.end()
-    elif choice not in (None, "auto", "none", "required"):
-        refuse("tool_choice", f"got {choice!r}, expected auto, none, required or a function")
-    chat["tool_choice"] = choice
+        return {"type": "function", "function": {"name": name}}
+    if choice not in (None, "auto", "none", "required"):
+        refuse("tool_choice", f"got {choice!r}, expected auto, none, required or a tool")
+    return choice
 
 
 def _translate_output(request: Fields, chat: dict[str, Any], echo: Echo) -> None:
@@ -106,8 +132,12 @@ def _translate_output(request: Fields, chat: dict[str, Any], echo: Echo) -> None
     if reasoning := request.object("reasoning"):
         chat["reasoning_effort"] = effort = reasoning.get("effort", str)
         echo.set("reasoning", {"effort": effort, "summary": None})
-        hint = "what the model thought comes whole, in the 'content' of reasoning items"
-        reasoning.end({"summary": hint, "generate_summary": hint})
+        # Nobody is here to sum up. What the model thought comes whole, in 'content', as it has to
+        # come back with the next request. The answer says "summary": null.
+        for name in ("summary", "generate_summary"):
+            reasoning.one_of(name, ("auto", "concise", "detailed"), "leave it out")
+        reasoning.one_of("context", ("auto", "all_turns"), "leave thoughts out of 'input'")
+        reasoning.end()
     if text := request.object("text"):
         chat["verbosity"] = text.get("verbosity", str)
         format = text.any("format")

@@ -1,13 +1,24 @@
 """OpenAI's ``/v1/responses``: the answer, whole or as a stream of events."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from agl_gateway.dialects.translated import ChatStream, server_sent_event
+from agl_learning.dialects.responses_tools import Tool
 
 INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """Finish reason -> why a response is incomplete."""
+
+PREFIXES = {
+    "reasoning": "rs",
+    "message": "msg",
+    "function_call": "fc",
+    "custom_tool_call": "ctc",
+    "local_shell_call": "lsh",
+    "tool_search_call": "tsc",
+}
+"""Of ids, by the type of their item."""
 
 Item = dict[str, Any]
 
@@ -17,6 +28,8 @@ class Echo:
 
     def __init__(self) -> None:
         self.with_logprobs = False
+        self.tools: Mapping[str, Tool] = {}
+        """By the names that the model knows them by."""
         self.fields: dict[str, Any] = {
             "instructions": None,
             "max_output_tokens": None,
@@ -61,10 +74,15 @@ class ResponseStream(ChatStream):
 
     Args:
         echo: What the answer repeats of the request.
+        keep: Gets the complete answer.
     """
 
-    def __init__(self, echo: Echo) -> None:
+    def __init__(self, echo: Echo, keep: Callable[[Item], None] | None = None) -> None:
         self._echo = echo
+        self._keep = keep
+        self._whole_call: tuple[Tool, str] | None = None
+        """A call whose item is made of all of its arguments, and its id."""
+        self._arguments = ""
         self._head: Mapping[str, Any] = {}
         self._output: list[Item] = []
         self._sequence = 0
@@ -98,9 +116,17 @@ class ResponseStream(ChatStream):
     def begin_call(self, kind: str, call_id: str, name: str) -> bytes:
         closing = self._close()
         self.open = kind
-        return closing + self._add("fc", "function_call", call_id=call_id, name=name, arguments="")
+        tool = self._echo.tools.get(name)
+        if tool is not None and tool.kind != "function":
+            self._whole_call, self._arguments = (tool, call_id), ""
+            return closing
+        named = {"name": name} if tool is None else {"name": tool.name, **tool.where()}
+        return closing + self._add("function_call", call_id=call_id, **named, arguments="")
 
     def arguments(self, text: str) -> bytes:
+        if self._whole_call is not None:
+            self._arguments += text
+            return b""
         self._item["arguments"] += text
         return self._item_event("response.function_call_arguments.delta", delta=text)
 
@@ -111,6 +137,8 @@ class ResponseStream(ChatStream):
         self.answer = self._echo.response(self._head, status, self._output)
         self.answer["incomplete_details"] = {"reason": cut_off} if cut_off else None
         self.answer["usage"] = _usage(usage) if usage else None
+        if self._keep is not None and self._head.get("id"):
+            self._keep(self.answer)
         return closing + self._event(f"response.{status}", response=self.answer)
 
     def broken(self, status: int, message: str) -> bytes:
@@ -137,9 +165,9 @@ class ResponseStream(ChatStream):
         else:
             sent += self._close()
             if kind == "reasoning":
-                sent += self._add("rs", "reasoning", summary=[], content=[])
+                sent += self._add("reasoning", summary=[], content=[])
             else:
-                sent += self._add("msg", "message", role="assistant", content=[])
+                sent += self._add("message", role="assistant", content=[])
         self.open = kind
         sent += self._part_event(
             "response.content_part.added", len(self._item["content"]), part=part
@@ -147,9 +175,9 @@ class ResponseStream(ChatStream):
         self._item["content"].append(part)
         return sent
 
-    def _add(self, prefix: str, kind: str, **fields: Any) -> bytes:
-        item_id = f"{prefix}_{self._head.get('id')}_{len(self._output)}"
-        item = {"id": item_id, "type": kind, "status": "in_progress", **fields}
+    def _add(self, type: str, **fields: Any) -> bytes:
+        item_id = f"{PREFIXES[type]}_{self._head.get('id')}_{len(self._output)}"
+        item = {"id": item_id, "type": type, "status": "in_progress", **fields}
         self._output.append(item)
         return self._item_event("response.output_item.added", with_id=False, item=item)
 
@@ -168,15 +196,23 @@ class ResponseStream(ChatStream):
     def _close(self, status: str = "completed") -> bytes:
         if not self.open:
             return b""
+        done = b""
+        if self._whole_call is not None:
+            (tool, call_id), self._whole_call = self._whole_call, None
+            done = self._add(**tool.item(call_id, self._arguments))
         item = self._item
-        if self.open.startswith("call"):
-            done = self._item_event(
+        if not self.open.startswith("call"):
+            done += self._close_part()
+        elif item["type"] == "function_call":
+            done += self._item_event(
                 "response.function_call_arguments.done",
                 name=item["name"],
                 arguments=item["arguments"],
             )
-        else:
-            done = self._close_part()
+        elif item["type"] == "custom_tool_call":
+            text = item["input"]
+            done += self._item_event("response.custom_tool_call_input.delta", delta=text)
+            done += self._item_event("response.custom_tool_call_input.done", input=text)
         item["status"] = status
         self.open = ""
         return done + self._item_event("response.output_item.done", with_id=False, item=item)

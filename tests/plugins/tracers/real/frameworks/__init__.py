@@ -13,7 +13,16 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Literal
 
-from processes import NODE_OPENAI, claude_code, claude_version, curl, node, version_of
+from processes import (
+    CODEX,
+    NODE_OPENAI,
+    claude_code,
+    claude_version,
+    codex_weather,
+    curl,
+    node,
+    version_of,
+)
 
 Agent = Callable[[str], Awaitable[str]]
 
@@ -140,6 +149,13 @@ FRAMEWORKS: dict[str, Framework] = {
             "claude_agent_sdk",
             speaks="messages",
             versions_of=lambda: {"its CLI": claude_version()},
+        ),
+        Framework(
+            "Codex",
+            codex_weather,
+            programs=("npm",),
+            speaks="responses",
+            versions_of=lambda: {"codex": CODEX},
         ),
         Framework(
             "Node.js, npm's openai",

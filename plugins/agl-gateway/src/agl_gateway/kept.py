@@ -1,0 +1,138 @@
+"""Responses that later calls of their attempt may go on from, by ``previous_response_id``."""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from agl_gateway.errors import RefusedError
+from agl_learning.dialects.responses import SEND_ALL
+
+MAX_BYTES = 16 * 2**20
+"""Of one attempt, as JSON; then its oldest responses go."""
+OVERHEAD = 512
+"""What a response costs beside its items, about."""
+MAX_BYTES_OF_ALL = 512 * 2**20
+"""Then the responses of the attempt go that has been silent for longest."""
+
+
+@dataclass(slots=True, eq=False)
+class _Response:
+    before: "_Response | None"
+    items: bytes | None
+    """What the request added, and the answer, as JSON; None once it is forgotten."""
+
+
+@dataclass(slots=True, eq=False)
+class _OfAttempt:
+    responses: OrderedDict[str, _Response] = field(default_factory=OrderedDict[str, _Response])
+    size: int = 0
+
+
+class Kept:
+    """What every attempt may go on from; lives as long as its gateway."""
+
+    def __init__(self) -> None:
+        self._attempts: OrderedDict[str, _OfAttempt] = OrderedDict()
+        self._size = 0
+
+    def forget(self, attempt_id: str) -> None:
+        """The attempt has ended."""
+        if attempt_id in self._attempts:
+            self._size -= self._attempts.pop(attempt_id).size
+
+    def items(self, attempt_id: str, response_id: str) -> list[Any]:
+        """The items of a response and of all before it, in their order.
+
+        Raises:
+            RefusedError: They are not all kept.
+        """
+        kept = self._attempts.get(attempt_id)
+        response = kept.responses.get(response_id) if kept else None
+        if response is None:
+            raise _unknown(attempt_id, response_id)
+        pieces: list[bytes] = []
+        while response is not None:
+            if response.items is None:
+                raise _unknown(attempt_id, response_id)
+            pieces.append(response.items)
+            response = response.before
+        self._attempts.move_to_end(attempt_id)
+        return [item for piece in reversed(pieces) for item in msgspec.json.decode(piece)]
+
+    def keep(
+        self, attempt_id: str, response_id: str, before: str | None, items: Sequence[Any]
+    ) -> None:
+        """Keep a response, as long as there is room.
+
+        Args:
+            attempt_id: Whose it is.
+            response_id: Its id. Of two with one id neither is kept: nobody knows which is meant.
+            before: Id of the response that it went on from.
+            items: What its request added to that, and its answer.
+        """
+        kept = self._attempts.setdefault(attempt_id, _OfAttempt())
+        self._attempts.move_to_end(attempt_id)
+        parent = None if before is None else kept.responses.get(before)
+        if response_id in kept.responses:
+            self._drop(kept, response_id)
+            return
+        if before is not None and parent is None:
+            return  # it went while this one was being answered
+        response = _Response(parent, msgspec.json.encode(items))
+        kept.responses[response_id] = response
+        self._grow(kept, _size(response))
+        while kept.size > MAX_BYTES:
+            self._drop(kept, next(iter(kept.responses)))
+        while self._size > MAX_BYTES_OF_ALL:
+            self.forget(next(iter(self._attempts)))
+
+    def _drop(self, kept: _OfAttempt, response_id: str) -> None:
+        response = kept.responses.pop(response_id)
+        self._grow(kept, -_size(response))
+        response.items = None
+
+    def _grow(self, kept: _OfAttempt, size: int) -> None:
+        kept.size += size
+        self._size += size
+
+
+def _size(response: _Response) -> int:
+    return len(response.items or b"") + OVERHEAD
+
+
+def _unknown(attempt_id: str, response_id: str) -> RefusedError:
+    whose = f"attempt {attempt_id!r}" if attempt_id else "calls of no attempt"
+    return RefusedError(
+        400,
+        f"previous_response_id: {response_id!r} is no response that this gateway keeps for "
+        f"{whose}. It keeps those of calls without 'store': false until their attempt ends or the "
+        f"gateway is restarted, and of one attempt the newest {MAX_BYTES // 2**20} MiB; {SEND_ALL}",
+        "previous_response_not_found",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class KeptForCall:
+    """What a call may go on from, and what may go on from it.
+
+    Args:
+        kept: That of all attempts.
+        attempt_id: Whose the call is; empty for that of nobody, for which nothing is kept.
+    """
+
+    kept: Kept
+    attempt_id: str
+
+    def items(self, response_id: str) -> list[Any]:
+        """See ``Kept``."""
+        return self.kept.items(self.attempt_id, response_id)
+
+    def keep(self, response_id: str, before: str | None, items: Sequence[Any]) -> None:
+        """See ``Kept``."""
+        self.kept.keep(self.attempt_id, response_id, before, items)
+
+
+NOTHING = KeptForCall(Kept(), "")

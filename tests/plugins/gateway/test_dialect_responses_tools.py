@@ -1,0 +1,250 @@
+"""Tools of the Responses API that chat completions do not know, there and back."""
+
+import itertools
+import json
+
+import pytest
+
+from agl.semconv import ModelCallAttributes as Key
+from agl_gateway.dialects.responses import Responses
+from agl_gateway.errors import RefusedError
+
+openai = pytest.importorskip("openai")
+
+GRAMMAR = {"type": "grammar", "syntax": "lark", "definition": "start: /.+/"}
+PATCH = {"type": "custom", "name": "apply_patch", "description": "Edits.", "format": GRAMMAR}
+SHELL = {"type": "local_shell"}
+SPAWN = {"type": "function", "name": "spawn", "description": "Starts one.", "parameters": {}}
+WAIT = {"type": "function", "name": "wait", "parameters": {}}
+AGENTS = {
+    "type": "namespace",
+    "name": "agents",
+    "description": "Of helpers.",
+    "tools": [SPAWN, WAIT],
+}
+SEARCH = {"type": "tool_search", "execution": "client", "parameters": {"type": "object"}}
+ASKED = {"role": "user", "content": "hello"}
+
+
+def calling(name: str, arguments: object) -> dict:
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    call = {"id": "call_1", "type": "function", "function": {"name": name, "arguments": text}}
+    return {"role": "assistant", "content": None, "tool_calls": [call]}
+
+
+def ask(items: object, *tools: dict, **fields: object) -> dict:
+    return {"model": "echo", "input": items, "tools": list(tools), **fields}
+
+
+def chat(items: object, *tools: dict, **fields: object) -> dict:
+    return json.loads(Responses().read(json.dumps(ask(items, *tools, **fields)).encode()).request)
+
+
+@pytest.fixture
+async def client(bench):
+    async with openai.AsyncOpenAI(base_url=bench.url, api_key="none", max_retries=0) as client:
+        yield client
+
+
+@pytest.mark.parametrize(
+    ("tool", "name", "arguments", "item", "result"),
+    [
+        (
+            PATCH,
+            "apply_patch",
+            {"input": 'a "naïve"\nline'},
+            {"type": "custom_tool_call", "name": "apply_patch", "input": 'a "naïve"\nline'},
+            "custom_tool_call_output",
+        ),
+        (
+            SHELL,
+            "local_shell",
+            {"command": ["ls", "-l"], "timeout_ms": 9},
+            {
+                "type": "local_shell_call",
+                "action": {"type": "exec", "command": ["ls", "-l"], "env": {}, "timeout_ms": 9},
+            },
+            "local_shell_call_output",
+        ),
+        (
+            AGENTS,
+            "agents__spawn",
+            {"task": "look"},
+            {
+                "type": "function_call",
+                "name": "spawn",
+                "namespace": "agents",
+                "arguments": '{"task": "look"}',
+            },
+            "function_call_output",
+        ),
+        (
+            {**AGENTS, "tools": [PATCH]},
+            "agents__apply_patch",
+            {"input": "x"},
+            {
+                "type": "custom_tool_call",
+                "name": "apply_patch",
+                "namespace": "agents",
+                "input": "x",
+            },
+            "custom_tool_call_output",
+        ),
+    ],
+    ids=["free text", "shell", "namespace", "free text in a namespace"],
+)
+async def test_a_call_and_its_result_continue_the_prompt_token_by_token(
+    bench, client, tool: dict, name: str, arguments: dict, item: dict, result: str
+) -> None:
+    bench.llm.reply = lambda request: calling(name, arguments)
+    whole = await client.responses.create(**ask([ASKED], tool))
+    events = [
+        event async for event in await client.responses.create(**ask([ASKED], tool), stream=True)
+    ]
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    (called,) = (each.model_dump(exclude_none=True) for each in whole.output)
+    (streamed,) = (each.model_dump(exclude_none=True) for each in events[-1].response.output)
+    assert called.pop("id") != streamed.pop("id")
+    assert called == streamed == {**item, "call_id": "call_1", "status": "completed"}
+    done = next(event.item for event in events if event.type == "response.output_item.done")
+    assert done.type == item["type"]
+    if item["type"] == "custom_tool_call":
+        deltas = [event.delta for event in events if event.type.endswith("input.delta")]
+        assert "".join(deltas) == item["input"]
+
+    bench.llm.reply = lambda request: "done"
+    output = {"type": result, "call_id": "call_1", "output": "six"}
+    await client.responses.create(**ask([ASKED, called, output], tool))
+    sent = bench.llm.requests[-1]["messages"]
+    assert sent[1:] == [
+        calling(name, arguments),
+        {"role": "tool", "tool_call_id": "call_1", "content": "six"},
+    ]
+    first, _, last = (span.attributes for span in await bench.spans())
+    before = first[Key.PROMPT_TOKEN_IDS] + first[Key.RESPONSE_TOKEN_IDS]
+    assert last[Key.PROMPT_TOKEN_IDS][: len(before)] == before
+
+
+@pytest.mark.parametrize(
+    ("tool", "name", "arguments", "item"),
+    [
+        (PATCH, "apply_patch", "no JSON", {"type": "custom_tool_call", "input": "no JSON"}),
+        (PATCH, "apply_patch", '{"input": 1}', {"type": "custom_tool_call"}),
+        (SHELL, "local_shell", '{"command": "ls"}', {"type": "function_call"}),
+        (SHELL, "local_shell", '{"command": ["ls"], "x": 1}', {"type": "function_call"}),
+        (SEARCH, "tool_search", '["x"]', {"type": "tool_search_call", "arguments": '["x"]'}),
+        (SEARCH, "tool_search", '{"q": 1}', {"type": "tool_search_call", "arguments": {"q": 1}}),
+    ],
+)
+async def test_what_does_not_fit_a_tool_reaches_the_agent_as_the_model_wrote_it(
+    bench, tool: dict, name: str, arguments: str, item: dict
+) -> None:
+    bench.llm.reply = lambda request: calling(name, arguments)
+    _, body = await bench.post(ask("hello", tool), path="responses")
+    (called,) = json.loads(body)["output"]
+    assert item.items() <= called.items()
+    given = called.get("input", called.get("arguments"))
+    assert given == arguments or json.dumps(given) == arguments
+
+
+def test_the_model_is_told_of_grammars_and_of_namespaces() -> None:
+    patch, spawn, wait = (tool["function"] for tool in chat("hello", PATCH, AGENTS)["tools"])
+    assert patch["description"].startswith("Edits.\n\nThe input has to match this lark grammar:")
+    assert patch["description"].endswith("start: /.+/")
+    assert list(patch["parameters"]["properties"]) == ["input"]
+    assert (spawn["name"], wait["name"]) == ("agents__spawn", "agents__wait")
+    assert spawn["description"] == "Of helpers.\n\nStarts one."
+    assert "description" not in wait
+
+
+def test_tools_that_a_search_has_found_are_offered_from_then_on() -> None:
+    search = {"type": "tool_search_call", "call_id": "c", "arguments": {"q": "é"}}
+    found = {**AGENTS, "tools": [{**SPAWN, "defer_loading": True}]}
+    output = {"type": "tool_search_output", "call_id": "c", "execution": "client"}
+    request = chat([ASKED, search, {**output, "tools": [found]}], SEARCH)
+    assert [tool["function"]["name"] for tool in request["tools"]] == [
+        "tool_search",
+        "agents__spawn",
+    ]
+    called, result = request["messages"][1:]
+    assert called["tool_calls"][0]["function"]["arguments"] == '{"q": "é"}'
+    assert result["content"] == "agents__spawn can be called now."
+    nothing = chat([ASKED, search, {**output, "tools": []}], SEARCH)
+    assert nothing["messages"][-1]["content"] == "Nothing found."
+
+
+def test_tools_may_stand_among_the_items() -> None:
+    more = {"type": "additional_tools", "role": "developer", "tools": [AGENTS, PATCH]}
+    request = chat([more, ASKED])
+    assert [tool["function"]["name"] for tool in request["tools"]] == [
+        *("agents__spawn", "agents__wait", "apply_patch")
+    ]
+    assert [message["role"] for message in request["messages"]] == ["user"]
+
+
+def test_the_result_of_a_shell_may_name_its_item() -> None:
+    action = {"type": "exec", "command": ["ls"], "working_directory": None, "env": {}}
+    call = {"type": "local_shell_call", "id": "lsh_1", "call_id": "c", "action": action}
+    output = {"type": "local_shell_call_output", "id": "lsh_1", "output": "{}"}
+    called, result = chat([ASKED, call, output], SHELL)["messages"][1:]
+    assert json.loads(called["tool_calls"][0]["function"]["arguments"]) == {"command": ["ls"]}
+    assert result["tool_call_id"] == called["tool_calls"][0]["id"] == "c"
+
+
+@pytest.mark.parametrize(
+    ("choice", "name"),
+    [
+        ({"type": "custom", "name": "apply_patch"}, "apply_patch"),
+        ({"type": "local_shell"}, "local_shell"),
+        ({"type": "function", "namespace": "agents", "name": "spawn"}, "agents__spawn"),
+    ],
+)
+def test_each_of_them_can_be_chosen(choice: dict, name: str) -> None:
+    request = chat("hello", PATCH, SHELL, AGENTS, tool_choice=choice)
+    assert request["tool_choice"] == {"type": "function", "function": {"name": name}}
+
+
+TWICE = {"type": "function", "name": "agents__spawn"}
+
+
+@pytest.mark.parametrize(
+    ("items", "tools", "named"),
+    [
+        ("hello", [{"type": "web_search"}], 'web_search = "disabled"'),
+        ("hello", [{**SEARCH, "execution": "server"}], "tools.0.execution: got 'server'"),
+        ("hello", [{**PATCH, "strict": True}], "tools.0.strict"),
+        ("hello", [{**PATCH, "format": {"type": "xml"}}], "tools.0.format.type: got 'xml'"),
+        ("hello", [{**AGENTS, "tools": [SHELL]}], "tools.0.tools.0.type: got 'local_shell'"),
+        ("hello", [{**SPAWN, "defer_loading": True}], "tools.0.defer_loading"),
+        ("hello", [AGENTS, TWICE], "tools.1.name: the model would see two tools 'agents__spawn'"),
+        ([{"type": "web_search_call", "id": "w"}], [], "type 'web_search_call'"),
+        (
+            [{"type": "local_shell_call", "call_id": "c", "action": {"type": "exec"}}],
+            [],
+            "input.0.action.command: is missing",
+        ),
+    ],
+)
+def test_what_somebody_else_would_have_to_run_is_refused(
+    items: object, tools: list[dict], named: str
+) -> None:
+    with pytest.raises(RefusedError) as refused:
+        chat(items, *tools)
+    assert named in refused.value.message
+    assert refused.value.status == 400
+
+
+async def test_pieces_of_free_text_come_as_one_whatever_their_size(bench) -> None:
+    bench.llm.reply = lambda request: calling("apply_patch", {"input": "one two three"})
+    _, body = await bench.post(ask("hello", PATCH, stream=True), path="responses")
+    events = [json.loads(line[6:]) for line in body.splitlines() if line.startswith(b"data: ")]
+    kinds = [event["type"] for event in events]
+    assert kinds[2:7] == [
+        "response.output_item.added",
+        "response.custom_tool_call_input.delta",
+        "response.custom_tool_call_input.done",
+        "response.output_item.done",
+        "response.completed",
+    ]
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    assert all(a["sequence_number"] < b["sequence_number"] for a, b in itertools.pairwise(events))

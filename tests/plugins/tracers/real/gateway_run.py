@@ -1,0 +1,87 @@
+"""One rollout of an agent that is pointed at the gateway, and what came of it."""
+
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from scene import AGENT
+
+import agl
+import agl_gateway
+from agl.store.memory import InMemoryLightningStore
+from agl_adapters import TraceToRows
+from agl_learning.calls.reading import model_calls
+from agl_learning.records import ModelCall
+from agl_learning.rows import RowSet
+from agl_testing.echo_llm import EchoLLM
+
+Answer = Callable[[dict[str, Any]], Any]
+"""What the model's server answers to a request."""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What came of a rollout, which got the reward 1.
+
+    Args:
+        text: What the agent said last.
+        calls: Those of the model.
+        rows: What can be learned from.
+    """
+
+    text: str
+    calls: list[ModelCall]
+    rows: RowSet
+
+    def results(self) -> list[Any]:
+        """Those of the tools, as the last call had them."""
+        return [m["content"] for m in self.calls[-1].messages if m["role"] == "tool"]
+
+
+async def run_at_gateway(
+    store: InMemoryLightningStore,
+    answer: Answer,
+    agent: Callable[[str, dict[str, str]], Awaitable[str]],
+    model: str = "echo",
+) -> Ran:
+    """Run an agent, which is called with its base address and with the attempt's ids."""
+    with EchoLLM(answer) as llm:
+        proxy = proxy_before(llm, store, model)
+        await proxy.start()
+        try:
+            rollout = await store.start_rollout(input="task")
+            ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
+            async with agl.OtelTracer().trace_context(store=store, **ids):
+                text = await agent(proxy.as_resource(**ids).endpoint, ids)
+                agl.emit_reward(1.0)
+        finally:
+            await proxy.stop()
+    spans = list(await store.query_spans(rollout.rollout_id))
+    return Ran(text, model_calls(spans), TraceToRows(agent_match=AGENT).adapt(spans))
+
+
+def proxy_before(
+    llm: EchoLLM, store: InMemoryLightningStore, model: str = "echo", **options: Any
+) -> agl_gateway.LLMProxy:
+    """A gateway that calls this server by this name."""
+    entry: Any = {"model_name": model, "litellm_params": {"model": "echo", "api_base": llm.url}}
+    return agl_gateway.LLMProxy(model_list=[entry], store=store, **options)
+
+
+def calls_in_turn(*turns: Any) -> Answer:
+    """Answer with these, by how many answers the conversation already has."""
+
+    def answer(request: dict[str, Any]) -> Any:
+        said = sum(message["role"] == "assistant" for message in request["messages"])
+        turn = turns[said]
+        return turn if isinstance(turn, str) else tool_call(f"call_{said}", *turn)
+
+    return answer
+
+
+def tool_call(call_id: str, name: str, arguments: dict[str, Any] | str) -> dict[str, Any]:
+    """A message that calls a tool."""
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments)
+    call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": text}}
+    return {"role": "assistant", "content": "", "tool_calls": [call]}
