@@ -1,0 +1,1 @@
+"""Several processes of the LLM proxy at one address."""

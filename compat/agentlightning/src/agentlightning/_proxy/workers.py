@@ -1,0 +1,225 @@
+"""Several processes of the LLM proxy that share one address: ``LLMProxy(num_workers=4)``.
+
+Each worker is a whole ``agl.LLMProxy`` at a private address of its own, and a door at the shared
+one, where the system gives each connection to one of them. All calls of an attempt must be known in
+one place, which ends it and says that they are stored: so each attempt has one worker, by its id,
+and a door that gets another's call hands it on. Workers write to the store over HTTP.
+"""
+
+import json
+import logging
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from typing import Any
+
+from agl.errors import ConfigError, GatewayError
+from agl.serving.server import bind
+from agl.utils.lockfile import forget_in_forks
+
+logger = logging.getLogger("agl.compat")
+
+
+class Workers:
+    """The processes, as their parent sees them.
+
+    Args:
+        sock: Listens at the shared address.
+        host: Its name.
+        number: Of processes.
+        settings: Of each proxy, as JSON can hold them: arguments of ``agl.LLMProxy``, and
+            ``store``, the address of the store's server, with a token.
+    """
+
+    def __init__(
+        self, sock: socket.socket, host: str, number: int, settings: dict[str, Any]
+    ) -> None:
+        self._shared = sock
+        self._private = [bind("127.0.0.1", 0) for _ in range(number)]
+        self._host = host
+        self.settings = settings
+        self._workers: list[_Worker | None] = [None] * number
+        self._is_ending = False
+        self._paused: dict[str | None, dict[str, Any]] = {}
+        """What a worker that is started again must not let through."""
+        self._one_at_a_time = threading.Lock()
+        forget_in_forks(self)
+
+    def start(self) -> None:
+        """Return when all of them take requests.
+
+        Raises:
+            GatewayError: One of them did not start.
+        """
+        started = [self._start(index) for index in range(len(self._workers))]
+        for worker in started:
+            worker.wait_until_ready()
+
+    def _start(self, index: int) -> "_Worker":
+        sockets = (self._shared, self._private[index])
+        about = {
+            "index": index,
+            "ports": [each.getsockname()[1] for each in self._private],
+            "host": self._host,
+            "sockets": [each.fileno() for each in sockets],
+            "family": int(self._shared.family),
+            "proxy": self.settings,
+        }
+        worker = self._workers[index] = _Worker(about)
+        threading.Thread(target=self._watch, args=(index, worker), daemon=True).start()
+        return worker
+
+    def _watch(self, index: int, worker: "_Worker") -> None:
+        code = worker.process.wait()
+        if self._is_ending or not worker.is_ready:
+            return
+        logger.error(
+            "worker %s of the LLM proxy ended with code %s, and is started again; the attempts "
+            "whose calls it had fail",
+            index,
+            code,
+        )
+        with self._one_at_a_time:
+            try:
+                self._replace(index, worker)
+            except GatewayError as error:
+                logger.error("worker %s of the LLM proxy cannot be started again: %s", index, error)
+
+    def _replace(self, index: int, worker: "_Worker") -> "_Worker":
+        """The successor of a worker that has ended; whoever sees that first starts it.
+
+        Raises:
+            GatewayError: It did not start, or the proxy ends.
+        """
+        present = self._workers[index]
+        if present is not None and present is not worker:
+            return present
+        if self._is_ending:
+            raise GatewayError("the LLM proxy ends")
+        worker.end()
+        successor = self._start(index)
+        successor.wait_until_ready()
+        for model, named in self._paused.items():
+            successor.send(["pause", [model], named])
+            with suppress(ConfigError):  # the model is served no more
+                successor.answer()
+        return successor
+
+    def ask(self, what: str, *args: Any, **named: Any) -> list[Any]:
+        """Have every worker call a method of its proxy, and wait for the answers.
+
+        Where one has died, its successor answers. All are heard before anything is raised: an
+        answer that nobody reads would be taken for that to the next question.
+
+        Raises:
+            ConfigError: A worker refused it.
+            GatewayError: A worker is gone, and so is its successor.
+        """
+        with self._one_at_a_time:
+            question = [what, args, named]
+            present = [(i, worker) for i, worker in enumerate(self._workers) if worker is not None]
+            for _, worker in present:
+                with suppress(GatewayError):  # the lack of an answer says so, too
+                    worker.send(question)
+            answers: list[Any] = []
+            failures: list[Exception] = []
+            for index, worker in present:
+                try:
+                    answers.append(self._answer(index, worker, question))
+                except (ConfigError, GatewayError) as error:
+                    failures.append(error)
+            if failures:
+                raise failures[0]
+            if what == "pause":
+                self._paused[args[0]] = named
+            elif what == "resume":
+                for model in [args[0]] if args[0] else list(self._paused):
+                    self._paused.pop(model, None)
+            return answers
+
+    def _answer(self, index: int, worker: "_Worker", question: Any) -> Any:
+        try:
+            return worker.answer()
+        except GatewayError:
+            successor = self._replace(index, worker)
+            successor.send(question)
+            return successor.answer()
+
+    def is_running(self) -> bool:
+        """Whether each of them lives."""
+        return all(w is not None and w.process.poll() is None for w in self._workers)
+
+    def stop(self) -> None:
+        """Let calls in flight finish, and end."""
+        self._is_ending = True
+        present = [worker for worker in self._workers if worker is not None]
+        for worker in present:
+            worker.close()
+        for worker in present:
+            worker.end()
+        for sock in (self._shared, *self._private):
+            sock.close()
+
+    def forget(self) -> None:
+        """Let go of the parent's sockets and pipes; called in a forked child."""
+        self._is_ending = True
+        for sock in (self._shared, *self._private):
+            sock.close()
+        for worker in self._workers:
+            if worker is not None:
+                worker.close()
+
+
+class _Worker:
+    """One process: lines of JSON go in, and an answer comes out for each."""
+
+    def __init__(self, about: dict[str, Any]) -> None:
+        self.is_ready = False
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "agentlightning._proxy.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            pass_fds=about["sockets"],
+        )
+        self.send(about)
+
+    def wait_until_ready(self) -> None:
+        self.answer()
+        self.is_ready = True
+
+    def answer(self) -> Any:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line.endswith(b"\n"):
+            raise GatewayError("a worker of the LLM proxy has ended; its log says why")
+        said = json.loads(line)
+        if "refused" in said:
+            raise ConfigError(said["refused"])
+        return said["value"]
+
+    def send(self, value: Any) -> None:
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(json.dumps(value).encode() + b"\n")
+            self.process.stdin.flush()
+        except OSError as error:
+            raise GatewayError(f"a worker of the LLM proxy has ended: {error}") from None
+
+    def close(self) -> None:
+        """Say no more; the worker then ends."""
+        assert self.process.stdin is not None
+        with suppress(OSError):
+            self.process.stdin.close()
+
+    def end(self) -> None:
+        """Return when it has ended."""
+        self.close()
+        assert self.process.stdout is not None
+        try:
+            self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.process.stdout.close()

@@ -1,0 +1,5 @@
+"""The names; each is imported when it is first used."""
+
+from .apo import (
+    APO as APO,
+)

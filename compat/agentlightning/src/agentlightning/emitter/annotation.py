@@ -1,0 +1,14 @@
+"""Annotations and operations."""
+
+from agentlightning._names import rest
+from agl.emitter import (
+    OperationContext as OperationContext,
+    emit_annotation as emit_annotation,
+    operation as operation,
+)
+from agl.semconv import (
+    AGL_ANNOTATION as AGL_ANNOTATION,
+    AGL_OPERATION as AGL_OPERATION,
+)
+
+__getattr__ = rest(__name__)

@@ -1,0 +1,43 @@
+"""Algorithm and runners in processes of their own."""
+
+from collections.abc import Iterable
+from typing import Literal
+
+from agentlightning._names import rest
+from agl import ClientServerExecutionStrategy as _ClientServerExecutionStrategy
+from agl.errors import ConfigError
+
+
+class ClientServerExecutionStrategy(_ClientServerExecutionStrategy):
+    """agl's, with 0.3's parameters; ``allowed_exit_codes`` other than the default are refused."""
+
+    def __init__(
+        self,
+        role: Literal["algorithm", "runner", "both"] | None = None,
+        server_host: str | None = None,
+        server_port: int | None = None,
+        n_runners: int = 1,
+        graceful_timeout: float = 10.0,
+        terminate_timeout: float = 10.0,
+        main_process: Literal["algorithm", "runner"] = "algorithm",
+        managed_store: bool | None = None,
+        allowed_exit_codes: Iterable[int] = (0, -15),
+    ) -> None:
+        if set(allowed_exit_codes) != {0, -15}:
+            raise ConfigError(
+                f"ClientServerExecutionStrategy: allowed_exit_codes={allowed_exit_codes!r}: leave "
+                "it out. A process that ends otherwise is replaced, and its attempts are reported"
+            )
+        super().__init__(
+            role,
+            server_host,
+            server_port,
+            n_runners,
+            graceful_timeout,
+            terminate_timeout,
+            main_process,
+            managed_store,
+        )
+
+
+__getattr__ = rest(__name__)

@@ -1,0 +1,113 @@
+"""0.1's runner: takes tasks from a server, one after the other."""
+
+import asyncio
+import itertools
+from collections.abc import Iterable
+from typing import Any
+
+from agentlightning._names import rest
+from agentlightning._v01.records import RolloutLegacy, Task
+from agentlightning._v01.reports import FAILED, report_of
+from agentlightning._v01.tasks import TASK, TaskAgent
+from agentlightning.client import AgentLightningClient
+from agentlightning.litagent.litagent import is_v0_1_rollout_api as is_v0_1_rollout_api
+from agl import InMemoryLightningStore, LitAgent, LitAgentRunner, ResourcesUpdate, Tracer
+
+
+class LegacyAgentRunner:
+    """Runs an agent on the tasks of a server of 0.1, in this process.
+
+    Args:
+        agent: The agent.
+        client: Of the server.
+        tracer: Collects the spans.
+        triplet_exporter: Makes the triplets that are reported.
+        worker_id: Its number in the log.
+        max_tasks: ``iter`` ends after so many; None for never.
+    """
+
+    def __init__(
+        self,
+        agent: LitAgent[Any],
+        client: AgentLightningClient,
+        tracer: Tracer,
+        triplet_exporter: Any,
+        worker_id: int | None = None,
+        max_tasks: int | None = None,
+    ) -> None:
+        self.agent = agent
+        self.client = client
+        self.tracer = tracer
+        self.triplet_exporter = triplet_exporter
+        self.worker_id = worker_id
+        self.max_tasks = max_tasks
+
+    def run(self) -> bool:
+        """Do one task; whether there was one."""
+        task = self.client.poll_next_task()
+        if task is None:
+            return False
+        update = (
+            self.client.get_latest_resources()
+            if task.resources_id is None
+            else self.client.get_resources_by_id(task.resources_id)
+        )
+        self.client.post_rollout(asyncio.run(self._do(task, update)))
+        return True
+
+    async def run_async(self) -> bool:
+        """Do one task; whether there was one."""
+        task = await self.client.poll_next_task_async()
+        if task is None:
+            return False
+        update = (
+            await self.client.get_latest_resources_async()
+            if task.resources_id is None
+            else await self.client.get_resources_by_id_async(task.resources_id)
+        )
+        await self.client.post_rollout_async(await self._do(task, update))
+        return True
+
+    def iter(self) -> int:
+        """Do tasks until ``max_tasks`` are done; how many were."""
+        for done in self._numbers():
+            if not self.run():
+                return done
+        return self.max_tasks or 0
+
+    async def iter_async(self) -> int:
+        """See ``iter``."""
+        for done in self._numbers():
+            if not await self.run_async():
+                return done
+        return self.max_tasks or 0
+
+    def _numbers(self) -> Iterable[int]:
+        return itertools.count() if self.max_tasks is None else range(self.max_tasks)
+
+    async def _do(self, task: Task, update: ResourcesUpdate | None) -> RolloutLegacy:
+        store = InMemoryLightningStore()
+        runner: LitAgentRunner[Any] = LitAgentRunner(self.tracer, max_rollouts=1)
+        resources_id = None
+        if update is not None:
+            resources_id = (await store.add_resources(update.resources)).resources_id
+        queued = await store.enqueue_rollout(
+            task.input,
+            mode=task.mode,
+            resources_id=resources_id,
+            metadata={TASK: task.model_dump(mode="json")},
+        )
+        agent = TaskAgent(self.agent)
+        with runner.run_context(agent=agent, store=store, worker_id=self.worker_id):
+            await runner.iter()
+        rollout = await store.get_rollout_by_id(queued.rollout_id)
+        assert rollout is not None
+        spans = await store.query_spans(queued.rollout_id, "latest")
+        report = report_of(rollout, spans, self.triplet_exporter.adapt)
+        report.rollout_id = task.rollout_id
+        if FAILED in report.metadata:
+            report.task = task
+        return report
+
+
+__getattr__ = rest(__name__)

@@ -1,0 +1,51 @@
+"""Weave's calls."""
+
+from typing import Any
+
+from agentlightning._names import refusing, rest
+from agl.errors import ConfigError
+from agl_tracers import WeaveTracer as _WeaveTracer
+
+
+@refusing(
+    **dict.fromkeys(("instrument", "uninstrument"), "init_worker and teardown_worker do it"),
+    **dict.fromkeys(
+        (
+            "complete_call_callback",
+            "complete_call_handler",
+            "convert_call_to_span",
+            "partial_call_callback",
+            "partial_call_handler",
+        ),
+        "Weave's calls become spans by themselves",
+    ),
+)
+class WeaveTracer(_WeaveTracer):
+    """agl's, with 0.3's parameters.
+
+    Args:
+        project_name: It has no effect: ``weave.init`` is never called.
+        weave_user_settings: None; set Weave's environment variables.
+        instrument_managed: False instruments nothing but ``@weave.op``.
+
+    Raises:
+        BrokenComponentError: Weave is not installed, or in another version.
+        ConfigError: ``weave_user_settings`` is given.
+    """
+
+    def __init__(
+        self,
+        *,
+        project_name: str | None = None,
+        weave_user_settings: Any = None,
+        instrument_managed: bool = True,
+    ) -> None:
+        if weave_user_settings is not None:
+            raise ConfigError(
+                "WeaveTracer: weave_user_settings is not supported, as weave.init is never called; "
+                "set Weave's environment variables (WEAVE_CAPTURE_CODE and its kind) instead"
+            )
+        super().__init__(libraries=None if instrument_managed else ())
+
+
+__getattr__ = rest(__name__)

@@ -1,0 +1,44 @@
+"""Rollouts, attempts, workers."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+from agentlightning._names import rest
+from agentlightning._v01.records import (
+    AgentLightningTask as AgentLightningTask,
+    AgentResource as AgentResource,
+    GenericResponse as GenericResponse,
+    LitRollout as LitRollout,
+    RolloutLegacy as RolloutLegacy,
+    RolloutRawResultLegacy as RolloutRawResultLegacy,
+    Task as Task,
+    TaskIfAny as TaskIfAny,
+)
+from agl import (
+    Hook as Hook,
+    ParallelWorkerBase as ParallelWorkerBase,
+)
+from agl.types import (
+    Attempt as Attempt,
+    AttemptedRollout as AttemptedRollout,
+    AttemptStatus as AttemptStatus,
+    Dataset as Dataset,
+    EnqueueRolloutRequest as EnqueueRolloutRequest,
+    FilterField as FilterField,
+    PaginatedResult as PaginatedResult,
+    Rollout as Rollout,
+    RolloutConfig as RolloutConfig,
+    RolloutMode as RolloutMode,
+    RolloutRawResult as RolloutRawResult,
+    RolloutStatus as RolloutStatus,
+    SortOptions as SortOptions,
+    TaskInput as TaskInput,
+    Triplet as Triplet,
+    Worker as Worker,
+    WorkerStatus as WorkerStatus,
+)
+
+FilterOptions = Mapping[str, FilterField | Literal["and", "or"] | Mapping[str, FilterField]]
+"""Field -> its filter; and ``_aggregate``, and ``_must``."""
+
+__getattr__ = rest(__name__)

@@ -1,0 +1,5 @@
+"""Helpers."""
+
+from agentlightning._names import rest
+
+__getattr__ = rest(__name__)

@@ -1,0 +1,113 @@
+"""What the page says that differs from 0.3 does."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import agentlightning as agl
+from agentlightning.utils.otel import flatten_attributes
+from agl.errors import (
+    ConfigError,
+    InvalidQueryError,
+    TracerError,
+    UnknownRecordError,
+    UnusedDatasetError,
+)
+
+pytestmark = pytest.mark.plugins
+
+
+class Slow(agl.Algorithm):
+    def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None: ...
+
+
+@agl.algo
+def without_tasks(*, store: agl.LightningStore) -> None: ...
+
+
+@agl.rollout
+def agent(task: str) -> float:
+    return 1.0
+
+
+def trainer(**options: Any) -> agl.Trainer:
+    return agl.Trainer(tracer=agl.OtelTracer(), **options)
+
+
+def store() -> agl.InMemoryLightningStore:
+    return agl.InMemoryLightningStore()
+
+
+def span_outside() -> None:
+    agl.OtelTracer().create_span("outside")
+
+
+BAD_REWARD: Any = {"a": "b"}
+SHM = agl.SharedMemoryExecutionStrategy
+REFUSED: list[tuple[type[Exception], Callable[[], Any]]] = [
+    (UnknownRecordError, lambda: asyncio.run(store().enqueue_rollout({}, resources_id="none"))),
+    (InvalidQueryError, lambda: asyncio.run(store().query_rollouts(limit=0))),
+    (AttributeError, lambda: setattr(agl.LLM(endpoint="", model=""), "endpoint", "other")),
+    (ConfigError, lambda: agl.InMemoryLightningStore(tracker=object())),
+    (ConfigError, lambda: agl.InMemoryLightningStore(eviction_memory_threshold=1)),
+    (ConfigError, lambda: agl.InMemoryLightningStore(safe_memory_threshold=1)),
+    (ConfigError, lambda: agl.InMemoryLightningStore(span_size_estimator=lambda span: 1)),
+    (ConfigError, lambda: agl.LightningStoreServer(store(), n_workers=2)),
+    (ConfigError, lambda: agl.LightningStoreServer(store(), launch_mode="mp")),
+    (ConfigError, lambda: agl.LightningStoreServer(store(), host="0.0.0.0")),
+    (ConfigError, lambda: agl.ClientServerExecutionStrategy(allowed_exit_codes=(0,))),
+    (ConfigError, lambda: agl.LitAgentRunner(agl.OtelTracer(), heartbeat_interval=0)),
+    (ConfigError, lambda: trainer(strategy=SHM(n_runners=1), n_runners=2)),
+    (ConfigError, lambda: agl.PromptTemplate(template="{t.x}", engine="f-string").format(t=1)),
+    (ConfigError, lambda: agl.AgentOpsTracer(agentops_managed=False)),
+    (ConfigError, lambda: agl.LLMProxy(litellm_config={"a": 1})),
+    (ConfigError, lambda: agl.LLMProxy(middlewares=[int])),
+    (ConfigError, lambda: agl.LLMProxy(callbacks=[int])),
+    (TracerError, span_outside),
+    (ValueError, lambda: agl.emit_reward(float("nan"), propagate=False)),
+    (ConfigError, lambda: trainer(algorithm=Slow()).dev(agent, ["task"])),
+    (ConfigError, lambda: agl.rollout(lambda: 1.0)),
+    (UnusedDatasetError, lambda: trainer(algorithm=without_tasks).fit(agent, ["task"])),
+    (ValueError, lambda: agl.emit_object(object(), propagate=False)),
+    (TypeError, lambda: agl.emit_reward(BAD_REWARD, primary_key="a", propagate=False)),
+    (TracerError, lambda: agl.emit_reward(1.0)),
+    (ValueError, lambda: flatten_attributes({"a": {"b": 1}, "a.b": 2})),
+]
+
+
+@pytest.fixture(autouse=True)
+def no_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AGL_SERVER_TOKEN", raising=False)
+
+
+@pytest.mark.parametrize(("kind", "call"), REFUSED)
+def test_what_the_page_says_is_an_error_is_one(
+    kind: type[Exception], call: Callable[[], Any]
+) -> None:
+    with pytest.raises(kind) as raised:
+        call()
+    assert len(str(raised.value)) > 30, "the message says what to do"
+
+
+def test_what_the_page_says_is_taken_is_taken() -> None:
+    agl.Baseline(train_split=0.5, polling_interval=1.0)
+    agl.ClientServerExecutionStrategy(role="runner", main_process="runner")
+    agl.InMemoryLightningStore(scan_debounce_seconds=0.0, thread_safe=True)
+    agl.LLMProxy(launch_mode="mp", callbacks=["opentelemetry"])
+    assert agl.ProxyLLM(endpoint="http://x", model="m").get_base_url(1, 2).endswith("attempt/2")  # pyright: ignore[reportArgumentType]
+
+
+class Partial(agl.LightningStore):
+    async def statistics(self) -> Any:
+        return await super().statistics()
+
+
+def test_store_that_states_nothing_may_leave_methods_out_and_is_guarded() -> None:
+    assert not any(Partial().capabilities.values())
+    assert asyncio.run(Partial().statistics()) == {"name": "Partial"}
+
+
+def test_address_of_a_client_is_the_servers() -> None:
+    assert agl.LightningStoreClient("http://127.0.0.1:1").server_address == "http://127.0.0.1:1"

@@ -1,0 +1,77 @@
+"""Every module path and public name of 0.3 is supported, or refused by name."""
+
+import json
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentlightning._errors import RefusedNameError
+from agentlightning._refused import REFUSED
+
+pytestmark = pytest.mark.plugins
+
+FACTS: dict[str, Any] = json.loads(Path(__file__).with_name("names_of_0_3.json").read_text("utf-8"))
+TYPING = ("ParamSpec", "TypeVar")
+
+
+def outcome(module: str, name: str) -> str:
+    """Supported, refused or missing."""
+    found = import_module(module)
+    try:
+        getattr(found, name)
+    except RefusedNameError as error:
+        return "refused" if name in str(error) and len(str(error)) > 40 else "missing"
+    except AttributeError:
+        return "missing"
+    return "supported"
+
+
+def names_of(module: str) -> list[str]:
+    """Without the marks of type checkers, which every module has."""
+    names = FACTS[module]["names"]
+    return [
+        name
+        for name, facts in names.items()
+        if name != "TYPE_CHECKING" and facts["kind"] not in TYPING
+    ]
+
+
+@pytest.mark.parametrize("module", FACTS)
+def test_every_name_of_a_module_is_there_or_refused_by_name(module: str) -> None:
+    outcomes = {name: outcome(module, name) for name in names_of(module)}
+    assert [name for name, what in outcomes.items() if what == "missing"] == []
+
+
+def test_what_is_refused_was_there() -> None:
+    for path, refused in REFUSED.items():
+        module = f"agentlightning.{path}".rstrip(".")
+        assert set(refused) <= set(FACTS[module]["names"]), path
+        assert {outcome(module, name) for name in refused} == {"refused"}, path
+
+
+def test_refused_names_say_what_to_use_where_they_are_imported() -> None:
+    with pytest.raises(ImportError, match=r"store\.mongo\.MongoLightningStore is not in agl: use"):
+        from agentlightning.store.mongo import MongoLightningStore  # noqa: F401
+
+
+def loaded_by(statement: str) -> set[str]:
+    """The modules that a fresh interpreter has after it."""
+    program = f"{statement}\nimport sys\nprint(*sys.modules, sep='\\n')"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    return set(ran.stdout.decode().split())
+
+
+def test_importing_agentlightning_loads_no_more_than_importing_agl() -> None:
+    more = loaded_by("import agentlightning") - loaded_by("import agl")
+    assert more == {"agentlightning", "agentlightning._names"}
+
+
+def test_a_name_of_the_core_loads_no_plugin() -> None:
+    names = "InMemoryLightningStore, LitAgent, emit_reward, rollout, Span"
+    loaded = loaded_by(f"from agentlightning import {names}")
+    assert not {name for name in loaded if name.startswith("agl_")}
+    assert not loaded & {"agentops", "openai", "torch", "litellm", "fastapi", "uvicorn"}

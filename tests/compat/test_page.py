@@ -1,0 +1,52 @@
+"""The page for who comes from Agent Lightning says all that is refused, and nothing else."""
+
+import re
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from agentlightning._errors import RefusedNameError
+from agentlightning._refused import REFUSED
+
+pytestmark = pytest.mark.plugins
+
+PAGE = Path(__file__).parents[2] / "docs/howto/from-agent-lightning.md"
+
+
+def rows() -> list[list[str]]:
+    """The names of each row of the table of refused names, wildcards not yet filled."""
+    table = PAGE.read_text("utf-8").partition("## Names that are refused")[2]
+    return [re.findall(r"`([^`]+)`", line.split(" | ")[0]) for line in table.splitlines()[7:]]
+
+
+def listed() -> set[str]:
+    """``module.name`` of all that the table says."""
+    said = [name for row in rows() for name in row]
+    names = {name for name in said if not name.endswith(".*")}
+    for wildcard in said:
+        module = wildcard.removesuffix(".*")
+        if module != wildcard:
+            names |= {f"{module}.{name}" for name in REFUSED[module]}
+    return names
+
+
+def test_page_lists_what_is_refused_and_nothing_else() -> None:
+    refused = {f"{path}.{name}".lstrip(".") for path, names in REFUSED.items() for name in names}
+    assert listed() == refused
+
+
+@pytest.mark.parametrize("name", sorted(listed()))
+def test_what_the_page_says_is_refused_is_refused(name: str) -> None:
+    module, _, attribute = f"agentlightning.{name}".rpartition(".")
+    with pytest.raises(RefusedNameError, match=f"{re.escape(attribute)} is not in agl: "):
+        getattr(import_module(module), attribute)
+
+
+def test_page_begins_with_the_two_commands() -> None:
+    block = PAGE.read_text("utf-8").split("```")[1]
+    assert block.splitlines() == [
+        "bash",
+        "pip uninstall agentlightning",
+        "python install.py agl-agentlightning",
+    ]

@@ -1,0 +1,250 @@
+"""``LLMProxy(num_workers=N)``: processes that share an address, and keep each attempt in one."""
+
+import asyncio
+import json
+import os
+import signal
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("agl_gateway")
+
+import agentlightning as agl
+from agentlightning.utils.server_launcher import PythonServerLauncherArgs
+from agl.errors import ConfigError
+from agl_testing.echo_llm import EchoLLM
+
+pytestmark = pytest.mark.plugins
+
+
+@pytest.fixture
+def llm() -> Iterator[EchoLLM]:
+    with EchoLLM(lambda request: f"you said {request['messages'][-1]['content']}") as served:
+        yield served
+
+
+def models(llm: EchoLLM, name: str = "m") -> list[Any]:
+    backend = {"model": f"hosted_vllm/{name}", "api_base": llm.url}
+    return [{"model_name": name, "litellm_params": backend}]
+
+
+def chat(base_url: str, text: str, stream: bool = False) -> str:
+    body = {"model": "m", "messages": [{"role": "user", "content": text}], "stream": stream}
+    request = urllib.request.Request(
+        f"{base_url}/chat/completions",
+        json.dumps(body).encode(),
+        {"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        raw = answer.read().decode()
+    if not stream:
+        return json.loads(raw)["choices"][0]["message"]["content"]
+    chunks = [json.loads(line[6:]) for line in raw.splitlines() if line.startswith("data: {")]
+    return "".join(c["choices"][0]["delta"].get("content") or "" for c in chunks if c["choices"])
+
+
+async def test_calls_of_many_attempts_are_recorded_each_in_its_own(llm: EchoLLM) -> None:
+    store = agl.LightningStoreServer(agl.InMemoryLightningStore(), port=0)
+    await store.start()
+    proxy = agl.LLMProxy(model_list=models(llm), store=store, num_workers=3, launch_mode="mp")
+    await proxy.start()
+    assert proxy.is_running()
+    pids = [worker.process.pid for worker in proxy._workers._workers]  # type: ignore
+    assert len({*pids, os.getpid()}) == 4
+    rollouts = [await store.start_rollout(number) for number in range(8)]
+
+    async def work(rollout: agl.AttemptedRollout) -> None:
+        url = proxy.as_resource(rollout.rollout_id, rollout.attempt.attempt_id).endpoint
+        for turn in range(3):
+            said = await asyncio.to_thread(chat, url, f"{rollout.input} {turn}", turn == 1)
+            assert said == f"you said {rollout.input} {turn}"
+
+    await asyncio.gather(*map(work, rollouts))
+    await proxy.flush()
+    for rollout in rollouts:
+        spans = await store.query_spans(rollout.rollout_id)
+        prompts = [json.loads(each.attributes["gen_ai.input.messages"])[0] for each in spans]  # type: ignore
+        told = [prompt.get("content") or prompt["parts"][0]["content"] for prompt in prompts]
+        assert told == [f"{rollout.input} {turn}" for turn in range(3)]
+    await proxy.stop()
+    assert not proxy.is_running()
+    await store.stop()
+
+
+async def test_what_is_asked_of_the_proxy_reaches_every_worker(llm: EchoLLM) -> None:
+    store = agl.LightningStoreServer(agl.InMemoryLightningStore(), port=0)
+    await store.start()
+    proxy = agl.LLMProxy(store=store, num_workers=2)
+    await proxy.start()
+    url = f"http://127.0.0.1:{proxy.port}/v1"
+    proxy.update_model_list(models(llm))
+    assert await asyncio.to_thread(chat, url, "hello") == "you said hello"
+    assert proxy.num_unattributed == 1
+    await proxy.pause("m", refuse=True)
+    for _ in range(4):
+        with pytest.raises(urllib.error.HTTPError, match="503") as refused:
+            await asyncio.to_thread(chat, url, "hello")
+        refused.value.close()
+    await proxy.resume("m")
+    assert await asyncio.to_thread(chat, url, "again") == "you said again"
+    await proxy.stop()
+    await store.stop()
+
+
+async def test_worker_that_dies_is_started_again(llm: EchoLLM) -> None:
+    store = agl.LightningStoreServer(agl.InMemoryLightningStore(), port=0)
+    await store.start()
+    proxy = agl.LLMProxy(model_list=models(llm), store=store, num_workers=2)
+    await proxy.start()
+    first = proxy._workers._workers[0]  # type: ignore
+    os.kill(first.process.pid, signal.SIGKILL)
+    await asyncio.to_thread(first.process.wait)
+    rollouts = [await store.start_rollout(number) for number in range(6)]
+    for rollout in rollouts:
+        url = proxy.as_resource(rollout.rollout_id, rollout.attempt.attempt_id).endpoint
+        said = await asyncio.to_thread(chat, url, "hi")
+        assert said == "you said hi"
+    assert proxy._workers._workers[0] is not first  # type: ignore
+    await proxy.stop()
+    await store.stop()
+
+
+async def test_question_is_answered_by_itself_after_a_refusal_and_after_a_death(
+    llm: EchoLLM,
+) -> None:
+    store = agl.LightningStoreServer(agl.InMemoryLightningStore(), port=0)
+    await store.start()
+    proxy = agl.LLMProxy(model_list=models(llm), store=store, num_workers=3)
+    await proxy.start()
+    url = f"http://127.0.0.1:{proxy.port}/v1"
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="model 'none' is not served"):
+            await proxy.pause("none")
+        assert proxy.num_unattributed == 0
+    last = proxy._workers._workers[2]  # type: ignore
+    os.kill(last.process.pid, signal.SIGKILL)
+    await asyncio.to_thread(last.process.wait)
+    proxy.update_model_list(
+        [*models(llm), *models(llm, "other")]
+    )  # nobody's answer to the question after it
+    assert proxy.num_unattributed == 0
+    await proxy.pause("m", refuse=True)
+    with pytest.raises(urllib.error.HTTPError, match="503") as refused:
+        await asyncio.to_thread(chat, url, "hello")
+    refused.value.close()
+    await proxy.resume("m")
+    assert await asyncio.to_thread(chat, url, "hello") == "you said hello"
+    assert proxy.num_unattributed >= 1
+    assert proxy.is_running()
+    await proxy.stop()
+    await store.stop()
+
+
+async def test_metrics_are_those_of_all_workers(llm: EchoLLM) -> None:
+    store = agl.LightningStoreServer(agl.InMemoryLightningStore(), port=0)
+    await store.start()
+    proxy = agl.LLMProxy(model_list=models(llm), store=store, num_workers=3)
+    await proxy.start()
+    for number in range(12):
+        rollout = await store.start_rollout(number)
+        url = proxy.as_resource(rollout.rollout_id, rollout.attempt.attempt_id).endpoint
+        await asyncio.to_thread(chat, url, "hi")
+
+    def metrics() -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{proxy.port}/v1/metrics") as answer:
+            return answer.read().decode()
+
+    for _ in range(4):  # whichever worker's door it comes to
+        text = await asyncio.to_thread(metrics)
+        told = {line.rpartition(" ")[0]: line.rpartition(" ")[2] for line in text.splitlines()}
+        calls = {name: float(n) for name, n in told.items() if 'route="/v1/chat/comp' in name}
+        assert (
+            calls[
+                'agl_http_requests_total{method="POST",route="/v1/chat/completions",status="200"}'
+            ]
+            == 12
+        )
+        assert sum(n for name, n in calls.items() if name.endswith('le="+Inf"}')) == 12
+    assert text.count("# TYPE agl_http_requests_total counter") == 1
+    await proxy.stop()
+    await store.stop()
+
+
+MISTAKEN: list[tuple[dict[str, Any], str]] = [
+    ({"launch_mode": "bogus"}, "launch_mode is 'bogus'; expected thread, mp or asyncio"),
+    ({"num_workers": 0}, "num_workers must be at least 1"),
+    ({"port": 1, "launcher_args": PythonServerLauncherArgs(port=2)}, "give either launcher_args"),
+    ({"num_workers": 2, "launcher_args": PythonServerLauncherArgs()}, "give either launcher_args"),
+    ({"middlewares": ["opentelemetry"]}, r"middlewares=\['opentelemetry'\] is not supported"),
+    ({"callbacks": ["stream_conversion"]}, "unknown name 'stream_conversion'"),
+]
+
+
+@pytest.mark.parametrize(("options", "words"), MISTAKEN)
+def test_option_that_fits_nothing_is_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        agl.LLMProxy(**options)
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+async def test_caller_gets_the_token_ids_as_in_0_3(llm: EchoLLM, num_workers: int) -> None:
+    store = agl.LightningStoreServer(agl.InMemoryLightningStore(), port=0)
+    await store.start()
+    proxy = agl.LLMProxy(model_list=models(llm), store=store, num_workers=num_workers)
+    await proxy.start()
+    body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{proxy.port}/v1/chat/completions",
+        json.dumps(body).encode(),
+        {"Content-Type": "application/json"},
+    )
+
+    def ask() -> Any:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return json.loads(answer.read())
+
+    answer = await asyncio.to_thread(ask)
+    assert answer["prompt_token_ids"]
+    assert answer["choices"][0]["token_ids"]
+    assert answer["choices"][0].get("logprobs") is None, "nobody asked for them"
+    await proxy.stop()
+    await store.stop()
+
+
+async def test_store_that_other_processes_cannot_reach_is_refused(llm: EchoLLM) -> None:
+    proxy = agl.LLMProxy(model_list=models(llm), store=agl.InMemoryLightningStore(), num_workers=2)
+    with pytest.raises(ConfigError, match="InMemoryLightningStore is not served; wrap it in Li"):
+        await proxy.start()
+    with pytest.raises(ConfigError, match="run_budget needs one process"):
+        agl.LLMProxy(num_workers=2, run_budget={"calls": 1})
+
+
+def test_trainer_has_a_proxy_of_several_processes(llm: EchoLLM) -> None:
+    @agl.rollout
+    def agent(task: str, llm: agl.LLM) -> float:
+        return float(chat(llm.endpoint, task) == f"you said {task}")
+
+    rewards: list[float | None] = []
+
+    @agl.algo
+    async def algorithm(store: Any, llm_proxy: Any, train_dataset: Any) -> None:
+        resources = await store.add_resources({"llm": llm_proxy.as_resource(model="m")})
+        for task in train_dataset:
+            await store.enqueue_rollout(task, resources_id=resources.resources_id)
+        for rollout in await store.query_rollouts():
+            await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
+            spans = await store.query_spans(rollout.rollout_id)
+            assert "openai.chat.completion" in [span.name for span in spans]
+            rewards.append(agl.find_final_reward(spans))
+
+    agl.Trainer(
+        algorithm=algorithm,
+        tracer=agl.OtelTracer(),
+        n_runners=2,
+        strategy={"type": "cs", "server_port": 0},
+        llm_proxy={"model_list": models(llm), "num_workers": 2},
+    ).fit(agent, ["a", "b", "c", "d"])
+    assert rewards == [1.0] * 4

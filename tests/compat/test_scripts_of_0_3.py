@@ -1,0 +1,518 @@
+"""What scripts of 0.3 do, and agl does otherwise: C1 to C28 of the review, in agentlightning.
+
+C1 and C28 are ``test_names.py``, C23 and C9 ``tests/seams/test_from_03.py``. C13, C15, C19, C25 and
+C27 are differences that the migration page gives reasons for.
+"""
+
+import asyncio
+import json
+import logging
+import shutil
+import sys
+import threading
+import urllib.error
+import urllib.request
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("agl_adapters")
+pytest.importorskip("agl_gateway")
+pytest.importorskip("agentops")
+
+import agentlightning as agl
+from agentlightning.adapter.triplet import RewardMatchPolicy, TraceTree, Transition
+from agentlightning.algorithm.apo import APO
+from agentlightning.semconv import LinkPydanticModel, RewardPydanticModel
+from agentlightning.store import LightningStore, LightningStoreServer
+from agentlightning.tracer import AgentOpsTracer, OtelTracer
+from agentlightning.types import Span
+from agl.errors import ConfigError, InvalidQueryError, UnknownRecordError
+from agl_testing.echo_llm import EchoLLM
+
+pytestmark = pytest.mark.plugins
+
+
+def span(name: str, number: int, parent: str | None = None, **attributes: Any) -> Span:
+    return Span.from_attributes(
+        name=name,
+        rollout_id="ro-1",
+        attempt_id="at-1",
+        sequence_id=number,
+        span_id=f"{number:016x}",
+        parent_id=parent,
+        start_time=float(number),
+        end_time=float(number) + (9 if parent is None else 0.5),
+        attributes=attributes,
+    )
+
+
+@agl.rollout
+def agent(task: Any) -> float:
+    return 1.0
+
+
+# --- C2: stores
+
+
+class PartOfAStore(LightningStore):
+    """As a script of 0.3 has it: some methods, no capabilities, no statistics."""
+
+    most_at_once = calls = 0
+
+    async def get_latest_resources(self) -> agl.ResourcesUpdate | None:
+        self.calls += 1
+        self.most_at_once = max(self.most_at_once, self.calls)
+        await asyncio.sleep(0.001)
+        self.calls -= 1
+        return None
+
+
+async def test_c2_store_with_a_part_of_the_methods_is_made_and_guarded() -> None:
+    store = PartOfAStore()
+    assert (await store.statistics())["name"] == "PartOfAStore"
+    guarded = agl.LightningStoreThreaded(store)
+    await asyncio.gather(*(guarded.get_latest_resources() for _ in range(5)))
+    assert store.most_at_once == 1
+    with pytest.raises(NotImplementedError, match="PartOfAStore has no enqueue_many_rollouts"):
+        await guarded.enqueue_rollout(1)
+
+
+async def test_c3_and_c10_what_the_store_refuses_is_a_value_error() -> None:
+    store = agl.InMemoryLightningStore()
+    with pytest.raises(UnknownRecordError, match="'nowhere'"):
+        await store.enqueue_rollout(1, resources_id="nowhere")
+    with pytest.raises(InvalidQueryError, match="limit"):
+        await store.query_rollouts(limit=0)
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["eviction_memory_threshold", "safe_memory_threshold", "span_size_estimator", "tracker"],
+)
+def test_c26_limits_of_memory_are_refused_by_name(option: str) -> None:
+    with pytest.raises(ConfigError, match=f"{option}=.* leave it out: "):
+        agl.InMemoryLightningStore(**{option: 1})
+    assert agl.InMemoryLightningStore(thread_safe=True, scan_debounce_seconds=0.0)
+
+
+async def test_c26_one_rollout_is_waited_for() -> None:
+    store = agl.InMemoryLightningStore()
+    rollout = await store.start_rollout(1)
+    assert await store.wait_for_rollout(rollout.rollout_id, timeout=0) is None
+    await store.update_attempt(rollout.rollout_id, "latest", status="succeeded")
+    ended = await store.wait_for_rollout(rollout.rollout_id)
+    assert ended is not None
+    assert ended.status == "succeeded"
+
+
+# --- C4, C7, C8: tracers
+
+
+async def test_c4_trace_under_agentops_begins_with_a_span_named_after_it() -> None:
+    store = agl.InMemoryLightningStore()
+    rollout = await store.start_rollout("x")
+    tracer = AgentOpsTracer(agentops_managed=True, instrument_managed=True, daemon=True)
+    ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
+    with tracer.lifespan(store):
+        async with tracer.trace_context("morning", **ids) as made:
+            agl.emit_message("hello")
+            with made.start_as_current_span("by hand"):
+                pass
+    spans = {each.name: each for each in await store.query_spans(rollout.rollout_id)}
+    root = spans["morning.session"]
+    assert root.attributes["agentops.span.kind"] == "session"
+    assert root.attributes["operation.name"] == "morning"
+    assert spans["agentlightning.message"].parent_id == spans["by hand"].parent_id == root.span_id
+
+
+async def test_c4_rollout_is_named_in_the_span_that_the_runner_opens() -> None:
+    store = agl.InMemoryLightningStore()
+    runner: agl.LitAgentRunner[Any] = agl.LitAgentRunner(agl.AgentOpsTracer())
+    with runner.run_context(agent=agent, store=store):
+        rollout = await runner.step("x")
+    names = [each.name for each in await store.query_spans(rollout.rollout_id)]
+    assert f"{rollout.rollout_id}.session" in names
+
+
+def test_c7_what_agentops_cannot_do_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match="agentops_managed=False"):
+        AgentOpsTracer(agentops_managed=False)
+    with pytest.raises(ConfigError, match="tags"):
+        AgentOpsTracer().get_langchain_handler(tags=["a"])
+
+
+async def test_c8_status_is_recorded_as_text() -> None:
+    tracer = OtelTracer()
+    async with tracer.trace_context("n"):
+        with tracer.operation_context("work") as recording:
+            recording.record_status("ERROR", "it broke")
+    (made,) = tracer.get_last_trace()
+    assert (made.status.status_code, made.status.description) == ("ERROR", "it broke")
+
+
+# --- C5, C6, C11, C18, C20, C21, C22: trainer, algorithms, components
+
+
+def test_c5_algorithms_are_subscripted_with_a_type_of_task() -> None:
+    pytest.importorskip("agl_apo")
+    assert APO[dict[str, str]] is APO
+    assert agl.APO is APO
+    assert isinstance(agl.Baseline[int](), agl.Baseline)
+    with pytest.raises(AttributeError, match="compute_textual_gradient is not in agl: run"):
+        APO(api_key="x").compute_textual_gradient  # noqa: B018
+
+
+def test_c6_dataset_that_an_algorithm_does_not_take_is_a_type_error() -> None:
+    @agl.algo
+    async def algorithm(store: agl.LightningStore) -> None:
+        raise AssertionError("it was started")
+
+    with pytest.raises(TypeError, match="train_dataset is given"):
+        agl.Trainer(algorithm=algorithm, strategy="shm").fit(agent, [1])
+
+
+def test_c11_component_is_built_from_a_registry_with_optional_defaults() -> None:
+    registry = {"memory": "agentlightning.store.memory.InMemoryLightningStore"}
+    made = agl.build_component(
+        {"type": "memory"},
+        expected_type=agl.LightningStore,
+        spec_name="store",
+        registry=registry,
+        optional_defaults={"thread_safe": lambda: True, "nothing": 1},
+    )
+    assert type(made) is agl.InMemoryLightningStore
+    with pytest.raises(TypeError, match="store: expected a Tracer, got a InMemoryLightningStore"):
+        agl.build_component(
+            "memory", expected_type=agl.Tracer, spec_name="store", registry=registry
+        )
+    with pytest.raises(ValueError, match="'type' is missing"):
+        agl.build_component({}, expected_type=agl.Tracer, spec_name="tracer")
+    nothing = agl.build_component(
+        None, expected_type=agl.Tracer, spec_name="tracer", allow_none=True
+    )
+    assert nothing is None
+
+
+def test_c18_no_heartbeat_is_refused() -> None:
+    with pytest.raises(ConfigError, match="heartbeat_interval"):
+        agl.LitAgentRunner(OtelTracer(), heartbeat_interval=0)
+
+
+def test_c20_numbers_that_do_not_fit_the_strategy_are_refused() -> None:
+    strategy = agl.SharedMemoryExecutionStrategy(n_runners=2, poll_interval=0.1)
+    with pytest.raises(ConfigError, match="n_runners"):
+        agl.Trainer(strategy=strategy, n_runners=3)
+    with pytest.raises(ConfigError, match="allowed_exit_codes"):
+        agl.ClientServerExecutionStrategy(allowed_exit_codes=(0, 1))
+
+
+def test_c21_trainer_has_defaults_and_attributes_of_0_3() -> None:
+    trainer = agl.Trainer(n_workers=2, max_tasks=3, daemon=False)
+    assert type(trainer.tracer) is agl.AgentOpsTracer
+    assert type(trainer.adapter) is type(trainer.triplet_exporter) is agl.TracerTraceToTriplet
+    assert type(trainer.strategy) is agl.ClientServerExecutionStrategy
+    assert (trainer.n_runners, trainer.n_workers, trainer.max_rollouts) == (2, 2, 3)
+    runner = trainer.runner
+    assert isinstance(runner, agl.LitAgentRunner)
+    assert runner.tracer is trainer.tracer
+    named = agl.Trainer(
+        strategy={"type": "shm", "n_runners": 1}, triplet_exporter={"agent_match": "a"}
+    )
+    assert type(named.strategy) is agl.SharedMemoryExecutionStrategy
+
+
+def test_c22_errors_are_also_of_the_kind_that_0_3_raised() -> None:
+    class Slow(agl.Algorithm):
+        def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None: ...
+
+    with pytest.raises(TypeError, match="fast algorithms only, and Slow"):
+        agl.Trainer(algorithm=Slow(), strategy="shm").dev(agent, [1])
+    with pytest.raises(NotImplementedError, match="parameter"):
+        agl.rollout(lambda x, y, z: None)
+    with pytest.raises(ValueError, match="bad"):
+        agl.emit_reward({"score": "bad"}, primary_key="score", propagate=False)  # pyright: ignore
+    with pytest.raises(RuntimeError):
+        agl.emit_object(object(), propagate=False)
+
+
+def test_records_that_are_set_say_what_to_call_instead() -> None:
+    llm = agl.LLM(endpoint="http://a", model="m")
+    with pytest.raises(
+        AttributeError, match=r"LLM\.endpoint was set.*update_resources.*model_copy"
+    ):
+        llm.endpoint = "http://b"
+    config = agl.RolloutConfig()
+    with pytest.raises(AttributeError, match=r"RolloutConfig\.timeout_seconds was set"):
+        config.timeout_seconds = 1.0
+
+
+# --- C14, C16: adapters
+
+
+CALL = {
+    "gen_ai.prompt.0.role": "user",
+    "gen_ai.prompt.0.content": "Hi",
+    "gen_ai.completion.0.role": "assistant",
+    "gen_ai.completion.0.content": "Hello",
+    "gen_ai.response.id": "chatcmpl-1",
+    "prompt_token_ids": [1, 2],
+    "response_token_ids": [3],
+}
+REWARD = {"agentlightning.reward.0.name": "primary", "agentlightning.reward.0.value": 0.5}
+
+
+def trace() -> list[Span]:
+    root = span("ro-1.session", 1)
+    return [
+        root,
+        span("openai.chat.completion", 2, root.span_id, **CALL),
+        span("agentlightning.annotation", 3, root.span_id, **REWARD),
+    ]
+
+
+def test_c14_entries_are_messages_and_tools_alone() -> None:
+    (entry,) = agl.TraceToMessages().adapt(trace())
+    assert set(entry) == {"messages", "tools"}
+    assert [m["role"] for m in entry["messages"]] == ["user", "assistant"]
+
+
+@pytest.mark.parametrize("policy", RewardMatchPolicy)
+def test_c16_reward_policies_are_members(policy: RewardMatchPolicy) -> None:
+    (triplet,) = agl.TracerTraceToTriplet(reward_match=policy).adapt(trace())
+    assert triplet.reward == 0.5
+    assert RewardPydanticModel(name="a", value=1.0).value == 1.0
+    assert LinkPydanticModel(key_match="a", value_match="b").key_match == "a"
+    step = Transition(state=[1], action=[2], response_id=None, agent_name="a", reward=None)
+    assert step.model_dump()["action"] == [2]
+
+
+def test_c16_turns_without_tokens_are_left_out_where_asked_for() -> None:
+    spans = trace()
+    bare = {key: value for key, value in CALL.items() if "token" not in key}
+    spans[1] = span("openai.chat.completion", 2, spans[0].span_id, **bare)
+    assert len(agl.TracerTraceToTriplet().adapt(spans)) == 1
+    assert agl.TracerTraceToTriplet(_skip_empty_token_spans=True).adapt(spans) == []
+
+
+def test_c16_tree_of_a_trace_is_read_and_turned_into_a_trajectory() -> None:
+    tree = TraceTree.from_spans([*trace(), span("agentlightning.message", 4)])
+    assert tree.names_tuple() == (
+        "virtual-root",
+        [
+            ("ro-1.session", [("openai.chat.completion", []), ("agentlightning.annotation", [])]),
+            ("agentlightning.message", []),
+        ],
+    )
+    call = tree.find_id(f"{2:016x}")
+    assert call is not None
+    assert call.span.name == "openai.chat.completion"
+    assert [each.is_reward_span() for each in tree.traverse()] == [False, False, False, True, False]
+    assert tree.to_json()["children"][0]["children"][0]["id"] == call.id
+    tree.repair_hierarchy()
+    (triplet,) = tree.to_trajectory()
+    assert triplet.reward == 0.5
+    (triplet,) = tree.to_trajectory(final_reward=0.9)
+    assert triplet.reward == 0.9
+
+
+def test_c16_tree_is_drawn_or_the_program_that_lacks_is_named(tmp_path: Path) -> None:
+    adapter, path = agl.TracerTraceToTriplet(), str(tmp_path / "tree")
+    if shutil.which("dot") and find_spec("graphviz"):
+        assert adapter.visualize(trace(), path).children
+        assert (tmp_path / "tree.png").exists()
+    else:
+        with pytest.raises(ConfigError, match=r"install.*names_tuple"):
+            adapter.visualize(trace(), path)
+
+
+# --- C17: servers
+
+
+def status_of(url: str, body: object = None) -> int:
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request) as answer:
+            return answer.status
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+
+
+async def test_c17_server_runs_forever_and_knows_its_store() -> None:
+    store = agl.InMemoryLightningStore()
+    server = LightningStoreServer(store, "127.0.0.1", 0)
+    assert server.store is store
+    await server.start()
+    serving = asyncio.create_task(server.run_forever())
+    client = agl.LightningStoreClient(server.address)
+    rollout = await client.enqueue_rollout({"a": 1})
+    assert await store.get_rollout_by_id(rollout.rollout_id) is not None
+    serving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await serving
+    await client.close()
+
+
+async def test_server_on_loopback_is_open_unless_a_token_is_set(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "agl.compat")
+    server = LightningStoreServer(agl.InMemoryLightningStore(), port=0)
+    await server.start()
+    path = "/v1/agl/statistics"
+    assert await asyncio.to_thread(status_of, server.address + path) == 200
+    assert "asks for no token" in caplog.text
+    await server.stop()
+    monkeypatch.setenv("AGL_SERVER_TOKEN", "a-long-random-text-of-the-test")
+    server = LightningStoreServer(agl.InMemoryLightningStore(), port=0)
+    await server.start()
+    assert await asyncio.to_thread(status_of, server.address + path) == 401
+    await server.stop()
+
+
+async def test_proxy_by_hand_is_open_and_that_of_a_trainer_is_not() -> None:
+    with EchoLLM(lambda request: "hello") as llm:
+        models = [
+            {
+                "model_name": "m",
+                "litellm_params": {"model": "hosted_vllm/m", "api_base": llm.url},
+            }
+        ]
+        proxy = agl.LLMProxy(model_list=models, store=agl.InMemoryLightningStore())
+        await proxy.start()
+        chat = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
+        url = f"http://127.0.0.1:{proxy.port}/v1/chat/completions"
+        assert await asyncio.to_thread(status_of, url, chat) == 200
+        await proxy.stop()
+        trainer = agl.Trainer(llm_proxy={"model_list": models}, strategy="shm")
+        assert type(trainer.llm_proxy) is agl.LLMProxy
+        trainer.llm_proxy.set_store(agl.InMemoryLightningStore())
+        await trainer.llm_proxy.start()
+        url = f"http://127.0.0.1:{trainer.llm_proxy.port}/v1/chat/completions"
+        assert await asyncio.to_thread(status_of, url, chat) == 401
+        await trainer.llm_proxy.stop()
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("litellm_config", {"a": 1}), ("middlewares", ["message_inspection"])]
+)
+def test_what_the_proxy_does_not_take_is_refused_by_name(option: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=option):
+        agl.LLMProxy(**{option: value})
+    proxy = agl.LLMProxy(
+        middlewares=["rollout_attempt", "stream_conversion"],
+        callbacks=["return_token_ids", "opentelemetry"],
+    )
+    assert proxy.callbacks == ("return_token_ids",)
+
+
+# --- helpers
+
+
+class Settings:
+    def __init__(
+        self,
+        *,
+        rate: float = 0.1,
+        name: str | None = "x",
+        steps: int,
+        tags: list[str] | None = None,
+    ) -> None:
+        self.values = (rate, name, steps, tags)
+
+
+class Other:
+    def __init__(self, size_of: int = 3) -> None:
+        self.size_of = size_of
+
+
+def test_constructors_are_a_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = "--settings.steps 4 --settings.name none --settings.tags a b --other.size-of 5"
+    monkeypatch.setattr(sys, "argv", ["script", *line.split()])
+    settings, other = agl.lightning_cli(Settings, Other)
+    assert settings.values == (0.1, None, 4, ["a", "b"])
+    assert other.size_of == 5
+    monkeypatch.setattr(sys, "argv", ["script", "--settings.steps", "many"])
+    with pytest.raises(SystemExit):
+        agl.lightning_cli(Settings)
+    monkeypatch.setattr(sys, "argv", ["script", "--trainer.n-workers", "2"])
+    assert agl.lightning_cli(agl.Trainer).n_runners == 2
+
+
+async def test_decorated_reward_functions_record_what_they_return() -> None:
+    from agentlightning.emitter import reward
+
+    @reward
+    def judge(value: float) -> float:
+        return value
+
+    @reward
+    async def judge_later(value: float) -> float:
+        return value
+
+    tracer = OtelTracer()
+    async with tracer.trace_context("n"):
+        assert judge(0.25) == 0.25
+        assert await judge_later(0.75) == 0.75
+    spans = tracer.get_last_trace()
+    assert [agl.get_reward_value(each) for each in spans] == [0.25, 0.75]
+
+
+async def test_store_and_proxy_are_given_to_methods_of_algorithms() -> None:
+    from agentlightning.algorithm.utils import with_llm_proxy, with_store
+
+    class Mine(agl.Algorithm):
+        @with_llm_proxy()
+        @with_store
+        async def run(self, store: Any, proxy: Any, train_dataset: Any = None) -> Any:  # pyright: ignore
+            return store, proxy, train_dataset
+
+    algorithm, store = Mine(), agl.InMemoryLightningStore()
+    algorithm.set_store(store)
+    assert await algorithm.run([1]) == (store, None, [1])  # type: ignore
+    required = with_llm_proxy(required=True)(Mine.run)  # type: ignore
+    with pytest.raises(ValueError, match="Mine needs an LLM proxy"):
+        await required(algorithm)
+
+
+def test_log_of_the_original_s_name_is_agls() -> None:
+    kept: list[logging.LogRecord] = []
+
+    class Keep(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            kept.append(record)
+
+    try:
+        agl.setup_logging("INFO", console=False, extra_handlers=[Keep()])
+        logging.getLogger("agentlightning.mine").info("one")
+        logging.getLogger("agl.store").info("two")
+        assert [record.getMessage() for record in kept] == ["one", "two"]
+    finally:
+        for name in ("agl", "agentlightning"):
+            logging.getLogger(name).handlers = []
+            logging.getLogger(name).propagate = True
+            logging.getLogger(name).setLevel(logging.NOTSET)
+
+
+def test_whole_run_of_an_algorithm_of_0_3_ends() -> None:
+    seen: list[str] = []
+
+    class Mine(agl.Algorithm):
+        async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
+            store = self.get_store()
+            queued = [
+                await store.enqueue_rollout(input=task, mode="train") for task in train_dataset
+            ]
+            ids = [each.rollout_id for each in queued]
+            done = await store.wait_for_rollouts(rollout_ids=ids, timeout=30)
+            for each in done:
+                spans = await store.query_spans(each.rollout_id, "latest")
+                seen.append(f"{each.status} {agl.find_final_reward(spans)}")
+
+    agl.Trainer(algorithm=Mine(), strategy="shm").fit(agent, [1, 2])
+    assert seen == ["succeeded 1.0"] * 2
+    assert threading.active_count() < 50

@@ -1,0 +1,90 @@
+"""The Python blocks of Agent Lightning's documents run as they are, or are refused by name."""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import textwrap
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from string import Template
+
+import pytest
+from seed_blocks import BLOCKS, TRACED, Block
+
+from agl_testing.echo_llm import EchoLLM
+
+HERE = Path(__file__).parent
+SEEDS = Path(os.environ.get("AGL_SEEDS", HERE.parents[1].parent / "shared/seeds"))
+"""The documents are not ours to copy: the blocks run where they lie."""
+FENCE = re.compile(r"^( *)```python\n(.*?)^\1```", re.M | re.S)
+
+pytestmark = pytest.mark.nightly
+documents = pytest.mark.skipif(not SEEDS.is_dir(), reason="needs the documents of the seeds")
+
+
+def blocks_of(document: str) -> dict[int, str]:
+    text = (SEEDS / document).read_text(encoding="utf-8")
+    return {
+        text[: found.start()].count("\n") + 1: textwrap.dedent(found[2])
+        for found in FENCE.finditer(text)
+    }
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+@documents
+def test_every_block_of_the_documents_is_listed() -> None:
+    for document in {block.document for block in BLOCKS}:
+        listed = [block.line for block in BLOCKS if block.document == document]
+        assert sorted(listed) == sorted(blocks_of(document)), document
+
+
+@documents
+@pytest.mark.parametrize(
+    "block",
+    [block for block in BLOCKS if not block.no_program],
+    ids=lambda block: f"{block.document[:3]}:{block.line}",
+)
+def test_block_runs_or_is_refused_by_name(block: Block, tmp_path: Path, echo_llm: EchoLLM) -> None:
+    for name in block.needs:
+        try:
+            distribution(name)
+        except PackageNotFoundError:
+            pytest.skip(f"needs {name}")
+    code = blocks_of(block.document)
+    values = {"port": free_port(), "port2": free_port(), "model": echo_llm.url}
+
+    def fill(code: str) -> str:
+        return Template(code).substitute(values)
+
+    text = code[block.line]
+    for old, new in block.replaced:
+        assert old in text, f"line {block.line} of the document has no {old!r}"
+        text = text.replace(old, fill(new))
+    if block.then == "in_trace":
+        text = TRACED + textwrap.indent(text, "    ")
+        then = "assert await store.query_spans(rollout.rollout_id)"
+    else:
+        then = fill(block.then)
+    before = [code[line] for line in block.after]
+    given = fill(block.given)
+    script = tmp_path / "page.py"
+    script.write_text("\n".join((given, *before, text, then)), encoding="utf-8")
+    run = subprocess.run(
+        [sys.executable, str(HERE / "run_block.py"), str(script)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "MODEL_URL": echo_llm.url, "AGL_SERVER_TOKEN": "a-token-of-the-test-1"},
+    )
+    if block.refused:
+        assert run.returncode == 1, run.stdout + run.stderr
+        assert block.refused in run.stderr.rpartition("Error: ")[2], run.stderr
+    else:
+        assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-6000:]

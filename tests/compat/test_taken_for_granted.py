@@ -1,0 +1,296 @@
+"""What scripts of 0.3 take for granted and nobody writes down: kinds of errors, names, defaults."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+pytest.importorskip("agl_adapters")
+
+import agentlightning as agl
+from agentlightning.adapter.triplet import TraceTree
+from agentlightning.algorithm.apo import APO
+from agentlightning.types import Span
+
+pytestmark = pytest.mark.plugins
+
+
+# --- names that are refused
+
+
+def test_refused_name_of_a_module_is_none_of_its_attributes() -> None:
+    import agentlightning.store.mongo as mongo
+
+    assert not hasattr(mongo, "MongoLightningStore")
+    assert not hasattr(agl, "CollectionBasedLightningStore")
+    assert getattr(mongo, "MongoLightningStore", None) is None
+    with pytest.raises(AttributeError, match=r"mongo\.MongoLightningStore is not in agl: use Sqli"):
+        mongo.MongoLightningStore  # noqa: B018  # pyright: ignore[reportUnusedExpression, reportAttributeAccessIssue]
+
+
+def test_import_of_a_refused_name_shows_its_words_and_can_be_caught() -> None:
+    with pytest.raises(ImportError, match=r"CollectionBasedLightningStore is not in agl: its sto"):
+        from agentlightning import CollectionBasedLightningStore  # noqa: F401  # pyright: ignore
+    with pytest.raises(ImportError, match=r"MongoLightningStore is not in agl: use SqliteLightnin"):
+        from agentlightning.store.mongo import MongoLightningStore  # noqa: F401  # pyright: ignore
+
+
+@pytest.mark.parametrize("owner", [TraceTree, TraceTree("a", Span.from_attributes(attributes={}))])
+def test_refused_method_has_words_on_the_class_as_on_an_instance(owner: Any) -> None:
+    with pytest.raises(
+        AttributeError, match=r"TraceTree\.span_to_triplet is not in agl: use to_tr"
+    ):
+        owner.span_to_triplet  # noqa: B018
+    assert not hasattr(owner, "span_to_triplet")
+
+
+def test_method_of_0_1s_trainer_says_what_to_use() -> None:
+    trainer = agl.Trainer(tracer=agl.OtelTracer())
+    with pytest.raises(AttributeError, match=r"init_worker is not in agl: its processes are"):
+        trainer.init_worker  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_refused_method_may_be_written_by_a_subclass() -> None:
+    pytest.importorskip("agl_apo")
+
+    class Own(APO[Any]):
+        def get_seed_prompt_template(self) -> str:
+            return "mine"
+
+    assert Own.get_seed_prompt_template(Own.__new__(Own)) == "mine"
+
+
+# --- kinds of errors
+
+UNKNOWN: list[Callable[[Any], Coroutine[Any, Any, Any]]] = [
+    lambda store: store.update_rollout("no", status="failed"),
+    lambda store: store.update_attempt("no", "no", status="failed"),
+    lambda store: store.start_attempt("no"),
+    lambda store: store.add_span(
+        Span.from_attributes(attributes={}, rollout_id="no", attempt_id="no", sequence_id=1)
+    ),
+    lambda store: store.enqueue_rollout({}, mode="no"),
+    lambda store: store.query_rollouts(sort_by="no"),
+]
+
+
+@pytest.mark.parametrize("call", UNKNOWN)
+def test_what_a_store_refuses_is_a_value_error(call: Any) -> None:
+    with pytest.raises(ValueError, match="no"):
+        asyncio.run(call(agl.InMemoryLightningStore()))
+
+
+# --- hooks
+
+
+class Silent(agl.Hook):
+    """A hook that overrides nothing, as a base class of somebody's hooks does."""
+
+
+@pytest.mark.parametrize("hooks", [agl.Hook(), Silent(), [Silent()], (Silent(), agl.Hook())])
+def test_hook_that_overrides_nothing_is_taken_alone_or_in_a_list(hooks: Any) -> None:
+    trainer = agl.Trainer(tracer=agl.OtelTracer(), hooks=hooks)
+    assert all(isinstance(hook, agl.Hook) for hook in trainer.hooks)
+
+
+def test_hook_with_a_misspelt_method_is_still_refused() -> None:
+    class Misspelt(agl.Hook):
+        async def on_rollout_ends(self, **about: Any) -> None: ...
+
+    with pytest.raises(ValueError, match="Did you mean 'on_rollout_end'"):
+        agl.Trainer(tracer=agl.OtelTracer(), hooks=Misspelt())
+
+
+# --- spans
+
+
+def test_span_made_by_hand_has_the_defaults_of_0_3() -> None:
+    span = Span.from_attributes(attributes={"a": 1})
+    assert (span.name, span.start_time, span.end_time) == ("agentlightning.virtual", None, None)
+    assert Span.from_attributes(attributes={}, end_time=3.0).start_time is None
+
+
+def test_inputs_of_an_operation_have_the_keys_of_0_3() -> None:
+    @agl.operation
+    def work(first: int, *args: Any, **options: Any) -> None: ...
+
+    async def main() -> list[dict[str, Any]]:
+        tracer = agl.OtelTracer()
+        with tracer.lifespan():
+            async with tracer.trace_context("a"):
+                work(1, 2, 3, key=4)
+                work(1)
+                with agl.operation(name="block") as block:
+                    block.set_input("q", [1, 2], limit=5)
+            return [dict(span.attributes or {}) for span in tracer.get_last_trace()]
+
+    prefix = "agentlightning.operation.input."
+    found = [
+        {key.removeprefix(prefix): value for key, value in attributes.items() if prefix in key}
+        for attributes in asyncio.run(main())
+    ]
+    assert found[0] == {"first": 1, "args.0": 2, "args.1": 3, "options.key": 4}
+    assert found[1] == {"first": 1}
+    assert {key: list(v) if key == "args.1" else v for key, v in found[2].items()} == {
+        "args.0": "q",
+        "args.1": [1, 2],
+        "limit": 5,
+    }
+
+
+# --- triplets
+
+
+def span(name: str, number: int, parent: int | None, until: float, **attributes: Any) -> Span:
+    return Span.from_attributes(
+        name=name,
+        rollout_id="ro-1",
+        attempt_id="at-1",
+        sequence_id=number,
+        span_id=f"{number:016x}",
+        parent_id=None if parent is None else f"{parent:016x}",
+        start_time=float(number),
+        end_time=until,
+        attributes=attributes,
+    )
+
+
+TOKENS = {"prompt_token_ids": [1, 2], "response_token_ids": [3]}
+SAID = {
+    "gen_ai.prompt.0.role": "user",
+    "gen_ai.prompt.0.content": "Hi",
+    "gen_ai.completion.0.role": "assistant",
+    "gen_ai.completion.0.content": "Hello",
+    "gen_ai.completion.0.finish_reason": "stop",
+}
+
+
+def scattered() -> list[Span]:
+    """A call that happened within an agent, whose span hangs beside that of the agent."""
+    return [
+        span("session", 1, None, 20.0),
+        span("agent", 2, 1, 10.0, **{"agent.name": "writer"}),
+        span("openai.chat.completion", 3, 1, 3.5, **TOKENS, **SAID),
+        span("openai.chat.completion", 12, 1, 12.5, **TOKENS),
+    ]
+
+
+@pytest.mark.parametrize("of", [TraceTree.to_trajectory, None])
+def test_what_was_not_recorded_is_none_and_an_answer_says_why_it_ended(of: Any) -> None:
+    spans = scattered()
+    tree = TraceTree.from_spans(spans)
+    said, silent = tree.to_trajectory() if of else agl.TracerTraceToTriplet().adapt(spans)
+    assert said.prompt["raw_content"] == [{"role": "user", "content": "Hi"}]
+    assert said.response["raw_content"] == [
+        {"role": "assistant", "content": "Hello", "finish_reason": "stop"}
+    ]
+    assert (silent.prompt["raw_content"], silent.response["raw_content"]) == (None, None)
+    assert silent.metadata["request"] is None
+
+
+def test_trajectory_is_of_the_tree_as_it_was_repaired() -> None:
+    tree = TraceTree.from_spans(scattered())
+    assert tree.to_trajectory(agent_match="writer") == []
+    tree.repair_hierarchy()
+    (triplet,) = tree.to_trajectory(agent_match="writer")
+    assert triplet.metadata["agent_name"] == "writer"
+
+
+def test_names_of_a_tree_say_which_span_is_which_agent() -> None:
+    tree = TraceTree.from_spans(scattered()[:2])
+    assert tree.names_tuple() == ("session", [("agent [writer]", [])])
+
+
+@pytest.mark.parametrize("module", ["cli", "cli.store", "cli.prometheus", "cli.vllm"])
+def test_command_is_run_as_a_module_too(module: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", f"agentlightning.{module}", "--no-such-option"],
+        capture_output=True,
+        text=True,
+    )
+    command = module.partition(".")[2]
+    assert done.returncode == 2, done.stderr
+    assert "--no-such-option" in done.stderr or f"agl: {command!r} needs vLLM" in done.stderr
+
+
+# --- agents and algorithms
+
+
+class Done(agl.FastAlgorithm):
+    def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None: ...
+
+
+def trainer(**options: Any) -> agl.Trainer:
+    return agl.Trainer(algorithm=Done(), strategy="shm", tracer=agl.OtelTracer(), **options)
+
+
+def test_default_adapter_trains_the_agents_that_the_agent_names() -> None:
+    class Agent(agl.LitAgent[Any]):
+        def rollout(self, task: Any, resources: Any, rollout: Any) -> float:
+            return 1.0
+
+    given = trainer()
+    given.fit(Agent(trained_agents="plan"))
+    assert given.adapter.agent_match.pattern == "plan"
+    given.fit(Agent())
+    assert given.adapter.agent_match is None
+    with pytest.raises(agl.errors.ConfigError, match="agent_match='other'"):
+        trainer(adapter={"agent_match": "other"}).fit(Agent(trained_agents="plan"))
+
+
+def test_methods_of_an_agent_that_0_3_did_not_call_are_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Agent(agl.LitAgent[Any]):
+        def rollout(self, task: Any, resources: Any, rollout: Any) -> float:
+            return 1.0
+
+        def on_rollout_end(self, **about: Any) -> None: ...
+
+    agent = Agent()
+    trainer().fit(agent)
+    assert "Agent.on_rollout_end is not called" in caplog.text
+    assert "on_rollout_start" not in caplog.text
+    caplog.clear()
+    trainer(hooks=[agent]).fit(agent)
+    assert "is not called" not in caplog.text
+
+
+def test_algorithm_without_run_is_made_and_says_so_when_it_runs() -> None:
+    class Marker(agl.FastAlgorithm): ...
+
+    with pytest.raises(NotImplementedError, match=r"Marker has no run\("):
+        Marker().run()
+    assert isinstance(agl.FastAlgorithm(), agl.Algorithm)
+    assert isinstance(agl.Baseline(), agl.FastAlgorithm)
+    assert not isinstance(agl.Algorithm(), agl.FastAlgorithm)
+    assert isinstance(agl.algo(lambda store: None), agl.Algorithm)
+    with pytest.raises(AttributeError, match=r"get_client is not in agl: get_store\(\) has"):
+        Marker().get_client()  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_port_of_a_strategy_without_a_server_is_refused_as_it_was_written() -> None:
+    with pytest.raises(ValueError, match="port=14999 is a store server's"):
+        trainer(port=14999)
+
+
+def test_resource_that_is_set_says_how_resources_change() -> None:
+    with pytest.raises(AttributeError, match="by the store's add_resources or update_resources"):
+        agl.LLM(endpoint="http://127.0.0.1:1", model="m").model = "n"  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.parametrize(
+    ("params", "entry", "words"),
+    [
+        ({"temperature": 0.2}, {}, r"'temperature' \(what every .* 'forced_parameters'"),
+        ({"input_cost_per_token": 0.1}, {}, r"'input_cost_per_token' \(a price is beside it"),
+        ({}, {"model_info": {"id": "1"}}, r"'model_info' \(leave it out"),
+    ],
+)
+def test_parameter_of_litellms_says_what_to_write(params: Any, entry: Any, words: str) -> None:
+    params = {"model": "openai/x", "api_base": "http://127.0.0.1:1/v1", **params}
+    with pytest.raises(ValueError, match=words):
+        agl.LLMProxy(model_list=[{"model_name": "m", "litellm_params": params, **entry}])
