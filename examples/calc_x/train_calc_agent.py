@@ -6,6 +6,7 @@
     python train_calc_agent.py --tiny                 # a few steps of a tiny model, verl on a CPU
     python train_calc_agent.py --dev --scripted       # no training, no model: the line runs once
     OPENAI_BASE_URL=... python train_calc_agent.py --dev --model NAME
+    AGL_CURRENT_ROLE=runner python train_calc_agent.py --external-store-address http://...
 
 See README.md beside this file.
 """
@@ -83,10 +84,11 @@ def verl_config(model: str, num_gpus: int) -> dict[str, Any]:
 Tasks = tuple[list[CalcTask], list[CalcTask]]
 
 
-def train(model: str, num_gpus: int, tasks: Tasks, runners: int) -> None:
+def train(model: str, num_gpus: int, tasks: Tasks, runners: int, address: str | None) -> None:
     """Train with verl; needs ``agl-verl[backend]``, vLLM and a GPU."""
     algorithm = agl.VERL(verl_config(model, num_gpus))
-    trainer = agl.Trainer(algorithm=algorithm, n_runners=runners, concurrency=16)
+    store = agl.LightningStoreClient(address) if address else None
+    trainer = agl.Trainer(algorithm=algorithm, n_runners=runners, concurrency=16, store=store)
     trainer.fit(calc_agent, tasks[0], val_dataset=tasks[1])
 
 
@@ -185,7 +187,8 @@ def main() -> int:
     parser.add_argument("--model", help="default: Qwen/Qwen2.5-1.5B-Instruct; --dev: gpt-4.1-nano")
     parser.add_argument("--train-file", type=Path, help="parquet; default: see README.md")
     parser.add_argument("--val-file", type=Path, help="parquet; default: see README.md")
-    parser.add_argument("--runners", type=int, help="default: 8, 2 for --tiny, 1 for --dev")
+    parser.add_argument("--n-runners", type=int, help="default: 8, 2 for --tiny, 1 for --dev")
+    parser.add_argument("--external-store-address", help="of a store that agl store serves")
     parser.add_argument("--tiny", action="store_true", help="train a tiny model with verl on a CPU")
     parser.add_argument("--steps", type=int, default=20, help="of --tiny")
     parser.add_argument("--out", type=Path, default="agl-runs/calc-x", help="folder of --tiny")
@@ -198,17 +201,17 @@ def main() -> int:
     if options.scripted and not options.dev:
         parser.error("--scripted is for --dev")
     if options.tiny:
-        train_tiny(options.steps, options.runners or 2, options.out)
+        train_tiny(options.steps, options.n_runners or 2, options.out)
         return 0
     tasks = load_tasks(options.train_file, options.val_file)
     if not options.dev:
         model = options.model or "Qwen/Qwen2.5-1.5B-Instruct"
-        train(model, options.gpus, tasks, options.runners or 8)
+        train(model, options.gpus, tasks, options.n_runners or 8, options.external_store_address)
         return 0
     if not options.scripted and not os.environ.get("OPENAI_BASE_URL"):
         parser.error("--dev needs the address of a model in OPENAI_BASE_URL, or --scripted")
     model = options.model or ("scripted" if options.scripted else "gpt-4.1-nano")
-    done = dry_run(tasks, options.tasks, model, options.scripted, options.runners or 1)
+    done = dry_run(tasks, options.tasks, model, options.scripted, options.n_runners or 1)
     return 0 if done else 1
 
 

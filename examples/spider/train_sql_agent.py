@@ -3,6 +3,8 @@
     python train_sql_agent.py qwen                    # Qwen2.5-Coder-1.5B, one GPU, verl
     python train_sql_agent.py qwen --gpus 8           # the same on eight
     python train_sql_agent.py llama                   # Llama-3.2-1B
+    python train_sql_agent.py fast                    # one step of Qwen2.5-Coder-0.5B
+    python train_sql_agent.py npu                     # as qwen, on an Ascend NPU
     python train_sql_agent.py tiny                    # a few steps of a tiny model, on a CPU
     python train_sql_agent.py --dev --scripted        # no training, no model: the line runs once
     OPENAI_BASE_URL=... python train_sql_agent.py --dev --model NAME
@@ -29,6 +31,8 @@ import agl
 MODELS = {
     "qwen": "Qwen/Qwen2.5-Coder-1.5B-Instruct",
     "llama": "meta-llama/Llama-3.2-1B-Instruct",
+    "fast": "Qwen/Qwen2.5-Coder-0.5B-Instruct",
+    "npu": "Qwen/Qwen2.5-Coder-1.5B-Instruct",
 }
 """Profile -> model. The agent calls no tools, so any model that was made for chat will do."""
 
@@ -37,7 +41,7 @@ def verl_config(profile: str, num_gpus: int) -> dict[str, Any]:
     """Verl's configuration, as a dict: what is not here keeps verl's default.
 
     Args:
-        profile: ``qwen`` or ``llama``.
+        profile: One of ``MODELS``; ``fast`` makes one step, ``npu`` uses an Ascend NPU.
         num_gpus: Of this machine. One needs 40 GB and keeps optimiser and weights in main memory
             between uses; with eight everything stays on the GPUs, and a step has twice as
             many tasks.
@@ -84,6 +88,8 @@ def verl_config(profile: str, num_gpus: int) -> dict[str, Any]:
             "logger": ["console"],
             "project_name": "agl-spider",
             "experiment_name": f"{profile}-{num_gpus}gpu",
+            "device": "npu" if profile == "npu" else "cuda",
+            "total_training_steps": 1 if profile == "fast" else None,
         },
     }
 

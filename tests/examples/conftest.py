@@ -20,6 +20,13 @@ from agl_testing.echo_llm import EchoLLM
 os.environ["OPENAI_AGENTS_DISABLE_TRACING"] = "1"
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Scripts start many processes, and some train: on a busy machine that takes its time."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            item.add_marker(pytest.mark.timeout(3600))
+
+
 @pytest.fixture
 def use_example(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
     """Put a folder of examples on the path; modules of other folders are forgotten first."""
@@ -36,13 +43,16 @@ def use_example(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
 
 @pytest.fixture
 async def start_bench() -> AsyncGenerator[Start]:
-    """Starts a ``Bench`` over what the model is to answer; all of them end with the test."""
+    """Starts a ``Bench`` over what the model is to answer; all of them end with the test.
+
+    Further names are of models beside ``policy``, which answer alike.
+    """
     started: list[Bench] = []
 
-    async def start(reply: Callable[[dict[str, Any]], Any]) -> Bench:
+    async def start(reply: Callable[[dict[str, Any]], Any], *others: str) -> Bench:
         llm = EchoLLM(reply)
         llm.__enter__()
-        bench = Bench(llm)
+        bench = Bench(llm, *others)
         started.append(bench)
         await bench.proxy.start()
         return bench

@@ -29,17 +29,23 @@ class Outcome:
 class Bench:
     """A store, a runner, and a gateway in front of a scripted model: one rollout at a time."""
 
-    def __init__(self, llm: EchoLLM) -> None:
+    def __init__(self, llm: EchoLLM, *others: str) -> None:
         self.llm = llm
         self.store = agl.InMemoryLightningStore()
-        backend = {"model": "hosted_vllm/echo", "api_base": llm.url}
-        self.proxy = agl_gateway.LLMProxy(
-            model_list=[{"model_name": "policy", "litellm_params": backend}], store=self.store
-        )
+        models = [
+            {
+                "model_name": name,
+                "litellm_params": {"model": f"hosted_vllm/{name}", "api_base": llm.url},
+            }
+            for name in ("policy", *others)
+        ]
+        self.proxy = agl_gateway.LLMProxy(model_list=models, store=self.store)
 
     async def run(self, agent: agl.LitAgent[Any], task: Any) -> Outcome:
         """One rollout in mode ``train``, as a runner does it."""
-        update = await self.store.add_resources({"main_llm": self.proxy.as_resource()})
+        update = await self.store.add_resources(
+            {"main_llm": self.proxy.as_resource(model="policy")}
+        )
         rollout = await self.store.enqueue_rollout(task, "train", update.resources_id)
         runner = agl.LitAgentRunner(agl.OtelTracer(), max_rollouts=1)
         with runner.run_context(agent=agent, store=self.store):
@@ -50,7 +56,7 @@ class Bench:
         return Outcome(ended, list(spans))
 
 
-Start = Callable[[Callable[[dict[str, Any]], Any]], Any]
+Start = Callable[..., Any]
 
 
 def debug_alone(script: Path, reply: Callable[[dict[str, Any]], Any]) -> list[str]:
@@ -61,7 +67,6 @@ def debug_alone(script: Path, reply: Callable[[dict[str, Any]], Any]) -> list[st
             env=environment(OPENAI_BASE_URL=llm.url, AGENT_MODEL="echo"),
             capture_output=True,
             text=True,
-            timeout=200,
         )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()

@@ -34,13 +34,11 @@ def run(example: str, folder: Path, *arguments: str) -> Any:
         env=environment(PYTHONPATH=path, PYTHONDONTWRITEBYTECODE="1"),
         capture_output=True,
         text=True,
-        timeout=100,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("strategy", ["shm", "cs"])
 @pytest.mark.parametrize("example", NAMES)
 def test_solution_scores_one_and_every_cheat_zero(
@@ -61,7 +59,6 @@ FILES = {"spider": "questions.jsonl", "apo": "room_tasks.jsonl"}
 """Example -> the file with its keys, beside the agent; those of the others are made in code."""
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("example", NAMES)
 def test_agent_in_the_runners_process_finds_the_key(example: str, tmp_path: Path) -> None:
     """Not wanted, and said in the guide: a grader alone is no wall."""
@@ -69,7 +66,6 @@ def test_agent_in_the_runners_process_finds_the_key(example: str, tmp_path: Path
     assert run(example, tmp_path, "cs", '"none"', *names) == dict.fromkeys(names, 1.0)
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.skipif(not WALL, reason="needs agl-sandbox and bubblewrap")
 @pytest.mark.parametrize("example", NAMES)
 def test_no_cheat_gets_through_the_wall(example: str, tmp_path: Path) -> None:

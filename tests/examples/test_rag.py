@@ -1,0 +1,273 @@
+"""The agent that looks things up: its passages, its score, its tool over HTTP, and its scripts."""
+
+import json
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from example_bench import EXAMPLES, debug_alone, environment
+
+import agl
+
+for module in ("agents", "mcp"):
+    pytest.importorskip(module)
+
+FOLDER = EXAMPLES / "rag"
+TASK = {
+    "question": "Of which country is the city where Ada Lind was born the capital?",
+    "private": {"answers": ["Norland"]},
+}
+
+
+@pytest.fixture(autouse=True)
+def on_path(use_example: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAG_DATA_DIR", raising=False)
+    use_example("rag")
+
+
+@pytest.fixture
+def retriever(on_path: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    from wiki_retriever_mcp import retriever_process
+
+    with retriever_process() as url:
+        monkeypatch.setenv("WIKI_RETRIEVER_URL", url)
+        yield url
+
+
+# --- passages and questions -----------------------------------------------------------------------
+
+
+def test_small_world_is_the_same_each_time_and_its_parts_are_apart() -> None:
+    from wiki_tasks import load_passages, load_tasks
+
+    train, test = load_tasks()
+    assert (train, test) == load_tasks()
+    assert (len(train), len(test), len(load_passages())) == (80, 16, 42)
+    assert not {task["question"] for task in train} & {task["question"] for task in test}
+
+
+def test_passages_are_found_by_their_rare_words() -> None:
+    from retriever import WordRetriever
+
+    passages = ["Oslo. Oslo lies on a fjord.", "Paris. Paris lies on the Seine.", "Rome. A city."]
+    search = WordRetriever(passages).search
+    assert search("which city lies on the SEINE?", 1) == ["Paris. Paris lies on the Seine."]
+    assert search("Oslo Paris", 5) == passages[:2]
+    assert search("Berlin", 3) == []
+
+
+def test_passages_are_found_by_vectors(tmp_path: Path) -> None:
+    faiss = pytest.importorskip("faiss")
+    import numpy as np
+    from retriever import VectorRetriever
+
+    words = ["oslo", "paris", "rome"]
+
+    def encode(texts: list[str]) -> Any:
+        rows = [[float(word in text.lower()) for word in words] for text in texts]
+        return np.array(rows, dtype=np.float32)
+
+    passages = ["Oslo is cold.", "Paris is large.", "Rome is old."]
+    index = faiss.IndexHNSWFlat(3, 32)
+    index.add(encode(passages))
+    assert VectorRetriever(passages, index, encode).search("is Rome old?", 1) == ["Rome is old."]
+    with pytest.raises(ValueError, match="3 vectors and there are 2 passages"):
+        VectorRetriever(passages[:2], index, encode)
+
+
+@pytest.mark.parametrize(
+    ("said", "reward"),
+    [
+        ("<answer>Norland</answer>", 1),
+        ("I think <answer>Sudria</answer> or rather <answer> the norland. </answer>", 1),
+        ("<answer>Norland Sudria</answer>", 2 / 3),
+        ("<answer>the old kingdom</answer>", 1),
+        ("<answer>Sudria</answer>", 0),
+        ("<answer></answer>", 0),
+        ("Norland", 0),
+        ("", 0),
+    ],
+)
+def test_answer_is_scored(said: str, reward: float) -> None:
+    from metric_utils import score
+
+    assert score(said, ["Norland", "old kingdom"]) == pytest.approx(reward)
+
+
+def test_exact_match_takes_no_part_of_an_answer() -> None:
+    from metric_utils import exact_match, score
+
+    assert (exact_match("The Norland!", ["Norland"]), exact_match("Nor", ["Norland"])) == (1, 0)
+    with pytest.raises(ValueError, match="at least one right answer"):
+        score("<answer>x</answer>", [])
+
+
+# --- real data ------------------------------------------------------------------------------------
+
+
+def prepare(*arguments: object) -> str:
+    done = subprocess.run(
+        [sys.executable, FOLDER / "prepare_data.py", *map(str, arguments)],
+        env=environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_musique_is_converted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paragraph = {"idx": 0, "title": "Oslo", "paragraph_text": "A city.", "is_supporting": True}
+    record = {
+        "id": "2hop__1_2",
+        "question": "Where?",
+        "answer": "Oslo",
+        "answer_aliases": ["Christiania"],
+        "answerable": True,
+        "paragraphs": [paragraph],
+    }
+    for name, lines in (("train", [record, {**record, "answerable": False}]), ("dev", [record])):
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (tmp_path / f"{name}.jsonl").write_text(text)
+    files = (tmp_path / "train.jsonl", tmp_path / "dev.jsonl")
+    said = prepare("--out", tmp_path / "data", "musique", *files)
+    assert said.startswith("1 and 1 questions, 1 passages")
+    monkeypatch.setenv("RAG_DATA_DIR", str(tmp_path / "data"))
+    from wiki_tasks import load_passages, load_tasks
+
+    train, test = load_tasks()
+    assert (
+        train == test == [{"question": "Where?", "private": {"answers": ["Oslo", "Christiania"]}}]
+    )
+    assert load_passages() == ["Oslo. A city."]
+    monkeypatch.setenv("RAG_DATA_DIR", str(tmp_path / "none"))
+    with pytest.raises(FileNotFoundError, match="RAG_DATA_DIR"):
+        load_tasks()
+
+
+def test_parquet_and_a_pickled_list_of_passages_are_converted(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    import pyarrow
+    import pyarrow.parquet
+
+    rows = [{"question": f"Which {n}?", "answer": str(n)} for n in range(20)]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "tiny.parquet")
+    (tmp_path / "chunks.pkl").write_bytes(pickle.dumps(["One. 1", {"contents": "Two. 2"}]))
+    said = prepare(
+        *("--out", tmp_path / "data", "parquet", tmp_path / "tiny.parquet"),
+        *("--passages", tmp_path / "chunks.pkl"),
+    )
+    assert said.startswith("18 and 2 questions, 2 passages")
+    lines = (tmp_path / "data" / "passages.jsonl").read_text().splitlines()
+    assert [json.loads(line)["contents"] for line in lines] == ["One. 1", "Two. 2"]
+
+
+# --- the agent ------------------------------------------------------------------------------------
+
+
+async def test_agent_looks_up_twice_and_all_calls_are_one_row(
+    retriever: str, start_bench: Any
+) -> None:
+    from rag_agent import rag_agent
+    from scripted_llm import scripted_reply
+
+    from agl_adapters import TraceToRows
+    from agl_learning.calls.reading import model_calls
+
+    bench = await start_bench(scripted_reply)
+    outcome = await bench.run(rag_agent, TASK)
+    assert (outcome.rollout.status, outcome.reward) == ("succeeded", 1)
+    calls = model_calls(outcome.spans)
+    assert [call.agent_name for call in calls] == ["rag_agent"] * 3
+    assert [tool["function"]["name"] for tool in calls[0].tools or ()] == ["retrieve"]
+    assert "Velby is the capital of Norland" in json.dumps(bench.llm.requests[2]["messages"])
+    assert not [r for r in bench.llm.requests[:2] if "Norland" in json.dumps(r["messages"])]
+    result = TraceToRows().adapt(outcome.spans)
+    assert [len(row.call_ids) for row in result.rows] == [3]
+    assert result.ledger.reasons() == {}
+
+
+async def test_agent_that_never_answers_gets_no_reward(retriever: str, start_bench: Any) -> None:
+    from rag_agent import MAX_TURNS, rag_agent
+
+    function = {"name": "retrieve", "arguments": '{"query": "nothing of it"}'}
+    call = {"id": "call_1", "type": "function", "function": function}
+    message = {"role": "assistant", "content": None, "tool_calls": [call]}
+    bench = await start_bench(lambda request: message)
+    outcome = await bench.run(rag_agent, TASK)
+    assert (outcome.rollout.status, outcome.reward) == ("succeeded", 0)
+    assert len(bench.llm.requests) == MAX_TURNS
+
+
+async def test_retriever_that_is_not_there_fails_the_attempt(
+    start_bench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rag_agent import rag_agent
+
+    monkeypatch.setenv("WIKI_RETRIEVER_URL", "http://127.0.0.1:9/mcp")
+    bench = await start_bench(lambda request: "<answer>Norland</answer>")
+    outcome = await bench.run(rag_agent, TASK)
+    assert (outcome.rollout.status, outcome.reward) == ("failed", None)
+    assert bench.llm.requests == []
+
+
+# --- the scripts ----------------------------------------------------------------------------------
+
+
+def test_agent_runs_alone(retriever: str) -> None:
+    from scripted_llm import scripted_reply
+
+    lines = debug_alone(FOLDER / "rag_agent.py", scripted_reply)
+    assert [line[:2] for line in lines[::2]] == ["1 "] * 3
+
+
+def run_script(*arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, FOLDER / "train_rag.py", *map(str, arguments)],
+        env=environment(**variables),
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_dev_runs_every_task_from_the_command_line() -> None:
+    done = run_script("--dev", "--scripted", "--tasks", 12)
+    assert done.returncode == 0, done.stderr
+    *lines, last = done.stdout.splitlines()
+    assert last == "12 of 12 questions have a reward; 12 in all"
+    assert {line.split("learned: ")[1].strip() for line in lines} == {
+        "2 calls  left out:",
+        "3 calls  left out:",
+    }
+
+
+def test_dev_without_a_model_says_what_to_do() -> None:
+    done = run_script("--dev")
+    assert done.returncode == 2
+    assert "OPENAI_BASE_URL" in done.stderr
+
+
+@pytest.mark.parametrize("gpus", [1, 8])
+def test_configuration_is_taken_by_verl(gpus: int) -> None:
+    pytest.importorskip("agl_verl")
+    from train_rag import verl_config
+
+    agl.VERL(verl_config("some/model", gpus))  # it refuses keys that verl does not have
+
+
+@pytest.mark.slow
+def test_tiny_model_learns_what_to_look_up(tmp_path: Path) -> None:
+    pytest.importorskip("verl")
+    done = run_script("--tiny", "--steps", 10, "--out", tmp_path)
+    assert done.returncode == 0, done.stderr[-5000:]
+    lines = done.stdout.splitlines()
+    rewards = next(line for line in lines if line.startswith("reward of each step:"))
+    first, *_, last = json.loads(rewards.partition(": ")[2])
+    # 72 rollouts at each end: 0.25 is more than four standard deviations.
+    assert last > first + 0.25
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["calls"] == summary["calls_trained"] + sum(summary["calls_excluded"].values())

@@ -1,0 +1,249 @@
+"""The agent that searches in plain text: its reward, its server, its loop, and its scripts."""
+
+import json
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from example_bench import EXAMPLES, debug_alone, environment
+
+import agl
+
+FOLDER = EXAMPLES / "search_r1"
+TASK = {
+    "question": "Of which country is the city where Ada Lind was born the capital?",
+    "private": {"golden_answers": ["Norland"]},
+}
+
+
+@pytest.fixture(autouse=True)
+def on_path(use_example: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SEARCH_R1_DATA_DIR", raising=False)
+    use_example("search_r1")
+
+
+@pytest.fixture
+def retriever(on_path: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    from retrieval_server import retrieval_process
+
+    with retrieval_process() as url:
+        monkeypatch.setenv("RETRIEVAL_SERVER_URL", url)
+        yield url
+
+
+# --- reward and data ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "reward"),
+    [
+        ("<answer>Norland</answer>", 1),
+        ("<think>Sudria?</think> <answer> the norland. </answer>", 1),
+        ("<answer>Sudria</answer> no, <answer>Norland</answer>", 1),
+        ("<answer>Norland Sudria</answer>", 0),
+        ("<answer></answer>", 0),
+        ("Norland", 0),
+    ],
+)
+def test_answer_is_scored(said: str, reward: float) -> None:
+    from qa_em import compute_score_em
+
+    assert compute_score_em(said, ["Norland", "Nor"]) == reward
+    with pytest.raises(ValueError, match="at least one right answer"):
+        compute_score_em(said, [])
+
+
+def test_questions_of_search_r1_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from search_tasks import load_tasks
+
+    assert [len(part) for part in load_tasks()] == [80, 16]
+    for name in ("train", "test"):
+        line = {"id": "1", "question": name, "golden_answers": ["a", "b"]}
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps(line) + "\n")
+    monkeypatch.setenv("SEARCH_R1_DATA_DIR", str(tmp_path))
+    train, test = load_tasks()
+    assert train == [{"question": "train", "private": {"golden_answers": ["a", "b"]}}]
+    assert test == [{"question": "test", "private": {"golden_answers": ["a", "b"]}}]
+
+
+@pytest.mark.parametrize("script", ["data_process.sh", "retrieval_launch.sh"])
+def test_shell_scripts_can_be_read(script: str) -> None:
+    subprocess.run(["bash", "-n", FOLDER / script], check=True)
+
+
+# --- the server -----------------------------------------------------------------------------------
+
+
+def ask(url: str, **body: Any) -> Any:
+    request = urllib.request.Request(
+        f"{url}/retrieve", json.dumps(body).encode(), {"content-type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return json.load(answer)["result"]
+
+
+def test_each_query_gets_its_best_passages(retriever: str) -> None:
+    lind, velby = ask(retriever, queries=["Ada Lind", "Velby"], topk=2, return_scores=True)
+    assert lind[0]["document"]["contents"].startswith("Ada Lind. Ada Lind was born in Velby")
+    assert velby[0]["document"]["contents"].startswith("Velby. Velby is the capital of Norland.")
+    assert lind[0]["score"] > lind[1]["score"]
+    (documents,) = ask(retriever, queries=["Norland"])
+    assert len(documents) <= 3
+    assert set(documents[0]) == {"id", "contents"}
+
+
+def test_passages_stay_on_the_disk(tmp_path: Path) -> None:
+    from retrieval_server import LineFile
+
+    contents = ["één", "two", "three\nlines"]
+    lines = [json.dumps({"id": n, "contents": c}) for n, c in enumerate(contents)]
+    (tmp_path / "corpus.jsonl").write_text("\n".join(lines))
+    passages = LineFile(tmp_path / "corpus.jsonl")
+    assert list(passages) == contents
+    with pytest.raises(IndexError):
+        passages[3]
+
+
+def test_passages_are_found_by_vectors() -> None:
+    faiss = pytest.importorskip("faiss")
+    import numpy as np
+    from retrieval_server import DenseRetriever
+
+    def encode(texts: list[str]) -> Any:
+        assert all(text.startswith("query: ") for text in texts)
+        rows = [[float(word in text) for word in ("oslo", "rome")] for text in texts]
+        return np.array(rows, dtype=np.float32)
+
+    index = faiss.IndexFlatIP(2)
+    index.add(np.eye(2, dtype=np.float32))
+    ranked = DenseRetriever(index, encode, 2).rank(["rome", "oslo"], 1)
+    assert ranked == [[(1, 1.0)], [(0, 1.0)]]
+    with pytest.raises(ValueError, match="2 vectors and the corpus 3 passages"):
+        DenseRetriever(index, encode, 3)
+
+
+# --- the agent ------------------------------------------------------------------------------------
+
+
+async def test_agent_searches_twice_and_all_calls_are_one_row(
+    retriever: str, start_bench: Any
+) -> None:
+    from scripted_llm import scripted_reply
+    from search_r1_agent import SearchR1Agent
+
+    from agl_adapters import TraceToRows
+
+    bench = await start_bench(scripted_reply)
+    outcome = await bench.run(SearchR1Agent(), TASK)
+    assert (outcome.rollout.status, outcome.reward) == ("succeeded", 1)
+    last = bench.llm.requests[-1]["messages"]
+    assert [message["role"] for message in last] == ["user", "assistant"] * 2 + ["user"]
+    assert last[2]["content"].startswith("<information> Ada Lind. Ada Lind was born in Velby")
+    result = TraceToRows().adapt(outcome.spans)
+    (row,) = result.rows
+    assert len(row.call_ids) == 3
+    # What was retrieved is in the row, and not learned from.
+    assert 0 < sum(row.loss_mask) < len(row.loss_mask)
+    assert result.ledger.reasons() == {}
+
+
+async def test_answer_without_a_tag_is_asked_for_again_and_turns_are_limited(
+    retriever: str, start_bench: Any
+) -> None:
+    from search_r1_agent import NUDGE, SearchR1Agent
+
+    bench = await start_bench(lambda request: "It is Norland.")
+    outcome = await bench.run(SearchR1Agent(max_turns=3), TASK)
+    assert (outcome.rollout.status, outcome.reward) == ("succeeded", 0)
+    assert len(bench.llm.requests) == 3
+    assert bench.llm.requests[1]["messages"][-1]["content"] == NUDGE
+
+
+async def test_model_that_makes_up_information_is_not_believed(
+    retriever: str, start_bench: Any
+) -> None:
+    from search_r1_agent import SearchR1Agent
+
+    made_up = (
+        "<search>Hal Reed</search> <information>Norland</information> <answer>Norland</answer>"
+    )
+
+    def reply(request: dict[str, Any]) -> str:
+        return made_up if len(request["messages"]) == 1 else "<answer>Sudria</answer>"
+
+    bench = await start_bench(reply)
+    outcome = await bench.run(SearchR1Agent(), TASK)
+    assert len(bench.llm.requests) == 2
+    assert outcome.reward == 0
+
+
+async def test_server_that_is_not_there_fails_the_attempt(
+    start_bench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from search_r1_agent import SearchR1Agent
+
+    monkeypatch.setenv("RETRIEVAL_SERVER_URL", "http://127.0.0.1:9")
+    bench = await start_bench(lambda request: "<search>Ada Lind</search>")
+    outcome = await bench.run(SearchR1Agent(), TASK)
+    assert (outcome.rollout.status, outcome.reward) == ("failed", None)
+
+
+# --- the scripts ----------------------------------------------------------------------------------
+
+
+def test_agent_runs_alone(retriever: str) -> None:
+    from scripted_llm import scripted_reply
+
+    lines = debug_alone(FOLDER / "search_r1_agent.py", scripted_reply)
+    assert [line[:2] for line in lines[::2]] == ["1 "] * 3
+
+
+def run_script(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, FOLDER / "train_search_r1_agent.py", *map(str, arguments)],
+        env=environment(),
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_dev_runs_every_task_from_the_command_line() -> None:
+    done = run_script("--dev", "--scripted", "--tasks", 16)
+    assert done.returncode == 0, done.stderr
+    *lines, last = done.stdout.splitlines()
+    assert last == "16 of 16 questions have a reward; 16 are right"
+    assert all(line.endswith("in 1 row(s)  left out: ") for line in lines)
+
+
+def test_dev_without_a_model_says_what_to_do() -> None:
+    done = run_script("--dev")
+    assert done.returncode == 2
+    assert "OPENAI_BASE_URL" in done.stderr
+
+
+@pytest.mark.parametrize("profile", ["llama", "qwen"])
+@pytest.mark.parametrize("gpus", [1, 8])
+def test_configuration_is_taken_by_verl(profile: str, gpus: int) -> None:
+    pytest.importorskip("agl_verl")
+    from train_search_r1_agent import verl_config
+
+    agl.VERL(verl_config(profile, gpus))  # it refuses keys that verl does not have
+
+
+@pytest.mark.slow
+def test_tiny_model_learns_whom_to_search(tmp_path: Path) -> None:
+    pytest.importorskip("agl_torch")
+    done = run_script("tiny", "--steps", 10, "--out", tmp_path)
+    assert done.returncode == 0, done.stderr[-5000:]
+    metrics = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    steps = [step for step in metrics if "reward/mean" in step]
+    for step in steps:
+        left_out = sum(v for k, v in step.items() if k.startswith("calls/excluded/"))
+        assert step["calls/total"] == step["calls/trained"] + left_out
+    # 192 rollouts at each end: 0.2 is four standard deviations.
+    first, last = (sum(s["reward/mean"] for s in part) / 2 for part in (steps[:2], steps[-2:]))
+    assert last > first + 0.2
