@@ -16,7 +16,8 @@ from pathlib import Path
 from shutil import which
 
 CLONE = Path(__file__).resolve().parent
-FOLDERS = {"agl-core": CLONE / "core"} | {path.name: path for path in CLONE.glob("[lp]*/agl-*")}
+FOLDERS = {"agl-core": CLONE / "core", "agl-agentlightning": CLONE / "compat/agentlightning"}
+FOLDERS |= {path.name: path for path in CLONE.glob("[lp]*/agl-*")}
 REQUIREMENT = re.compile(r"^(agl-[a-z]+)(?:\[([\w,-]+)\])?")
 
 

@@ -81,7 +81,8 @@ UNSLOTH = ["unsloth==2026.10.9", "unsloth_zoo==2026.10.9"]
 CORE = "agl-core[bench,testing,parquet,jinja]"
 PLUGINS = sorted(name for name, path in FOLDERS.items() if path.parent.name == "plugins")
 SOURCES = os.pathsep.join(str(path / "src") for path in FOLDERS.values())
-EVERYTHING = [TORCH, TRL, CORE, *PLUGINS, "agl-apo[gepa]", "agl-unsloth[trl]"]
+EXTRAS = ["agl-apo[gepa]", "agl-metrics[prometheus]", "agl-torch[forms]", "agl-unsloth[trl]"]
+EVERYTHING = [TORCH, TRL, CORE, *PLUGINS, "agl-agentlightning", *EXTRAS]
 
 
 def install(session: nox.Session, *requirements: str) -> None:
@@ -111,6 +112,7 @@ def bench_store(session: nox.Session) -> None:
         peer_command = ("--peer", str(Path(options.peer).with_name("agl")))
     session.run("python", "benchmarks/store_cycle.py", "--rounds", "2", *peer_command)
     session.run("python", "benchmarks/store_workloads.py", *peer, *others)
+    session.run("python", "benchmarks/store_parts.py")
 
 
 @nox.session(name="bench-gateway")
@@ -165,6 +167,7 @@ def resume(session: nox.Session) -> None:
     session.run("python", "benchmarks/resume.py", *arguments, env=QUIET)
 
 
+PLUGIN_TESTS = ("plugins", "acceptance", "compat", "seams", "attack")
 CORE_TESTS = ("tests/core", "tests/libs", "tests/contract", "tests/house")
 QUIET = {"AGL_STRICT_PLUGINS": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
@@ -191,7 +194,7 @@ def tests_plugins(session: nox.Session) -> None:
     """The tests of plugins, of doors and of attacks, with all plugins installed."""
     # TRL: our loss and gradients are compared with its.
     install(session, *EVERYTHING, *TEST_TOOLS, "matplotlib>=3.9", "schemathesis>=4", ANTHROPIC)
-    run_tests(session, *(f"tests/{name}" for name in ("plugins", "acceptance", "seams", "attack")))
+    run_tests(session, *(f"tests/{name}" for name in PLUGIN_TESTS))
     run_tests(session, "-m", "plugins", "tests/libs", "tests/house", "tests/contract")
 
 
@@ -200,6 +203,29 @@ def run_tests(session: nox.Session, *options: str) -> None:
     codes = [0, 5] if session.posargs else [0]
     options = (*PARALLEL, *options, *session.posargs)
     session.run("pytest", *options, env=QUIET, success_codes=codes)
+
+
+@nox.session
+def peer(session: nox.Session) -> None:
+    """agl-agentlightning and the real agentlightning 0.3.0, each with the other's servers.
+
+    The original has an environment of its own, with the OpenTelemetry of its day: with 1.45 it
+    loses spans, with its own server as well.
+    """
+    theirs = Path(session.virtualenv.location).resolve() / "theirs"
+    session.run("python", "-m", "venv", "--clear", str(theirs))
+    python = str(theirs / "bin" / "python")
+    old = [
+        "agentlightning==0.3.0",
+        "opentelemetry-sdk==1.39.1",
+        "opentelemetry-exporter-otlp==1.39.1",
+    ]
+    session.run(python, "-m", "pip", "install", "--quiet", *old, external=True)
+    install(session, CORE, "agl-agentlightning", *TEST_TOOLS)
+    env = {**QUIET, "AGL_PEER_PYTHON": python}
+    tests = ("mixed_run", "server_of_0_1_with_the_original")
+    files = [f"tests/compat/test_{name}.py" for name in tests]
+    session.run("pytest", "-m", "nightly or not nightly", *files, *session.posargs, env=env)
 
 
 @nox.session(python=["3.12", "3.13"])
@@ -299,7 +325,7 @@ def verl_cpu(session: nox.Session) -> None:
     session.install(TORCH)
     install(
         session, "-c", "plugins/agl-verl/constraints/cpu.txt", TORCH, CORE, "agl-verl[backend]",
-        *TEST_TOOLS[:5], OPENAI, "pyright>=1.1.400",
+        "agl-sandbox", *TEST_TOOLS[:5], OPENAI, "pyright>=1.1.400",
     )  # fmt: skip
     session.run("pyright", "-p", "plugins/agl-verl")
     # Ray's workers are nicer than all else, and starve beside other sessions.
@@ -312,7 +338,8 @@ def verl_cpu(session: nox.Session) -> None:
         agent = Path(session.virtualenv.location).resolve() / "agent"
         session.run("python", "-m", "venv", "--clear", str(agent))
         env["AGL_CORE_PYTHON"] = python = str(agent / "bin" / "python")
-        session.run(python, "install.py", "--quiet", "agl-core", OPENAI, external=True)
+        ours = ("agl-core", "agl-sandbox")
+        session.run(python, "install.py", "--quiet", *ours, OPENAI, external=True)
     # verl, Ray and transformers warn; their warnings are not ours to mend. By file: its tests share
     # training runs.
     session.run(
@@ -358,8 +385,10 @@ def examples(session: nox.Session) -> None:
 
     -- -m "not slow" leaves out what trains. The frameworks' own warnings are not ours to mend.
     """
-    used = [name for name in TRACED_FRAMEWORKS if name.startswith(("openai", "lang", "autogen"))]
-    install(session, *EVERYTHING, "pyarrow>=17", *TEST_TOOLS[:3], *used, MCP)
+    names = ("openai", "lang", "autogen", "claude")
+    used = [name for name in TRACED_FRAMEWORKS if name.startswith(names)]
+    used += [MCP, "faiss-cpu>=1.12", "datasets>=4", "matplotlib>=3.9"]
+    install(session, *EVERYTHING, "pyarrow>=17", *TEST_TOOLS[:3], *used)
     session.run(
         "pytest", "-W", "default", "tests/examples", "--durations=0", *session.posargs,
         env={"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
@@ -368,19 +397,20 @@ def examples(session: nox.Session) -> None:
 
 @nox.session(name="calc-x")
 def calc_x(session: nox.Session) -> None:
-    """The AutoGen agent of examples/calc_x learns with the real verl; installed as its README says.
+    """The agents of examples/calc_x and examples/rag learn with the real verl; as READMEs say.
 
     AutoGen and what is newest under verl do not agree on protobuf: pip has to look for a set that
     fits both.
     """
     session.install(TORCH)
     install(
-        session, CORE, "agl-verl[backend]", "pyarrow>=17", MCP, *TEST_TOOLS[:3],
-        *(name for name in TRACED_FRAMEWORKS if name.startswith("autogen")),
+        session, CORE, "agl-verl[backend]", "agl-sandbox", "pyarrow>=17", MCP, *TEST_TOOLS[:3],
+        *(name for name in TRACED_FRAMEWORKS if name.startswith(("autogen", "openai-agents"))),
     )  # fmt: skip
+    tests = [f"tests/examples/test_{name}.py" for name in ("calc_x", "rag")]
     session.run(
-        "pytest", "-W", "default", "tests/examples/test_calc_x.py", "--durations=5",
-        *session.posargs, env={"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
+        "pytest", "-W", "default", *tests, "--durations=5", *session.posargs,
+        env={"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
     )  # fmt: skip
 
 
@@ -419,7 +449,7 @@ NIGHTLY = (
     ("tests", "-m", "nightly"),
     *((name, "-m", "nightly") for name in ("sft-trl", "unsloth")),
     ("verl-cpu", "--long"),
-    *((name,) for name in ("tracers", "examples", "calc-x", "pythons", "crash", "resume")),
+    *((name,) for name in ("peer", "tracers", "examples", "calc-x", "pythons", "crash", "resume")),
 )
 
 
@@ -432,6 +462,7 @@ def nightly(session: nox.Session) -> None:
                        in processes, more kinds of going on, DPO's doors
     sft-trl, unsloth -m nightly   whole runs of DPO with TRL, and whole runs with Unsloth
     verl-cpu --long    every trainer, estimator and option of agl-verl with the real verl
+    peer               runners and algorithms of agentlightning 0.3.0 and of ours in one run
     tracers            every tracer on every framework, and the page that says what they capture
     examples           the agents of examples/ with their frameworks, and what trains them
     calc-x             the AutoGen agent learns with the real verl

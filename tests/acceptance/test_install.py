@@ -13,7 +13,7 @@ import pytest
 from agl.errors import install_line
 
 CLONE = Path(__file__).parents[2]
-ALL = sorted(["agl-core", *(path.name for path in CLONE.glob("[lp]*/agl-*"))])
+ALL = sorted(["agl-core", "agl-agentlightning", *(path.name for path in CLONE.glob("[lp]*/agl-*"))])
 
 
 @pytest.mark.slow

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import agl
-from agl.access.tokens import model_token
-from agl.http.layers import EVENTS, JSON, send_whole
-from agl.http.serving import ServerThread
+from agl.serving.layers import EVENTS, JSON, send_whole
+from agl.serving.server import ServerThread
+from agl.store.access.tokens import model_token
 from agl_gateway import LLMProxy
 
 CHOICE = {"index": 0, "message": {"role": "assistant", "content": "yes"}, "finish_reason": "stop"}

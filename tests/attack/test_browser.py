@@ -16,11 +16,11 @@ from urllib.parse import urlsplit
 import pytest
 
 import agl
-from agl.http import guard
 from agl.http.app import store_app
-from agl.http.layers import send_whole
 from agl.http.routes import StoreRoutes
-from agl.http.serving import ServerThread, bind
+from agl.serving import guard
+from agl.serving.layers import send_whole
+from agl.serving.server import ServerThread, bind
 from agl_testing.echo_llm import EchoLLM
 
 TOKEN = "t" * 16

@@ -13,9 +13,9 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 import agl
-from agl.access import held
-from agl.access.tokens import Tokens
 from agl.errors import ConfigError
+from agl.store.access import held
+from agl.store.access.tokens import Tokens
 from agl_testing.otlp import request_of
 
 from .test_tokens import Bench, reward_of, serving

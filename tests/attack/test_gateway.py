@@ -9,8 +9,8 @@ import aiohttp
 import pytest
 
 import agl
-from agl.http.layers import JSON, send_whole
-from agl.http.serving import ServerThread
+from agl.serving.layers import JSON, send_whole
+from agl.serving.server import ServerThread
 from agl_testing.echo_llm import EchoLLM
 
 pytest.importorskip("agl_gateway")

@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 import agl
-from agl.http import layers
+from agl.serving import layers
 
 DEQUEUE = "/v1/agl/queues/rollouts/dequeue"
 MEBIBYTE = 2**20

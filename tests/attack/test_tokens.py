@@ -17,12 +17,12 @@ import aiohttp
 import pytest
 
 import agl
-from agl.access.rules import ALLOWED
-from agl.access.tokens import Tokens
 from agl.algorithm.gateway import is_gateway_span
 from agl.errors import ConfigError
 from agl.http.calls import CALLS
 from agl.semconv import MODEL_CALL_SPAN, ModelCallAttributes
+from agl.store.access.rules import ALLOWED
+from agl.store.access.tokens import Tokens
 from agl.store.give_back import give_back
 from agl.types import LedgerPart
 
@@ -240,7 +240,7 @@ def test_a_token_is_good_for_what_it_says_and_nothing_else() -> None:
 def test_a_token_that_was_forgotten_is_known_by_its_signature_and_kept_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("agl.access.tokens.MAX_KNOWN", 2)
+    monkeypatch.setattr("agl.store.access.tokens.MAX_KNOWN", 2)
     tokens = Tokens()
     runner = tokens.issue("runner")
     for number in range(3):

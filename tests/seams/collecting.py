@@ -6,9 +6,10 @@ from typing import Any
 
 import agl
 from agl.execution.events import ThreadingEvent
-from agl.types import RolloutConfig, TrainedModel
+from agl.types import RolloutConfig
 from agl_learning.collect import Collector
 from agl_learning.collected import Collected
+from agl_learning.records import TrainedModel
 
 
 async def collect(

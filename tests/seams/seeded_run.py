@@ -1,6 +1,6 @@
 """A short seeded run of the quickstart's task, in processes: ``seeded_run.py OUT OPTIONS``.
 
-OPTIONS is JSON: ``algorithm`` (grpo, sft or dpo), ``runners``, and options of the algorithm;
+OPTIONS is JSON: ``algorithm`` (one of agl-torch, sft or dpo), ``runners``, and its options;
 ``store``, the address of a store's server, and ``judge``, that of a gateway whose model ``judge``
 each rollout asks once. The agent takes its time, so that calls come in another order each time, and
 in other batches.
@@ -48,8 +48,8 @@ async def find_the_cat(task: dict, main_llm: agl.LLM, judge: agl.LLM | None = No
     return house.reward + letters / 100
 
 
-def grpo(out: Path) -> dict[str, Any]:
-    """Its options."""
+def in_place(out: Path) -> dict[str, Any]:
+    """Options of the algorithms of agl-torch."""
     return {
         "model": functools.partial(build_model, 0),
         "tokenizer": build_tokenizer,
@@ -92,7 +92,7 @@ if __name__ == "__main__":
     judge = agl.ProxyLLM(
         endpoint=f"{judge_url}/v1", model="judge", api_key=os.environ.get("AGL_GATEWAY_TOKEN")
     )
-    given = grpo(out) if kind == "grpo" else fine_tuning(out)
+    given = fine_tuning(out) if kind in ("sft", "dpo") else in_place(out)
     common = {"learning_rate": 1e-3, "max_tokens": 1, "eval_temperature": 0.5}
     common |= {"show_progress": False}
     train_tasks, held_out_tasks = split_tasks()

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import agl
-from agl.types import TrainedModel
 from agl.utils.otel import make_link_attributes
+from agl_learning.records import TrainedModel
 from agl_testing.echo_llm import EchoLLM, RawReply
 
 from .collecting import collect, rows_of, settled

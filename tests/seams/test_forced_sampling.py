@@ -6,8 +6,8 @@ import aiohttp
 import pytest
 
 import agl
-from agl.algorithm.gateway import WHOLE_SOFTMAX
 from agl.semconv import ModelCallAttributes as Key
+from agl_learning.gateways import WHOLE_SOFTMAX
 from agl_testing.echo_llm import EchoLLM
 
 pytest.importorskip("agl_gateway")

@@ -15,7 +15,7 @@ import agl
 from agl.errors import StoreError, StoreUnavailableError
 from agl.execution.events import ThreadingEvent
 from agl.http.server import LightningStoreServer
-from agl.http.serving import ServerThread, bind
+from agl.serving.server import ServerThread, bind
 from agl.types import RolloutConfig
 from agl_testing.echo_llm import EchoLLM
 

@@ -8,8 +8,8 @@ import aiohttp
 import pytest
 
 import agl
-from agl.algorithm.gateway import WHOLE_SOFTMAX, model_served
 from agl.errors import ConfigError
+from agl_learning.gateways import WHOLE_SOFTMAX, model_served
 from agl_testing.echo_llm import EchoLLM
 
 pytest.importorskip("agl_adapters")

@@ -85,11 +85,11 @@ def test_rows_of_an_update_that_failed_are_not_in_the_ledger_as_trained(
     update = Learner.update
     updates: list[int] = []
 
-    def second_one_fails(self, samples):
+    def second_one_fails(self, samples, *factor):
         updates.append(len(samples))
         if len(updates) == 2:
             raise FloatingPointError("the gradient is not finite")
-        return update(self, samples)
+        return update(self, samples, *factor)
 
     monkeypatch.setattr(Learner, "update", second_one_fails)
     store = agl.InMemoryLightningStore()

@@ -16,10 +16,10 @@ from agl.algorithm.infrastructure import infrastructure_failure
 from agl.emitter import reward_attributes
 from agl.execution.events import ThreadingEvent
 from agl.semconv import AGL_ANNOTATION, AGL_OBJECT, MODEL_CALL_SPAN, ModelCallAttributes as Key
-from agl.types import ModelCall, TrainedModel
 from agl_learning.accounts import why_nothing
 from agl_learning.collect import Collector
 from agl_learning.collected import Collected
+from agl_learning.records import ModelCall, TrainedModel
 
 pytest.importorskip("agl_adapters")
 

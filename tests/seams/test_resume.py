@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 import agl
-from agl.cli.ledger_tables import Accounts, as_json, read_accounts
 from agl.runs.rollouts import cancel_leftovers
 from agl.types import LedgerPart
 from agl_learning.checkpoint import Progress, making
@@ -25,6 +24,7 @@ from agl_learning.generations import (
     keep_branch,
     read_generation,
 )
+from agl_learning.ledger_tables import Accounts, as_json, read_accounts
 from agl_learning.report import Report
 
 pytest.importorskip("torch")

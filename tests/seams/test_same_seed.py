@@ -18,6 +18,8 @@ for module in ("torch", "transformers", "openai"):
     pytest.importorskip(module)
 
 SCRIPT = Path(__file__).with_name("seeded_run.py")
+KIN = ("cispo", "gspo", "reinforce++", "rloo")
+"""Algorithms of agl-torch, beside grpo and ppo."""
 TOKENS = (Key.PROMPT_TOKEN_IDS.value, Key.RESPONSE_TOKEN_IDS.value, Key.RESPONSE_LOGPROBS.value)
 
 
@@ -86,6 +88,8 @@ def digests(folder: Path) -> dict[str, str]:
     "options",
     [
         {"steps": 2},
+        {"steps": 2, "algorithm": "ppo", "kl_coef": 1e-3},
+        *(_at_night(steps=2, algorithm=name) for name in KIN),
         _at_night(steps=40, groups_per_step=8, epochs=4),
         _at_night(steps=4, max_batch_size=1),
         _at_night(algorithm="sft", iterations=2),
@@ -126,6 +130,8 @@ def test_runs_of_one_seed_have_the_same_tasks_seeds_and_order(tmp_path: Path) ->
     "options",
     [
         {"steps": 2},
+        _at_night(steps=2, algorithm="ppo", kl_coef=1e-3),
+        *(_at_night(steps=2, algorithm=name) for name in KIN),
         _at_night(algorithm="sft", iterations=2),
         _at_night(algorithm="dpo", iterations=2),
     ],

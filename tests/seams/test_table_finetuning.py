@@ -128,10 +128,10 @@ class OwnWords(Script):
 
     def copy(self, case: str, rollout_id: str) -> int:
         copy = super().copy(case, rollout_id)
+        if copy == self.dies_in:
+            os.kill(os.getpid(), signal.SIGKILL)  # its place goes to the rollout that replaces it
         if self.file is not None:
             self.file.write_text(json.dumps(self._copies))
-        if copy == self.dies_in:
-            os.kill(os.getpid(), signal.SIGKILL)
         return copy
 
     async def play(self, task: dict[str, Any], llm: agl.LLM, rollout: Any) -> float | None:

@@ -1,4 +1,7 @@
-"""GRPO against everything that an agent may do: each call is in the bin that a person names."""
+"""Each algorithm of agl-torch against everything that an agent may do.
+
+Each call is in the bin that a person names.
+"""
 
 import asyncio
 
@@ -10,12 +13,16 @@ from .scripted import CASES, COPIES, TABLE, Script, accounts, agent_of, judge, j
 
 pytest.importorskip("torch")
 
+import agl_torch
+
 from .table_model import build_model, build_tokenizer
 
+ALGORITHMS = ["CISPO", "GRPO", "GSPO", "PPO", "RLOO", "ReinforcePlusPlus"]
 
-def train(folder, cases, *, adapter, **options):
+
+def train(folder, cases, *, adapter, algorithm="GRPO", **options):
     script, store = Script(), agl.InMemoryLightningStore()
-    algorithm = agl.GRPO(
+    algorithm = getattr(agl_torch, algorithm)(
         model=build_model,
         tokenizer=build_tokenizer(),
         steps=1,
@@ -43,11 +50,12 @@ def train(folder, cases, *, adapter, **options):
     return script, store, algorithm
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
+@pytest.fixture(scope="module", params=ALGORITHMS)
+def run(request, tmp_path_factory):
     """All cases in one step, each a task of its own."""
     adapter = {"agent_match": "writer", "truncated": "mask"}
-    return train(tmp_path_factory.mktemp("table"), list(TABLE), adapter=adapter)
+    folder = tmp_path_factory.mktemp("table")
+    return train(folder, list(TABLE), adapter=adapter, algorithm=request.param)
 
 
 @pytest.mark.parametrize("case", CASES)
