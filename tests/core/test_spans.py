@@ -1,4 +1,6 @@
-from opentelemetry.sdk.trace import ReadableSpan
+from typing import Any
+
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.trace import SpanContext
 
 from agl.types import Span
@@ -13,3 +15,13 @@ def test_attributes_that_are_none_are_left_out() -> None:
     )
     span = Span.from_opentelemetry(finished, "ro-1", "at-1", 1)
     assert span.attributes == {"gen_ai.prompt.0.role": "user"}
+
+
+def test_attributes_that_only_newer_sdks_take_are_unfolded() -> None:
+    tracer = TracerProvider().get_tracer("any")
+    odd: Any = {"a": {"b": 1, "c": {}}, "d": [1, "x", None], "e": b"\xff", "f": [{"g": [1, 2]}]}
+    started = tracer.start_span("call", attributes=odd)
+    assert isinstance(started, ReadableSpan)
+    span = Span.from_opentelemetry(started, "ro-1", "at-1", 1)
+    known = {"a.b": 1, "a.c": "", "d.0": 1, "d.1": "x", "d.2": "", "e": "ff", "f.0.g": [1, 2]}
+    assert span.attributes == known

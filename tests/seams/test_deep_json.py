@@ -52,11 +52,13 @@ async def ask(llm: agl.LLM, messages: list[Any], n: int = 1) -> None:
         await client.chat.completions.create(model=llm.model, messages=messages, n=n)
 
 
-async def run(agent: Any, *answers: dict[str, Any], adapter: Any = None) -> Any:
+async def run(agent: Any, *answers: dict[str, Any], adapter: Any = None, tracer: Any = None) -> Any:
     with served(*answers) as llm:
         entry = {"litellm_params": {"model": "hosted_vllm/policy", "api_base": llm.url}}
         gateway = agl.LLMProxy(model_list=[{"model_name": "policy", **entry}])
-        collected = await collect(agl.rollout(agent), gateway, model=POLICY, adapter=adapter)
+        collected = await collect(
+            agl.rollout(agent), gateway, model=POLICY, adapter=adapter, tracer=tracer
+        )
     return settled(collected)
 
 
@@ -122,6 +124,7 @@ async def test_deep_json_in_a_call_excludes_that_call(attributes: dict[str, str]
     assert collected.ledger.reasons() == {"malformed": 1}
 
 
+@pytest.mark.parametrize("tracer", ["OtelTracer", "AgentOpsTracer"])
 @pytest.mark.parametrize(
     "tool_calls",
     [
@@ -135,15 +138,30 @@ async def test_deep_json_in_a_call_excludes_that_call(attributes: dict[str, str]
     ],
     ids=lambda calls: str(calls)[:70],
 )
-async def test_odd_tool_calls_in_a_later_request_say_nothing_of_a_choice(tool_calls: Any) -> None:
+async def test_odd_tool_calls_in_a_later_request_say_nothing_of_a_choice(
+    tool_calls: Any, tracer: str
+) -> None:
     async def agent(task: str, llm: agl.LLM) -> float:
         await ask(llm, [USER], n=2)
         odd = {"role": "assistant", "content": "good", "tool_calls": tool_calls}
         await ask(llm, [USER, odd, USER])
         return 1.0
 
-    collected = await run(agent, {"content": "bad"}, {"content": "good"})
+    answers = {"content": "bad"}, {"content": "good"}
+    collected = await run(agent, *answers, tracer=getattr(agl, tracer)())
     assert collected.ledger.reasons()["unknown_choice"] == 2
+
+
+@pytest.mark.parametrize(
+    "tool_calls", [["x"], "abc", 5, [{"function": "x", "type": "function"}]], ids=str
+)
+async def test_a_tracer_lets_odd_tool_calls_of_the_model_pass(tool_calls: Any) -> None:
+    async def agent(task: str, llm: agl.LLM) -> float:
+        await ask(llm, [USER])
+        return 1.0
+
+    collected = await run(agent, {"tool_calls": tool_calls}, tracer=agl.AgentOpsTracer())
+    assert collected.ledger.reasons()["malformed_message"] == 1
 
 
 @pytest.mark.parametrize("tool_calls", [["x"], "abc", 5, [{"function": "x"}]], ids=str)

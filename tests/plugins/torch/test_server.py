@@ -121,6 +121,7 @@ async def test_streamed_text_never_shows_a_stop_text(client):
     parts = [
         chunk.choices[0].delta.content
         async for chunk in await client.chat.completions.create(**options, stop=[stop], stream=True)
+        if chunk.choices  # AgentOps, which may watch this process, asks for one with the usage
     ]
     assert "".join(parts) == free[: free.index(stop)]
 

@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 from msgspec import Raw
@@ -24,6 +24,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span as ProtoSpan, Status as 
 from agl.semconv import LightningResourceAttributes as Keys
 from agl.store.packed import MAX_SEQUENCE_ID, PackedSpan, unpacked
 from agl.types import UNASSIGNED, Attributes, Span, StatusCode, TraceState
+from agl.types.spans import unfold
 
 _STATUS: dict[int, StatusCode] = {0: "UNSET", 1: "OK", 2: "ERROR"}
 """OpenTelemetry has no other codes; what a newer or broken exporter sends is none of these."""
@@ -224,7 +225,7 @@ def _attributes(key_values: Iterable[KeyValue]) -> Attributes:
         elif (values := value.array_value.values) and (same := _uniform(values)):
             attributes[item.key] = same
         else:
-            _unfold(attributes, item.key, _value(value))
+            unfold(attributes, item.key, _value(value))
     return attributes
 
 
@@ -258,21 +259,3 @@ def _value(value: AnyValue) -> Any:
     if kind == "kvlist_value":
         return {item.key: _value(item.value) for item in value.kvlist_value.values}
     return value.bytes_value.hex()  # of nothing: an empty text
-
-
-def _unfold(attributes: Attributes, key: str, value: Any) -> None:
-    if value == {}:
-        attributes[key] = ""
-    elif isinstance(value, dict):
-        for name, item in cast(dict[str, Any], value).items():
-            _unfold(attributes, f"{key}.{name}", item)
-    elif isinstance(value, list) and not _is_uniform(cast(list[Any], value)):
-        for index, item in enumerate(cast(list[Any], value)):
-            _unfold(attributes, f"{key}.{index}", item)
-    else:
-        attributes[key] = value
-
-
-def _is_uniform(values: list[Any]) -> bool:
-    kinds: set[type] = {type(value) for value in values}
-    return not kinds or (len(kinds) == 1 and kinds <= {str, bool, int, float})

@@ -241,7 +241,9 @@ def _span_of(item: Any, attempt: Attempt) -> Span:
                 )
         return item.model_copy(update={**ids, "writer": "agent", "late": False})
     if isinstance(item, SpanCoreFields):
-        return Span.from_core_fields(item, **ids)
+        return Span.from_core_fields(
+            item, rollout_id=attempt.rollout_id, attempt_id=attempt.attempt_id
+        )
     from opentelemetry.sdk.trace import ReadableSpan
 
     if isinstance(item, ReadableSpan):

@@ -3,7 +3,7 @@
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from operator import not_
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from pydantic import ConfigDict, Field
 
@@ -272,11 +272,33 @@ def seconds(timestamp: int | float | None) -> float | None:
 
 
 def _attributes(attributes: Mapping[str, Any] | None) -> Attributes:
-    return {
-        key: list(value) if isinstance(value, tuple) else value  # pyright: ignore[reportUnknownArgumentType]
-        for key, value in (attributes or {}).items()
-        if value is not None  # newer SDKs let it through, and AgentOps sets it
-    }
+    found: Attributes = {}
+    for key, value in (attributes or {}).items():
+        if value is not None:  # newer SDKs let it through, and AgentOps sets it
+            unfold(found, key, value)
+    return found
+
+
+def unfold(attributes: Attributes, key: str, value: Any) -> None:
+    """Set an attribute from any value that OpenTelemetry has, each part of it under its own key.
+
+    Of mappings and of lists of several kinds; bytes become hex digits, and nothing an empty text.
+    """
+    if isinstance(value, Mapping) and value:
+        for name, item in cast(Mapping[str, Any], value).items():
+            unfold(attributes, f"{key}.{name}", item)
+    elif isinstance(value, list | tuple):
+        items = list(cast(Sequence[Any], value))
+        kinds = set(map(type, items))
+        if not kinds or (len(kinds) == 1 and kinds <= {str, bool, int, float}):
+            attributes[key] = items
+            return
+        for index, item in enumerate(items):
+            unfold(attributes, f"{key}.{index}", item)
+    elif isinstance(value, str | bool | int | float):
+        attributes[key] = value
+    else:
+        attributes[key] = value.hex() if isinstance(value, bytes) else ""
 
 
 def in_time(spans: Iterable[Span]) -> list[Span]:

@@ -11,7 +11,7 @@ answers, and its longest counts; for all of its calls, so that no rule of credit
 """
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from agl.errors import ConfigError
 from agl_learning.records import TrainingRow
@@ -30,7 +30,7 @@ def check_overlong(owner: str, options: Any) -> None:
     """
     buffer, limit = options.overlong_buffer, getattr(options, "max_tokens", None)
     if buffer is None:
-        if options.overlong_penalty != type(options).overlong_penalty:
+        if options.overlong_penalty != cast(Any, type(options)).overlong_penalty:
             raise ConfigError(
                 f"{owner}: overlong_penalty is {options.overlong_penalty}, and without "
                 "overlong_buffer no answer is punished. Give overlong_buffer, in tokens"

@@ -205,7 +205,8 @@ class Learner:
         share = sum(sample.weight.share for sample in minibatch)
         whole = sum(sample.weight.token * sample.row.num_sampled for sample in minibatch)
         names = ("loss/total", "loss/policy", "entropy", "kl", "clip_fraction")
-        sums = dict.fromkeys((*names, *(["loss/value"] if self.critic else [])), 0.0)
+        names += ("loss/value",) if self.critic else ()
+        sums: dict[str, float] = dict.fromkeys(names, 0.0)
         self.optimizer.zero_grad(set_to_none=True)
         for chunk in self._chunks(minibatch):
             rows = [sample.row for sample in chunk]
@@ -234,7 +235,7 @@ class Learner:
             sums["loss/policy"] += loss.policy.item()
             sums["entropy"] += loss.entropy.item()
             sums["kl"] += loss.kl.item()
-            sums["clip_fraction"] += loss.clip_fraction.item() * float(weights_N.sum())
+            sums["clip_fraction"] += loss.clip_fraction.item() * weights_N.sum().item()
         # Each by itself, so that a critic's errors shorten no gradient of the policy.
         norms = [
             torch.nn.utils.clip_grad_norm_(group["params"], self.options.max_grad_norm)

@@ -8,7 +8,7 @@ the tokens of the one before, and what it shares with any slot is not computed a
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from transformers.cache_utils import Cache, CacheLayerMixin
 
@@ -123,7 +123,7 @@ class Slots:
         """Let go of everything: the weights change, or memory is needed."""
         self.all: list[Slot] = []
         self.num_rows, self.width, self._clock = 0, 0, 0
-        self.cache = Cache(layer_class_to_replicate=partial(_Layer, self))
+        self.cache = Cache(layer_class_to_replicate=cast(Any, partial(_Layer, self)))
 
     def rest(self) -> None:
         """Nothing is sampled: more memory than what may be kept is let go of."""
@@ -199,7 +199,7 @@ class Slots:
 
     def _resize(self, rows: int, width: int | None = None) -> None:
         self.num_rows, self.width = rows, width or self.width
-        for layer in self.cache.layers:
+        for layer in cast("list[_Layer]", self.cache.layers):
             layer.resize(rows, self.width)
 
 

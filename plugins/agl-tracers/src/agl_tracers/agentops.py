@@ -3,6 +3,7 @@
 import contextlib
 import importlib
 import inspect
+import logging
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -12,6 +13,8 @@ from agl.semconv import ModelCallAttributes as Key
 from agl_tracers.backend import require_backend
 from agl_tracers.instrumentation import PYDANTIC_AI, Instrumentation, stop_agents_upload
 from agl_tracers.instrumented import InstrumentedTracer
+
+logger = logging.getLogger(__name__)
 
 # AgentOps' own instrumentors, by library. Its import hook is not used: it instruments a library
 # while that is half imported, and several of the instrumentors fail then. The one of LangGraph is
@@ -23,8 +26,6 @@ INSTRUMENTORS = {
     "anthropic": "providers.anthropic:AnthropicInstrumentor",
     "smolagents": "agentic.smolagents:SmolagentsInstrumentor",
 }
-
-
 STREAMS = "agentops.instrumentation.providers.openai.stream_wrapper"
 
 
@@ -133,21 +134,35 @@ def complete_answers() -> None:
 
 
 def _attributes_with_ids(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> dict[str, Any]:
-    attributes = wrapped(*args, **kwargs)
-    answer = kwargs.get("return_value")
+    attributes: dict[str, Any] = {}
+    for read in (
+        partial(wrapped, *args, **kwargs),
+        partial(_of_answer, kwargs.get("return_value")),
+    ):
+        try:
+            attributes |= read()
+        except Exception:
+            # Both trust the form of messages and tool calls; a tracer fails no call that it watches.
+            logger.warning(
+                "a chat completion is not as AgentOps expects; its span lacks parts of it",
+                exc_info=True,
+            )
+    return attributes
+
+
+def _of_answer(answer: Any) -> dict[str, Any]:
     parse = getattr(answer, "parse", None)
     if parse is not None and not inspect.iscoroutinefunction(parse):
         answer = parse()  # of with_raw_response, which LangChain uses; the client keeps the result
-    if getattr(answer, "choices", None):
-        first = answer.choices[0]
-        calls = [
-            (call.id, call.function.name, call.function.arguments)
-            for call in first.message.tool_calls or ()
-            if call.type == "function"
-        ]
-        attributes |= _tool_call_attributes(calls)
-        attributes |= _token_attributes(answer, first, first.logprobs)
-    return attributes
+    if not getattr(answer, "choices", None):
+        return {}
+    first = answer.choices[0]
+    calls = [
+        (call.id, call.function.name, call.function.arguments)
+        for call in first.message.tool_calls or ()
+        if call.type == "function"
+    ]
+    return {**_tool_call_attributes(calls), **_token_attributes(answer, first, first.logprobs)}
 
 
 def _collect_ids(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> None:
