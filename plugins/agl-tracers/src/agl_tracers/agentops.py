@@ -142,7 +142,7 @@ def _attributes_with_ids(wrapped: Any, instance: Any, args: Any, kwargs: Any) ->
         try:
             attributes |= read()
         except Exception:
-            # Both trust the form of messages and tool calls; a tracer fails no call that it watches.
+            # Both trust the form of messages; a tracer fails no call that it watches.
             logger.warning(
                 "a chat completion is not as AgentOps expects; its span lacks parts of it",
                 exc_info=True,
