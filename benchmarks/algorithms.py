@@ -33,8 +33,16 @@ OPTIONS: dict[str, dict[str, Any]] = {
 GOOD = 0.9
 
 
-def train(name: str, seed: int, steps: int, out: Path) -> list[float]:
-    """Held-out rewards, from before the first step to after the last."""
+def train(name: str, seed: int, steps: int, out: Path, **options: Any) -> dict[str, Any]:
+    """The run's summary.
+
+    Args:
+        name: Of the algorithm.
+        seed: Of the run, and of the model's first weights.
+        steps: At most.
+        out: Its folder.
+        options: Of the algorithm, besides those here.
+    """
     train_tasks, held_out_tasks = split_tasks()
     common = {
         "model": functools.partial(build_model, seed),
@@ -55,15 +63,14 @@ def train(name: str, seed: int, steps: int, out: Path) -> list[float]:
         "show_progress": False,
     }
     agl.Trainer(
-        algorithm={"type": name, **common, **OPTIONS[name]},
+        algorithm={"type": name, **common, **OPTIONS.get(name, {}), **options},
         store=agl.SqliteLightningStore(out / "store.db"),
         run_dir=out,
         strategy={"type": "cs", "server_port": 0},
         n_runners=1,
         concurrency=64,
     ).fit(find_the_cat, train_tasks, val_dataset=held_out_tasks)
-    summary = json.loads((out / "summary.json").read_text())
-    return [reward for _, reward in summary["val_rewards"]]
+    return json.loads((out / "summary.json").read_text())
 
 
 def main() -> None:
@@ -79,7 +86,8 @@ def main() -> None:
         for seed in range(given.first, given.first + given.seeds):
             begun = time.monotonic()
             with tempfile.TemporaryDirectory(prefix="agl-algorithms-") as folder:
-                rewards = train(name, seed, given.steps, Path(folder))
+                summary = train(name, seed, given.steps, Path(folder))
+            rewards = [reward for _, reward in summary["val_rewards"]]
             good += rewards[-1] >= GOOD
             seconds = time.monotonic() - begun
             print(f"{name} seed {seed}: {rewards[0]:.3f} -> {rewards[-1]:.3f} ({seconds:.0f} s)")

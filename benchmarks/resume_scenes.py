@@ -144,6 +144,7 @@ SCENES = {
         name: Scene({"steps": 4, "checkpoint_every": 2, **options})
         for name, options in {
             "cispo": {},
+            "distillation": {"kl_coef": 1e-3},
             "grpo": {},
             "gspo": {"clip_range": 0.2},
             "ppo": {"critic_lr": 1e-3, "kl_coef": 1e-3},

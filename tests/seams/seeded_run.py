@@ -95,6 +95,8 @@ if __name__ == "__main__":
     given = fine_tuning(out) if kind in ("sft", "dpo") else in_place(out)
     common = {"learning_rate": 1e-3, "max_tokens": 1, "eval_temperature": 0.5}
     common |= {"show_progress": False}
+    if kind == "distillation":
+        given["teacher"] = functools.partial(build_model, 1)
     train_tasks, held_out_tasks = split_tasks()
     trainer = agl.Trainer(
         algorithm={"type": kind, **common, **given, **options},

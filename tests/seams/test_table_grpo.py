@@ -17,11 +17,22 @@ import agl_torch
 
 from .table_model import build_model, build_tokenizer
 
-ALGORITHMS = ["CISPO", "GRPO", "GSPO", "PPO", "RLOO", "ReinforcePlusPlus"]
+ALGORITHMS = ["CISPO", "Distillation", "GRPO", "GSPO", "PPO", "RLOO", "ReinforcePlusPlus"]
+
+
+def build_teacher():
+    """Less sure than the model, so that no answer of it is as likely."""
+    teacher = build_model()
+    teacher.get_output_embeddings().weight.data *= 0.9
+    return teacher
+
+
+OWN_OPTIONS = {"Distillation": {"teacher": build_teacher}}
 
 
 def train(folder, cases, *, adapter, algorithm="GRPO", **options):
     script, store = Script(), agl.InMemoryLightningStore()
+    options |= OWN_OPTIONS.get(algorithm, {})
     algorithm = getattr(agl_torch, algorithm)(
         model=build_model,
         tokenizer=build_tokenizer(),

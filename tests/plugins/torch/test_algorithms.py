@@ -1,5 +1,6 @@
 """Each algorithm against NumPy on random batches: loss, gradient, advantages, values."""
 
+import functools
 import itertools
 
 import numpy as np
@@ -10,6 +11,7 @@ pytest.importorskip("torch")
 import torch
 
 import agl_torch
+from agl.errors import ConfigError
 from agl.types import Credit, Rollout
 from agl_learning.collected import Collected, Ended
 from agl_learning.ledger import Ledger
@@ -31,6 +33,7 @@ ALGORITHMS = {
     "gspo": agl_torch.GSPO,
     "cispo": agl_torch.CISPO,
     "ppo": agl_torch.PPO,
+    "distillation": functools.partial(agl_torch.Distillation, teacher="none"),
 }
 
 
@@ -93,6 +96,7 @@ CASES = [
     ("cispo", {"ratio_cap": 1.2}),
     ("cispo", {"loss_mean": "rollout", "kl_coefficient": 0.3}),
     ("ppo", {"clip_range": 0.1}),
+    ("distillation", {"loss_mean": "token", "kl_coefficient": 0.3}),
 ]
 
 
@@ -262,6 +266,52 @@ def test_ppo_has_generalised_advantages_of_its_critic(seed, critic, kl, gamma, l
         parts = np.split(np.array(one.of_tokens), np.cumsum(sizes)[:-1])
         booked = [advantage.value for advantage in one.advantages]
         assert booked == pytest.approx([part.mean() for part in parts], abs=1e-9)
+
+
+@pytest.mark.parametrize(("gamma", "temperature"), [(0.0, 1.0), (0.5, 0.7), (1.0, 1.0)])
+def test_distillation_takes_what_the_teacher_says_and_no_reward(gamma, temperature):
+    rows, teacher = random_rows(0, 6, rewards=REWARDS), build_model(seed=4)
+    algorithm = agl_torch.Distillation(
+        model="none", teacher="none", gamma=gamma, temperature=temperature, microbatch_tokens=20
+    )
+    algorithm._teacher = teacher
+    weighed = weigh(collected_of(rows), algorithm, algorithm.foresee)
+    order = {id_: n for n, row in enumerate(rows) for id_ in row.call_ids}
+    weighed.sort(key=lambda one: order[one.row.call_ids[0]])
+    gaps = []
+    for row in rows:  # each by itself, without padding
+        with torch.no_grad():
+            logits = teacher(torch.tensor([row.token_ids])).logits[0].double() / temperature
+        logprobs = (logits - logits.logsumexp(-1, keepdim=True)).numpy()
+        at = [t for start, end in row.call_ranges for t in range(start, end)]
+        of_teacher = np.array([logprobs[t - 1, row.token_ids[t]] for t in at])
+        gaps.append(of_teacher - old_of(row))
+    expected = {name: to_go(gap, gamma) for name, gap in by_rollout(rows, gaps).items()}
+    got = by_rollout(rows, [one.of_tokens for one in weighed])
+    for name, values in got.items():
+        assert values == pytest.approx(expected[name], abs=1e-5)
+    assert sum(algorithm._gaps) == pytest.approx(sum(gap.sum() for gap in gaps), abs=1e-4)
+    because = weighed[0].advantages[0].because
+    assert because.startswith("reverse_kl (how much likelier a teacher finds its tokens")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"credit": "final"}, {"overlong_buffer": 5}, {"estimator": "rloo"}, {"normalise_std": True}],
+)
+def test_distillation_has_no_options_about_rewards(options):
+    with pytest.raises(TypeError, match="unexpected keyword"):
+        agl_torch.Distillation(model="none", teacher="none", **options)
+    with pytest.raises(ConfigError, match=r"max_refills is 1, and the estimator 'reverse_kl'"):
+        agl_torch.Distillation(model="none", teacher="none", max_refills=1)
+
+
+def test_a_teacher_of_other_tokens_is_refused(tmp_path, tokenizer):
+    small = build_model()
+    small.resize_token_embeddings(5)
+    algorithm = agl_torch.Distillation(model=build_model, tokenizer=tokenizer, teacher=small)
+    with pytest.raises(ConfigError, match=r"the teacher knows 5 tokens, and .* has 15"):
+        algorithm.load(None, tmp_path)
 
 
 def test_value_loss_by_hand():

@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 from agl.errors import AlgorithmError, ConfigError
 from agl.types import Advantage
 from agl_learning.estimated import Estimated, Foresee, Foreseen
-from agl_learning.estimators import ESTIMATORS
+from agl_learning.estimators import ESTIMATORS, reverse_kl
 from agl_learning.records import TrainingRow
 from agl_learning.siblings import Inputs
 from agl_learning.trajectories import Call, lay_out
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
     from agl_learning.collected import Ended
     from agl_learning.trajectories import Trajectories
+
+_ALL = {**ESTIMATORS, "reverse_kl": reverse_kl}
+"""With what only trainers of ours have, as it needs another model."""
 
 
 def estimate(
@@ -76,7 +79,7 @@ def estimate(
         values_NT=values_NT,
     )
     try:
-        found = ESTIMATORS[options.estimator](inputs)
+        found = _ALL[options.estimator](inputs)
     except AlgorithmError as error:  # only credits that do not fit the estimator are left
         raise ConfigError(str(error)) from None
     advantages_NT, returns_NT = found if isinstance(found, tuple) else (found, None)

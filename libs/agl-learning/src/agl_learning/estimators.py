@@ -21,6 +21,8 @@ all T sampled tokens of the rollout as one trajectory, whatever rows they lie in
                          a token t; W_t = sum over s <= t of (1 - 2 p_s + sum_v p_s(v)^2) c_s^2, c
                          the importance weights; B_t = 0 where only one sibling is as long
 
+    reverse_kl           p_t + gamma A_(t+1), p_t the penalties alone; no other trainer has it
+
 whiten(x) = (x - m) / sqrt(v + 1e-8): m and v are over tokens, each rollout having weight 1 and its
 tokens equal shares of it; v is unbiased, divided by 1 - (sum of squared weights). Where x is equal
 to m (see ``EQUAL``), whiten(x) is 0.
@@ -214,6 +216,12 @@ def gae(inputs: Inputs) -> "tuple[Tensor, Tensor]":
     errors_NT = inputs.rewards_NT + inputs.gamma * next_NT - values_NT
     advantages_NT = _to_go(errors_NT, mask_NT, inputs.gamma * inputs.lam)
     return whiten(advantages_NT, mask_NT), (advantages_NT + values_NT) * mask_NT
+
+
+def reverse_kl(inputs: Inputs) -> "tuple[Tensor, Tensor]":
+    """Penalties to go, as they are: what a teacher says of tokens. Rewards have no part in it."""
+    to_go_NT = _to_go(inputs.penalties_NT, inputs.rollouts.mask_NT, inputs.gamma)
+    return to_go_NT, to_go_NT
 
 
 def optimal_token_baseline(inputs: Inputs) -> "tuple[Tensor, Tensor]":

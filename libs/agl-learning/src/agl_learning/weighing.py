@@ -45,16 +45,21 @@ ADVANTAGES = {
     "step",
 }
 """Estimator -> what a call's advantage is of its reward."""
-ABOUT = {**ADVANTAGES, "gae": "how much more came than a critic expected, whitened over the step"}
+ABOUT = {
+    **ADVANTAGES,
+    "gae": "how much more came than a critic expected, whitened over the step",
+    "reverse_kl": "how much likelier a teacher finds its tokens, in nats; rewards have no part",
+}
 OF_TOKENS = {
     "gae": "a critic's values, which the algorithm 'ppo'",
     "optimal_token_baseline": "sums of squared probabilities, which the algorithm 'verl'",
+    "reverse_kl": "a teacher's log-probabilities, which the algorithm 'distillation'",
 }
 """Estimators whose advantage differs within a call -> what they need, and who has it."""
 WITH_DEVIATIONS = (DEFAULT, "grpo_passk", "gdpo")
 """Estimators that divide by the standard deviation of a group unless told not to."""
-ACROSS_TASKS = ("reinforce_plus_plus", "gae")
-"""Estimators that compare rollouts of a step whether they are siblings or not."""
+ACROSS_TASKS = ("reinforce_plus_plus", "gae", "reverse_kl")
+"""Estimators that look at the rollouts of a step whether they are siblings or not."""
 
 
 def check_estimator(owner: str, /, **values: object) -> None:

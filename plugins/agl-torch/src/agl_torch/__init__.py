@@ -1,8 +1,8 @@
 """agl-torch: reinforcement learning in plain PyTorch on one machine, CPU or GPU.
 
-``GRPO``, ``RLOO``, ``ReinforcePlusPlus``, ``GSPO``, ``CISPO`` and ``PPO`` are the algorithms
-(``algorithm: grpo``, and so on); ``InferenceServer`` serves the model that they train. Nothing
-heavy is imported before one of them is used.
+``GRPO``, ``RLOO``, ``ReinforcePlusPlus``, ``GSPO``, ``CISPO``, ``PPO`` and ``Distillation`` are the
+algorithms (``algorithm: grpo``, and so on); ``InferenceServer`` serves the model that they train.
+Nothing heavy is imported before one of them is used.
 """
 
 from typing import Any, cast

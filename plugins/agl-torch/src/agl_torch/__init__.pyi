@@ -1,6 +1,7 @@
 """The public names; each is imported when it is first used."""
 
 from .cispo import CISPO as CISPO
+from .distillation import Distillation as Distillation
 from .grpo import GRPO as GRPO
 from .gspo import GSPO as GSPO
 from .ppo import PPO as PPO

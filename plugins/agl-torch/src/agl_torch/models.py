@@ -88,6 +88,16 @@ def load_model(source: ModelSource, device: str | None, dtype: str) -> Any:
     return model.requires_grad_(True).eval()
 
 
+def name_of(what: str, source: ModelSource) -> dict[str, str]:
+    """``what`` -> the name that a model has, of a folder its last part; nothing where it has none.
+
+    Whole paths are no names: folders move.
+    """
+    if not isinstance(source, str | Path):
+        return {}
+    return {what: Path(source).resolve().name if Path(source).is_dir() else str(source)}
+
+
 def computing_in(dtype: str, device: Any) -> AbstractContextManager[Any]:
     """A block in which a model with float32 weights computes in ``dtype``; they stay float32."""
     import torch

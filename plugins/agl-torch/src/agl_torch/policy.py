@@ -2,11 +2,12 @@
 
 Each step runs P tasks G times through the agent, makes advantages of the rewards, and takes
 gradient steps on the tokens that the model sampled. What sets the algorithms apart is in a module
-each: ``grpo``, ``rloo``, ``reinforce``, ``gspo``, ``cispo`` and ``ppo``. What they share of the
-mathematics is in ``loss`` and ``agl_learning.weighing``, the loop in ``agl_learning.online``, whose
-metrics it has; and of its own, see ``loss`` and ``learner``: ``loss/total``, ``loss/policy``,
-``loss/value``, ``entropy``, ``kl``, ``kl_coefficient``, ``clip_fraction``, ``grad_norm``,
-``gradient_steps``, ``learning_rate``, ``explained_variance`` and ``logprob_gap``.
+each: ``grpo``, ``rloo``, ``reinforce``, ``gspo``, ``cispo``, ``ppo`` and ``distillation``. What
+they share of the mathematics is in ``loss`` and ``agl_learning.weighing``, the loop in
+``agl_learning.online``, whose metrics it has; and of its own, see ``loss`` and ``learner``:
+``loss/total``, ``loss/policy``, ``loss/value``, ``entropy``, ``kl``, ``kl_coefficient``,
+``clip_fraction``, ``grad_norm``, ``gradient_steps``, ``learning_rate``, ``explained_variance`` and
+``logprob_gap``.
 """
 
 import asyncio
@@ -29,7 +30,7 @@ from agl_learning.records import TrainedModel
 from agl_learning.start import MODEL_NAME
 from agl_learning.versions import Served, Version
 from agl_learning.weighing import check_copies
-from agl_torch.models import without_collections
+from agl_torch.models import name_of, without_collections
 from agl_torch.options import ClipOptions, LearnerOptions, check_learner, take_other_names
 
 if TYPE_CHECKING:
@@ -104,11 +105,7 @@ class PolicyTraining(OnlineTraining, LearnerOptions):
 
     def identity(self) -> dict[str, Any]:
         """With the model, where it has a name; of a folder its last part, as both may move."""
-        model = self.model
-        if isinstance(model, str | Path):
-            model = Path(model).resolve().name if Path(model).is_dir() else str(model)
-            return {**super().identity(), "model": model}
-        return super().identity()
+        return {**super().identity(), **name_of("model", self.model)}
 
     def check_start(self, origin: "Origin") -> None:
         """Refuse to penalise the divergence from a start that is nowhere."""

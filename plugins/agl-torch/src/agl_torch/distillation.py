@@ -1,0 +1,93 @@
+"""``Distillation``: the model answers, and a teacher says how likely it finds each word of that.
+
+With teacher_t the teacher's log-probability of sampled token t, and old_t the model's own, over all
+T sampled tokens of a rollout,
+
+    A_t = sum over s >= t of gamma^(s - t) * (teacher_s - old_s)
+
+and what a token gains is the clipped surrogate of ``loss``. With ``gamma`` 0 a token has what it
+costs itself: its expected gradient is minus that of KL(model | teacher), the reverse divergence, at
+states to which the model itself comes. With 1 it has what it leads to as well.
+
+Sources: MiniLLM (arXiv:2306.08543), GKD (arXiv:2306.13649), and for ``gamma`` 0 "On-Policy
+Distillation", https://thinkingmachines.ai/blog/on-policy-distillation.
+
+Where we differ, besides what ``loss`` says: advantages are neither whitened nor mixed with rewards,
+which are measured and teach nothing; and the ratio of tokens with negative advantage has a cap, see
+``loss.clipped``.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from annotated_types import Ge, Le
+
+from agl.errors import ConfigError
+from agl_learning.estimated import Foreseen
+from agl_learning.loop import Credit
+from agl_torch.models import computing_in, load_model, name_of
+from agl_torch.options import MeanOptions, OneEstimator
+from agl_torch.policy import ClippedTraining
+
+if TYPE_CHECKING:
+    from agl_learning.records import TrainingRow
+    from agl_learning.weighing import Weighed
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Distillation(OneEstimator, ClippedTraining, MeanOptions):
+    """On-policy distillation (arXiv:2306.13649) in plain PyTorch: a teacher instead of rewards.
+
+    The agent returns a reward all the same, if only 0: it is what is measured.
+
+    Args:
+        teacher: What is learned from, as ``model`` takes it; with the same tokens.
+        gamma: What later tokens count for an earlier one: 0 not at all, 1 as much as itself.
+    """
+
+    name = "distillation"
+
+    estimator: str = field(default="reverse_kl", init=False)
+    credit: Credit = field(default=None, init=False)
+    overlong_buffer: int | None = field(default=None, init=False)
+    overlong_penalty: float = field(default=1.0, init=False)
+    teacher: Any
+    gamma: Annotated[float, Ge(0), Le(1)] = 0.0
+
+    def identity(self) -> dict[str, Any]:
+        """With the teacher, where it has a name."""
+        return {**super().identity(), **name_of("teacher", self.teacher)}
+
+    def load(self, checkpoint: Path | None, folder: Path) -> None:
+        """And the teacher; before the rest, as what builds one may draw random numbers."""
+        self._teacher = load_model(self.teacher, self.device, self.dtype)
+        self._teacher.requires_grad_(False)
+        super().load(checkpoint, folder)
+        known = self._teacher.get_input_embeddings().weight.shape[0]
+        if (needed := len(self._server.sampler.tokenizer)) > known:
+            raise ConfigError(
+                f"{self.title}: the teacher knows {known} tokens, and the model's tokenizer has "
+                f"{needed}. Take a teacher with the same tokenizer"
+            )
+
+    def foresee(self, rows: "list[TrainingRow]") -> Foreseen:
+        """How much likelier the teacher finds each token."""
+        import torch
+
+        from agl_torch.batch import chunks_by_tokens, score_rows
+
+        gaps: list[list[float]] = []
+        for chunk in chunks_by_tokens(rows, self.microbatch_tokens):
+            with torch.no_grad(), computing_in(self.dtype, self._teacher.device):
+                scores = score_rows(self._teacher, chunk, self.temperature, entropy_gradient=False)
+            parts = scores.logprobs_N.split([row.num_sampled for row in chunk])
+            for row, part in zip(chunk, parts, strict=True):
+                old = [x for at, end in row.call_ranges for x in row.logprobs[at:end]]
+                gaps.append([a - b for a, b in zip(part.tolist(), old, strict=True)])
+        self._gaps = [gap for of_row in gaps for gap in of_row]
+        return Foreseen(penalties=gaps, gamma=self.gamma)
+
+    def update(self, rows: "list[Weighed]") -> dict[str, float]:
+        """With ``kl/teacher``: by how much, on average, the model finds its tokens likelier."""
+        return {"kl/teacher": -sum(self._gaps) / len(self._gaps), **super().update(rows)}
