@@ -90,3 +90,27 @@ def passes(model, monkeypatch):
 
     monkeypatch.setattr(model, "forward", noting)
     return shapes
+
+
+@pytest.fixture
+def grpo(tmp_path, tokenizer):
+    import agl
+
+    def build(**options):
+        defaults = {
+            "model": build_model,
+            "tokenizer": tokenizer,
+            "steps": 2,
+            "groups_per_step": 2,
+            "group_size": 8,
+            "learning_rate": 1e-2,
+            "max_tokens": 1,
+            "run_dir": str(tmp_path / "run"),
+            "device": "cpu",
+            "torch_threads": 1,
+            "show_progress": False,
+        }
+        made = options.pop("made", agl.GRPO)
+        return made(**{**defaults, **options})
+
+    return build

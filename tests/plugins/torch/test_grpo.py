@@ -42,28 +42,6 @@ async def says_red(task: str, llm: agl.LLM) -> float:
     return float(await ask(llm, task) == "red")
 
 
-@pytest.fixture
-def grpo(tmp_path, tokenizer):
-    def build(**options):
-        defaults = {
-            "model": build_model,
-            "tokenizer": tokenizer,
-            "steps": 2,
-            "groups_per_step": 2,
-            "group_size": 8,
-            "learning_rate": 1e-2,
-            "max_tokens": 1,
-            "run_dir": str(tmp_path / "run"),
-            "device": "cpu",
-            "torch_threads": 1,
-            "show_progress": False,
-        }
-        made = options.pop("made", agl.GRPO)
-        return made(**{**defaults, **options})
-
-    return build
-
-
 def metrics(tmp_path, key="reward/mean"):
     text = (tmp_path / "run/metrics.jsonl").read_text()
     lines = [json.loads(line) for line in text.splitlines()]

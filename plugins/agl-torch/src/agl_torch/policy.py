@@ -12,12 +12,13 @@ they share of the mathematics is in ``loss`` and ``agl_learning.weighing``, the 
 
 import asyncio
 import contextlib
+import random
 from abc import abstractmethod
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge
 
@@ -30,6 +31,7 @@ from agl_learning.records import TrainedModel
 from agl_learning.start import MODEL_NAME
 from agl_learning.versions import Served, Version
 from agl_learning.weighing import check_copies
+from agl_torch.engines import EngineServer, check_server
 from agl_torch.models import name_of, without_collections
 from agl_torch.options import ClipOptions, LearnerOptions, check_learner, take_other_names
 
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from agl_torch.critic import Critic
     from agl_torch.learner import Rule
     from agl_torch.loss import Gain, Tokens
+    from agl_torch.server import InferenceServer
 
 REFERENCE = "reference"
 """The folder, in that of the run, of the model that the run began with."""
@@ -69,6 +72,11 @@ class PolicyTraining(OnlineTraining, LearnerOptions):
         torch_threads: Threads of one torch operation; None leaves it to torch, and takes 1 with
             ``deterministic``. For a tiny model 1 is fastest.
         max_batch_size: Answers sampled at once.
+        server: What samples: ``torch``, the server of this process, or ``vllm`` or ``sglang`` as a
+            process of its own, with the weights anew after each update; see ``engines``.
+        server_arguments: Further ones for the command of such a server, as
+            ``["--gpu-memory-utilization", "0.4"]``.
+        server_timeout_seconds: Until it must be ready.
     """
 
     penalises_loss: ClassVar[bool] = True
@@ -81,12 +89,16 @@ class PolicyTraining(OnlineTraining, LearnerOptions):
     device: str | None = None
     torch_threads: Count | None = None
     max_batch_size: Count = 64
+    server: Literal["torch", "vllm", "sglang"] = "torch"
+    server_arguments: list[str] | None = None
+    server_timeout_seconds: AboveZero = 600.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         take_other_names(self.title, self)
         check_copies(self.title, self, group_size=self.group_size)
         check_learner(self.title, self)
+        check_server(self.title, self)
 
     @abstractmethod
     def gain(self, tokens: "Tokens") -> "Gain":
@@ -142,19 +154,38 @@ class PolicyTraining(OnlineTraining, LearnerOptions):
             reference,
             self.build_critic(model),
         )
-        self._server = InferenceServer(
-            model,
-            tokenizer,
-            model_name=MODEL_NAME,
-            max_model_tokens=self.max_model_tokens,
-            max_batch_size=self.max_batch_size,
-            seed=self.seed,
-            dtype=self.dtype,
-            deterministic=self.deterministic,
-        )
-        self._server.weights.version = self.weights_version
+        self._tokenizer = tokenizer
+        if self.server == "torch":
+            server = self._server = InferenceServer(
+                model,
+                tokenizer,
+                model_name=MODEL_NAME,
+                max_model_tokens=self.max_model_tokens,
+                max_batch_size=self.max_batch_size,
+                seed=self.seed,
+                dtype=self.dtype,
+                deterministic=self.deterministic,
+            )
+            server.weights.version = self.weights_version
+            self._random = server.sampler.random
+        else:
+            self._random = random.Random(self.seed)
+            self._server = EngineServer(
+                self.server,
+                folder / "serving",
+                folder / "logs" / f"{self.server}.log",
+                self._write_served,
+                self.server_arguments or (),
+                self.server_timeout_seconds,
+                {
+                    "seed": self.seed + self.weights_version,
+                    "dtype": self.dtype,
+                    "max_model_tokens": self.max_model_tokens,
+                    "max_batch_size": self.max_batch_size,
+                },
+            )
         if checkpoint is not None:
-            restore(checkpoint, self._learner, self._server.sampler.random)
+            restore(checkpoint, self._learner, self._random)
         if self._learner.reference is not None and not (folder / REFERENCE).exists():
             with making(folder / REFERENCE, {}) as partial:
                 save_model(self._learner.reference, partial)
@@ -165,17 +196,9 @@ class PolicyTraining(OnlineTraining, LearnerOptions):
         return TrainedModel(name=MODEL_NAME, vocabulary_size=embeddings.weight.shape[0])
 
     def serve(self, version: Version) -> AbstractAsyncContextManager[Served]:
-        """The server of this process, whatever the version."""
-        return self._serving_from_here()
-
-    @contextlib.asynccontextmanager
-    async def _serving_from_here(self) -> AsyncGenerator[Served]:
+        """The server of this run, whatever the version."""
         server = self._server
-        server.start()
-        try:
-            yield Served({"model": f"hosted_vllm/{MODEL_NAME}", "api_base": server.url})
-        finally:
-            await asyncio.to_thread(server.stop)
+        return server.serving() if isinstance(server, EngineServer) else _answering(server)
 
     def update(self, rows: "list[Weighed]") -> dict[str, float]:
         """Take gradient steps while nothing is sampled."""
@@ -208,8 +231,13 @@ class PolicyTraining(OnlineTraining, LearnerOptions):
         """Write a folder that ``from_pretrained`` loads, and what is needed to go on training."""
         from agl_torch.checkpoint import save
 
-        sampler = self._server.sampler
-        save(folder, self._learner, sampler.tokenizer, sampler.random)
+        save(folder, self._learner, self._tokenizer, self._random)
+
+    def _write_served(self, folder: Path) -> None:
+        from agl_torch.checkpoint import save_model
+
+        save_model(self._learner.model, folder)
+        self._tokenizer.save_pretrained(folder)
 
     def _find_reference(self, *folders: Path) -> Path:
         """Where the start of the run is, from which its weights must not go far.
@@ -225,6 +253,15 @@ class PolicyTraining(OnlineTraining, LearnerOptions):
             f"neither {' nor '.join(repr(str(folder)) for folder in folders)} has the folder "
             f"{REFERENCE!r}. Set kl_coefficient to 0, or start anew"
         )
+
+
+@contextlib.asynccontextmanager
+async def _answering(server: "InferenceServer") -> AsyncGenerator[Served]:
+    server.start()
+    try:
+        yield Served({"model": f"hosted_vllm/{MODEL_NAME}", "api_base": server.url})
+    finally:
+        await asyncio.to_thread(server.stop)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

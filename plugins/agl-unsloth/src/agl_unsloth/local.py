@@ -15,6 +15,7 @@ from annotated_types import Ge
 from agl.errors import AlgorithmError, ConfigError
 from agl.utils.files import write_whole
 from agl_learning.checkpoint import damage, making, read_note
+from agl_learning.children import child, tail
 from agl_learning.durable import round_of
 from agl_learning.fine_tuning import FineTuning
 from agl_learning.options import Count, NotNegative, pick_options
@@ -22,7 +23,6 @@ from agl_learning.records import TrainedModel
 from agl_learning.start import MODEL_NAME
 from agl_learning.versions import Served, Version
 from agl_unsloth.card import write_card
-from agl_unsloth.children import child, tail
 from agl_unsloth.engines import choose_engine
 from agl_unsloth.memory import check_memory, find_machine
 from agl_unsloth.models import check_folder, size_of

@@ -2,27 +2,23 @@
 
 import asyncio
 import contextlib
-import importlib.util
 import json
 import shutil
 import subprocess
 import sys
-import urllib.error
 import urllib.request
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from agl.errors import AlgorithmError, ConfigError, install_line
 from agl.serving.server import bind
+from agl_learning.children import child, tail
+from agl_learning.model_process import HOST, has_vllm, serve_child, vllm_command
 from agl_learning.start import MODEL_NAME
 from agl_learning.versions import Served, Version
-from agl_unsloth.children import child, tail
-
-HOST = "127.0.0.1"
-POLL_SECONDS = 0.25
 
 
 @dataclass(frozen=True)
@@ -57,10 +53,10 @@ def choose_server(name: str) -> str:
     """
     if name.startswith(("http://", "https://")):
         return name.rstrip("/")
-    has_vllm = importlib.util.find_spec("vllm") is not None or shutil.which("vllm") is not None
+    can_vllm = has_vllm()
     has_torch = bool(metadata.entry_points(group="agl.commands", name="serve"))
     match name:
-        case "auto" if has_vllm and _has_gpu():
+        case "auto" if can_vllm and _has_gpu():
             return "vllm"
         case "auto" if has_torch:
             return "torch"
@@ -70,7 +66,7 @@ def choose_server(name: str) -> str:
                 f"{install_line('agl-torch')} (a small server, CPU or GPU); or give a server's "
                 "address"
             )
-        case "vllm" if not has_vllm:
+        case "vllm" if not can_vllm:
             raise ConfigError(
                 "server 'vllm': vllm is not installed here. Run: pip install vllm, or choose "
                 "server 'torch'"
@@ -111,63 +107,29 @@ async def serve(version: Version, options: ServerOptions, logs: Path) -> AsyncGe
     if options.is_address:
         yield await _use_address(version, options, log)
         return
-    with contextlib.closing(bind(HOST, options.port, listen=False)) as kept:
-        port = kept.getsockname()[1]
-        if sys.platform != "linux":
-            kept.close()  # elsewhere the server could not bind it
-        async with child(_command(version, options, port), log) as process:
-            await _wait_until_ready(f"http://{HOST}:{port}", process, log, options)
-            served = _served(f"http://{HOST}:{port}/v1", MODEL_NAME)
-            yield replace(served, why_silent=lambda: _why_ended(process, log, options))
+    async with serve_child(
+        options.server,
+        lambda port: _command(version, options, port),
+        log,
+        port=options.port,
+        timeout_seconds=options.server_timeout_seconds,
+    ) as served:
+        yield served
 
 
 def _command(version: Version, options: ServerOptions, port: int) -> list[str]:
-    if options.server == "torch":
-        return [
-            *(sys.executable, "-c", "from agl.cli import main; main()", "serve", version.ref),
-            *("--host", HOST, "--port", str(port), "--name", MODEL_NAME),
-            # Equal seeds would give every version the same luck.
-            *("--seed", str(options.seed + version.number)),
-            *("--weights-version", str(version.number)),
-            *(["--deterministic"] if options.deterministic else []),
-            *(options.server_arguments or ()),
-        ]
-    program = shutil.which("vllm")
-    start = [program] if program else [sys.executable, "-m", "vllm.entrypoints.cli.main"]
+    # Equal seeds would give every version the same luck.
+    seed = ("--seed", str(options.seed + version.number))
+    more = options.server_arguments or ()
+    if options.server == "vllm":
+        return [*vllm_command(version.ref, port), *seed, *more]
     return [
-        *(*start, "serve", version.ref, "--host", HOST, "--port", str(port)),
-        *("--served-model-name", MODEL_NAME, "--seed", str(options.seed + version.number)),
-        *(options.server_arguments or ()),
+        *(sys.executable, "-c", "from agl.cli import main; main()", "serve", version.ref),
+        *("--host", HOST, "--port", str(port), "--name", MODEL_NAME, *seed),
+        *("--weights-version", str(version.number)),
+        *(["--deterministic"] if options.deterministic else []),
+        *more,
     ]
-
-
-async def _wait_until_ready(
-    url: str, process: asyncio.subprocess.Process, log: Path, options: ServerOptions
-) -> None:
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + options.server_timeout_seconds
-    while process.returncode is None and loop.time() < deadline:
-        with contextlib.suppress(OSError):
-            await asyncio.to_thread(_get, f"{url}/health")
-            return
-        await asyncio.sleep(POLL_SECONDS)
-    late = f"was not ready after {options.server_timeout_seconds:g} seconds"
-    raise AlgorithmError(
-        _why_ended(process, log, options)
-        or f"server {options.server!r} {late} (server_timeout_seconds). The end of {log}:\n"
-        f"{tail(log)}"
-    )
-
-
-def _why_ended(
-    process: asyncio.subprocess.Process, log: Path, options: ServerOptions
-) -> str | None:
-    if process.returncode is None:
-        return None
-    return (
-        f"server {options.server!r} ended with exit code {process.returncode}. The end of {log}:\n"
-        f"{tail(log)}"
-    )
 
 
 async def _use_address(version: Version, options: ServerOptions, log: Path) -> Served:
@@ -193,11 +155,7 @@ async def _use_address(version: Version, options: ServerOptions, log: Path) -> S
     known = [name for name in names if name in (version.ref, MODEL_NAME)] or names
     if not known:
         raise AlgorithmError(f"server {options.server!r} has no model")
-    return _served(options.server, known[0])
-
-
-def _served(url: str, model: str) -> Served:
-    return Served({"model": f"hosted_vllm/{model}", "api_base": url})
+    return Served({"model": f"hosted_vllm/{known[0]}", "api_base": options.server})
 
 
 def _get(url: str) -> bytes:

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from agl_unsloth.children import child, tail
+from agl_learning.children import child, tail
 
 # A process with a child of its own, as a server with workers; both write their ids.
 FAMILY = (
@@ -60,7 +60,7 @@ async def test_the_whole_family_ends_with_the_block(tmp_path):
 
 async def test_the_whole_family_ends_when_its_parent_is_killed(tmp_path):
     program = (
-        "import asyncio, sys; from pathlib import Path; from agl_unsloth.children import child\n"
+        "import asyncio, sys; from pathlib import Path; from agl_learning.children import child\n"
         "async def main():\n"
         "    folder = Path(sys.argv[1])\n"
         "    async with child([sys.executable, '-c', sys.argv[2], sys.argv[1]], folder / 'log'):\n"

@@ -34,7 +34,7 @@ async def child(
         file.write(f"--- {' '.join(command)}\n".encode())
         file.flush()
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "agl_unsloth.guard", str(os.getpid()), str(grace_seconds)),
+            *(sys.executable, "-m", "agl_learning.guard", str(os.getpid()), str(grace_seconds)),
             *command,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=file,

@@ -1,6 +1,6 @@
 """Runs a command that must not outlive the process that asked for it.
 
-    python -m agl_unsloth.guard PARENT_PID GRACE_SECONDS COMMAND [ARGUMENT]...
+    python -m agl_learning.guard PARENT_PID GRACE_SECONDS COMMAND [ARGUMENT]...
 
 The command gets a session of its own. When the parent is gone, killed for example, or this process
 is told to end, the whole session is told to end, and killed after the time of grace. So neither a

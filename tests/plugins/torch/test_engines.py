@@ -1,0 +1,108 @@
+"""Training with vLLM or SGLang as the server; here ours behind their commands and requests."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from agl.errors import AlgorithmError, ConfigError
+
+from .test_grpo import metrics, says_red
+
+FAKE = Path(__file__).with_name("other_engine.py")
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """Puts a program or a module of this name where it is looked for."""
+
+    def install(name: str) -> None:
+        place = tmp_path / "installed"
+        if name == "vllm":
+            place.mkdir()
+            (place / "vllm").write_text(f'#!/bin/sh\nexec {sys.executable} {FAKE} "$@"\n')
+            (place / "vllm").chmod(0o755)
+            monkeypatch.setenv("PATH", f"{place}:{os.environ['PATH']}")
+        else:
+            (place / "sglang").mkdir(parents=True)
+            (place / "sglang/__init__.py").touch()
+            (place / "sglang/launch_server.py").write_text(FAKE.read_text())
+            monkeypatch.setenv("PYTHONPATH", f"{place}:{os.environ.get('PYTHONPATH', '')}")
+            monkeypatch.syspath_prepend(place)
+
+    return install
+
+
+TOLD = {
+    "vllm": [
+        'pause {"mode": "wait"}',
+        'sleep {"level": "2"}',
+        'wake_up {"tags": "weights"}',
+        'collective_rpc {"method": "reload_weights"}',
+        'wake_up {"tags": "kv_cache"}',
+        "resume {}",
+    ],
+    "sglang": [
+        'pause_generation {"mode": "abort"}',
+        "release_memory_occupation {}",
+        'resume_memory_occupation {"tags": ["weights"]}',
+        'update_weights_from_disk {"model_path": "SERVING"}',
+        'resume_memory_occupation {"tags": ["kv_cache"]}',
+        "continue_generation {}",
+    ],
+}
+COMMANDS = {
+    "vllm": ["--max-model-len 48", "--max-num-seqs 7", "--logprobs-mode processed_logprobs"],
+    "sglang": ["--context-length 48", "--max-running-requests 7", "--enable-memory-saver"],
+}
+
+
+@pytest.mark.parametrize("server", ["vllm", "sglang"])
+async def test_a_server_of_its_own_answers_with_the_weights_of_each_update(
+    line,
+    grpo,
+    tmp_path,
+    installed,
+    server,
+):
+    installed(server)
+    options = {"max_model_tokens": 48, "max_batch_size": 7, "server_arguments": ["--more", "1"]}
+    algorithm = grpo(steps=4, epochs=2, server=server, **options)
+    await line(says_red, algorithm, ["one", "two", "three"])
+    steps = metrics(tmp_path, "loss/policy")
+    assert len(steps) > 1
+    # Its log-probabilities are those of the weights before each update: it has read them all.
+    assert max(step["logprob_gap"] for step in steps) < 1e-4
+    assert steps[0]["grad_norm"] > 0
+    folder = tmp_path / "run"
+    told = [one.replace("SERVING", str(folder / "serving")) for one in TOLD[server]]
+    assert (folder / "told").read_text().splitlines() == told * len(steps)
+    command = (folder / "command").read_text()
+    assert all(part in command for part in [*COMMANDS[server], "--dtype float32", "--more 1"])
+
+
+async def test_a_server_that_cannot_read_the_weights_ends_the_run(
+    line,
+    grpo,
+    installed,
+    monkeypatch,
+):
+    installed("vllm")
+    monkeypatch.setenv("ENGINE_FAKE", "broken")
+    with pytest.raises(AlgorithmError, match=r"'vllm' failed at POST /collective_rpc.*cannot read"):
+        await line(says_red, grpo(server="vllm"), ["one", "two", "three"])
+
+
+def test_a_server_that_is_not_there_or_ignores_an_option_is_refused(
+    grpo,
+    installed,
+    monkeypatch,
+):
+    with pytest.raises(ConfigError, match=r"'sglang' is not installed here\. Run: pip install"):
+        grpo(server="sglang")
+    with pytest.raises(ConfigError, match="server_arguments are for a server of its own"):
+        grpo(server_arguments=["--seed", "1"])
+    installed("vllm")
+    with pytest.raises(ConfigError, match="deterministic=True needs server 'torch'"):
+        grpo(server="vllm", deterministic=True)
