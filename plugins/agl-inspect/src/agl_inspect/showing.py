@@ -1,0 +1,290 @@
+"""A rollout as people read it: what was said, what became of each answer, the error, the times."""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from agl.errors import ConfigError
+from agl.store.base import LightningStore
+from agl.types import Attempt, Rollout, Span
+from agl_inspect.explanation import CallLine, Explanation, explain
+from agl_learning.records import ModelCall
+
+BAR_WIDTH = 30
+LONGEST_MESSAGE = 2_000
+"""Characters of one message; ``--full`` shows all."""
+CLOSEST = 5
+"""Rollouts that are named where a beginning is that of several."""
+_UNPRINTABLE = re.compile(
+    # Control characters, and marks that turn the direction of what follows: terminals obey both.
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"
+)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A rollout, one of its attempts, and the model calls in it."""
+
+    rollout: Rollout
+    attempt: Attempt | None
+    """The one that is shown; None where there is none yet."""
+    num_attempts: int
+    calls: list[ModelCall]
+    """In their order; of several answers each is one."""
+    fates: dict[str, CallLine]
+    """Call id -> what it got, and whether it was trained."""
+    explanation: Explanation
+    spans: list[Span] = field(default_factory=list[Span])
+
+    def as_json(self) -> dict[str, Any]:
+        """For programs: calls with messages and tokens; spans are those of ``agl spans --json``."""
+        fates = {call_id: asdict(line) for call_id, line in self.fates.items()}
+        return {
+            "rollout": self.rollout.model_dump(mode="json", exclude={"attempt"}),
+            "attempt": self.attempt and self.attempt.model_dump(mode="json"),
+            "num_attempts": self.num_attempts,
+            "algorithm": self.explanation.algorithm,
+            "step": self.explanation.step,
+            "rewards": [asdict(reward) for reward in self.explanation.rewards],
+            "excluded_rollout": self.explanation.excluded_rollout or None,
+            "calls": [
+                {**call.model_dump(mode="json"), "fate": fates.get(call.call_id)}
+                for call in self.calls
+            ],
+        }
+
+
+async def find_rollout(store: LightningStore, beginning: str) -> Rollout:
+    """The rollout of an id, or of the beginning of one.
+
+    Raises:
+        ConfigError: There is none, or there are several.
+    """
+    rollout = await store.get_rollout_by_id(beginning)
+    if rollout is not None:
+        return rollout
+    found = await store.query_rollouts(rollout_id_contains=beginning, limit=1_000)
+    fitting = [one for one in found if one.rollout_id.removeprefix("ro-").startswith(beginning)]
+    fitting += [one for one in found if one.rollout_id.startswith(beginning)]
+    if len(fitting) == 1:
+        return fitting[0]
+    if not fitting:
+        raise ConfigError(f"the store has no rollout {beginning!r}. See: agl rollouts")
+    named = ", ".join(one.rollout_id for one in fitting[:CLOSEST])
+    more = f" and {len(fitting) - CLOSEST} more" if len(fitting) > CLOSEST else ""
+    raise ConfigError(f"{beginning!r} is the beginning of several rollouts: {named}{more}")
+
+
+async def show(
+    store: LightningStore, beginning: str, number: int | None = None, step: int | None = None
+) -> Shown:
+    """Read what is shown of a rollout.
+
+    Args:
+        store: Where it is.
+        beginning: Of its id.
+        number: Of the attempt, from 1; None for the last.
+        step: As this step of the algorithm accounted for it; None for the last that did.
+
+    Raises:
+        ConfigError: There is no such rollout, attempt or account.
+    """
+    rollout = await find_rollout(store, beginning)
+    attempts = list(await store.query_attempts(rollout.rollout_id))
+    by_number = {one.sequence_id: one for one in attempts}
+    if number is not None and number not in by_number:
+        has = ", ".join(map(str, by_number)) or "none"
+        raise ConfigError(f"rollout {rollout.rollout_id!r} has no attempt {number}; it has {has}")
+    attempt = by_number[number] if number else attempts[-1] if attempts else None
+    chain = await explain(store, rollout.rollout_id, step)
+    attempt_id = attempt.attempt_id if attempt else ""
+    calls = [call for call in chain.calls.values() if call.attempt_id == attempt_id]
+    lines = [*(line for row in chain.whole.rows for line in row.calls), *chain.whole.excluded]
+    return Shown(
+        rollout,
+        attempt,
+        len(attempts),
+        sorted(calls, key=lambda call: (call.sequence_id, call.choice or 0)),
+        {line.call_id: line for line in lines},
+        chain.whole,
+        list(await store.query_spans(rollout.rollout_id, attempt_id)) if attempt else [],
+    )
+
+
+# --- as text
+
+
+def printable(text: str) -> str:
+    """The text with what a terminal would obey written out as escapes."""
+    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def as_text(shown: Shown, *, tokens: bool = False, full: bool = False) -> str:
+    """Lines for people; ``tokens`` adds those of each answer, ``full`` cuts nothing."""
+    lines = [*_head(shown)]
+    heard: list[dict[str, Any]] = []
+    for number, call in enumerate(shown.calls, 1):
+        lines += ["", *_call(shown, number, call)]
+        lines += _messages(call, heard, full)
+        if call.error:
+            lines += _indented("error", printable(call.error))
+        if tokens:
+            lines += _tokens(call)
+        answer = [{"role": "assistant", **call.response}] if call.response else []
+        heard = [*call.messages, *answer]
+    if shown.attempt is not None and shown.attempt.error is not None:
+        lines += ["", *_failure(shown.attempt)]
+    if timed := [span for span in shown.spans if span.start_time is not None]:
+        lines += ["", *_waterfall(timed)]
+    return "\n".join(lines)
+
+
+def _head(shown: Shown) -> Iterator[str]:
+    rollout, attempt, told = shown.rollout, shown.attempt, shown.explanation
+    parts = [rollout.status, *([f"mode {rollout.mode}"] if rollout.mode else [])]
+    if rollout.end_time is not None:
+        parts.append(f"{rollout.end_time - rollout.start_time:.1f} s since it was queued")
+    yield f"rollout  {rollout.rollout_id}: {', '.join(parts)}"
+    if attempt is not None:
+        by = f" by {printable(attempt.worker_id)}" if attempt.worker_id else ""
+        which = f"{attempt.sequence_id} of {shown.num_attempts}"
+        yield f"attempt  {which}, {attempt.attempt_id}: {attempt.status}{by}"
+    else:
+        yield "attempt  none yet"
+    yield f"task     {_cut(printable(_text_of(rollout.input)), LONGEST_MESSAGE)}"
+    mine = [one for one in told.rewards if attempt and one.attempt_id == attempt.attempt_id]
+    given = ", ".join(f"{one.value:.4g} ({printable(one.name)})" for one in mine)
+    yield f"reward   {given or 'none was given'}"
+    if told.algorithm is not None or told.step is not None:
+        trained = sum(len(row.calls) for row in told.rows)
+        yield f"learned  step {told.step} of {told.algorithm}: {trained} of its calls were trained"
+    if told.excluded_rollout:
+        yield f"excluded the rollout, as {printable(told.excluded_rollout)}"
+
+
+def _call(shown: Shown, number: int, call: ModelCall) -> Iterator[str]:
+    agent = f", agent {printable(call.agent_name)}" if call.agent_name else ""
+    choice = f", answer {call.choice}" if call.choice is not None else ""
+    counted = [call.prompt_token_ids, call.response_token_ids]
+    sizes = " + ".join("?" if one is None else str(len(one)) for one in counted)
+    time = ""
+    if call.start_time is not None and call.end_time is not None:
+        time = f", {call.end_time - call.start_time:.2f} s"
+    model = printable(call.requested_model or call.model or "a model")
+    end = f", ended by {call.finish_reason}" if call.finish_reason else ""
+    yield f"--- call {number}: {model}{agent}{choice}, {sizes} tokens{time}{end} ({call.call_id})"
+    fate = shown.fates.get(call.call_id)
+    if fate is None:
+        return
+    got = "no reward" if fate.reward is None else f"reward {fate.reward:.4g}"
+    if fate.excluded is not None:
+        detail = f" ({fate.detail})" if fate.detail else ""
+        yield f"    not trained: {fate.excluded}{printable(detail)}; {got}"
+    elif shown.explanation.algorithm is not None or fate.advantage is not None:
+        advantage = "" if fate.advantage is None else f", advantage {fate.advantage:+.4g}"
+        yield f"    trained: {got}{advantage}. Why: agl explain {shown.rollout.rollout_id}"
+    else:
+        yield f"    {got}; no algorithm has accounted for it"
+
+
+def _messages(call: ModelCall, heard: list[dict[str, Any]], full: bool) -> Iterator[str]:
+    """Those that are new since the call before, and the answer."""
+    before = list(map(_said, call.messages[: len(heard)]))
+    same = len(heard) if before == list(map(_said, heard)) else 0
+    if same:
+        yield f"    ({same} messages as before)"
+    for message in call.messages[same:]:
+        yield from _message(message, full)
+    if call.response is not None:
+        yield from _message({"role": "assistant", **call.response}, full)
+
+
+def _said(message: dict[str, Any]) -> dict[str, Any]:
+    """Without fields that say nothing; servers and clients add different ones."""
+    return {key: value for key, value in message.items() if value not in (None, "", [], ())}
+
+
+def _message(message: dict[str, Any], full: bool) -> Iterator[str]:
+    role = printable(str(message.get("role") or "?"))
+    text = printable(_text_of(message.get("content") or message.get("refusal") or ""))
+    calls: Any = message.get("tool_calls") or []
+    for one in calls if isinstance(calls, list) else [calls]:
+        function: Any = one.get("function") if isinstance(one, dict) else None
+        known = isinstance(function, dict)
+        called = f"{function.get('name')}({function.get('arguments')})" if known else str(one)
+        text += f"{chr(10) if text else ''}calls {printable(called)}"
+    yield from _indented(role, text if full else _cut(text, LONGEST_MESSAGE))
+
+
+def _indented(label: str, text: str) -> Iterator[str]:
+    first, *rest = text.split("\n")
+    yield f"    {label:<10}{first}".rstrip()
+    yield from (f"{' ' * 14}{line}".rstrip() for line in rest)
+
+
+def _text_of(content: Any) -> str:
+    """Text as it is; parts of a message one by one; all else as JSON."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list) and all(isinstance(part, dict) for part in content):
+        return "\n".join(
+            str(part["text"]) if "text" in part else f"[{part.get('type', '?')}]"
+            for part in content
+        )
+    return json.dumps(content, ensure_ascii=False, default=str)
+
+
+def _cut(text: str, longest: int) -> str:
+    more = len(text) - longest
+    return text if more <= 0 else f"{text[:longest]}… ({more} characters more: --full)"
+
+
+def _tokens(call: ModelCall) -> Iterator[str]:
+    """Ids of the prompt, and of the answer with their log-probabilities."""
+    if call.response_token_ids is None:
+        yield "    tokens    unknown: the server gave no ids"
+        return
+    logprobs: Sequence[float | None] = call.response_logprobs or [None] * len(
+        call.response_token_ids
+    )
+    given = " ".join(map(str, call.prompt_token_ids or ()))
+    yield from _indented("prompt", given or "unknown")
+    pairs = zip(call.response_token_ids, logprobs, strict=True)
+    sampled = (f"{one}" if at is None else f"{one}:{at:.3g}" for one, at in pairs)
+    yield from _indented("sampled", " ".join(sampled))
+
+
+def _failure(attempt: Attempt) -> Iterator[str]:
+    error = attempt.error
+    assert error is not None
+    where = place_of(error.traceback)
+    yield f"failed in the {error.boundary}{f', {where}' if where else ''}"
+    yield from _indented("error", printable(f"{error.type}: {error.message}"))
+    if error.traceback:
+        yield from (f"    {line}" for line in printable(error.traceback.rstrip()).split("\n"))
+
+
+def place_of(traceback: str | None) -> str | None:
+    """``file:line`` where an error arose: the last frame that is not within a package."""
+    frames = re.findall(r'File "([^"]+)", line (\d+)', traceback or "")
+    own = [frame for frame in frames if "site-packages" not in frame[0]]
+    return ":".join((own or frames)[-1]) if frames else None
+
+
+def _waterfall(spans: Iterable[Span]) -> Iterator[str]:
+    """A bar per span, over the time of all."""
+    ordered = sorted(spans, key=lambda span: (span.start_time or 0, span.sequence_id))
+    begin = min(span.start_time or 0 for span in ordered)
+    end = max(span.end_time or span.start_time or 0 for span in ordered)
+    whole = max(end - begin, 1e-9)
+    yield f"time     {whole:.3g} s"
+    for span in ordered:
+        start = (span.start_time or 0) - begin
+        stop = max(start, (span.end_time or 0) - begin)
+        left = min(int(BAR_WIDTH * start / whole), BAR_WIDTH - 1)
+        length = max(1, round(BAR_WIDTH * (stop - start) / whole))
+        bar = f"{' ' * left}{'█' * min(length, BAR_WIDTH - left)}".ljust(BAR_WIDTH)
+        failed = " ERROR" if span.status.status_code == "ERROR" else ""
+        yield f"  {stop - start:8.3f} s |{bar}| {_cut(printable(span.name), 60)}{failed}"

@@ -1,0 +1,142 @@
+"""``agl show``: what people read of a rollout."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import agl
+from agl.cli import main
+from agl.semconv import ModelCallAttributes as Key
+from agl.store.sqlite import SqliteLightningStore
+from agl.types import Span
+from agl_inspect.showing import place_of, printable
+
+from .test_cli_explain import add, call_span, reward_span, step
+
+
+@pytest.fixture
+def show(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Any:
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: str) -> tuple[object, str]:
+        with pytest.raises(SystemExit) as caught:
+            main(["show", *arguments, "--path", "s.db"])
+        captured = capsys.readouterr()
+        return caught.value.code, captured.out or captured.err
+
+    return call
+
+
+async def filled(fill: Any) -> Any:
+    store = SqliteLightningStore("s.db")
+    try:
+        return await fill(store)
+    finally:
+        await store.close()
+
+
+def said(number: int, messages: list[Any], answer: dict[str, Any]) -> Span:
+    span = call_span(number, [10] * len(messages), [1, 2])
+    texts = {
+        Key.INPUT_MESSAGES.value: json.dumps(messages),
+        Key.OUTPUT_MESSAGES.value: json.dumps([{"role": "assistant", **answer}]),
+    }
+    return span.model_copy(update={"attributes": {**span.attributes, **texts}})
+
+
+ASKS = {"role": "user", "content": "Where is it?\nSay a room."}
+CALLS = {
+    "content": None,
+    "tool_calls": [
+        {
+            "id": "a",
+            "type": "function",
+            "function": {"name": "look", "arguments": '{"at": "attic"}'},
+        }
+    ],
+}
+SEES = {"role": "tool", "tool_call_id": "a", "content": "a \x1b[2Jcat \u202etac"}
+CONVERSATION = [
+    said(1, [ASKS], CALLS),
+    said(3, [ASKS, {"role": "assistant", **CALLS}, SEES], {"content": "x" * 3_000}),
+    reward_span(4, 1.0),
+]
+
+
+def test_conversation_is_told_once_with_what_became_of_each_answer(show: Any) -> None:
+    (rollout_id, *_) = asyncio.run(
+        filled(lambda store: step(store, "final", CONVERSATION, [reward_span(5, 0.0)]))
+    )
+    code, text = show(rollout_id)
+    assert code == 0
+    lines = text.splitlines()
+    assert lines[2] == "task     task"
+    assert lines[3] == "reward   1 (primary)"
+    assert lines[4].startswith("learned  step 1 of toy: ")
+    assert text.count("Where is it?") == 1
+    assert "    user      Where is it?\n              Say a room.\n" in text
+    assert '    assistant calls look({"at": "attic"})\n' in text
+    assert "    (2 messages as before)\n    tool      a \\x1b[2Jcat \\u202etac\n" in text
+    assert f"    assistant {'x' * 2_000}… (1000 characters more: --full)\n" in text
+    assert f"trained: reward 1. Why: agl explain {rollout_id}" in text.replace(", advantage +0", "")
+    assert f"    assistant {'x' * 3_000}\n" in show(rollout_id, "--full")[1]
+    assert "    sampled   1:-0.1 2:-0.2\n" in show(rollout_id, "--tokens")[1]
+    told = json.loads(show(rollout_id, "--json")[1])
+    assert [call["messages"][0] for call in told["calls"]] == [ASKS, ASKS]
+    assert {call["fate"]["reward"] for call in told["calls"]} == {1.0}
+    assert told["rollout"]["input"] == "task"
+
+
+def breaks(task: Any) -> float:
+    raise KeyError(f"no {task} \x1b[31m")
+
+
+def test_error_of_an_agent_has_its_place_and_traceback(show: Any) -> None:
+    trainer = agl.Trainer(store=SqliteLightningStore("s.db"), tracer="otel", strategy="shm")
+    trainer.dev(agl.rollout(breaks), ["fruit"])
+    asyncio.run(trainer.store.close())
+
+    async def newest(store: Any) -> str:
+        return (await store.query_rollouts())[-1].rollout_id
+
+    rollout_id = asyncio.run(filled(newest))
+    code, text = show(rollout_id.removeprefix("ro-")[:8])
+    assert code == 0
+    line = breaks.__code__.co_firstlineno + 1
+    assert f"failed in the agent, {__file__}:{line}\n" in text
+    assert "    error     KeyError: 'no fruit \\x1b[31m'\n" in text.replace("\\\\x1b", "\\x1b")
+    assert '    raise KeyError(f"no {task}' in text
+    assert "\x1b" not in text
+
+
+def test_what_is_not_there_is_said(show: Any) -> None:
+    async def fill(store: Any) -> list[str]:
+        ended = [(await add(store, CONVERSATION)).rollout_id for _ in range(2)]
+        return [*ended, (await store.enqueue_rollout("later")).rollout_id]
+
+    one, _, waiting = asyncio.run(filled(fill))
+    assert show("nothing") == (2, "agl: the store has no rollout 'nothing'. See: agl rollouts\n")
+    code, text = show("ro-")
+    assert (code, "'ro-' is the beginning of several rollouts: ro-" in text) == (2, True)
+    code, text = show(one, "--attempt", "3")
+    assert (code, text) == (2, f"agl: rollout {one!r} has no attempt 3; it has 1\n")
+    assert "attempt  none yet\ntask     later\nreward   none was given" in show(waiting)[1]
+    assert "no algorithm has accounted for it" in show(one)[1]
+
+
+def test_terminals_get_nothing_to_obey() -> None:
+    odd = "a\tb\nc \x07\x9b\u2066\u200f é 日"
+    assert printable(odd) == "a\tb\nc \\x07\\x9b\\u2066\\u200f é 日"
+
+
+def test_place_of_an_error_is_the_agents_and_not_a_packages() -> None:
+    frames = [("/a/agent.py", 3), ("/v/site-packages/openai/_base.py", 9)]
+    text = "".join(f'  File "{path}", line {line}, in f\n    x\n' for path, line in frames)
+    assert place_of(text) == "/a/agent.py:3"
+    assert place_of(text.partition("\n    x\n")[2]) == "/v/site-packages/openai/_base.py:9"
+    assert place_of(None) is None
