@@ -135,6 +135,7 @@ def collected_metrics(collected: "Collected") -> dict[str, float | None]:
         "calls/broken_tool_call": sum(sum(row.broken_tool_calls) for row in rows),
         **{f"calls/excluded/{reason}": count for reason, count in ledger["excluded"].items()},
         "time/rollouts": collected.seconds,
+        **collected.judged,
     }
 
 
@@ -154,7 +155,7 @@ def why_nothing(collected: "Collected") -> str:
     if collected.num_infrastructure:
         parts.append(f"infrastructure failed model calls in {collected.num_infrastructure} of them")
     unusable = [one.unusable for one in collected.ended if one.unusable is not None]
-    unread = [why for reason, why in unusable if reason == "malformed"]
+    unread = [why for reason, why in unusable if reason in ("malformed", "no_reward")]
     if unread:
         parts.append(f"of {len(unread)} nothing can be trained: {unread[0]}")
     elif not collected.ledger.calls:

@@ -23,6 +23,8 @@ from agl.store.rules import ENDED, QUEUED
 from agl.types import EnqueueRolloutRequest, Rollout, RolloutConfig, RolloutMode
 from agl.utils.checks import check_choice
 from agl_learning.collected import COUNTED, Collected, Ended, drop_groups
+from agl_learning.credit import GroupRule
+from agl_learning.judging import Judging
 from agl_learning.ledger import Ledger
 from agl_learning.mixing import MixingCheck
 from agl_learning.reading import Reader
@@ -94,6 +96,8 @@ class Collector:
         self._patience_seconds = patience_seconds
         self._infrastructure_failures: InfrastructureFailures = infrastructure_failures
         self._mixing = MixingCheck()
+        rule = getattr(adapter, "credit", None)
+        self._judging = Judging(rule, store, gateway) if isinstance(rule, GroupRule) else None
 
     @property
     def model(self) -> TrainedModel | None:
@@ -165,6 +169,8 @@ class Collector:
             drop_groups(collected.ended)
         if look_for_mixed:
             await self.look_for_mixed(collected.ended)
+        if self._judging is not None:
+            await self._judging.judge(collected, self.model, metadata)
         collected.seconds = time.perf_counter() - start
         return collected
 
@@ -198,6 +204,8 @@ class Collector:
             collected.exclude_lost(one)
         if self._infrastructure_failures == "drop_group":
             drop_groups(collected.ended)
+        if self._judging is not None:
+            await self._judging.judge(collected, self.model, None)
         collected.seconds = time.perf_counter() - start
         return collected
 

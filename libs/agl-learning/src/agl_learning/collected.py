@@ -54,6 +54,11 @@ class Collected:
     """Those that a dead start of the run, or a dead gateway, took along, and that ran once more;
     their calls are excluded."""
 
+    others: list[Rollout] = field(default_factory=list[Rollout])
+    """Those in which a judge was asked about these; nothing of them is trained."""
+    judged: dict[str, float] = field(default_factory=dict[str, float])
+    """Metrics of that; see ``agl_learning.judging``."""
+
     @property
     def rewards(self) -> list[float]:
         """Of the rollouts that have one."""
@@ -72,7 +77,7 @@ class Collected:
     @property
     def rollouts(self) -> list[Rollout]:
         """All that the ledger knows."""
-        return [one.rollout for one in (*self.ended, *self.lost)]
+        return [*(one.rollout for one in (*self.ended, *self.lost)), *self.others]
 
     @property
     def num_infrastructure(self) -> int:

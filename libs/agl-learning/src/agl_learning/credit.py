@@ -1,11 +1,18 @@
 """The contract of credit rules."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
+from agl.algorithm.gateway import ModelConfig
 from agl.types import Credit, Span
 from agl_learning.records import ModelCall
+
+Ask = Callable[[list[dict[str, str]], Mapping[str, Any]], Awaitable[str]]
+"""Sends messages and further fields of a request to the judge's model, and gives the answer."""
+Conversation = list[dict[str, Any]]
+"""OpenAI chat messages."""
 
 
 class CreditRule(ABC):
@@ -25,4 +32,48 @@ class CreditRule(ABC):
 
         Returns:
             One ``Credit`` per call; its ``reward`` is None where no reward reaches the call.
+        """
+
+
+@dataclass(frozen=True)
+class Score:
+    """What a judge gave."""
+
+    value: float
+    because: str
+
+
+class GroupRule(CreditRule):
+    """A rule that compares the rollouts of a task, by a model, once all of them have ended.
+
+    Who collects rollouts asks it, see ``agl_learning.judging``; an attempt by itself has no reward.
+    """
+
+    uses_intermediate = False
+    is_awaited = False
+    """Whether somebody collects groups, and will ask for their scores."""
+
+    def assign(self, calls: Sequence[ModelCall], spans: Sequence[Span]) -> list[Credit]:
+        """Nothing yet; where groups are collected, zeros that their scores replace."""
+        because = "its judge compares rollouts of one task while a run collects them"
+        return [Credit(reward=0.0 if self.is_awaited else None, because=because)] * len(calls)
+
+    @property
+    @abstractmethod
+    def judge(self) -> str | ModelConfig:
+        """The model: one that the gateway serves, or the entry with which it can."""
+
+    @abstractmethod
+    async def score(
+        self, task: Any, attempts: Sequence[list[Conversation]], ask: Ask
+    ) -> list[Score]:
+        """Scores of attempts at one task, each against the others.
+
+        Args:
+            task: The input of the rollouts.
+            attempts: At least two, all different: what each said, and was told.
+            ask: Asks the model; what fails there passes through.
+
+        Raises:
+            AdapterError: What the judge answers cannot be read.
         """

@@ -21,7 +21,7 @@ all T sampled tokens of the rollout as one trajectory, whatever rows they lie in
                          a token t; W_t = sum over s <= t of (1 - 2 p_s + sum_v p_s(v)^2) c_s^2, c
                          the importance weights; B_t = 0 where only one sibling is as long
 
-    reverse_kl           p_t + gamma A_(t+1), p_t the penalties alone; no other trainer has it
+    reverse_kl           G_t - m, G_t = p_t + gamma G_(t+1), p_t the penalties alone
 
 whiten(x) = (x - m) / sqrt(v + 1e-8): m and v are over tokens, each rollout having weight 1 and its
 tokens equal shares of it; v is unbiased, divided by 1 - (sum of squared weights). Where x is equal
@@ -60,6 +60,7 @@ from agl_learning.siblings import (
     compared,
     group_moments,
     refuse_credits_of_calls,
+    token_weights,
     whiten,
 )
 
@@ -219,9 +220,15 @@ def gae(inputs: Inputs) -> "tuple[Tensor, Tensor]":
 
 
 def reverse_kl(inputs: Inputs) -> "tuple[Tensor, Tensor]":
-    """Penalties to go, as they are: what a teacher says of tokens. Rewards have no part in it."""
-    to_go_NT = _to_go(inputs.penalties_NT, inputs.rollouts.mask_NT, inputs.gamma)
-    return to_go_NT, to_go_NT
+    """Penalties to go, less their mean: what a teacher says of tokens. Rewards have no part in it.
+
+    Of a model that is far from its teacher all tokens are worse than the teacher's; the mean, with
+    equal weights for rollouts, tells those that are less so, and biases nothing.
+    """
+    mask_NT = inputs.rollouts.mask_NT
+    to_go_NT = _to_go(inputs.penalties_NT, mask_NT, inputs.gamma)
+    mean = (token_weights(mask_NT) * to_go_NT).sum()
+    return (to_go_NT - mean) * mask_NT, to_go_NT
 
 
 def optimal_token_baseline(inputs: Inputs) -> "tuple[Tensor, Tensor]":

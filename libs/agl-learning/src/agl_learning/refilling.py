@@ -74,4 +74,6 @@ def _joined(one: Collected, other: Collected) -> Collected:
         one.ledger,
         one.seconds + other.seconds,
         [*one.lost, *other.lost],
+        [*one.others, *other.others],
+        {name: one.judged[name] + value for name, value in other.judged.items()},
     )

@@ -3,7 +3,8 @@
 With teacher_t the teacher's log-probability of sampled token t, and old_t the model's own, over all
 T sampled tokens of a rollout,
 
-    A_t = sum over s >= t of gamma^(s - t) * (teacher_s - old_s)
+    G_t = sum over s >= t of gamma^(s - t) * (teacher_s - old_s)
+    A_t = G_t - mean of G over the step, each rollout with weight 1
 
 and what a token gains is the clipped surrogate of ``loss``. With ``gamma`` 0 a token has what it
 costs itself: its expected gradient is minus that of KL(model | teacher), the reverse divergence, at
@@ -12,9 +13,9 @@ states to which the model itself comes. With 1 it has what it leads to as well.
 Sources: MiniLLM (arXiv:2306.08543), GKD (arXiv:2306.13649), and for ``gamma`` 0 "On-Policy
 Distillation", https://thinkingmachines.ai/blog/on-policy-distillation.
 
-Where we differ, besides what ``loss`` says: advantages are neither whitened nor mixed with rewards,
-which are measured and teach nothing; and the ratio of tokens with negative advantage has a cap, see
-``loss.clipped``.
+Where we differ, besides what ``loss`` says: the mean is subtracted, which biases nothing, as
+without it nearly all tokens of a model far from its teacher have negative advantages; and the ratio
+of these has a cap, see ``loss.clipped``. Rewards are measured and teach nothing.
 """
 
 from dataclasses import dataclass, field

@@ -1,0 +1,211 @@
+"""A judge's scores are the rewards, and its calls are booked, whatever it answers."""
+
+import asyncio
+import contextlib
+import json
+from collections import Counter
+
+import pytest
+
+import agl
+from agl.errors import AlgorithmError
+from agl_learning.calls.reading import model_calls
+from agl_testing.echo_llm import EchoLLM, RawReply
+
+from .scripted import Conversation
+
+pytest.importorskip("torch")
+
+import agl_torch
+
+from .table_model import MANY_WORDS, build_model, build_tokenizer
+
+DOWN = RawReply(status=500, body=b'{"error": {"message": "out of order"}}')
+
+
+@agl.rollout
+async def says_a_word(task: dict, llm: agl.LLM) -> None:
+    """One call, and no reward."""
+    await Conversation(llm, task).say()
+
+
+def attempts_of(request):
+    """Attempt -> the last word that it said, as the judge is shown it."""
+    shown = [json.loads(line) for line in request["messages"][1]["content"].splitlines()]
+    return {one["attempt"]: one["messages"][-1]["content"] for one in shown if "attempt" in one}
+
+
+def value_of(word):
+    return sum(map(ord, word)) % 97 / 100
+
+
+def honest(request):
+    scores = [
+        {"attempt": number, "why": f"it says {word}", "score": value_of(word)}
+        for number, word in attempts_of(request).items()
+    ]
+    return json.dumps({"scores": scores})
+
+
+def train(folder, reply, *, tasks=2, copies=4, words=MANY_WORDS, budget=None, **options):
+    """A step or more, judged by a server that answers with ``reply``; how often it was asked."""
+    store = options.pop("store", None) or agl.InMemoryLightningStore()
+    with contextlib.nullcontext(reply) if isinstance(reply, EchoLLM) else EchoLLM(reply) as server:
+        judge = {"type": "judge", "model": "wise", "base_url": server.url, "price": {}}
+        algorithm = agl_torch.GRPO(
+            **{
+                "model": lambda: build_model(words),
+                "tokenizer": build_tokenizer(words),
+                "steps": 1,
+                "groups_per_step": tasks,
+                "group_size": copies,
+                "learning_rate": 1e-3,
+                "run_dir": str(folder / "run"),
+                "device": "cpu",
+                "torch_threads": 1,
+                "show_progress": False,
+                "credit": judge,
+                **options,
+            }
+        )
+        try:
+            agl.Trainer(
+                algorithm=algorithm,
+                store=store,
+                strategy="shm",
+                n_runners=1,
+                llm_proxy=agl.LLMProxy(run_budget=budget),
+            ).fit(says_a_word, [{"words": "one"}, {"words": "two"}])
+        finally:
+            algorithm.asked = len(server.requests)
+    return store, algorithm
+
+
+def parts_of(store):
+    return asyncio.run(agl.load_parts(store))
+
+
+def bins(store):
+    found = Counter()
+    for part in parts_of(store):
+        found["trained"] += len(part.trained)
+        found.update(one.reason for one in part.excluded if one.kind == "call")
+    return +found
+
+
+def credits_of(store):
+    """(rollout id, credit) of all calls that have one."""
+    given = [(p.rollout_id, one.credit) for p in parts_of(store) for one in p.trained]
+    given += [(p.rollout_id, one.credit) for p in parts_of(store) for one in p.excluded]
+    return [(rollout_id, credit) for rollout_id, credit in given if credit is not None]
+
+
+def metrics_of(folder):
+    return json.loads((folder / "run/metrics.jsonl").read_text().splitlines()[0])
+
+
+def word_of(store, rollout_id):
+    spans = asyncio.run(store.query_spans(rollout_id))
+    return model_calls(spans)[0].response["content"]
+
+
+def test_scores_are_the_rewards_and_say_why(tmp_path):
+    store, algorithm = train(tmp_path, honest)
+    assert algorithm.asked == 2  # one call per group
+    given = credits_of(store)
+    assert len(given) == 8
+    for rollout_id, credit in given:
+        word = word_of(store, rollout_id)
+        assert (credit.reward, credit.rule) == (value_of(word), "judge")
+        assert f"of 4: it says {word}" in credit.because
+    assert bins(store)["judge"] == 2
+    assert sum(bins(store).values()) == algorithm.summary["calls"] == 8 + 2
+    metrics = metrics_of(tmp_path)
+    assert (metrics["judge/groups"], metrics["judge/failed"]) == (2, 0)
+    mean = sum(credit.reward for _, credit in given) / 8
+    assert metrics["reward/mean"] == pytest.approx(mean)
+
+
+def test_equal_texts_are_shown_once_and_one_text_needs_no_judge(tmp_path):
+    shown = []
+
+    def reply(request):
+        shown.append(attempts_of(request))
+        return honest(request)
+
+    store, _ = train(tmp_path, reply, words=MANY_WORDS[:6], copies=6)
+    assert all(len(set(one.values())) == len(one) <= 3 for one in shown)
+    by_word = {}
+    for rollout_id, credit in credits_of(store):
+        by_word.setdefault(word_of(store, rollout_id), set()).add(credit.reward)
+    assert all(len(rewards) == 1 for rewards in by_word.values())
+
+
+def test_equal_scores_train_nothing_and_are_counted(tmp_path):
+    def tie(request):
+        scores = [{"attempt": n, "why": "as good", "score": 0.5} for n in attempts_of(request)]
+        return json.dumps({"scores": scores})
+
+    store, _ = train(tmp_path, tie)
+    assert bins(store) == {"zero_advantage": 8, "judge": 2}
+    assert metrics_of(tmp_path)["judge/equal"] == 2
+
+
+def test_an_answer_that_cannot_be_read_is_asked_for_once_more(tmp_path):
+    asked = []
+
+    def second_time(request):
+        asked.append(request["messages"][-1]["content"])
+        return "the first" if len(request["messages"]) == 2 else honest(request)
+
+    store, _ = train(tmp_path, second_time, tasks=1)
+    assert "it is no JSON: 'the first'. Answer with the JSON alone" in asked[1]
+    assert bins(store) == {"trained": 4, "judge": 2}
+
+
+def test_rollouts_whose_judge_cannot_be_read_are_left_out(tmp_path):
+    def half(request):
+        return honest(request) if "one" in str(request["messages"][1]) else "no idea"
+
+    store, algorithm = train(tmp_path, half)
+    assert bins(store) == {"trained": 4, "no_reward": 4, "judge": 3}
+    excluded = [one for part in parts_of(store) for one in part.excluded]
+    why = next(one.detail for one in excluded if one.reason == "no_reward")
+    assert why == "its judge gave no scores: it is no JSON: 'no idea'"
+    assert metrics_of(tmp_path)["judge/failed"] == 1
+    assert algorithm.asked == 3
+
+
+def test_a_judge_that_is_down_is_said_and_the_run_goes_on_with_the_same_rollouts(tmp_path):
+    replies = [lambda _: DOWN]
+    with EchoLLM(lambda request: replies[-1](request)) as server:
+        store = agl.SqliteLightningStore(tmp_path / "store.db")
+        why = r"of all 8 train rollouts.*its judge.*out of order"
+        with pytest.raises(AlgorithmError, match=why):
+            train(tmp_path, server, store=store)
+        assert bins(store) == {}
+        asyncio.run(store.close())
+        replies.append(honest)
+        store = agl.SqliteLightningStore(tmp_path / "store.db")
+        train(tmp_path, server, store=store)
+    found = bins(store)
+    assert found["trained"] + found["zero_advantage"] == 8
+    rollouts = asyncio.run(store.query_rollouts())
+    assert len([one for one in rollouts if one.mode == "train"]) == 8
+    assert found["judge"] == 2 * 2 + 2  # those that failed are booked, too
+    asyncio.run(store.close())
+
+
+def test_a_judge_counts_within_the_budget_of_the_run(tmp_path, caplog):
+    # Eight calls of the agent, and one of the two that the judge would need.
+    store, algorithm = train(tmp_path, honest, budget={"calls": 9})
+    assert algorithm.asked == 1
+    assert algorithm.summary["steps"] == 0
+    (run,) = asyncio.run(store.query_runs())
+    assert run.status == "stopped"
+    assert "the budget of the run is spent (calls 9 of 9)" in caplog.text
+
+
+def test_a_task_with_one_rollout_cannot_be_judged(tmp_path):
+    with pytest.raises(AlgorithmError, match="of 2 nothing can be trained: a judge compares"):
+        train(tmp_path, honest, copies=1, estimator="reinforce_plus_plus")
