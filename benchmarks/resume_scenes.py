@@ -32,6 +32,11 @@ def weights_and_rewards(out: Path) -> dict[str, Any]:
     return {"weights": digest, "rewards": (summary["rewards"], summary["val_rewards"])}
 
 
+def number_of_steps(out: Path) -> dict[str, Any]:
+    """Of a run whose weights depend on time."""
+    return {"steps": len(read_summary(out)["rewards"])}
+
+
 def count_wrong(out: Path) -> Counter[str]:
     """What is wrong with the books of a run that has ended; see ``resume.py``."""
     return asyncio.run(_count(out))
@@ -152,6 +157,12 @@ SCENES = {
             "rloo": {"kl_coef": 1e-3, "kl_target": 0.01, "max_refills": 2},
         }.items()
     },
+    # Its algorithm is an option: rollouts of two more steps are under way when it is killed.
+    "grpo ahead": Scene(
+        {"algorithm": "grpo", "steps": 6, "checkpoint_every": 2}
+        | {"max_staleness": 2, "deterministic": False},
+        result=number_of_steps,
+    ),
     "sft": Scene({}, victims=(*OURS, "training", "model server")),
     "dpo": Scene({}, victims=(*OURS, "training", "model server")),
 }

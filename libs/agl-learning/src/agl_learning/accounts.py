@@ -173,13 +173,18 @@ def why_nothing(collected: "Collected") -> str:
 
 def version_lag(rows: Sequence[TrainingRow], version: int) -> float:
     """How many versions the weights that sampled are behind ``version``, mean over calls."""
-    lags = [
+    lags = version_lags(rows, version)
+    return sum(lags) / len(lags) if lags else 0.0
+
+
+def version_lags(rows: Sequence[TrainingRow], version: int) -> list[int]:
+    """The same of each call whose version is known."""
+    return [
         version - int(given)
         for row in rows
         for given in row.model_versions
         if given is not None and given.isdecimal()
     ]
-    return sum(lags) / len(lags) if lags else 0.0
 
 
 def deviation(values: Sequence[float]) -> float | None:

@@ -93,7 +93,7 @@ class Collector:
         keeps = infrastructure_failures == "keep"
         self._reader = Reader(store, adapter, keeps, model)
         self._config = config
-        self._patience_seconds = patience_seconds
+        self.patience_seconds = patience_seconds
         self._infrastructure_failures: InfrastructureFailures = infrastructure_failures
         self._mixing = MixingCheck()
         rule = getattr(adapter, "credit", None)
@@ -325,7 +325,7 @@ class Collector:
         done, late = -1, set[str]()
         until = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         while True:
-            patience = self._patience_seconds
+            patience = self.patience_seconds
             if until is not None:
                 patience = max(0.0, min(patience, until - time.monotonic()))
             ended = await self._wait_for(rollout_ids, patience)
@@ -339,7 +339,7 @@ class Collector:
                     "Are runners connected, and do rollouts have a time limit?",
                     len(rollout_ids) - done,
                     len(rollout_ids),
-                    self._patience_seconds,
+                    self.patience_seconds,
                 )
             done = len(ended)
 

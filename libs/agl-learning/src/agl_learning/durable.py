@@ -37,6 +37,8 @@ class Request:
     """Of what is collected after so many steps; beyond the first one, others are drawn."""
     first_group: int = 0
     """That of its first task."""
+    after: int = 0
+    """So many steps come before the one, or the evaluation, that it is for."""
 
 
 def find_request(
@@ -47,6 +49,7 @@ def find_request(
     copies: int,
     part: int = 0,
     first_group: int = 0,
+    ahead: int = 0,
 ) -> Request:
     """A request for these tasks after the steps done, or the one that was cut off, to go on with.
 
@@ -60,18 +63,20 @@ def find_request(
         copies: How often each of them runs.
         part: Of what is collected after these steps.
         first_group: The group of the first task.
+        ahead: For a later step: so many that are not done yet come before it.
     """
-    request = _request(session, journal, mode, tasks, copies, part, first_group)
+    places = (part, first_group, session.steps_done + ahead)
+    request = _request(session, journal, mode, tasks, copies, *places)
     begun = journal.last("collecting", key=request.key)
     for what, now in request.written.items():
         if begun is not None and begun.get(what) != now:
             _give_up_from(
                 journal,
                 mode,
-                session.steps_done,
+                request.after,
                 f"had other {what}: {begun.get(what)!r}, not {now!r}",
             )
-            return _request(session, journal, mode, tasks, copies, part, first_group)
+            return _request(session, journal, mode, tasks, copies, *places)
     return request
 
 
@@ -83,11 +88,12 @@ def _request(
     copies: int,
     part: int,
     first_group: int,
+    after: int,
 ) -> Request:
-    rounds = round_of(journal, mode, session.steps_done)
-    key = _key_of_part(key_of(session, journal, mode), part)
+    rounds = round_of(journal, mode, after)
+    key = _key_of_part(key_of(session, journal, mode, after), part)
     written = {"tasks": digest(tasks), "copies": copies}
-    return Request(mode, tasks, copies, key, rounds, written, part, first_group)
+    return Request(mode, tasks, copies, key, rounds, written, part, first_group, after)
 
 
 def _key_of_part(key: str, part: int) -> str:
@@ -107,9 +113,11 @@ def round_of(journal: "Journal", mode: RolloutMode, after: int) -> int:
     return len(journal.all("given up", mode=mode, after=after))
 
 
-def key_of(session: "Session", journal: "Journal", mode: RolloutMode) -> str:
-    """That under which the rollouts after the steps done stand, or will."""
-    after = session.steps_done
+def key_of(
+    session: "Session", journal: "Journal", mode: RolloutMode, after: int | None = None
+) -> str:
+    """That under which the rollouts after so many steps, by default those done, stand, or will."""
+    after = session.steps_done if after is None else after
     number = round_of(journal, mode, after)
     return f"{session.algorithm}/{session.run_id}/{mode}-{after}/{number}"
 
@@ -142,27 +150,19 @@ async def run_request(
             failed their model calls.
         MixedCallsError: Calls of some were recorded in others; all are given up.
     """
-    mode, after = request.mode, session.steps_done
+    mode, after = request.mode, request.after
     done = journal.last("collected", key=request.key)
     if done is not None:
         collected, gone = await _read(session, done)
         if collected is not None:
             return collected
         _give_up_from(journal, mode, after, gone)
-        places = (request.part, request.first_group)
+        places = (request.part, request.first_group, after)
         request = _request(session, journal, mode, request.tasks, request.copies, *places)
     key = request.key
     journal.append("collecting", key=key, mode=mode, after=after, **request.written)
     try:
-        collected = await session.collector.collect(
-            request.tasks,
-            request.copies,
-            mode,
-            resources[mode],
-            {**session.metadata(after + (mode == "train"), version), "round": request.round},
-            key=key,
-            first_group=request.first_group,
-        )
+        collected = await collect_request(session, request, version, resources)
     except MixedCallsError:
         give_up(journal, mode, after)  # or a mended agent would find them, and not run
         raise
@@ -179,6 +179,37 @@ async def run_request(
         **_size(collected),
     )
     return collected
+
+
+async def collect_request(
+    session: "Session",
+    request: Request,
+    version: int,
+    resources: Mapping[str, str],
+    *,
+    at_once: bool = False,
+) -> "Collected":
+    """Run its tasks, or take what there is of them; the journal hears nothing of it.
+
+    Args:
+        session: Of the run.
+        request: What is to run.
+        version: Number of the one that answers.
+        resources: Ids per mode.
+        at_once: Cancel what has not ended.
+    """
+    step = request.after + (request.mode == "train")
+    return await session.collector.collect(
+        request.tasks,
+        request.copies,
+        request.mode,
+        resources[request.mode],
+        {**session.metadata(step, version), "round": request.round},
+        key=request.key,
+        look_for_mixed=not at_once,
+        first_group=request.first_group,
+        at_once=at_once,
+    )
 
 
 async def _read(session: "Session", done: "Entry") -> "tuple[Collected | None, str]":

@@ -46,7 +46,7 @@ class InPlaceTraining(Training, WeighingOptions):
 
     @abstractmethod
     def update(self, rows: "list[Weighed]") -> Mapping[str, float]:
-        """Change the weights; called in a thread, and nothing may be sampled meanwhile.
+        """Change the weights; called in a thread, and no answer may mix those of before and after.
 
         Args:
             rows: At least one; what is trained, with one advantage per call.
@@ -95,12 +95,12 @@ class InPlaceTraining(Training, WeighingOptions):
             "version": self.weights_version,
             **collected_metrics(collected),
             "rows": len(rows),
-            **self.refilled(collected),
+            **self.particulars(collected),
             **learned,
         }
 
-    def refilled(self, collected: "Collected") -> dict[str, int]:
-        """How many groups of a step were drawn in the place of others, where any may be."""
+    def particulars(self, collected: "Collected") -> dict[str, int]:
+        """Metrics of what only some options bring."""
         return {}
 
     async def replay(self, step: int) -> "Replay":

@@ -15,6 +15,9 @@ of a step, one JSON object per line of ``metrics.jsonl``:
 - what ``update`` says; ``version_lag``: how far, on average, the weights that sampled were behind
   the ones that were then changed
 - ``version``: of the weights that the step made
+- ``version_lag/max``, ``rollouts/stale``, ``time/idle``, with ``max_staleness``: the farthest that
+  weights were behind, the rollouts that were rejected as they were farther than allowed, and the
+  seconds in which nothing was computed, for rollouts had not ended
 - ``groups/refilled``, where ``max_refills`` allows any: groups in the place of others
 - ``time/step``, ``time/rollouts``, ``time/update``: seconds
 
@@ -29,15 +32,14 @@ import time
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from annotated_types import Ge
-
-from agl.errors import AlgorithmError, StoppedError
+from agl.errors import AlgorithmError
 from agl.types import Dataset
 from agl.utils.checks import absolute
-from agl_learning.durable import begin, find_request, give_up_since, key_of, note_trained
+from agl_learning.durable import begin, give_up_since, key_of, note_trained
 from agl_learning.gateways import WHOLE_SOFTMAX
+from agl_learning.gathering import GatheringTraining
 from agl_learning.generations import (
     begin_generation,
     begun_by_trainer,
@@ -45,15 +47,13 @@ from agl_learning.generations import (
     keep_branch,
     read_generation,
 )
-from agl_learning.in_place import InPlaceTraining
 from agl_learning.journal import Journal, mend_generation, read_entries
 from agl_learning.options import AboveZero, Count
-from agl_learning.refilling import check_refills, collect_refilled
 from agl_learning.replaying import digest_of
 from agl_learning.report import warn_of_gap
 from agl_learning.start import find_origin, folder_of
 from agl_learning.versions import Version
-from agl_learning.weighing import check_weighing, is_a_draw, is_solved
+from agl_learning.weighing import is_a_draw, is_solved
 
 if TYPE_CHECKING:
     from agl.store.base import LightningStore
@@ -68,21 +68,16 @@ TARGET_STEPS = 3
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class OnlineTraining(InPlaceTraining):
+class OnlineTraining(GatheringTraining):
     """Roll out, weigh against the siblings, update, again; the base of ``GRPO``.
 
     A subclass gives ``load``, ``serve``, ``update`` and ``save``; it may use ``weights_version``.
 
     Args:
-        steps: Training steps in all.
-        groups_per_step: P, how many tasks a step has.
-        group_size: G, how often each of them runs.
         target_reward: End when the mean rewards of three steps in a row have reached it.
         max_idle_steps: Fail after so many steps in a row in which nothing could be trained, and at
             the end of a run that trained nothing; end well when, after something was learned,
             nothing has an advantage any more: the rewards of every group have become equal, say.
-        max_refills: How often, at most, a step draws other tasks in the place of those whose groups
-            taught nothing, as all their rewards were equal, say (dynamic sampling, DAPO).
         run_dir: Folder for ``metrics.jsonl``, ``summary.json`` and ``checkpoints``; None takes that
             of ``resume_from``, else that of the run (``run_dir`` of the file or the trainer), in
             which an earlier part of the run is continued, else a new one under ``agl-runs``.
@@ -99,19 +94,13 @@ class OnlineTraining(InPlaceTraining):
     """
 
     temperature: AboveZero = 1.0
-    steps: Count = 100
-    groups_per_step: Count = 8
-    group_size: Count = 8
     target_reward: float | None = None
     max_idle_steps: Count = 10
-    max_refills: Annotated[int, Ge(0)] = 0
     checkpoint_every: Count | None = None
     resume_from: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_weighing(self.title, self)
-        check_refills(self.title, self, self.max_refills)
         self.resume_from = absolute(self.resume_from)
         self._origin: Origin | None = None
 
@@ -123,10 +112,6 @@ class OnlineTraining(InPlaceTraining):
         """
 
     # --- the loop's questions
-
-    @property
-    def num_steps(self) -> int:
-        return self.steps
 
     @property
     def version(self) -> Version:
@@ -204,6 +189,7 @@ class OnlineTraining(InPlaceTraining):
             self.load(origin.checkpoint, origin.folder)
             self._tasks = TaskOrder(num_tasks, self.seed)
             self._tasks.restore(progress.tasks)
+            self._order = self._tasks.state()
             generation = begin_generation(
                 origin.folder,
                 branch=self._branch,
@@ -216,6 +202,7 @@ class OnlineTraining(InPlaceTraining):
             begin(self.journal, self, shapes, progress.step, generation)
             collector = self.collector()
             collector.model = self.trained_model()
+            collector.patience_seconds *= 1 + self.max_staleness
             with Report(
                 self, self.name, origin.folder, self.steps, progress.step, self.show_progress
             ) as report:
@@ -242,25 +229,9 @@ class OnlineTraining(InPlaceTraining):
     async def step(self, train: Dataset[Any], val: Dataset[Any] | None) -> None:
         session, start = self.session, time.perf_counter()
         await self.evaluate_when_due(val)
-        number, tasks_before = session.steps_done + 1, self._tasks.state()
-
-        async def collect(groups: int, part: int, first: int) -> "Collected | None":
-            """Of the next tasks; None where the parts before were given up."""
-            if part == 0:
-                self._tasks.restore(tasks_before)
-            key = key_of(session, self.journal, "train")
-            tasks = [train[index] for index in self._tasks.take(groups)]
-            copies = self.group_size
-            request = find_request(session, self.journal, "train", tasks, copies, part, first)
-            collected = await self.run_request(request)
-            return collected if not part or key == key_of(session, self.journal, "train") else None
-
-        limits = (self.groups_per_step, self.max_refills)
-        try:
-            collected = await collect_refilled(collect, self, *limits)
-        except StoppedError:
-            self._tasks.restore(tasks_before)  # they come again when the run goes on
-            raise
+        number, waited = session.steps_done + 1, time.perf_counter()
+        collected = await self.gather(train)
+        idle = {"time/idle": time.perf_counter() - waited} if self.max_staleness else {}
         key = key_of(session, self.journal, "train")  # another, where it was drawn anew
         again = self.journal.last("trained", key=key) is not None
         rows = await asyncio.to_thread(self.weigh, collected)
@@ -277,6 +248,7 @@ class OnlineTraining(InPlaceTraining):
             "step": number,
             "generation": session.generation.number,
             **self.measured(collected, rows, learned),
+            **idle,
             "time/update": end - update_start,
             "time/step": end - start,
         }
@@ -292,11 +264,8 @@ class OnlineTraining(InPlaceTraining):
     def evaluated(self, key: str, collected: "Collected", metrics: Mapping[str, Any]) -> None:
         self.journal.append("evaluated", key=key, metrics=dict(metrics))
 
-    def refilled(self, collected: "Collected") -> dict[str, int]:
-        groups = len({one.group for one in collected.ended})
-        return {"groups/refilled": groups - self.groups_per_step} if self.max_refills else {}
-
     async def keep_for_later(self) -> None:
+        await super().keep_for_later()
         if self.session.steps_done > self._saved_at:
             await self._save()
 
@@ -308,7 +277,7 @@ class OnlineTraining(InPlaceTraining):
             step=number,
             version=self.weights_version,
             totals=dict(session.totals.counts),
-            tasks=self._tasks.state(),
+            tasks=self._order,
             rewards=session.rewards,
             val_rewards=session.val_rewards,
             branch=[*self._branch, (session.generation.number, number)],

@@ -122,6 +122,11 @@ def check_server(owner: str, options: Any) -> None:
             f"{owner}: deterministic=True needs server 'torch': answers of {name!r} depend on what "
             "else is in their batch"
         )
+    if options.max_staleness:
+        raise ConfigError(
+            f"{owner}: max_staleness needs server 'torch': {name!r} does not say which weights "
+            "made an answer, and may break off those in progress"
+        )
 
 
 class EngineServer:

@@ -12,6 +12,7 @@ they share of the mathematics is in ``loss`` and ``agl_learning.weighing``, the 
 
 import asyncio
 import contextlib
+import copy
 import random
 from abc import abstractmethod
 from collections.abc import AsyncGenerator
@@ -95,6 +96,11 @@ class PolicyTraining(OnlineTraining, LearnerOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.max_staleness and getattr(self, "ratio_cap", 1.0) is None:
+            raise ConfigError(
+                f"{self.title}: ratio_cap is None, and with max_staleness tokens are learned that "
+                "older weights sampled: their importance weights need a bound. Give one, as 3"
+            )
         take_other_names(self.title, self)
         check_copies(self.title, self, group_size=self.group_size)
         check_learner(self.title, self)
@@ -156,8 +162,10 @@ class PolicyTraining(OnlineTraining, LearnerOptions):
         )
         self._tokenizer = tokenizer
         if self.server == "torch":
+            # Weights that change while answers are made must be others than those that make them.
+            served = copy.deepcopy(model.eval()) if self.max_staleness else model
             server = self._server = InferenceServer(
-                model,
+                served,
                 tokenizer,
                 model_name=MODEL_NAME,
                 max_model_tokens=self.max_model_tokens,
@@ -201,14 +209,20 @@ class PolicyTraining(OnlineTraining, LearnerOptions):
         return server.serving() if isinstance(server, EngineServer) else _answering(server)
 
     def update(self, rows: "list[Weighed]") -> dict[str, float]:
-        """Take gradient steps while nothing is sampled."""
+        """Take gradient steps while nothing is sampled, or a copy of the weights before samples."""
         from agl_torch.learner import Sample
         from agl_torch.schedule import learning_factor
 
         samples = [Sample(one.row, one.of_tokens, one.returns, one.values) for one in rows]
         factor = learning_factor(self, self.weights_version, self.steps)
-        with self._server.updating():
-            return self._learner.update(samples, factor)
+        if not self.max_staleness:
+            with self._server.updating():
+                return self._learner.update(samples, factor)
+        learned = self._learner.update(samples, factor)
+        with self._server.updating() as served:
+            assert served is not None  # another server is refused
+            served.load_state_dict(self._learner.model.state_dict())
+        return learned
 
     def foresee(self, rows: "list[TrainingRow]") -> "Foreseen | None":
         """What the rewards are taken with: penalties, where they are not in the loss."""

@@ -1,0 +1,173 @@
+"""Rollouts of later steps run while a step is trained: nothing is lost, doubled or too old."""
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+import agl
+from agl.errors import ConfigError
+from agl_learning.ledger_tables import as_json, read_accounts
+
+pytest.importorskip("torch")
+
+from .table_model import WORDS, build_model, build_tokenizer
+
+SCRIPT = Path(__file__).with_name("grpo_run.py")
+TASKS = ["one", "two", "three"]
+GROUPS, COPIES = 2, 2
+OF_A_STEP = GROUPS * COPIES
+
+
+@pytest.fixture
+def train(tmp_path: Path):
+    """A run with ``max_staleness``: its algorithm and its store."""
+
+    def build(kind: type[agl.GRPO] = agl.GRPO, reward=None, **options):
+        store = agl.InMemoryLightningStore()
+
+        @agl.rollout
+        async def agent(task: str, llm: agl.LLM, rollout: agl.Rollout) -> float:
+            body = {"model": llm.model, "messages": [{"role": "user", "content": task}]}
+            async with (
+                aiohttp.ClientSession(raise_for_status=True) as session,
+                session.post(f"{llm.endpoint}/chat/completions", json=body) as response,
+            ):
+                answer = await response.json()
+            word = answer["choices"][0]["message"]["content"].split()[0]
+            return float(WORDS.index(word)) if reward is None else await reward(rollout)
+
+        given = {
+            "model": build_model,
+            "tokenizer": build_tokenizer,
+            "steps": 5,
+            "groups_per_step": GROUPS,
+            "group_size": COPIES,
+            "max_tokens": 1,
+            "learning_rate": 1e-3,
+            "device": "cpu",
+            "torch_threads": 1,
+            "show_progress": False,
+            "max_staleness": 1,
+            "run_dir": str(tmp_path / "run"),
+        }
+        algorithm = kind(**(given | options))
+        trainer = agl.Trainer(
+            algorithm=algorithm, store=store, strategy="shm", n_runners=1, concurrency=32
+        )
+        trainer.fit(agent, TASKS, val_dataset=["four"])
+        return algorithm, store
+
+    return build
+
+
+def lines_of(algorithm: agl.GRPO) -> list[dict]:
+    text = (Path(algorithm.run_dir) / "metrics.jsonl").read_text()
+    return [line for line in map(json.loads, text.splitlines()) if "reward/mean" in line]
+
+
+async def check_books(store: agl.LightningStore, summary: dict) -> None:
+    """Each rollout has one account that counts, and the sums are those of the summary."""
+    total = as_json((await read_accounts(store)).total)
+    calls = total["calls"]
+    assert (total["rollouts"]["total"], calls["total"], calls["trained"]) == tuple(
+        summary[name] for name in ("rollouts", "calls", "calls_trained")
+    )
+    parts = Counter(part.rollout_id for part in await agl.load_parts(store))
+    assert set(parts.values()) == {1}
+
+
+async def steps_of(store: agl.LightningStore) -> Counter[int]:
+    """Step -> rollouts that succeeded for it."""
+    return Counter(
+        rollout.metadata["step"]
+        for rollout in await store.query_rollouts()
+        if rollout.mode == "train" and rollout.status == "succeeded"
+    )
+
+
+def test_rollouts_of_the_next_step_end_while_one_is_trained(train) -> None:
+    ended, waited = threading.Event(), []
+
+    async def reward(rollout: agl.Rollout) -> float:
+        if rollout.metadata["step"] == 2:
+            ended.set()
+        return float(int(rollout.rollout_id[-1], 16))
+
+    class Slow(agl.GRPO):
+        def update(self, rows):
+            learned = super().update(rows)
+            waited.append(ended.wait(20))
+            return learned
+
+    _, store = train(Slow, reward, steps=2)
+    assert waited == [True, True]
+    assert asyncio.run(steps_of(store)) == {1: OF_A_STEP, 2: OF_A_STEP}
+
+
+@pytest.mark.parametrize("staleness", [1, 3])
+def test_no_call_is_older_than_allowed_and_each_step_has_its_own(train, staleness) -> None:
+    algorithm, store = train(max_staleness=staleness, eval_every=2)
+    lines = lines_of(algorithm)
+    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5]
+    assert all(line["version_lag/max"] <= staleness for line in lines)
+    assert all(line["rollouts/stale"] == 0 and line["time/idle"] >= 0 for line in lines)
+    assert asyncio.run(steps_of(store)) == dict.fromkeys(range(1, 6), OF_A_STEP)
+    asyncio.run(check_books(store, algorithm.summary))
+
+
+def test_what_is_under_way_as_a_run_ends_early_is_accounted_for(train) -> None:
+    algorithm, store = train(target_reward=-1.0, steps=9, max_staleness=2)  # after three steps
+    assert len(lines_of(algorithm)) == 3
+    asyncio.run(check_books(store, algorithm.summary))
+    assert algorithm.summary["rollouts"] == 5 * OF_A_STEP + 2
+    accounts = asyncio.run(read_accounts(store))
+    assert accounts.without == 0
+    journal = (Path(algorithm.run_dir) / "journal.jsonl").read_text().splitlines()
+    given_up = [one["after"] for one in map(json.loads, journal) if one["event"] == "given up"]
+    assert given_up == [3, 4]
+
+
+@pytest.mark.parametrize("kill_at", [9])
+def test_a_run_killed_with_rollouts_of_later_steps_under_way_goes_on(tmp_path, kill_at) -> None:
+    options = {"max_staleness": 2, "checkpoint_every": 2}
+
+    def run(**more: object) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, str(SCRIPT), str(tmp_path), json.dumps({**options, **more})]
+        return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+
+    killed = run(kill_at=kill_at)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr[-3000:]
+    done = run(resume_from=str(tmp_path / "run"))
+    assert done.returncode == 0, done.stderr[-3000:]
+
+    async def look() -> None:
+        store = agl.SqliteLightningStore(tmp_path / "store.db")
+        try:
+            assert await steps_of(store) == dict.fromkeys(range(1, 6), OF_A_STEP)
+            await check_books(store, json.loads((tmp_path / "run/summary.json").read_text()))
+        finally:
+            await store.close()
+
+    asyncio.run(look())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"deterministic": True}, "deterministic cannot be had with max_staleness=1"),
+        ({"max_refills": 2}, "max_refills cannot be had with max_staleness=1"),
+        ({"ratio_cap": None}, "ratio_cap is None"),
+        ({"max_staleness": -1}, "max_staleness"),
+    ],
+)
+def test_what_cannot_be_had_is_refused(options, message) -> None:
+    with pytest.raises(ConfigError, match=message):
+        agl.GRPO(model=build_model, **{"max_staleness": 1, **options})
