@@ -26,7 +26,7 @@ def save(folder: Path, learner: "Learner", tokenizer: Any, sampler_random: rando
     """Write weights, tokenizer, optimiser, random states and the critic, where there is one."""
     save_model(learner.model, folder)
     if learner.critic is not None:
-        save_file(learner.critic.state_dict(), folder / CRITIC)
+        save_file(_trained(learner.critic), folder / CRITIC)
     tokenizer.save_pretrained(folder)
     state = learner.optimizer.state_dict()
     tensors = {
@@ -40,6 +40,7 @@ def save(folder: Path, learner: "Learner", tokenizer: Any, sampler_random: rando
         "learner_random": learner.random.getstate(),
         "sampler_random": sampler_random.getstate(),
         "kl_coefficient": learner.kl_coefficient,
+        "base": learner.base,
     }
     (folder / STATE).write_text(json.dumps(record))
 
@@ -74,6 +75,11 @@ def restore(folder: Path, learner: "Learner", sampler_random: random.Random) -> 
         ConfigError: The checkpoint is of another model.
     """
     record = json.loads((folder / STATE).read_text())
+    if record.get("base", "") != learner.base:
+        what = "an adapter; give lora_rank, as its run had it"
+        if learner.base:
+            what = "an adapter for other weights; give the model that its run began with"
+        raise ConfigError(f"the checkpoint {str(folder)!r} has {what}")
     tensors = load_file(folder / OPTIMIZER)
     torch.set_rng_state(tensors.pop("random/torch"))
     state: dict[int, dict[str, Any]] = {}
@@ -95,10 +101,14 @@ def restore(folder: Path, learner: "Learner", sampler_random: random.Random) -> 
             )
     learner.optimizer.load_state_dict({"state": state, "param_groups": present["param_groups"]})
     if learner.critic is not None:
-        learner.critic.load_state_dict(load_file(folder / CRITIC))
+        learner.critic.load_state_dict(load_file(folder / CRITIC), strict=False)
     learner.kl_coefficient = record["kl_coefficient"]
     learner.random.setstate(_random_state(record["learner_random"]))
     sampler_random.setstate(_random_state(record["sampler_random"]))
+
+
+def _trained(module: Any) -> dict[str, Any]:
+    return {name: one.data for name, one in module.named_parameters() if one.requires_grad}
 
 
 def _random_state(state: list[Any]) -> tuple[Any, ...]:

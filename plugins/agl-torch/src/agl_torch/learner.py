@@ -69,6 +69,7 @@ class Learner:
         seed: Of the order of minibatches.
         reference: The frozen start; None copies the model, if it is needed at all.
         critic: With it, samples have returns and values.
+        base: Fingerprint of the weights under an adapter.
     """
 
     def __init__(
@@ -80,8 +81,9 @@ class Learner:
         seed: int = 0,
         reference: Any = None,
         critic: "Critic | None" = None,
+        base: str = "",
     ) -> None:
-        narrow = {str(p.dtype) for p in model.parameters() if p.dtype != torch.float32}
+        narrow = {str(p.dtype) for p in trained(model) if p.dtype != torch.float32}
         if narrow:
             raise ConfigError(
                 f"weights in {', '.join(sorted(narrow))} cannot be trained: small steps get "
@@ -92,6 +94,7 @@ class Learner:
         self.options = options
         self.rule = rule
         self.critic = critic
+        self.base = base
         self.random = random.Random(seed)
         self.kl_coefficient = options.kl_coefficient
         """As it is by now."""
@@ -99,7 +102,7 @@ class Learner:
         if critic is not None:
             rates.append((critic, rule.critic_learning_rate))
         self.optimizer = torch.optim.AdamW(
-            [{"params": [*part.parameters()], "lr": rate} for part, rate in rates],
+            [{"params": trained(part), "lr": rate} for part, rate in rates],
             betas=(0.9, 0.99),
             weight_decay=options.weight_decay,
         )
@@ -292,6 +295,11 @@ class Learner:
         old_N = torch.tensor(old, device=device)
         counts = [row.num_sampled for row in rows]
         return Tokens(old_N, old_N, torch.tensor(advantages, device=device), counts)
+
+
+def trained(model: Any) -> "list[Tensor]":
+    """Parameters that change: all of them, or those of an adapter."""
+    return [one for one in model.parameters() if one.requires_grad]
 
 
 def _shares(samples: Sequence[Sample], device: Any) -> "Tensor":

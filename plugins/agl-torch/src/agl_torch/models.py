@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from agl.errors import ConfigError
+from agl_torch.adapter import ADAPTER, load_merged
 
 ModelSource = Any
 """A folder or a name on the Hugging Face Hub, a model object, or a function that builds one."""
@@ -54,9 +55,9 @@ def load_model(source: ModelSource, device: str | None, dtype: str) -> Any:
     """The model on its device, in evaluation mode, every parameter trainable.
 
     Args:
-        source: See ``ModelSource``.
+        source: See ``ModelSource``. The adapter that a folder may have is added to its model.
         device: For example ``cuda:0``; None takes a GPU if there is one.
-        dtype: Name of a torch type, as ``float32``; only for models that are loaded.
+        dtype: Name of a torch type, as ``float32``, or ``auto``; only for models that are loaded.
 
     Raises:
         ConfigError: There is no such model, type or device.
@@ -66,11 +67,14 @@ def load_model(source: ModelSource, device: str | None, dtype: str) -> Any:
     if isinstance(source, str | Path):
         from transformers import AutoModelForCausalLM
 
-        torch_dtype = getattr(torch, dtype, None)
-        if not isinstance(torch_dtype, torch.dtype):
+        torch_dtype = dtype if dtype == "auto" else getattr(torch, dtype, None)
+        if dtype != "auto" and not isinstance(torch_dtype, torch.dtype):
             raise ConfigError(f"unknown dtype {dtype!r}; expected float32, bfloat16, ...")
         try:
-            model = AutoModelForCausalLM.from_pretrained(source, dtype=torch_dtype)
+            if (Path(source) / ADAPTER).exists():
+                model = load_merged(Path(source), torch_dtype)
+            else:
+                model = AutoModelForCausalLM.from_pretrained(source, dtype=torch_dtype)
         except (OSError, ValueError) as error:
             raise ConfigError(f"cannot load the model {str(source)!r}: {error}") from error
     else:

@@ -7,6 +7,7 @@ from annotated_types import Ge, Lt
 
 from agl.errors import ConfigError
 from agl_learning.options import AboveZero, Count, NotNegative
+from agl_torch.adapter import need_peft
 
 LossMean = Literal["rollout", "token", "constant"]
 
@@ -33,6 +34,13 @@ class LearnerOptions:
         temperature: At which the tokens were sampled.
         dtype: In which the model computes, ``float32`` or ``bfloat16``. Weights and optimiser are
             float32 in any case: steps of 1e-6 get lost in 16 bits.
+        lora_rank: Train an adapter of this rank instead of the model (LoRA, arXiv:2106.09685); it
+            is what checkpoints have. It wants about ten times the learning rate. Needs
+            ``agl-torch[lora]``.
+        lora_alpha: What the adapter adds counts ``lora_alpha / lora_rank`` times; None takes twice
+            the rank.
+        lora_modules: Names of the layers that get one, or the last parts of them, as ``q_proj``;
+            None takes all linear ones but the output layer.
         kl_coef: Another name of ``kl_coefficient``.
         entropy_coef: Another name of ``entropy_bonus``.
     """
@@ -50,6 +58,9 @@ class LearnerOptions:
     max_grad_norm: AboveZero = 1.0
     temperature: AboveZero = 1.0
     dtype: Literal["float32", "bfloat16"] = "float32"
+    lora_rank: Count | None = None
+    lora_alpha: AboveZero | None = None
+    lora_modules: list[str] | None = None
     kl_coef: NotNegative | None = None
     entropy_coef: NotNegative | None = None
 
@@ -147,6 +158,11 @@ def check_learner(owner: str, options: Any) -> None:
             f"{owner}: warmup_steps is {options.warmup_steps}, and the run has {options.steps} "
             "steps; the learning rate would not be reached. Give fewer"
         )
+    if options.lora_rank is not None:
+        need_peft(f"{owner}: lora_rank")
+    for name in ("lora_alpha", "lora_modules"):
+        if options.lora_rank is None and getattr(options, name) is not None:
+            raise ConfigError(f"{owner}: {name} is of an adapter; give lora_rank, or leave it out")
     mean, constant = getattr(options, "loss_mean", None), getattr(options, "loss_constant", None)
     if (mean == "constant") != (constant is not None):
         raise ConfigError(

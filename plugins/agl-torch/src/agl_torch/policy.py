@@ -126,8 +126,8 @@ class PolicyTraining(OnlineTraining, LearnerOptions):
         return {**super().identity(), **name_of("model", self.model)}
 
     def check_start(self, origin: "Origin") -> None:
-        """Refuse to penalise the divergence from a start that is nowhere."""
-        if self.kl_coefficient and origin.checkpoint is not None:
+        """Refuse to go on where the start, which is compared with or built on, is nowhere."""
+        if self._keeps_start and origin.checkpoint is not None:
             self._find_reference(origin.folder, origin.home)
 
     @without_collections()
@@ -135,9 +135,9 @@ class PolicyTraining(OnlineTraining, LearnerOptions):
         """Put model, tokenizer, optimiser and server where they were, or at their beginning."""
         import torch
 
-        from agl_torch.checkpoint import restore, save_model
+        from agl_torch.checkpoint import restore
         from agl_torch.learner import Learner
-        from agl_torch.models import compute_alike, load_model, load_tokenizer
+        from agl_torch.models import compute_alike, load_tokenizer
         from agl_torch.server import InferenceServer
 
         if self.deterministic:
@@ -145,12 +145,8 @@ class PolicyTraining(OnlineTraining, LearnerOptions):
         elif self.torch_threads is not None:
             torch.set_num_threads(self.torch_threads)
         torch.manual_seed(self.seed)
-        model = load_model(checkpoint or self.model, self.device, "float32")
+        model, reference, base = self._load_models(checkpoint, folder)
         tokenizer = load_tokenizer(checkpoint or self.tokenizer, checkpoint or self.model)
-        reference = None
-        if self.kl_coefficient and checkpoint is not None:
-            start = self._find_reference(folder, checkpoint.absolute().parent.parent)
-            reference = load_model(start, self.device, "float32")
         self._learner = Learner(
             model,
             pick_options(LearnerOptions, self),
@@ -159,6 +155,7 @@ class PolicyTraining(OnlineTraining, LearnerOptions):
             self.seed,
             reference,
             self.build_critic(model),
+            base,
         )
         self._tokenizer = tokenizer
         if self.server == "torch":
@@ -194,9 +191,44 @@ class PolicyTraining(OnlineTraining, LearnerOptions):
             )
         if checkpoint is not None:
             restore(checkpoint, self._learner, self._random)
-        if self._learner.reference is not None and not (folder / REFERENCE).exists():
+
+    def _load_models(self, checkpoint: Path | None, folder: Path) -> tuple[Any, Any, str]:
+        """The model to train, the frozen start (None: a copy), and what an adapter is built on."""
+        from agl_torch.adapter import add_adapter, twin
+        from agl_torch.checkpoint import fingerprint, save_model
+        from agl_torch.models import load_model
+
+        start = None
+        if self._keeps_start and checkpoint is not None:
+            start = self._find_reference(folder, checkpoint.absolute().parent.parent)
+        if self.lora_rank is None:
+            first = model = load_model(checkpoint or self.model, self.device, "float32")
+            if start is not None:
+                first = load_model(start, self.device, "float32")
+        else:
+            dtype = self.dtype if start is None else "auto"
+            first = model = load_model(start or self.model, self.device, dtype)
+        if self._keeps_start and not (folder / REFERENCE).exists():
             with making(folder / REFERENCE, {}) as partial:
-                save_model(self._learner.reference, partial)
+                save_model(first, partial)
+        if self.lora_rank is None:
+            return model, None if first is model else first, ""
+        reference, base = twin(model) if self.kl_coefficient else None, fingerprint(model)
+        place = self.model if self._is_named else folder / REFERENCE
+        place = Path(place).absolute() if Path(place).exists() else place
+        add_adapter(model, self, place, checkpoint)
+        return model, reference, base
+
+    @property
+    def _is_named(self) -> bool:
+        return isinstance(self.model, str | Path)
+
+    @property
+    def _keeps_start(self) -> bool:
+        """Whether the run keeps what it began with: to compare with it, or to build on it."""
+        if self.lora_rank is None:
+            return bool(self.kl_coefficient)
+        return not self._is_named
 
     def trained_model(self) -> TrainedModel:
         """The model that is served, with its vocabulary."""
@@ -248,13 +280,17 @@ class PolicyTraining(OnlineTraining, LearnerOptions):
         save(folder, self._learner, self._tokenizer, self._random)
 
     def _write_served(self, folder: Path) -> None:
+        import copy
+
+        from agl_torch.adapter import merge
         from agl_torch.checkpoint import save_model
 
-        save_model(self._learner.model, folder)
+        model = self._learner.model
+        save_model(model if self.lora_rank is None else merge(copy.deepcopy(model)), folder)
         self._tokenizer.save_pretrained(folder)
 
     def _find_reference(self, *folders: Path) -> Path:
-        """Where the start of the run is, from which its weights must not go far.
+        """Where the start of the run is.
 
         Raises:
             ConfigError: It is not there.
@@ -262,10 +298,13 @@ class PolicyTraining(OnlineTraining, LearnerOptions):
         for folder in folders:
             if (folder / REFERENCE).is_dir():
                 return folder / REFERENCE
+        needs, way = "lora_rank builds on", "Put it back"
+        if self.lora_rank is None:
+            needs, way = "kl_coefficient compares with", "Set kl_coefficient to 0"
         raise ConfigError(
-            f"{self.title}: kl_coefficient compares with the model that the run began with, and "
-            f"neither {' nor '.join(repr(str(folder)) for folder in folders)} has the folder "
-            f"{REFERENCE!r}. Set kl_coefficient to 0, or start anew"
+            f"{self.title}: {needs} the model that the run began with, and neither "
+            f"{' nor '.join(repr(str(folder)) for folder in folders)} has the folder "
+            f"{REFERENCE!r}. {way}, or start anew"
         )
 
 

@@ -15,7 +15,6 @@ that long ones do not count more; and the ratio of tokens with negative advantag
 ``loss.clipped``.
 """
 
-import copy
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,6 +23,7 @@ from annotated_types import Ge, Gt, Le
 from agl.errors import ConfigError
 from agl_learning.estimated import Foreseen
 from agl_learning.options import AboveZero, NotNegative
+from agl_torch.adapter import frozen_twin
 from agl_torch.models import load_model
 from agl_torch.options import MeanOptions, OneEstimator
 from agl_torch.policy import ClippedTraining
@@ -96,7 +96,7 @@ class PPO(OneEstimator, ClippedTraining, MeanOptions):
         if self.critic == "head":
             return Critic(model, is_apart=False)
         if self.critic == "copy":
-            return Critic(copy.deepcopy(model), is_apart=True)
+            return Critic(frozen_twin(model), is_apart=True)
         return Critic(load_model(self.critic, self.device, "float32"), is_apart=True)
 
     def foresee(self, rows: "list[TrainingRow]") -> Foreseen:

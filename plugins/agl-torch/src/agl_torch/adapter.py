@@ -1,0 +1,126 @@
+"""Low-rank adapters by ``peft``: small matrices are trained, and the weights under them stay.
+
+For each layer W of the chosen ones, y = W x + (alpha / rank) * B A x; B begins at zero, so that
+the model begins as it was.
+
+Source: LoRA (arXiv:2106.09685).
+
+Where we differ: there is no dropout, as log-probabilities are those of sampling; and the model
+without its adapter is a second set of layers over the same weights, not the adapter switched off,
+as others may sample from it meanwhile.
+"""
+
+import copy
+import json
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from agl.errors import ConfigError, install_line
+
+ADAPTER = "adapter_config.json"
+WEIGHTS = "adapter_model.safetensors"
+
+
+def need_peft(who: str) -> None:
+    """Refuse to go on without the package that makes adapters.
+
+    Raises:
+        ConfigError: It is not installed.
+    """
+    if find_spec("peft") is None:
+        raise ConfigError(
+            f"{who} needs 'peft', which is not installed. Run: {install_line('agl-torch[lora]')}"
+        )
+
+
+def twin(model: Any) -> Any:
+    """A model of its own whose parameters are those of ``model``: what changes one changes both."""
+    return copy.deepcopy(model, {id(one): one for one in model.parameters()})
+
+
+def frozen_twin(model: Any) -> Any:
+    """A copy of what is trained of a model, over the same weights of what is not."""
+    frozen = [one for one in model.parameters() if not one.requires_grad]
+    return copy.deepcopy(model, {id(one): one for one in frozen})
+
+
+def add_adapter(model: Any, options: Any, base: str | Path, checkpoint: Path | None = None) -> None:
+    """Put one on a model, in place; from then on it is all that is trained and saved.
+
+    Args:
+        model: Of ``transformers``.
+        options: ``lora_rank``, ``lora_alpha`` and ``lora_modules``.
+        base: Where the model can be loaded again; stands in checkpoints.
+        checkpoint: Has the adapter's weights; None begins anew.
+
+    Raises:
+        ConfigError: The model has no such layers, or the checkpoint an adapter of another form.
+    """
+    import torch
+    from peft import LoraConfig, set_peft_model_state_dict
+    from safetensors.torch import load_file
+
+    alpha = options.lora_alpha or 2 * options.lora_rank
+    modules = options.lora_modules or "all-linear"
+    config = LoraConfig(r=options.lora_rank, lora_alpha=alpha, target_modules=modules)
+    model.requires_grad_(False)
+    try:
+        model.add_adapter(config)
+    except ValueError as error:
+        raise ConfigError(f"lora_modules: {error}") from error
+    model.peft_config["default"].base_model_name_or_path = str(base)
+    for one in model.parameters():
+        if one.requires_grad:  # made in the type of the layer; small steps get lost in 16 bits
+            one.data = one.data.to(torch.float32)
+    model.eval()
+    if checkpoint is None:
+        return
+    if not (checkpoint / ADAPTER).exists():
+        raise ConfigError(
+            f"the checkpoint {str(checkpoint)!r} has a whole model and no adapter; leave lora_rank "
+            "out to go on, or give it as model to train an adapter on it"
+        )
+    saved = json.loads((checkpoint / ADAPTER).read_text("utf-8"))
+    now = {"r": config.r, "lora_alpha": alpha}
+    before = {name: saved[name] for name in now}
+    tensors = load_file(checkpoint / WEIGHTS)
+    unused = set_peft_model_state_dict(model, tensors).unexpected_keys if now == before else [""]
+    if unused or len(tensors) != sum(one.requires_grad for one in model.parameters()):
+        raise ConfigError(
+            f"the checkpoint {str(checkpoint)!r} has an adapter of another form ({before}, "
+            f"{len(tensors)} matrices); continue with the lora options that it had"
+        )
+
+
+def merge(model: Any) -> Any:
+    """Add the adapter of a model to its weights, in place, and give the model back."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    for name, layer in [*model.named_modules()]:
+        if isinstance(layer, BaseTunerLayer):
+            layer.merge()
+            model.set_submodule(name, layer.get_base_layer())
+    model._hf_peft_config_loaded = False  # or else saving it would look for the adapter
+    return model
+
+
+def load_merged(folder: Path, dtype: Any) -> Any:
+    """The model under the adapter of a folder, with the adapter added to its weights.
+
+    Raises:
+        ConfigError: ``peft`` or the model is not there.
+    """
+    need_peft(f"{str(folder)!r} holds an adapter, and")
+    from peft import LoraConfig, set_peft_model_state_dict
+    from safetensors.torch import load_file
+    from transformers import AutoModelForCausalLM
+
+    base = json.loads((folder / ADAPTER).read_text("utf-8"))["base_model_name_or_path"]
+    beside = folder.absolute().parent.parent / Path(base).name
+    if Path(base).is_absolute() and not Path(base).exists():
+        base = beside  # the folder of the run has moved, and its beginning with it
+    model = AutoModelForCausalLM.from_pretrained(base, dtype=dtype)
+    model.add_adapter(LoraConfig.from_pretrained(str(folder)))
+    set_peft_model_state_dict(model, load_file(folder / WEIGHTS))
+    return merge(model)

@@ -1,0 +1,28 @@
+"""``agl merge``: write a model with its adapter added to it."""
+
+from pathlib import Path
+
+import click
+
+
+@click.command("merge")
+@click.argument("checkpoint", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--dtype", default="float32", show_default=True, help="Of the weights.")
+def command(checkpoint: Path, folder: Path, dtype: str) -> None:
+    """Write to FOLDER the model whose adapter CHECKPOINT has, with the adapter added to it.
+
+    CHECKPOINT is one of a run with lora_rank. What reads whole models alone can then load FOLDER;
+    agl serve and the option model take CHECKPOINT as it is.
+    """
+    from agl.errors import ConfigError
+    from agl_torch.adapter import ADAPTER
+    from agl_torch.checkpoint import save_model
+    from agl_torch.models import load_model, load_tokenizer
+
+    if not (checkpoint / ADAPTER).exists():
+        raise ConfigError(f"{str(checkpoint)!r} has no adapter ({ADAPTER}); nothing is to merge")
+    if folder.exists() and any(folder.iterdir()):
+        raise ConfigError(f"{str(folder)!r} is there already; give a new folder")
+    save_model(load_model(checkpoint, "cpu", dtype), folder)
+    load_tokenizer(None, checkpoint).save_pretrained(folder)

@@ -1,0 +1,225 @@
+"""Adapters: what is trained, what a checkpoint has, and what can be made of it."""
+
+import json
+import shutil
+
+import pytest
+import torch
+
+import agl
+import agl_torch
+from agl.errors import ConfigError
+from agl_learning.checkpoint import find_checkpoint
+from agl_torch import adapter
+from agl_torch.adapter import add_adapter, frozen_twin, load_merged, twin
+from agl_torch.checkpoint import fingerprint
+from agl_torch.learner import Learner, Sample
+from agl_torch.models import load_model
+from agl_torch.options import LearnerOptions
+
+from .conftest import build_model
+from .test_grpo import says_red
+from .test_learner import RULE, make_row
+from .test_schedule import ALGORITHMS
+
+peft = pytest.importorskip("peft")
+
+IDS = torch.tensor([[1, 4, 3, 2]])
+OPTIONS = LearnerOptions(lora_rank=2, lora_alpha=6.0, learning_rate=0.05)
+
+
+def logits(model):
+    with torch.no_grad():
+        return model(IDS).logits
+
+
+def samples():
+    return [Sample(make_row("a", 5), [1.0]), Sample(make_row("b", 6), [-1.0])]
+
+
+def adapted(options=OPTIONS):
+    model = build_model()
+    add_adapter(model, options, "base")
+    return model
+
+
+def test_an_adapter_begins_as_the_model_and_adds_what_its_formula_says():
+    model, start = adapted(), build_model()
+    assert torch.equal(logits(model), logits(start))
+    layer = model.model.layers[0].mlp.up_proj
+    a, b = layer.lora_A["default"].weight, layer.lora_B["default"].weight
+    assert (a.shape, b.shape) == ((2, 32), (64, 2))
+    with torch.no_grad():
+        b.normal_()
+    weight = start.model.layers[0].mlp.up_proj.weight
+    x = torch.randn(3, 32)
+    # alpha / rank is 6 / 2.
+    assert torch.allclose(layer(x), x @ (weight + 3 * b @ a).T, atol=1e-5)
+
+
+def test_all_linear_layers_get_one_but_the_output_layer_or_those_that_are_named():
+    named = adapted(LearnerOptions(lora_rank=2, lora_modules=["q_proj", "v_proj"]))
+    of = [name for name, one in named.named_parameters() if one.requires_grad]
+    assert len(of) == 2 * 2 * 2
+    assert all(".q_proj." in name or ".v_proj." in name for name in of)
+    everywhere = [name for name, one in adapted().named_parameters() if one.requires_grad]
+    assert len(everywhere) == 2 * 7 * 2
+    assert not any("lm_head" in name for name in everywhere)
+    with pytest.raises(ConfigError, match=r"lora_modules: .*attention"):
+        adapted(LearnerOptions(lora_rank=2, lora_modules=["attention"]))
+
+
+def test_only_the_adapter_is_trained_and_has_a_state():
+    model = adapted()
+    before = {name: one.clone() for name, one in model.named_parameters()}
+    learner = Learner(model, OPTIONS, RULE)
+    learner.update(samples())
+    learner.update(samples())
+    for name, one in model.named_parameters():
+        assert torch.equal(one, before[name]) == ("lora" not in name), name
+    assert len(learner.optimizer.state) == 2 * 7 * 2
+
+
+def test_the_model_without_its_adapter_shares_all_of_its_weights():
+    model = build_model()
+    start = twin(model)
+    add_adapter(model, OPTIONS, "base")
+    Learner(model, OPTIONS, RULE, reference=start).update(samples())
+    assert torch.equal(logits(start), logits(build_model()))
+    assert not torch.equal(logits(start), logits(model))
+    weights = {one.data_ptr() for one in model.parameters()}
+    assert all(one.data_ptr() in weights for one in start.parameters())
+    copied = frozen_twin(model)
+    own = [name for name, one in copied.named_parameters() if one.data_ptr() not in weights]
+    assert len(own) == 2 * 7 * 2
+    assert all("lora" in name for name in own)
+
+
+def test_an_adapter_is_float32_over_weights_in_16_bits():
+    model = build_model().to(torch.bfloat16)
+    add_adapter(model, OPTIONS, "base")
+    options = LearnerOptions(lora_rank=2, dtype="bfloat16", learning_rate=0.05)
+    measured = Learner(model, options, RULE).update(samples())
+    assert measured["grad_norm"] > 0
+    types = {one.dtype for one in model.parameters() if one.requires_grad}
+    assert types == {torch.float32}
+    assert model.model.layers[0].mlp.up_proj.weight.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("made", ALGORITHMS)
+def test_options_of_an_adapter_without_one_are_refused(made):
+    assert made(model="none", lora_rank=8, lora_alpha=4).lora_rank == 8
+    with pytest.raises(ConfigError, match="lora_alpha is of an adapter; give lora_rank"):
+        made(model="none", lora_alpha=8)
+    with pytest.raises(ConfigError, match="lora_modules is of an adapter; give lora_rank"):
+        made(model="none", lora_modules=["q_proj"])
+
+
+def test_without_peft_it_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(adapter, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"needs 'peft', which is not installed.*\[lora\]"):
+        agl.GRPO(model="none", lora_rank=8)
+
+
+async def trained(line, grpo, **options):
+    defaults = {"lora_rank": 4, "checkpoint_every": 1, "epochs": 2, "learning_rate": 0.05}
+    return await line(says_red, grpo(**{**defaults, **options}), ["one", "two", "three"])
+
+
+@pytest.mark.parametrize("made", [agl.GRPO, agl_torch.PPO])
+async def test_a_run_with_an_adapter_learns_keeps_it_small_and_goes_on(line, grpo, tmp_path, made):
+    penalty = {"kl_coefficient": 0.001, "made": made}
+    await trained(line, grpo, steps=2, **penalty)
+    first = find_checkpoint(tmp_path / "run")
+    assert not (first / "model.safetensors").exists()
+    saved = json.loads((first / "adapter_config.json").read_text())
+    assert saved["base_model_name_or_path"] == str(tmp_path / "run/reference")
+    again = await trained(line, grpo, steps=8, resume_from=str(tmp_path / "run"), **penalty)
+    rewards = again.summary["rewards"]
+    assert len(rewards) == 8
+    assert made is agl_torch.PPO or sum(rewards[-2:]) / 2 > sum(rewards[:2]) / 2 + 0.2
+    lines = [json.loads(x) for x in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert max(one["logprob_gap"] for one in lines if "logprob_gap" in one) < 1e-4
+    last = [one for one in lines if "logprob_gap" in one][-1]
+    assert last["kl"] > 1e-5 if made is agl.GRPO else "loss/value" in last
+
+
+async def test_a_checkpoint_is_served_and_begun_from_as_a_whole_model(line, grpo, tmp_path):
+    run = await trained(line, grpo)
+    last = find_checkpoint(tmp_path / "run")
+    expected = logits(run._learner.model)
+    assert not torch.allclose(expected, logits(build_model()), atol=1e-2)
+    merged = load_model(last, "cpu", "float32")
+    assert torch.allclose(logits(merged), expected, atol=1e-4)
+    assert all(one.requires_grad for one in merged.parameters())
+    assert len([*merged.parameters()]) == len([*build_model().parameters()])
+    moved = tmp_path / "elsewhere"
+    (tmp_path / "run").rename(moved)
+    found = load_merged(moved / "checkpoints" / last.name, torch.float32)
+    assert torch.allclose(logits(found), expected, atol=1e-4)
+
+
+async def test_a_command_writes_the_whole_model(line, grpo, tmp_path):
+    from click.testing import CliRunner
+
+    from agl_torch.merging import command
+
+    run = await trained(line, grpo, steps=1)
+    last = find_checkpoint(tmp_path / "run")
+    done = CliRunner().invoke(command, [str(last), str(tmp_path / "whole")])
+    assert done.exit_code == 0, done.output
+    assert not (tmp_path / "whole/adapter_config.json").exists()
+    whole = type(build_model()).from_pretrained(tmp_path / "whole")
+    assert torch.allclose(logits(whole), logits(run._learner.model), atol=1e-4)
+    refused = CliRunner().invoke(command, [str(tmp_path / "whole"), str(tmp_path / "third")])
+    assert "has no adapter" in str(refused.exception)
+    refused = CliRunner().invoke(command, [str(last), str(tmp_path / "whole")])
+    assert "is there already" in str(refused.exception)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"lora_rank": 2}, "an adapter of another form"),
+        ({"lora_alpha": 1.0}, "an adapter of another form"),
+        ({"lora_modules": ["q_proj"]}, "an adapter of another form"),
+        ({"model": lambda: build_model(seed=5)}, None),  # it has what it began with
+    ],
+)
+async def test_a_run_goes_on_with_the_adapter_that_it_had(line, grpo, tmp_path, options, message):
+    await trained(line, grpo, steps=1)
+    origin = {"steps": 2, "resume_from": str(tmp_path / "run")}
+    if message is None:
+        assert (await trained(line, grpo, **origin, **options)).summary["steps"] == 2
+        return
+    with pytest.raises(ConfigError, match=message):
+        await trained(line, grpo, **origin, **options)
+
+
+async def test_an_adapter_on_a_named_model_is_never_put_on_another(line, grpo, tokenizer, tmp_path):
+    folder = tmp_path / "base"
+    build_model().save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    await trained(line, grpo, steps=1, model=str(folder))
+    assert not (tmp_path / "run/reference").exists()  # it is where it was
+    last = find_checkpoint(tmp_path / "run")
+    saved = json.loads((last / "adapter_config.json").read_text())
+    assert saved["base_model_name_or_path"] == str(folder)
+    origin = {"steps": 2, "resume_from": str(last), "model": str(folder)}
+    await trained(line, grpo, **origin)
+    shutil.rmtree(folder)
+    build_model(seed=7).save_pretrained(folder)
+    with pytest.raises(ConfigError, match="an adapter for other weights"):
+        await trained(line, grpo, **{**origin, "steps": 3})
+    assert fingerprint(build_model()) != fingerprint(build_model(seed=7))
+
+
+async def test_a_whole_checkpoint_and_an_adapter_do_not_go_on_as_each_other(line, grpo, tmp_path):
+    await trained(line, grpo, steps=1, lora_rank=None, kl_coefficient=0.1)
+    options = {"steps": 2, "resume_from": str(tmp_path / "run")}
+    with pytest.raises(ConfigError, match="has a whole model and no adapter"):
+        await trained(line, grpo, **options)
+    shutil.rmtree(tmp_path / "run")
+    await trained(line, grpo, steps=1)
+    with pytest.raises(ConfigError, match="has an adapter; give lora_rank"):
+        await trained(line, grpo, lora_rank=None, **options)
