@@ -153,6 +153,10 @@ async def test_a_checkpoint_is_served_and_begun_from_as_a_whole_model(line, grpo
     assert torch.allclose(logits(merged), expected, atol=1e-4)
     assert all(one.requires_grad for one in merged.parameters())
     assert len([*merged.parameters()]) == len([*build_model().parameters()])
+    run._write_served(tmp_path / "served")  # for servers that read whole models
+    served = type(build_model()).from_pretrained(tmp_path / "served")
+    assert torch.allclose(logits(served), expected, atol=1e-4)
+    assert torch.equal(logits(run._learner.model), expected)
     moved = tmp_path / "elsewhere"
     (tmp_path / "run").rename(moved)
     found = load_merged(moved / "checkpoints" / last.name, torch.float32)

@@ -66,7 +66,7 @@ class Distillation(OneEstimator, ClippedTraining, MeanOptions):
         self._teacher.requires_grad_(False)
         super().load(checkpoint, folder)
         known = self._teacher.get_input_embeddings().weight.shape[0]
-        if (needed := len(self._server.sampler.tokenizer)) > known:
+        if (needed := len(self._tokenizer)) > known:
             raise ConfigError(
                 f"{self.title}: the teacher knows {known} tokens, and the model's tokenizer has "
                 f"{needed}. Take a teacher with the same tokenizer"
