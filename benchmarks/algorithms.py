@@ -18,6 +18,7 @@ import random
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,16 @@ def build_taught(seed: int) -> Any:
     return model
 
 
-def train(name: str, seed: int, steps: int, out: Path, **options: Any) -> dict[str, Any]:
+def train(
+    name: str,
+    seed: int,
+    steps: int,
+    out: Path,
+    *,
+    wrap: Callable[[Any], Any] = lambda agent: agent,
+    concurrency: int = 64,
+    **options: Any,
+) -> dict[str, Any]:
     """The run's summary.
 
     Args:
@@ -73,6 +83,8 @@ def train(name: str, seed: int, steps: int, out: Path, **options: Any) -> dict[s
         seed: Of the run, and of the model's first weights.
         steps: At most.
         out: Its folder.
+        wrap: Makes the agent out of that of the quickstart.
+        concurrency: Of the one runner.
         options: Of the algorithm, besides those here.
     """
     train_tasks, held_out_tasks = split_tasks()
@@ -100,8 +112,8 @@ def train(name: str, seed: int, steps: int, out: Path, **options: Any) -> dict[s
         run_dir=out,
         strategy={"type": "cs", "server_port": 0},
         n_runners=1,
-        concurrency=64,
-    ).fit(find_the_cat, train_tasks, val_dataset=held_out_tasks)
+        concurrency=concurrency,
+    ).fit(wrap(find_the_cat), train_tasks, val_dataset=held_out_tasks)
     return json.loads((out / "summary.json").read_text())
 
 
