@@ -136,6 +136,13 @@ def bench_rows(session: nox.Session) -> None:
     session.run("python", "benchmarks/credit_toy.py")
 
 
+@nox.session(name="bench-async")
+def bench_async(session: nox.Session) -> None:
+    """Updates per minute where rollouts of the next steps run meanwhile, and where they do not."""
+    install(session, TORCH, "agl-torch", "agl-testing", "matplotlib>=3.9", OPENAI)
+    session.run("python", "benchmarks/async_collection.py", *session.posargs, env=QUIET)
+
+
 @nox.session(name="bench-apo")
 def bench_apo(session: nox.Session) -> None:
     """Prompt optimisers on a planted problem, and prompt runs that are killed.
