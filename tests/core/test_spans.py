@@ -25,3 +25,12 @@ def test_attributes_that_only_newer_sdks_take_are_unfolded() -> None:
     span = Span.from_opentelemetry(started, "ro-1", "at-1", 1)
     known = {"a.b": 1, "a.c": "", "d.0": 1, "d.1": "x", "d.2": "", "e": "ff", "f.0.g": [1, 2]}
     assert span.attributes == known
+
+
+def test_values_of_one_key_are_all_kept() -> None:
+    tracer = TracerProvider().get_tracer("any")
+    odd: Any = {"k": {"x": 1}, "k.x": 9, "k.x.again": 10}
+    started = tracer.start_span("call", attributes=odd)
+    assert isinstance(started, ReadableSpan)
+    span = Span.from_opentelemetry(started, "ro-1", "at-1", 1)
+    assert span.attributes == {"k.x": 1, "k.x.again": 9, "k.x.again.again": 10}

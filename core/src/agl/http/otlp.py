@@ -220,10 +220,10 @@ def _attributes(key_values: Iterable[KeyValue]) -> Attributes:
     for item in key_values:
         value = item.value
         # What nearly all attributes are; an empty text is told from no text below.
-        if text := value.string_value:
+        if (text := value.string_value) and item.key not in attributes:
             attributes[item.key] = text
         elif (values := value.array_value.values) and (same := _uniform(values)):
-            attributes[item.key] = same
+            unfold(attributes, item.key, same)
         else:
             unfold(attributes, item.key, _value(value))
     return attributes

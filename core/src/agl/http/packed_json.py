@@ -82,7 +82,7 @@ def pack(raw: bytes | Raw) -> PackedSpan:
         raise ValueError("for check_span to name")
     if span.parent_id is not None and "\0" in span.parent_id:
         raise ValueError("for check_span to name")
-    body = str(memoryview(raw), "utf-8")
+    body = str(memoryview(raw), "utf-8").strip()
     if body.count("[") > 2:  # more than those of its events and links
         _check_lists(span.attributes)
         _check_lists(span.resource.attributes)

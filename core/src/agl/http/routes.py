@@ -8,10 +8,11 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from fastapi import FastAPI, Request, Response
 from pydantic import TypeAdapter
+from pydantic_core import to_json
 
 import agl
 from agl.errors import (
@@ -29,10 +30,13 @@ from agl.semconv import CLIENT_GONE
 from agl.store.access.readers import visible
 from agl.store.access.tokens import Tokens
 from agl.store.base import LightningStore
+from agl.store.detached import is_json
 from agl.store.give_back import give_back
 from agl.store.operation_table import json_method
 from agl.store.packed import PackedSpan
-from agl.types import Attempt, AttemptedRollout, Span
+from agl.store.sqlite.rows import json_of
+from agl.types import Attempt, AttemptedRollout, Failure, Span
+from agl.utils.text import clean
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -134,12 +138,12 @@ class StoreRoutes:
         await self._grants.check(request, name, arguments)
         if self._grants.is_reader(request):
             record = visible(await getattr(self.store, name)(**arguments))
-            content = None if record is None else call.answer.dump_json(record)
+            content = None if record is None else _dumped(call.answer, record)
         elif name in self._in_json:
             content = await self._in_json[name](**arguments)
         else:
             record = await getattr(self.store, name)(**arguments)
-            content = None if record is None else call.answer.dump_json(record)
+            content = None if record is None else _dumped(call.answer, record)
         if content is None and call.absent_is_404:
             ((name, value),) = ids.items()
             raise UnknownRecordError(f"no {name.removesuffix('_id')} {value!r}")
@@ -184,11 +188,27 @@ class StoreRoutes:
                 worker_id=body.worker_id,
                 key=self._grants.key(request, body.key),
             )
-            return Answer(self._grants.claims_json(claimed))
+            return Answer(self._grants.claims_json(await self._told(claimed)))
         claimed, end = await self._hold_claim(request, body)
         if claimed is None:
             return Response(status_code=CLIENT_GONE)
-        return Answer(self._grants.claims_json(claimed), headers={wire.WAIT_ENDED: end})
+        content = self._grants.claims_json(await self._told(claimed))
+        return Answer(content, headers={wire.WAIT_ENDED: end})
+
+    async def _told(self, claimed: Sequence[AttemptedRollout]) -> list[AttemptedRollout]:
+        """Those whose task JSON can hold; the attempts of others end here, as nobody gets them."""
+        found: list[AttemptedRollout] = []
+        for one in claimed:
+            try:
+                if not is_json(one.input):
+                    json_of(one.input, f"rollout {one.rollout_id!r}: its task")
+                found.append(one)
+            except InvalidRecordError as error:
+                why = f"no runner of another process can have it: {error}"
+                failure = Failure(boundary="store", type=type(error).__name__, message=why)
+                ids = (one.rollout_id, one.attempt.attempt_id)
+                await self.store.update_attempt(*ids, status="failed", error=failure)
+        return found
 
     async def _hold_claim(
         self, request: Request, body: wire.DequeueBody
@@ -237,7 +257,7 @@ class StoreRoutes:
         content = b'{"spans":%s,"attempt":%s,"claimed":%s}' % (
             packed_json.receipts(done.spans),
             attempt,
-            self._grants.claims_json(claimed),
+            self._grants.claims_json(await self._told(claimed)),
         )
         return Answer(content, headers=headers)
 
@@ -349,8 +369,27 @@ def _json(
     adapter: TypeAdapter[Any], value: Any, status: int = 200, headers: dict[str, str] | None = None
 ) -> Response:
     """Serialize once; FastAPI would validate the answer first."""
-    content = b"null" if value is None else adapter.dump_json(value)
+    content = b"null" if value is None else _dumped(adapter, value)
     return Answer(content, status, headers)
+
+
+def _dumped(adapter: TypeAdapter[Any], value: Any) -> bytes:
+    """JSON; of what JSON cannot hold, which a store in memory may keep, the text of it."""
+    try:
+        return adapter.dump_json(value)
+    except ValueError:
+        return to_json(_readable(adapter.dump_python(value)), inf_nan_mode="null")
+
+
+def _readable(value: Any) -> Any:
+    if isinstance(value, dict):
+        fields = cast(dict[Any, Any], value)
+        return {_readable(str(key)): _readable(item) for key, item in fields.items()}
+    if isinstance(value, list | tuple):
+        return [_readable(item) for item in cast(Sequence[Any], value)]
+    if isinstance(value, str):
+        return clean(value)
+    return value if isinstance(value, int | float | None) else ascii(value)
 
 
 def _attempt_of(span: Span | PackedSpan) -> tuple[str, str]:

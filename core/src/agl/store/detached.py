@@ -1,11 +1,14 @@
 """Copies of what callers may change in place, so that what a store keeps is its own."""
 
+import math
 from collections.abc import Callable
 from copy import deepcopy
 from typing import Any, TypeVar, cast
 
 from pydantic_core import from_json, to_json
 
+from agl.errors import InvalidRecordError
+from agl.store.packed import INT_BITS
 from agl.types.records import Record
 
 R = TypeVar("R", bound=Record)
@@ -17,15 +20,26 @@ _SCALARS = (str, int, float, type(None))
 
 def is_json(value: Any) -> bool:
     """Whether a value comes out of JSON as it went in."""
+    try:
+        return _is_json(value)
+    except RecursionError:
+        return False
+
+
+def _is_json(value: Any) -> bool:
     kind = cast(type[Any], type(value))
     if kind is dict:
         items = cast(dict[Any, Any], value).items()
-        return all(type(key) is str and is_json(item) for key, item in items)
+        return all(type(key) is str and _is_json(item) for key, item in items)
     if kind is list:
-        return all(is_json(item) for item in cast(list[Any], value))
+        return all(_is_json(item) for item in cast(list[Any], value))
+    if kind is float:
+        return math.isfinite(value)
+    if kind is int:
+        return value.bit_length() <= INT_BITS
     if kind is str:
         return value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value)
-    return value is None or kind in (bool, int, float)
+    return value is None or kind is bool
 
 
 def detached_record(record: R) -> R:
@@ -52,11 +66,25 @@ def detached_changes(changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def detached(value: Any) -> Any:
-    """A deep copy; of JSON's types, which is what nearly all inputs are made of, a fast one."""
+    """A deep copy; of JSON's types, which is what nearly all inputs are made of, a fast one.
+
+    Raises:
+        InvalidRecordError: It goes too deep, or holds itself.
+    """
+    try:
+        return _copied(value)
+    except RecursionError:
+        raise InvalidRecordError(
+            "a value goes too deep, or holds itself; expected lists and dicts within each other "
+            "to about 100 levels"
+        ) from None
+
+
+def _copied(value: Any) -> Any:
     if isinstance(value, _SCALARS):
         return value
     if isinstance(value, dict):
-        return {key: detached(item) for key, item in cast(dict[Any, Any], value).items()}
+        return {key: _copied(item) for key, item in cast(dict[Any, Any], value).items()}
     if isinstance(value, list):
-        return [detached(item) for item in cast(list[Any], value)]
+        return [_copied(item) for item in cast(list[Any], value)]
     return deepcopy(value)

@@ -15,6 +15,8 @@ from agl.utils.text import clean
 
 MAX_SEQUENCE_ID = 1 << 53
 """Larger numbers are not the same everywhere."""
+INT_BITS = 14_000
+"""Of whole numbers: Python reads none of more than 4,300 digits."""
 
 
 class PackedSpan(NamedTuple):
@@ -170,15 +172,18 @@ def _finite(attributes: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def _number(value: Any) -> Any:
-    return json.dumps(value) if isinstance(value, float) and not math.isfinite(value) else value
+    if _is_finite(value):
+        return value
+    return json.dumps(value) if isinstance(value, float) else hex(value)
 
 
 def _is_finite(value: Any) -> bool:
     if isinstance(value, float):
         return math.isfinite(value)
+    if isinstance(value, int):
+        return value.bit_length() <= INT_BITS
     if isinstance(value, list | tuple):
-        items = cast(Sequence[Any], value)
-        return all(math.isfinite(item) for item in items if isinstance(item, float))
+        return all(map(_is_finite, cast(Sequence[Any], value)))
     return True
 
 
@@ -202,7 +207,11 @@ def _check_text(span: Span, what: str, value: Any) -> None:
 
 
 def _refused(span: Span, what: str, got: object, expected: str) -> Exception:
+    try:
+        shown = repr(got)
+    except ValueError:
+        shown = "a number of more than 4,300 digits"
     return InvalidRecordError(
         f"span {span.name!r} ({span.span_id!r}) of attempt {span.attempt_id!r}: {what} is "
-        f"{got!r}; expected {expected}. Nothing was stored"
+        f"{shown}; expected {expected}. Nothing was stored"
     )

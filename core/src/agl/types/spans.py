@@ -283,6 +283,7 @@ def unfold(attributes: Attributes, key: str, value: Any) -> None:
     """Set an attribute from any value that OpenTelemetry has, each part of it under its own key.
 
     Of mappings and of lists of several kinds; bytes become hex digits, and nothing an empty text.
+    A second value of one key is kept under it with ``.again``.
     """
     if isinstance(value, Mapping) and value:
         for name, item in cast(Mapping[str, Any], value).items():
@@ -291,14 +292,20 @@ def unfold(attributes: Attributes, key: str, value: Any) -> None:
         items = list(cast(Sequence[Any], value))
         kinds = set(map(type, items))
         if not kinds or (len(kinds) == 1 and kinds <= {str, bool, int, float}):
-            attributes[key] = items
+            attributes[_free(attributes, key)] = items
             return
         for index, item in enumerate(items):
             unfold(attributes, f"{key}.{index}", item)
     elif isinstance(value, str | bool | int | float):
-        attributes[key] = value
+        attributes[_free(attributes, key)] = value
     else:
-        attributes[key] = value.hex() if isinstance(value, bytes) else ""
+        attributes[_free(attributes, key)] = value.hex() if isinstance(value, bytes) else ""
+
+
+def _free(attributes: Attributes, key: str) -> str:
+    while key in attributes:
+        key += ".again"
+    return key
 
 
 def in_time(spans: Iterable[Span]) -> list[Span]:

@@ -267,7 +267,7 @@ def turn(
         )
         own = (finish.rollout_id, finish.attempt_id)
         others = {(span.rollout_id, span.attempt_id) for span in spans} - {own}
-        if stored.attempt.status in rules.OPEN and not others:
+        if stored.attempt.status in rules.OPEN and current and not others:
             # What the two steps below do, with one look at the records and one write of them.
             added, next_sequence = steps.insert_new(tables, stored, spans)
             if spans:

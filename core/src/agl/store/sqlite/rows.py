@@ -49,6 +49,7 @@ def attempted(rollout: Rollout, attempt: Attempt) -> AttemptedRollout:
 
 _READ_DEPTH = 150
 _ENVELOPE = 8
+_RUN = 2_000
 """So many levels can be read back; with more brackets it is tried."""
 ROLLOUT_FIELDS: Final = tuple(Rollout.model_fields)
 ROLLOUT_COLUMNS: Final = (*ROLLOUT_FIELDS, "crc")
@@ -242,15 +243,23 @@ def json_of(value: Any, what: str) -> str:
     """
     try:
         text = to_json(value)
-        if text.count(b"[") + text.count(b"{") > _READ_DEPTH:
+        is_deep = text.count(b"[") + text.count(b"{") > _READ_DEPTH
+        if is_deep or b"NaN" in text or b"Infinity" in text or _has_long_run(text):
             # Reading goes less deep than writing, and answers hold records in records of lists.
-            from_json(b"[" * _ENVELOPE + text + b"]" * _ENVELOPE)
+            enveloped = b"[" * _ENVELOPE + text + b"]" * _ENVELOPE
+            from_json(enveloped, allow_inf_nan=False)
         return text.decode()
     except (PydanticSerializationError, UnicodeError, ValueError) as error:
         raise InvalidRecordError(
             f"{what} cannot be stored: {error}. Expected what JSON can hold: null, true, false, "
             "numbers, strings, lists and dicts"
         ) from error
+
+
+def _has_long_run(text: bytes) -> bool:
+    """Whether digits follow each other that may be a number which nobody can read."""
+    steps = range(0, len(text) - _RUN, _RUN)
+    return any(text[at : at + _RUN].isdigit() for at in steps)
 
 
 def json_or_none(value: Any, what: str) -> str | None:

@@ -395,5 +395,6 @@ class Tables(SqliteLookups):
         if len(self._workers) >= _CACHE_SIZE:
             self.flush()
             self._workers.clear()
+        row = row_of_worker(worker)  # a refused one changes nothing
         self._workers[worker.worker_id] = worker
-        self._unwritten["save_worker"][worker.worker_id] = row_of_worker(worker)
+        self._unwritten["save_worker"][worker.worker_id] = row

@@ -1,0 +1,143 @@
+"""What JSON cannot hold, or gives back otherwise, is refused where it is written, or kept."""
+
+import json
+import math
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+import agl
+from agl.errors import InvalidRecordError
+from agl.http.client import without_token
+from agl.store.base import AttemptEnd
+from agl.types import Span
+
+NUMBER = 10**5_000
+"""Python reads no number of so many digits."""
+DEEP: list[Any] = []
+for _ in range(900):
+    DEEP = [DEEP]
+CYCLE: list[Any] = []
+CYCLE.append(CYCLE)
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def store(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> AsyncGenerator[agl.LightningStore]:
+    in_memory = request.param == "memory"
+    made = agl.InMemoryLightningStore() if in_memory else agl.SqliteLightningStore(tmp_path / "s")
+    yield made
+    await made.close()
+
+
+def span(started: agl.AttemptedRollout, **fields: Any) -> Span:
+    ids = {"rollout_id": started.rollout_id, "attempt_id": started.attempt.attempt_id}
+    return Span.from_attributes(**{"attributes": {}, **ids, **fields})
+
+
+async def test_blanks_behind_a_span_damage_nothing(store: agl.LightningStore) -> None:
+    server = agl.LightningStoreServer(store, host="127.0.0.1", port=0)
+    await server.start()
+    started = await store.start_rollout("task")
+    await store.add_span(span(started, name="good"))
+    await store.update_attempt(started.rollout_id, "latest", status="succeeded")
+    url, token = without_token(server.endpoint)
+    headers = {"content-type": "application/json", "authorization": f"Bearer {token}"}
+    async with aiohttp.ClientSession(headers=headers) as session:
+        for blanks in ("\n", " ", "\r\n\t"):
+            body = span(started, name="late").model_dump_json() + blanks
+            async with session.post(f"{url}/v1/agl/spans", data=body) as answer:
+                assert answer.status == 201
+    await server.stop()
+    found = [(one.name, one.late) for one in await store.query_spans(started.rollout_id)]
+    assert found == [("good", False), *[("late", True)] * 3]
+
+
+@pytest.mark.parametrize("value", [NUMBER, DEEP, CYCLE], ids=["number", "deep", "cycle"])
+async def test_what_nobody_can_read_again_is_refused_and_changes_nothing(
+    store: agl.LightningStore, value: Any
+) -> None:
+    one = await store.enqueue_rollout("one")
+    await store.update_worker("w", {"known": 1})
+    for refused in (
+        store.update_worker("w", {"n": value}),
+        store.update_rollout(one.rollout_id, metadata={"n": value}),
+    ):
+        with pytest.raises(InvalidRecordError):
+            await refused
+    worker = await store.get_worker_by_id("w")
+    assert worker is not None
+    assert worker.heartbeat_stats == {"known": 1}
+    claimed = await store.dequeue_rollout("w")
+    assert claimed is not None
+    assert claimed.input == "one"
+    assert [each.metadata for each in await store.query_rollouts()] == [claimed.metadata]
+    if value is NUMBER:
+        with pytest.raises(InvalidRecordError):
+            await store.add_span(span(claimed, attributes={"n": NUMBER}))
+        assert list(await store.query_spans(claimed.rollout_id)) == []
+
+
+@pytest.mark.parametrize(
+    "value", [math.nan, -math.inf, NUMBER, DEEP], ids=["nan", "inf", "number", "deep"]
+)
+async def test_a_store_of_json_takes_no_task_that_it_could_not_give_back(
+    tmp_path: Path, value: Any
+) -> None:
+    store = agl.SqliteLightningStore(tmp_path / "s.db")
+    with pytest.raises(InvalidRecordError):
+        await store.enqueue_rollout({"label": value})
+    assert await store.dequeue_rollout() is None
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    "value", ["\ud800", b"\xff", object(), math.nan], ids=["surrogate", "bytes", "object", "nan"]
+)
+async def test_a_task_in_memory_that_no_other_process_can_have_fails_its_attempt_there(
+    value: Any,
+) -> None:
+    store = agl.InMemoryLightningStore()
+    server = agl.LightningStoreServer(store, host="127.0.0.1", port=0)
+    await server.start()
+    client = agl.LightningStoreClient(server.endpoint)
+    odd = await store.enqueue_rollout({"t": value})
+    await store.enqueue_rollout("good")
+    found = [await client.dequeue_rollout("w") for _ in range(2)]
+    assert [one.input for one in found if one] == ["good"]
+    (ended,) = await client.wait_for_rollouts(rollout_ids=[odd.rollout_id], timeout=30)
+    assert ended.status == "failed"
+    (attempt,) = await store.query_attempts(odd.rollout_id)
+    assert attempt.error is not None
+    assert attempt.error.boundary == "store"
+    assert "no runner of another process can have it" in attempt.error.message
+    assert len(await client.query_rollouts()) == 2
+    # In this process it is what it was.
+    kept = await store.get_rollout_by_id(odd.rollout_id)
+    assert kept is not None
+    assert type(kept.input["t"]) is type(value)
+    await client.close()
+    await server.stop()
+
+
+async def test_spans_of_an_older_attempt_are_late_in_a_turn_too(store: agl.LightningStore) -> None:
+    first = await store.start_rollout("task")
+    await store.start_attempt(first.rollout_id)
+    own = first.attempt.attempt_id
+    end = AttemptEnd(rollout_id=first.rollout_id, attempt_id=own, status="succeeded")
+    await store.turn([span(first, name="reward")], finish=end, limit=0)
+    assert [one.late for one in await store.query_spans(first.rollout_id, own)] == [True]
+
+
+async def test_a_task_with_these_words_is_no_number(tmp_path: Path) -> None:
+    store = agl.SqliteLightningStore(tmp_path / "s.db")
+    task = {"text": "NaN, Infinity", "digits": "7" * 10_000, "number": 10**300}
+    await store.enqueue_rollout(json.loads(json.dumps(task)))
+    claimed = await store.dequeue_rollout()
+    assert claimed is not None
+    assert claimed.input == task
+    await store.close()
