@@ -12,6 +12,7 @@ reward has risen by 0.2 or more.
 """
 
 import argparse
+import asyncio
 import functools
 import json
 import random
@@ -106,14 +107,16 @@ def train(
         "torch_threads": 1,
         "show_progress": False,
     }
+    store = agl.SqliteLightningStore(out / "store.db")
     agl.Trainer(
         algorithm={"type": name, **common, **OPTIONS.get(name, {}), **options},
-        store=agl.SqliteLightningStore(out / "store.db"),
+        store=store,
         run_dir=out,
         strategy={"type": "cs", "server_port": 0},
         n_runners=1,
         concurrency=concurrency,
     ).fit(wrap(find_the_cat), train_tasks, val_dataset=held_out_tasks)
+    asyncio.run(store.close())
     return json.loads((out / "summary.json").read_text())
 
 
