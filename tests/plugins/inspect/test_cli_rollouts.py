@@ -28,8 +28,18 @@ def test_rollouts_of_a_run_are_listed_and_their_spans(agl: Agl, project: Path) -
     assert "agent: ValueError: could not convert string to float" in failed[-1]
     typo = agl("rollouts", "--path", "out/store.db", "--status", "fialed")
     assert (typo.code, "Did you mean 'failed'?" in typo.err) == (2, True)
-    first = agl("rollouts", "--path", "out/store.db", "--limit", "1")
-    assert "1 of 3 rollouts" in first.err
+    newest = agl("rollouts", "--path", "out/store.db", "--last", "1")
+    assert "1 of 3 rollouts; --last and --all show more" in newest.err
+    assert listed[-1]["rollout_id"] in newest.out
+    best = json.loads(agl("rollouts", "--path", "out/store.db", "--sort", "reward", "--json").out)
+    assert [row["reward"] for row in best] == [None, 0.5, 1.0]
+    for options, count in (
+        (["--failed"], 1), (["--mode", "train"], 3), (["--mode", "val"], 0), (["--step", "7"], 0),
+        (["--task", '"x": 0.5'], 1), (["--all", "--task", "boom", "--failed"], 1),
+        (["--task", "x", "--last", "2"], 2),
+    ):  # fmt: skip
+        found = json.loads(agl("rollouts", "--path", "out/store.db", "--json", *options).out)
+        assert len(found) == count, options
 
     rollout_id = listed[0]["rollout_id"]
     spans = json.loads(agl("spans", rollout_id, "--path", "out/store.db", "--json").out)

@@ -89,7 +89,8 @@ def table_text(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for column in columns:
-        table.add_column(column, overflow="fold")
+        # An id that is broken in two cannot be copied.
+        table.add_column(column, overflow="fold", no_wrap=column.endswith("_id"))
     for row in rows:
         table.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
     console, page = Console(), io.StringIO()

@@ -1,6 +1,7 @@
 """``agl rollouts``: what a store was asked to do, and how it went."""
 
 import json
+import math
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any, cast
 import click
 
 from agl.cli.shared import (
+    each_rollout,
     note,
     open_store,
     print_json,
@@ -25,32 +27,78 @@ from agl.types import Failure, Rollout, Span
 COLUMNS = ["rollout_id", "status", "mode", "attempts", "reward", "seconds", "input", "error"]
 
 
+SORTS = {
+    "time": None,
+    "reward": lambda row: -math.inf if row["reward"] is None else row["reward"],
+    "seconds": lambda row: -1.0 if row["seconds"] is None else row["seconds"],
+}
+
+
 @click.command("rollouts")
 @store_options
+@click.option("--last", default=20, show_default=True, help="At most so many, the newest last.")
+@click.option("--all", "show_all", is_flag=True, help="All of them.")
 @click.option("--status", "statuses", multiple=True, help="Only of this status; repeat.")
-@click.option("--limit", default=-1, show_default="all", help="At most so many.")
+@click.option("--failed", is_flag=True, help="Only those that failed or were cancelled.")
+@click.option("--mode", help="Only of this mode: train, val, test.")
+@click.option("--step", type=int, help="Only those of this step of an algorithm.")
+@click.option("--task", help="Only those whose task has this text in it, as JSON.")
+@click.option(
+    "--sort", type=click.Choice([*SORTS]), default="time", help="What comes last is the most."
+)
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
 def command(
-    path: Path | None, url: str | None, statuses: tuple[str, ...], limit: int, as_json: bool
+    path: Path | None,
+    url: str | None,
+    last: int,
+    show_all: bool,
+    statuses: tuple[str, ...],
+    failed: bool,
+    mode: str | None,
+    step: int | None,
+    task: str | None,
+    sort: str,
+    as_json: bool,
 ) -> None:
-    """List the rollouts of a store, with reward and reason of failure."""
+    """List the rollouts of a store, with reward and reason of failure; the newest last."""
+    wanted: Any = [*statuses, *(["failed", "cancelled"] if failed else [])] or None
+
+    def fits(rollout: Rollout) -> bool:
+        return (
+            (mode is None or rollout.mode == mode)
+            and (step is None or (rollout.metadata or {}).get("step") == step)
+            and (task is None or task in json.dumps(rollout.input, ensure_ascii=False, default=str))
+        )
+
+    is_every = (mode, step, task) == (None, None, None)
+    most, key = None if show_all else max(last, 1), SORTS[sort]
 
     async def read(store: LightningStore) -> tuple[list[dict[str, Any]], int]:
         hooks = HookCaller()
-        wanted: Any = list(statuses) or None
-        found = await store.query_rollouts(status_in=wanted, limit=limit)
-        return [await _row(store, rollout, hooks) for rollout in found], found.total
+        if is_every and most is not None and key is None:
+            total = (await store.query_rollouts(status_in=wanted, limit=1)).total
+            first = max(total - most, 0)
+            found = [*await store.query_rollouts(status_in=wanted, limit=most, offset=first)]
+        else:
+            fitting = [one async for one in each_rollout(store, wanted) if fits(one)]
+            total, found = len(fitting), fitting if key or most is None else fitting[-most:]
+        rows = [await _row(store, rollout, hooks) for rollout in found]
+        if key is not None:
+            rows.sort(key=key)
+        return rows if most is None else rows[-most:], total
 
     rows, total = read_and_close(open_store(path, url), read)
     if as_json:
         print_json(rows)
-        return
-    # Those of plugins last, as they appear; not every line need have them.
-    columns = dict.fromkeys(chain(COLUMNS, *rows))
-    columns.pop("resources_id", None)
-    print_table(list(columns), [[_short(row.get(column)) for column in columns] for row in rows])
+    else:
+        # Those of plugins last, as they appear; not every line need have them.
+        columns = dict.fromkeys(chain(COLUMNS, *rows))
+        columns.pop("resources_id", None)
+        print_table(
+            list(columns), [[_short(row.get(column)) for column in columns] for row in rows]
+        )
     if len(rows) < total:
-        note(f"{len(rows)} of {total} rollouts; --limit shows more")
+        note(f"{len(rows)} of {total} rollouts; --last and --all show more")
 
 
 async def _row(store: LightningStore, rollout: Rollout, hooks: HookCaller) -> dict[str, Any]:
