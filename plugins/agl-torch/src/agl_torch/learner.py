@@ -4,6 +4,7 @@ import copy
 import math
 import random
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from agl.errors import ConfigError
 from agl_torch.batch import chunks_by_tokens, score_rows
 from agl_torch.critic import value_loss
 from agl_torch.loss import Gain, Tokens, Weight, policy_loss, row_weights
-from agl_torch.models import computing_in
+from agl_torch.models import computing_in, recomputing
 from agl_torch.options import LearnerOptions
 from agl_torch.schedule import next_coefficient
 
@@ -92,6 +93,8 @@ class Learner:
             )
         self.model = model
         self.options = options
+        with self._sparing(model):  # where it cannot be, it is told at once
+            pass
         self.rule = rule
         self.critic = critic
         self.base = base
@@ -213,7 +216,8 @@ class Learner:
         self.optimizer.zero_grad(set_to_none=True)
         for chunk in self._chunks(minibatch):
             rows = [sample.row for sample in chunk]
-            scores, tokens = self._score(self.model, rows), self._per_token(chunk)
+            with self._sparing(self.model):
+                scores, tokens = self._score(self.model, rows), self._per_token(chunk)
             tokens = tokens._replace(logprobs_N=scores.logprobs_N)
             counted = [(sample.weight.token / whole, sample.row.num_sampled) for sample in chunk]
             weights_N = _spread(counted, self.model.device)
@@ -257,8 +261,8 @@ class Learner:
         self, chunk: Sequence[Sample], hidden_N_H: "Tensor", weights_N: "Tensor"
     ) -> "Tensor":
         assert self.critic is not None
-        device = self.model.device
-        with computing_in(self.options.dtype, device):
+        device, trunk = self.model.device, self.critic.trunk
+        with self._sparing(*filter(None, [trunk])), computing_in(self.options.dtype, device):
             values_N = self.critic.values([sample.row for sample in chunk], hidden_N_H)
         old = [value for sample in chunk for value in sample.values]
         returns = [value for sample in chunk for value in sample.returns]
@@ -269,6 +273,9 @@ class Learner:
             weights_N,
             self.rule.value_clip,
         )
+
+    def _sparing(self, *models: Any) -> AbstractContextManager[None]:
+        return recomputing(*models) if self.options.gradient_checkpointing else nullcontext()
 
     def _score(self, model: Any, rows: "list[TrainingRow]") -> Any:
         with computing_in(self.options.dtype, model.device):

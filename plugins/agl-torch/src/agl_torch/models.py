@@ -1,6 +1,7 @@
 """From what a user gives as model and tokenizer to objects that are ready to train."""
 
 import contextlib
+import functools
 import gc
 import os
 from collections.abc import Callable, Generator
@@ -109,6 +110,36 @@ def computing_in(dtype: str, device: Any) -> AbstractContextManager[Any]:
     if dtype == "float32":
         return contextlib.nullcontext()
     return torch.autocast(torch.device(device).type, dtype=getattr(torch, dtype))
+
+
+@contextlib.contextmanager
+def recomputing(*models: Any) -> Generator[None]:
+    """A block whose passes keep what layers were given, and gradients compute the rest again.
+
+    The way of ``transformers`` does nothing in evaluation mode, in which a model is trained here.
+
+    Raises:
+        ConfigError: A model has no layers that are known to bear it.
+    """
+    from torch.utils.checkpoint import checkpoint
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+    layers: list[Any] = []
+    for model in models:
+        found = [one for one in model.modules() if isinstance(one, GradientCheckpointingLayer)]
+        if not found:
+            raise ConfigError(
+                f"gradient_checkpointing: {type(model).__name__} has no layers that can be "
+                "computed again; leave it out"
+            )
+        layers += found
+    for layer in layers:
+        layer.forward = functools.partial(checkpoint, layer.forward, use_reentrant=False)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            del layer.forward
 
 
 def load_tokenizer(source: ModelSource, model_source: ModelSource) -> Any:

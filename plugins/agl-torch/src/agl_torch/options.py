@@ -34,6 +34,8 @@ class LearnerOptions:
         temperature: At which the tokens were sampled.
         dtype: In which the model computes, ``float32`` or ``bfloat16``. Weights and optimiser are
             float32 in any case: steps of 1e-6 get lost in 16 bits.
+        gradient_checkpointing: Of each layer, keep what it was given alone, and compute the rest
+            again where gradients need it: a third more time, and much less memory.
         lora_rank: Train an adapter of this rank instead of the model (LoRA, arXiv:2106.09685); it
             is what checkpoints have. It wants about ten times the learning rate. Needs
             ``agl-torch[lora]``.
@@ -58,6 +60,7 @@ class LearnerOptions:
     max_grad_norm: AboveZero = 1.0
     temperature: AboveZero = 1.0
     dtype: Literal["float32", "bfloat16"] = "float32"
+    gradient_checkpointing: bool = False
     lora_rank: Count | None = None
     lora_alpha: AboveZero | None = None
     lora_modules: list[str] | None = None

@@ -1,0 +1,114 @@
+"""What memory a step takes: layers computed again, 16 bits, and an estimate before the start."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from agl.errors import ConfigError
+from agl_torch.critic import Critic
+from agl_torch.learner import Learner
+from agl_torch.models import recomputing
+
+from .conftest import build_model
+from .test_learner import OPTIONS, RULE, samples
+
+LONG = torch.tensor([[1, *[4, 7, 5] * 10, 3, 2]])
+
+
+def kept_bytes(model, *sparing):
+    """What a pass keeps for its gradients besides the weights, by the tensors themselves."""
+    weights = {one.untyped_storage().data_ptr() for one in model.parameters()}
+    kept = {}
+
+    def note(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        for context in sparing:
+            with context:
+                return_value = model(LONG, use_cache=False).logits.sum()
+        if not sparing:
+            return_value = model(LONG, use_cache=False).logits.sum()
+    return return_value, sum(kept.values())
+
+
+def test_layers_that_are_computed_again_keep_less_and_have_the_same_gradients():
+    model = build_model()
+    total, much = kept_bytes(model)
+    total.backward()
+    expected = [one.grad.clone() for one in model.parameters()]
+    model.zero_grad()
+    total, little = kept_bytes(model, recomputing(model))
+    assert little < much / 3
+    total.backward()
+    for one, other in zip(model.parameters(), expected, strict=True):
+        assert torch.allclose(one.grad, other, rtol=1e-4, atol=1e-6)
+    assert not any("forward" in vars(one) for one in model.modules())
+
+
+@pytest.mark.parametrize("lora_rank", [None, 2])
+@pytest.mark.parametrize("with_critic", [False, True])
+def test_an_update_that_computes_again_is_the_same_update(lora_rank, with_critic):
+    made = []
+    for sparing in (False, True):
+        model = build_model()
+        options = dataclasses.replace(
+            OPTIONS, gradient_checkpointing=sparing, lora_rank=lora_rank, entropy_bonus=0.1
+        )
+        if lora_rank:
+            pytest.importorskip("peft")
+            from agl_torch.adapter import add_adapter
+
+            torch.manual_seed(0)
+            add_adapter(model, options, "base")
+        critic = Critic(build_model(seed=1), is_apart=True) if with_critic else None
+        rule = dataclasses.replace(RULE, critic_learning_rate=1e-2)
+        given = samples()
+        for one in given:
+            one.returns, one.values = [1.0], [0.0]
+        learner = Learner(model, options, rule, critic=critic)
+        learner.update(given)
+        learner.update(given)
+        made.append([*model.parameters(), *(critic.parameters() if critic else [])])
+    changed = 0
+    for plain, sparing in zip(*made, strict=True):
+        assert torch.allclose(plain, sparing, atol=1e-6)
+    fresh = [*build_model().parameters()]
+    changed = sum(not torch.equal(a, b) for a, b in zip(made[1], fresh, strict=False))
+    assert changed > 0
+
+
+def test_a_model_whose_layers_cannot_be_computed_again_is_refused():
+    class Plain(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(2, 2)
+
+    options = dataclasses.replace(OPTIONS, gradient_checkpointing=True)
+    with pytest.raises(ConfigError, match="gradient_checkpointing: Plain has no layers"):
+        Learner(Plain(), options, RULE)
+
+
+def test_in_16_bits_a_model_computes_in_them_and_its_weights_and_states_are_in_32():
+    model = build_model()
+    seen = set()
+    hook = model.model.layers[0].mlp.up_proj.register_forward_hook(
+        lambda layer, given, out: seen.add(out.dtype)
+    )
+    before = model.model.layers[0].mlp.up_proj.weight.clone()
+    # A step of 1e-5 on weights of about 0.3 is none in 16 bits, whose next number is 1e-3 away.
+    options = dataclasses.replace(OPTIONS, dtype="bfloat16", learning_rate=1e-5)
+    learner = Learner(model, options, RULE)
+    learner.update(samples())
+    hook.remove()
+    assert seen == {torch.bfloat16}
+    after = model.model.layers[0].mlp.up_proj.weight
+    assert after.dtype == torch.float32
+    moved = (after - before).abs()
+    assert 0 < moved.max() < 1e-4
+    states = {one.dtype for state in learner.optimizer.state.values() for one in state.values()}
+    assert states == {torch.float32}
