@@ -207,6 +207,24 @@ def test_a_run_that_went_back_on_purpose_goes_on_from_there(tmp_path: Path) -> N
 
 # --- a run that was killed in its first steps, before it had a checkpoint
 
+
+def test_a_killed_run_that_keeps_few_checkpoints_goes_on_and_names_the_best(tmp_path: Path) -> None:
+    options = {"checkpoint_every": 1, "keep_last": 1, "eval_every": 2, "steps": 6}
+    # Evaluations after 0, 2 and 4: 3 calls. The second call of step 5.
+    first = run(tmp_path, kill_at=4 * CALLS_PER_STEP + 3 + 2, **options)
+    assert first.returncode == -signal.SIGKILL, first.stderr[-3000:]
+    summary = finished(tmp_path, resume_from=str(tmp_path / "run"), **options)
+    assert [step for step, _ in summary["val_rewards"]] == [0, 2, 4, 6]
+    rewards = {
+        step: reward for step, reward in summary["val_rewards"] if step and reward is not None
+    }
+    left = {int(path.name[-6:]) for path in (tmp_path / "run/checkpoints").glob("step-*")}
+    assert Path(summary["checkpoint"]).name == "step-000006"
+    best = int(Path(summary["best_checkpoint"]).name[-6:])
+    assert left == {6, max((reward, step) for step, reward in rewards.items() if step in left)[1]}
+    assert rewards[best] == max(rewards.values())
+
+
 FIRST = {"steps": 3, "checkpoint_every": 3}
 
 

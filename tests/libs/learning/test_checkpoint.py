@@ -1,11 +1,22 @@
 """Checkpoints are whole and as they were written, or they are not taken."""
 
 import os
+import shutil
 
 import pytest
 
 from agl.errors import AlgorithmError
-from agl_learning.checkpoint import MANIFEST, damage, making, read_note
+from agl_learning.checkpoint import (
+    MANIFEST,
+    Progress,
+    best_checkpoint,
+    damage,
+    find_checkpoint,
+    making,
+    read_note,
+    remove_older,
+)
+from agl_learning.generations import begin_generation
 
 
 def make(folder, text="weights", **note):
@@ -83,3 +94,72 @@ def test_damage_is_named(tmp_path, name, change, why):
     folder = make(tmp_path / "0001", step=3)
     change(folder / name)
     assert why in damage(folder)
+
+
+def save_steps(root, *steps, generation=1, before=()):
+    for step in steps:
+        branch = [*before, (generation, step)]
+        with making(
+            root / f"checkpoints/step-{step:06d}", Progress(step, step, branch=branch)
+        ) as at:
+            (at / "model.safetensors").write_text(f"{step}")
+
+
+def steps_of(root):
+    return [
+        int(path.name.removeprefix("step-")) for path in sorted(root.glob("checkpoints/step-*"))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("keep_last", "val_rewards", "kept", "best"),
+    [
+        (1, [], [5], None),
+        (3, [], [3, 4, 5], None),
+        (9, [(2, 0.5)], [1, 2, 3, 4, 5], 2),
+        (2, [(0, 0.9), (1, 0.5), (2, 0.7), (3, 0.6)], [2, 4, 5], 2),
+        (1, [(1, None), (2, 0.7), (3, 0.7)], [3, 5], 3),  # of equal ones the newest
+        (1, [(2, 0.1), (5, 0.7)], [5], 5),
+    ],
+)
+def test_the_newest_and_the_best_are_kept(tmp_path, keep_last, val_rewards, kept, best):
+    save_steps(tmp_path, 1, 2, 3, 4, 5)
+    remove_older(tmp_path, keep_last, val_rewards)
+    assert steps_of(tmp_path) == kept
+    found = best_checkpoint(tmp_path, val_rewards)
+    assert (found and int(found[0].name[-6:])) == best
+    assert find_checkpoint(tmp_path).name == "step-000005"
+    assert len([*(tmp_path / "checkpoints").iterdir()]) == len(kept)
+
+
+def test_what_the_run_went_back_behind_takes_no_place_and_stays(tmp_path):
+    begin_generation(tmp_path)
+    save_steps(tmp_path, 1, 2, 3, 6)
+    begin_generation(tmp_path, branch=[(1, 2)])  # back to step 2
+    save_steps(tmp_path, 4, 5, generation=2, before=[(1, 2)])
+    remove_older(tmp_path, 2, [(1, 0.9), (2, 0.1), (6, 1.0)])
+    assert steps_of(tmp_path) == [1, 3, 4, 5, 6]
+    assert find_checkpoint(tmp_path).name == "step-000005"
+    assert best_checkpoint(tmp_path, [(1, 0.9), (6, 1.0)])[0].name == "step-000001"
+
+
+@pytest.mark.parametrize("at", ["before", "within"])
+def test_a_kill_while_one_is_removed_leaves_none_in_part(tmp_path, monkeypatch, caplog, at):
+    save_steps(tmp_path, 1, 2, 3)
+    real = shutil.rmtree
+
+    def killed(path, **options):
+        if at == "within":
+            (path / "model.safetensors").unlink()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(shutil, "rmtree", killed)
+    with pytest.raises(KeyboardInterrupt):
+        remove_older(tmp_path, 1, [])
+    monkeypatch.setattr(shutil, "rmtree", real)
+    assert steps_of(tmp_path) == [3]
+    assert find_checkpoint(tmp_path).name == "step-000003"
+    assert not caplog.records
+    save_steps(tmp_path, 4)
+    remove_older(tmp_path, 1, [])
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-000004"]

@@ -9,7 +9,7 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -200,6 +200,58 @@ def whole_checkpoints(root: Path) -> Iterator[Path]:
             yield folder
         else:
             logger.info("the checkpoint %s is left out: the run has gone back behind it", folder)
+
+
+def kept_checkpoints(root: Path) -> list[tuple[int, Path]]:
+    """Step and folder of those that ``whole_checkpoints`` looks at, unread, newest first."""
+    newest = read_generation(root)
+    found: list[tuple[int, Path]] = []
+    for folder in _newest_first(root):
+        try:
+            progress = Progress.of(folder)
+        except (ConfigError, OSError):
+            continue  # damaged; finding it so is for those who want to use it
+        if newest is None or newest.leads_to(progress.branch):
+            found.append((progress.step, folder))
+    return found
+
+
+def best_checkpoint(
+    root: Path, val_rewards: Sequence[tuple[int, float | None]]
+) -> tuple[Path, float] | None:
+    """The one of the highest held-out reward, and that; of equal ones the newest.
+
+    Args:
+        root: Folder of the run.
+        val_rewards: (step, mean) per evaluation.
+    """
+    rewards = {step: reward for step, reward in val_rewards if reward is not None}
+    known = [(rewards[step], step, at) for step, at in kept_checkpoints(root) if step in rewards]
+    if not known:
+        return None
+    reward, _, folder = max(known)
+    return folder, reward
+
+
+def remove_older(
+    root: Path, keep_last: int, val_rewards: Sequence[tuple[int, float | None]]
+) -> None:
+    """Keep the newest ones, and the best; after a kill each is as it was, or not there.
+
+    Those that the run has gone back behind, and damaged ones, stay.
+
+    Args:
+        root: Folder of the run; its newest checkpoint is whole.
+        keep_last: How many of the newest.
+        val_rewards: Of the run so far, for the best.
+    """
+    best = best_checkpoint(root, val_rewards)
+    for _, folder in kept_checkpoints(root)[keep_last:]:
+        if best is None or folder != best[0]:
+            os.replace(folder, folder.with_name(f".{folder.name}.gone"))
+    sync(root / "checkpoints")
+    for gone in (root / "checkpoints").glob(".step-*.gone"):  # a kill may have left some
+        shutil.rmtree(gone, ignore_errors=True)
 
 
 def _newest_first(root: Path) -> list[Path]:

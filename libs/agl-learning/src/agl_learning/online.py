@@ -82,6 +82,8 @@ class OnlineTraining(GatheringTraining):
             of ``resume_from``, else that of the run (``run_dir`` of the file or the trainer), in
             which an earlier part of the run is continued, else a new one under ``agl-runs``.
         checkpoint_every: Save after so many steps; after the last step in any case.
+        keep_last: Keep so many of the newest checkpoints, and the best by held-out reward; None
+            keeps all.
         resume_from: A checkpoint, or a run's folder (then the newest that is whole and that its
             last start made or went on from): weights, optimiser, random states, step and the
             rewards so far come from there. A run that ended before its first checkpoint begins at
@@ -97,10 +99,16 @@ class OnlineTraining(GatheringTraining):
     target_reward: float | None = None
     max_idle_steps: Count = 10
     checkpoint_every: Count | None = None
+    keep_last: Count | None = None
     resume_from: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.keep_last is not None and self.checkpoint_every is None:
+            raise ConfigError(
+                f"{self.title}: keep_last removes older checkpoints, and without checkpoint_every "
+                "there is one, at the end. Give checkpoint_every, or leave it out"
+            )
         self.resume_from = absolute(self.resume_from)
         self._origin: Origin | None = None
 
@@ -270,7 +278,7 @@ class OnlineTraining(GatheringTraining):
             await self._save()
 
     async def _save(self) -> None:
-        from agl_learning.checkpoint import Progress, making
+        from agl_learning.checkpoint import Progress, making, remove_older
 
         session, number = self.session, self.session.steps_done
         progress = Progress(
@@ -290,16 +298,22 @@ class OnlineTraining(GatheringTraining):
         def write() -> None:
             with making(folder, progress) as partial:
                 self.save(partial)
+            if self.keep_last is not None:
+                remove_older(session.folder, self.keep_last, session.val_rewards)
 
         await asyncio.to_thread(write)
         self._checkpoint, self._saved_at = folder, number
         await self.tell("on_checkpoint_saved", step=number, path=folder)
 
     def summed_up(self) -> dict[str, Any]:
-        path = self._checkpoint
+        from agl_learning.checkpoint import best_checkpoint
+
+        path, session = self._checkpoint, self.session
+        best = best_checkpoint(session.folder, session.val_rewards)
         return {
-            "steps": self.session.steps_done,
+            "steps": session.steps_done,
             "checkpoint": None if path is None else str(path),
+            "best_checkpoint": None if best is None else str(best[0]),
         }
 
     # --- when it ends, and what is odd
