@@ -90,6 +90,7 @@ def test_the_options_of_the_seeds_are_those_of_ppo():
     [
         (agl_torch.GRPO, {"kl_target": 0.1}, "kl_target changes kl_coefficient, and that is 0"),
         (agl_torch.GRPO, {"warmup_steps": 5, "steps": 5}, "warmup_steps is 5, and the run has 5"),
+        (agl_torch.GRPO, {"keep_last": 2}, "without checkpoint_every there is one, at the end"),
         (agl_torch.GRPO, {"loss_constant": 9}, "loss_constant goes with loss_mean='constant'"),
         (agl_torch.GRPO, {"loss_mean": "constant"}, "loss_constant goes with loss_mean='const"),
         (agl_torch.GRPO, {"overlong_penalty": 0.5}, "without overlong_buffer no answer is pun"),

@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agl.errors import AlgorithmError
+from agl.errors import AlgorithmError, ConfigError
 from agl.types import Dataset
 from agl.utils.checks import absolute
 from agl_learning.durable import begin, give_up_since, key_of, note_trained
