@@ -2,6 +2,7 @@
 
 import logging
 import pickle
+import threading
 from types import ModuleType
 from typing import Any
 
@@ -287,6 +288,32 @@ def test_class_named_by_an_entry_point_is_instantiated(install: Any) -> None:
     """
     install("agl-a", {"agl_a_mod.py": source}, {"agl.plugins": {"a": "agl_a_mod:Watch"}})
     assert len(HookCaller().manager.hook.on_rollout_end.get_hookimpls()) == 1
+
+
+def test_runners_of_one_process_share_the_plugins_of_their_run(
+    install: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AGL_STRICT_PLUGINS", raising=False)
+    source = """
+        MADE = []
+
+        class Watch:
+            def __init__(self): MADE.append(self)
+            def on_rollout_start(self): raise RuntimeError("watching")
+    """
+    install("agl-a", {"agl_c_mod.py": source}, {"agl.plugins": {"c": "agl_c_mod:Watch"}})
+    all_run = threading.Barrier(3)
+
+    @agl.rollout
+    def agent(task: int) -> float:
+        all_run.wait(60)
+        return 1.0
+
+    agl.Trainer(algorithm="baseline", strategy="shm", n_runners=3).fit(agent, range(3))
+    import agl_c_mod  # pyright: ignore
+
+    assert len(agl_c_mod.MADE) == 1  # pyright: ignore
+    assert caplog.text.count("raised RuntimeError: watching") == 1
 
 
 BROKEN = [

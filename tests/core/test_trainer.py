@@ -1,6 +1,7 @@
 """The trainer with everything in one process."""
 
 import asyncio
+import contextlib
 import threading
 import time
 from typing import Any
@@ -70,6 +71,35 @@ def test_crashed_algorithm_raises_and_stops_the_runners(main_thread: str) -> Non
     while threading.active_count() > before and time.monotonic() < deadline:
         time.sleep(0.01)  # a thread that has done its work takes a moment to end
     assert threading.active_count() <= before
+
+
+@pytest.mark.parametrize("broken", ["init_worker", "teardown_worker"])
+def test_runner_that_fails_at_its_start_or_end_is_torn_down(broken: str) -> None:
+    called: list[str] = []
+
+    class Broken(agl.LitAgentRunner[Any]):
+        def init_worker(self, worker_id: int, store: Any, **kwargs: Any) -> None:
+            self.note("init_worker")
+            super().init_worker(worker_id, store)
+
+        def teardown_worker(self, worker_id: int, *args: Any, **kwargs: Any) -> None:
+            super().teardown_worker(worker_id)
+            self.note("teardown_worker")
+
+        def teardown(self, *args: Any, **kwargs: Any) -> None:
+            super().teardown()
+            self.note("teardown")
+
+        def note(self, name: str) -> None:
+            called.append(name)
+            if name == broken:
+                raise OSError("no such device")
+
+    trainer = agl.Trainer(runner=Broken(agl.OtelTracer()), strategy=shm())
+    with contextlib.suppress(RunnerCrashError):
+        trainer.dev(tenth, [1])
+    assert broken in called
+    assert called[-1] == "teardown"
 
 
 @pytest.mark.parametrize("main_thread", ["algorithm", "runner"])

@@ -346,14 +346,9 @@ class Trainer:
     async def _run_runner(
         self, agent: LitAgent[Any], store: LightningStore, worker_id: int, event: ExecutionEvent
     ) -> None:
-        runner = self._build_runner()
-        runner.init(agent, hooks=self.hooks)
-        runner.init_worker(worker_id, store)
-        try:
+        about: dict[str, Any] = {"agent": agent, "store": store, "worker_id": worker_id}
+        with self._build_runner().run_context(**about, hooks=self._hook_caller) as runner:
             await runner.iter(event=event)
-        finally:
-            runner.teardown_worker(worker_id)
-            runner.teardown()
 
     # --- building -------------------------------------------------------------------------------
 

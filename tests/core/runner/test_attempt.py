@@ -12,6 +12,7 @@ import pytest
 import agl
 from agl.errors import AgentResultError, StoreUnavailableError
 from agl.runner import RolloutCancelledError
+from agl.runner.gateways import AttemptGateways
 from agl.tracer.base import active_tracer
 
 Store = agl.InMemoryLightningStore
@@ -350,30 +351,48 @@ async def test_hook_at_the_end_that_is_cancelled_leaves_no_rollout_unrecorded(
     assert ended.status == "succeeded"
 
 
-async def test_attempt_whose_hook_is_slow_stays_alive(run_all: Any, memory_store: Store) -> None:
+@pytest.mark.parametrize(
+    "slow", ["on_rollout_start", "on_trace_start", "on_trace_end", "gateway", "on_rollout_end"]
+)
+async def test_attempt_gives_signs_of_life_whatever_it_waits_for(
+    run_all: Any, memory_store: Store, monkeypatch: pytest.MonkeyPatch, slow: str
+) -> None:
     async def last_beat(rollout: agl.Rollout) -> float:
         attempt = await memory_store.get_latest_attempt(rollout.rollout_id)
         assert attempt is not None
-        assert attempt.status == "running"
+        assert attempt.status in ("preparing", "running")
         return attempt.last_heartbeat_time or 0.0
 
-    class Slow(agl.Hook):
-        async def on_rollout_end(self, *, rollout):
-            began = await last_beat(rollout)
-            async with asyncio.timeout(60):
-                while await last_beat(rollout) == began:  # noqa: ASYNC110
-                    await asyncio.sleep(0.05)
-            ended.append(rollout.rollout_id)
+    async def wait_for_beat(rollout: agl.Rollout) -> None:
+        began = await last_beat(rollout)
+        async with asyncio.timeout(60):
+            while await last_beat(rollout) == began:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        waited.append(slow)
+
+    async def end(self: AttemptGateways, rollout: agl.AttemptedRollout) -> None:
+        await wait_for_beat(rollout)
+
+    hook = agl.Hook()
+    if slow == "gateway":
+        monkeypatch.setattr(AttemptGateways, "end", end)
+    else:
+
+        async def wait(*, rollout: agl.AttemptedRollout) -> None:
+            await wait_for_beat(rollout)
+
+        setattr(hook, slow, wait)
 
     @agl.rollout
     def agent(task):
         return 0.1
 
-    ended: list[str] = []
+    waited: list[str] = []
     limit = agl.RolloutConfig(unresponsive_seconds=2.0)
-    rollout = await memory_store.enqueue_rollout("x", config=limit)
-    await run_all(agent, memory_store, num_rollouts=1, hooks=[Slow()])
-    assert ended == [rollout.rollout_id]
+    await memory_store.enqueue_rollout("x", config=limit)
+    (rollout,) = await run_all(agent, memory_store, num_rollouts=1, hooks=[hook])
+    assert waited == [slow]
+    assert (rollout.status, rollout.attempt.status) == ("succeeded", "succeeded")
 
 
 async def test_hook_that_raises_fails_nothing(

@@ -148,6 +148,41 @@ async def test_what_was_claimed_with_the_last_end_is_given_back(
     assert (first.status, second.status) == ("succeeded", "requeuing")
 
 
+@pytest.mark.parametrize("waits", ["on_rollout_end", "on_attempt_end"])
+@pytest.mark.parametrize("stop", ["event", "cancel"])
+async def test_runner_cancelled_in_a_hook_gives_back_what_it_claimed(
+    memory_store: agl.LightningStore, stop: str, waits: str
+) -> None:
+    begun = asyncio.Event()
+
+    async def wait() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    hook = agl.Hook()
+    setattr(hook, waits, wait)
+
+    @agl.rollout
+    def agent(task):
+        return 1.0
+
+    event = agl.ThreadingEvent()
+    runner = agl.LitAgentRunner(agl.OtelTracer(), grace_seconds=0.0)
+    for number in range(2):
+        await memory_store.enqueue_rollout(number)
+    with runner.run_context(agent=agent, store=memory_store, hooks=[hook]):
+        running = asyncio.create_task(runner.iter(event=event))
+        await asyncio.wait_for(begun.wait(), 60)
+        if stop == "event":
+            event.set()
+        else:
+            running.cancel()
+        await asyncio.wait([running], timeout=60)
+    first, second = await memory_store.query_rollouts()
+    assert first.status == "succeeded"
+    assert second.status in ("queuing", "requeuing")
+
+
 async def test_runner_with_a_limit_claims_no_more(
     run_all: Any, memory_store: agl.LightningStore
 ) -> None:

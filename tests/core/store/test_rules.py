@@ -5,7 +5,7 @@ import pytest
 
 from agl.errors import InvalidTransitionError
 from agl.store import rules
-from agl.types import Attempt, AttemptStatus, Rollout, RolloutConfig, RolloutStatus, Worker
+from agl.types import Attempt, AttemptStatus, Failure, Rollout, RolloutConfig, RolloutStatus, Worker
 
 ROLLOUT_STATUSES = get_args(RolloutStatus)
 ATTEMPT_STATUSES = get_args(AttemptStatus)
@@ -51,6 +51,15 @@ def test_attempt_moves_as_its_table_says(old, new):
     else:
         with pytest.raises(InvalidTransitionError, match=f"from '{old}' to '{new}'"):
             rules.move_attempt(attempt(old), new, 9.0, current=True)
+
+
+@pytest.mark.parametrize("current", [True, False])
+def test_late_success_keeps_why_its_rollout_has_failed(current):
+    lost = Failure(boundary="lost", type="unresponsive", message="no sign")
+    late = rules.move_attempt(
+        attempt("unresponsive", error=lost), "succeeded", 9.0, current=current
+    )
+    assert late.error == (None if current else lost)
 
 
 def test_ended_rollouts_go_nowhere():

@@ -236,7 +236,7 @@ class Runner(ParallelWorkerBase, ABC, Generic[T]):
     def init(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, agent: LitAgent[T], *, hooks: Sequence[object] | None = None, **kwargs: Any
     ) -> None:
-        """Take the agent, and the objects whose hooks are called."""
+        """Take the agent, and the objects whose hooks are called: a trainer's ``HookCaller``."""
 
     @abstractmethod
     def init_worker(  # pyright: ignore[reportIncompatibleMethodOverride]

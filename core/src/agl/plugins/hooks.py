@@ -170,8 +170,8 @@ def _wanted(function: Callable[..., Any], hook: str, offered: tuple[str, ...]) -
     return wanted
 
 
-class HookCaller:
-    """Calls the hooks of one run and keeps their failures out of it.
+class HookCaller(Sequence[object]):
+    """Calls the hooks of one run and keeps their failures out of it; a sequence of its ``hooks``.
 
     Args:
         hooks: Objects with hook methods, called after the installed plugins, in this order.
@@ -202,6 +202,12 @@ class HookCaller:
         if self._given is not None:
             raise TypeError("a HookCaller with a manager of its own stays in its process")
         return HookCaller, (self._hooks,)
+
+    def __len__(self) -> int:
+        return len(self._hooks)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._hooks[index]
 
     async def call(
         self, name: str, take: Callable[[Any], object] | None = None, /, **arguments: Any

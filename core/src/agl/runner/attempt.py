@@ -25,11 +25,11 @@ from agl.runner.agent_host import AgentHost
 from agl.runner.claims import Claims
 from agl.runner.gateways import AttemptGateways
 from agl.runner.grading import GradeCall, Grader, GraderError, GraderGoneError, question_of
-from agl.runner.heartbeat import Call, Running
+from agl.runner.heartbeat import Running
 from agl.runner.held_spans import HeldSpans
 from agl.runner.result import Artefact, Outcome, read_result, set_traceback, traceback_of
 from agl.runner.sandbox import Sandbox
-from agl.store.base import AttemptEnd, LightningStore, Turn
+from agl.store.base import LightningStore, Turn
 from agl.store.packed import is_refusal
 from agl.store.patience import is_away
 from agl.store.rules import FINAL
@@ -89,7 +89,7 @@ class AttemptRunner:
         """Why the runner shall be replaced, once it must be."""
 
     def running(self) -> list[Running]:
-        """The attempts whose agents or graders are at work."""
+        """The attempts that have begun and not ended, their hooks and gateways included."""
         return list(self._running.values())
 
     @contextlib.contextmanager
@@ -117,6 +117,16 @@ class AttemptRunner:
         Returns:
             How it went, and the next rollout, which is to be run at once.
         """
+        attempt_id = rollout.attempt.attempt_id
+        self._running[attempt_id] = Running(rollout, None)
+        try:
+            return await self._run(rollout, claims, apart)
+        finally:
+            del self._running[attempt_id]
+
+    async def _run(
+        self, rollout: AttemptedRollout, claims: Claims, apart: bool
+    ) -> tuple[Outcome, AttemptedRollout | None]:
         was_interrupted, began = False, time.monotonic()
         task = rollout.input
         if self._grader is not None:
@@ -150,10 +160,11 @@ class AttemptRunner:
             await self._gateways.end(rollout, patient=False)
         try:
             if self._hooks.listens("on_rollout_end"):
-                with self._at_work(rollout, None):
-                    added, outcome = await self._add(held.spans, outcome)
-                    held.spans = []
-                    await self._call_before_end(rollout, outcome, spans, added)
+                added, outcome = await self._add(held.spans, outcome)
+                held.spans = []
+                await self._call_before_end(rollout, outcome, spans, added)
+        except asyncio.CancelledError:
+            was_interrupted = True
         finally:
             done = await self._record(rollout, outcome, held.spans, claims, not was_interrupted)
         attempt = done.attempt or rollout.attempt
@@ -248,22 +259,20 @@ class AttemptRunner:
             threads=self._host.threads,
             what=_what(rollout),
         )
-        with self._at_work(rollout, call):
-            outcome = await call.run()
+        outcome = await self._work(rollout, call)
         if sandboxed is not None and sandboxed.store_error is not None:
             raise sandboxed.store_error
         if outcome.stuck:
             self._left_behind(call, outcome)
         return outcome, call.was_interrupted
 
-    @contextlib.contextmanager
-    def _at_work(self, rollout: AttemptedRollout, call: Call | None) -> Generator[None]:
+    async def _work(self, rollout: AttemptedRollout, call: AgentCall | GradeCall) -> Outcome:
         attempt_id = rollout.attempt.attempt_id
         self._running[attempt_id] = Running(rollout, call)
         try:
-            yield
+            return await call.run()
         finally:
-            del self._running[attempt_id]
+            self._running[attempt_id] = Running(rollout, None)
 
     async def _grade(
         self, rollout: AttemptedRollout, question: str, artefact: Artefact, began: float
@@ -273,8 +282,7 @@ class AttemptRunner:
         if limit is not None:
             seconds = max(0.0, min(seconds, began + limit - time.monotonic()))
         call = GradeCall(self._grader, question, artefact, seconds=seconds, what=_what(rollout))
-        with self._at_work(rollout, call):
-            outcome = await call.run()
+        outcome = await self._work(rollout, call)
         if isinstance(outcome.error, GraderGoneError):
             self._is_stuck(f"{_what(rollout)}: {outcome.error}")
         return outcome
@@ -343,12 +351,12 @@ class AttemptRunner:
         more = more and self.stuck is None
         try:
             try:
-                done = await claims.turn(spans, _end_of(rollout, outcome), more=more)
+                done = await claims.turn(spans, outcome.end(attempt), more=more)
             except Exception as error:
                 if not is_refusal(error):
                     raise
                 added, outcome = await self._add(spans, outcome)
-                done = await claims.turn([], _end_of(rollout, outcome), more=more)
+                done = await claims.turn([], outcome.end(attempt), more=more)
                 done = done._replace(spans=added)
         except InvalidTransitionError as error:
             # Its deadline passed in the store, say; what stands there stays.
@@ -384,15 +392,6 @@ class AttemptRunner:
             some, outcome = await self._add([span], outcome)
             added += some
         return added, outcome
-
-
-def _end_of(rollout: AttemptedRollout, outcome: Outcome) -> AttemptEnd:
-    return AttemptEnd(
-        rollout_id=rollout.rollout_id,
-        attempt_id=rollout.attempt.attempt_id,
-        status=outcome.status,
-        error=outcome.failure,
-    )
 
 
 def _what(rollout: AttemptedRollout) -> str:

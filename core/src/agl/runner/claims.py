@@ -25,7 +25,7 @@ class Claims:
     Args:
         store: Where rollouts come from.
         worker_id: Who claims.
-        event: Once it is set nothing is claimed any more, and what comes is given back.
+        event: Once it is set nothing is claimed any more, and what has not begun is given back.
         left: How many rollouts may still be claimed.
     """
 
@@ -37,6 +37,19 @@ class Claims:
         self._event = event
         self.left = left
         self._size = 1
+        self._waiting: dict[str, AttemptedRollout] = {}
+        """What was claimed and has not begun, by attempt."""
+
+    def begin(self, rollout: AttemptedRollout) -> bool:
+        """Whether a claimed rollout is still to be run, which is then up to the caller."""
+        goes_on = not self._event.is_set()
+        return goes_on and self._waiting.pop(rollout.attempt.attempt_id, None) is not None
+
+    async def give_back(self) -> None:
+        """Put what was claimed and will not begin back into the queue; may be called again."""
+        for attempt_id, rollout in list(self._waiting.items()):
+            await give_back(self._store, [rollout])
+            self._waiting.pop(attempt_id, None)
 
     async def wait(self, free: int, wait_seconds: float) -> Sequence[AttemptedRollout]:
         """Claim for free slots; waits up to ``wait_seconds`` for the first rollout.
@@ -46,13 +59,10 @@ class Claims:
         """
         limit = int(min(free, self.left, self._size))
         began = time.monotonic()
-        _, claimed = await self._take(
-            limit,
-            self._store.dequeue_many_rollouts(
-                limit=limit, worker_id=self._worker_id, wait_seconds=wait_seconds
-            ),
-            lambda claimed: claimed,
+        claim = self._store.dequeue_many_rollouts(
+            limit=limit, worker_id=self._worker_id, wait_seconds=wait_seconds
         )
+        claimed = await self._note(limit, claim, lambda claimed: claimed)
         self._size = min(2 * self._size, MOST_AT_ONCE) if claimed else 1
         if not claimed and not self._event.is_set():
             # A store that answers at once cannot wait; then it is asked at intervals.
@@ -71,34 +81,29 @@ class Claims:
         turn = self._store.turn(
             spans, finish=finish, limit=limit, worker_id=self._worker_id, wait_seconds=0.0
         )
-        done, claimed = await self._take(limit, turn, lambda done: done.claimed)
-        return done._replace(claimed=claimed)
+        return await self._note(limit, turn, lambda done: done.claimed)
 
-    async def _take(
+    async def _note(
         self,
         limit: int,
         claim: Coroutine[Any, Any, T],
         claimed_of: Callable[[T], Sequence[AttemptedRollout]],
-    ) -> tuple[T, Sequence[AttemptedRollout]]:
-        """The answer, and what of it is to be run: nothing, and all given back, once it shall stop.
-
-        It is given back as well when the runner is cancelled.
-        """
+    ) -> T:
+        """The answer. What it claims waits here, whatever becomes of the caller."""
         self.left -= limit
-        to_run: Sequence[AttemptedRollout] = []
         task = asyncio.ensure_future(claim)
+        claimed: Sequence[AttemptedRollout] = []
         try:
-            answer = await asyncio.shield(task)
-            if self._event.is_set():
-                await give_back(self._store, claimed_of(answer))
-            else:
-                to_run = claimed_of(answer)
-            return answer, to_run
+            await asyncio.shield(task)
         except asyncio.CancelledError:
             await asyncio.wait([task], timeout=ANSWER_SECONDS)
-            if task.done() and task.exception() is None:
-                await give_back(self._store, claimed_of(task.result()))
             task.cancel()
             raise
         finally:
-            self.left += limit - len(to_run)
+            if task.done() and not task.cancelled() and task.exception() is None:
+                claimed = claimed_of(task.result())
+            self._waiting |= {rollout.attempt.attempt_id: rollout for rollout in claimed}
+            self.left += limit - len(claimed)
+        if self._event.is_set():
+            await self.give_back()
+        return task.result()

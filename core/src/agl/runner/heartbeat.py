@@ -43,11 +43,11 @@ class Call(Protocol):
 
 @dataclass(frozen=True)
 class Running:
-    """An attempt that is at work."""
+    """An attempt between its claim and its recorded end."""
 
     rollout: AttemptedRollout
     call: Call | None
-    """None while its hooks are."""
+    """What can be stopped of it; None while its hooks, resources or gateways have it."""
 
 
 class Heartbeat:
@@ -176,7 +176,7 @@ class Heartbeat:
                     item.call.stop("cancelled")
                 continue
             # An agent that makes no span for a while is running all the same.
-            preparing = is_ours and rollout.attempt.status == "preparing"
+            preparing = item.call is not None and rollout.attempt.status == "preparing"
             with contextlib.suppress(InvalidTransitionError):  # it has ended in the meantime
                 await self._store.update_attempt(
                     attempt.rollout_id,

@@ -20,7 +20,6 @@ from agl.runner.grading import grader_of
 from agl.runner.heartbeat import Heartbeat, LaunchMode
 from agl.runner.sandbox import Sandbox
 from agl.store.base import LightningStore
-from agl.store.give_back import give_back
 from agl.tracer.base import Tracer
 from agl.types import AttemptedRollout, NamedResources, Rollout, RolloutMode, TaskInput
 from agl.utils.checks import check_numbers
@@ -120,7 +119,7 @@ class LitAgentRunner(Runner[T]):
         agent.is_async()  # refuses one that cannot do anything
         self._grader = grader_of(agent)
         self._agent = agent
-        self._hooks = HookCaller(hooks or ())
+        self._hooks = hooks if isinstance(hooks, HookCaller) else HookCaller(hooks or ())
         # Each agent has one of its own, and so has each runner of one process.
         self._sandbox = copy.copy(self._isolation)
         agent.set_runner(self)
@@ -209,10 +208,12 @@ class LitAgentRunner(Runner[T]):
                         cancel_at = min(cancel_at, time.monotonic() + self.grace_seconds)
                     tasks = self._unfinished(tasks)
             finally:
-                await asyncio.sleep(0)  # what never began could not be recorded
                 for task in tasks:
                     task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
+                try:
+                    await asyncio.gather(*tasks, return_exceptions=True)
+                finally:
+                    await claims.give_back()
         if self._attempts.stuck is not None:
             raise RunnerStuckError(self._attempts.stuck)
 
@@ -224,7 +225,7 @@ class LitAgentRunner(Runner[T]):
     async def _serve(self, rollout: AttemptedRollout, claims: Claims) -> None:
         """Run a rollout, and the one that was claimed with its end, and so on."""
         following: AttemptedRollout | None = rollout
-        while following is not None:
+        while following is not None and claims.begin(following):
             # In a task, and so a context, of its own: what one sets the next must not see.
             attempt = asyncio.create_task(self._attempts.run(following, claims, apart=True))
             try:
@@ -233,9 +234,6 @@ class LitAgentRunner(Runner[T]):
                 await asyncio.sleep(0)  # what never began could not be recorded
                 attempt.cancel()
                 await asyncio.wait([attempt])
-                if not attempt.cancelled() and attempt.exception() is None:
-                    following = attempt.result()[1]
-                    await give_back(self.get_store(), [following] if following else [])
                 raise
             _, following = attempt.result()
 

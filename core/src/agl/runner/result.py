@@ -19,6 +19,7 @@ from agl.agent.injection import MissingResourceError
 from agl.emitter import reward_attributes
 from agl.errors import AgentResultError, AglError, InvalidRecordError
 from agl.semconv import AGL_ANNOTATION
+from agl.store.base import AttemptEnd
 from agl.store.packed import storable
 from agl.types import UNASSIGNED, Attempt, Attributes, Failure, Span, SpanCoreFields
 from agl.types.records import Boundary
@@ -93,6 +94,11 @@ class Outcome:
         if self.error is None:
             return "succeeded"
         return "timeout" if self.boundary == "timeout" else "failed"
+
+    def end(self, attempt: Attempt) -> AttemptEnd:
+        """What the store is told of the attempt."""
+        about = {"rollout_id": attempt.rollout_id, "attempt_id": attempt.attempt_id}
+        return AttemptEnd(**about, status=self.status, error=self.failure)
 
     def spans(self, attempt: Attempt, trace_id: str | None) -> list[Span]:
         """The spans to store for the result.
