@@ -139,3 +139,30 @@ def test_a_run_has_one_folder_and_run_again_it_goes_on_in_it(agl: Agl, tmp_path:
     assert agl("run", "agl.yaml")[0] == 0  # nothing is left to do but that
     assert json.loads((tmp_path / "out/summary.json").read_text())["steps"] == 2
     assert len((tmp_path / "out/metrics.jsonl").read_text().splitlines()) == 2
+
+
+def test_eval_serves_the_model_of_a_file_a_run_or_a_checkpoint(agl: Agl, tmp_path: Path) -> None:
+    given = ("val=tasks.jsonl", "algorithm.eval_temperature=1", "algorithm.seed=1")
+    assert agl("run", "agl.yaml", *given, "algorithm.run_dir=null")[0] == 0
+    metrics = (tmp_path / "out/metrics.jsonl").read_bytes()
+    checkpoint = "out/checkpoints/step-000002"
+    found = {}
+    for target in ("agl.yaml", "out", checkpoint):
+        code, out = agl("eval", target, *given, "--copies", "3", "--json")
+        assert code == 0, out
+        found[target] = json.loads(out[out.index("{") :])
+    assert found["out"]["tasks"] == found[checkpoint]["tasks"]
+    for one in found.values():
+        assert [task["rollouts"] for task in one["tasks"]] == [3, 3]
+        assert {"mean@3", "pass@1", "pass@2", "pass@3"} <= one["metrics"].keys()
+    assert (tmp_path / "out/metrics.jsonl").read_bytes() == metrics
+    run = found["out"]["run"]
+    lines = (tmp_path / "agl-runs" / run / "metrics.jsonl").read_text().splitlines()
+    (line,) = map(json.loads, lines)
+    assert line["val/pass@3"] == found["out"]["metrics"]["pass@3"]
+    summary = json.loads((tmp_path / "agl-runs" / run / "summary.json").read_text())
+    assert summary["val/mean@3"] == pytest.approx(found["out"]["metrics"]["mean@3"])
+    assert (
+        summary["calls_trained"]
+        == json.loads((tmp_path / "out/summary.json").read_text())["calls_trained"]
+    )

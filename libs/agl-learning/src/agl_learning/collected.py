@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from agl.types import ExclusionReason, Rollout
+from agl_learning.copies import over_copies
 from agl_learning.ledger import Ledger
 from agl_learning.mixing import Ran
 from agl_learning.records import TrainingRow
@@ -68,6 +69,14 @@ class Collected:
     def mean_reward(self) -> float | None:
         """Over the rollouts that have one; a failed rollout is no zero."""
         return sum(self.rewards) / len(self.rewards) if self.rewards else None
+
+    def over_copies(self, copies: int) -> dict[str, float]:
+        """``mean@n`` and ``pass@k``, where each task was to run so often."""
+        groups: dict[int, list[float]] = {}
+        for one in self.ended:
+            if one.reward is not None:
+                groups.setdefault(one.group, []).append(one.reward)
+        return over_copies(groups.values(), copies)
 
     @property
     def num_failed(self) -> int:

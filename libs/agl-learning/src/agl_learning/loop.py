@@ -56,7 +56,7 @@ class Training(Algorithm):
         eval_every: Evaluate on the validation tasks after so many steps; in any case before the
             first and after the last.
         eval_temperature: Of evaluations; 0 takes the most probable token.
-        eval_copies: How often each validation task runs.
+        eval_copies: How often each validation task runs, as for ``val/pass@k``.
         seed: Of tasks' order, sampling, selection and training.
         deterministic: Runs with one seed are equal bit for bit, where our own server answers (agl
             serve) and our own code trains; it costs time. See docs/explanation/reproducibility.md.
@@ -241,6 +241,7 @@ class Training(Algorithm):
                 "seconds": time.perf_counter() - start,
                 "rewards": session.rewards,
                 "val_rewards": session.val_rewards,
+                **session.report.of_copies(),
                 **session.totals.summary(),
                 "run_dir": str(session.folder),
             }
@@ -340,23 +341,22 @@ class Training(Algorithm):
         """
         session, step = self.session, self.session.steps_done
         is_due = last or step == session.begun_at or step % (self.eval_every or step + 1) == 0
-        if not is_due or val is None or len(val) == 0 or session.is_evaluated(step):
-            return
-        if self.is_budget_spent():
+        is_done = session.is_evaluated(step) or self.is_budget_spent()
+        if not is_due or val is None or len(val) == 0 or is_done:
             return
         from agl_learning.accounts import collected_metrics
 
         collected = await self.evaluate(val)
-        reward = collected.mean_reward
-        if reward is None:
+        if collected.mean_reward is None:
             logger.warning(
                 "there is no held-out reward after step %d: no rollout of its evaluation "
                 "succeeded (%s)",
                 step,
                 ", ".join(f"{kind}: {count}" for kind, count in collected.failures().items()),
             )
-        session.val_rewards.append((step, reward))
-        metrics = {f"val/{name}": value for name, value in collected_metrics(collected).items()}
+        session.val_rewards.append((step, collected.mean_reward))
+        measured = {**collected_metrics(collected), **collected.over_copies(self.eval_copies)}
+        metrics = {f"val/{name}": value for name, value in measured.items()}
         start = session.generation.number
         line = {"step": step, "generation": start, **metrics}
         key = key_of(session, self.journal, "val")

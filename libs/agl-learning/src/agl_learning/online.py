@@ -22,7 +22,8 @@ of a step, one JSON object per line of ``metrics.jsonl``:
 - ``time/step``, ``time/rollouts``, ``time/update``: seconds
 
 Evaluations have ``step``, ``generation``, and ``reward``, ``rollouts``, ``calls`` and
-``time/rollouts`` of theirs under ``val/``.
+``time/rollouts`` of theirs under ``val/``; with several copies ``mean@n`` and ``pass@k``, too,
+which ``summary.json`` has of the last one.
 """
 
 import asyncio

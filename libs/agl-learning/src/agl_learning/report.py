@@ -142,6 +142,12 @@ class Report:
                     lines.append(json.loads(text))
         return lines
 
+    def of_copies(self) -> dict[str, float]:
+        """``val/mean@n`` and ``val/pass@k`` of the last evaluation; nothing without copies."""
+        evaluations = [line for line in self._read() if "val/rollouts/succeeded" in line]
+        last: dict[str, Any] = evaluations[-1] if evaluations else {}
+        return {name: value for name, value in last.items() if "@" in name}
+
     def rewrite(self, lines: Iterable[Mapping[str, Any]]) -> None:
         """Have the metrics be these, and nothing else."""
         text = "".join(map(_text, lines))
