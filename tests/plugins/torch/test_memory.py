@@ -5,9 +5,12 @@ import dataclasses
 import pytest
 import torch
 
+import agl
+import agl_torch
 from agl.errors import ConfigError
 from agl_torch.critic import Critic
 from agl_torch.learner import Learner
+from agl_torch.memory import check_memory, estimate
 from agl_torch.models import recomputing
 
 from .conftest import build_model
@@ -112,3 +115,77 @@ def test_in_16_bits_a_model_computes_in_them_and_its_weights_and_states_are_in_3
     assert 0 < moved.max() < 1e-4
     states = {one.dtype for state in learner.optimizer.state.values() for one in state.values()}
     assert states == {torch.float32}
+
+
+def test_an_estimate_by_hand():
+    model = build_model()
+    # 2 layers of hidden 32, inner 64, 2 heads of 8 for keys and values; 15 words, 64 tokens.
+    weights = 15 * 32 * 2 + 32 + 2 * (2 * 32 + 2 * 32 * 32 + 2 * 32 * 16 + 3 * 32 * 64)
+    assert sum(one.numel() for one in model.parameters()) == weights
+    common = {"model": "none", "groups_per_step": 2, "group_size": 4}
+    plain = estimate(agl.GRPO(**common), model)
+    assert plain == {
+        "weights": 4 * weights,
+        "gradients and optimiser": 12 * weights,
+        "copies": 0,
+        "activations": 512 * 2 * (12 * 32 + 4 * 64) * 4,  # 8 rows of 64 tokens
+        "logits": 12 * 512 * 15,
+        "sampling": 1 * 64 * 2 * 2 * 2 * 8 * 4,
+    }
+    options = {
+        "kl_coefficient": 0.1,
+        "microbatch_tokens": 100,
+        "max_model_tokens": 32,
+        "max_batch_size": 3,
+        "dtype": "bfloat16",
+        "gradient_checkpointing": True,
+    }
+    less = estimate(agl_torch.PPO(**common, **options), model)
+    assert less == {
+        "weights": 4 * weights,
+        "gradients and optimiser": 24 * weights,
+        "copies": 8 * weights,
+        "activations": 2 * (100 * 640 * 2 + 100 * 32 * 2 * 2),
+        "logits": 12 * 100 * 15,
+        "sampling": 3 * 32 * 2 * 2 * 2 * 8 * 2,
+    }
+    slim = estimate(agl.GRPO(**common, **options, lora_rank=2), model)
+    assert slim["weights"] == 2 * weights
+    assert slim["copies"] == 0
+    assert slim["gradients and optimiser"] == 12 * 2 * 2 * (11 * 32 + 3 * 64)
+
+
+@pytest.mark.parametrize("sparing", [False, True])
+def test_activations_are_estimated_about_as_large_as_they_are(sparing):
+    model = build_model()
+    tokens = LONG.shape[1]
+    contexts = [recomputing(model)] if sparing else []
+    _, kept = kept_bytes(model, *contexts)
+    options = agl.GRPO(model="none", microbatch_tokens=tokens, gradient_checkpointing=sparing)
+    parts = estimate(options, model)
+    said = parts["activations"]
+    if sparing:  # one layer is computed again when the pass has ended
+        said -= tokens * (12 * 32 + 4 * 64) * 4
+    assert 0.6 < (said + parts["logits"]) / kept < 1.7
+
+
+def test_what_does_not_fit_is_refused_before_it_is_loaded(tmp_path, monkeypatch):
+    build_model().save_pretrained(tmp_path)
+    options = agl.GRPO(model=str(tmp_path), kl_coefficient=0.1)
+    check_memory(options, str(tmp_path), "cpu")
+    needed = estimate(options, build_model())
+    sum_of = sum(needed.values()) - needed["sampling"]
+    monkeypatch.setattr("agl_torch.memory.free_memory", lambda: int(sum_of) + 1)
+    check_memory(options, str(tmp_path), "cpu")
+    monkeypatch.setattr("agl_torch.memory.free_memory", lambda: int(sum_of) - 1)
+    words = r"needs about 0\.\d\d GiB of cpu \(weights 0\.\d\d.*Lower microbatch_tokens.*lora_rank"
+    with pytest.raises(ConfigError, match=words):
+        check_memory(options, str(tmp_path), "cpu")
+    check_memory(options, build_model(), "cpu")  # it is there already
+    check_memory(options, "nowhere", "mps")
+    (tmp_path / "model.safetensors").unlink()  # nothing reads it
+    with pytest.raises(ConfigError, match="this run needs about"):
+        options.load(None, tmp_path / "run")
+    options.check_memory = False
+    with pytest.raises(ConfigError, match="cannot load the model"):
+        options.load(None, tmp_path / "run")

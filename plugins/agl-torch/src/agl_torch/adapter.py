@@ -105,6 +105,15 @@ def merge(model: Any) -> Any:
     return model
 
 
+def find_base(folder: Path) -> str:
+    """Where the model under the adapter of a folder is."""
+    base = json.loads((folder / ADAPTER).read_text("utf-8"))["base_model_name_or_path"]
+    if Path(base).is_absolute() and not Path(base).exists():
+        # The folder of the run has moved, and its beginning with it.
+        return str(folder.absolute().parent.parent / Path(base).name)
+    return base
+
+
 def load_merged(folder: Path, dtype: Any) -> Any:
     """The model under the adapter of a folder, with the adapter added to its weights.
 
@@ -116,11 +125,7 @@ def load_merged(folder: Path, dtype: Any) -> Any:
     from safetensors.torch import load_file
     from transformers import AutoModelForCausalLM
 
-    base = json.loads((folder / ADAPTER).read_text("utf-8"))["base_model_name_or_path"]
-    beside = folder.absolute().parent.parent / Path(base).name
-    if Path(base).is_absolute() and not Path(base).exists():
-        base = beside  # the folder of the run has moved, and its beginning with it
-    model = AutoModelForCausalLM.from_pretrained(base, dtype=dtype)
+    model = AutoModelForCausalLM.from_pretrained(find_base(folder), dtype=dtype)
     model.add_adapter(LoraConfig.from_pretrained(str(folder)))
     set_peft_model_state_dict(model, load_file(folder / WEIGHTS))
     return merge(model)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from agl.errors import ConfigError
-from agl_torch.adapter import ADAPTER, load_merged
+from agl_torch.adapter import ADAPTER, find_base, load_merged
 
 ModelSource = Any
 """A folder or a name on the Hugging Face Hub, a model object, or a function that builds one."""
@@ -101,6 +101,25 @@ def name_of(what: str, source: ModelSource) -> dict[str, str]:
     if not isinstance(source, str | Path):
         return {}
     return {what: Path(source).resolve().name if Path(source).is_dir() else str(source)}
+
+
+def load_shape(source: str | Path) -> Any:
+    """A model of a folder or a name without its weights, on the device ``meta``.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    if (Path(source) / ADAPTER).exists():
+        source = find_base(Path(source))
+    try:
+        config = AutoConfig.from_pretrained(source)
+        with torch.device("meta"):
+            return AutoModelForCausalLM.from_config(config)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot load the model {str(source)!r}: {error}") from error
 
 
 def computing_in(dtype: str, device: Any) -> AbstractContextManager[Any]:

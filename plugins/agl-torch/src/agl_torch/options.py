@@ -49,7 +49,7 @@ class LearnerOptions:
 
     epochs: Count = 1
     minibatch_rows: Count | None = None
-    microbatch_tokens: Count | None = 32768
+    microbatch_tokens: Count | None = 8192
     learning_rate: NotNegative = 1e-6
     weight_decay: NotNegative = 0.0
     schedule: Literal["constant", "linear", "cosine"] = "constant"

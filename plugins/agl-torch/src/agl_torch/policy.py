@@ -73,6 +73,7 @@ class PolicyTraining(OnlineTraining, LearnerOptions):
         torch_threads: Threads of one torch operation; None leaves it to torch, and takes 1 with
             ``deterministic``. For a tiny model 1 is fastest.
         max_batch_size: Answers sampled at once.
+        check_memory: Refuse a run that, by an estimate, does not fit.
         server: What samples: ``torch``, the server of this process, or ``vllm`` or ``sglang`` as a
             process of its own, with the weights anew after each update; see ``engines``.
         server_arguments: Further ones for the command of such a server, as
@@ -90,6 +91,7 @@ class PolicyTraining(OnlineTraining, LearnerOptions):
     device: str | None = None
     torch_threads: Count | None = None
     max_batch_size: Count = 64
+    check_memory: bool = True
     server: Literal["torch", "vllm", "sglang"] = "torch"
     server_arguments: list[str] | None = None
     server_timeout_seconds: AboveZero = 600.0
@@ -135,6 +137,7 @@ class PolicyTraining(OnlineTraining, LearnerOptions):
         """Put model, tokenizer, optimiser and server where they were, or at their beginning."""
         import torch
 
+        from agl_torch.adapter import frozen_twin
         from agl_torch.checkpoint import restore
         from agl_torch.learner import Learner
         from agl_torch.models import compute_alike, load_tokenizer
@@ -160,7 +163,7 @@ class PolicyTraining(OnlineTraining, LearnerOptions):
         self._tokenizer = tokenizer
         if self.server == "torch":
             # Weights that change while answers are made must be others than those that make them.
-            served = copy.deepcopy(model.eval()) if self.max_staleness else model
+            served = frozen_twin(model.eval()) if self.max_staleness else model
             server = self._server = InferenceServer(
                 served,
                 tokenizer,
@@ -196,18 +199,25 @@ class PolicyTraining(OnlineTraining, LearnerOptions):
         """The model to train, the frozen start (None: a copy), and what an adapter is built on."""
         from agl_torch.adapter import add_adapter, twin
         from agl_torch.checkpoint import fingerprint, save_model
+        from agl_torch.memory import check_memory
         from agl_torch.models import load_model
 
         start = None
         if self._keeps_start and checkpoint is not None:
             start = self._find_reference(folder, checkpoint.absolute().parent.parent)
+        source = checkpoint if checkpoint is not None and self.lora_rank is None else start
+        source = source or self.model
+        if self.check_memory and isinstance(source, str | Path):
+            check_memory(self, source, self.device)
         if self.lora_rank is None:
-            first = model = load_model(checkpoint or self.model, self.device, "float32")
+            first = model = load_model(source, self.device, "float32")
             if start is not None:
                 first = load_model(start, self.device, "float32")
         else:
             dtype = self.dtype if start is None else "auto"
-            first = model = load_model(start or self.model, self.device, dtype)
+            first = model = load_model(source, self.device, dtype)
+        if self.check_memory and not isinstance(source, str | Path):
+            check_memory(self, model, self.device)
         if self._keeps_start and not (folder / REFERENCE).exists():
             with making(folder / REFERENCE, {}) as partial:
                 save_model(first, partial)
@@ -280,8 +290,6 @@ class PolicyTraining(OnlineTraining, LearnerOptions):
         save(folder, self._learner, self._tokenizer, self._random)
 
     def _write_served(self, folder: Path) -> None:
-        import copy
-
         from agl_torch.adapter import merge
         from agl_torch.checkpoint import save_model
 

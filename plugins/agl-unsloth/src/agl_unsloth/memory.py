@@ -10,13 +10,12 @@
 It is an estimate, not a bound: what it says can be wrong by a factor of two.
 """
 
-import os
 import shutil
 import subprocess
 from dataclasses import dataclass
-from pathlib import Path
 
 from agl.errors import ConfigError
+from agl_learning.free_memory import free_memory
 from agl_unsloth.models import Size
 from agl_unsloth.options import TrainingOptions
 
@@ -96,30 +95,4 @@ def find_machine() -> Machine:
         first = asked.stdout.split()[:1]
         if asked.returncode == 0 and first and first[0].isdecimal():
             return Machine("the GPU", int(first[0]) * 2**20, True)
-    return Machine("this machine", _free(), False)
-
-
-def _free() -> int:
-    limits = [_available(), _left_of_group()]
-    return min(limit for limit in limits if limit is not None)
-
-
-def _available() -> int:
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def _left_of_group() -> int | None:
-    """What a container's limit leaves; None where there is none."""
-    group = Path("/sys/fs/cgroup")
-    try:
-        limit = (group / "memory.max").read_text().strip()
-        used = int((group / "memory.current").read_text())
-    except (OSError, ValueError):
-        return None
-    return None if limit == "max" else max(0, int(limit) - used)
+    return Machine("this machine", free_memory(), False)
