@@ -12,6 +12,7 @@ import pytest
 
 import agl
 from agl.execution.client_server import at_work
+from agl.execution.client_server.process import run_as_process
 from agl.execution.client_server.reports import mark_lost
 from agl.execution.client_server.supervisor import RunnerDied
 from agl.utils.workers import worker_name
@@ -152,6 +153,32 @@ async def test_runner_that_asks_for_long_is_at_work_without_any_claim(
     assert said == []
     await store.dequeue_rollout()
     assert said == ["at work"]
+
+
+def closed() -> Any:
+    stream = open(os.devnull, "w")  # noqa: SIM115
+    stream.close()
+    return stream
+
+
+def full() -> Any:
+    stream = open("/dev/full", "w")  # noqa: SIM115
+    stream.write("the disk has no space for this")
+    return stream
+
+
+@pytest.mark.parametrize("stream", [lambda: None, closed, full], ids=["none", "closed", "full"])
+def test_process_ends_in_order_when_nobody_takes_its_output(stream: Any) -> None:
+    def main() -> None:
+        async def work() -> None:
+            sys.stdout = sys.stderr = stream()
+
+        run_as_process(work, lambda message: None)
+
+    process = FORK.Process(target=main)
+    process.start()
+    process.join(60)
+    assert process.exitcode == 0
 
 
 FORKED = """

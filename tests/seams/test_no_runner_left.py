@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -309,6 +310,34 @@ def test_event_is_not_set_for_an_algorithm_that_looks(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(deadlock, "LOOK_SECONDS", 0.01)
     asyncio.run(run())
+
+
+def test_algorithm_that_cannot_be_cancelled_is_left_behind(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    over = threading.Event()
+
+    async def run() -> bool:
+        store, stop, gone = agl.InMemoryLightningStore(), ThreadingEvent(), ThreadingEvent()
+        rollout = await store.enqueue_rollout(1)
+        gone.set()
+
+        async def algorithm(store: agl.LightningStore, event: agl.ExecutionEvent) -> None:
+            while not over.is_set():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
+
+        return await deadlock.run_algorithm(algorithm, store, stop, gone, lambda: 0.1)
+
+    monkeypatch.setattr(deadlock, "CLEAN_UP_SECONDS", 0.1)
+    monkeypatch.setattr(deadlock, "LOOK_SECONDS", 0.01)
+    outcome: list[bool] = []
+    thread = threading.Thread(target=lambda: outcome.append(asyncio.run(run())), daemon=True)
+    thread.start()
+    thread.join(60)
+    over.set()
+    assert outcome == [False]
+    assert "does not end; it is left behind" in caplog.text
 
 
 @pytest.mark.parametrize("main_thread", ["algorithm", "runner"])

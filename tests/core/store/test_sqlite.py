@@ -41,6 +41,27 @@ def path(tmp_path):
 # --- what stays
 
 
+async def test_writer_that_fails_says_so_to_all_and_hangs_nobody(path, monkeypatch, caplog):
+    def publish(self, effects):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(SqliteLightningStore, "_publish", publish)
+    store = SqliteLightningStore(path)
+    patience = PATIENCE_SECONDS.set(0.0)
+    async with asyncio.timeout(60):
+        await store.enqueue_rollout("stored")
+        for call in (store.enqueue_rollout("too late"), store.check_health()):
+            with pytest.raises(StoreUnavailableError, match=r"can't start new thread.*open it"):
+                await call
+        await store.close()
+    PATIENCE_SECONDS.reset(patience)
+    assert "its writer has failed" in caplog.text
+    monkeypatch.undo()
+    again = SqliteLightningStore(path)
+    assert [one.input for one in await again.query_rollouts()] == ["stored"]
+    await again.close()
+
+
 async def test_files_are_their_owners_alone(path):
     store = SqliteLightningStore(path)
     await store.enqueue_rollout("a key may stand in it")

@@ -26,6 +26,8 @@ former one's length: there was no time to work."""
 WARN_SECONDS = 10.0
 """An algorithm that still asks for the same rollouts after so long gets a warning."""
 WARN_AGAIN_SECONDS = 600.0
+CLEAN_UP_SECONDS = 30.0
+"""An algorithm that was cancelled gets so long to end, or the grace where that is longer."""
 NAMED = 3
 """How many rollouts a warning names at most."""
 
@@ -40,7 +42,8 @@ async def run_algorithm(
     """Run the algorithm to its own end, or until it has waited in vain for too long.
 
     It waits in vain while a ``wait_for_rollouts`` of its is open and ``no_runners`` is set.
-    ``stop`` is then set for it, and after the grace it is cancelled. One that only asks now and
+    ``stop`` is then set for it, and after the grace it is cancelled, and left behind if it does not
+    end by that. One that only asks now and
     then whether rollouts have ended (``get_rollout_by_id``, a wait with ``timeout=0``) goes on: it
     may train in between, which nobody can tell from a pause. A warning names what it asks for.
 
@@ -77,8 +80,11 @@ async def run_algorithm(
                 return False
     finally:
         task.cancel()
-        await asyncio.wait([task])
-        if not task.cancelled():
+        await asyncio.wait([task], timeout=max(grace_seconds(), CLEAN_UP_SECONDS))
+        if not task.done():
+            logger.error("The algorithm was cancelled and does not end; it is left behind.")
+            asyncio._unregister_task(task)  # asyncio.run waits for all tasks that it knows
+        elif not task.cancelled():
             task.result()
     if task.cancelled():
         raise UnaskedCancellationError

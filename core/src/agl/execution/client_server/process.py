@@ -56,9 +56,12 @@ def run_as_process(main: Callable[[], Coroutine[Any, Any, object]], tell: Tell) 
         tell(f"{type(error).__name__}: {error}")
         # One with a full disk was asked for a minute: nothing can be kept of what would follow.
         exit_code = STORE_AWAY if isinstance(error, StoreUnavailableError) else 1
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(exit_code)  # without the exit handlers, which belong to the parent
+    try:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, AttributeError, ValueError):  # who read it is gone
+                stream.flush()
+    finally:
+        os._exit(exit_code)  # without the exit handlers, which belong to the parent
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future as SyncFuture
+from itertools import chain
 from typing import Any
 
 from agl.errors import StoreUnavailableError
@@ -146,13 +147,29 @@ class SqliteWriter:
     # --- the thread
 
     def _run(self) -> None:
+        batch: list[Job] = []
+        try:
+            self._work(batch)
+        except BaseException as error:
+            self._refuse(batch, error)
+        self._stopped()
+
+    def _refuse(self, batch: list[Job], error: BaseException) -> None:
+        """Fail what waits and what comes until the end: nothing is written any more."""
+        logger.critical("store %s: its writer has failed", self.path, exc_info=error)
+        why = f"store {self.path!r}: its writer has failed ({error!r}); close it and open it again"
+        self.failing = StoreUnavailableError(why)
+        for job in chain(batch, iter(self._jobs.get, None)):
+            self._deliver([job], [(None, StoreUnavailableError(why))])
+
+    def _work(self, batch: list[Job]) -> None:
         stopping = False
         while not stopping:
-            batch: list[Job] = []
             job = self._jobs.get()
             while True:
                 if job is None:
                     stopping = True
+                    self._jobs.put(None)  # for who refuses, should this batch fail
                 else:
                     batch.append(job)
                 if stopping or len(batch) >= _MAX_BATCH:
@@ -163,8 +180,8 @@ class SqliteWriter:
                     break
             if batch or (stopping and self._idle):
                 self._commit(batch)
-            del batch, job
-        self._stopped()
+            batch.clear()
+            del job
 
     def _commit(self, batch: list[Job]) -> None:
         with self._idle_lock:
@@ -287,7 +304,7 @@ class SqliteWriter:
         loops: dict[asyncio.AbstractEventLoop, list[tuple[Job, Outcome]]] = {}
         for job, outcome in zip(batch, outcomes, strict=True):
             if job.loop is None:
-                self._settle(job, outcome)
+                self._settle_all([(job, outcome)])
             else:
                 loops.setdefault(job.loop, []).append((job, outcome))
         for loop, settled in loops.items():
