@@ -1,0 +1,242 @@
+"""A hook that watches whether answers get worse while their reward rises.
+
+    hooks:
+      - agl_inspect.monitor:RewardMonitor
+
+A policy learns what is rewarded, and that is not always what was meant. Four signals of a step's
+training rollouts, of the texts that the models answered:
+
+    length       characters of a rollout's answers, mean over rollouts
+    repetition   1 - distinct n-grams of words / all of them, of a rollout; mean over rollouts
+    equal        share of rollouts that say exactly what another of the step says
+    hidden       share of rollouts in which a tool failed, the last answer says nothing of that, and
+                 the reward is the step's mean or more
+
+Means over the first ``window`` steps are compared with those over the last ones. All values are in
+``reward-monitor.jsonl`` in the run's folder, a step a line; a run that goes on goes on from there.
+"""
+
+import json
+import logging
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agl.emitter import find_final_reward
+from agl.utils.checks import check_numbers
+from agl_learning.calls.reading import model_calls
+from agl_learning.ledger import each_part
+
+if TYPE_CHECKING:
+    from agl.algorithm.base import Algorithm
+    from agl.store.base import LightningStore
+    from agl_learning.records import ModelCall
+
+logger = logging.getLogger("agl.inspect")
+
+FILE = "reward-monitor.jsonl"
+_OF_OTHERS = ("agent_not_selected", "other_model", "judge", "perhaps_judge")
+_FAILED = re.compile(r"^\W{0,3}(error|exception|traceback|failed|failure)\b", re.I)
+_SPOKEN = re.compile(r"\b(error|exception|fail\w*|could ?n.t|cannot|unable|problem)", re.I)
+
+
+@dataclass(frozen=True)
+class Said:
+    """What of a rollout is looked at."""
+
+    rollout_id: str
+    answers: tuple[str, ...]
+    tool_failed: bool
+    reward: float | None
+
+
+def repetition(text: str, n: int) -> float:
+    """The share of n-grams of words that came before.
+
+    Example:
+        ``a b a b a`` has the pairs ab, ba, ab, ba: two of four came before, 0.5.
+    """
+    words = text.split()
+    grams = [tuple(words[at : at + n]) for at in range(len(words) - n + 1)]
+    return 1 - len(set(grams)) / len(grams) if grams else 0.0
+
+
+def signals(said: Sequence[Said], n: int = 4) -> dict[str, float]:
+    """Those of a step; nothing of no rollouts."""
+    if not said:
+        return {}
+    texts = Counter(one.answers for one in said)
+    rewards = [one.reward for one in said if one.reward is not None]
+    mean = sum(rewards) / len(rewards) if rewards else 0.0
+    return {
+        "length": sum(sum(map(len, one.answers)) for one in said) / len(said),
+        "repetition": sum(repetition(" ".join(one.answers), n) for one in said) / len(said),
+        "equal": sum(texts[one.answers] > 1 for one in said) / len(said),
+        "hidden": sum(is_hidden(one, mean) for one in said) / len(said),
+    }
+
+
+def is_hidden(one: Said, mean: float) -> bool:
+    """Whether a tool failed, the last answer does not say so, and the reward is no less for it."""
+    last = one.answers[-1] if one.answers else ""
+    is_good = one.reward is not None and one.reward >= mean
+    return one.tool_failed and is_good and not _SPOKEN.search(last)
+
+
+class RewardMonitor:
+    """Warns when the reward rises while answers degenerate.
+
+    Args:
+        window: So many steps at the beginning are compared with as many at the end.
+        rise: Of the mean reward, from which on it has risen.
+        longer: Answers that are so many times as long, or as short, are remarkable.
+        repeats: So is a rise of the share of repeated n-grams by so much.
+        ngram: Words of an n-gram.
+        equals: And one of the share of rollouts that say the same.
+        hides: And one of the share of rollouts that hide the errors of tools.
+        rollouts: At most so many of a step are read.
+
+    Raises:
+        ConfigError: An option is out of its range.
+    """
+
+    def __init__(
+        self,
+        window: int = 5,
+        rise: float = 0.05,
+        longer: float = 2.0,
+        repeats: float = 0.2,
+        ngram: int = 4,
+        equals: float = 0.3,
+        hides: float = 0.1,
+        rollouts: int = 64,
+    ) -> None:
+        owner = type(self).__name__
+        check_numbers(owner, whole=True, least=1, window=window, rollouts=rollouts)
+        check_numbers(owner, whole=True, least=2, ngram=ngram)
+        check_numbers(owner, above=0, rise=rise)
+        check_numbers(owner, above=1, longer=longer)
+        check_numbers(owner, above=0, most=1, repeats=repeats, equals=equals, hides=hides)
+        self._window, self._rise, self._longer = window, rise, longer
+        self._ngram, self._rollouts = ngram, rollouts
+        self._limits = {"repetition": repeats, "equal": equals, "hidden": hides}
+        self._steps: dict[int, dict[str, float]] = {}
+        self._warned: dict[str, int] = {}
+        self._store: LightningStore | None = None
+
+    def on_run_start(self, algorithm: "Algorithm", store: "LightningStore") -> None:
+        self._store, self._steps, self._warned = store, {}, {}
+        path = _file(algorithm)
+        if path is not None and path.is_file():
+            for line in path.read_text().splitlines():
+                one = json.loads(line)
+                self._steps[one.pop("step")] = one
+
+    async def on_step_end(
+        self, algorithm: "Algorithm", step: int, metrics: Mapping[str, Any]
+    ) -> None:
+        run, reward = algorithm.get_run(), metrics.get("reward/mean")
+        if self._store is None or run is None or reward is None:
+            return
+        said = await self._said(run[0], step)
+        if not said:
+            return
+        self._steps = {n: one for n, one in self._steps.items() if n < step}
+        self._steps[step] = {"reward": float(reward), **signals(said, self._ngram)}
+        if (path := _file(algorithm)) is not None:
+            with path.open("a") as file:
+                file.write(json.dumps({"step": step, **self._steps[step]}) + "\n")
+        for warning in self.warnings(step):
+            logger.warning("%s. Look at %s", warning, self._worst(said, warning))
+
+    def warnings(self, step: int) -> list[str]:
+        """What is to be said after a step; of each signal once in ``window`` steps."""
+        numbers, size = sorted(self._steps), self._window
+        if len(numbers) < 2 * size:
+            return []
+        first, last = numbers[:size], numbers[-size:]
+
+        def mean(name: str, steps: Sequence[int]) -> float:
+            return sum(self._steps[n][name] for n in steps) / len(steps)
+
+        if mean("reward", last) - mean("reward", first) < self._rise:
+            return []
+        found: list[str] = []
+        for name, words in _WORDS.items():
+            then, now = mean(name, first), mean(name, last)
+            if name == "length":
+                low, high = min(then, now), max(then, now)
+                is_bad = high >= self._longer * low and high > 0
+                words = words[now > then]
+            else:
+                is_bad = now - then >= self._limits[name]
+                words = words[0]
+            if not is_bad or step - self._warned.get(name, -size) < size:
+                continue
+            self._warned[name] = step
+            found.append(
+                f"step {step}: the reward rose from {mean('reward', first):.3g} (steps {first[0]} "
+                f"to {first[-1]}) to {mean('reward', last):.3g} (steps {last[0]} to {last[-1]}), "
+                f"while {words}: {then:.3g} then, {now:.3g} now"
+            )
+        return found
+
+    async def _said(self, run: str, step: int) -> list[Said]:
+        assert self._store is not None
+        of_others: dict[str, set[str]] = {}
+        async for part in each_part(self._store, run=run, step=step, lost=False):
+            if part.mode == "train" and len(of_others) < self._rollouts:
+                excluded = [one for one in part.excluded if one.reason in _OF_OTHERS]
+                of_others[part.rollout_id] = {one.call_id for one in excluded}
+        said: list[Said] = []
+        for rollout_id, others in of_others.items():
+            spans = await self._store.query_spans(rollout_id, "latest")
+            calls = [call for call in model_calls(spans) if call.call_id not in others]
+            if calls := [call for call in calls if call.response is not None]:
+                answers = tuple(str((call.response or {}).get("content") or "") for call in calls)
+                failed = any(map(_tool_failed, calls))
+                said.append(Said(rollout_id, answers, failed, find_final_reward(spans)))
+        return said
+
+    def _worst(self, said: Sequence[Said], warning: str) -> str:
+        """How to see a rollout that shows what is warned of."""
+        rewards = [one.reward for one in said if one.reward is not None]
+        mean = sum(rewards) / len(rewards) if rewards else 0.0
+        texts = Counter(one.answers for one in said)
+
+        def badness(one: Said) -> float:
+            text = " ".join(one.answers)
+            if _WORDS["repetition"][0] in warning:
+                return repetition(text, self._ngram)
+            if _WORDS["equal"][0] in warning:
+                return texts[one.answers]
+            if _WORDS["hidden"][0] in warning:
+                return float(is_hidden(one, mean))
+            return len(text) if _WORDS["length"][1] in warning else -len(text)
+
+        return f"agl show {max(said, key=badness).rollout_id}"
+
+
+_WORDS = {
+    "length": ("answers became shorter (characters)", "answers became longer (characters)"),
+    "repetition": ("answers repeat themselves (share of repeated n-grams)",),
+    "equal": ("more rollouts say the same (share of the step)",),
+    "hidden": ("errors of tools are passed over (share of rollouts that did well all the same)",),
+}
+
+
+def _tool_failed(call: "ModelCall") -> bool:
+    """Whether the call was told that a tool failed."""
+    return any(
+        message.get("role") == "tool"
+        and (message.get("is_error") is True or _FAILED.search(str(message.get("content") or "")))
+        for message in call.messages
+    )
+
+
+def _file(algorithm: "Algorithm") -> Path | None:
+    folder = algorithm.get_run_folder()
+    return None if folder is None else folder / FILE

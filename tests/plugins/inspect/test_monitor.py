@@ -1,0 +1,139 @@
+"""The reward monitor: each signal by hand, and when it warns."""
+
+import json
+import logging
+
+import pytest
+
+import agl
+from agl.errors import ConfigError
+from agl_inspect.monitor import RewardMonitor, Said, repetition, signals
+
+
+def said(*answers, failed=False, reward=1.0, name="r"):
+    return Said(name, answers, failed, reward)
+
+
+def test_repetition_is_the_share_of_n_grams_that_came_before():
+    assert repetition("a b a b a", 2) == 0.5  # ab ba ab ba
+    assert repetition("a b c d", 2) == 0.0
+    assert repetition("a", 2) == 0.0
+
+
+def test_length_is_the_mean_over_rollouts():
+    # 3 + 2 characters, and 1.
+    assert signals([said("abc", "de"), said("f")])["length"] == 3.0
+
+
+def test_equal_is_the_share_of_rollouts_that_are_not_alone():
+    found = signals([said("a", "b"), said("a", "b"), said("ab"), said("c")])
+    assert found["equal"] == 0.5
+
+
+def test_hidden_are_errors_of_tools_that_cost_nothing_and_are_not_spoken_of():
+    found = signals(
+        [
+            said("done", failed=True, reward=1.0),  # hides it
+            said("it failed, sorry", failed=True, reward=1.0),
+            said("done", failed=True, reward=0.0),  # less than the mean, 0.75
+            said("done", reward=1.0),
+        ]
+    )
+    assert found["hidden"] == 0.25
+
+
+def monitor_after(*steps, **options):
+    monitor = RewardMonitor(window=1, **options)
+    fair = {"reward": 0.0, "length": 10.0, "repetition": 0.1, "equal": 0.0, "hidden": 0.0}
+    for number, changes in enumerate(steps, 1):
+        monitor._steps[number] = {**fair, **changes}
+    return monitor
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"length": 20.0}, "answers became longer (characters): 10 then, 20 now"),
+        ({"length": 5.0}, "answers became shorter (characters): 10 then, 5 now"),
+        ({"repetition": 0.31}, "answers repeat themselves (share of repeated n-grams): 0.1 then"),
+        ({"equal": 0.3}, "more rollouts say the same (share of the step): 0 then, 0.3 now"),
+        ({"hidden": 0.1}, "errors of tools are passed over"),
+    ],
+)
+def test_a_rising_reward_with_worse_answers_is_said_once(changes, words):
+    monitor = monitor_after({}, {"reward": 0.5, **changes})
+    (warning,) = monitor.warnings(2)
+    assert warning.startswith("step 2: the reward rose from 0 (steps 1 to 1) to 0.5 (steps 2 to 2)")
+    assert words in warning
+    assert monitor.warnings(2) == []
+    # Without the rise nothing is said, however bad the answers are; nor with it, of good ones.
+    assert monitor_after({}, changes).warnings(2) == []
+    assert monitor_after({}, {"reward": 0.5, "length": 19.0, "equal": 0.2}).warnings(2) == []
+
+
+@pytest.mark.parametrize(
+    "options", [{"window": 0}, {"longer": 1.0}, {"equals": 1.5}, {"rise": 0.0}, {"ngram": 1}]
+)
+def test_senseless_options_are_refused(options):
+    with pytest.raises(ConfigError, match=f"RewardMonitor: {next(iter(options))}"):
+        RewardMonitor(**options)
+
+
+class Algorithm:
+    """A run's place."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def get_run(self):
+        return "run-1", 1
+
+    def get_run_folder(self):
+        return self.folder
+
+
+async def step_of(store, step, answer, call_span):
+    for _ in range(2):
+        rollout = await store.start_rollout({"q": 1}, mode="train")
+        ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
+        await store.add_span(call_span(answer).model_copy(update={**ids, "sequence_id": 1}))
+        await store.update_attempt(*ids.values(), status="succeeded")
+        call = agl.Exclusion(**ids, call_id="c", reason="zero_advantage")
+        part = agl.LedgerPart(
+            rollout_id=rollout.rollout_id, step=step, mode="train", run="run-1", excluded=[call]
+        )
+        await store.add_ledger_parts([part])
+
+
+@pytest.fixture
+def call_span():
+    def make(answer):
+        return agl.Span.from_attributes(
+            name="openai.chat.completion",
+            attributes={
+                "gen_ai.operation.name": "chat",
+                "gen_ai.input.messages": json.dumps([{"role": "user", "content": "Hi"}]),
+                "gen_ai.output.messages": json.dumps([{"role": "assistant", "content": answer}]),
+            },
+        )
+
+    return make
+
+
+async def test_it_reads_a_step_from_the_store_and_goes_on_in_its_file(tmp_path, caplog, call_span):
+    store, algorithm = agl.InMemoryLightningStore(), Algorithm(tmp_path)
+    await step_of(store, 1, "short", call_span)
+    await step_of(store, 2, "a long answer, and much longer", call_span)
+    first = RewardMonitor(window=1, equals=1.0)
+    first.on_run_start(algorithm, store)
+    await first.on_step_end(algorithm, 1, {"reward/mean": 0.1})
+    second = RewardMonitor(window=1, equals=1.0)  # of the next start
+    second.on_run_start(algorithm, store)
+    with caplog.at_level(logging.WARNING, "agl.inspect"):
+        await second.on_step_end(algorithm, 2, {"reward/mean": 0.6})
+    assert "answers became longer (characters): 5 then, 30 now. Look at agl show ro-" in caplog.text
+    lines = map(json.loads, (tmp_path / "reward-monitor.jsonl").read_text().splitlines())
+    assert [(one["step"], one["length"], one["equal"]) for one in lines] == [
+        (1, 5.0, 1.0),
+        (2, 30.0, 1.0),
+    ]
