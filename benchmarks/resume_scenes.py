@@ -27,7 +27,7 @@ SERVICES = ("store", "gateway")
 def weights_and_rewards(out: Path) -> dict[str, Any]:
     """Digest of the weights; rewards of steps and of evaluations."""
     summary = read_summary(out)
-    weights = Path(summary.get("checkpoint") or summary["model"]) / "model.safetensors"
+    (weights,) = Path(summary.get("checkpoint") or summary["model"]).glob("*model.safetensors")
     digest = hashlib.sha256(weights.read_bytes()).hexdigest()
     return {"weights": digest, "rewards": (summary["rewards"], summary["val_rewards"])}
 
@@ -157,6 +157,10 @@ SCENES = {
             "rloo": {"kl_coef": 1e-3, "kl_target": 0.01, "max_refills": 2},
         }.items()
     },
+    "grpo adapter": Scene(
+        {"algorithm": "grpo", "steps": 4, "checkpoint_every": 1, "keep_last": 1, "eval_every": 1}
+        | {"lora_rank": 2, "kl_coef": 1e-3}
+    ),
     # Its algorithm is an option: rollouts of two more steps are under way when it is killed.
     "grpo ahead": Scene(
         {"algorithm": "grpo", "steps": 6, "checkpoint_every": 2}

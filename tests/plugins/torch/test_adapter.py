@@ -13,6 +13,7 @@ from agl_learning.checkpoint import find_checkpoint
 from agl_torch import adapter
 from agl_torch.adapter import add_adapter, frozen_twin, load_merged, twin
 from agl_torch.checkpoint import fingerprint
+from agl_torch.generate import Sampler
 from agl_torch.learner import Learner, Sample
 from agl_torch.models import load_model
 from agl_torch.options import LearnerOptions
@@ -142,6 +143,19 @@ async def test_a_run_with_an_adapter_learns_keeps_it_small_and_goes_on(line, grp
     assert max(one["logprob_gap"] for one in lines if "logprob_gap" in one) < 1e-4
     last = [one for one in lines if "logprob_gap" in one][-1]
     assert last["kl"] > 1e-5 if made is agl.GRPO else "loss/value" in last
+
+
+@pytest.mark.parametrize("lora_rank", [2, 8, 16])
+def test_answers_over_an_adapter_do_not_depend_on_others(tokenizer, lora_rank):
+    torch.use_deterministic_algorithms(True)
+    try:
+        model = adapted(LearnerOptions(lora_rank=lora_rank))
+        for name, one in model.named_parameters():
+            if "lora_B" in name:
+                one.data.normal_(std=0.1)
+        Sampler(twin(model), tokenizer, 0, "float32", 16).check_batches(16)
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 async def test_a_checkpoint_is_served_and_begun_from_as_a_whole_model(line, grpo, tmp_path):

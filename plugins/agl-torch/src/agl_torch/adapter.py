@@ -35,8 +35,16 @@ def need_peft(who: str) -> None:
 
 
 def twin(model: Any) -> Any:
-    """A model of its own whose parameters are those of ``model``: what changes one changes both."""
-    return copy.deepcopy(model, {id(one): one for one in model.parameters()})
+    """A model of its own over the same weights: what changes one changes both.
+
+    All of its parameters count as trained: torch multiplies by others in another way, of which
+    the rows of a batch do not come out alike (``Sampler.check_batches``).
+    """
+    import torch
+
+    return copy.deepcopy(
+        model, {id(one): torch.nn.Parameter(one.data) for one in model.parameters()}
+    )
 
 
 def frozen_twin(model: Any) -> Any:

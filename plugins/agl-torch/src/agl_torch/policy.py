@@ -137,7 +137,7 @@ class PolicyTraining(OnlineTraining, LearnerOptions):
         """Put model, tokenizer, optimiser and server where they were, or at their beginning."""
         import torch
 
-        from agl_torch.adapter import frozen_twin
+        from agl_torch.adapter import frozen_twin, twin
         from agl_torch.checkpoint import restore
         from agl_torch.learner import Learner
         from agl_torch.models import compute_alike, load_tokenizer
@@ -163,7 +163,9 @@ class PolicyTraining(OnlineTraining, LearnerOptions):
         self._tokenizer = tokenizer
         if self.server == "torch":
             # Weights that change while answers are made must be others than those that make them.
-            served = frozen_twin(model.eval()) if self.max_staleness else model
+            served = model if self.lora_rank is None else twin(model)
+            if self.max_staleness:
+                served = frozen_twin(model.eval())
             server = self._server = InferenceServer(
                 served,
                 tokenizer,
