@@ -6,6 +6,8 @@ The task, the agent and GRPO's options are those of ``algorithms.py``. A teacher
 from weights of its own (seed 1000). Then models of other seeds begin anew: by GRPO, and by
 distillation from that teacher, which gets no reward. Prints, per seed, after how many training
 rollouts the held-out reward first was ``--good`` or more, in evaluations after every second step.
+
+Three seeds on two cores: distillation 640, 608, 544; grpo 1440, 1600, 1920.
 """
 
 import argparse

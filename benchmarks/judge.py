@@ -7,6 +7,8 @@ judge is a server on this machine that is asked as any model is. It reads the co
 is shown, and knows what a person knows of the house: what goes on in which room. Whoever looked
 there last has found the cat. Prints, per seed, the held-out reward before and after, how often
 the judge was asked, and what the ledger has of that.
+
+Seed 0 of grpo, 45 steps: 0.05 to 1.00; asked 359 times, 359 booked.
 """
 
 import argparse
