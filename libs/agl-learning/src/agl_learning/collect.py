@@ -100,6 +100,15 @@ class Collector:
         self._judging = Judging(rule, store, gateway) if isinstance(rule, GroupRule) else None
 
     @property
+    def adapter(self) -> "TraceAdapter[Any] | None":
+        """See above; may be set."""
+        return self._reader.adapter
+
+    @adapter.setter
+    def adapter(self, adapter: "TraceAdapter[Any] | None") -> None:
+        self._reader.adapter = adapter
+
+    @property
     def model(self) -> TrainedModel | None:
         """The one that is trained."""
         return self._reader.model

@@ -170,8 +170,8 @@ class Training(Algorithm):
         """
         return {}
 
-    def trained_model(self) -> TrainedModel:
-        """Whose calls are learned from."""
+    def trained_model(self) -> TrainedModel | None:
+        """Whose calls are learned from; None leaves it to the adapter."""
         return TrainedModel(name=MODEL_NAME)
 
     @abstractmethod

@@ -146,6 +146,8 @@ class TrainingRow(BaseModel):
     rollout_id: str
     attempt_id: str
     agent_name: str | None = None
+    model: str | None = None
+    """Which of several that are trained in one run sampled it; None where there is one."""
     token_ids: list[int]
     logprobs: list[float]
     """Log-probability at sampling time where ``loss_mask`` is 1, else 0.0."""

@@ -1,0 +1,68 @@
+"""Rows of several models that are trained in one run, and one ledger of them all."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from agl_learning.ledger import Ledger
+from agl_learning.records import TrainedModel
+from agl_learning.rows import RowsAdapter, RowSet
+
+if TYPE_CHECKING:
+    from agl.algorithm.adapter import TraceAdapter
+    from agl.types import Attempt, CallKey, Exclusion, ItemKind, Span
+
+
+class RowsByModel(RowsAdapter):
+    """Asks an adapter for the rows of each model, and marks them with its name.
+
+    Args:
+        adapter: Takes ``model=``, as the adapter ``rows`` does.
+        models: Gives those that are trained, once they are known.
+    """
+
+    def __init__(
+        self, adapter: "TraceAdapter[Any]", models: Callable[[], Sequence[TrainedModel]]
+    ) -> None:
+        self._adapter = adapter
+        self._models = models
+
+    def adapt(
+        self,
+        source: "Sequence[Span]",
+        /,
+        attempts: "Sequence[Attempt] | None" = None,
+        model: TrainedModel | None = None,
+    ) -> RowSet:
+        """Rows of all the models; of a call that none of them made, why it is in no row."""
+        adapt = cast("Callable[..., RowSet]", self._adapter.adapt)
+        found = {one.name: adapt(source, attempts=attempts, model=one) for one in self._models()}
+        rows = [
+            row.model_copy(update={"model": name})
+            for name, of_model in found.items()
+            for row in of_model.rows
+        ]
+        return RowSet(rows, joined([one.ledger for one in found.values()]))
+
+
+def joined(ledgers: Sequence[Ledger]) -> Ledger:
+    """The ledger of rollouts that each of several ledgers has, each as another model sees it.
+
+    A call is open where one of them has it open, and a reward used where one of them uses it. What
+    all of them exclude is excluded for the first reason that is not ``other_model``.
+
+    Args:
+        ledgers: At least one; nothing is trained in them yet.
+    """
+    whole = Ledger()
+    excluded: dict[tuple[ItemKind, CallKey], list[Exclusion]] = {}
+    for ledger in ledgers:
+        whole.items |= ledger.items
+        for one in ledger.exclusions:
+            excluded.setdefault((one.kind, one.key), []).append(one)
+    used = {item.key: item for ledger in ledgers for item in ledger.used_rewards}
+    whole.used_rewards = [*used.values()]
+    for reasons in excluded.values():
+        if len(reasons) == len(ledgers):
+            own = [one for one in reasons if one.reason != "other_model"]
+            whole.exclude((own or reasons)[0])
+    return whole

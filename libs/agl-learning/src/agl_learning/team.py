@@ -1,0 +1,219 @@
+"""``Team``: several models in one run, each trained by an algorithm of its own.
+
+An agent calls each of them by its resource, and its rollouts are collected once. The rows of a
+model go to its algorithm, which weighs them, changes its weights and saves them; the loop, the
+store, the accounts and the rewards are those of all. Metrics of a model's algorithm begin with the
+model's name, as ``asker/loss/total``.
+"""
+
+import contextlib
+import json
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agl.errors import ConfigError
+from agl.plugins.build import build_component
+from agl_learning.by_model import RowsByModel
+from agl_learning.gateways import WHOLE_SOFTMAX, model_served
+from agl_learning.online import OnlineTraining
+from agl_learning.records import TrainedModel
+from agl_learning.start import MODEL_NAME
+from agl_learning.weighing import WeighingOptions
+
+if TYPE_CHECKING:
+    from agl.algorithm.gateway import Gateway, ModelConfig
+    from agl_learning.collect import Collector
+    from agl_learning.collected import Collected
+    from agl_learning.versions import Served, Version
+    from agl_learning.weighing import Weighed
+
+OF_A_MODEL = ("temperature", "max_tokens", *(one.name for one in fields(WeighingOptions)))
+"""Options of the loop that each model has for itself."""
+OF_THE_RUN = ("steps", "group_size", "seed", "deterministic", "show_progress")
+"""Those that each algorithm gets from the run."""
+VERSIONS = "versions.json"
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Team(OnlineTraining):
+    """Train several models that work together, each by an algorithm and with options of its own.
+
+    Args:
+        models: Name of a model -> ``type`` and options of the algorithm that trains it, as
+            ``{type: grpo, model: ..., learning_rate: 1e-6}``. The agent gets each as a resource of
+            this name. What belongs to the run (``steps``, ``seed``, ``run_dir``, ...) is none of
+            these options.
+    """
+
+    name = "team"
+
+    models: dict[str, dict[str, Any]]
+    temperature: float = field(default=1.0, init=False)
+    max_tokens: int | None = field(default=None, init=False)
+    resource_name: str = field(default=MODEL_NAME, init=False)
+    max_staleness: int = field(default=0, init=False)
+    estimator: str = field(default="grpo", init=False)
+    normalise_std: bool = field(default=True, init=False)
+    reward_keys: list[str] | None = field(default=None, init=False)
+    reward_weights: list[float] | None = field(default=None, init=False)
+    overlong_buffer: int | None = field(default=None, init=False)
+    overlong_penalty: float = field(default=1.0, init=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.models) < 2:
+            raise ConfigError(f"{self.title}: models must be two or more, got {[*self.models]}")
+        self._parts = {name: self._build(name, given) for name, given in self.models.items()}
+
+    def _build(self, name: str, given: Mapping[str, Any]) -> OnlineTraining:
+        where = f"{self.title}: models.{name}"
+        taken = {one.name for one in fields(OnlineTraining)} - {*OF_A_MODEL}
+        if wrong := [option for option in given if option in taken]:
+            raise ConfigError(
+                f"{where}: {', '.join(wrong)} is of the run, not of a model. Give it beside models"
+            )
+        if "type" not in given:
+            raise ConfigError(f"{where}: type is missing: the algorithm that trains it, as 'grpo'")
+        if not name.isidentifier():
+            raise ConfigError(f"{where}: a model's name is a parameter of the agent; got {name!r}")
+        return build_component(
+            {**given, **{option: getattr(self, option) for option in OF_THE_RUN}},
+            group="agl.algorithms",
+            expected_type=OnlineTraining,
+            where=where,
+        )
+
+    # --- weights
+
+    def identity(self) -> dict[str, Any]:
+        return {
+            **super().identity(),
+            "models": {name: part.identity() for name, part in self._parts.items()},
+        }
+
+    def load(self, checkpoint: Path | None, folder: Path) -> None:
+        versions: dict[str, int] = {}
+        if checkpoint is not None:
+            versions = json.loads((checkpoint / VERSIONS).read_text())
+        for name, part in self._parts.items():
+            part.weights_version = versions.get(name, 0)
+            part.load(None if checkpoint is None else checkpoint / name, folder / name)
+
+    def save(self, folder: Path) -> None:
+        for name, part in self._parts.items():
+            (folder / name).mkdir()
+            part.save(folder / name)
+        versions = {name: part.weights_version for name, part in self._parts.items()}
+        (folder / VERSIONS).write_text(json.dumps(versions))
+
+    def fingerprint(self) -> str | None:
+        found = [part.fingerprint() for part in self._parts.values()]
+        return "/".join(map(str, found)) if all(found) else None
+
+    # --- serving
+
+    def gateway(self) -> "Gateway":
+        gateway = super().gateway()
+        for name in self._parts:
+            gateway.check_free(name)
+        return gateway
+
+    def serve(self, version: "Version") -> Any:
+        raise NotImplementedError("each model has a server of its own")
+
+    @contextlib.asynccontextmanager
+    async def _published(self, version: "Version") -> AsyncGenerator[dict[str, str]]:
+        async with contextlib.AsyncExitStack() as stack:
+            servers: dict[str, Served] = {}
+            for name, part in self._parts.items():
+                served = servers[name] = await stack.enter_async_context(part.serve(version))
+                entry: ModelConfig = {
+                    "model_name": name,
+                    "litellm_params": served.litellm_params,
+                    "send_seed": True,
+                    "forced_parameters": {
+                        mode: {**WHOLE_SOFTMAX, "temperature": temperature}
+                        for mode, temperature in self._temperatures(part).items()
+                    },
+                }
+                served_too = model_served(self.session.gateway, entry, self.get_store())
+                await stack.enter_async_context(served_too)
+            self._served = replace(
+                next(iter(servers.values())),
+                why_silent=lambda: next(
+                    (why for one in servers.values() if (why := one.why_silent())), None
+                ),
+            )
+            # What trains comes last: those are the latest resources of the store.
+            yield {mode: await self._publish_all(version, mode) for mode in ("val", "train")}
+
+    def _temperatures(self, part: OnlineTraining) -> dict[str, float]:
+        return {"val": self.eval_temperature, "train": part.temperature}
+
+    async def _publish_all(self, version: "Version", mode: str) -> str:
+        resources = {**(self.get_initial_resources() or {})}
+        for name, part in self._parts.items():
+            sampling: dict[str, Any] = {"temperature": self._temperatures(part)[mode]}
+            if part.max_tokens is not None:
+                sampling["max_tokens"] = part.max_tokens
+            resources[name] = self.session.gateway.as_resource(
+                model=name, sampling_parameters=sampling
+            )
+        resources_id = f"{self.name}-{self.session.run_id}-{version.number}-{mode}"
+        return (await self.publish_resources(resources, resources_id)).resources_id
+
+    # --- a step
+
+    def trained_model(self) -> None:
+        """None: rows come by model, see ``collector``."""
+
+    def _trained_models(self) -> "list[TrainedModel]":
+        found = {name: part.trained_model() for name, part in self._parts.items()}
+        return [
+            one.model_copy(update={"name": name}) if one else TrainedModel(name=name)
+            for name, one in found.items()
+        ]
+
+    def collector(self) -> "Collector":
+        collector = super().collector()
+        collector.adapter = RowsByModel(self.get_adapter(), self._trained_models)
+        return collector
+
+    def weigh(self, collected: "Collected") -> "list[Weighed]":
+        """Each algorithm weighs the rows of its model."""
+        weighed: list[Weighed] = []
+        for name, part in self._parts.items():
+            ended = [
+                replace(one, rows=[row for row in one.rows if row.model == name])
+                for one in collected.ended
+            ]
+            weighed += part.weigh(replace(collected, ended=ended))
+        # An algorithm counts the rows of its own model.
+        number = {
+            (row.rollout_id, row.attempt_id, call_id): place
+            for one in collected.ended
+            for place, row in enumerate(one.rows)
+            for call_id in row.call_ids
+        }
+        trained = collected.ledger.trained
+        trained[:] = [one.model_copy(update={"row": number[one.key]}) for one in trained]
+        return weighed
+
+    async def learn(self, rows: "list[Weighed]") -> dict[str, float]:
+        learned: dict[str, float] = {}
+        for name, part in self._parts.items():
+            of_part = await part.learn([one for one in rows if one.row.model == name])
+            learned |= {f"{name}/{what}": value for what, value in of_part.items()}
+        self.weights_version += bool(rows)
+        return learned
+
+    def update(self, rows: "list[Weighed]") -> Mapping[str, float]:
+        raise NotImplementedError("each algorithm updates its own model")
+
+    def _check_gap(self, step: int, learned: Mapping[str, float]) -> None:
+        for name in self._parts:
+            at = f"{name}/"
+            own = {what.removeprefix(at): x for what, x in learned.items() if what.startswith(at)}
+            super()._check_gap(step, own)
