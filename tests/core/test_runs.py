@@ -186,7 +186,9 @@ def test_replay_of_a_run_that_there_is_not_makes_nothing(tmp_path: Path) -> None
 def test_run_of_which_the_algorithm_is_another_process_says_how_it_ended(tmp_path: Path) -> None:
     store = agl.InMemoryLightningStore()
     strategy = agl.ClientServerExecutionStrategy(server_port=0, main_process="runner")
-    agl.Trainer(algorithm=Toy(stops=True), store=store, strategy=strategy).fit(agent, [1])
+    trainer = agl.Trainer(algorithm=Toy(stops=True), store=store, strategy=strategy)
+    with pytest.raises(StoppedError, match=r"before its end, told to stop; it cannot go on after"):
+        trainer.fit(agent, [1])
     (run,) = runs_of(store)
     assert (run.status, run.generations[0].error) == ("stopped", "told to stop")
 

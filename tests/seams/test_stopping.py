@@ -117,3 +117,51 @@ def test_whichever_signal_comes_second_ends_a_run_in_processes_at_once(
     process.send_signal(then)
     assert process.wait(timeout=60) == code, scene.errors.read_text()[-3000:]
     assert scene.output.read_text() == "ASKED\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
+def test_algorithm_beside_the_runner_is_asked_first_and_says_that_it_has_stopped(
+    scene: Scene, number: signal.Signals
+) -> None:
+    process = scene.start(
+        """
+        class Asked(agl.Algorithm):
+            def ask_to_stop(self):
+                self.loop.call_soon_threadsafe(self.asked.set)
+                return True
+
+            async def run(self, train_dataset=None, val_dataset=None):
+                self.loop, self.asked = asyncio.get_running_loop(), asyncio.Event()
+                (HERE / "running").touch()
+                await self.asked.wait()
+                raise agl.errors.StoppedError("as it was asked to")
+
+        trainer(Asked(), main_process="runner").fit(agl.rollout(lambda task: 1.0))
+        """
+    )
+    wait_for(scene.folder / "running")
+    process.send_signal(number)
+    assert process.wait(timeout=60) == 1
+    errors = scene.errors.read_text()
+    assert "StoppedError: the run has stopped before its end, as it was asked to; " in errors
+    assert scene.left() == []
+
+
+def test_algorithm_beside_the_runner_that_cannot_stop_is_ended_by_the_first_ctrl_c(
+    scene: Scene,
+) -> None:
+    process = scene.start(
+        """
+        class Endless(agl.Algorithm):
+            async def run(self, train_dataset=None, val_dataset=None):
+                (HERE / "running").touch()
+                await asyncio.Event().wait()
+
+        trainer(Endless(), main_process="runner").fit(agl.rollout(lambda task: 1.0))
+        """
+    )
+    wait_for(scene.folder / "running")
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=60) == -signal.SIGINT
+    assert "KeyboardInterrupt" in scene.errors.read_text()
+    assert scene.left() == []

@@ -273,11 +273,11 @@ class Trainer:
     def _execute(
         self, agent: LitAgent[Any], algorithm: Algorithm, datasets: Datasets, run: Recording
     ) -> None:
-        self.strategy.execute(
-            partial(self._run_algorithm, agent, algorithm, datasets, run),
-            partial(self._run_runner, agent),
-            self.store,
-        )
+        try:
+            learner = partial(self._run_algorithm, agent, algorithm, datasets, run)
+            self.strategy.execute(learner, partial(self._run_runner, agent), self.store)
+        except StoppedError as stopped:  # in a process of its own
+            run.reason, run.stopped = str(stopped), stopped
         if run.stopped is not None:
             raise run.stopped
 
@@ -334,6 +334,8 @@ class Trainer:
                 await self._end_run(error, about)
                 if run.is_forked:
                     await run.end_as(store, error)
+        if run.is_forked and run.stopped is not None:
+            raise run.stopped
 
     async def _end_run(self, error: BaseException | None, about: dict[str, Any]) -> None:
         try:

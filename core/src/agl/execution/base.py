@@ -69,5 +69,6 @@ class ExecutionStrategy(ABC):
         Raises:
             AlgorithmError: The algorithm raised; the runners were stopped first.
             RunnerCrashError: Runners died for good, and the algorithm was not done.
+            StoppedError: It stopped before its end, in another process.
             KeyboardInterrupt: Ctrl+C; everything was stopped first.
         """

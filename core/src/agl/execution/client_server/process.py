@@ -10,7 +10,8 @@ from collections.abc import Callable, Coroutine, Generator
 from multiprocessing import connection
 from typing import Any
 
-from agl.errors import RunnerStuckError, StoreUnavailableError
+from agl.errors import AlgorithmError, RunnerStuckError, StoppedError, StoreUnavailableError
+from agl.execution.family import describe_exit
 
 logger = logging.getLogger(__name__)
 
@@ -22,6 +23,8 @@ AT_WORK = "at work"
 """What a runner says when it has begun to serve the queue."""
 FINISHED = "finished"
 """What a process says last when it ends in order; an exit code of 0 alone may be its agent's."""
+STOPPED = "stopped: "
+"""How the last word of an algorithm begins that has stopped before its end."""
 MAX_MESSAGE_BYTES = 3500
 """A message is written in one piece, so that a process that is killed leaves no half of one."""
 
@@ -49,6 +52,8 @@ def run_as_process(main: Callable[[], Coroutine[Any, Any, object]], tell: Tell) 
     except RunnerStuckError as error:
         tell(str(error))
         exit_code = REPLACE_ME
+    except StoppedError as error:
+        tell(f"{STOPPED}{error}")
     except asyncio.CancelledError:
         exit_code = 128 + signal.SIGTERM
     except BaseException as error:
@@ -97,3 +102,17 @@ def messages_of(messages: "connection.Connection[Any, Any]") -> list[str]:
             said.append(messages.recv_bytes().decode(errors="replace"))
     messages.close()
     return said
+
+
+def check_algorithm(messages: "connection.Connection[Any, Any]", exit_code: int) -> None:
+    """Raise what an algorithm's process that has ended says, if that is not its end.
+
+    Raises:
+        StoppedError: It stopped before its end.
+        AlgorithmError: Anything else.
+    """
+    said = (messages_of(messages) or [describe_exit(exit_code)])[-1]
+    if said.startswith(STOPPED):
+        raise StoppedError(said.removeprefix(STOPPED))
+    if said != FINISHED:
+        raise AlgorithmError(f"the algorithm failed: {said}")

@@ -19,14 +19,13 @@ from agl.env import (
     resolve_str_env_var,
 )
 from agl.errors import AlgorithmError, ConfigError, RunnerCrashError, StoreError
-from agl.execution.asking import asking_first
+from agl.execution.asking import AskingElsewhere, asking_first
 from agl.execution.base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
 from agl.execution.client_server.at_work import StoreAtWork
 from agl.execution.client_server.process import (
     AT_WORK,
-    FINISHED,
     Tell,
-    messages_of,
+    check_algorithm,
     on_sigterm,
     run_as_process,
     teller,
@@ -36,7 +35,7 @@ from agl.execution.client_server.supervisor import RunnerMain, Supervisor
 from agl.execution.coroutines import call_in_daemon_thread
 from agl.execution.deadlock import run_algorithm
 from agl.execution.events import ExecutionEvent, MultiprocessingEvent
-from agl.execution.family import describe_exit, start_group
+from agl.execution.family import start_group
 from agl.http.client import LightningStoreClient
 from agl.http.server import LightningStoreServer
 from agl.serving.server import address_of, bind
@@ -330,23 +329,26 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         url, token, shared = self._url(), self._learner_token, None if managed else store
         parent = os.getpid()
 
+        elsewhere = AskingElsewhere(self.ask_to_stop)
+
         def learner_main() -> None:
+            elsewhere.listen()
             ours.close()
             self._close_socket()
             start_group(parent)
             client = shared if shared is not None else LightningStoreClient(url, token=token)
-            run_as_process(
-                lambda: run_algorithm(
-                    algorithm, client, stop, no_runners, lambda: self.graceful_timeout
-                ),
-                teller(theirs),
-            )
+            about = algorithm, client, stop, no_runners, lambda: self.graceful_timeout
+            run_as_process(lambda: run_algorithm(*about), teller(theirs))
 
         learner = fork.Process(target=learner_main, name="agl-algorithm")
         learner.start()
         theirs.close()
 
         async def run_here() -> None:
+            with asking_first(lambda: elsewhere.ask(learner), signal.SIGINT, signal.SIGTERM):
+                await run_both()
+
+        async def run_both() -> None:
             async with self._reached(store, managed) as served:
                 ended = asyncio.ensure_future(call_in_daemon_thread(learner.join))
                 ended.add_done_callback(lambda _: stop.set())
@@ -366,10 +368,11 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
                         learner.kill()
                         await asyncio.wait([ended])
 
-        asyncio.run(run_here())
-        said = messages_of(ours) or [describe_exit(learner.exitcode or 0)]
-        if said[-1] != FINISHED:
-            raise AlgorithmError(f"the algorithm failed: {said[-1]}")
+        try:
+            asyncio.run(run_here())
+        finally:
+            learner.kill()  # also where Ctrl+C came before the store was served
+        check_algorithm(ours, learner.exitcode or 0)
 
     # --- small things ---------------------------------------------------------------------------
 
