@@ -30,11 +30,10 @@ from agl.semconv import CLIENT_GONE
 from agl.store.access.readers import visible
 from agl.store.access.tokens import Tokens
 from agl.store.base import LightningStore
-from agl.store.detached import is_json
+from agl.store.detached import is_json, json_of
 from agl.store.give_back import give_back
 from agl.store.operation_table import json_method
 from agl.store.packed import PackedSpan
-from agl.store.sqlite.rows import json_of
 from agl.types import Attempt, AttemptedRollout, Failure, Span
 from agl.utils.text import clean
 

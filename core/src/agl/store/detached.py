@@ -1,11 +1,11 @@
-"""Copies of what callers may change in place, so that what a store keeps is its own."""
+"""Copies of what callers may change in place, so that what a store keeps is its own; and JSON."""
 
 import math
 from collections.abc import Callable
 from copy import deepcopy
 from typing import Any, TypeVar, cast
 
-from pydantic_core import from_json, to_json
+from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from agl.errors import InvalidRecordError
 from agl.store.packed import INT_BITS
@@ -15,6 +15,11 @@ R = TypeVar("R", bound=Record)
 
 _FREE = ("input", "metadata", "heartbeat_stats")
 """Fields of records that hold what callers made."""
+_READ_DEPTH = 150
+"""So many levels can be read back; with more brackets it is tried."""
+_ENVELOPE = 8
+_RUN = 2_000
+"""Digits that follow each other, of which some may be a number that nobody can read."""
 _SCALARS = (str, int, float, type(None))
 
 
@@ -88,3 +93,39 @@ def _copied(value: Any) -> Any:
     if isinstance(value, list):
         return [_copied(item) for item in cast(list[Any], value)]
     return deepcopy(value)
+
+
+def json_of(value: Any, what: str) -> str:
+    """A value as JSON.
+
+    Args:
+        value: The value.
+        what: What it is, for the message.
+
+    Raises:
+        InvalidRecordError: JSON cannot hold it.
+    """
+    try:
+        text = to_json(value)
+        is_deep = text.count(b"[") + text.count(b"{") > _READ_DEPTH
+        if is_deep or b"NaN" in text or b"Infinity" in text or _has_long_run(text):
+            # Reading goes less deep than writing, and answers hold records in records of lists.
+            enveloped = b"[" * _ENVELOPE + text + b"]" * _ENVELOPE
+            from_json(enveloped, allow_inf_nan=False)
+        return text.decode()
+    except (PydanticSerializationError, UnicodeError, ValueError) as error:
+        raise InvalidRecordError(
+            f"{what} cannot be stored: {error}. Expected what JSON can hold: null, true, false, "
+            "numbers, strings, lists and dicts"
+        ) from error
+
+
+def _has_long_run(text: bytes) -> bool:
+    """Whether digits follow each other that may be a number which nobody can read."""
+    steps = range(0, len(text) - _RUN, _RUN)
+    return any(text[at : at + _RUN].isdigit() for at in steps)
+
+
+def json_or_none(value: Any, what: str) -> str | None:
+    """The same, and None for None."""
+    return None if value is None else json_of(value, what)

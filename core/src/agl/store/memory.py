@@ -10,12 +10,11 @@ from typing import Any, TypeVar, cast
 
 from agl.errors import AglError, InvalidRecordError
 from agl.store.answers import Turn
-from agl.store.detached import detached, is_json
+from agl.store.detached import detached, is_json, json_of
 from agl.store.sqlite import operations as ops
 from agl.store.sqlite.file import MEMORY, failure_of, named, prepare
 from agl.store.sqlite.local import LocalLightningStore
 from agl.store.sqlite.lookups import SqliteLookups
-from agl.store.sqlite.rows import json_of
 from agl.store.sqlite.tables import Tables
 from agl.store.waiting import Effects
 from agl.types import PaginatedResult, Rollout

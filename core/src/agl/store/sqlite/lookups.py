@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from agl.errors import DamagedRecordError
 from agl.store.base import LightningStoreStatistics
+from agl.store.detached import json_of
 from agl.store.packed import span_of
 from agl.store.queries import Filter, Query, make_page
 from agl.store.sqlite.ids import number_of
@@ -22,7 +23,6 @@ from agl.store.sqlite.rows import (
     attempt_of,
     damage,
     is_damaged,
-    json_of,
     ledger_part_of,
     resources_of,
     run_of,

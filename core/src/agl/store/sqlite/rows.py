@@ -7,9 +7,10 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeVar
 from zlib import crc32
 
-from pydantic_core import PydanticSerializationError, from_json, to_json
+from pydantic_core import from_json
 
-from agl.errors import DamagedRecordError, InvalidRecordError
+from agl.errors import DamagedRecordError
+from agl.store.detached import json_or_none
 from agl.types import (
     Attempt,
     AttemptedRollout,
@@ -47,10 +48,6 @@ def attempted(rollout: Rollout, attempt: Attempt) -> AttemptedRollout:
     return construct(AttemptedRollout, {**rollout.__dict__, "attempt": attempt}, given)
 
 
-_READ_DEPTH = 150
-_ENVELOPE = 8
-_RUN = 2_000
-"""So many levels can be read back; with more brackets it is tried."""
 ROLLOUT_FIELDS: Final = tuple(Rollout.model_fields)
 ROLLOUT_COLUMNS: Final = (*ROLLOUT_FIELDS, "crc")
 ATTEMPT_FIELDS: Final = tuple(Attempt.model_fields)
@@ -229,42 +226,6 @@ def _config(text: bytes) -> RolloutConfig:
 def config_json(config: RolloutConfig) -> str:
     """The config as it is stored."""
     return config.model_dump_json()
-
-
-def json_of(value: Any, what: str) -> str:
-    """A value as JSON.
-
-    Args:
-        value: The value.
-        what: What it is, for the message.
-
-    Raises:
-        InvalidRecordError: JSON cannot hold it.
-    """
-    try:
-        text = to_json(value)
-        is_deep = text.count(b"[") + text.count(b"{") > _READ_DEPTH
-        if is_deep or b"NaN" in text or b"Infinity" in text or _has_long_run(text):
-            # Reading goes less deep than writing, and answers hold records in records of lists.
-            enveloped = b"[" * _ENVELOPE + text + b"]" * _ENVELOPE
-            from_json(enveloped, allow_inf_nan=False)
-        return text.decode()
-    except (PydanticSerializationError, UnicodeError, ValueError) as error:
-        raise InvalidRecordError(
-            f"{what} cannot be stored: {error}. Expected what JSON can hold: null, true, false, "
-            "numbers, strings, lists and dicts"
-        ) from error
-
-
-def _has_long_run(text: bytes) -> bool:
-    """Whether digits follow each other that may be a number which nobody can read."""
-    steps = range(0, len(text) - _RUN, _RUN)
-    return any(text[at : at + _RUN].isdigit() for at in steps)
-
-
-def json_or_none(value: Any, what: str) -> str | None:
-    """The same, and None for None."""
-    return None if value is None else json_of(value, what)
 
 
 def _loaded(text: str | bytes | None) -> Any:

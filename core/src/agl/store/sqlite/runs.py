@@ -4,8 +4,9 @@ from typing import Final
 
 from agl.errors import UnknownRecordError
 from agl.store import run_rules
+from agl.store.detached import json_of
 from agl.store.sqlite.lookups import SQL
-from agl.store.sqlite.rows import checksum, json_of
+from agl.store.sqlite.rows import checksum
 from agl.store.sqlite.tables import Tables
 from agl.types import Run, RunOutcome, RunStart
 

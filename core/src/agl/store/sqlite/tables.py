@@ -7,7 +7,7 @@ from typing import Any, Literal, cast
 from zlib import crc32
 
 from agl.store import rules
-from agl.store.detached import stored_record
+from agl.store.detached import json_of, json_or_none, stored_record
 from agl.store.packed import AnySpan, PackedSpan
 from agl.store.sqlite.claim_keys import ClaimKeys
 from agl.store.sqlite.ids import make_id, number_of
@@ -17,8 +17,6 @@ from agl.store.sqlite.rows import (
     StoredAttempt,
     checksum,
     config_json,
-    json_of,
-    json_or_none,
     rollout_of,
     row_of_worker,
     stored_attempt_of,
