@@ -19,13 +19,14 @@ WINGS = (
     "store/access",
     "store/sqlite",
 )
-MOST_IN_A_WING, MOST_IN_THE_KERNEL, MOST_IN_ALL = 2_977, 14_710, 24_793
+MOST_IN_A_WING, MOST_IN_THE_KERNEL, MOST_IN_ALL = 2_977, 14_713, 24_796
 """Lines. The kernel is to come down to 10,800, and all to 17,500. They go down, and went up once:
 for what a server refuses before it looks at a token (``serving/guard.py``), for Unix sockets and
 repetitions with another body, for templates that reach no code behind their values, for the
 checksums of what is stored, for secrets that are hidden by value (``utils/secrets.py``), for tokens
 by role (``store/access``, ``http/grants.py``), for runs (``runs``, ``store/run_rules.py``), and for
-hooks that add spans before a rollout ends, and for values that nobody can read again.
+hooks that add spans before a rollout ends, for values that nobody can read again, and for claims,
+stops and signs of life that a cold reading found lost.
 Since then, what only reads a store went to agl-inspect, fresh processes to agl-sandbox, and to
 agl-learning ledgers, model calls, training rows and credit rules."""
 TOO_LONG: set[str] = set()

@@ -4,18 +4,18 @@ import pytest
 
 from agl.errors import ConfigError
 from agl.semconv import ModelCallAttributes as Key
-from agl_adapters import TraceToRows
 from agl_learning.by_model import RowsByModel
 from agl_learning.records import TrainedModel
 from agl_learning.team import Team
 
+agl_adapters = pytest.importorskip("agl_adapters")
 pytestmark = pytest.mark.plugins
 
 MODELS = [TrainedModel(name="asker"), TrainedModel(name="answerer")]
 
 
 def rows_by_model(trace):
-    return RowsByModel(TraceToRows(), lambda: MODELS).adapt(trace.spans)
+    return RowsByModel(agl_adapters.TraceToRows(), lambda: MODELS).adapt(trace.spans)
 
 
 def called(trace, model, *tokens):

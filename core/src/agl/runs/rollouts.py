@@ -8,7 +8,7 @@ from agl.errors import InvalidTransitionError
 from agl.store.base import LightningStore
 from agl.store.forwarding import StandInStore
 from agl.store.operation_table import Operation
-from agl.types import EnqueueRolloutRequest
+from agl.types import AttemptedRollout, EnqueueRolloutRequest
 
 
 class OfRunStore(StandInStore):
@@ -41,10 +41,13 @@ async def cancel_leftovers(store: LightningStore, run_id: str) -> None:
 
     For a new start of the run, before it queues any and before its runners claim any: what an
     earlier one left would be run against a model that is served no longer, and nobody waits for it.
+    What an algorithm began itself, and no runner has, is left to it: it asks for that by its key.
     """
     for rollout in await store.query_rollouts(
         status_in=["queuing", "requeuing", "preparing", "running"]
     ):
-        if (rollout.metadata or {}).get("run") == run_id:
+        begun = isinstance(rollout, AttemptedRollout) and rollout.attempt
+        is_own = begun and begun.worker_id is None and rollout.status != "requeuing"
+        if (rollout.metadata or {}).get("run") == run_id and not is_own:
             with suppress(InvalidTransitionError):  # it has ended meanwhile
                 await store.update_rollout(rollout.rollout_id, status="cancelled")

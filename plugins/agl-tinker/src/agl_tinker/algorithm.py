@@ -165,9 +165,11 @@ class Tinker(PaidTraining, WeighingOptions):
 
     def trained_model(self) -> "TrainedModel":
         """The model behind the bridge, with its vocabulary once the tokenizer is there."""
+        from agl_learning.records import TrainedModel
+
         tokenizer = self._loaded_tokenizer
         size = None if tokenizer is None else len(tokenizer)
-        return super().trained_model().model_copy(update={"vocabulary_size": size})
+        return TrainedModel(name=MODEL_NAME, vocabulary_size=size)
 
     def forced_sampling(self) -> Mapping[str, Any]:
         """The whole softmax, where the loss takes recorded log-probabilities for the model's."""

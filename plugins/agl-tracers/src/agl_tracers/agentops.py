@@ -14,7 +14,7 @@ from agl_tracers.backend import require_backend
 from agl_tracers.instrumentation import PYDANTIC_AI, Instrumentation, stop_agents_upload
 from agl_tracers.instrumented import InstrumentedTracer
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("agl.tracers")
 
 # AgentOps' own instrumentors, by library. Its import hook is not used: it instruments a library
 # while that is half imported, and several of the instrumentors fail then. The one of LangGraph is
