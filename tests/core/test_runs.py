@@ -462,7 +462,7 @@ def test_what_a_dead_start_left_is_cancelled_before_a_runner_starts() -> None:
     left = {"run": "r", "generation": 1}
     for metadata in (left, {"run": "other"}):
         asyncio.run(store.enqueue_rollout("queued", metadata=metadata))
-    asyncio.run(store.start_rollout("under way", metadata=left))
+    asyncio.run(store.start_rollout("under way", metadata=left, worker_id="w"))
     asyncio.run(store.begin_run(agl.RunStart(run_id="r", algorithm="toy")))
 
     class Watch:
