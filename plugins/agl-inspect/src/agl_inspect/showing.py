@@ -65,15 +65,15 @@ async def find_rollout(store: LightningStore, beginning: str) -> Rollout:
     rollout = await store.get_rollout_by_id(beginning)
     if rollout is not None:
         return rollout
-    found = await store.query_rollouts(rollout_id_contains=beginning, limit=1_000)
-    fitting = [one for one in found if one.rollout_id.removeprefix("ro-").startswith(beginning)]
-    fitting += [one for one in found if one.rollout_id.startswith(beginning)]
-    if len(fitting) == 1:
-        return fitting[0]
-    if not fitting:
+    # Ids have these letters at their beginning, and nowhere else.
+    part = f"ro-{beginning.removeprefix('ro-')}"
+    found = await store.query_rollouts(rollout_id_contains=part, limit=CLOSEST)
+    if found.total == 1:
+        return found[0]
+    if not found.total:
         raise ConfigError(f"the store has no rollout {beginning!r}. See: agl rollouts")
-    named = ", ".join(one.rollout_id for one in fitting[:CLOSEST])
-    more = f" and {len(fitting) - CLOSEST} more" if len(fitting) > CLOSEST else ""
+    named = ", ".join(one.rollout_id for one in found)
+    more = f" and {found.total - CLOSEST} more" if found.total > CLOSEST else ""
     raise ConfigError(f"{beginning!r} is the beginning of several rollouts: {named}{more}")
 
 
