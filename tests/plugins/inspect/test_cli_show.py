@@ -12,7 +12,7 @@ from agl.cli import main
 from agl.semconv import ModelCallAttributes as Key
 from agl.store.sqlite import SqliteLightningStore
 from agl.types import Span
-from agl_inspect.showing import place_of, printable
+from agl_learning.showing import place_of, printable
 
 from .test_cli_explain import add, call_span, reward_span, step
 

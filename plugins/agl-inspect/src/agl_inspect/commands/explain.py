@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from agl.cli.shared import open_store, print_json, read_and_close, store_options
-from agl_inspect.explanation import as_text, explain
+from agl_learning.explanation import as_text, explain
 
 
 @click.command("explain")

@@ -17,7 +17,7 @@ from agl_inspect.runs.known import (
     print_run,
     when,
 )
-from agl_inspect.runs.metrics import metrics_of
+from agl_learning.run_metrics import metrics_of
 
 COLUMNS = ["run", "algorithm", "state", "starts", "step", "reward", "begun", "folder"]
 _json = click.option("--json", "as_json", is_flag=True, help="Write JSON.")

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from agl.cli.shared import open_store, print_json, read_and_close, store_options
-from agl_inspect.showing import as_text, show
+from agl_learning.showing import as_text, show
 
 
 @click.command("show")

@@ -17,7 +17,6 @@ from agl.types import (
     Failure,
     Span,
 )
-from agl_inspect.adapters import rows_adapter
 from agl_inspect.doctor.fixes import (
     BROKEN_TOOL_CALL,
     CALLS_MIX,
@@ -32,6 +31,7 @@ from agl_inspect.doctor.grades import Graded, Template, find_template, grade
 from agl_inspect.doctor.trial import Trial
 from agl_learning.calls.reading import Recorded, recorded_parts
 from agl_learning.rows import RowsAdapter, RowSet
+from agl_learning.rows_adapter import rows_adapter
 
 Level = Literal["error", "warning", "note"]
 TOKENS_ONLY = ("no_token_ids", "no_logprobs", "structured_output", "empty_answer")

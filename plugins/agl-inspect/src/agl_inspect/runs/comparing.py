@@ -11,8 +11,8 @@ from agl.runs.differences import flat
 from agl.store.base import LightningStore
 from agl.types import Run
 from agl_inspect.runs.known import Where, read_copy_of
-from agl_inspect.runs.metrics import metrics_of
 from agl_learning.ledger import each_part
+from agl_learning.run_metrics import metrics_of
 
 MOST_TASKS = 50
 """So many tasks are shown; ``--json`` has all."""

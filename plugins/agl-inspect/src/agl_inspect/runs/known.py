@@ -18,7 +18,7 @@ from agl.runs.finding import one_of, open_to_read, runs_here, runs_in, stores_he
 from agl.runs.folders import CONFIG, FILE, RUNS, STORE, is_alive, shown_status
 from agl.store.base import LightningStore
 from agl.types import Run
-from agl_inspect.runs.metrics import metrics_of
+from agl_learning.run_metrics import metrics_of
 
 T = TypeVar("T")
 Where = tuple[Path | None, str | None]

@@ -16,11 +16,11 @@ from agl.types import (
     Span,
     Trained,
 )
-from agl_inspect.adapters import rows_adapter
 from agl_learning.calls.reading import recorded_parts
 from agl_learning.ledger import each_part, load_parts
 from agl_learning.records import ModelCall, TrainingRow
 from agl_learning.rows import extend, new_row
+from agl_learning.rows_adapter import rows_adapter
 
 SHOWN = 5
 """Siblings whose rewards a text names."""

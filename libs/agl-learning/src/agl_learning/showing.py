@@ -4,12 +4,12 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from agl.errors import ConfigError
 from agl.store.base import LightningStore
 from agl.types import Attempt, Rollout, Span
-from agl_inspect.explanation import CallLine, Explanation, explain
+from agl_learning.explanation import CallLine, Explanation, explain
 from agl_learning.records import ModelCall
 
 BAR_WIDTH = 30
@@ -153,7 +153,7 @@ def _head(shown: Shown) -> Iterator[str]:
         yield f"attempt  {which}, {attempt.attempt_id}: {attempt.status}{by}"
     else:
         yield "attempt  none yet"
-    yield f"task     {_cut(printable(_text_of(rollout.input)), LONGEST_MESSAGE)}"
+    yield f"task     {_cut(printable(text_of(rollout.input)), LONGEST_MESSAGE)}"
     mine = [one for one in told.rewards if attempt and one.attempt_id == attempt.attempt_id]
     given = ", ".join(f"{one.value:.4g} ({printable(one.name)})" for one in mine)
     yield f"reward   {given or 'none was given'}"
@@ -208,14 +208,24 @@ def _said(message: dict[str, Any]) -> dict[str, Any]:
 
 def _message(message: dict[str, Any], full: bool) -> Iterator[str]:
     role = printable(str(message.get("role") or "?"))
-    text = printable(_text_of(message.get("content") or message.get("refusal") or ""))
-    calls: Any = message.get("tool_calls") or []
-    for one in calls if isinstance(calls, list) else [calls]:
-        function: Any = one.get("function") if isinstance(one, dict) else None
-        known = isinstance(function, dict)
-        called = f"{function.get('name')}({function.get('arguments')})" if known else str(one)
+    text = printable(text_of(message.get("content") or message.get("refusal") or ""))
+    for called in tool_calls(message):
         text += f"{chr(10) if text else ''}calls {printable(called)}"
     yield from _indented(role, text if full else _cut(text, LONGEST_MESSAGE))
+
+
+def tool_calls(message: dict[str, Any]) -> list[str]:
+    """The tools that a message calls, as ``name(arguments)``."""
+    given: Any = message.get("tool_calls") or []
+    calls = cast("list[Any]", given if isinstance(given, list) else [given])
+    found: list[str] = []
+    for one in calls:
+        known: Any = cast("dict[str, Any]", one).get("function") if isinstance(one, dict) else None
+        function = cast("dict[str, Any]", known) if isinstance(known, dict) else None
+        found.append(
+            f"{function.get('name')}({function.get('arguments')})" if function else f"{one}"
+        )
+    return found
 
 
 def _indented(label: str, text: str) -> Iterator[str]:
@@ -224,14 +234,14 @@ def _indented(label: str, text: str) -> Iterator[str]:
     yield from (f"{' ' * 14}{line}".rstrip() for line in rest)
 
 
-def _text_of(content: Any) -> str:
+def text_of(content: Any) -> str:
     """Text as it is; parts of a message one by one; all else as JSON."""
     if isinstance(content, str):
         return content
-    if isinstance(content, list) and all(isinstance(part, dict) for part in content):
+    parts = cast("list[Any]", content) if isinstance(content, list) else []
+    if parts and all(isinstance(part, dict) for part in parts):
         return "\n".join(
-            str(part["text"]) if "text" in part else f"[{part.get('type', '?')}]"
-            for part in content
+            str(part["text"]) if "text" in part else f"[{part.get('type', '?')}]" for part in parts
         )
     return json.dumps(content, ensure_ascii=False, default=str)
 
