@@ -124,6 +124,21 @@ def _finish(partial: Path, note: Mapping[str, Any] | Progress) -> None:
         sync(path)
 
 
+def home_of(checkpoint: Path) -> Path:
+    """The folder that keeps what the checkpoints of a run need, beside them.
+
+    Example:
+        ``RUN`` of ``RUN/checkpoints/step-3``; and of ``RUN/checkpoints/step-3/asker``, which is the
+        part of one of several models (``agl_learning.team``), ``RUN/asker``.
+    """
+    # Not resolved: checkpoints may lie on another disk, behind a link.
+    whole = checkpoint.absolute()
+    for place in (whole, *whole.parents):
+        if place.parent.name == "checkpoints":
+            return place.parent.parent / whole.relative_to(place)
+    return whole.parent.parent
+
+
 def read_note(checkpoint: Path) -> dict[str, Any]:
     """What its maker noted about a checkpoint."""
     return json.loads((checkpoint / MANIFEST).read_text("utf-8"))["note"]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from agl.errors import ConfigError, install_line
 from agl.runs.folders import default_folder, new_run_id
-from agl_learning.checkpoint import Progress, find_checkpoint
+from agl_learning.checkpoint import Progress, find_checkpoint, home_of
 from agl_learning.generations import check_algorithm, read_generation
 
 if TYPE_CHECKING:
@@ -156,8 +156,7 @@ def _find(run_dir: str | None, resume_from: str | None) -> Origin:
         logger.warning("the run in %s has no checkpoint yet; it begins at step 0 again", given)
         return Origin(named or given, None, given)
     checkpoint = find_checkpoint(given)
-    # Not resolved: checkpoints may lie on another disk, behind a link.
-    home = checkpoint.absolute().parent.parent
+    home = home_of(checkpoint)
     if named is None and checkpoint.parent.name == "checkpoints":
         return Origin(checkpoint.parent.parent, checkpoint, home)
     return Origin(fresh, checkpoint, home)

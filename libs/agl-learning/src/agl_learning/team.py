@@ -19,7 +19,7 @@ from agl_learning.by_model import RowsByModel
 from agl_learning.gateways import WHOLE_SOFTMAX, model_served
 from agl_learning.online import OnlineTraining
 from agl_learning.records import TrainedModel
-from agl_learning.start import MODEL_NAME
+from agl_learning.start import MODEL_NAME, Origin
 from agl_learning.weighing import WeighingOptions
 
 if TYPE_CHECKING:
@@ -92,6 +92,12 @@ class Team(OnlineTraining):
             **super().identity(),
             "models": {name: part.identity() for name, part in self._parts.items()},
         }
+
+    def check_start(self, origin: Origin) -> None:
+        checkpoint = origin.checkpoint
+        for name, part in self._parts.items():
+            of_part = None if checkpoint is None else checkpoint / name
+            part.check_start(Origin(origin.folder / name, of_part, origin.home / name))
 
     def load(self, checkpoint: Path | None, folder: Path) -> None:
         versions: dict[str, int] = {}

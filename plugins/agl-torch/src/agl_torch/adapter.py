@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from agl.errors import ConfigError, install_line
+from agl_learning.checkpoint import home_of
 
 ADAPTER = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
@@ -118,7 +119,7 @@ def find_base(folder: Path) -> str:
     base = json.loads((folder / ADAPTER).read_text("utf-8"))["base_model_name_or_path"]
     if Path(base).is_absolute() and not Path(base).exists():
         # The folder of the run has moved, and its beginning with it.
-        return str(folder.absolute().parent.parent / Path(base).name)
+        return str(home_of(folder) / Path(base).name)
     return base
 
 

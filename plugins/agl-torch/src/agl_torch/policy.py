@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from annotated_types import Ge
 
 from agl.errors import ConfigError
-from agl_learning.checkpoint import making
+from agl_learning.checkpoint import home_of, making
 from agl_learning.estimated import Foreseen
 from agl_learning.online import OnlineTraining
 from agl_learning.options import AboveZero, Count, pick_options
@@ -206,7 +206,7 @@ class PolicyTraining(OnlineTraining, LearnerOptions):
 
         start = None
         if self._keeps_start and checkpoint is not None:
-            start = self._find_reference(folder, checkpoint.absolute().parent.parent)
+            start = self._find_reference(folder, home_of(checkpoint))
         source = checkpoint if checkpoint is not None and self.lora_rank is None else start
         source = source or self.model
         if self.check_memory and isinstance(source, str | Path):
