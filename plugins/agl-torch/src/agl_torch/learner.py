@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from agl_learning.records import TrainingRow
     from agl_torch.critic import Critic
+    from agl_torch.shares import Share
 
 
 NO_WEIGHT = Weight(0.0, 0.0)
@@ -116,6 +117,8 @@ class Learner:
         if self.reference is not None:
             self.reference.requires_grad_(False).eval()
         self._pad_token_id = pad_token_id
+        self.share: Share | None = None
+        """Of the samples that this process computes, where there are several; see ``parallel``."""
 
     def update(self, samples: Sequence[Sample], factor: float = 1.0) -> dict[str, float]:
         """Take ``epochs`` passes of gradient steps over the samples.
@@ -190,7 +193,7 @@ class Learner:
     def _measure_before(self, samples: Sequence[Sample]) -> dict[str, float]:
         """Distance between recorded and present log-probabilities; sets the reference's."""
         gap = 0.0
-        for chunk in self._chunks(samples):
+        for chunk in self._chunks(self._of_this_process(samples)):
             rows = [sample.row for sample in chunk]
             tokens, shares_N = self._per_token(chunk), _shares(chunk, self.model.device)
             now_N = self._score(self.model, rows).logprobs_N
@@ -199,6 +202,9 @@ class Learner:
                 reference_N = self._score(self.reference, rows).logprobs_N
                 for sample, part_N in zip(chunk, reference_N.split(tokens.counts), strict=True):
                     sample.reference_N = part_N
+        if self.share is not None:
+            gap = self.share.add_up_numbers({"gap": gap})["gap"]
+            self._share_references(samples)
         if self.critic is None:
             return {"logprob_gap": gap}
         returns = torch.tensor([one for sample in samples for one in sample.returns])
@@ -214,7 +220,7 @@ class Learner:
         names += ("loss/value",) if self.critic else ()
         sums: dict[str, float] = dict.fromkeys(names, 0.0)
         self.optimizer.zero_grad(set_to_none=True)
-        for chunk in self._chunks(minibatch):
+        for chunk in self._chunks(self._of_this_process(minibatch)):
             rows = [sample.row for sample in chunk]
             with self._sparing(self.model):
                 scores, tokens = self._score(self.model, rows), self._per_token(chunk)
@@ -243,6 +249,10 @@ class Learner:
             sums["entropy"] += loss.entropy.item()
             sums["kl"] += loss.kl.item()
             sums["clip_fraction"] += loss.clip_fraction.item() * weights_N.sum().item()
+        if self.share is not None:
+            for group in self.optimizer.param_groups:
+                self.share.add_up_gradients(group["params"])
+            sums = self.share.add_up_numbers(sums)
         # Each by itself, so that a critic's errors shorten no gradient of the policy.
         norms = [
             torch.nn.utils.clip_grad_norm_(group["params"], self.options.max_grad_norm)
@@ -256,6 +266,22 @@ class Learner:
             )
         self.optimizer.step()
         return {**sums, "grad_norm": norms[0].item()}
+
+    def _of_this_process(self, samples: Sequence[Sample]) -> Sequence[Sample]:
+        return samples if self.share is None else self.share.of(samples)
+
+    def _share_references(self, samples: Sequence[Sample]) -> None:
+        """Give each sample the reference's log-probabilities that one of the processes computed."""
+        if self.reference is None or self.share is None:
+            return
+        counts = [sample.row.num_sampled for sample in samples]
+        known = [
+            torch.zeros(number) if sample.reference_N is None else sample.reference_N.cpu()
+            for sample, number in zip(samples, counts, strict=True)
+        ]
+        whole = self.share.add_up(torch.cat(known)).to(self.model.device)
+        for sample, part_N in zip(samples, whole.split(counts), strict=True):
+            sample.reference_N = part_N
 
     def _value_loss(
         self, chunk: Sequence[Sample], hidden_N_H: "Tensor", weights_N: "Tensor"

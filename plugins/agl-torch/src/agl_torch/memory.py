@@ -10,7 +10,8 @@
     sampling     keys and values of the sequences that are sampled at once
 
 Tokens are those of a full microbatch whose tokens were all sampled. Activations and logits are
-there while weights change, what sampling needs in between. It is an estimate, not a bound.
+there while weights change, what sampling needs in between. All but sampling is there once per
+learner process, on one device. It is an estimate, not a bound.
 """
 
 from pathlib import Path
@@ -53,13 +54,14 @@ def estimate(options: Any, model: Any) -> dict[str, float]:
     width = getattr(config, "head_dim", None) or size // config.num_attention_heads
     # Where nobody says how long they get, one of the longest must fit.
     at_once = min(options.max_batch_size, rows) if options.max_model_tokens else 1
+    processes = options.learner_processes
     sampled = at_once * longest * layers * 2 * heads * width * number
     return {
-        "weights": per_weight * weights,
-        "gradients and optimiser": 12.0 * trained * (1 + has_critic),
+        "weights": processes * per_weight * weights,
+        "gradients and optimiser": processes * 12.0 * trained * (1 + has_critic),
         "copies": 4.0 * copied * copies,
-        "activations": activations * (1 + has_critic),
-        "logits": 12.0 * tokens * config.vocab_size,
+        "activations": processes * activations * (1 + has_critic),
+        "logits": processes * 12.0 * tokens * config.vocab_size,
         "sampling": sampled if options.server == "torch" else 0.0,
     }
 

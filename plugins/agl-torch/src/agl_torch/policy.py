@@ -13,6 +13,8 @@ they share of the mathematics is in ``loss`` and ``agl_learning.weighing``, the 
 import asyncio
 import contextlib
 import copy
+import dataclasses
+import functools
 import random
 from abc import abstractmethod
 from collections.abc import AsyncGenerator
@@ -74,6 +76,8 @@ class PolicyTraining(OnlineTraining, LearnerOptions):
             ``deterministic``. For a tiny model 1 is fastest.
         max_batch_size: Answers sampled at once.
         check_memory: Refuse a run that, by an estimate, does not fit.
+        learner_processes: Gradients are computed by so many processes, each with a copy of the
+            weights and of the optimiser, and a share of the rows; see ``parallel``.
         server: What samples: ``torch``, the server of this process, or ``vllm`` or ``sglang`` as a
             process of its own, with the weights anew after each update; see ``engines``.
         server_arguments: Further ones for the command of such a server, as
@@ -92,6 +96,7 @@ class PolicyTraining(OnlineTraining, LearnerOptions):
     torch_threads: Count | None = None
     max_batch_size: Count = 64
     check_memory: bool = True
+    learner_processes: Count = 1
     server: Literal["torch", "vllm", "sglang"] = "torch"
     server_arguments: list[str] | None = None
     server_timeout_seconds: AboveZero = 600.0
@@ -248,9 +253,28 @@ class PolicyTraining(OnlineTraining, LearnerOptions):
         return TrainedModel(name=MODEL_NAME, vocabulary_size=embeddings.weight.shape[0])
 
     def serve(self, version: Version) -> AbstractAsyncContextManager[Served]:
-        """The server of this run, whatever the version."""
+        """The server of this run, whatever the version, and the processes that learn."""
         server = self._server
-        return server.serving() if isinstance(server, EngineServer) else _answering(server)
+        answering = server.serving() if isinstance(server, EngineServer) else _answering(server)
+        return answering if self.learner_processes == 1 else self._learning_together(answering)
+
+    @contextlib.asynccontextmanager
+    async def _learning_together(
+        self, answering: AbstractAsyncContextManager[Served]
+    ) -> AsyncGenerator[Served]:
+        from agl_torch.parallel import Replicas
+
+        self._replicas = await asyncio.to_thread(Replicas, self._learner, self.learner_processes)
+        try:
+            async with answering as served:
+                yield served
+        finally:
+            await asyncio.to_thread(self._replicas.stop)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Options alone travel to another process; the learner brings the model."""
+        names = [one.name for one in dataclasses.fields(self)]
+        return {name: getattr(self, name) for name in names if name not in ("model", "tokenizer")}
 
     def update(self, rows: "list[Weighed]") -> dict[str, float]:
         """Take gradient steps while nothing is sampled, or a copy of the weights before samples."""
@@ -259,10 +283,13 @@ class PolicyTraining(OnlineTraining, LearnerOptions):
 
         samples = [Sample(one.row, one.of_tokens, one.returns, one.values) for one in rows]
         factor = learning_factor(self, self.weights_version, self.steps)
+        update = self._learner.update
+        if self.learner_processes > 1:
+            update = functools.partial(self._replicas.update, self._learner)
         if not self.max_staleness:
             with self._server.updating():
-                return self._learner.update(samples, factor)
-        learned = self._learner.update(samples, factor)
+                return update(samples, factor)
+        learned = update(samples, factor)
         with self._server.updating() as served:
             assert served is not None  # another server is refused
             served.load_state_dict(self._learner.model.state_dict())

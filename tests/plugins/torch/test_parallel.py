@@ -1,0 +1,96 @@
+"""Gradients over two processes: the same weights as one process, and an end with a reason."""
+
+import dataclasses
+import os
+import signal
+
+import pytest
+import torch
+
+from agl.errors import AlgorithmError, ConfigError
+from agl_torch.grpo import GRPO
+from agl_torch.learner import Learner, Rule
+from agl_torch.parallel import Replicas
+from agl_torch.ppo import PPO
+
+from .conftest import build_model
+from .test_grpo import metrics, says_red
+from .test_learner import OPTIONS, Sample, make_row
+
+SAMPLED = dataclasses.replace(
+    OPTIONS, learning_rate=1e-3, minibatch_rows=3, kl_coefficient=0.1, weight_decay=0.1
+)
+
+
+def samples(number=5):
+    return [
+        Sample(
+            make_row(f"ro-{index}", 5 + index % 3),
+            [1.0 - index % 2 * 2.0],
+            returns=[float(index % 2)],
+            values=[0.1],
+        )
+        for index in range(number)
+    ]
+
+
+def learner(algorithm, options):
+    model = build_model()
+    critic = algorithm.build_critic(model)
+    return Learner(model, options, algorithm.rule(), seed=3, critic=critic)
+
+
+@pytest.fixture
+def replicas():
+    """A learner and the processes that learn with it, ended with the test."""
+    started = []
+
+    def start(size, kind=GRPO):
+        first = learner(kind(model="unused", clip_high=10.0), SAMPLED)
+        started.append(Replicas(first, size))
+        return first, started[-1]
+
+    yield start
+    for each in started:
+        each.stop()
+
+
+def test_several_processes_make_the_same_weights_as_one(replicas):
+    alone = learner(PPO(model="unused", clip_high=10.0), SAMPLED)
+    shared, others = replicas(3, PPO)
+    for number in (5, 1):  # one row is fewer than processes
+        expected = alone.update(samples(number))
+        measured = others.update(shared, samples(number), 1.0)
+        assert measured == pytest.approx(expected, rel=1e-3, abs=1e-5)
+    for a, b in zip(alone.model.parameters(), shared.model.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_a_learner_process_that_is_killed_fails_the_update_by_name(replicas):
+    shared, others = replicas(2)
+    [(process, _)] = others._children
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    with pytest.raises(AlgorithmError, match=f"learner process.* {process.pid}"):
+        others.update(shared, samples(), 1.0)
+
+
+def test_other_weights_in_one_process_are_noticed(replicas):
+    shared, others = replicas(2)
+    with torch.no_grad():
+        next(iter(shared.model.parameters())).add_(0.5)
+    with pytest.raises(AlgorithmError, match="other weights than the first one"):
+        others.update(shared, samples(), 1.0)
+
+
+def test_what_no_other_process_can_import_is_refused():
+    with pytest.raises(ConfigError, match=r"learner_processes=2.*another process can import"):
+        Replicas(Learner(build_model(), OPTIONS, Rule(lambda tokens: None)), 2)
+
+
+async def test_a_run_learns_with_two_processes_and_leaves_none_behind(line, grpo, tmp_path):
+    algorithm = grpo(steps=6, epochs=2, learner_processes=2, lora_rank=4)
+    await line(says_red, algorithm, ["one", "two"])
+    rewards = [line["reward/mean"] for line in metrics(tmp_path)]
+    assert max(rewards[-2:]) > min(rewards[:2])
+    assert algorithm._replicas._children == []
