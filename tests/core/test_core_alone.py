@@ -54,10 +54,19 @@ def test_what_shows_a_store_says_what_to_install(packages: Path, verb: str) -> N
     assert done.stderr == f"agl: {verb!r} is not installed. Run: {how}\n"
 
 
-def test_help_names_bench_and_what_brings_it(packages: Path) -> None:
+def test_help_describes_what_is_not_installed_and_names_what_brings_it(packages: Path) -> None:
     done = run(packages, "-c", "import agl.cli; agl.cli.main()", "--help")
     lines = [line.split(maxsplit=1) for line in done.stdout.splitlines()]
-    assert ["bench", "(not installed: agl-core[bench])"] in lines
+    assert ["bench", "*       Measure the parts of agl on this machine"] in lines
+    assert ["agl-core[bench]", "bench"] in lines
+    assert ["agl-torch", "serve, merge"] in lines
+
+
+@pytest.mark.parametrize("name", ["grpo", "verl", "apo", "sft", "tinker"])
+def test_algorithm_of_ours_says_what_to_install(packages: Path, name: str) -> None:
+    done = run(packages, "-c", f"import agl; agl.Trainer(algorithm={name!r})")
+    assert "agl.errors.MissingPluginError: algorithm: algorithm" in done.stderr.splitlines()[-1]
+    assert "which is not installed. Run: " in done.stderr.splitlines()[-1]
 
 
 SCRIPT = """

@@ -1,5 +1,6 @@
 """Components are found by metadata alone, and what is wrong with one is said."""
 
+import subprocess
 import sys
 from importlib import import_module
 from typing import Any
@@ -145,9 +146,12 @@ def test_disabled_hook_plugin_is_shown_as_such(
     assert "AGL_DISABLE_PLUGINS" in cause
 
 
-def test_public_name_of_a_missing_plugin_says_what_to_install() -> None:
+def test_public_name_of_a_missing_plugin_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(registry, "_scan", lambda path: ())
     with pytest.raises(MissingPluginError) as caught:
-        registry.load_public_name("APO", "agl.algorithms", "no-such-entry", "agl-apo")
+        registry.load_public_name("APO")
     assert str(caught.value) == (
         f"agl.APO lives in agl-apo, which is not installed. Run: {install_line('agl-apo')}"
     )
@@ -179,3 +183,81 @@ def test_public_name_of_an_installed_plugin_is_its_class(
 def test_agl_adapter_has_no_names_of_other_groups() -> None:
     with pytest.raises(AttributeError, match="no attribute 'APO'"):
         _ = import_module("agl.adapter").APO
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "package"),
+    [
+        ("algorithm", "grpo", "agl-torch"),
+        ("algorithm", "verl", "agl-verl"),
+        ("algorithm", "gepa", "agl-apo[gepa]"),
+        ("tracer", "weave", "agl-tracers[weave]"),
+        ("sandbox", "docker", "agl-sandbox"),
+    ],
+)
+def test_name_of_ours_that_is_not_installed_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, kind: str, name: str, package: str
+) -> None:
+    monkeypatch.setattr(registry, "_scan", lambda path: ())
+    with pytest.raises(MissingPluginError) as caught:
+        registry.find(registry.GROUPS[kind], name)
+    dist = package.partition("[")[0]
+    assert str(caught.value) == (
+        f"{kind} {name!r} lives in {dist}, which is not installed. Run: {install_line(package)}"
+    )
+
+
+def test_trainer_and_command_line_say_what_to_install_for_a_name(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from agl.cli import main
+
+    monkeypatch.setattr(registry, "_scan", lambda path: ())
+    how = install_line("agl-torch")
+    with pytest.raises(MissingPluginError, match="algorithm 'grpo' lives in agl-torch") as caught:
+        agl.Trainer(algorithm="grpo")
+    assert str(caught.value).endswith(how)
+    for name in ("grpo", "algorithm/grpo"):
+        with pytest.raises(SystemExit, match="2"):
+            main(["plugins", "show", name])
+        assert capsys.readouterr().err == (
+            f"agl: algorithm 'grpo' lives in agl-torch, which is not installed. Run: {how}\n"
+        )
+
+
+def test_nearest_name_may_be_one_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_scan", lambda path: ())
+    with pytest.raises(UnknownComponentError, match="Did you mean 'distillation'"):
+        registry.find("agl.algorithms", "distilation")
+
+
+def asking(code: str) -> str:
+    """The last line of what a fresh interpreter says."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    return done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("agl.LLMPrxy", "AttributeError: module 'agl' has no attribute 'LLMPrxy'. Did you mean"),
+        ("agl.MongoLightningStore", "It is of Agent Lightning 0.3: use agl.SqliteLightningStore("),
+        ("agl.reward", "It is of Agent Lightning 0.3: call agl.emit_reward(value), or"),
+        ("agl.litagent.LitAgent", "It is of Agent Lightning 0.3: use agl.LitAgent"),
+        ("from agl import MongoLightningStore", "ImportError: module 'agl' has no attribute"),
+        ("from agl import reward", "call agl.emit_reward(value), or return the reward"),
+        ("agl.Trainer(max_tasks=1)", "'max_tasks'. It is of Agent Lightning 0.3: it is max_roll"),
+        ("agl.Trainer(algoritm=1)", "unknown argument 'algoritm'. Did you mean 'algorithm'?"),
+        ("agl.Trainer(dev=True)", "and call trainer.dev(agent, tasks) instead of fit"),
+        ("agl.setup_logging(apply_to=[])", "every logger of agl and its plugins is under"),
+        ("agl.Trainer().fit(None, train_data=[1])", "'train_data'. It is of Agent Lightning 0.3:"),
+    ],
+)
+def test_wrong_name_and_one_of_0_3_says_what_is_right(code: str, message: str) -> None:
+    assert message in asking(f"import agl\n{code}")
+
+
+def test_unknown_argument_is_a_type_error_and_no_name_an_attribute_error() -> None:
+    with pytest.raises(TypeError):
+        agl.Trainer(max_tasks=1)  # type: ignore[call-arg]
+    assert not hasattr(agl, "reward")

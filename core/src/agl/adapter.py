@@ -4,12 +4,12 @@ from typing import Any
 
 import agl
 from agl.algorithm import adapter
+from agl.utils.catalogue import public_names, refuse_name
 
 
 def __getattr__(name: str) -> Any:
-    group, *_ = agl._PLUGIN.get(name, ("",))  # pyright: ignore[reportPrivateUsage, reportUnknownMemberType, reportUnknownVariableType, reportAttributeAccessIssue]
-    if group == "agl.adapters":
+    if public_names("components").get(name, ("",))[0] == "agl.adapters":
         return getattr(agl, name)
     if hasattr(adapter, name):
         return getattr(adapter, name)
-    raise AttributeError(f"module 'agl.adapter' has no attribute {name!r}")
+    return refuse_name("agl.adapter", name, dir(adapter))

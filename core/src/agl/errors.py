@@ -3,12 +3,13 @@
     AglError
     ├── ConfigError (ValueError)            the request was wrong; nothing was started; exit code 2
     │   ├── DatasetError                    a dataset file is missing, empty or unreadable
+    │   ├── UnknownArgumentError (TypeError) a function of agl has no such parameter
     │   └── UnusedDatasetError (TypeError)  the algorithm takes no such dataset
     ├── PluginError                         something about installed components; exit code 2
     │   ├── UnknownComponentError (LookupError)   no such name in the group
+    │   │   └── MissingPluginError (ImportError)  the name is known, the plugin is not installed
     │   ├── DuplicateComponentError               two distributions offer one name
-    │   ├── BrokenComponentError (ImportError)    it is installed and does not load
-    │   └── MissingPluginError (ImportError)      the name is known, the plugin is not installed
+    │   └── BrokenComponentError (ImportError)    it is installed and does not load
     ├── StoreError (RuntimeError)           a store refused or failed
     │   ├── UnknownRecordError (ValueError)       no such rollout, attempt, resources or worker
     │   ├── InvalidTransitionError (ValueError)   the status machine says no
@@ -47,6 +48,10 @@ class DatasetError(ConfigError):
     """A dataset is missing, empty, or not JSON, JSONL, CSV or Parquet."""
 
 
+class UnknownArgumentError(ConfigError, TypeError):
+    """A function was given a keyword that it does not know."""
+
+
 class UnusedDatasetError(ConfigError, TypeError):
     """A dataset was given to an algorithm that does not take it."""
 
@@ -67,8 +72,8 @@ class BrokenComponentError(PluginError, ImportError):
     """A component is installed, and importing it fails."""
 
 
-class MissingPluginError(PluginError, ImportError):
-    """A public name lives in a plugin that is not installed."""
+class MissingPluginError(UnknownComponentError, ImportError):
+    """A component or a public name lives in a package of ours that is not installed."""
 
 
 class StoreError(AglError, RuntimeError):

@@ -32,6 +32,7 @@ from agl.runs.rollouts import OfRunStore
 from agl.store.base import LightningStore
 from agl.tracer.base import Tracer
 from agl.types import Dataset, NamedResources
+from agl.utils.catalogue import refuse_keywords
 from agl.utils.checks import check_dataset, check_numbers, one_of
 from agl.utils.logs import setup_logging
 from agl.utils.secrets import learn_keys
@@ -81,6 +82,7 @@ class Trainer:
         PluginError: A component is unknown or does not load.
     """
 
+    @refuse_keywords("Trainer")
     def __init__(
         self,
         *,
@@ -145,6 +147,7 @@ class Trainer:
         """Where all meet; one that nobody gave is made when it is asked for."""
         return _build_store(self._request.default_store(self.strategy.runs_algorithm))
 
+    @refuse_keywords("Trainer.fit")
     def fit(
         self,
         agent: LitAgent[Any],
@@ -174,6 +177,7 @@ class Trainer:
             algorithm = Baseline()
         self._run(agent, algorithm, train_dataset, val_dataset)
 
+    @refuse_keywords("Trainer.dev")
     def dev(
         self,
         agent: LitAgent[Any],
@@ -349,7 +353,9 @@ class Trainer:
         self, agent: LitAgent[Any], store: LightningStore, worker_id: int, event: ExecutionEvent
     ) -> None:
         about: dict[str, Any] = {"agent": agent, "store": store, "worker_id": worker_id}
-        with self._build_runner().run_context(**about, hooks=self._hook_caller) as runner:
+        # Runners of one process must not share state; where an instance was given, all are copies.
+        own = copy.copy(self._runner.build())
+        with own.run_context(**about, hooks=self._hook_caller) as runner:
             await runner.iter(event=event)
 
     # --- building -------------------------------------------------------------------------------
@@ -380,10 +386,6 @@ class Trainer:
         return build_component(
             spec, group="agl.gateways", expected_type=Gateway, where="llm_proxy", default="proxy"
         )
-
-    def _build_runner(self) -> Runner[Any]:
-        # Runners of one process must not share state; where an instance was given, all are copies.
-        return copy.copy(self._runner.build())
 
 
 def _as_list(hooks: object | Sequence[object] | None) -> list[object]:

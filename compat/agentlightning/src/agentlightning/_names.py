@@ -84,15 +84,10 @@ def refuse(module: str, name: str, why: str) -> NoReturn:
             AttributeError.
         RefusedAttributeError: Else.
     """
-    import dis
-
     from agentlightning._errors import RefusedAttributeError, RefusedImportError
+    from agl.utils.catalogue import asked_by_import
 
-    asking = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
-    while asking.f_code.co_name == "__getattr__" and asking.f_back is not None:
-        asking = asking.f_back
-    is_import = dis.opname[asking.f_code.co_code[asking.f_lasti]] == "IMPORT_FROM"
-    kind = RefusedImportError if is_import else RefusedAttributeError
+    kind = RefusedImportError if asked_by_import() else RefusedAttributeError
     raise kind(f"{module}.{name} is not in agl: {why}")
 
 

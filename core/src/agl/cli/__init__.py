@@ -17,17 +17,9 @@ from agl.cli import verbs
 DONE, RUN_FAILED, REQUEST_WRONG = 0, 1, 2
 """Exit codes."""
 
-_INSPECT = "agentops doctor explain export import ledger rederive replay rollouts runs spans"
-_ELSEWHERE = dict.fromkeys(_INSPECT.split(), "agl-inspect") | {
-    "bench": "agl-core[bench]",
-    "prometheus": "agl-metrics[prometheus]",
-    "vllm": "agl-gateway",
-}
-"""Verbs of ours that another distribution brings, and what to install for them."""
-
 
 class Verbs(click.Group):
-    """Verbs by name; ``--help`` imports those of the core and only names those of plugins."""
+    """Verbs by name; ``--help`` imports none of them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Our own verbs, then those of plugins."""
@@ -56,41 +48,48 @@ class Verbs(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the verb, or name the nearest."""
         from agl.errors import install_line
-        from agl.plugins.registry import did_you_mean
+        from agl.utils.catalogue import offered
+        from agl.utils.text import did_you_mean
 
         name = args[0]
-        known = self.list_commands(ctx)
-        if name in _ELSEWHERE and name not in known:
-            how = install_line(_ELSEWHERE[name])
+        known, ours = self.list_commands(ctx), offered("agl.commands")
+        if name in ours and name not in known:
+            how = install_line(ours[name])
             raise click.UsageError(f"{name!r} is not installed. Run: {how}")
         if not name.startswith("-") and name not in known:
-            hint = did_you_mean(name, known) or f" There are {', '.join(known)}"
+            hint = did_you_mean(name, {*known, *ours}) or f" There are {', '.join(known)}"
             raise click.UsageError(f"unknown command {name!r}.{hint}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List verbs with a line each."""
-        rows = [
-            (name, import_module(f"{verbs.__name__}.{name}").command.get_short_help_str(80))
-            for name in self._own()
-        ]
-        found = self._of_plugins()
-        rows += [(name, f"(from {dist})") for name, dist in found.items()]
-        absent = {name: dist for name, dist in _ELSEWHERE.items() if name not in found}
-        rows += [(name, f"(not installed: {dist})") for name, dist in absent.items()]
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
+        """List verbs with a line each, by what they are for; a star marks what is not installed."""
+        from importlib.metadata import metadata
+
+        from agl.utils.catalogue import commands
+
+        known = dict.fromkeys(self._own(), "agl-core") | self._of_plugins()
+        sections: dict[str, dict[str, str]] = {}
+        absent: dict[str, str] = {}
+        for section, listed in commands().items():
+            sections[section] = {}
+            for name, (package, about) in listed.items():
+                is_there = known.pop(name, None) is not None
+                sections[section][name if is_there else f"{name} *"] = about
+                if not is_there:
+                    absent[package] = f"{absent[package]}, {name}" if package in absent else name
+        others = {name: metadata(dist)["Summary"] or dist for name, dist in known.items()}
+        sections |= {"Of other packages": others, "* Not installed": absent}
+        for section, rows in sections.items():
+            if rows:
+                with formatter.section(section):
+                    formatter.write_dl([(f"{name:<12}", about) for name, about in rows.items()])
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the environment variables."""
-        import docstring_parser
-
+        """Name the environment variables."""
         from agl.env import LightningEnvVar
 
-        docs = docstring_parser.parse_from_object(LightningEnvVar).params
-        rows = [(p.arg_name, _one_line(p.description or "")) for p in docs]
-        with formatter.section("Environment"):
-            formatter.write_dl(rows)
+        with formatter.section("Environment, see docs/reference/environment.md"):
+            formatter.write_text(", ".join(LightningEnvVar))
 
     def _own(self) -> list[str]:
         return sorted(module.name for module in pkgutil.iter_modules(verbs.__path__))

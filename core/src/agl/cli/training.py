@@ -319,7 +319,7 @@ async def _summary_of(store: "LightningStore") -> Summary:
     summary = Summary()
     with suppress(MissingPluginError):
         tables = "agl_learning.ledger_tables"
-        ledger_summary = load_from_library("ledger_summary", tables, "agl-learning")
+        ledger_summary = load_from_library("ledger_summary", tables)
         summary.ledger = await ledger_summary(store)
     async for rollout in each_rollout(store):
         summary.statuses[rollout.status] += 1

@@ -22,6 +22,7 @@ from agl.plugins.secrets import expand, key, redact
 from agl.runs.differences import flat
 from agl.runs.folders import CONFIG, STORE
 from agl.utils.secrets import HIDDEN
+from agl.utils.text import did_you_mean
 
 if TYPE_CHECKING:
     from agl.agent.base import LitAgent
@@ -368,7 +369,7 @@ def _resources(specs: dict[str, dict[str, Any]] | None, where: str) -> "NamedRes
         at, options = key(where, name), dict(spec)
         kind = options.pop("type", None) or options.pop("resource_type", None)
         if kind not in kinds:
-            hint = registry.did_you_mean(str(kind), kinds)
+            hint = did_you_mean(str(kind), kinds)
             raise ConfigError(
                 f"{at}.type: {'missing' if kind is None else f'unknown resource {kind!r}'}; "
                 f"one of {', '.join(kinds)}.{hint}"

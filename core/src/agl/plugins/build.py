@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 from agl.errors import AglError, ConfigError
 from agl.plugins import registry
 from agl.plugins.schema import schema_of, validate
+from agl.utils.text import did_you_mean
 
 if TYPE_CHECKING:
     from agl.algorithm.adapter import TraceAdapter
@@ -220,7 +221,7 @@ def import_attribute(path: str, where: str = "") -> Any:
             try:
                 value = getattr(value, part)
             except AttributeError:
-                hint = registry.did_you_mean(part, [n for n in dir(value) if not n.startswith("_")])
+                hint = did_you_mean(part, [n for n in dir(value) if not n.startswith("_")])
                 raise ConfigError(
                     f"{module_name!r} has no {part!r}, as {path!r} says.{hint}"
                 ) from None
@@ -263,7 +264,7 @@ def _import_module(name: str) -> Any:
             cause = f"{type(error).__name__}: {error}"
             raise ConfigError(f"importing {name!r} failed: {cause}") from error
         near = {module.name for module in pkgutil.iter_modules(sys.path[:2])}
-        hint = registry.did_you_mean(name, near)
+        hint = did_you_mean(name, near)
         raise ConfigError(f"there is no module {missing!r}.{hint}") from None
 
 

@@ -16,6 +16,7 @@ import pluggy
 from agl.env import LightningEnvVar, resolve_bool_env_var
 from agl.errors import BrokenComponentError, ConfigError, PluginError
 from agl.plugins import hookspecs, registry
+from agl.utils.text import did_you_mean
 
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
@@ -116,7 +117,7 @@ class HookManager(pluggy.PluginManager):
         if hook not in self.arguments:
             raise ConfigError(
                 f"there is no hook {hook!r}; the hooks are {', '.join(self.arguments)}."
-                f"{registry.did_you_mean(hook, self.arguments)}"
+                f"{did_you_mean(hook, self.arguments)}"
             )
         return self.arguments[hook]
 
@@ -165,7 +166,7 @@ def _wanted(function: Callable[..., Any], hook: str, offered: tuple[str, ...]) -
         elif parameter.default is parameter.empty:
             raise ConfigError(
                 f"{hook} asks for {parameter.name!r}; it is called with {', '.join(offered)}, by "
-                f"name.{registry.did_you_mean(parameter.name, offered)}"
+                f"name.{did_you_mean(parameter.name, offered)}"
             )
     return wanted
 

@@ -9,9 +9,8 @@ import os
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import lru_cache
 from importlib.metadata import Distribution, EntryPoint, entry_points
 from types import MappingProxyType
@@ -28,6 +27,8 @@ from agl.errors import (
     UnknownComponentError,
     install_line,
 )
+from agl.utils import catalogue
+from agl.utils.text import did_you_mean
 
 GROUPS: Mapping[str, str] = MappingProxyType(
     {
@@ -85,12 +86,6 @@ class Diagnosis:
     cause: str = ""
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """``" Did you mean 'x'?"`` for the nearest known name; empty when none is near."""
-    near = get_close_matches(name, list(known), n=1)
-    return f" Did you mean {near[0]!r}?" if near else ""
-
-
 def components(group: str | None = None) -> list[Component]:
     """Everything that is installed, of one group or of all, by kind and name.
 
@@ -118,15 +113,18 @@ def find(group: str, name: str) -> Component:
     """The component of this name.
 
     Raises:
+        MissingPluginError: Nobody offers it, and a package of ours that is not installed has it.
         UnknownComponentError: Nobody offers it.
         DuplicateComponentError: Several distributions offer it.
     """
     offers = [c for c in components(group) if c.name == name]
     if not offers:
-        names = names_in(group)
+        names, ours = names_in(group), catalogue.offered(group)
+        if name in ours:
+            raise _absent(f"{_KINDS[group]} {name!r}", ours[name])
         raise UnknownComponentError(
             f"unknown {_KINDS[group]} {name!r}; installed: {', '.join(names) or 'none'}."
-            f"{did_you_mean(name, names)} See: agl plugins"
+            f"{did_you_mean(name, {*names, *ours})} See: agl plugins"
         )
     if len(offers) > 1:
         raise DuplicateComponentError(_duplicate_cause(offers))
@@ -174,36 +172,47 @@ def broken(component: Component, error: BaseException) -> BrokenComponentError:
     return BrokenComponentError(f"{component} {cause}")
 
 
-def load_public_name(public_name: str, group: str, entry: str, dist: str) -> Any:
-    """What ``agl.<public_name>`` is: the component ``entry`` of ``group``, which ``dist`` offers.
+def load_public_name(name: str) -> Any:
+    """What ``agl.<name>`` is, where that is a component or lives in a library.
 
     Raises:
-        MissingPluginError: Nobody offers it; the message says what to install.
+        MissingPluginError: It is not installed; the message says what to install.
+        AttributeError: There is no such name; ImportError where ``from agl import`` asks.
     """
-    try:
-        component = find(group, entry)
-    except UnknownComponentError:
-        raise _absent(public_name, dist) from None
-    return load_component(component)
+    components, libraries = map(catalogue.public_names, ("components", "libraries"))
+    if name in components:
+        group, entry = components[name]
+        try:
+            component = find(group, entry)
+        except MissingPluginError:
+            raise _absent(f"agl.{name}", catalogue.offered(group)[entry]) from None
+        return load_component(component)
+    if name in libraries:
+        return load_from_library(name, libraries[name])
+    import agl
+
+    return catalogue.refuse_name("agl", name, {*agl.__all__, *components, *libraries})
 
 
-def load_from_library(public_name: str, module: str, dist: str) -> Any:
-    """What ``agl.<public_name>`` is: an attribute of a module that ``dist`` brings.
+def load_from_library(public_name: str, module: str) -> Any:
+    """What ``agl.<public_name>`` is: an attribute of a module of one of our libraries.
 
     Raises:
         MissingPluginError: It is not installed; the message says what to install.
     """
+    top = module.partition(".")[0]
     try:
         return getattr(importlib.import_module(module), public_name)
     except ModuleNotFoundError as error:
-        if error.name != module.partition(".")[0]:
+        if error.name != top:
             raise
-        raise _absent(public_name, dist) from None
+        raise _absent(f"agl.{public_name}", top.replace("_", "-")) from None
 
 
-def _absent(public_name: str, dist: str) -> MissingPluginError:
+def _absent(what: str, package: str) -> MissingPluginError:
+    dist = package.partition("[")[0]
     return MissingPluginError(
-        f"agl.{public_name} lives in {dist}, which is not installed. Run: {install_line(dist)}"
+        f"{what} lives in {dist}, which is not installed. Run: {install_line(package)}"
     )
 
 

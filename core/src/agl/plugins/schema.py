@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, cast, get_args, get_origin
 
 from agl.errors import ConfigError
-from agl.plugins.registry import did_you_mean
 from agl.plugins.secrets import key
 from agl.utils.secrets import HIDDEN, is_secret
+from agl.utils.text import did_you_mean
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter, ValidationError

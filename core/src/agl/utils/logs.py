@@ -4,6 +4,7 @@ import contextlib
 import logging
 from collections.abc import Sequence
 
+from agl.utils.catalogue import refuse_keywords
 from agl.utils.secrets import hide
 from agl.utils.text import capped, clean
 
@@ -30,6 +31,7 @@ class _Hiding(logging.Filter):
         return True
 
 
+@refuse_keywords("setup_logging")
 def setup_logging(
     level: int | str = "INFO",
     *,

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import Any, cast
 
 from pydantic_core import from_json
@@ -40,6 +41,12 @@ def capped(text: str, limit: int = LONGEST_TEXT) -> str:
 def shorten(text: str, limit: int = 80) -> str:
     """The text, or its beginning and a mark that there is more; for messages."""
     return text if len(text) <= limit else f"{text[:limit]}…"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """``" Did you mean 'x'?"`` for the nearest known name; empty when none is near."""
+    near = get_close_matches(name, list(known), n=1)
+    return f" Did you mean {near[0]!r}?" if near else ""
 
 
 def parse_json(text: Any) -> Any:

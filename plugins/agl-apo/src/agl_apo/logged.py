@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from agl.errors import ConfigError
-from agl.plugins.registry import did_you_mean
+from agl.utils.text import did_you_mean
 
 _KEYS = ("prompt", "input", "output", "messages", "completion", "reward", "comment", "task")
 _EXPORTED = ("tools", "metadata", "provenance", "response", "agent_name")

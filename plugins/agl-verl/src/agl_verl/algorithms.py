@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agl.errors import ConfigError
-from agl.plugins.registry import did_you_mean
+from agl.utils.text import did_you_mean
 
 LOSS_MEAN = "actor_rollout_ref.rollout.custom.agl_loss_mean"
 _STD = "algorithm.norm_adv_by_std_in_grpo"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from agl.errors import ConfigError
-from agl.plugins.registry import did_you_mean
+from agl.utils.text import did_you_mean
 from agl_learning.options import Count, check_options
 
 SECTION = "agentlightning"

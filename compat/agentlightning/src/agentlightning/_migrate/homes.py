@@ -32,8 +32,9 @@ class Home(NamedTuple):
 def public_names() -> frozenset[str]:
     """The names of ``import agl``, those of plugins included, without importing any."""
     import agl
+    from agl.utils import catalogue
 
-    return frozenset({*agl.__all__, *agl._PLUGIN})  # pyright: ignore[reportAttributeAccessIssue, reportPrivateUsage]
+    return frozenset({*agl.__all__, *catalogue.public_names("components")})
 
 
 @cache

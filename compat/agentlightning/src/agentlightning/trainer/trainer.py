@@ -1,5 +1,6 @@
 """The trainer, with 0.3's parameters and defaults."""
 
+import copy
 import logging
 from collections.abc import Mapping
 from typing import Any, cast
@@ -182,7 +183,7 @@ class Trainer(TrainerLegacy, _Trainer):
     @property
     def runner(self) -> Runner[Any]:
         """A runner as each runner of ``fit`` will be; each of them is one of its own."""
-        return self._build_runner()
+        return copy.copy(self._runner.build())
 
     def dev(
         self,

@@ -62,17 +62,22 @@ def _choose(name: str) -> Any:
     """The component that ``NAME`` or ``KIND/NAME`` means."""
     from agl.errors import ConfigError, UnknownComponentError
     from agl.plugins import registry
+    from agl.utils.catalogue import offered
+    from agl.utils.text import did_you_mean
 
     kind, slash, bare = name.rpartition("/")
     if slash:
         if kind not in registry.GROUPS:
-            hint = registry.did_you_mean(kind, registry.GROUPS)
+            hint = did_you_mean(kind, registry.GROUPS)
             raise ConfigError(f"unknown kind {kind!r}; one of {', '.join(registry.GROUPS)}.{hint}")
         return registry.find(registry.GROUPS[kind], bare)
     offers = [c for c in registry.components() if c.name == name]
     kinds = sorted({c.kind for c in offers})
     if not offers:
-        hint = registry.did_you_mean(name, {c.name for c in registry.components()})
+        for group in registry.GROUPS.values():
+            if name in offered(group):
+                registry.find(group, name)  # says what to install
+        hint = did_you_mean(name, {c.name for c in registry.components()})
         raise UnknownComponentError(f"nothing installed is named {name!r}.{hint} See: agl plugins")
     if len(kinds) > 1:
         forms = " or ".join(f"{kind}/{name}" for kind in kinds)

@@ -1,0 +1,91 @@
+"""What our packages offer, installed or not, and names that agl does not have under that name.
+
+``catalogue.json`` has the entry points of all packages of the repository, and a line for each
+command; ``docs/generate.py`` writes it. ``names.json`` is kept by hand.
+"""
+
+import functools
+import inspect
+import json
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NoReturn, ParamSpec, TypeVar
+
+from agl.errors import UnknownArgumentError
+from agl.utils.text import did_you_mean
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@functools.cache
+def _read(name: str) -> Any:
+    return json.loads(Path(__file__).with_name(name).read_text(encoding="utf-8"))
+
+
+def offered(group: str) -> dict[str, str]:
+    """Name -> what to install for it, of an entry point group."""
+    return _read("catalogue.json")["components"].get(group, {})
+
+
+def commands() -> dict[str, dict[str, tuple[str, str]]]:
+    """Section of ``agl --help`` -> command -> what to install for it, and a line on it."""
+    return _read("catalogue.json")["commands"]
+
+
+def public_names(kind: str) -> dict[str, Any]:
+    """Names of ``import agl`` that are ``components`` or in ``libraries`` -> where they are."""
+    return _read("names.json")[kind]
+
+
+def refuse_name(module: str, name: str, known: Iterable[str]) -> NoReturn:
+    """Called by the ``__getattr__`` of a module for what it does not have.
+
+    Raises:
+        AttributeError: It names the nearest, or what to use instead of a name of 0.3.
+        ImportError: The same where ``from module import name`` asks, which would drop the words.
+    """
+    instead = _read("names.json")["of 0.3"].get(name)
+    hint = f" It is of Agent Lightning 0.3: {instead}" if instead else did_you_mean(name, known)
+    message = f"module {module!r} has no attribute {name!r}.{hint}"
+    if asked_by_import():
+        raise ImportError(message, name=module)
+    raise AttributeError(message, name=name)  # with a name, Python adds no guess of its own
+
+
+def asked_by_import() -> bool:
+    """Whether the ``__getattr__`` that is running was called by ``from module import name``."""
+    import dis
+
+    asking = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    while asking.f_code.co_name != "__getattr__" and asking.f_back is not None:
+        asking = asking.f_back
+    while asking.f_code.co_name == "__getattr__" and asking.f_back is not None:
+        asking = asking.f_back
+    return dis.opname[asking.f_code.co_code[asking.f_lasti]] == "IMPORT_FROM"
+
+
+def refuse_keywords(owner: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Have a function refuse keywords that it does not know by name, with the nearest right one.
+
+    Args:
+        owner: What messages begin with; also the key of 0.3's keywords in ``names.json``.
+    """
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        known = [name for name in inspect.signature(function).parameters if name != "self"]
+
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            for name in kwargs:
+                if name not in known:
+                    instead = _read("names.json")["keywords of 0.3"].get(owner, {}).get(name)
+                    hint = f" It is of Agent Lightning 0.3: {instead}" if instead else ""
+                    hint = hint or did_you_mean(name, known) or f" There are {', '.join(known)}"
+                    raise UnknownArgumentError(f"{owner}: unknown argument {name!r}.{hint}")
+            return function(*args, **kwargs)
+
+        return call
+
+    return decorate
