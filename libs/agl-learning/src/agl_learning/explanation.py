@@ -266,8 +266,6 @@ async def _siblings(
     store: LightningStore, rollout: Rollout, part: LedgerPart
 ) -> dict[str, float | None]:
     """Rollouts of the same task that the same step accounts for, with their mean credit."""
-    from agl.cli.shared import each_rollout
-
     found: dict[str, float | None] = {}
     async for sibling in each_part(store, run=part.run, step=part.step, lost=False):
         items = (*sibling.trained, *sibling.excluded)
@@ -276,8 +274,8 @@ async def _siblings(
     found.pop(rollout.rollout_id, None)
     return {
         other.rollout_id: found[other.rollout_id]
-        async for other in each_rollout(store)
-        if other.rollout_id in found and _is_sibling(other, rollout)
+        for other in await store.query_rollouts(rollout_id_in=list(found))
+        if _is_sibling(other, rollout)
     }
 
 
@@ -330,9 +328,9 @@ def as_text(explanation: Explanation) -> str:
         if e.token is not None:
             lines.append(_token_text(e.token))
         for call in row.calls:
-            lines += _call_text(call)
+            lines += call_text(call)
     for call in e.excluded:
-        lines += _call_text(call)
+        lines += call_text(call)
     return "\n".join(lines)
 
 
@@ -353,7 +351,8 @@ def _token_text(token: TokenLine) -> str:
     )
 
 
-def _call_text(call: CallLine) -> list[str]:
+def call_text(call: CallLine) -> list[str]:
+    """What one call got and why, a fact per line."""
     agent = f", agent {call.agent_name!r}" if call.agent_name else ""
     tokens = f", sampled tokens {call.tokens[0]} to {call.tokens[1] - 1}" if call.tokens else ""
     lines = [f"  call     {call.call_id} of attempt {call.attempt_id}{agent}{tokens}"]

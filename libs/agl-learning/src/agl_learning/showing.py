@@ -127,17 +127,17 @@ def as_text(shown: Shown, *, tokens: bool = False, full: bool = False) -> str:
     heard: list[dict[str, Any]] = []
     for number, call in enumerate(shown.calls, 1):
         lines += ["", *_call(shown, number, call)]
-        lines += _messages(call, heard, full)
+        lines += messages_of(call, heard, full)
         if call.error:
-            lines += _indented("error", printable(call.error))
+            lines += indented("error", printable(call.error))
         if tokens:
             lines += _tokens(call)
         answer = [{"role": "assistant", **call.response}] if call.response else []
         heard = [*call.messages, *answer]
     if shown.attempt is not None and shown.attempt.error is not None:
-        lines += ["", *_failure(shown.attempt)]
+        lines += ["", *failure(shown.attempt)]
     if timed := [span for span in shown.spans if span.start_time is not None]:
-        lines += ["", *_waterfall(timed)]
+        lines += ["", *waterfall(timed)]
     return "\n".join(lines)
 
 
@@ -153,7 +153,7 @@ def _head(shown: Shown) -> Iterator[str]:
         yield f"attempt  {which}, {attempt.attempt_id}: {attempt.status}{by}"
     else:
         yield "attempt  none yet"
-    yield f"task     {_cut(printable(text_of(rollout.input)), LONGEST_MESSAGE)}"
+    yield f"task     {cut(printable(text_of(rollout.input)), LONGEST_MESSAGE)}"
     mine = [one for one in told.rewards if attempt and one.attempt_id == attempt.attempt_id]
     given = ", ".join(f"{one.value:.4g} ({printable(one.name)})" for one in mine)
     yield f"reward   {given or 'none was given'}"
@@ -189,10 +189,10 @@ def _call(shown: Shown, number: int, call: ModelCall) -> Iterator[str]:
         yield f"    {got}; no algorithm has accounted for it"
 
 
-def _messages(call: ModelCall, heard: list[dict[str, Any]], full: bool) -> Iterator[str]:
+def messages_of(call: ModelCall, heard: list[dict[str, Any]], full: bool) -> Iterator[str]:
     """Those that are new since the call before, and the answer."""
-    before = list(map(_said, call.messages[: len(heard)]))
-    same = len(heard) if before == list(map(_said, heard)) else 0
+    before = list(map(said, call.messages[: len(heard)]))
+    same = len(heard) if before == list(map(said, heard)) else 0
     if same:
         yield f"    ({same} messages as before)"
     for message in call.messages[same:]:
@@ -201,17 +201,23 @@ def _messages(call: ModelCall, heard: list[dict[str, Any]], full: bool) -> Itera
         yield from _message({"role": "assistant", **call.response}, full)
 
 
-def _said(message: dict[str, Any]) -> dict[str, Any]:
-    """Without fields that say nothing; servers and clients add different ones."""
+def said(message: dict[str, Any]) -> dict[str, Any]:
+    """A message without fields that say nothing; servers and clients add different ones."""
     return {key: value for key, value in message.items() if value not in (None, "", [], ())}
 
 
 def _message(message: dict[str, Any], full: bool) -> Iterator[str]:
+    role, text = message_text(message)
+    yield from indented(role, text if full else cut(text, LONGEST_MESSAGE))
+
+
+def message_text(message: dict[str, Any]) -> tuple[str, str]:
+    """The role of a message, and what it says, tool calls included."""
     role = printable(str(message.get("role") or "?"))
     text = printable(text_of(message.get("content") or message.get("refusal") or ""))
     for called in tool_calls(message):
         text += f"{chr(10) if text else ''}calls {printable(called)}"
-    yield from _indented(role, text if full else _cut(text, LONGEST_MESSAGE))
+    return role, text
 
 
 def tool_calls(message: dict[str, Any]) -> list[str]:
@@ -228,7 +234,8 @@ def tool_calls(message: dict[str, Any]) -> list[str]:
     return found
 
 
-def _indented(label: str, text: str) -> Iterator[str]:
+def indented(label: str, text: str) -> Iterator[str]:
+    """A label, and beside it the lines of a text."""
     first, *rest = text.split("\n")
     yield f"    {label:<10}{first}".rstrip()
     yield from (f"{' ' * 14}{line}".rstrip() for line in rest)
@@ -246,7 +253,8 @@ def text_of(content: Any) -> str:
     return json.dumps(content, ensure_ascii=False, default=str)
 
 
-def _cut(text: str, longest: int) -> str:
+def cut(text: str, longest: int) -> str:
+    """The first characters of a text, and how many more there are."""
     more = len(text) - longest
     return text if more <= 0 else f"{text[:longest]}… ({more} characters more: --full)"
 
@@ -260,18 +268,19 @@ def _tokens(call: ModelCall) -> Iterator[str]:
         call.response_token_ids
     )
     given = " ".join(map(str, call.prompt_token_ids or ()))
-    yield from _indented("prompt", given or "unknown")
+    yield from indented("prompt", given or "unknown")
     pairs = zip(call.response_token_ids, logprobs, strict=True)
     sampled = (f"{one}" if at is None else f"{one}:{at:.3g}" for one, at in pairs)
-    yield from _indented("sampled", " ".join(sampled))
+    yield from indented("sampled", " ".join(sampled))
 
 
-def _failure(attempt: Attempt) -> Iterator[str]:
+def failure(attempt: Attempt) -> Iterator[str]:
+    """The error of an attempt that has one: where, what, and its traceback."""
     error = attempt.error
     assert error is not None
     where = place_of(error.traceback)
     yield f"failed in the {error.boundary}{f', {where}' if where else ''}"
-    yield from _indented("error", printable(f"{error.type}: {error.message}"))
+    yield from indented("error", printable(f"{error.type}: {error.message}"))
     if error.traceback:
         yield from (f"    {line}" for line in printable(error.traceback.rstrip()).split("\n"))
 
@@ -283,7 +292,7 @@ def place_of(traceback: str | None) -> str | None:
     return ":".join((own or frames)[-1]) if frames else None
 
 
-def _waterfall(spans: Iterable[Span]) -> Iterator[str]:
+def waterfall(spans: Iterable[Span]) -> Iterator[str]:
     """A bar per span, over the time of all."""
     ordered = sorted(spans, key=lambda span: (span.start_time or 0, span.sequence_id))
     begin = min(span.start_time or 0 for span in ordered)
@@ -297,4 +306,4 @@ def _waterfall(spans: Iterable[Span]) -> Iterator[str]:
         length = max(1, round(BAR_WIDTH * (stop - start) / whole))
         bar = f"{' ' * left}{'█' * min(length, BAR_WIDTH - left)}".ljust(BAR_WIDTH)
         failed = " ERROR" if span.status.status_code == "ERROR" else ""
-        yield f"  {stop - start:8.3f} s |{bar}| {_cut(printable(span.name), 60)}{failed}"
+        yield f"  {stop - start:8.3f} s |{bar}| {cut(printable(span.name), 60)}{failed}"

@@ -1,23 +1,29 @@
-"""``agl show``: one rollout as people read it."""
+"""``agl show``: a rollout, an attempt, a model call, a span, a task or a run as people read it."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from agl.cli.shared import open_store, print_json, read_and_close, store_options
+from agl.cli.shared import note, open_store, print_json, read_and_close, store_options
+from agl.store.base import LightningStore
+from agl_inspect.subjects.call import show_span, span_text
+from agl_inspect.subjects.finding import Subject, find, newest
+from agl_inspect.subjects.run import run_text, show_run
+from agl_inspect.subjects.task import show_task, task_text
 from agl_learning.showing import as_text, show
 
 
 @click.command("show")
-@click.argument("rollout_id", metavar="ROLLOUT")
+@click.argument("name", metavar="[ID]", required=False)
 @click.option("--attempt", type=click.IntRange(min=1), help="This attempt; default: the last.")
 @click.option("--step", type=int, help="As this step of the algorithm saw it; default: the last.")
-@click.option("--tokens", is_flag=True, help="Token ids too, with log-probabilities.")
+@click.option("--tokens", is_flag=True, help="Tokens too: ids, log-probabilities, of a call masks.")
 @click.option("--full", is_flag=True, help="Long messages whole.")
 @store_options
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
 def command(
-    rollout_id: str,
+    name: str | None,
     attempt: int | None,
     step: int | None,
     tokens: bool,
@@ -26,13 +32,41 @@ def command(
     url: str | None,
     as_json: bool,
 ) -> None:
-    """Show ROLLOUT: what was said, what became of each answer, its error, its times.
+    """Show what ID names: what was said, what became of each answer, errors, times.
 
-    ROLLOUT is an id from agl rollouts, or its beginning, with or without "ro-".
+    ID is that of a rollout, an attempt, a model call (its span, or the id of the response), a span,
+    a task or a run, or the beginning of one, with or without "ro-". ROLLOUT/SPAN names a span of
+    one rollout. Without ID it is the newest rollout that failed, else the newest.
     """
-    store = open_store(path, url)
-    shown = read_and_close(store, lambda store: show(store, rollout_id, attempt, step))
+
+    async def read(store: LightningStore) -> tuple[Subject, Any, str]:
+        if name is None:
+            subject, which = await newest(store)
+            note(f"{subject.name}, {which}")
+        else:
+            subject = await find(store, name)
+        match subject.kind:
+            case "span":
+                ids = subject.rollout_id, subject.attempt_id, subject.span_id
+                span = await show_span(store, *ids, step)
+                return subject, span, span_text(span, tokens=tokens, full=full)
+            case "task":
+                task = await show_task(store, subject.task)
+                return subject, task, task_text(task)
+            case "run":
+                run = await show_run(store, subject.name)
+                return subject, run, run_text(run)
+            case _:
+                number = attempt
+                if subject.kind == "attempt":
+                    attempts = await store.query_attempts(subject.rollout_id)
+                    numbers = {one.attempt_id: one.sequence_id for one in attempts}
+                    number = numbers[subject.attempt_id]
+                shown = await show(store, subject.rollout_id, number, step)
+                return subject, shown, as_text(shown, tokens=tokens, full=full)
+
+    subject, shown, text = read_and_close(open_store(path, url), read)
     if as_json:
-        print_json(shown.as_json())
+        print_json({"kind": subject.kind, **shown.as_json()})
     else:
-        click.echo(as_text(shown, tokens=tokens, full=full))
+        click.echo(text)

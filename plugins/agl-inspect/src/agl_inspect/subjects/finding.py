@@ -1,0 +1,174 @@
+"""What an id, or the beginning of one, names: a rollout, an attempt, a call, a span, a task, a run.
+
+Without any, it is the newest rollout that failed, or else the newest.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from agl.errors import ConfigError
+from agl.store.base import LightningStore
+from agl_inspect.subjects.reading import MOST, Reading, reading_of, task_id
+
+Kind = Literal["rollout", "attempt", "span", "task", "run"]
+SHORTEST = 4
+"""Letters of a beginning that is looked for among spans and response ids."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is to be shown."""
+
+    kind: Kind
+    name: str
+    """Its id."""
+    rollout_id: str = ""
+    attempt_id: str = ""
+    span_id: str = ""
+    task: Any = None
+
+    @property
+    def text(self) -> str:
+        """For a list of candidates."""
+        of = f" of {self.rollout_id}" if self.kind in ("attempt", "span") else ""
+        what = "call or span" if self.kind == "span" else self.kind
+        return f"{what} {self.name}{of}"
+
+
+async def find(store: LightningStore, beginning: str) -> Subject:
+    """What a store has under an id, or under the beginning of one.
+
+    ``ROLLOUT/SPAN`` names a span where several attempts have one of its id.
+
+    Raises:
+        ConfigError: There is nothing, or there are several; the message names them, or near ones.
+    """
+    above, slash, below = beginning.rpartition("/")
+    reading = reading_of(store)
+    if slash and above:
+        found = await _within(store, await find(store, above), below)
+    else:
+        found = await _matching(store, reading, beginning)
+    exact = [one for one in found if beginning in (one.name, one.name.partition("-")[2])]
+    if len(exact) == 1:
+        return exact[0]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        named = ", ".join(one.text for one in found[: MOST - 1])
+        more = ", and more" if len(found) >= MOST else ""
+        hint = ". ROLLOUT/SPAN says which" if all(one.kind == "span" for one in found) else ""
+        raise ConfigError(f"{beginning!r} is the beginning of several: {named}{more}{hint}")
+    near = await _near(reading, beginning)
+    hint = f"; near it are {', '.join(near)}" if near else ""
+    raise ConfigError(
+        f"the store has no rollout, attempt, call, span, task or run {beginning!r}{hint}. See: "
+        "agl rollouts"
+    )
+
+
+async def newest(store: LightningStore) -> tuple[Subject, str]:
+    """The newest rollout that failed, else the newest; and which of the two it is.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    failed = await store.query_rollouts(status_in=["failed"], sort_order="desc", limit=1)
+    all_ = await store.query_rollouts(sort_order="desc", limit=1)
+    for found, what in ((failed, "the newest rollout that failed"), (all_, "the newest rollout")):
+        if len(found):
+            rollout_id = found[0].rollout_id
+            return Subject("rollout", rollout_id, rollout_id), what
+    raise ConfigError("the store has no rollout yet")
+
+
+async def newest_rollout(store: LightningStore, *, accounted: bool = False) -> str:
+    """The id of the newest rollout, or of the newest that an algorithm has accounted for.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    if accounted:
+        found = await store.query_ledger_parts(lost=False, limit=1)
+        if found.total:
+            last = await store.query_ledger_parts(lost=False, limit=1, offset=found.total - 1)
+            return last[0].rollout_id
+    found = await store.query_rollouts(sort_order="desc", limit=1)
+    if not len(found):
+        raise ConfigError("the store has no rollout yet")
+    return found[0].rollout_id
+
+
+async def _matching(store: LightningStore, reading: Reading, beginning: str) -> list[Subject]:
+    """All that it may mean; the cheap questions first, and the others only where they must be."""
+    found: list[Subject] = []
+    if beginning.startswith("ro-"):
+        return await _rollouts(reading, beginning)
+    if beginning.startswith("at-"):
+        return await _attempts(reading, beginning)
+    if beginning.startswith("task-"):
+        return await _tasks(reading, beginning)
+    found += await _runs(store, beginning)
+    found += await _rollouts(reading, f"ro-{beginning}")
+    found += await _attempts(reading, f"at-{beginning}")
+    is_plain = len(found) == 1 and len(beginning) >= SHORTEST
+    if is_plain or any(one.name == beginning for one in found):
+        return found
+    if len(beginning) >= SHORTEST:
+        found += _spans(await reading.spans(beginning))
+        if not found:
+            found += _spans(await reading.responses(beginning))
+    if not found:
+        found += await _tasks(reading, beginning)
+    if not found:
+        found += await _tasks(reading, f"task-{beginning}")
+    return found
+
+
+async def _runs(store: LightningStore, beginning: str) -> list[Subject]:
+    runs = await store.query_runs(run_id_contains=beginning)
+    return [Subject("run", one.run_id) for one in runs if one.run_id.startswith(beginning)]
+
+
+async def _rollouts(reading: Reading, beginning: str) -> list[Subject]:
+    return [Subject("rollout", one, one) for one in await reading.rollouts(beginning)]
+
+
+async def _attempts(reading: Reading, beginning: str) -> list[Subject]:
+    return [Subject("attempt", one, of, one) for of, one in await reading.attempts(beginning)]
+
+
+async def _tasks(reading: Reading, beginning: str) -> list[Subject]:
+    return [Subject("task", task_id(one), task=one) for one in await reading.tasks(beginning)]
+
+
+def _spans(found: list[tuple[str, str, str]]) -> list[Subject]:
+    return [Subject("span", span, of, attempt, span) for of, attempt, span in found]
+
+
+async def _within(store: LightningStore, above: Subject, beginning: str) -> list[Subject]:
+    """Spans of a rollout or attempt."""
+    spans = await store.query_spans(above.rollout_id, above.attempt_id or None)
+    return _spans(
+        [
+            (one.rollout_id, one.attempt_id, one.span_id)
+            for one in spans
+            if one.span_id.startswith(beginning)
+        ]
+    )
+
+
+async def _near(reading: Reading, beginning: str) -> list[str]:
+    """What begins as the longest beginning of it that anything has; at least a digit."""
+    bare = beginning.removeprefix("ro-").removeprefix("at-")
+    questions: list[tuple[str, Callable[[str], Awaitable[list[Any]]]]] = []
+    if not beginning.startswith("at-"):
+        questions.append(("ro-", reading.rollouts))
+    if not beginning.startswith("ro-"):
+        questions.append(("at-", reading.attempts))
+    for length in range(len(bare) - 1, 0, -1):
+        for prefix, ask in questions:
+            if found := await ask(f"{prefix}{bare[:length]}"):
+                return [one if isinstance(one, str) else one[1] for one in found[:3]]
+    return []

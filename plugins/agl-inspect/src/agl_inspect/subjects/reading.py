@@ -1,0 +1,240 @@
+"""What is asked of a store and its contract has no question for: beginnings of ids, tasks.
+
+The file of a store answers in SQL, however large it is. Any other store is read page by page, and
+then only its newest rollouts.
+"""
+
+import re
+from collections.abc import AsyncGenerator
+from contextlib import closing
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from agl.runs.finding import open_to_read
+from agl.store.base import LightningStore
+from agl.store.queries import PAGE
+from agl.store.sqlite import SqliteLightningStore
+from agl.types import AttemptedRollout, Rollout
+from agl_learning.tasks import digest
+
+MOST: Final = 6
+"""Candidates that are looked for; what matters is whether there is one."""
+NEWEST_SPANS: Final = 200_000
+"""Spans in which a response id is looked for: it stands inside, and in no index."""
+NEWEST_ROLLOUTS: Final = 2_000
+"""Rollouts that are looked at where the store is no file."""
+_RANDOM_DIGITS: Final = 8
+_LONGEST: Final = 12
+"""Hexadecimal digits of a number of a record."""
+
+Place = tuple[str, str, str]
+"""(rollout_id, attempt_id, span_id)."""
+
+
+def task_id(task: Any) -> str:
+    """The id of a task: the same for the same input, whatever the order of its keys."""
+    return f"task-{digest([task])[:12]}"
+
+
+def is_named(task: Any, beginning: str) -> bool:
+    """Whether a task has this beginning of an id: of ours, or the very one that it has itself."""
+    own: Any = task if isinstance(task, dict) else {}
+    given = (own.get(key) for key in ("id", "task_id"))
+    return task_id(task).startswith(beginning) or any(str(one) == beginning for one in given if one)
+
+
+class Reading(Protocol):
+    """Questions about the beginnings of ids; each answers with ``MOST`` at most, oldest first."""
+
+    async def rollouts(self, beginning: str) -> list[str]:
+        """Ids of rollouts."""
+        ...
+
+    async def attempts(self, beginning: str) -> list[tuple[str, str]]:
+        """(rollout_id, attempt_id)."""
+        ...
+
+    async def spans(self, beginning: str) -> list[Place]:
+        """Spans whose id begins so."""
+        ...
+
+    async def responses(self, beginning: str) -> list[Place]:
+        """Spans of the newest calls whose answer has a response id that begins so."""
+        ...
+
+    async def tasks(self, beginning: str) -> list[Any]:
+        """Tasks whose id begins so."""
+        ...
+
+    async def rollouts_of(self, task: Any) -> list[str]:
+        """Ids of all rollouts of a task."""
+        ...
+
+
+def reading_of(store: LightningStore) -> Reading:
+    """How to ask this store."""
+    if isinstance(store, SqliteLightningStore) and Path(store.path).is_file():
+        return FileReading(Path(store.path))
+    return PagedReading(store)
+
+
+def _statements() -> dict[str, str]:
+    text = files("agl_inspect.subjects").joinpath("reading.sql").read_text("utf-8")
+    parts = re.split(r"^-- name: (\w+)$", text, flags=re.MULTILINE)
+    return {
+        name: sql.strip().removesuffix(";")
+        for name, sql in zip(parts[1::2], parts[2::2], strict=True)
+    }
+
+
+def ranges(column: str, id_column: str, beginning: str) -> str:
+    """The condition that an id begins so, by the number in it, which is the key of its record.
+
+    ``ro-2a9f3c01d7`` is number 0x2a and eight digits more, so a beginning of m digits has the
+    number, or the first part of it.
+
+    Args:
+        column: Of the number.
+        id_column: Of the id.
+        beginning: ``ro-`` or ``at-``, and hexadecimal digits, possibly none.
+    """
+    digits = beginning[3:]
+    if not re.fullmatch("[0-9a-f]*", digits):
+        return "0"
+    if not digits:
+        return "1"
+    found = [f"{column} = {int(digits[:at], 16)}" for at in range(1, min(len(digits), _LONGEST))]
+    for more in range(_LONGEST - len(digits) + 1):
+        low = int(digits, 16) << 4 * more
+        found.append(f"{column} BETWEEN {low} AND {low + (1 << 4 * more) - 1}")
+    # The number alone says nothing of the digits behind it.
+    return f"({' OR '.join(found)}) AND substr({id_column}, 1, {len(beginning)}) = '{beginning}'"
+
+
+class FileReading:
+    """Of the file of a store, in SQL.
+
+    Args:
+        file: The store's, which may be open.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._sql = _statements()
+
+    def ask(self, name: str, values: dict[str, Any], **parts: str) -> list[tuple[Any, ...]]:
+        """The rows of a statement of ``reading.sql``."""
+        sql = self._sql[name]
+        for part, text in parts.items():
+            sql = sql.replace(f"{{{part}}}", text)
+        with closing(open_to_read(self._file)) as connection:
+            return connection.execute(sql, values).fetchall()
+
+    async def rollouts(self, beginning: str) -> list[str]:
+        condition = ranges("n", "rollout_id", beginning)
+        return [row[0] for row in self.ask("ids_of_rollouts", {"most": MOST}, ranges=condition)]
+
+    async def attempts(self, beginning: str) -> list[tuple[str, str]]:
+        condition = ranges("t.a", "t.attempt_id", beginning)
+        rows = self.ask("ids_of_attempts", {"most": MOST}, ranges=condition)
+        return [(row[0], row[1]) for row in rows]
+
+    async def spans(self, beginning: str) -> list[Place]:
+        values = {"beginning": beginning, "length": len(beginning), "most": MOST}
+        return [(row[0], row[1], row[2]) for row in self.ask("spans_by_id", values)]
+
+    async def responses(self, beginning: str) -> list[Place]:
+        response = f'"gen_ai.response.id":"{beginning}'
+        values = {"response": response, "newest": NEWEST_SPANS, "most": MOST}
+        return [(row[0], row[1], row[2]) for row in self.ask("spans_by_response", values)]
+
+    async def tasks(self, beginning: str) -> list[Any]:
+        from pydantic_core import from_json
+
+        found: list[Any] = []
+        for (text,) in self.ask("tasks", {}):
+            try:
+                task = from_json(text)
+            except ValueError:  # damaged; nobody can say what it was
+                continue
+            if is_named(task, beginning):
+                found.append(task)
+                if len(found) == MOST:
+                    break
+        return found
+
+    async def rollouts_of(self, task: Any) -> list[str]:
+        from agl.store.detached import json_of
+
+        values = {"task": json_of(task, "the task")}
+        return [row[0] for row in self.ask("rollouts_of_task", values)]
+
+
+class PagedReading:
+    """Of any store, by its contract.
+
+    Args:
+        store: Which.
+    """
+
+    def __init__(self, store: LightningStore) -> None:
+        self._store = store
+
+    async def _newest(self) -> AsyncGenerator[Rollout]:
+        offset = 0
+        while offset < NEWEST_ROLLOUTS:
+            page = await self._store.query_rollouts(sort_order="desc", limit=PAGE, offset=offset)
+            for rollout in page:
+                yield rollout
+            if len(page) < PAGE:
+                return
+            offset += len(page)
+
+    async def rollouts(self, beginning: str) -> list[str]:
+        # Ids have these letters at their beginning, and nowhere else.
+        found = await self._store.query_rollouts(rollout_id_contains=beginning, limit=MOST)
+        return [one.rollout_id for one in found]
+
+    async def attempts(self, beginning: str) -> list[tuple[str, str]]:
+        found: list[tuple[str, str]] = []
+        async for rollout in self._newest():
+            if isinstance(rollout, AttemptedRollout):
+                own = [rollout.attempt]
+                if rollout.attempt.sequence_id > 1:
+                    own = list(await self._store.query_attempts(rollout.rollout_id))
+                ids = [one.attempt_id for one in own if one.attempt_id.startswith(beginning)]
+                found += [(rollout.rollout_id, one) for one in ids]
+        return found[:MOST]
+
+    async def spans(self, beginning: str) -> list[Place]:
+        def fits(span: Any) -> bool:
+            return span.span_id.startswith(beginning)
+
+        return await self._spans(fits, span_id_contains=beginning)
+
+    async def responses(self, beginning: str) -> list[Place]:
+        def fits(span: Any) -> bool:
+            return str(span.attributes.get("gen_ai.response.id", "")).startswith(beginning)
+
+        return await self._spans(fits)
+
+    async def _spans(self, fits: Any, **filters: Any) -> list[Place]:
+        found: list[Place] = []
+        async for rollout in self._newest():
+            spans = await self._store.query_spans(rollout.rollout_id, **filters)
+            found += [(one.rollout_id, one.attempt_id, one.span_id) for one in filter(fits, spans)]
+            if len(found) >= MOST:
+                break
+        return found[:MOST]
+
+    async def tasks(self, beginning: str) -> list[Any]:
+        found: list[Any] = []
+        async for rollout in self._newest():
+            if is_named(rollout.input, beginning) and rollout.input not in found:
+                found.append(rollout.input)
+        return found[:MOST]
+
+    async def rollouts_of(self, task: Any) -> list[str]:
+        ids = [one.rollout_id async for one in self._newest() if one.input == task]
+        return ids[::-1]

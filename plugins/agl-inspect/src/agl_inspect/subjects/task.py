@@ -1,0 +1,184 @@
+"""All rollouts of one task: their rewards, how far these spread, where the conversations part."""
+
+import statistics
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from agl.cli.shared import table_text
+from agl.emitter import find_final_reward
+from agl.store.base import LightningStore
+from agl.types import AttemptedRollout, Rollout, Span
+from agl_inspect.subjects.conversation import Turn, common, turns
+from agl_inspect.subjects.reading import reading_of, task_id
+from agl_learning.calls.reading import recorded_parts
+from agl_learning.ledger import load_parts
+from agl_learning.records import ModelCall
+from agl_learning.showing import cut, place_of, printable, text_of
+
+MOST = 100
+"""Rollouts whose conversations are read, the newest; the others are counted."""
+LONGEST = 200
+"""Characters of a turn where rollouts part."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One rollout."""
+
+    rollout_id: str
+    status: str
+    mode: str | None
+    step: int | None
+    reward: float | None
+    advantage: float | None
+    """Mean over its calls that were trained, as the last account says."""
+    seconds: float | None
+    problem: str
+
+
+@dataclass(frozen=True)
+class ShownTask:
+    """What is shown of a task."""
+
+    task_id: str
+    task: Any
+    lines: list[Line]
+    num_rollouts: int
+    conversations: list[list[Turn]]
+    """Of ``lines``."""
+
+    @property
+    def rewards(self) -> list[float]:
+        """Those that were given."""
+        return [line.reward for line in self.lines if line.reward is not None]
+
+    def spread(self) -> dict[str, float]:
+        """Of the rewards; nothing where there are none."""
+        found = self.rewards
+        if not found:
+            return {}
+        return {
+            "mean": statistics.fmean(found),
+            "lowest": min(found),
+            "highest": max(found),
+            "deviation": statistics.pstdev(found),
+        }
+
+    def as_json(self) -> dict[str, Any]:
+        """For programs."""
+        parts = common(self.conversations) if len(self.conversations) > 1 else None
+        return {
+            "task_id": self.task_id,
+            "task": self.task,
+            "num_rollouts": self.num_rollouts,
+            "rollouts": [asdict(line) for line in self.lines],
+            "rewards": self.spread(),
+            "common_messages": parts,
+        }
+
+
+async def show_task(store: LightningStore, task: Any) -> ShownTask:
+    """Read the rollouts of a task."""
+    ids = await reading_of(store).rollouts_of(task)
+    rollouts = list(await store.query_rollouts(rollout_id_in=ids[-MOST:]))
+    lines: list[Line] = []
+    conversations: list[list[Turn]] = []
+    advantages = await _advantages(store, rollouts)
+    for rollout in rollouts:
+        spans = list(await store.query_spans(rollout.rollout_id, "latest"))
+        lines.append(_line(rollout, spans, advantages.get(rollout.rollout_id)))
+        conversations.append(turns(calls_in(spans)))
+    return ShownTask(task_id(task), task, lines, len(ids), conversations)
+
+
+async def _advantages(store: LightningStore, rollouts: list[Rollout]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for part in await load_parts(store, rollouts):
+        given = [one.advantage.value for one in part.trained if one.advantage is not None]
+        if given:
+            found[part.rollout_id] = statistics.fmean(given)
+    return found
+
+
+def calls_in(spans: list[Span]) -> list[ModelCall]:
+    """The model calls of an attempt, in order."""
+    calls = [record.call for record in recorded_parts(spans)]
+    return sorted(calls, key=lambda call: (call.sequence_id, call.choice or 0))
+
+
+def _line(rollout: Rollout, spans: list[Span], advantage: float | None) -> Line:
+    error = rollout.attempt.error if isinstance(rollout, AttemptedRollout) else None
+    where = place_of(error.traceback) if error else None
+    problem = f"{error.boundary}: {error.type}: {error.message}" if error else ""
+    return Line(
+        rollout.rollout_id,
+        rollout.status,
+        rollout.mode,
+        (rollout.metadata or {}).get("step"),
+        find_final_reward(spans),
+        advantage,
+        None if rollout.end_time is None else rollout.end_time - rollout.start_time,
+        f"{problem} ({where})" if where else problem,
+    )
+
+
+def task_text(shown: ShownTask) -> str:
+    """Lines for people."""
+    return "\n".join(_lines(shown))
+
+
+def _lines(shown: ShownTask) -> Iterator[str]:
+    yield f"task     {shown.task_id}: {cut(printable(text_of(shown.task)), LONGEST)}"
+    spread = shown.spread()
+    if spread:
+        low, high = spread["lowest"], spread["highest"]
+        yield (
+            f"rewards  {len(shown.rewards)} given: mean {spread['mean']:.4g}, from {low:.4g} to "
+            f"{high:.4g}, standard deviation {spread['deviation']:.4g}"
+        )
+        if low == high and len(shown.rewards) > 1:
+            yield "         all are equal: there is nothing to learn from comparing them"
+    else:
+        yield "rewards  none was given"
+    if shown.num_rollouts > len(shown.lines):
+        yield f"rollouts the newest {len(shown.lines)} of {shown.num_rollouts}"
+    yield ""
+    columns = ["rollout_id", "status", "mode", "step", "reward", "advantage", "seconds"]
+    rows = [[_cell(getattr(line, name)) for name in columns] for line in shown.lines]
+    yield table_text(columns, rows)
+    for line in shown.lines:
+        if line.problem:
+            yield f"{line.rollout_id}: {cut(printable(' '.join(line.problem.split())), LONGEST)}"
+    yield from _parting(shown)
+
+
+def _parting(shown: ShownTask) -> Iterator[str]:
+    """The first turn that is not the same in all conversations."""
+    said = [
+        (line, turns) for line, turns in zip(shown.lines, shown.conversations, strict=True) if turns
+    ]
+    if len(said) < 2:
+        return
+    same = common([turns for _, turns in said])
+    yield ""
+    yield f"parting  {same} messages are the same in all {len(said)} conversations; then:"
+    first: dict[tuple[str, str], list[Line]] = {}
+    for line, turns_ in said:
+        turn = turns_[same] if same < len(turns_) else None
+        key = (turn.role, turn.text) if turn else ("", "(it ends here)")
+        first.setdefault(key, []).append(line)
+    for (role, text), lines in first.items():
+        rewards = ", ".join("none" if one.reward is None else f"{one.reward:.4g}" for one in lines)
+        ids = ", ".join(one.rollout_id for one in lines[:3])
+        more = f" and {len(lines) - 3} more" if len(lines) > 3 else ""
+        yield f"  {ids}{more}; reward {rewards}"
+        body = cut(text, LONGEST).split("\n")
+        yield f"    {role:<10}{body[0]}".rstrip()
+        yield from (f"{' ' * 14}{one}".rstrip() for one in body[1:])
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

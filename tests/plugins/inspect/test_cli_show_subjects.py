@@ -1,0 +1,190 @@
+"""``agl show`` of what is no rollout: an attempt, a call, a span, a task, a run; and of nothing."""
+
+import asyncio
+import json
+from typing import Any
+
+from agl.emitter import reward_attributes
+from agl.semconv import AGL_ANNOTATION
+from agl.store.sqlite import SqliteLightningStore
+from agl.types import Failure, RolloutConfig, RunStart, Span
+from agl_inspect.subjects.reading import PagedReading, ranges, reading_of, task_id
+
+from .test_cli_explain import add, reward_span, step
+from .test_cli_show import filled, said, show  # noqa: F401
+
+TOOLS = json.dumps(
+    [
+        {
+            "type": "function",
+            "function": {
+                "name": "look",
+                "description": "See what is there.",
+                "parameters": {"type": "object", "properties": {"at": {"type": "string"}}},
+            },
+        }
+    ]
+)
+ASKED = {"role": "user", "content": "Which room?"}
+
+
+def answered(number: int, text: str) -> Span:
+    span = said(number, [ASKED], {"content": text})
+    more = {"gen_ai.tool.definitions": TOOLS, "gen_ai.response.id": f"chatcmpl-{text}"}
+    return span.model_copy(update={"attributes": {**span.attributes, **more}})
+
+
+GOOD = [answered(1, "attic"), reward_span(2, 1.0)]
+BAD = [answered(3, "cellar \x1b[2J"), reward_span(4, 0.0)]
+
+
+def test_call_is_found_by_span_and_by_response_and_shown_with_tools_tokens_and_credit(
+    show: Any,  # noqa: F811
+) -> None:
+    one, other = asyncio.run(filled(lambda store: step(store, "final", GOOD, BAD)))
+    code, text = show(f"{1:016x}")
+    assert code == 0
+    assert show("chatcmpl-att")[1] == text
+    assert text.startswith(f"span     {1:016x}, ")
+    assert f"\nof       {one}, attempt at-" in text
+    assert "\nanswer   chatcmpl-attic\nlearned  step 1 of toy\n" in text
+    assert "    credit   1 by rule 'final': " in text
+    assert "    advantage +1: " in text
+    assert "    tool      look(at) See what is there.\n" in text
+    assert "    user      Which room?\n    assistant attic\n" in text
+    tokens = show(f"{1:016x}", "--tokens")[1]
+    assert "                  0       1    -0.1000  1\n                  1       2" in tokens
+    assert "cellar \\x1b[2J" in show("chatcmpl-cellar")[1]
+    told = json.loads(show(f"{other}/{3:016x}", "--json")[1])
+    assert (told["kind"], told["calls"][0]["fate"]["reward"]) == ("span", 0.0)
+    assert told["calls"][0]["mask"] == [1, 1]
+
+
+def test_span_that_is_no_call_is_shown_with_its_attributes(show: Any) -> None:  # noqa: F811
+    asyncio.run(filled(lambda store: step(store, "final", GOOD)))
+    code, text = show(f"{2:016x}")
+    assert (code, "    agentlightning.reward.0.value: 1.0\n" in text) == (0, True)
+
+
+def test_attempt_is_shown_as_its_own(show: Any) -> None:  # noqa: F811
+    async def fill(store: SqliteLightningStore) -> list[str]:
+        rollout = await store.start_rollout(
+            "task", config=RolloutConfig(max_attempts=2, retry_condition=["failed"])
+        )
+        first = rollout.attempt.attempt_id
+        error = Failure(boundary="agent", type="KeyError", message="'fruit'")
+        await store.update_attempt(rollout.rollout_id, first, status="failed", error=error)
+        second = await store.dequeue_rollout()
+        assert second is not None
+        return [first, second.attempt.attempt_id]
+
+    first, second = asyncio.run(filled(fill))
+    assert f"attempt  1 of 2, {first}: failed" in show(first)[1]
+    assert "failed in the agent" in show(first.removeprefix("at-"))[1]
+    assert f"attempt  2 of 2, {second}: preparing" in show(second[:-1])[1]
+
+
+def test_task_is_shown_with_all_its_rollouts_and_where_they_part(show: Any) -> None:  # noqa: F811
+    one, other = asyncio.run(filled(lambda store: step(store, "final", GOOD, BAD)))
+    code, text = show(task_id("task"))
+    assert code == 0
+    lines = text.splitlines()
+    assert lines[0] == f"task     {task_id('task')}: task"
+    assert lines[1] == "rewards  2 given: mean 0.5, from 0 to 1, standard deviation 0.5"
+    assert "parting  1 messages are the same in all 2 conversations; then:\n" in text
+    assert f"  {one}; reward 1\n    assistant attic\n" in text
+    assert f"  {other}; reward 0\n    assistant cellar \\x1b[2J\n" in text
+    told = json.loads(show(task_id("task")[:9], "--json")[1])
+    assert [line["reward"] for line in told["rollouts"]] == [1.0, 0.0]
+    assert (told["rewards"]["mean"], told["common_messages"]) == (0.5, 1)
+
+
+def test_task_with_an_id_of_its_own_is_found_by_it(show: Any) -> None:  # noqa: F811
+    async def fill(store: SqliteLightningStore) -> str:
+        await store.enqueue_rollout({"id": "gsm-12", "question": "?"})
+        return (await store.enqueue_rollout({"id": "gsm-13", "question": "?"})).rollout_id
+
+    rollout_id = asyncio.run(filled(fill))
+    assert rollout_id in show("gsm-13")[1]
+
+
+def test_run_is_shown_step_by_step(show: Any) -> None:  # noqa: F811
+    async def fill(store: SqliteLightningStore) -> str:
+        await store.begin_run(RunStart(run_id="grpo-20261122", algorithm="grpo"))
+        for number, value in enumerate((0.0, 1.0, 1.0)):
+            about = {"run": "grpo-20261122", "step": number // 2}
+            rollout = await store.start_rollout("x", mode="train", metadata=about)
+            span = Span.from_attributes(
+                name=AGL_ANNOTATION,
+                attributes=reward_attributes(value),
+                rollout_id=rollout.rollout_id,
+                attempt_id=rollout.attempt.attempt_id,
+            )
+            await store.add_many_spans([span])
+            await store.update_attempt(rollout.rollout_id, "latest", status="succeeded")
+        return rollout.rollout_id
+
+    last = asyncio.run(filled(fill))
+    code, text = show("grpo-2026")
+    assert (code, text.startswith("run      grpo-20261122: grpo, ")) == (0, True)
+    rows = [line.split() for line in text.splitlines() if line[:1].isdigit()]
+    assert [row[:-1] for row in rows] == [
+        ["0", "train", "2", "0.5", "0", "1"],
+        ["1", "train", "1", "1", "1", "1"],
+    ]
+    assert rows[1][-1] == last
+
+
+def test_nothing_named_is_the_newest_failure_and_else_the_newest(show: Any) -> None:  # noqa: F811
+    async def one(store: Any) -> str:
+        return (await add(store, GOOD)).rollout_id
+
+    async def three(store: Any) -> str:
+        failed = await add(store, GOOD, status="failed")
+        await add(store, GOOD)
+        return failed.rollout_id
+
+    newest = asyncio.run(filled(one))
+    assert f"rollout  {newest}: succeeded" in show()[1]
+    failed = asyncio.run(filled(three))
+    assert f"rollout  {failed}: failed" in show()[1]
+
+
+def test_ambiguous_beginnings_name_the_candidates_and_unknown_ids_near_ones(
+    show: Any,  # noqa: F811
+) -> None:
+    ids = asyncio.run(filled(lambda store: step(store, "final", GOOD, GOOD)))
+    code, text = show(f"{1:016x}")
+    assert code == 2
+    assert all(f"call or span {1:016x} of {one}" in text for one in ids)
+    assert "ROLLOUT/SPAN says which" in text
+    assert show(f"{ids[1]}/{1:016x}")[0] == 0
+    wrong = f"{ids[0][:-1]}z"
+    assert f"near it are {ids[0]}" in show(wrong)[1]
+
+
+async def test_files_and_other_stores_find_the_same() -> None:
+    store = SqliteLightningStore(":memory:")
+    try:
+        ids = await step(store, "final", GOOD, BAD)
+        reading = reading_of(store)
+        assert isinstance(reading, PagedReading)
+        assert await reading.rollouts(ids[1][:6]) == [ids[1]]
+        ((of, attempt),) = [one for one in await reading.attempts("at-") if one[0] == ids[0]]
+        assert await reading.attempts(attempt[:7]) == [(of, attempt)]
+        assert await reading.spans(f"{3:016x}") == [
+            (ids[1], (await reading.attempts("at-"))[0][1], f"{3:016x}")
+        ]
+        assert [one[0] for one in await reading.responses("chatcmpl-attic")] == [ids[0]]
+        assert await reading.tasks(task_id("task")) == ["task"]
+        assert await reading.rollouts_of("task") == ids
+    finally:
+        await store.close()
+
+
+def test_a_beginning_is_a_range_of_numbers() -> None:
+    assert ranges("n", "id", "ro-") == "1"
+    assert ranges("n", "id", "ro-x") == "0"
+    found = ranges("n", "id", "ro-2a")
+    assert found.startswith("(n = 2 OR n BETWEEN 42 AND 42 OR n BETWEEN 672 AND 687 OR ")
+    assert found.endswith("substr(id, 1, 5) = 'ro-2a'")
