@@ -466,7 +466,8 @@ def nightly(session: nox.Session) -> None:
 
     tests -m nightly   packages installed from a clone, 25 times as many requests to the store's
                        server, 10,000 hostile ones to it and to a gateway, poisonous agents
-                       in processes, more kinds of going on, DPO's doors
+                       in processes, more kinds of going on, DPO's doors, 200 runs of
+                       options that were drawn
     sft-trl, unsloth -m nightly   whole runs of DPO with TRL, and whole runs with Unsloth
     verl-cpu --long    every trainer, estimator and option of agl-verl with the real verl
     peer               runners and algorithms of agentlightning 0.3.0 and of ours in one run

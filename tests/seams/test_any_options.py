@@ -1,0 +1,193 @@
+"""Whatever options meet, every call that an agent made is in one bin, or the options are refused.
+
+Cases, algorithms and options are drawn.
+"""
+
+import asyncio
+import inspect
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, event, given, settings, strategies as st
+
+import agl
+from agl.errors import AlgorithmError, ConfigError
+from agl_learning.ledger_tables import read_accounts
+
+from .scripted import CASES, Conversation, Script, agent_of, judge, judge_entry
+
+pytest.importorskip("torch")
+
+import agl_torch
+
+from .table_model import build_model, build_tokenizer
+
+STEPS = 2
+ALGORITHMS = {
+    "CISPO": {},
+    "Distillation": {"teacher": build_model},
+    "GRPO": {},
+    "GSPO": {},
+    "PPO": {},
+    "RLOO": {},
+    "ReinforcePlusPlus": {},
+}
+ADAPTERS = st.fixed_dictionaries(
+    {"type": st.just("rows")},
+    optional={
+        "agent_match": st.just("writer"),
+        "truncated": st.sampled_from(["train", "mask", "exclude"]),
+        "credit": st.sampled_from(["final", "per_call", "per_agent", "discounted", "stepwise"]),
+        "max_length": st.sampled_from([4, 8]),
+    },
+)
+VALUES: dict[str, list[Any]] = {
+    "checkpoint_every": [1],
+    "deterministic": [True],
+    "dtype": ["bfloat16"],
+    "entropy_bonus": [0.01],
+    "epochs": [2],
+    "estimator": ["grpo", "rloo", "reinforce++"],
+    "eval_copies": [2],
+    "eval_every": [1],
+    "gradient_checkpointing": [True],
+    "group_size": [1, 2],
+    "groups_per_step": [2, 3],
+    "infrastructure_failures": ["keep", "drop_group"],
+    "kl_coefficient": [0.1],
+    "lora_rank": [2],
+    "loss_mean": ["token"],
+    "max_refills": [1],
+    "max_staleness": [1],
+    "max_tokens": [1, 3],
+    "microbatch_tokens": [8],
+    "minibatch_rows": [1],
+    "normalise_std": [False],
+    "overlong_buffer": [1],
+    "schedule": ["linear", "cosine"],
+}
+TOGETHER = {"eval_copies": {"eval_temperature": 1.0}, "overlong_buffer": {"max_tokens": 3}}
+"""What an option needs beside it, as a person would know."""
+
+
+@st.composite
+def drawn_options(draw: st.DrawFn) -> dict[str, Any]:
+    """A few of them, so that few are refused."""
+    names = draw(st.lists(st.sampled_from(sorted(VALUES)), max_size=6, unique=True))
+    options = {name: draw(st.sampled_from(VALUES[name])) for name in names}
+    for name in names:
+        options |= TOGETHER.get(name, {})
+    return options
+
+
+class Counted(Script):
+    """Knows how many choices of a model its agents were given, or were refused."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+
+    def converse(self, llm: agl.LLM, task: dict[str, Any], copy: int) -> Conversation:
+        script = self
+
+        class Talk(Conversation):
+            async def ask(self, **options: Any) -> tuple[int, dict[str, Any]]:
+                status, answer = await super().ask(**options)
+                script.asked += options.get("n", 1)
+                return status, answer
+
+        return Talk(llm, task)
+
+
+def train(folder: Path, kind: str, cases: list[str], adapter: Any, options: Any):
+    """A run; an error that says why nothing could be trained is one of its ends."""
+    script, store = Counted(), agl.InMemoryLightningStore()
+    made = getattr(agl_torch, kind)
+    given = {"group_size": 3, "groups_per_step": len(cases), **options}
+    known = inspect.signature(made).parameters
+    algorithm = made(
+        model=build_model,
+        tokenizer=build_tokenizer(),
+        steps=STEPS,
+        learning_rate=1e-3,
+        run_dir=str(folder),
+        device="cpu",
+        torch_threads=1,
+        show_progress=False,
+        **ALGORITHMS[kind],
+        **{name: value for name, value in given.items() if name in known},
+    )
+    algorithm.rollout_config = algorithm.rollout_config.model_copy(
+        update={"retry_condition": ["unresponsive", "failed"]}
+    )
+    tasks = [{"case": case, "words": "one two"} for case in cases]
+    evaluates = {"eval_every", "eval_copies"} & set(options)
+    with judge() as server:
+        trainer = agl.Trainer(
+            algorithm=algorithm,
+            store=store,
+            strategy="shm",
+            n_runners=1,
+            adapter=adapter,
+            llm_proxy=agl.LLMProxy(model_list=[judge_entry(server)]),
+        )
+        try:
+            trainer.fit(agent_of(script), tasks, val_dataset=tasks[:1] if evaluates else None)
+        except AlgorithmError as error:
+            if "nothing could be trained" not in str(error):
+                raise
+            event("trained nothing")
+    return script, store
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def check_books(kind: str, cases: list[str], adapter: Any, options: Any) -> None:
+    """Run, and compare what agents asked, the accounts in the store, and the metrics."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "run"
+        try:
+            script, store = train(folder, kind, cases, adapter, options)
+        except ConfigError as error:
+            if not any(name in str(error) for name in {*options, *adapter, "teacher"}):
+                raise
+            event(f"refused: {str(error)[:90]}")
+            return
+        lines = read_metrics(folder)
+    accounts = asyncio.run(read_accounts(store))
+    assert accounts.problems == []
+    assert accounts.without == 0
+    calls = accounts.total["calls", "total"]
+    bins = sum(n for (of, bin), n in accounts.total.items() if of == "calls" and bin != "total")
+    assert calls == bins
+    # A rollout for a step that did not come is cancelled, maybe while its model answers.
+    assert script.asked == calls or ("max_staleness" in options and script.asked > calls)
+    trained = [line["calls/trained"] for line in lines if "calls/trained" in line]
+    assert sum(trained) == accounts.total["calls", "trained"]
+    for line in lines:
+        prefix = "val/" if "val/calls/total" in line else ""
+        left = [n for key, n in line.items() if key.startswith(f"{prefix}calls/excluded/")]
+        total = line.get(f"{prefix}calls/trained", 0) + sum(left)
+        assert line.get(f"{prefix}calls/total", 0) == total
+
+
+@pytest.mark.parametrize("examples", [8, pytest.param(200, marks=pytest.mark.nightly)])
+def test_every_call_is_in_one_bin_whatever_options_meet(examples):
+    drawn = given(
+        kind=st.sampled_from(sorted(ALGORITHMS)),
+        cases=st.lists(st.sampled_from(CASES), min_size=1, max_size=3),
+        adapter=ADAPTERS,
+        options=drawn_options(),
+    )
+    # An example takes a second or two: the first one that fails is shown.
+    phases = [Phase.explicit, Phase.generate]
+    checks = list(HealthCheck)
+    limits = settings(
+        max_examples=examples, deadline=None, suppress_health_check=checks, phases=phases
+    )
+    limits(drawn(check_books))()
