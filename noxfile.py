@@ -355,6 +355,13 @@ def verl_cpu(session: nox.Session) -> None:
     )  # fmt: skip
 
 
+@nox.session
+def ui(session: nox.Session) -> None:
+    """The web page in a real Chromium, which the system brings: apt-get install chromium."""
+    install(session, TORCH, CORE, "agl-ui[test]", "agl-torch", "agl-gateway", *TEST_TOOLS[:3])
+    session.run("pytest", "tests/plugins/ui", "tests/plugins/ui/real", *session.posargs, env=QUIET)
+
+
 @nox.session(name="sft-trl")
 def sft_trl(session: nox.Session) -> None:
     """SFT and DPO with TRL on a CPU: a step against one written by hand, whole runs, a kill."""

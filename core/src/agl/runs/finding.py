@@ -126,13 +126,15 @@ def _unknown(file: Path, problem: str) -> Run:
     )
 
 
-def open_to_read(file: Path) -> sqlite3.Connection:
+def open_to_read(file: Path, *, is_shared: bool = False) -> sqlite3.Connection:
     """A connection to the file of a store, which may be open elsewhere; it changes nothing.
 
     SQLite would leave files of its own beside it, were it not told that nobody writes.
+    ``is_shared``: threads may use it, one at a time.
     """
     how = "mode=ro" if file.with_name(f"{file.name}-wal").exists() else "immutable=1"
-    return sqlite3.connect(f"file:{quote(str(file.absolute()))}?{how}", uri=True)
+    place = f"file:{quote(str(file.absolute()))}?{how}"
+    return sqlite3.connect(place, uri=True, check_same_thread=not is_shared)
 
 
 def last_time(run: Run) -> float:

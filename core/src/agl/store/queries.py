@@ -52,7 +52,7 @@ SORTABLE: Final[dict[str, tuple[str, ...]]] = {
     "workers": _ordered(Worker),
 }
 """Per kind of record, the fields it can be sorted by."""
-_PAGING: Final = ("filter_logic", "sort_by", "sort_order", "limit", "offset")
+_PAGING: Final = ("filter_logic", "sort_by", "sort_order", "limit", "offset", "after")
 _MOST: Final = 1 << 53
 """No store has more records; databases have no larger numbers."""
 
@@ -84,6 +84,8 @@ class Query:
     descending: bool = False
     limit: int = -1
     offset: int = 0
+    after: str | None = None
+    """Id of a record; only those behind it in the order. Where a contract offers it: rollouts."""
 
 
 _STATUSES: Final = {
@@ -117,6 +119,7 @@ def make_query(
     sort_order: str = "asc",
     limit: int = -1,
     offset: int = 0,
+    after: str | None = None,
 ) -> Query:
     """Check a query.
 
@@ -128,6 +131,7 @@ def make_query(
         sort_order: ``asc`` or ``desc``.
         limit: At most so many; -1 for all.
         offset: So many are skipped.
+        after: Only what is behind the record of this id.
 
     Raises:
         InvalidQueryError: A sort field or order, limit, offset, logic or status that there is not.
@@ -153,7 +157,7 @@ def make_query(
         if isinstance(one.value, int) and abs(one.value) > _MOST:
             raise InvalidQueryError(f"{kind}: {one.field} {one.value}; expected at most {_MOST}")
     return Query(
-        tuple(filters), filter_logic == "and", sort_by, sort_order == "desc", limit, offset
+        tuple(filters), filter_logic == "and", sort_by, sort_order == "desc", limit, offset, after
     )
 
 

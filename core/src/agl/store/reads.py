@@ -10,6 +10,7 @@ from agl.types import (
     PaginatedResult,
     ResourcesUpdate,
     Rollout,
+    RolloutMode,
     RolloutStatus,
     Run,
     RunStatus,
@@ -66,18 +67,22 @@ class StoreReads:
         status_in: Sequence[RolloutStatus] | None = None,
         rollout_id_in: Sequence[str] | None = None,
         rollout_id_contains: str | None = None,
+        mode: RolloutMode | None = None,
         filter_logic: FilterLogic = "and",
         sort_by: str | None = None,
         sort_order: SortOrder = "asc",
         limit: int = -1,
         offset: int = 0,
+        after: str | None = None,
         status: Sequence[RolloutStatus] | None = None,
         rollout_ids: Sequence[str] | None = None,
     ) -> PaginatedResult[Rollout]:
         """Rollouts; those with an attempt come as ``AttemptedRollout``.
 
         An empty ``status_in`` or ``rollout_id_in`` matches nothing. ``status`` and ``rollout_ids``
-        are 0.3's older names of the two. Default order: as enqueued.
+        are 0.3's older names of the two. Default order: as enqueued. ``after`` is the id of a
+        rollout: only those behind it in this order are read, however many lie before them, and
+        ``total`` counts all the same.
         """
         ...
 

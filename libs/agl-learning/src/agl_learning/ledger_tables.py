@@ -58,7 +58,7 @@ async def read_accounts(store: LightningStore, step: int | None = None) -> Accou
             accounts.lost += 1
             continue
         try:
-            sums = _sums_of(part)
+            sums = sums_of(part)
         except LedgerError as error:
             accounts.problems.append(f"rollout {part.rollout_id!r}, step {part.step}: {error}")
             continue
@@ -70,7 +70,7 @@ async def read_accounts(store: LightningStore, step: int | None = None) -> Accou
     return accounts
 
 
-def _sums_of(part: LedgerPart) -> Sums:
+def sums_of(part: LedgerPart) -> Sums:
     """Count the account of a rollout.
 
     Raises:

@@ -38,7 +38,7 @@ class RunMetrics:
 def metrics_of(run: Run) -> RunMetrics:
     """Read the metrics in a run's folder; nothing where they are not here."""
     found = RunMetrics()
-    for line in _lines(Path(run.folder or "") / METRICS) if run.folder else ():
+    for line in lines_of(run):
         step: Any = line.get("step")
         if not isinstance(step, int):
             continue
@@ -50,9 +50,12 @@ def metrics_of(run: Run) -> RunMetrics:
     return found
 
 
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
+def lines_of(run: Run) -> Iterator[dict[str, Any]]:
+    """The lines of a run's metrics, one per step or evaluation; none where they are not here."""
+    if not run.folder:
+        return
     try:
-        text = path.read_text("utf-8")
+        text = (Path(run.folder) / METRICS).read_text("utf-8")
     except (OSError, UnicodeDecodeError):
         return
     for line in text.splitlines():

@@ -83,6 +83,26 @@ class StoreDataContract:
         page = await store.query_rollouts(status_in=["queuing"], limit=2, offset=1)
         assert ([one.input for one in page], page.total) == ([2, 3], 3)
 
+    async def test_query_rollouts_behind_one(self, store: LightningStore) -> None:
+        modes = ["val", None, "val", "train", "val"]
+        ids = [
+            (await store.enqueue_rollout(index, mode=mode)).rollout_id  # type: ignore[arg-type]
+            for index, mode in enumerate(modes)
+        ]
+
+        async def found(**options: Any) -> tuple[list[Any], int]:
+            page = await store.query_rollouts(**options)
+            return [rollout.input for rollout in page], page.total
+
+        assert await found(mode="val") == ([0, 2, 4], 3)
+        assert await found(mode="val", after=ids[0]) == ([2, 4], 3)
+        assert await found(after=ids[1], limit=2) == ([2, 3], 5)
+        assert await found(after=ids[3], sort_order="desc", limit=2) == ([2, 1], 5)
+        assert await found(after=ids[4]) == ([], 5)
+        by_mode = {"sort_by": "mode", "limit": 2}
+        assert await found(**by_mode, after=ids[3]) == ([0, 2], 5)
+        assert await found(**by_mode, after=ids[2], sort_order="desc") == ([4, 3], 5)
+
     async def test_get_rollout_by_id(self, store: LightningStore) -> None:
         assert await store.get_rollout_by_id("ro-none") is None
         started = await store.start_rollout("task")

@@ -229,7 +229,12 @@ class SqliteLookups:
             parameters += values
         if filters:
             conditions.append("(" + (" AND " if query.match_all else " OR ").join(filters) + ")")
-        where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+        counted = list(parameters)
+        where = wanted = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+        if query.after is not None:
+            behind, values = _behind(query, query.after, column)
+            where = f"{where} AND {behind}" if where else f" WHERE {behind}"
+            parameters += values
         direction = "DESC" if query.descending else "ASC"
         if query.sort_by is None:
             order = ", ".join(f"{one} {direction}" for one in creation)
@@ -239,10 +244,21 @@ class SqliteLookups:
             f"{SQL[select]}{where} ORDER BY {order} LIMIT ? OFFSET ?",
             (*parameters, query.limit, query.offset),
         ).fetchall()
-        if query.limit == -1 and query.offset == 0:
+        if query.limit == -1 and query.offset == 0 and query.after is None:
             return rows, len(rows)
-        counted = self.connection.execute(f"SELECT count(*) FROM {tables}{where}", parameters)
-        return rows, counted.fetchone()[0]
+        total = self.connection.execute(f"SELECT count(*) FROM {tables}{wanted}", counted)
+        return rows, total.fetchone()[0]
+
+
+def _behind(query: Query, after: str, column: str) -> tuple[str, list[Any]]:
+    """What holds of the rollouts behind one; its number finds them by key."""
+    key, number = column.format("n"), number_of(after)
+    sign = "<" if query.descending else ">"
+    if query.sort_by is None:
+        return f"{key} {sign} ?", [number]
+    value = _sort_key(query.sort_by, column)
+    of_it = f"(SELECT {value} FROM rollout r WHERE {key} = ?)"
+    return f"({value} {sign} {of_it} OR ({value} = {of_it} AND {key} > ?))", [number] * 3
 
 
 def _condition(one: Filter, column: str) -> tuple[str, list[Any]]:

@@ -1,0 +1,149 @@
+"""The application: addresses, what every answer carries, and errors that say what to do."""
+
+import hashlib
+import logging
+from collections.abc import Awaitable, Callable
+from importlib.resources import files
+from typing import Any
+from urllib.parse import quote
+
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+import agl
+from agl.errors import AglError, ConfigError, InvalidQueryError, UnknownRecordError
+from agl_ui.live import events
+from agl_ui.pages import rollout, rollouts, run, runs
+from agl_ui.pages.page import Page
+from agl_ui.places import Places
+from agl_ui.templating import environment
+
+logger = logging.getLogger("agl.ui")
+
+POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self' data:",
+        "connect-src 'self'",
+        "form-action 'self'",
+        "base-uri 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+"""Nothing but files of ours runs or is loaded; images may stand in the data."""
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+THEMES = ("auto", "light", "dark")
+STATIC = {"style.css": "text/css", "live.js": "text/javascript"}
+Write = Callable[[Request, Places], Awaitable[Page]]
+
+
+def routes(places: Places) -> list[Route]:
+    """Every address of the page; below any path where they are mounted."""
+    pages: dict[str, Write] = {
+        "/": runs.write,
+        "/compare": runs.compare,
+        "/s/{key}/": run.overview,
+        "/s/{key}/run/{run_id}": run.write,
+        "/s/{key}/rollouts": rollouts.write,
+        "/s/{key}/rollouts/{rollout_id}": rollout.write,
+        "/s/{key}/rollouts/{rollout_id}/raw": rollout.raw,
+    }
+    found = [Route(path, _page(write, places)) for path, write in pages.items()]
+    found.append(Route("/s/{key}/events", events(places)))
+    found.append(Route("/theme/{name}", _theme))
+    found.append(Route("/static/{name}", _static))
+    return found
+
+
+def _page(write: Write, places: Places) -> Callable[[Request], Awaitable[Response]]:
+    async def answer(request: Request) -> Response:
+        try:
+            page = await write(request, places)
+        except (UnknownRecordError, ConfigError) as error:
+            page = Page("error.html", {"title": "Not found", "text": str(error)}, status=404)
+        except (InvalidQueryError, HTTPException) as error:
+            text = error.detail if isinstance(error, HTTPException) else str(error)
+            page = Page("error.html", {"title": "This cannot be shown", "text": text}, status=400)
+        except AglError as error:
+            logger.warning("%s: %s", request.url.path, error)
+            about = {"title": "The store cannot be read", "text": str(error)}
+            page = Page("error.html", about, status=503)
+        if isinstance(page.answer, Response):
+            page.answer.headers.update({**HEADERS, **dict(page.answer.headers)})
+            return page.answer
+        html = await run_in_threadpool(render, request, page)
+        return Response(html, page.status, HEADERS, media_type="text/html")
+
+    return answer
+
+
+def render(request: Request, page: Page) -> bytes:
+    """The HTML of a page; what no encoding has is written out."""
+    root = request.scope.get("root_path", "").rstrip("/")
+    theme = request.cookies.get("agl-theme", "auto")
+    here = request.url.path
+    if request.url.query:
+        here += f"?{request.url.query}"
+    context: dict[str, Any] = {
+        "root": root,
+        "version": agl.__version__,
+        "theme": theme if theme in THEMES else "auto",
+        "here": here,
+        "asset": _asset_version(),
+        "place": page.place,
+        "base": f"{root}/s/{quote(page.place.key, safe='')}" if page.place else root,
+        "tab": page.tab,
+        "trail": page.trail,
+        "state": page.state,
+        **page.values,
+    }
+    html = environment().get_template(page.template).render(context)
+    return html.encode("utf-8", "backslashreplace")
+
+
+async def _theme(request: Request) -> Response:
+    """Keep the choice in a cookie, and go back."""
+    name, back = request.path_params["name"], request.query_params.get("back", "")
+    root = request.scope.get("root_path", "").rstrip("/")
+    # Only to a page of this server: no scheme, and no host after two slashes.
+    if not back.startswith("/") or back.startswith(("//", "/\\")) or "\\" in back:
+        back = f"{root}/"
+    answer = RedirectResponse(back, 303, HEADERS)
+    if name in THEMES:
+        answer.set_cookie(
+            "agl-theme", name, max_age=31_536_000, path=root or "/", httponly=True, samesite="lax"
+        )
+    return answer
+
+
+async def _static(request: Request) -> Response:
+    name = request.path_params["name"]
+    if name not in STATIC:
+        return Response("no such file", 404, HEADERS, media_type="text/plain")
+    kept = {**HEADERS, "Cache-Control": "private, max-age=86400"}
+    return Response(_file(name), 200, kept, media_type=STATIC[name])
+
+
+def _file(name: str) -> bytes:
+    return files("agl_ui").joinpath("static", name).read_bytes()
+
+
+def _asset_version() -> str:
+    """Stands in the addresses of our files, so that a browser keeps none of an older agl."""
+    digest = hashlib.blake2b(digest_size=6)
+    for name in STATIC:
+        digest.update(_file(name))
+    return digest.hexdigest()

@@ -1,0 +1,181 @@
+"""Curves, bars and shares as numbers that a template draws; no colours here."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+LEFT, RIGHT, TOP, BOTTOM = 52.0, 12.0, 10.0, 26.0
+"""Units of the drawing that axes and their numbers take."""
+MOST_DOTS = 120
+"""Points of one line that get a dot of their own."""
+MOST_POINTS = 600
+"""Points of one line; of more, each drawn one is the mean of its neighbours."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a chart."""
+
+    name: str
+    kind: str
+    """Class of the line, which gives it its colour."""
+    path: str
+    """Of SVG."""
+    dots: list[tuple[float, float, str]]
+    """Place, and what it says."""
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Lines over common axes."""
+
+    title: str
+    width: float
+    height: float
+    lines: list[Line]
+    x_ticks: list[tuple[float, str]] = field(default_factory=list[tuple[float, str]])
+    y_ticks: list[tuple[float, str]] = field(default_factory=list[tuple[float, str]])
+    says: str = ""
+    """The chart in a sentence, for who does not see it."""
+
+    @property
+    def bottom(self) -> float:
+        """Where the axis lies."""
+        return self.height - BOTTOM
+
+    @property
+    def left(self) -> float:
+        """Where the other axis lies."""
+        return LEFT
+
+    @property
+    def right(self) -> float:
+        """Where both end."""
+        return self.width - RIGHT
+
+
+def chart(
+    title: str,
+    series: Sequence[tuple[str, str, Mapping[int, float | None]]],
+    *,
+    width: float = 720.0,
+    height: float = 260.0,
+) -> Chart | None:
+    """Lay out lines; None where there is no point.
+
+    Args:
+        title: What is drawn.
+        series: Name, kind, and step -> value; a step without a value is a gap.
+        width: Of the drawing.
+        height: The same.
+    """
+    known = [
+        (name, kind, {x: y for x, y in sorted(points.items()) if _is_finite(y)})
+        for name, kind, points in series
+    ]
+    known = [one for one in known if one[2]]
+    if not known:
+        return None
+    xs = [x for _, _, points in known for x in points]
+    ys = [y for _, _, points in known for y in points.values() if y is not None]
+    x_ticks, y_ticks = _ticks(min(xs), max(xs), 8, whole=True), _ticks(min(ys), max(ys), 5)
+    x_low, x_high = float(min(xs)), float(max(xs))
+    y_low, y_high = min(y_ticks[0], min(ys)), max(y_ticks[-1], max(ys))
+
+    def place_x(x: float) -> float:
+        share = 0.5 if x_high == x_low else (x - x_low) / (x_high - x_low)
+        return round(LEFT + share * (width - LEFT - RIGHT), 1)
+
+    def place_y(y: float) -> float:
+        share = 0.5 if y_high == y_low else (y - y_low) / (y_high - y_low)
+        return round(height - BOTTOM - share * (height - TOP - BOTTOM), 1)
+
+    lines: list[Line] = []
+    for name, kind, points in known:
+        placed = [
+            (place_x(x), place_y(y), f"{name}, step {x:g}: {_tidy(y)}") for x, y in _thin(points)
+        ]
+        path = " ".join(
+            f"{'M' if index == 0 else 'L'}{x} {y}" for index, (x, y, _) in enumerate(placed)
+        )
+        dots = placed if len(placed) <= MOST_DOTS else []
+        lines.append(Line(name, kind, path, dots))
+    return Chart(
+        title,
+        width,
+        height,
+        lines,
+        [(place_x(x), _tidy(x)) for x in x_ticks if x_low <= x <= x_high],
+        [(place_y(y), _tidy(y)) for y in y_ticks],
+        f"{title}. {'. '.join(_said(name, points) for name, _, points in known)}.",
+    )
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def _said(name: str, points: Mapping[int, float | None]) -> str:
+    first, last = next(iter(points.items())), list(points.items())[-1]
+    values = [y for y in points.values() if y is not None]
+    return (
+        f"{name}: from {_tidy(first[1])} at step {first[0]} to {_tidy(last[1])} at step {last[0]}, "
+        f"lowest {_tidy(min(values))}, highest {_tidy(max(values))}"
+    )
+
+
+def _thin(points: Mapping[int, float | None]) -> list[tuple[float, float]]:
+    """Not more than are drawn, each the mean of a stretch."""
+    pairs = [(float(x), y) for x, y in points.items() if y is not None]
+    size = math.ceil(len(pairs) / MOST_POINTS)
+    if size <= 1:
+        return pairs
+    parts = [pairs[at : at + size] for at in range(0, len(pairs), size)]
+    return [(part[-1][0], sum(y for _, y in part) / len(part)) for part in parts]
+
+
+def _ticks(low: float, high: float, most: int, *, whole: bool = False) -> list[float]:
+    """Round numbers that enclose a range, or lie in it where they are whole."""
+    if high == low:
+        return [float(low)]
+    step = 10.0 ** math.floor(math.log10((high - low) / most))
+    for factor in (1, 2, 5, 10):
+        if (high - low) / (step * factor) <= most:
+            step *= factor
+            break
+    if whole:
+        step = max(1.0, step)
+        first = math.ceil(low / step)
+        return [round(n * step, 9) for n in range(first, math.floor(high / step) + 1)]
+    first, last = math.floor(low / step), math.ceil(high / step)
+    return [round(n * step, 12) for n in range(first, last + 1)]
+
+
+def _tidy(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4g}".replace("-", "−")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A piece of a bar."""
+
+    name: str
+    kind: str
+    number: int
+    start: float
+    """Percent of the bar."""
+    width: float
+    """The same."""
+
+
+def shares(counts: Mapping[str, int], kinds: Mapping[str, str], whole: int = 0) -> list[Part]:
+    """Pieces of a bar, one per count above 0, over the sum of all or over ``whole``."""
+    total = whole or sum(counts.values()) or 1
+    parts: list[Part] = []
+    at = 0.0
+    for name, count in counts.items():
+        if count:
+            width = 100.0 * count / total
+            parts.append(Part(name, kinds.get(name, "off"), count, round(at, 3), round(width, 3)))
+            at += width
+    return parts

@@ -1,0 +1,89 @@
+"""The file of a store, read beside the process that owns it; it is left as it is."""
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from agl.errors import NotSupportedError, StoreUnavailableError
+from agl.runs.finding import open_to_read
+from agl.store.base import LightningStore, LightningStoreCapabilities
+from agl.store.operation_table import Operation
+from agl.store.queries import query_of
+from agl.store.sqlite.lookups import SqliteLookups
+from agl.types import Rollout
+
+T = TypeVar("T")
+
+
+class FileStore(LightningStore):
+    """Answers what is asked, and changes nothing: not the file, nor files beside it.
+
+    A store that is open is read as well; each call sees what was committed before it. The file may
+    be replaced meanwhile, and is then opened again.
+
+    Args:
+        file: The store's.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file, self._lock = file, threading.Lock()
+        self._opened: tuple[Any, SqliteLookups] | None = None
+
+    @property
+    def capabilities(self) -> LightningStoreCapabilities:
+        return {"thread_safe": True, "async_safe": True, "zero_copy": False, "otlp_traces": False}
+
+    async def call(self, operation: Operation, arguments: dict[str, Any]) -> Any:
+        """Look up what is asked.
+
+        Raises:
+            NotSupportedError: It would change something.
+            StoreUnavailableError: The file cannot be read.
+        """
+        name, arguments = operation.name, operation.complete(arguments)
+        if operation.kind is not None:
+            query = query_of(operation, arguments)
+            return await self._read(lambda found: getattr(found, name)(**arguments, query=query))
+        if name.startswith("get_"):
+            lookup = name.removeprefix("get_").removesuffix("_by_id")
+            return await self._read(lambda found: getattr(found, lookup)(**arguments))
+        raise NotSupportedError(f"{self._file}: opened to be read; {name} is not possible")
+
+    async def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:
+        found = await self._read(lambda found: found.views([rollout_id]))
+        return found[0] if found else None
+
+    async def close(self) -> None:
+        with self._lock:
+            if self._opened is not None:
+                self._opened[1].connection.close()
+            self._opened = None
+
+    async def _read(self, lookup: Callable[[SqliteLookups], T]) -> T:
+        return await asyncio.to_thread(self._look_up, lookup)
+
+    def _look_up(self, lookup: Callable[[SqliteLookups], T]) -> T:
+        with self._lock:
+            try:
+                return lookup(self._lookups())
+            except (sqlite3.Error, OSError) as error:
+                self._opened = None
+                raise StoreUnavailableError(
+                    f"{self._file}: cannot be read: {error}. If it was moved, start agl ui again "
+                    "with its new place"
+                ) from error
+
+    def _lookups(self) -> SqliteLookups:
+        status = self._file.stat()
+        # A file that nobody has open is read as one that does not change; see ``open_to_read``.
+        log = self._file.with_name(f"{self._file.name}-wal").exists()
+        identity = (status.st_dev, status.st_ino, log, None if log else status.st_mtime_ns)
+        if self._opened is None or self._opened[0] != identity:
+            if self._opened is not None:
+                self._opened[1].connection.close()
+            connection = open_to_read(self._file, is_shared=True)
+            self._opened = identity, SqliteLookups(connection)
+        return self._opened[1]

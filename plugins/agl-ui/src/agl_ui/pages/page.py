@@ -1,0 +1,41 @@
+"""What a page hands over to be drawn."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from agl_ui.places import Place
+
+
+@dataclass
+class Page:
+    """A template with its values, or an answer that is ready."""
+
+    template: str
+    values: dict[str, Any]
+    place: Place | None = None
+    tab: str = ""
+    """Which of the store's tabs it belongs to."""
+    trail: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    """Pages above it: name and address."""
+    state: str = ""
+    """Of the store when it was drawn; empty for a page that does not change."""
+    status: int = 200
+    answer: Response | None = None
+
+
+def whole_number(request: Request, name: str, default: int | None = None) -> int | None:
+    """A number of the query; the default where there is none.
+
+    Raises:
+        HTTPException: It is no whole number from 0.
+    """
+    given = request.query_params.get(name, "").strip()
+    if not given:
+        return default
+    if not (given.isascii() and given.isdigit() and len(given) < 16):
+        raise HTTPException(400, f"{name}={given[:50]!r}: expected a whole number from 0")
+    return int(given)

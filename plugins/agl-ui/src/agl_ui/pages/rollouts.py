@@ -1,0 +1,146 @@
+"""The table of rollouts: filtered, sorted and paged by the store."""
+
+import asyncio
+import math
+from dataclasses import dataclass
+from typing import Any, cast, get_args
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from agl.emitter import find_final_reward
+from agl.errors import DamagedRecordError
+from agl.semconv import AGL_ANNOTATION, AGL_REWARD
+from agl.types import Attempt, AttemptedRollout, PaginatedResult, Rollout, RolloutMode
+from agl_ui.pages.page import Page, whole_number
+from agl_ui.places import Place, Places
+
+SIZES = (25, 50, 100, 200)
+SORTS = {
+    "newest": ("Newest first", None, "desc"),
+    "oldest": ("Oldest first", None, "asc"),
+    "ended": ("Last ended first", "end_time", "desc"),
+    "status": ("By status", "status", "asc"),
+    "reward": ("Highest reward, of a step", None, "asc"),
+}
+"""Name in the address -> label, field, order."""
+STATUSES = ("queuing", "preparing", "running", "succeeded", "failed", "cancelled", "requeuing")
+MOST_OF_A_STEP = 2_000
+"""Rollouts of one step that are read, to be sorted by their rewards."""
+SPANS_LOOKED_AT = 50
+"""The last spans of a rollout among which its reward is."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table."""
+
+    rollout: Rollout
+    attempt: Attempt | None
+    reward: float | None
+    problem: str = ""
+
+    @property
+    def step(self) -> Any:
+        """Of the algorithm."""
+        return (self.rollout.metadata or {}).get("step")
+
+    @property
+    def seconds(self) -> float | None:
+        """How long its last attempt took."""
+        if self.attempt is None or self.attempt.end_time is None:
+            return None
+        return self.attempt.end_time - self.attempt.start_time
+
+
+async def write(request: Request, places: Places) -> Page:
+    """The table, as the address says."""
+    place = places.get(request.path_params["key"])
+    state = await place.state()
+    given = request.query_params
+    chosen: dict[str, Any] = {
+        "status": [one for one in given.getlist("status") if one],
+        "mode": given.get("mode", ""),
+        "id": given.get("id", "").strip(),
+        "step": given.get("step", "").strip(),
+        "sort": given.get("sort", "newest"),
+        "size": given.get("size", "50"),
+        "after": given.get("after", ""),
+    }
+    for name, allowed in (("mode", get_args(RolloutMode)), ("sort", SORTS)):
+        if chosen[name] and chosen[name] not in allowed:
+            raise HTTPException(400, f"{name}={chosen[name][:50]!r}: there is no such {name}")
+    size = min(whole_number(request, "size", 50) or 50, SIZES[-1])
+    step = whole_number(request, "step")
+    if chosen["sort"] == "reward" and step is None:
+        raise HTTPException(
+            400, "sorting by reward needs a step: rewards lie in spans, which no index orders"
+        )
+    found = await _query(place, chosen, size, step)
+    rows = await rows_of(place, found.items)
+    if chosen["sort"] == "reward":
+        rows.sort(key=lambda row: -math.inf if row.reward is None else row.reward, reverse=True)
+    values = {
+        "title": "Rollouts",
+        "rows": rows,
+        "total": found.total,
+        "size": size,
+        "chosen": chosen,
+        "sorts": SORTS,
+        "sizes": sorted({*SIZES, size}),
+        "statuses": STATUSES,
+        "modes": get_args(RolloutMode),
+        "next": rows[-1].rollout.rollout_id if len(rows) == size else "",
+        "is_first": not chosen["after"],
+    }
+    return Page("rollouts.html", values, place, "rollouts", state=state)
+
+
+async def _query(
+    place: Place, chosen: dict[str, Any], size: int, step: int | None
+) -> PaginatedResult[Rollout]:
+    _, field, order = SORTS[chosen["sort"]]
+    filters: dict[str, Any] = {
+        "status_in": chosen["status"] or None,
+        "mode": chosen["mode"] or None,
+        "rollout_id_contains": chosen["id"] or None,
+        "sort_by": field,
+        "sort_order": order,
+        "limit": size,
+        "after": chosen["after"] or None,
+    }
+    if step is not None:
+        parts = await place.store.query_ledger_parts(step=step, limit=MOST_OF_A_STEP)
+        filters["rollout_id_in"] = [part.rollout_id for part in parts]
+    if chosen["sort"] == "reward":
+        filters |= {"limit": MOST_OF_A_STEP, "after": None}
+    used = {name: value for name, value in filters.items() if value is not None}
+    return cast("PaginatedResult[Rollout]", await place.store.query_rollouts(**used))
+
+
+async def rows_of(place: Place, rollouts: Any) -> list[Row]:
+    """Lines of rollouts, with their final rewards."""
+    return list(await asyncio.gather(*(_row(place, one) for one in rollouts)))
+
+
+async def _row(place: Place, rollout: Rollout) -> Row:
+    attempt = rollout.attempt if isinstance(rollout, AttemptedRollout) else None
+    if attempt is None or rollout.status in ("queuing", "preparing"):
+        return Row(rollout, attempt, None)
+    try:
+        return Row(rollout, attempt, await reward_of(place, attempt))
+    except DamagedRecordError as damage:  # of this one; the others are to be listed
+        return Row(rollout, attempt, None, str(damage))
+
+
+async def reward_of(place: Place, attempt: Attempt) -> float | None:
+    """The final reward of an attempt, from as few of its spans as have it."""
+    of = (attempt.rollout_id, attempt.attempt_id)
+    newest = {"sort_order": "desc", "limit": SPANS_LOOKED_AT}
+    for name in (AGL_ANNOTATION, AGL_REWARD, None):
+        named = {} if name is None else {"name": name}
+        spans = await place.store.query_spans(*of, **named, **newest)
+        reward = find_final_reward(list(spans))
+        if reward is not None:
+            return reward
+    return None

@@ -1,0 +1,201 @@
+"""One run: whether it learns, what was trained, and why the rest failed."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import RedirectResponse
+
+from agl.errors import ConfigError
+from agl.runs.folders import shown_status
+from agl.types import EXCLUSION_REASONS, Attempt, AttemptedRollout, Run
+from agl_learning.ledger_tables import excluded
+from agl_learning.run_metrics import lines_of, metrics_of
+from agl_learning.showing import place_of
+from agl_ui.accounts import accounts_of
+from agl_ui.charts import Chart, Part, chart, shares
+from agl_ui.pages.page import Page
+from agl_ui.places import Place, Places
+
+STATUSES = ("queuing", "requeuing", "preparing", "running", "succeeded", "failed", "cancelled")
+FAILED_LOOKED_AT = 300
+"""Rollouts, the newest that failed, whose causes are counted."""
+BARS = 60
+"""Steps of the ledger's picture, the last ones."""
+SMALL = {
+    "val/reward/mean": "Held-out reward",
+    "reward/std": "Spread of rewards",
+    "entropy": "Entropy",
+    "kl": "KL to the reference",
+    "grad_norm": "Gradient norm",
+    "loss/total": "Loss",
+    "clip_fraction": "Share clipped",
+    "version_lag": "Staleness (versions)",
+    "time/step": "Seconds per step",
+    "cost/total": "Spend",
+    "budget/spent": "Budget spent",
+}
+"""Metric -> title of its small chart."""
+
+
+@dataclass
+class Cause:
+    """Failures of one kind."""
+
+    boundary: str
+    type: str
+    place: str
+    message: str
+    rollout_id: str
+    """The newest of them."""
+    number: int = 1
+
+
+@dataclass
+class Bar:
+    """What became of the calls of one step."""
+
+    step: int | None
+    mode: str
+    calls: int
+    trained: int
+    parts: list[Part]
+    why: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
+
+
+async def overview(request: Request, places: Places) -> Page:
+    """The newest run of a store, or its rollouts where it knows of no run."""
+    place = places.get(request.path_params["key"])
+    runs = await place.runs()
+    root = request.scope.get("root_path", "").rstrip("/")
+    target = f"run/{runs[0].run_id}" if runs else "rollouts"
+    back = RedirectResponse(f"{root}/s/{place.key}/{target}", 303)
+    return Page("", {}, answer=back)
+
+
+async def write(request: Request, places: Places) -> Page:
+    """One run."""
+    place = places.get(request.path_params["key"])
+    state = await place.state()
+    runs = await place.runs()
+    run_id = request.path_params["run_id"]
+    run = next((one for one in runs if one.run_id == run_id), None)
+    if run is None:
+        raise ConfigError(f"the store {place.title} has no run {run_id!r}")
+    counts, causes, accounts = await asyncio.gather(
+        _counts(place), _causes(place), accounts_of(place)
+    )
+    metrics, lines = await run_in_threadpool(lambda: (metrics_of(run), list(lines_of(run))))
+    curve = chart(
+        "Mean reward per step",
+        [("held-out", "val", metrics.val_rewards), ("train", "train", metrics.rewards)],
+    )
+    if curve is None:
+        curve = chart("Mean credit per step", [("train", "train", accounts.rewards(run_id))])
+    bars, kinds = _bars(accounts.steps, run_id)
+    values: dict[str, Any] = {
+        "title": f"Run {run.run_id}",
+        "run": run,
+        "runs": runs,
+        "status": shown_status(run),
+        "metrics": metrics,
+        "curve": curve,
+        "change": _change(metrics.val_rewards) or _change(metrics.rewards),
+        "is_held_out": len(metrics.val_rewards) > 1,
+        "small": _small(lines),
+        "rate": _rate(lines),
+        "counts": counts,
+        "count_parts": shares(counts, {name: name for name in counts}),
+        "causes": causes,
+        "num_looked_at": FAILED_LOOKED_AT,
+        "bars": bars,
+        "kinds": kinds,
+        "reasons": EXCLUSION_REASONS,
+        "accounts": accounts,
+    }
+    return Page("run.html", values, place, "run", state=state)
+
+
+async def _counts(place: Place) -> dict[str, int]:
+    """Status -> rollouts."""
+    pages = await asyncio.gather(
+        *(place.store.query_rollouts(status_in=[one], limit=1) for one in STATUSES)
+    )
+    return {name: page.total for name, page in zip(STATUSES, pages, strict=True)}
+
+
+async def _causes(place: Place) -> list[Cause]:
+    """Failures of the newest rollouts that failed, the most frequent first."""
+    found = await place.store.query_rollouts(
+        status_in=["failed"], sort_order="desc", limit=FAILED_LOOKED_AT
+    )
+    return causes_of([one.attempt for one in found if isinstance(one, AttemptedRollout)])
+
+
+def causes_of(attempts: Sequence[Attempt]) -> list[Cause]:
+    """Attempts that failed, by boundary, type and place; the most frequent first."""
+    causes: dict[tuple[str, str, str], Cause] = {}
+    for attempt in attempts:
+        error = attempt.error
+        key = ("?", "no reason was recorded", "")
+        if error is not None:
+            key = (error.boundary, error.type, place_of(error.traceback) or "")
+        if key in causes:
+            causes[key].number += 1
+        else:
+            message = error.message if error else f"the attempt ended as {attempt.status}"
+            causes[key] = Cause(*key, message, attempt.rollout_id)
+    return sorted(causes.values(), key=lambda cause: -cause.number)
+
+
+def _change(rewards: dict[int, float | None]) -> tuple[float, float] | None:
+    """First and last value of a curve."""
+    known = [value for value in rewards.values() if value is not None]
+    return (known[0], known[-1]) if len(known) > 1 else None
+
+
+def _small(lines: list[dict[str, Any]]) -> list[tuple[Chart, float | None]]:
+    """The other metrics, each small, with its last value."""
+    found: list[tuple[Chart, float | None]] = []
+    for name, title in SMALL.items():
+        points = {line["step"]: line[name] for line in lines if name in line and "step" in line}
+        drawn = chart(title, [(title, "train", points)], width=240.0, height=110.0)
+        if drawn is not None and len(points) > 1:
+            found.append((drawn, list(points.values())[-1]))
+    return found
+
+
+def _rate(lines: list[dict[str, Any]]) -> float | None:
+    """Rollouts per second of the last step that says so."""
+    for line in reversed(lines):
+        seconds, number = line.get("time/step"), line.get("rollouts/succeeded")
+        if seconds and number is not None:
+            return (number + (line.get("rollouts/failed") or 0)) / seconds
+    return None
+
+
+def _bars(steps: dict[Any, Any], run_id: str) -> tuple[list[Bar], dict[str, str]]:
+    """What became of calls per step, and the colour of each bin."""
+    chosen = [(key, sums) for key, sums in steps.items() if key[0] in (run_id, "")][-BARS:]
+    whole = max((sums["calls", "total"] for _, sums in chosen), default=0)
+    names: dict[str, int] = {}
+    for _, sums in chosen:
+        for reason, number in excluded(sums, "calls").items():
+            names[reason] = names.get(reason, 0) + number
+    ranked = sorted(names, key=lambda name: -names[name])
+    kinds = {"trained": "trained", **{name: f"why{min(n, 6)}" for n, name in enumerate(ranked)}}
+    bars: list[Bar] = []
+    for (_, _, step, mode), sums in chosen:
+        total, trained = sums["calls", "total"], sums["calls", "trained"]
+        why = {reason: excluded(sums, "calls")[reason] for reason in ranked}
+        parts = shares({"trained": trained, **why}, kinds, whole)
+        bars.append(Bar(step, mode, total, trained, parts, [(n, c) for n, c in why.items() if c]))
+    return bars, kinds
+
+
+def run_links(base: str, runs: Sequence[Run]) -> list[tuple[str, str]]:
+    """Name and address of runs."""
+    return [(run.run_id, f"{base}/run/{run.run_id}") for run in runs]

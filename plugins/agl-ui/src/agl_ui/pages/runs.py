@@ -1,0 +1,86 @@
+"""All runs, and several of them laid over each other."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+
+from agl.errors import AglError
+from agl.runs.folders import shown_status
+from agl.types import Run
+from agl_learning.run_metrics import RunMetrics, metrics_of
+from agl_ui.charts import Chart, chart
+from agl_ui.pages.page import Page
+from agl_ui.places import Place, Places
+
+MOST_OVERLAID = 8
+"""Curves that can be told apart."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A run in the list."""
+
+    place: Place
+    run: Run
+    status: str
+    metrics: RunMetrics
+    spark: Chart | None
+
+
+async def rows(places: Places) -> tuple[list[Row], list[tuple[Place, str]]]:
+    """All runs, the newest first; and stores that cannot be read, or that know of no run."""
+    found: list[Row] = []
+    others: list[tuple[Place, str]] = []
+    for place in places.all():
+        try:
+            runs = await place.runs()
+        except AglError as error:
+            others.append((place, str(error)))
+            continue
+        if not runs:
+            others.append((place, ""))
+        for run in runs:
+            found.append(await run_in_threadpool(_row, place, run))
+    found.sort(key=lambda row: row.run.create_time, reverse=True)
+    return found, others
+
+
+def _row(place: Place, run: Run) -> Row:
+    metrics = metrics_of(run)
+    spark = chart("reward", _series(metrics), width=200.0, height=66.0)
+    return Row(place, run, shown_status(run), metrics, spark)
+
+
+def _series(metrics: RunMetrics) -> list[tuple[str, str, dict[int, float | None]]]:
+    return [("held-out", "val", metrics.val_rewards), ("train", "train", metrics.rewards)]
+
+
+async def write(request: Request, places: Places) -> Page:
+    """The list."""
+    found, others = await rows(places)
+    return Page("runs.html", {"title": "Runs", "rows": found, "others": others})
+
+
+async def compare(request: Request, places: Places) -> Page:
+    """Those that ``run`` names, as ``STORE/RUN``."""
+    wanted = request.query_params.getlist("run")[:MOST_OVERLAID]
+    found, _ = await rows(places)
+    chosen = [row for row in found if f"{row.place.key}/{row.run.run_id}" in wanted]
+    train = [(r.run.run_id, f"line{n}", r.metrics.rewards) for n, r in enumerate(chosen)]
+    val = [(r.run.run_id, f"line{n}", r.metrics.val_rewards) for n, r in enumerate(chosen)]
+    charts = [chart("Mean reward per step", train), chart("Held-out reward", val)]
+    options = _options([row.run for row in chosen])
+    values = {"title": "Runs compared", "rows": chosen, "options": options}
+    return Page("compare.html", {**values, "charts": [one for one in charts if one]})
+
+
+def _options(runs: list[Run]) -> list[tuple[str, list[Any]]]:
+    """Options that are not the same in all."""
+    from agl.runs.differences import flat
+
+    flats = [{"algorithm": run.algorithm, "seed": run.seed, **flat(run.config)} for run in runs]
+    names = dict.fromkeys(name for one in flats for name in one)
+    table = [(name, [one.get(name) for one in flats]) for name in names]
+    return [(name, sides) for name, sides in table if any(side != sides[0] for side in sides)]

@@ -1,0 +1,116 @@
+"""The stores that the page shows, and what tells that one has changed."""
+
+import hashlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agl.errors import ConfigError, NotSupportedError
+from agl.runs.finding import last_time, placed, stores_here
+from agl.runs.folders import STORE
+from agl.store.base import LightningStore
+from agl.types import Run
+from agl_learning.run_metrics import METRICS
+from agl_ui.file_store import FileStore
+from agl_ui.looking import Looking
+
+
+@dataclass
+class Place:
+    """One store."""
+
+    key: str
+    """It stands in addresses."""
+    title: str
+    store: LightningStore
+    file: Path | None = None
+    """None for a store behind a server."""
+    memory: dict[str, Any] = field(default_factory=dict[str, Any])
+    """What pages keep of it between requests."""
+
+    async def runs(self) -> list[Run]:
+        """Its runs, the newest first; none where it is too old to know of any."""
+        try:
+            runs = list(await self.store.query_runs())
+        except NotSupportedError:
+            return []
+        if self.file is not None:
+            runs = [placed(run, self.file) for run in runs]
+        return sorted(runs, key=last_time, reverse=True)
+
+    async def state(self) -> str:
+        """A text that is another one when the store has changed; cheap to ask for."""
+        if self.file is not None:
+            names = [self.file, self.file.with_name(f"{self.file.name}-wal")]
+            names.append(self.file.parent / METRICS)
+            return _digest([_status(name) for name in names])
+        newest = await self.store.query_rollouts(sort_order="desc", limit=1)
+        ended = await self.store.query_rollouts(status_in=["succeeded", "failed"], limit=1)
+        open_ = await self.store.query_rollouts(status_in=["running"], sort_order="desc", limit=20)
+        seen = [[one.model_dump_json() for one in page] for page in (newest, open_)]
+        return _digest([newest.total, ended.total, open_.total, seen])
+
+
+def _status(name: Path) -> tuple[int, int] | None:
+    try:
+        status = name.stat()
+    except OSError:
+        return None
+    return status.st_size, status.st_mtime_ns
+
+
+def _digest(value: Any) -> str:
+    return hashlib.blake2b(repr(value).encode(errors="replace"), digest_size=8).hexdigest()
+
+
+class Places:
+    """All of them.
+
+    Args:
+        only: The one that is shown; None for every store under ``agl-runs``, looked for at each
+            request.
+    """
+
+    def __init__(self, only: Place | None = None) -> None:
+        self._only = only
+        self._known: dict[str, Place] = {} if only is None else {only.key: only}
+
+    def all(self) -> list[Place]:
+        """Those that are there now."""
+        if self._only is not None:
+            return [self._only]
+        files = {file.parent.name: file for file in stores_here()}
+        for key, file in files.items():
+            if key not in self._known:
+                self._known[key] = file_place(file.absolute())
+        return [self._known[key] for key in files]
+
+    def get(self, key: str) -> Place:
+        """One of them.
+
+        Raises:
+            ConfigError: There is none of this key.
+        """
+        for place in self.all():
+            if place.key == key:
+                return place
+        raise ConfigError(f"there is no store {key!r} here")
+
+    async def close(self) -> None:
+        """Let go of all files and connections."""
+        for place in self._known.values():
+            await place.store.close()
+
+
+def file_place(file: Path) -> Place:
+    """The place of a store's file."""
+    name = file.absolute().parent.name if file.name == STORE else file.stem
+    return Place(name or "store", str(file), Looking(FileStore(file)), file)
+
+
+def server_place(url: str, title: str) -> Place:
+    """The place of a store behind a server; ``title`` is its address without a token."""
+    from agl.http.client import LightningStoreClient
+
+    client = LightningStoreClient(url, retry_delays=(0.1, 0.5, 1.0))
+    return Place("server", title, Looking(client))

@@ -1,0 +1,130 @@
+"""The server of ``agl ui``: on loopback, for whoever has its address with the key in it."""
+
+import hmac
+import secrets
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import parse_qsl, quote, urlencode
+
+import click
+from starlette.applications import Starlette
+
+from agl.cli.shared import stop_signal
+from agl.serving.layers import App, Receive, Scope, Send, header
+from agl.serving.server import ServerThread, bind
+from agl_ui.app import HEADERS, routes
+from agl_ui.places import Places
+
+COOKIE = "agl-ui-key"
+
+
+class Keyed:
+    """Lets in who shows the key: once in the address, which a cookie then stands for.
+
+    Other users of this machine reach a server on loopback as well, and what it shows are tasks,
+    answers and rewards.
+
+    Args:
+        app: What is kept.
+        key: The key; None lets everybody in.
+        port: It stands in the cookie's name: cookies do not tell the ports of a host apart.
+    """
+
+    def __init__(self, app: App, key: str | None, port: int) -> None:
+        self._app, self._key, self._cookie = app, key, f"{COOKIE}-{port}"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] != "http" or self._key is None or self._is_known(scope):
+            return await self._app(scope, receive, send)
+        pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        given = dict(pairs).get("key", "")
+        if not self._is_key(given):
+            text = (
+                "This page shows a store to who has its whole address: open the one that agl ui "
+                "printed when it started, with ?key= in it."
+            )
+            return await _answer(send, 401, text.encode())
+        others = urlencode([pair for pair in pairs if pair[0] != "key"])
+        # Relative, and a path of ours: what was asked for, without the key in the history.
+        path = f"/{quote(scope['path'].lstrip('/'), safe='/')}"
+        back = f"{path}?{others}" if others else path
+        kept = f"{self._cookie}={self._key}; Path=/; HttpOnly; SameSite=Lax"
+        more = (b"location", back.encode()), (b"set-cookie", kept.encode())
+        return await _answer(send, 303, b"", *more)
+
+    def _is_known(self, scope: Scope) -> bool:
+        cookies: SimpleCookie = SimpleCookie()
+        try:
+            cookies.load(header(scope, b"cookie").decode("latin-1"))
+        except CookieError:
+            return False
+        found = cookies.get(self._cookie)
+        return found is not None and self._is_key(found.value)
+
+    def _is_key(self, given: str) -> bool:
+        return self._key is not None and hmac.compare_digest(
+            given.encode(errors="replace"), self._key.encode()
+        )
+
+
+async def _answer(send: Send, status: int, body: bytes, *more: tuple[bytes, bytes]) -> None:
+    kept = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
+    kind = (b"content-type", b"text/plain; charset=utf-8")
+    length = (b"content-length", str(len(body)).encode())
+    head = [kind, length, *kept, *more]
+    await send({"type": "http.response.start", "status": status, "headers": head})
+    await send({"type": "http.response.body", "body": body})
+
+
+class Server:
+    """Serves places from a thread of this process.
+
+    Args:
+        places: What is shown.
+        host: Where to listen, on loopback.
+        port: 0 for a free one.
+        is_open: Whether everybody who reaches it may look.
+    """
+
+    def __init__(
+        self, places: Places, host: str = "127.0.0.1", port: int = 0, *, is_open: bool = False
+    ) -> None:
+        self._places = places
+        self._key = None if is_open else secrets.token_urlsafe(24)
+        sock = bind(host, port)
+        number = sock.getsockname()[1]
+        app = Keyed(Starlette(routes=routes(places)), self._key, number)
+        self._thread = ServerThread(app, host, sock=sock, drain_seconds=0.5)
+
+    def start(self) -> str:
+        """Serve; the address, with the key in it."""
+        self._thread.start()
+        return self.address
+
+    @property
+    def address(self) -> str:
+        """Where the page is, with the key in it."""
+        return f"{self._thread.url}/" + (f"?key={self._key}" if self._key else "")
+
+    def stop(self) -> None:
+        """End, with those connections that tell of changes."""
+        for place in self._places.all():
+            if watch := place.memory.get("watch"):
+                watch.end()
+        self._thread.stop()
+
+
+async def serve(places: Places, host: str, port: int, *, is_open: bool, browse: bool) -> None:
+    """Serve until told to stop."""
+    stop = stop_signal()
+    server = Server(places, host, port, is_open=is_open)
+    click.echo(f"agl ui: {server.start()}", err=True)
+    if browse:
+        import webbrowser
+
+        webbrowser.open(server.address)
+    try:
+        await stop.wait()
+    finally:
+        server.stop()
+        await places.close()

@@ -1,0 +1,52 @@
+"""Stores that real runs made, and the page over them."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .stores import apart, fill_with_failures
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory):
+    """The folder of a real GRPO run of five steps, made once."""
+    home = tmp_path_factory.mktemp("trained")
+    command = [sys.executable, "-m", "tests.seams.grpo_run", str(home), json.dumps({"steps": 5})]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    shutil.move(home / "store.db", home / "run" / "store.db")
+    return home / "run"
+
+
+@pytest.fixture(scope="session")
+def failures(tmp_path_factory):
+    """The file of a store with every kind of failure."""
+    path = tmp_path_factory.mktemp("failures") / "failures.db"
+    apart(fill_with_failures(path))
+    return path
+
+
+@pytest.fixture
+def serve():
+    """Serves the file of a store; its address, which everybody may open."""
+    from agl_ui.places import Places, file_place
+    from agl_ui.serving import Server
+
+    servers = []
+
+    def start(file, **options):
+        places = Places(file_place(Path(file)))
+        server = Server(places, **{"is_open": True, **options})
+        servers.append((server, places))
+        return server.start().rstrip("/")
+
+    yield start
+    for server, places in servers:
+        server.stop()
+        apart(places.close())

@@ -1,0 +1,107 @@
+"""Stores that the page is tried on: one of every kind of failure, one of hostile text."""
+
+import asyncio
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import agl
+from agl.semconv import MODEL_CALL_SPAN, ModelCallAttributes as Call
+from agl.types import Failure, RolloutConfig, RunStart, TraceStatus
+
+TRACEBACK = (
+    'Traceback (most recent call last):\n  File "/home/me/agent.py", line 41, in solve\n'
+    "    return answers[task]\nKeyError: 'three'\n"
+)
+FAILURES = {
+    "agent": ("KeyError", "'three'", TRACEBACK),
+    "timeout": ("timeout", "the attempt took longer than 30 s", None),
+    "tracer": ("ExportError", "no spans could be sent", None),
+    "model": ("APIConnectionError", "Connection refused", TRACEBACK),
+    "evaluator": ("ValueError", "the grader gave nan", None),
+    "lost": ("lost", "no sign of life for 60 s", None),
+    "resources": ("ConfigError", "no resource 'prompt'", None),
+    "hook": ("TypeError", "a hook raised", None),
+    "store": ("InvalidRecordError", "a span holds nan", None),
+}
+
+
+def apart(coroutine):
+    """Run a coroutine in a thread of its own: Playwright has a loop in that of the test."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, coroutine).result()
+
+
+def call_span(rollout, messages, answer, **attributes):
+    """A model call of the rollout's attempt, as a gateway records it."""
+    ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
+    given = {
+        Call.OPERATION: "chat",
+        Call.REQUEST_MODEL: "policy",
+        Call.INPUT_MESSAGES: json.dumps(messages),
+        Call.OUTPUT_MESSAGES: json.dumps([{"role": "assistant", "content": answer}]),
+        Call.FINISH_REASONS: ["stop"],
+        **attributes,
+    }
+    start = rollout.attempt.start_time
+    return agl.Span.from_attributes(
+        attributes=given, name=MODEL_CALL_SPAN, start_time=start, end_time=start + 0.5, **ids
+    )
+
+
+def reward_span(rollout, value):
+    """The final reward of a rollout."""
+    ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
+    named = {"agentlightning.reward.0.name": "primary", "agentlightning.reward.0.value": value}
+    start = rollout.attempt.start_time + 0.6
+    return agl.Span.from_attributes(
+        attributes=named,
+        name="agentlightning.annotation",
+        start_time=start,
+        end_time=start,
+        **ids,
+    )
+
+
+async def fill_with_failures(path: Path) -> None:
+    """Rollouts that failed in each way, one that was tried twice, and one that waits."""
+    store = agl.SqliteLightningStore(path, durability="process")
+    await store.begin_run(RunStart(run_id="failures", algorithm="grpo"))
+    await store.add_resources({"prompt": agl.PromptTemplate(template="Hi {name}!")})
+    for boundary, (kind, message, traceback) in FAILURES.items():
+        rollout = await store.start_rollout({"task": boundary}, mode="train", worker_id="w1")
+        failed = agl.Span.from_attributes(
+            attributes={},
+            name="agent.solve",
+            rollout_id=rollout.rollout_id,
+            attempt_id=rollout.attempt.attempt_id,
+            status=TraceStatus(status_code="ERROR", description=message),
+            start_time=rollout.attempt.start_time,
+            end_time=rollout.attempt.start_time + 1,
+        )
+        await store.add_many_spans([failed, call_span(rollout, [_user(boundary)], "I do not know")])
+        error = Failure(boundary=boundary, type=kind, message=message, traceback=traceback)
+        await store.update_attempt(
+            rollout.rollout_id, rollout.attempt.attempt_id, status="failed", error=error
+        )
+    retry = RolloutConfig(max_attempts=2, retry_condition=["failed"])
+    await store.enqueue_rollout("tried twice", mode="val", config=retry)
+    for number, status in enumerate(("failed", "succeeded")):
+        again = await store.dequeue_rollout("w2")
+        assert again is not None
+        await store.add_many_spans([call_span(again, [_user("twice")], f"answer {number}")])
+        error = {"error": Failure(boundary="agent", type="E", message="first", traceback=TRACEBACK)}
+        if status == "succeeded":
+            await store.add_span(reward_span(again, 1.0))
+        await store.update_attempt(
+            again.rollout_id,
+            again.attempt.attempt_id,
+            status=status,
+            **(error if status == "failed" else {}),
+        )
+    await store.enqueue_rollout("waits", mode="test")
+    await store.close()
+
+
+def _user(text):
+    return {"role": "user", "content": text}

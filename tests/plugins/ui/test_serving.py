@@ -1,0 +1,87 @@
+"""What the server answers, without a browser."""
+
+import urllib.error
+import urllib.parse
+import urllib.request
+
+import pytest
+
+import agl
+
+from .stores import apart
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/s/none/", 404),
+        ("/s/failures/rollouts/ro-none", 404),
+        ("/s/failures/run/none", 404),
+        ("/s/failures/rollouts?status=dead", 400),
+        ("/s/failures/rollouts?size=x", 400),
+        ("/s/failures/rollouts?sort=x", 400),
+        ("/s/failures/rollouts?sort=reward", 400),
+    ],
+)
+def test_what_is_not_there_is_said(serve, failures, path, status):
+    with pytest.raises(urllib.error.HTTPError) as told:
+        urllib.request.urlopen(serve(failures) + path)
+    assert told.value.code == status
+    assert '<p class="lead">' in told.value.read().decode()
+
+
+def test_every_answer_has_a_strict_policy(serve, failures):
+    address = serve(failures)
+    for path in ("/", "/s/failures/rollouts", "/static/live.js", "/theme/dark"):
+        with urllib.request.urlopen(address + path) as answer:
+            policy = answer.headers["content-security-policy"]
+            assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
+            assert "unsafe" not in policy
+            assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [({"Host": "evil.example"}, 421), ({"Origin": "https://evil.example"}, 403)],
+)
+def test_pages_of_other_sites_get_nothing(serve, failures, headers, status):
+    request = urllib.request.Request(f"{serve(failures)}/s/failures/rollouts", headers=headers)
+    with pytest.raises(urllib.error.HTTPError) as told:
+        urllib.request.urlopen(request)
+    assert told.value.code == status
+    assert b"ro-" not in told.value.read()
+
+
+@pytest.mark.parametrize("back", ["https://evil.example/", "//evil.example", "/\\evil.example"])
+def test_choosing_a_colour_leads_nowhere_else(serve, failures, back):
+    request = f"{serve(failures)}/theme/dark?back={urllib.parse.quote(back)}"
+    with urllib.request.urlopen(request) as answer:
+        assert answer.url.startswith("http://127.0.0.1:")
+
+
+def test_a_file_is_read_and_not_changed(serve, tmp_path):
+    file = tmp_path / "store.db"
+
+    async def make():
+        store = agl.SqliteLightningStore(file)
+        await store.enqueue_rollout("task")
+        await store.close()
+
+    apart(make())
+    before = file.read_bytes()
+    with urllib.request.urlopen(f"{serve(file)}/s/{tmp_path.name}/rollouts") as answer:
+        assert b"1 rollout matches" in answer.read()
+    assert file.read_bytes() == before
+    assert [one.name for one in tmp_path.iterdir()] == ["store.db"]
+
+
+def test_a_run_under_way_is_read_beside_its_process(serve, tmp_path):
+    file = tmp_path / "store.db"
+    store = agl.SqliteLightningStore(file, durability="process")
+    apart(store.enqueue_rollout("one"))
+    address = f"{serve(file)}/s/{tmp_path.name}/rollouts"
+    for number, text in enumerate(("two", "three"), 1):
+        with urllib.request.urlopen(address) as answer:
+            assert f"{number} rollout{'s' if number > 1 else ''} match" in answer.read().decode()
+        apart(store.enqueue_rollout(text))
+    apart(store.close())
