@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .stores import apart, fill_with_failures
+from .stores import apart, fill_with_failures, fill_with_hostile
 
 ROOT = Path(__file__).parents[3]
 
@@ -29,6 +29,14 @@ def failures(tmp_path_factory):
     """The file of a store with every kind of failure."""
     path = tmp_path_factory.mktemp("failures") / "failures.db"
     apart(fill_with_failures(path))
+    return path
+
+
+@pytest.fixture(scope="session")
+def hostile(tmp_path_factory):
+    """The file of a store of hostile text."""
+    path = tmp_path_factory.mktemp("hostile") / "hostile.db"
+    apart(fill_with_hostile(path))
     return path
 
 

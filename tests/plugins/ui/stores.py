@@ -105,3 +105,33 @@ async def fill_with_failures(path: Path) -> None:
 
 def _user(text):
     return {"role": "user", "content": text}
+
+
+HOSTILE = [
+    "<script>window.hurt = 1</script>",
+    '"><img src=x onerror="window.hurt = 1">',
+    "<a href='javascript:window.hurt=1'>click</a>",
+    "</pre></div></main><iframe srcdoc='<script>parent.hurt=1</script>'></iframe>",
+    "[click](javascript:window.hurt=1) {{ 7 * 7 }} {% raw %}",
+    "safe \u202egnp.exe\u202c and \u2066isolated\u2069, no\u200bwidth",
+    "\x1b[31mred\x1b[0m \x1b]0;title\x07 \x00 end",
+    "half an emoji \ud83d and its other half \ude00",
+]
+
+
+async def fill_with_hostile(path: Path) -> None:
+    """Rollouts whose tasks, answers, names and errors are hostile, and one with a huge line."""
+    store = agl.SqliteLightningStore(path, durability="process")
+    for text in HOSTILE:
+        safe = text.encode("utf-8", "backslashreplace").decode().replace("\x00", "")
+        rollout = await store.start_rollout({"task": safe}, mode="train", worker_id="w")
+        # The answer is JSON within an attribute, where even half an emoji can be written.
+        await store.add_span(call_span(rollout, [_user(text)], text))
+        error = Failure(boundary="agent", type=safe, message=safe, traceback=safe)
+        await store.update_attempt(
+            rollout.rollout_id, rollout.attempt.attempt_id, status="failed", error=error
+        )
+    rollout = await store.start_rollout("long", mode="val", worker_id="w")
+    await store.add_span(call_span(rollout, [_user("go")], "x" * 10_000_000 + "<script>"))
+    await store.update_attempt(rollout.rollout_id, rollout.attempt.attempt_id, status="succeeded")
+    await store.close()

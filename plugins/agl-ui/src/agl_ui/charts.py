@@ -58,7 +58,7 @@ def chart(
     title: str,
     series: Sequence[tuple[str, str, Mapping[int, float | None]]],
     *,
-    width: float = 720.0,
+    width: float = 900.0,
     height: float = 260.0,
 ) -> Chart | None:
     """Lay out lines; None where there is no point.

@@ -9,7 +9,7 @@ from starlette.responses import PlainTextResponse
 
 from agl.errors import ConfigError
 from agl.types import EXCLUSION_REASONS, Span
-from agl_learning.explanation import CallLine
+from agl_learning.explanation import CallLine, RewardLine
 from agl_learning.records import ModelCall
 from agl_learning.showing import Shown, place_of, show, text_of, tool_calls
 from agl_ui.pages.page import Page, whole_number
@@ -17,6 +17,8 @@ from agl_ui.places import Places
 
 MOST_CHARACTERS = 4_000
 """Of one message; the rest is a click away."""
+MOST_TOKENS = 1_000
+"""Of one answer."""
 MOST_RAW = 64 * 1024 * 1024
 
 
@@ -45,6 +47,41 @@ class Turn:
     """Messages that stood in the call before as well."""
     messages: list[Said]
     answer: Said | None
+    tokens: list["Token"]
+    num_more: int
+    """Tokens that are not shown."""
+
+
+@dataclass(frozen=True)
+class Token:
+    """A token that the model sampled."""
+
+    place: int
+    """In its answer, from 0."""
+    token_id: int
+    logprob: float | None
+
+    @property
+    def kind(self) -> str:
+        """The class of its colour: the less likely it was, the stronger."""
+        if self.logprob is None:
+            return "unsaid"
+        return f"p{sum(self.logprob < limit for limit in (-0.1, -0.7, -1.6, -3.0))}"
+
+
+@dataclass(frozen=True)
+class Why:
+    """Where a token's advantage comes from, in the words of ``agl explain``."""
+
+    token: Token
+    call: ModelCall
+    fate: CallLine | None
+    rewards: list[RewardLine]
+    row: int | None
+    position: int | None
+    """In that row."""
+    num_shared: int
+    """Tokens of the answer, which all have this advantage."""
 
 
 async def write(request: Request, places: Places) -> Page:
@@ -54,6 +91,7 @@ async def write(request: Request, places: Places) -> Page:
     number, step = whole_number(request, "attempt"), whole_number(request, "step")
     shown = await show(place.store, request.path_params["rollout_id"], number, step)
     rollout = shown.rollout
+    place_in_answer = whole_number(request, "token")
     attempts = list(await place.store.query_attempts(rollout.rollout_id))
     turns = _turns(shown, f"rollouts/{quote(rollout.rollout_id, safe='')}")
     values = {
@@ -69,6 +107,9 @@ async def write(request: Request, places: Places) -> Page:
         if shown.attempt and shown.attempt.error
         else None,
         "waterfall": waterfall(shown.spans),
+        "why": why(shown, request.query_params.get("call", ""), place_in_answer)
+        if place_in_answer is not None
+        else None,
         "task": text_of(rollout.input),
         "most": MOST_CHARACTERS,
     }
@@ -89,9 +130,44 @@ def _turns(shown: Shown, address: str) -> list[Turn]:
         answer = [{"role": "assistant", **call.response}] if call.response else []
         fate = shown.fates.get(call.call_id)
         spoken = said(answer[0], f"{raw}&message=answer") if answer else None
-        turns.append(Turn(number, call, fate, same, messages, spoken))
+        tokens = tokens_of(call)
+        more = max(0, len(tokens) - MOST_TOKENS)
+        turn = Turn(number, call, fate, same, messages, spoken, tokens[:MOST_TOKENS], more)
+        turns.append(turn)
         heard = [*call.messages, *answer]
     return turns
+
+
+def tokens_of(call: ModelCall) -> list[Token]:
+    """What was sampled; nothing where the server told no ids."""
+    ids = call.response_token_ids or []
+    logprobs = call.response_logprobs or []
+    return [
+        Token(place, token_id, logprobs[place] if place < len(logprobs) else None)
+        for place, token_id in enumerate(ids)
+    ]
+
+
+def why(shown: Shown, call_id: str, place: int) -> Why:
+    """What became of a token.
+
+    Raises:
+        ConfigError: There is no such call, or its answer is shorter.
+    """
+    call = next((one for one in shown.calls if one.call_id == call_id), None)
+    tokens = tokens_of(call) if call is not None else []
+    if call is None or place >= len(tokens):
+        raise ConfigError(
+            f"rollout {shown.rollout.rollout_id!r} has no token {place} in a call {call_id!r} of "
+            "this attempt"
+        )
+    fate, row, position = shown.fates.get(call_id), None, None
+    for lines in shown.explanation.rows:
+        if fate is not None and fate.tokens and fate in lines.calls:
+            row, position = lines.number, fate.tokens[0] + place
+    sources = fate.sources if fate is not None else ()
+    rewards = [one for one in shown.explanation.rewards if one.span_id in sources]
+    return Why(tokens[place], call, fate, rewards, row, position, len(tokens))
 
 
 def _num_same(messages: list[dict[str, Any]], heard: list[dict[str, Any]]) -> int:

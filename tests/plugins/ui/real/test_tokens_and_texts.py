@@ -1,0 +1,64 @@
+"""Why a token was trained; hostile text; what a screen reader meets."""
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+
+from ..stores import HOSTILE  # noqa: TID252
+
+
+def test_a_click_on_a_token_answers_why(page, serve, trained):
+    page.goto(f"{serve(trained / 'store.db')}/s/run/rollouts?step=4&mode=train")
+    page.locator("#table tbody a").first.click()
+    page.locator(".tokens summary").click()
+    page.locator(".ids a").first.click()
+    assert "token=0" in page.url
+    why = page.locator("#why")
+    said = why.inner_text()
+    assert "by rule final: the last reward of the attempt is" in said
+    assert "against mean" in said
+    assert "in step 4 of grpo" in said
+    assert "agl explain ro-" in said
+    assert why.locator("dd a.id").count() == 1  # the other one of its group
+
+
+@pytest.mark.parametrize("number", range(len(HOSTILE)))
+def test_hostile_text_runs_nothing(page, serve, hostile, number):
+    page.goto(f"{serve(hostile)}/s/hostile/rollouts?mode=train&sort=oldest")
+    page.locator("#table tbody a.id").nth(number).click()
+    assert page.locator(".role-assistant .words").count() == 1
+    assert page.evaluate("window.hurt") is None
+    assert page.locator("main script, main iframe, main img, main a[href^=javascript]").count() == 0
+    text = page.locator("main").inner_text()
+    assert not set(text) & set("\u202e\u202c\u2066\u200b\x1b\x00")
+    assert page.locator("#error").count() == 1
+
+
+def test_a_line_of_ten_million_letters_is_cut_and_can_be_had_whole(page, serve, hostile):
+    page.goto(f"{serve(hostile)}/s/hostile/rollouts?mode=val")
+    page.locator("#table tbody a.id").click()
+    assert len(page.content()) < 60_000
+    link = page.get_by_role("link", name="the whole text")
+    answer = page.request.get(page.evaluate("(a) => a.href", link.element_handle()))
+    assert answer.headers["content-type"] == "text/plain; charset=utf-8"
+    assert "sandbox" in answer.headers["content-security-policy"]
+    assert len(answer.body()) == 10_000_008
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 800, 400])
+def test_pages_fit_and_can_be_read_by_all(page, serve, failures, scheme, width):
+    page.emulate_media(color_scheme=scheme)
+    page.set_viewport_size({"width": width, "height": 800})
+    address = serve(failures)
+    page.goto(f"{address}/s/failures/rollouts?mode=train")
+    one = page.locator("#table tbody a").first.get_attribute("href")
+    for path in ("/", "/s/failures/run/failures", "/s/failures/rollouts", one, "/compare"):
+        page.goto(address + path)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+        found = Axe().run(page).response["violations"]
+        bad = [
+            (each["id"], each["nodes"][0]["html"][:200])
+            for each in found
+            if each["impact"] in ("serious", "critical")
+        ]
+        assert bad == [], path
