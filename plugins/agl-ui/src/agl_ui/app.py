@@ -16,7 +16,7 @@ from starlette.routing import Route
 import agl
 from agl.errors import AglError, ConfigError, InvalidQueryError, UnknownRecordError
 from agl_ui.live import events
-from agl_ui.pages import rollout, rollouts, run, runs
+from agl_ui.pages import parts, rollout, rollouts, run, runs
 from agl_ui.pages.page import Page
 from agl_ui.places import Places
 from agl_ui.templating import environment
@@ -57,6 +57,9 @@ def routes(places: Places) -> list[Route]:
         "/compare": runs.compare,
         "/s/{key}/": run.overview,
         "/s/{key}/run/{run_id}": run.write,
+        "/s/{key}/resources": parts.resources,
+        "/s/{key}/runners": parts.runners,
+        "/s/{key}/settings": parts.settings,
         "/s/{key}/rollouts": rollouts.write,
         "/s/{key}/rollouts/{rollout_id}": rollout.write,
         "/s/{key}/rollouts/{rollout_id}/raw": rollout.raw,

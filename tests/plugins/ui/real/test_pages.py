@@ -119,3 +119,15 @@ def test_nobody_looks_without_the_key(page, serve, failures):
     assert "key" not in page.url
     page.goto(f"{bare}/s/failures/rollouts")
     assert page.locator("h1").inner_text() == "Rollouts"
+
+
+def test_resources_runners_and_settings_are_a_click_away(page, serve, trained):
+    page.goto(f"{serve(trained / 'store.db')}/s/run/")
+    page.get_by_role("link", name="Resources").click()
+    assert '"model": "policy"' in page.locator("main pre").first.inner_text()
+    assert '"api_key": "***' in page.locator("main pre").first.inner_text()
+    page.get_by_role("link", name="Runners").click()
+    assert page.locator("#workers tbody tr").count() >= 1
+    page.get_by_role("link", name="Settings").click()
+    assert "algorithm.learning_rate" in page.locator("main").inner_text()
+    assert "version of agl-core" in page.locator("main").inner_text()

@@ -52,7 +52,8 @@ def test_pages_fit_and_can_be_read_by_all(page, serve, failures, scheme, width):
     address = serve(failures)
     page.goto(f"{address}/s/failures/rollouts?mode=train")
     one = page.locator("#table tbody a").first.get_attribute("href")
-    for path in ("/", "/s/failures/run/failures", "/s/failures/rollouts", one, "/compare"):
+    tabs = [f"/s/failures/{tab}" for tab in ("run/failures", "rollouts", "resources", "runners")]
+    for path in ("/", *tabs, "/s/failures/settings", one, "/compare"):
         page.goto(address + path)
         assert page.evaluate("document.documentElement.scrollWidth") <= width, path
         found = Axe().run(page).response["violations"]

@@ -39,6 +39,6 @@ def _without_keys(value: Any, name: str = "") -> Any:
         return {key: _without_keys(one, key) for key, one in fields.items()}
     if isinstance(value, list):
         return [_without_keys(one, name) for one in cast(list[Any], value)]
-    if value is not None and is_secret(name):
+    if value is not None and not isinstance(value, bool) and is_secret(name):
         return HIDDEN
     return hide(value) if isinstance(value, str) else value
