@@ -5,11 +5,15 @@ from collections.abc import Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
+
+from agl_torch.models import computing_in
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from agl_learning.records import TrainingRow
+    from agl_torch.options import LearnerOptions
 
 
 ENTROPY_TOKENS = 1024
@@ -30,11 +34,40 @@ def sampled_positions(row: "TrainingRow") -> list[int]:
     return [position for start, end in row.call_ranges for position in range(start, end)]
 
 
+def recorded(row: "TrainingRow") -> list[float]:
+    """Log-probabilities of the sampled tokens, as they were when they were sampled."""
+    return [row.logprobs[position] for position in sampled_positions(row)]
+
+
+@torch.no_grad()
+def gaps_to(
+    model: Any, rows: Sequence["TrainingRow"], options: "LearnerOptions"
+) -> list[list[float]]:
+    """Per row and sampled token, how much likelier it was when it was sampled than under a model.
+
+    Args:
+        model: The frozen start, say, or a teacher.
+        rows: At least one.
+        options: ``temperature``, ``dtype`` and ``microbatch_tokens``.
+
+    Returns:
+        Differences of log-probabilities, in nats.
+    """
+    gaps: list[list[float]] = []
+    for chunk in chunks_by_tokens(rows, options.microbatch_tokens):
+        with computing_in(options.dtype, model.device):
+            scores = score_rows(model, chunk, options.temperature, entropy_gradient=False)
+        parts = scores.logprobs_N.split([row.num_sampled for row in chunk])
+        for row, part in zip(chunk, parts, strict=True):
+            pairs = zip(recorded(row), part.tolist(), strict=True)
+            gaps.append([then - under for then, under in pairs])
+    return gaps
+
+
 def score_rows(
     model: Any,
     rows: Sequence["TrainingRow"],
     temperature: float = 1.0,
-    pad_token_id: int = 0,
     *,
     entropy_gradient: bool = True,
 ) -> TokenScores:
@@ -47,7 +80,6 @@ def score_rows(
         model: A causal model of ``transformers``.
         rows: At least one; each with a given token before its first sampled one.
         temperature: At which the tokens were sampled.
-        pad_token_id: Any valid id; padding changes no score.
         entropy_gradient: Whether the entropy carries one; without it, it costs no memory.
 
     Returns:
@@ -58,7 +90,7 @@ def score_rows(
         ValueError: A token id is not in the model's vocabulary.
     """
     _check_ids(rows, model.get_input_embeddings().weight.shape[0])
-    inputs, row_N, position_N = pad(rows, model.device, pad_token_id)
+    inputs, row_N, position_N = pad(rows, model.device)
     # The logits at t - 1 are those that token t was drawn from.
     with _head_sees_only(model, row_N, position_N - 1) as seen:
         output = model(**inputs, use_cache=False)
@@ -77,20 +109,12 @@ def score_rows(
 
 
 def pad(
-    rows: Sequence["TrainingRow"], device: Any, pad_token_id: int
+    rows: Sequence["TrainingRow"], device: Any
 ) -> tuple[dict[str, "Tensor"], "Tensor", "Tensor"]:
     """Rows as a model takes them; row and position of each sampled token in that."""
-    width = max(len(row.token_ids) for row in rows)
-    given = [
-        (row.token_ids + [pad_token_id] * (width - len(row.token_ids)), len(row.token_ids))
-        for row in rows
-    ]
-    inputs = {
-        "input_ids": torch.tensor([ids for ids, _ in given], device=device),
-        "attention_mask": torch.tensor(
-            [[1] * length + [0] * (width - length) for _, length in given], device=device
-        ),
-    }
+    padded = pad_sequence([torch.tensor(row.token_ids) for row in rows], batch_first=True)
+    ones = pad_sequence([torch.ones(len(row.token_ids)) for row in rows], batch_first=True)
+    inputs = {"input_ids": padded.to(device), "attention_mask": ones.long().to(device)}
     where = [(d, t) for d, row in enumerate(rows) for t in sampled_positions(row)]
     row_N = torch.tensor([d for d, _ in where], device=device)
     return inputs, row_N, torch.tensor([t for _, t in where], device=device)

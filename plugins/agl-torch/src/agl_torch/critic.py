@@ -18,10 +18,9 @@ class Critic(torch.nn.Module):
     Args:
         model: What the states are of; its output layer is not used.
         is_apart: It is a network of its own, and trained as such.
-        pad_token_id: Fills up short rows.
     """
 
-    def __init__(self, model: Any, is_apart: bool, pad_token_id: int = 0) -> None:
+    def __init__(self, model: Any, is_apart: bool) -> None:
         super().__init__()
         size = model.get_output_embeddings().weight.shape[1]
         self.head = torch.nn.Linear(size, 1, device=model.device)
@@ -29,7 +28,6 @@ class Critic(torch.nn.Module):
         torch.nn.init.zeros_(self.head.weight)
         torch.nn.init.zeros_(self.head.bias)
         self.trunk = model.base_model if is_apart else None
-        self._pad_token_id = pad_token_id
 
     def values(self, rows: "list[TrainingRow]", hidden_N_H: "Tensor | None") -> "Tensor":
         """Of the N sampled tokens of some rows, row after row; with gradient.
@@ -39,7 +37,7 @@ class Critic(torch.nn.Module):
             hidden_N_H: The policy's states before them; a network of its own needs none.
         """
         if self.trunk is not None:
-            inputs, row_N, position_N = pad(rows, self.head.weight.device, self._pad_token_id)
+            inputs, row_N, position_N = pad(rows, self.head.weight.device)
             output = self.trunk(**inputs, use_cache=False)
             hidden_N_H = output.last_hidden_state[row_N, position_N - 1]
         assert hidden_N_H is not None

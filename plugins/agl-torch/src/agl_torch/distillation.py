@@ -27,7 +27,7 @@ from annotated_types import Ge, Le
 from agl.errors import ConfigError
 from agl_learning.estimated import Foreseen
 from agl_learning.loop import Credit
-from agl_torch.models import computing_in, load_model, name_of
+from agl_torch.models import load_model, name_of
 from agl_torch.options import MeanOptions, OneEstimator
 from agl_torch.policy import ClippedTraining
 
@@ -74,21 +74,12 @@ class Distillation(OneEstimator, ClippedTraining, MeanOptions):
 
     def foresee(self, rows: "list[TrainingRow]") -> Foreseen:
         """How much likelier the teacher finds each token."""
-        import torch
+        from agl_torch.batch import gaps_to
 
-        from agl_torch.batch import chunks_by_tokens, score_rows
-
-        gaps: list[list[float]] = []
-        for chunk in chunks_by_tokens(rows, self.microbatch_tokens):
-            with torch.no_grad(), computing_in(self.dtype, self._teacher.device):
-                scores = score_rows(self._teacher, chunk, self.temperature, entropy_gradient=False)
-            parts = scores.logprobs_N.split([row.num_sampled for row in chunk])
-            for row, part in zip(chunk, parts, strict=True):
-                old = [x for at, end in row.call_ranges for x in row.logprobs[at:end]]
-                gaps.append([a - b for a, b in zip(part.tolist(), old, strict=True)])
+        gaps = gaps_to(self._teacher, rows, self)
         self._gaps = [gap for of_row in gaps for gap in of_row]
-        return Foreseen(penalties=gaps, gamma=self.gamma)
+        return Foreseen([[-gap for gap in of_row] for of_row in gaps], gamma=self.gamma)
 
     def update(self, rows: "list[Weighed]") -> dict[str, float]:
         """With ``kl/teacher``: by how much, on average, the model finds its tokens likelier."""
-        return {"kl/teacher": -sum(self._gaps) / len(self._gaps), **super().update(rows)}
+        return {"kl/teacher": sum(self._gaps) / len(self._gaps), **super().update(rows)}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from agl.errors import ConfigError
-from agl_torch.batch import chunks_by_tokens, score_rows
+from agl_torch.batch import chunks_by_tokens, recorded, score_rows
 from agl_torch.critic import value_loss
 from agl_torch.loss import Gain, Tokens, Weight, policy_loss, row_weights
 from agl_torch.models import computing_in, recomputing
@@ -67,7 +67,6 @@ class Learner:
             model has any, stays off.
         options: See ``LearnerOptions``.
         rule: Of the algorithm.
-        pad_token_id: Fills up short rows.
         seed: Of the order of minibatches.
         reference: The frozen start; None copies the model, if it is needed at all.
         critic: With it, samples have returns and values.
@@ -79,7 +78,6 @@ class Learner:
         model: Any,
         options: LearnerOptions,
         rule: Rule,
-        pad_token_id: int = 0,
         seed: int = 0,
         reference: Any = None,
         critic: "Critic | None" = None,
@@ -116,7 +114,6 @@ class Learner:
             self.reference = copy.deepcopy(model)
         if self.reference is not None:
             self.reference.requires_grad_(False).eval()
-        self._pad_token_id = pad_token_id
         self.share: Share | None = None
         """Of the samples that this process computes, where there are several; see ``parallel``."""
 
@@ -162,32 +159,18 @@ class Learner:
         return {**means, **before, "gradient_steps": float(len(steps))}
 
     @torch.no_grad()
-    def look(self, rows: "Sequence[TrainingRow]") -> tuple[list[list[float]], list[list[float]]]:
-        """Per row and sampled token, how far it is from the start, and the critic's value.
-
-        Returns:
-            The first is the log-probability when it was sampled less that under the start; zeros
-            without a start, as the second is without a critic.
-        """
-        samples = [Sample(row, [0.0] * row.num_sampled) for row in rows]
-        gaps: list[list[float]] = []
+    def expected(self, rows: "Sequence[TrainingRow]") -> list[list[float]]:
+        """Per row and sampled token, what the critic expects before it."""
+        assert self.critic is not None
         values: list[list[float]] = []
-        for chunk in self._chunks(samples):
-            of_chunk = [sample.row for sample in chunk]
-            counts = [row.num_sampled for row in of_chunk]
-            old_N = self._per_token(chunk).old_logprobs_N
-            gap_N = value_N = torch.zeros_like(old_N)
-            if self.reference is not None:
-                gap_N = old_N - self._score(self.reference, of_chunk).logprobs_N
-            if self.critic is not None:
-                hidden_N_H = None
-                if self.critic.trunk is None:
-                    hidden_N_H = self._score(self.model, of_chunk).hidden_N_H
-                with computing_in(self.options.dtype, self.model.device):
-                    value_N = self.critic.values(of_chunk, hidden_N_H)
-            gaps += [part.tolist() for part in gap_N.split(counts)]
-            values += [part.tolist() for part in value_N.split(counts)]
-        return gaps, values
+        for chunk in chunks_by_tokens(rows, self.options.microbatch_tokens):
+            hidden_N_H = None
+            if self.critic.trunk is None:
+                hidden_N_H = self._score(self.model, chunk).hidden_N_H
+            with computing_in(self.options.dtype, self.model.device):
+                values_N = self.critic.values(chunk, hidden_N_H)
+            values += [one.tolist() for one in values_N.split([row.num_sampled for row in chunk])]
+        return values
 
     @torch.no_grad()
     def _measure_before(self, samples: Sequence[Sample]) -> dict[str, float]:
@@ -309,7 +292,6 @@ class Learner:
                 model,
                 rows,
                 self.options.temperature,
-                self._pad_token_id,
                 entropy_gradient=bool(self.options.entropy_bonus),
             )
 
@@ -323,9 +305,8 @@ class Learner:
     def _per_token(self, samples: Sequence[Sample]) -> Tokens:
         """What was recorded of the sampled tokens, row after row; both policies are the old one."""
         device, rows = self.model.device, [sample.row for sample in samples]
-        old = [one for row in rows for at, end in row.call_ranges for one in row.logprobs[at:end]]
+        old_N = torch.tensor([one for row in rows for one in recorded(row)], device=device)
         advantages = [one for sample in samples for one in sample.advantages]
-        old_N = torch.tensor(old, device=device)
         counts = [row.num_sampled for row in rows]
         return Tokens(old_N, old_N, torch.tensor(advantages, device=device), counts)
 

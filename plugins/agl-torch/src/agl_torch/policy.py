@@ -159,7 +159,6 @@ class PolicyTraining(OnlineTraining, LearnerOptions):
             model,
             pick_options(LearnerOptions, self),
             self.rule(),
-            tokenizer.pad_token_id or 0,
             self.seed,
             reference,
             self.build_critic(model),
@@ -297,13 +296,17 @@ class PolicyTraining(OnlineTraining, LearnerOptions):
 
     def foresee(self, rows: "list[TrainingRow]") -> "Foreseen | None":
         """What the rewards are taken with: penalties, where they are not in the loss."""
-        if self.penalises_loss or not self.kl_coefficient:
-            return None
-        return Foreseen(penalties=self._penalties(self._learner.look(rows)[0]))
+        return None if self.penalises_loss else Foreseen(penalties=self.penalties(rows))
 
-    def _penalties(self, gaps: list[list[float]]) -> list[list[float]]:
-        factor = self._learner.kl_coefficient
-        return [[-factor * gap for gap in of_row] for of_row in gaps]
+    def penalties(self, rows: "list[TrainingRow]") -> list[list[float]] | None:
+        """Per row and sampled token, what its divergence from the start costs; None without one."""
+        from agl_torch.batch import gaps_to
+
+        learner = self._learner
+        if learner.reference is None:
+            return None
+        gaps = gaps_to(learner.reference, rows, learner.options)
+        return [[-learner.kl_coefficient * gap for gap in of_row] for of_row in gaps]
 
     def fingerprint(self) -> str | None:
         """The SHA-256 of the weights, where runs are to be equal bit for bit."""

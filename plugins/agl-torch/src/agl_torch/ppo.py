@@ -101,5 +101,5 @@ class PPO(OneEstimator, ClippedTraining, MeanOptions):
 
     def foresee(self, rows: "list[TrainingRow]") -> Foreseen:
         """Penalties and values, and what time costs."""
-        gaps, values = self._learner.look(rows)
-        return Foreseen(self._penalties(gaps), values, self.gamma, self.gae_lambda)
+        values = self._learner.expected(rows)
+        return Foreseen(self.penalties(rows), values, self.gamma, self.gae_lambda)

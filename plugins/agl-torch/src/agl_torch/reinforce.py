@@ -61,5 +61,4 @@ class ReinforcePlusPlus(OneEstimator, ClippedTraining, MeanOptions):
 
     def foresee(self, rows: "list[TrainingRow]") -> Foreseen:
         """Penalties, and what time costs."""
-        foreseen = super().foresee(rows)
-        return Foreseen(penalties=foreseen and foreseen.penalties, gamma=self.gamma)
+        return Foreseen(self.penalties(rows), gamma=self.gamma)
