@@ -19,7 +19,7 @@ WINGS = (
     "store/access",
     "store/sqlite",
 )
-MOST_IN_A_WING, MOST_IN_THE_KERNEL, MOST_IN_ALL = 2_993, 14_806, 24_910
+MOST_IN_A_WING, MOST_IN_THE_KERNEL, MOST_IN_ALL = 2_993, 15_061, 25_120
 """Lines. The kernel is to come down to 10,800, and all to 17,500. They go down, and went up once:
 for what a server refuses before it looks at a token (``serving/guard.py``), for Unix sockets and
 repetitions with another body, for templates that reach no code behind their values, for the
@@ -27,7 +27,8 @@ checksums of what is stored, for secrets that are hidden by value (``utils/secre
 by role (``store/access``, ``http/grants.py``), for runs (``runs``, ``store/run_rules.py``), and for
 hooks that add spans before a rollout ends, for values that nobody can read again, and for claims,
 stops and signs of life that a cold reading found lost, and for wrong names and keywords, which are
-refused with the right one (``utils/catalogue.py``).
+refused with the right one (``utils/catalogue.py``), and for what a run came to, which
+``Trainer.fit`` returns (``runs/result.py``).
 Since then, what only reads a store went to agl-inspect, fresh processes to agl-sandbox, and to
 agl-learning ledgers, model calls, training rows and credit rules."""
 TOO_LONG: set[str] = set()

@@ -60,6 +60,7 @@ from .plugins.build import build_component as build_component
 from .plugins.hooks import Hook as Hook
 from .plugins.hookspecs import hookimpl as hookimpl, hookspec as hookspec
 from .runner import LitAgentRunner as LitAgentRunner
+from .runs.result import FailureCause as FailureCause, RunResult as RunResult
 from .store.base import (
     UNSET as UNSET,
     LightningStore as LightningStore,

@@ -28,6 +28,7 @@ from agl.runner.plan import plan_runner
 from agl.runs.description import describe_run
 from agl.runs.folders import default_folder
 from agl.runs.recording import Recording, RunRequest, recording
+from agl.runs.result import RunResult, tell
 from agl.runs.rollouts import OfRunStore
 from agl.store.base import LightningStore
 from agl.tracer.base import Tracer
@@ -81,6 +82,9 @@ class Trainer:
         ConfigError: An option is wrong.
         PluginError: A component is unknown or does not load.
     """
+
+    shows_result = True
+    """Whether what a run came to is written on standard error, where agl's log is."""
 
     @refuse_keywords("Trainer")
     def __init__(
@@ -154,13 +158,16 @@ class Trainer:
         train_dataset: Dataset[Any] | None = None,
         *,
         val_dataset: Dataset[Any] | None = None,
-    ) -> None:
+    ) -> RunResult:
         """Train ``agent``; returns when the algorithm has finished and everything has stopped.
 
         Args:
             agent: The agent.
             train_dataset: Tasks to learn from.
             val_dataset: Tasks to measure with.
+
+        Returns:
+            What the run came to; the same is written on standard error.
 
         Raises:
             ConfigError: Something is wrong with the request or a dataset; nothing was started.
@@ -175,7 +182,7 @@ class Trainer:
                 "Pass Trainer(algorithm=...); see: agl plugins"
             )
             algorithm = Baseline()
-        self._run(agent, algorithm, train_dataset, val_dataset)
+        return self._run(agent, algorithm, (train_dataset, val_dataset))
 
     @refuse_keywords("Trainer.dev")
     def dev(
@@ -185,7 +192,7 @@ class Trainer:
         *,
         val_dataset: Dataset[Any] | None = None,
         dev_dataset: Dataset[Any] | None = None,
-    ) -> None:
+    ) -> RunResult:
         """Dry-run the whole loop with a fast algorithm, ``Baseline`` if none was given.
 
         See ``fit``; ``dev_dataset`` is the name of ``train_dataset`` in the guides of 0.3.
@@ -200,7 +207,7 @@ class Trainer:
                 f"Trainer.dev runs fast algorithms only, and {type(algorithm).__name__} is none. "
                 "Leave the algorithm out to run Baseline, or call fit()"
             )
-        self._run(agent, algorithm, train_dataset, val_dataset)
+        return self._run(agent, algorithm, (train_dataset, val_dataset))
 
     def replay(self, agent: LitAgent[Any], step: int) -> Replay:
         """Train a stored step of the run that ``run`` or ``run_dir`` names again, and compare.
@@ -227,21 +234,15 @@ class Trainer:
 
     # --- how the sentence runs ------------------------------------------------------------------
 
-    def _run(
-        self,
-        agent: LitAgent[Any],
-        algorithm: Algorithm,
-        train_dataset: Dataset[Any] | None,
-        val_dataset: Dataset[Any] | None,
-    ) -> None:
+    def _run(self, agent: LitAgent[Any], algorithm: Algorithm, datasets: Datasets) -> RunResult:
         if not isinstance(agent, LitAgent):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(
                 f"Trainer: the agent must be a LitAgent; got {type(agent).__name__}. "
                 "Decorate your function with @agl.rollout, or subclass agl.LitAgent"
             )
-        check_dataset("Trainer: train_dataset", train_dataset)
-        check_dataset("Trainer: val_dataset", val_dataset)
-        algorithm.check_datasets(train_dataset, val_dataset)
+        check_dataset("Trainer: train_dataset", datasets[0])
+        check_dataset("Trainer: val_dataset", datasets[1])
+        algorithm.check_datasets(*datasets)
         if not logging.getLogger("agl").handlers and not logging.getLogger().handlers:
             setup_logging()
         if self.llm_proxy is None and algorithm.needs_gateway:
@@ -263,16 +264,16 @@ class Trainer:
             grader_of(agent)  # its process is forked before there are threads
         self.strategy.prepare()
         self.strategy.ask_to_stop = once(algorithm.ask_to_stop)
-        datasets = train_dataset, val_dataset
         if not self.strategy.runs_algorithm:
             algorithm.set_context(context)
             self._execute(agent, algorithm, datasets, Recording("", Path()))  # it runs elsewhere
-            return
+            return RunResult()
         describe = partial(describe_run, agent, algorithm, *datasets, self._run_config)
         with recording(self._request, self.store, describe) as run:
             algorithm.set_context(replace(context, **run.about))
             asyncio.run(self._make_ready(algorithm, run))
             self._execute(agent, algorithm, datasets, run)
+        return asyncio.run(tell(self.store, run.run_id, run.folder, self.shows_result))
 
     def _execute(
         self, agent: LitAgent[Any], algorithm: Algorithm, datasets: Datasets, run: Recording

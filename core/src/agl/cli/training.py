@@ -3,20 +3,20 @@
 import asyncio
 import os
 import shutil
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agl.cli.shared import each_rollout, note, read_and_close
+from agl.cli.shared import note, read_and_close
 from agl.errors import ConfigError, PluginError, RunError, StoreError
 from agl.runs.folders import CONFIG, RUNS, STORE, known_run, new_run_id
 from agl.utils.files import write_whole
 
 if TYPE_CHECKING:
     from agl.config.file import CheckedConfig, ConfigFile, RunConfig
+    from agl.runs.result import RunResult
     from agl.store.base import LightningStore
     from agl.types import Run
 
@@ -29,45 +29,6 @@ class RunToBe:
     folder: Path
     resume: bool = False
     force: bool = False
-
-
-@dataclass
-class Summary:
-    """What a store holds at the end of a run."""
-
-    statuses: Counter[str] = field(default_factory=Counter[str])
-    """Rollout status -> how many."""
-    rewards: list[float] = field(default_factory=list[float])
-    """The final reward of each succeeded rollout that has one."""
-    failures: Counter[str] = field(default_factory=Counter[str])
-    """Boundary and type of an attempt's error -> how many."""
-    examples: dict[str, str] = field(default_factory=dict[str, str])
-    """The first message of each; messages differ by ids and values."""
-    ledger: str | None = None
-    """Its last steps; None where no algorithm kept one, or agl-learning is not installed."""
-
-    def print(self, store_path: object) -> None:
-        """Write it on standard output."""
-        counts = ", ".join(f"{number} {status}" for status, number in self.statuses.most_common())
-        print(f"rollouts     {counts or 'none'}")
-        if self.rewards:
-            mean = sum(self.rewards) / len(self.rewards)
-            print(f"mean reward  {mean:.4g} over {len(self.rewards)} succeeded rollouts")
-        elif self.statuses:
-            print("mean reward  none: no succeeded rollout has a reward")
-        for failure in self.most_frequent_failures(3):
-            print(f"failed       {failure}")
-        if self.ledger is not None:
-            print(self.ledger)
-        if store_path is not None:
-            print(f"store        {store_path}")
-
-    def most_frequent_failures(self, most: int) -> list[str]:
-        """The reasons that most failed attempts give."""
-        return [
-            f"{number} x {failure}, as in: {self.examples[failure]}"
-            for failure, number in self.failures.most_common(most)
-        ]
 
 
 def train(path: Path, overrides: Sequence[str], *, dry: bool, force: bool = False) -> None:
@@ -200,7 +161,7 @@ def _run(file: "ConfigFile", run: RunToBe, *, dry: bool) -> None:
     note(f"run folder: {run.folder}")
     store = plan.build()
     try:
-        _fit(checked, components, store, run, dry=dry)
+        result = _fit(checked, components, store, run, dry=dry)
     except (ConfigError, PluginError):  # nothing was started
         asyncio.run(store.close())
         if is_new and {one.name for one in run.folder.iterdir()} <= {CONFIG, STORE}:
@@ -213,16 +174,29 @@ def _run(file: "ConfigFile", run: RunToBe, *, dry: bool) -> None:
             note(f"the store cannot be read: {error}")
             _say_how_to_go_on(run, dry=dry)
         raise
-    summary = _sum_up(store, plan, run, dry=dry)
-    if summary.statuses and not summary.statuses["succeeded"]:
-        [most] = summary.most_frequent_failures(1) or ["no reason was stored"]
+    result = _sum_up(store, plan, run, result, dry=dry)
+    if result.rollouts and "succeeded" not in result.rollouts:
+        most = result.failures[0] if result.failures else "no reason was stored"
         raise RunError(f"no rollout succeeded; most often: {most}")
+    if result.trained is False:
+        excluded = ", ".join(f"{n} {reason}" for reason, n in result.excluded.items())
+        why = result.warnings[-1] if result.warnings else f"model calls excluded: {excluded}"
+        raise RunError(f"nothing was trained: {why}")
 
 
-def _sum_up(store: "LightningStore", plan: Any, run: RunToBe, *, dry: bool) -> Summary:
-    """Close the store; print what it holds, and how a run goes on that is not at its end."""
-    summary, record = read_and_close(store, lambda store: _read(store, run.run_id))
-    summary.print(plan.options.get("path"))
+def _sum_up(
+    store: "LightningStore",
+    plan: Any,
+    run: RunToBe,
+    result: "RunResult | None" = None,
+    *,
+    dry: bool,
+) -> "RunResult":
+    """Close the store; print what came of the run, and how it goes on if it is not at its end."""
+    result, said, record = read_and_close(store, lambda store: _read(store, run, result))
+    print(said)
+    if (path := plan.options.get("path")) is not None:
+        print(f"store        {path}")
     if record is not None and record.status != "finished":
         error = record.generations[-1].error if record.generations else None
         # What an error of the run says, the command says last. A store that failed was not told.
@@ -230,7 +204,7 @@ def _sum_up(store: "LightningStore", plan: Any, run: RunToBe, *, dry: bool) -> S
         status = "failed" if record.status == "running" else record.status
         note(f"run {record.run_id} {status}{why}")
         _say_how_to_go_on(run, dry=dry)
-    return summary
+    return result
 
 
 def _say_how_to_go_on(run: RunToBe, *, dry: bool) -> None:
@@ -269,7 +243,7 @@ def _fit(
     run: RunToBe | None,
     *,
     dry: bool,
-) -> None:
+) -> "RunResult":
     from agl.trainer import Trainer
 
     config, hooks = checked.file.config, checked.hooks
@@ -298,38 +272,19 @@ def _fit(
         runner=config.runner,
         hooks=hooks,
     )
+    trainer.shows_result = False
     fit = trainer.dev if dry else trainer.fit
-    fit(checked.agent, checked.train, val_dataset=checked.val)
+    return fit(checked.agent, checked.train, val_dataset=checked.val)
 
 
-async def _read(store: "LightningStore", run_id: str) -> "tuple[Summary, Run | None]":
+async def _read(
+    store: "LightningStore", run: RunToBe, result: "RunResult | None"
+) -> "tuple[RunResult, str, Run | None]":
     from agl.errors import NotSupportedError
+    from agl.runs.result import result_of, sum_up
 
-    summary = await _summary_of(store)
+    result = result or await result_of(store, run.run_id, run.folder)
+    said = await sum_up(store, result)
     with suppress(NotSupportedError):
-        return summary, await store.get_run_by_id(run_id)
-    return summary, None
-
-
-async def _summary_of(store: "LightningStore") -> Summary:
-    from agl.emitter import find_final_reward
-    from agl.errors import MissingPluginError
-    from agl.plugins.registry import load_from_library
-
-    summary = Summary()
-    with suppress(MissingPluginError):
-        tables = "agl_learning.ledger_tables"
-        ledger_summary = load_from_library("ledger_summary", tables)
-        summary.ledger = await ledger_summary(store)
-    async for rollout in each_rollout(store):
-        summary.statuses[rollout.status] += 1
-        if rollout.status == "succeeded":
-            reward = find_final_reward(await store.query_spans(rollout.rollout_id, "latest"))
-            if reward is not None:
-                summary.rewards.append(reward)
-        for attempt in await store.query_attempts(rollout.rollout_id):
-            if attempt.error is not None:
-                failure = f"{attempt.error.boundary}: {attempt.error.type}"
-                summary.failures[failure] += 1
-                summary.examples.setdefault(failure, attempt.error.message)
-    return summary
+        return result, said, await store.get_run_by_id(run.run_id)
+    return result, said, None

@@ -133,10 +133,17 @@ def collected_metrics(collected: "Collected") -> dict[str, float | None]:
         "calls/trained": ledger["trained"],
         "calls/truncated": _num_truncated(collected.ledger),
         "calls/broken_tool_call": sum(sum(row.broken_tool_calls) for row in rows),
+        **_tokens(rows),
         **{f"calls/excluded/{reason}": count for reason, count in ledger["excluded"].items()},
         "time/rollouts": collected.seconds,
         **collected.judged,
     }
+
+
+def _tokens(rows: Sequence[TrainingRow]) -> dict[str, int]:
+    """Those of rows, which have a conversation once; nothing where no ids were recorded."""
+    sampled, whole = sum(row.num_sampled for row in rows), sum(len(row.token_ids) for row in rows)
+    return {"tokens/sampled": sampled, "tokens/given": whole - sampled} if whole else {}
 
 
 def _num_truncated(ledger: Ledger) -> int:

@@ -41,16 +41,19 @@ class Accounts:
         return sum(self.steps.values(), Sums())
 
 
-async def read_accounts(store: LightningStore, step: int | None = None) -> Accounts:
+async def read_accounts(
+    store: LightningStore, step: int | None = None, run: str | None = None
+) -> Accounts:
     """Read all accounts of a store, page by page.
 
     Args:
         store: Where they are.
         step: Only this one, and keep its parts.
+        run: Only of this run; then nothing is said of rollouts that are in none.
     """
     accounts = Accounts()
     known: set[str] = set()
-    async for part in each_part(store):
+    async for part in each_part(store, run=run):
         known.add(part.rollout_id)
         if step is not None and part.step != step:
             continue
@@ -66,7 +69,8 @@ async def read_accounts(store: LightningStore, step: int | None = None) -> Accou
         accounts.steps.setdefault(key, Sums()).update(sums)
         if step is not None:
             accounts.parts.append(part)
-    accounts.without = (await store.statistics()).get("total_rollouts", 0) - len(known)
+    if run is None:
+        accounts.without = (await store.statistics()).get("total_rollouts", 0) - len(known)
     return accounts
 
 

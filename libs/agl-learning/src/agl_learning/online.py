@@ -11,6 +11,8 @@ of a step, one JSON object per line of ``metrics.jsonl``:
   although servers or the network failed a model call; ``rows``: token sequences that were trained
 - ``calls/truncated``: answers of the model that the limit of tokens cut off, whatever became of
   them; ``calls/broken_tool_call``: those in rows that call a tool with arguments that are no JSON
+- ``tokens/sampled``, ``tokens/given``: of all rows, trained or not; where a call continues a
+  conversation, what was before counts once
 - ``calls/total``, ``calls/trained``, ``calls/excluded/<reason>``: total is the sum of the others
 - what ``update`` says; ``version_lag``: how far, on average, the weights that sampled were behind
   the ones that were then changed

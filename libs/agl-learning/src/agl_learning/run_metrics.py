@@ -52,10 +52,17 @@ def metrics_of(run: Run) -> RunMetrics:
 
 def lines_of(run: Run) -> Iterator[dict[str, Any]]:
     """The lines of a run's metrics, one per step or evaluation; none where they are not here."""
-    if not run.folder:
-        return
+    return _lines(Path(run.folder) / METRICS) if run.folder else iter(())
+
+
+def metric_lines(folder: Path) -> list[dict[str, Any]]:
+    """The lines of the metrics in a run's folder; what is none, or cut off, is left out."""
+    return list(_lines(folder / METRICS))
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
     try:
-        text = (Path(run.folder) / METRICS).read_text("utf-8")
+        text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError):
         return
     for line in text.splitlines():

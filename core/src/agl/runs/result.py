@@ -1,0 +1,254 @@
+"""What a run came to: what ``Trainer.fit`` and ``Trainer.dev`` return, and what is said of it."""
+
+import json
+import logging
+import os
+import re
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from agl.emitter import find_final_reward
+from agl.errors import AglError, MissingPluginError, NotSupportedError
+from agl.plugins.registry import load_from_library
+from agl.store.base import LightningStore
+from agl.store.queries import each_record
+from agl.types import AttemptedRollout, Failure, Rollout
+
+logger = logging.getLogger(__name__)
+
+SUMMARY: Final = "summary.json"
+"""In a run's folder: what a training says of itself at its end."""
+_FRAME = re.compile(r'^\s*File "(.+)", line (\d+)', re.M)
+_OF_OTHERS = re.compile(r"site-packages|dist-packages|lib/python3|[/\\]agl(_\w+)?[/\\]|^<")
+"""Files that no agent's author has written."""
+
+
+@dataclass(frozen=True)
+class FailureCause:
+    """Why attempts failed, and how many of them."""
+
+    boundary: str
+    type: str
+    place: str = ""
+    """``file:line`` of the agent's own code, where a traceback has one."""
+    number: int = 1
+    message: str = ""
+    """Of the first of them: messages differ by ids and values."""
+    rollout_id: str = ""
+    """Of the first of them, for ``agl show``."""
+
+    def __str__(self) -> str:
+        at = f" at {self.place}" if self.place else ""
+        return f"{self.number} x {self.boundary}: {self.type}{at}, as in: {self.message}"
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class RunResult:
+    """What a run came to, all its starts together.
+
+    Where the algorithm ran in another process of its own (role ``runner``), nothing is known here.
+    """
+
+    run_id: str = ""
+    algorithm: str = ""
+    status: str = ""
+    """Of the run's record: ``finished``, ``stopped``, ``failed``; "" where the store has none."""
+    folder: Path | None = None
+    """Where the run has its files; None where it wrote none."""
+    rollouts: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Rollout status -> how many."""
+    rewards: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Rollout id -> final reward of each succeeded rollout that has one. A training, which may
+    have very many, has ``steps`` instead."""
+    steps: list[float | None] = field(default_factory=list[float | None])
+    """Mean reward per training step."""
+    held_out: list[tuple[int, float | None]] = field(default_factory=list[tuple[int, float | None]])
+    """(step, mean reward) per evaluation on the validation tasks; step 0 is before training."""
+    failures: list[FailureCause] = field(default_factory=list[FailureCause])
+    """Most frequent first."""
+    trained: bool | None = None
+    """Whether any model call was trained; None where the algorithm is none that trains on them."""
+    excluded: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Reason -> model calls that trained nothing."""
+    checkpoint: str | None = None
+    """The newest, or the newest version of the model by name."""
+    best_checkpoint: str | None = None
+    """That of the highest held-out reward."""
+    warnings: list[str] = field(default_factory=list[str])
+    """Why nothing, or not much, could be learned."""
+
+    @property
+    def mean_reward(self) -> float | None:
+        """Over ``rewards``."""
+        return sum(self.rewards.values()) / len(self.rewards) if self.rewards else None
+
+    @property
+    def held_out_before(self) -> float | None:
+        """Mean reward on the validation tasks before training; None without that evaluation."""
+        return next((reward for step, reward in self.held_out if step == 0), None)
+
+    @property
+    def held_out_after(self) -> float | None:
+        """That of the last evaluation, which is not the first; None where there is none."""
+        return self.held_out[-1][1] if len(self.held_out) > 1 else None
+
+    @property
+    def _counts(self) -> str:
+        return ", ".join(f"{n} {status}" for status, n in self.rollouts.items()) or "no rollouts"
+
+    def __repr__(self) -> str:
+        about = " ".join(filter(None, [self.run_id, self.algorithm, self.status]))
+        said = [self._counts]
+        if self.mean_reward is not None:
+            said.append(f"mean reward {_shown(self.mean_reward)}")
+        if self.held_out_after is not None:
+            before_after = f"{_shown(self.held_out[0][1])} -> {_shown(self.held_out_after)}"
+            said.append(f"held-out {before_after}")
+        if self.trained is False:
+            said.append("nothing trained")
+        return f"<RunResult {about or 'of a run elsewhere'}: {', '.join(said)}>"
+
+    def __str__(self) -> str:
+        lines = [f"rollouts     {self._counts}"]
+        if self.mean_reward is not None:
+            how_many = f"{len(self.rewards)} succeeded rollouts"
+            lines.append(f"mean reward  {self.mean_reward:.4g} over {how_many}")
+        elif self.rollouts and not self.steps:
+            lines.append("mean reward  none: no succeeded rollout has a reward")
+        if self.held_out:
+            lines.append(f"held-out     {' -> '.join(_shown(each) for _, each in self.held_out)}")
+        if self.steps:
+            first, last = _shown(self.steps[0]), _shown(self.steps[-1])
+            lines.append(f"reward       {first} -> {last} in {len(self.steps)} steps")
+        lines += [f"failed       {failure}" for failure in self.failures[:3]]
+        lines += [f"warning      {warning}" for warning in self.warnings]
+        best = self.best_checkpoint or self.checkpoint
+        return "\n".join([*lines, *([f"checkpoint   {best}"] if best else [])])
+
+
+def _shown(reward: float | None) -> str:
+    return "none" if reward is None else f"{reward:.4g}"
+
+
+async def result_of(store: LightningStore, run_id: str, folder: Path | None) -> RunResult:
+    """What a store and a folder have of a run.
+
+    Args:
+        store: Of the run; rollouts of other runs in it do not count.
+        run_id: Of the run.
+        folder: Of the run; one that is not there has nothing.
+    """
+    folder = _there(folder)
+    result = said_in(folder)
+    statuses: Counter[str] = Counter()
+    rewards: dict[str, float] = {}
+    causes: dict[tuple[str, str, str], FailureCause] = {}
+    async for rollout in each_record(store.query_rollouts):
+        if (rollout.metadata or {}).get("run", run_id) != run_id:
+            continue
+        statuses[rollout.status] += 1
+        for error in await _errors_of(rollout, store):
+            new = _cause(error, rollout.rollout_id)
+            key = new.boundary, new.type, new.place
+            known = causes.get(key)
+            causes[key] = new if known is None else replace(known, number=known.number + 1)
+        if rollout.status == "succeeded" and not result.steps:
+            reward = find_final_reward(await store.query_spans(rollout.rollout_id, "latest"))
+            if reward is not None:
+                rewards[rollout.rollout_id] = reward
+    with suppress(NotSupportedError):
+        if (run := await store.get_run_by_id(run_id)) is not None:
+            result = replace(result, algorithm=run.algorithm, status=run.status)
+    return replace(
+        result,
+        run_id=run_id,
+        folder=folder,
+        rollouts=dict(statuses.most_common()),
+        rewards=rewards,
+        failures=sorted(causes.values(), key=lambda cause: -cause.number),
+    )
+
+
+def _there(folder: Path | None) -> Path | None:
+    return folder if folder is not None and folder.is_dir() else None
+
+
+async def _errors_of(rollout: Rollout, store: LightningStore) -> list[Failure]:
+    attempt = rollout.attempt if isinstance(rollout, AttemptedRollout) else None
+    if attempt is None:
+        return []
+    attempts = [attempt]
+    if attempt.sequence_id > 1:
+        attempts = list(await store.query_attempts(rollout.rollout_id))
+    return [one.error for one in attempts if one.error is not None]
+
+
+def _cause(error: Failure, rollout_id: str) -> FailureCause:
+    """The last line of code that is the agent's, else the last at all."""
+    frames: list[tuple[str, str]] = _FRAME.findall(error.traceback or "")
+    own = [frame for frame in frames if not _OF_OTHERS.search(frame[0])] or frames
+    place = ""
+    if own:
+        file, line = own[-1]
+        near = os.path.relpath(file) if file.startswith(os.getcwd() + os.sep) else file
+        place = f"{near}:{line}"
+    return FailureCause(
+        error.boundary, error.type, place, message=error.message, rollout_id=rollout_id
+    )
+
+
+def said_in(folder: Path | None) -> RunResult:
+    """What a training has written into its folder of itself; nothing where it has not ended."""
+    if folder is None:
+        return RunResult()
+    try:
+        said: dict[str, Any] = json.loads((folder / SUMMARY).read_text("utf-8"))
+        trained: int | None = said.get("calls_trained")
+        held_out: list[tuple[int, float | None]] = said.get("val_rewards") or []
+        return RunResult(
+            steps=list(said.get("rewards") or []),
+            held_out=[(step, reward) for step, reward in held_out],
+            trained=None if trained is None else trained > 0,
+            excluded=dict(said.get("calls_excluded") or {}),
+            checkpoint=said.get("checkpoint") or said.get("model"),
+            best_checkpoint=said.get("best_checkpoint"),
+            warnings=list(said.get("warnings") or []),
+        )
+    except (OSError, ValueError, TypeError, AttributeError):
+        return RunResult()
+
+
+async def tell(store: LightningStore, run_id: str, folder: Path, shows_result: bool) -> RunResult:
+    """What a run came to, which has ended; by what is wrong with its store it does not fail.
+
+    Args:
+        store: Of the run.
+        run_id: Of the run.
+        folder: Of the run; it may not be there.
+        shows_result: Whether to write it on standard error, unless the log leaves out as much.
+    """
+    try:
+        result = await result_of(store, run_id, folder)
+    except AglError as error:
+        logger.warning("the store cannot be read, to sum up run %s: %s", run_id, error)
+        return replace(said_in(folder), run_id=run_id, folder=folder)
+    if shows_result and logger.isEnabledFor(logging.INFO):
+        sys.stderr.write(f"{await sum_up(store, result)}\n")
+    return result
+
+
+async def sum_up(store: LightningStore, result: RunResult) -> str:
+    """What is said at the end of a run; agl-inspect, where it is installed, writes its report."""
+    try:
+        end_of_run = load_from_library("end_of_run", "agl_inspect.report.ending")
+        return await end_of_run(store, result)
+    except MissingPluginError:
+        pass
+    except Exception as error:  # what was trained must not be lost for what is said of it
+        logger.warning("the report of the run could not be made: %r", error, exc_info=error)
+    return str(result)

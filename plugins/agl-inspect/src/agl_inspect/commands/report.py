@@ -1,0 +1,53 @@
+"""``agl report``: how a run went, said once more, and its page written anew."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from agl.cli.shared import print_json
+from agl.errors import ConfigError
+from agl.runs.finding import last_time
+from agl_inspect.report.ending import write_report
+from agl_inspect.report.text import summary_text
+from agl_inspect.runs.known import file_of, find_run, known_runs, read_copy_of
+from agl_learning.run_facts import run_facts
+
+
+@click.command("report")
+@click.argument("run", required=False)
+@click.option(
+    "--path",
+    type=click.Path(path_type=Path),
+    help="A store file or a run's folder; without it, all under agl-runs.",
+)
+@click.option("--url", help="The address of a store server.")
+@click.option("--out", type=click.Path(path_type=Path), help="Write the page into this folder.")
+@click.option("--json", "as_json", is_flag=True, help="Write JSON, and no page.")
+def command(
+    run: str | None, path: Path | None, url: str | None, out: Path | None, as_json: bool
+) -> None:
+    """Sum up RUN as its end did, and write its report.html anew.
+
+    RUN is the id of a run, the beginning of one, or a run's folder; without it, the newest.
+    """
+    where = path, url
+    if run is None:
+        known = sorted(known_runs(*where), key=last_time)
+        if not known:
+            raise ConfigError("there is no run here. See: agl runs")
+        found = known[-1]
+    else:
+        found = find_run(run, where)
+    facts = read_copy_of(found, where, lambda store: run_facts(store, run_id=found.run_id))
+    if url is None:  # what was read is a copy
+        facts = replace(facts, store_path=str(file_of(found, path)))
+    if as_json:
+        print_json(facts.as_json())
+        return
+    folder = out or facts.result.folder
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+    report = None if folder is None else write_report(facts, folder)
+    click.echo(summary_text(facts, shutil.get_terminal_size().columns, report))

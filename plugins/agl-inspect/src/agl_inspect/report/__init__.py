@@ -1,0 +1,1 @@
+"""How a run went: for the terminal, as a page, as a curve."""

@@ -1,0 +1,39 @@
+"""What the end of a run says and writes: a summary, ``report.html`` and the curve."""
+
+import shutil
+from pathlib import Path
+from typing import Final
+
+from agl.runs.result import RunResult
+from agl.store.base import LightningStore
+from agl.utils.files import write_whole
+from agl_inspect.report.curve import svg_curve
+from agl_inspect.report.page import page
+from agl_inspect.report.text import summary_text
+from agl_learning.run_facts import RunFacts, run_facts
+
+REPORT: Final = "report.html"
+CURVE: Final = "reward.svg"
+
+
+async def end_of_run(store: LightningStore, result: RunResult) -> str:
+    """The summary of a run that has ended; its report is written into its folder, if it has one.
+
+    Args:
+        store: Of the run.
+        result: What it came to.
+    """
+    facts = await run_facts(store, result=result)
+    report = None if result.folder is None else write_report(facts, result.folder)
+    return summary_text(facts, shutil.get_terminal_size().columns, report)
+
+
+def write_report(facts: RunFacts, folder: Path) -> Path:
+    """Write the page, and the curve where there is one, into a folder; where the page is."""
+    curve = [(step, reward) for step, reward in facts.curve if reward is not None]
+    marks = [(one.step, one.reward) for one in facts.held_out if one.reward is not None]
+    title = f"mean reward of run {facts.result.run_id}"
+    if drawn := svg_curve(curve, marks, title=title, alone=True):
+        write_whole(folder / CURVE, drawn)
+    write_whole(folder / REPORT, page(facts))
+    return folder / REPORT

@@ -1,0 +1,180 @@
+"""How a run went, as one page that needs nothing else: no network, no script.
+
+Whatever agents, models and tasks have said stands in it as text. The policy in its head lets a
+browser take the one style sheet within, by its digest, and nothing besides.
+"""
+
+import base64
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from html import escape
+from importlib.resources import files
+from string import Template
+
+from agl_inspect.report.curve import STYLE, svg_curve
+from agl_inspect.report.text import (
+    counts_text,
+    duration,
+    near,
+    next_commands,
+    number,
+    times_text,
+    tokens_text,
+)
+from agl_learning.run_facts import RunFacts
+from agl_learning.showing import printable
+
+PLOTTED = {
+    "entropy": "entropy: how undecided the model is, in nats",
+    "grad_norm": "grad_norm: how far a step would go, before it is cut",
+    "kl": "kl: how far the model is from its start, in nats",
+    "clip_fraction": "clip_fraction: tokens whose ratio left the allowed band",
+    "loss/total": "loss/total",
+    "reward/std": "reward/std: how far rewards of a step lie apart",
+    "logprob_gap": "logprob_gap: recorded log-probabilities against the model's, in nats",
+    "time/step": "time/step: seconds",
+}
+"""Metrics that get a picture, where they are there, and what it is called."""
+
+
+def page(facts: RunFacts) -> str:
+    """The page."""
+    folder = files("agl_inspect.report")
+    style = (folder / "page.css").read_text("utf-8") + STYLE
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    return Template((folder / "page.html").read_text("utf-8")).substitute(
+        policy=policy,
+        title=_text(f"Run {facts.result.run_id}"),
+        style=style,
+        body="\n".join(_body(facts)),
+    )
+
+
+def _text(value: object) -> str:
+    """Text that a browser takes for nothing else."""
+    return escape(printable(str(value)))
+
+
+def _body(facts: RunFacts) -> Iterator[str]:
+    result = facts.result
+    yield f"<h1>Run {_text(result.run_id)}</h1>"
+    state = "bad" if facts.state in ("failed", "died") else "soft"
+    about = [_text(result.algorithm), f'<span class="{state}">{_text(facts.state)}</span>']
+    if facts.run is not None and len(facts.run.generations) > 1:
+        about.append(f"{len(facts.run.generations)} starts")
+    yield f'<p class="soft">{" · ".join(filter(None, about))}</p>'
+    yield f'<div class="figures">{"".join(_figures(facts))}</div>'
+    for finding in facts.findings:
+        yield (
+            f'<div class="warning"><strong>{_text(finding.seen)}.</strong> Likely cause: '
+            f"{_text(finding.likely)}. {_text(finding.advice)}</div>"
+        )
+    yield from _curve(facts)
+    yield from _calls(facts)
+    yield from _failures(facts)
+    yield from _plots(facts)
+    yield from _about(facts)
+
+
+def _figures(facts: RunFacts) -> Iterator[str]:
+    before, after = facts.held_out_before, facts.held_out_after
+    if before is not None and after is not None:
+        n = f", n={after.rollouts}" if after.rollouts else ""
+        yield _figure(f"{number(before.reward)} → {number(after.reward)}", f"held-out reward{n}")
+    elif facts.held_out:
+        yield _figure(number(facts.held_out[-1].reward), "held-out reward")
+    if len(facts.curve) > 1:
+        first, last = facts.curve[0][1], facts.curve[-1][1]
+        yield _figure(f"{number(first)} → {number(last)}", "reward in training")
+    elif facts.result.mean_reward is not None:
+        yield _figure(number(facts.result.mean_reward), "mean reward")
+    rollouts = sum(facts.result.rollouts.values())
+    failed = rollouts - facts.result.rollouts.get("succeeded", 0)
+    yield _figure(f"{rollouts:,}", f"rollouts, {failed:,} not succeeded")
+    if facts.calls:
+        yield _figure(f"{facts.calls_trained:,} of {facts.calls:,}", "model calls trained")
+    if facts.seconds is not None:
+        yield _figure(duration(facts.seconds), times_text(facts) or "time")
+    if (sampled := facts.total("tokens/sampled")) is not None:
+        yield _figure(f"{sampled:,.0f}", "tokens sampled")
+
+
+def _figure(value: str, name: str) -> str:
+    return f'<div class="figure"><b>{_text(value)}</b><span>{_text(name)}</span></div>'
+
+
+def _curve(facts: RunFacts) -> Iterator[str]:
+    curve = [(step, reward) for step, reward in facts.curve if reward is not None]
+    marks = [(one.step, one.reward) for one in facts.held_out if one.reward is not None]
+    if drawn := svg_curve(curve, marks, title="mean reward by step"):
+        yield f"<h2>Reward by step</h2>{drawn}"
+    if facts.held_out:
+        rows = [[one.step, number(one.reward), one.rollouts or ""] for one in facts.held_out]
+        yield _folded("Held-out evaluations", _table(["after step", "reward", "rollouts"], rows))
+
+
+def _calls(facts: RunFacts) -> Iterator[str]:
+    if not facts.calls:
+        return
+    yield "<h2>What became of the model calls</h2>"
+    rows = [["trained", f"{facts.calls_trained:,}"]]
+    rows += [[reason, f"{n:,}"] for reason, n in facts.excluded.items()]
+    yield _table(["", "calls"], rows)
+
+
+def _failures(facts: RunFacts) -> Iterator[str]:
+    if not facts.result.failures:
+        return
+    yield "<h2>Why attempts failed</h2>"
+    rows = [
+        [
+            f"{cause.number:,}",
+            f"{cause.boundary}: {cause.type}",
+            cause.place,
+            cause.message,
+            cause.rollout_id,
+        ]
+        for cause in facts.result.failures
+    ]
+    yield _table(["attempts", "cause", "where", "as in", "rollout"], rows)
+
+
+def _plots(facts: RunFacts) -> Iterator[str]:
+    drawn = [
+        f"<div><h3>{_text(title)}</h3>{plot}</div>"
+        for name, title in PLOTTED.items()
+        if (plot := svg_curve(facts.series.get(name, []), [], title=title, key=(name, "")))
+    ]
+    if drawn:
+        yield f'<h2>Metrics</h2><div class="plots">{"".join(drawn)}</div>'
+
+
+def _about(facts: RunFacts) -> Iterator[str]:
+    result = facts.result
+    known = {
+        "folder": None if result.folder is None else result.folder,
+        "store": facts.store_path and near(facts.store_path),
+        "best checkpoint": facts.best_checkpoint and near(facts.best_checkpoint),
+        "newest checkpoint": facts.checkpoint and near(facts.checkpoint),
+        "rollouts": counts_text(result.rollouts),
+        "tokens": tokens_text(facts),
+    }
+    if facts.run is not None:
+        code = facts.run.code
+        known |= {"seed": facts.run.seed, "agent": code.agent, "commit": code.commit}
+        known |= {f"{name} tasks": each.num_tasks for name, each in facts.run.datasets.items()}
+    yield "<h2>About the run</h2>"
+    yield _table(None, [[name, value] for name, value in known.items() if value not in (None, "")])
+    if commands := next_commands(facts):
+        yield f"<h2>Next</h2><pre>{_text(chr(10).join(commands))}</pre>"
+
+
+def _folded(title: str, inside: str) -> str:
+    return f"<details><summary>{_text(title)}</summary>{inside}</details>"
+
+
+def _table(columns: Sequence[str] | None, rows: Iterable[Sequence[object]]) -> str:
+    head = "".join(f"<th>{_text(name)}</th>" for name in columns or ())
+    body = "".join(f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    return f'<div class="scroll"><table>{f"<tr>{head}</tr>" if head else ""}{body}</table></div>'

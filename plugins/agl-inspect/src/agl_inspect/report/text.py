@@ -1,0 +1,182 @@
+"""How a run went, in lines for a terminal."""
+
+import os
+import shlex
+import textwrap
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from agl.plugins.registry import names_in
+from agl.runs.folders import RUNS, STORE
+from agl.runs.result import FailureCause
+from agl_inspect.report.curve import HELD_OUT, text_curve
+from agl_learning.run_facts import HeldOut, RunFacts
+from agl_learning.showing import printable
+
+LABEL = 11
+"""Columns of the names at the left."""
+MOST_FAILURES = 5
+LONGEST_MESSAGE = 200
+"""Characters of an error's message."""
+WIDEST_CURVE = 100
+
+
+def summary_text(facts: RunFacts, width: int, report: Path | None = None) -> str:
+    """The summary of a run.
+
+    Args:
+        facts: Of the run.
+        width: Columns of the terminal. Words longer than that, as paths may be, stay whole.
+        report: Where the page with more of it lies.
+    """
+    lines: list[str] = []
+    for name, text in _entries(facts, report):
+        if name == "curve":
+            lines += ["", *_curve(facts, min(width, WIDEST_CURVE)), ""]
+            continue
+        lines += textwrap.wrap(
+            printable(text).replace("\n", " "),
+            width,
+            initial_indent=f"{name:<{LABEL}}",
+            subsequent_indent=" " * LABEL,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    return "\n".join(lines)
+
+
+def _entries(facts: RunFacts, report: Path | None) -> Iterator[tuple[str, str]]:
+    result = facts.result
+    yield "run", ", ".join(filter(None, [result.run_id, result.algorithm, _how_long(facts)]))
+    if facts.held_out:
+        yield "held-out", held_out_text(facts)
+    if len(facts.curve) > 1:
+        (_, first), (step, last) = facts.curve[0], facts.curve[-1]
+        yield "reward", f"{number(first)} -> {number(last)} in training, over {step} steps"
+    elif result.mean_reward is not None:
+        how_many = f"{len(result.rewards)} succeeded rollouts"
+        yield "reward", f"{number(result.mean_reward)}, the mean of {how_many} that have one"
+    elif result.rollouts and not facts.curve:
+        yield "reward", "none: no succeeded rollout has a reward"
+    if _curve(facts, WIDEST_CURVE):
+        yield "curve", ""
+    yield "rollouts", counts_text(result.rollouts) or "none"
+    if facts.calls:
+        yield "calls", calls_text(facts)
+    if tokens := tokens_text(facts):
+        yield "tokens", tokens
+    if times := times_text(facts):
+        yield "time", times
+    for cause in result.failures[:MOST_FAILURES]:
+        yield "failed", failure_text(cause)
+    if len(result.failures) > MOST_FAILURES:
+        yield "", f"and {len(result.failures) - MOST_FAILURES} more causes, all in the report"
+    for finding in facts.findings:
+        yield "warning", str(finding)
+    if facts.best_checkpoint and facts.best_checkpoint != facts.checkpoint:
+        yield "best", f"{near(facts.best_checkpoint)} (held-out {number(facts.best_reward)})"
+    if facts.checkpoint:
+        yield "model", near(facts.checkpoint)
+    if report is not None:
+        yield "report", near(str(report))
+    for n, command in enumerate(next_commands(facts)):
+        yield "" if n else "next", command
+
+
+def _curve(facts: RunFacts, width: int) -> list[str]:
+    curve = [(step, reward) for step, reward in facts.curve if reward is not None]
+    marks = [(one.step, one.reward) for one in facts.held_out if one.reward is not None]
+    lines = text_curve(curve, marks, width)
+    if lines and marks:
+        lines[-1] += "" if len(lines[-1]) > width - 14 else f"   {HELD_OUT} held-out"
+    return lines
+
+
+def _how_long(facts: RunFacts) -> str:
+    took = "" if facts.seconds is None else f" after {duration(facts.seconds)}"
+    starts = len(facts.run.generations) if facts.run else 1
+    return f"{facts.state}{took}{f' in {starts} starts' if starts > 1 else ''}"
+
+
+def held_out_text(facts: RunFacts) -> str:
+    """Before and after, with how many rollouts each is the mean of."""
+    before, after = facts.held_out_before, facts.held_out_after
+
+    def with_n(one: HeldOut) -> str:
+        return number(one.reward) + (f" (n={one.rollouts})" if one.rollouts else "")
+
+    if before is None or after is None:
+        return "; ".join(f"{with_n(one)} after step {one.step}" for one in facts.held_out[-1:])
+    return f"{with_n(before)} before -> {with_n(after)} after step {after.step}"
+
+
+def counts_text(counts: Mapping[str, int]) -> str:
+    """Each with its number, as "3 succeeded, 1 failed"."""
+    return ", ".join(f"{n:,} {name}" for name, n in counts.items())
+
+
+def calls_text(facts: RunFacts) -> str:
+    """Model calls by bin."""
+    shown = f"{facts.calls:,} of models: {facts.calls_trained:,} trained"
+    return f"{shown}, {counts_text(facts.excluded)}" if facts.excluded else shown
+
+
+def tokens_text(facts: RunFacts) -> str:
+    """Tokens that were given to the model and that it sampled; "" where nobody counted."""
+    sampled, given = facts.total("tokens/sampled"), facts.total("tokens/given")
+    return "" if sampled is None else f"{sampled:,.0f} sampled, {given or 0:,.0f} given"
+
+
+def times_text(facts: RunFacts) -> str:
+    """Where the time went; "" where nobody measured."""
+    training = facts.total("time/update") or facts.total("time/train")
+    times = {"in rollouts": facts.total("time/rollouts"), "in training": training}
+    return ", ".join(f"{duration(n)} {name}" for name, n in times.items() if n is not None)
+
+
+def failure_text(cause: FailureCause) -> str:
+    """How many attempts failed by it, where, and with which message."""
+    said = " ".join(cause.message.split())
+    if len(said) > LONGEST_MESSAGE:
+        said = f"{said[:LONGEST_MESSAGE]}..."
+    at = f" at {cause.place}" if cause.place else ""
+    return f"{cause.number} x {cause.boundary}: {cause.type}{at}: {said}"
+
+
+def next_commands(facts: RunFacts) -> list[str]:
+    """What may be typed next, with ids and paths of this run."""
+    known, found = names_in("agl.commands"), list[str]()
+    model = facts.best_checkpoint or facts.checkpoint
+    if "serve" in known and model and (Path(model) / "config.json").is_file():
+        found.append(f"agl serve {shlex.quote(near(model))}")
+    if facts.store_path is None:
+        return found
+    path, folder = Path(facts.store_path), facts.result.folder
+    is_found = path.absolute().parent.parent == Path(RUNS).absolute() and path.name == STORE
+    where = "" if is_found else f" --path {shlex.quote(near(str(path)))}"
+    if facts.result.failures:
+        found.append(f"agl show {facts.result.failures[0].rollout_id}{where}")
+    found.append(f"agl rollouts --sort reward{where}")
+    if is_found or folder is not None:
+        run = facts.result.run_id if is_found else shlex.quote(near(str(folder)))
+        found.append(f"agl report {run}")
+    return found
+
+
+def near(path: str) -> str:
+    """A path as it is from the working directory, where it lies under that."""
+    return os.path.relpath(path) if Path(path).absolute().is_relative_to(Path.cwd()) else path
+
+
+def number(value: float | None) -> str:
+    """With four digits."""
+    return "none" if value is None else f"{value:.4g}"
+
+
+def duration(seconds: float) -> str:
+    """In words, as people say it."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"

@@ -1,0 +1,101 @@
+"""The summary of a run, its page and its curve."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import agl
+from agl_inspect.report.curve import svg_curve, text_curve
+from agl_inspect.report.ending import end_of_run
+from agl_inspect.report.page import page
+from agl_inspect.report.text import summary_text
+from agl_learning.findings import Finding, read_findings, write_finding
+from agl_learning.run_facts import run_facts
+
+HOSTILE = "</pre><script>alert(1)</script>\x1b[31m<img src=x onerror=alert(1)>"
+
+
+@agl.rollout
+def agent(task: str) -> float:
+    if task == "fails":
+        raise KeyError(HOSTILE)
+    return 0.5
+
+
+def run(folder: Path) -> tuple[agl.RunResult, agl.LightningStore]:
+    folder.mkdir()
+    store = agl.SqliteLightningStore(folder / "store.db")
+    trainer = agl.Trainer(store=store, strategy="shm", n_runners=1, run_dir=folder)
+    return trainer.dev(agent, ["works", "works", "fails"]), store
+
+
+def test_result_of_a_run_says_what_came_of_it(tmp_path: Path) -> None:
+    result, _ = run(tmp_path / "run")
+    assert (dict(result.rollouts), result.mean_reward) == ({"succeeded": 2, "failed": 1}, 0.5)
+    [cause] = result.failures
+    assert (cause.type, cause.number, result.trained) == ("KeyError", 1, None)
+    assert "test_report.py:" in cause.place
+    assert "2 succeeded, 1 failed, mean reward 0.5>" in repr(result)
+
+
+def test_result_counts_no_other_run_of_its_store(tmp_path: Path) -> None:
+    store = agl.InMemoryLightningStore()
+    for _ in range(2):
+        result = agl.Trainer(store=store, strategy="shm", n_runners=1).dev(agent, ["works"])
+        assert dict(result.rollouts) == {"succeeded": 1}
+
+
+async def test_page_shows_hostile_text_as_text(tmp_path: Path) -> None:
+    import asyncio
+
+    result, store = await asyncio.to_thread(run, tmp_path / "run")
+    write_finding(result.folder, Finding("x", 1, HOSTILE, HOSTILE, HOSTILE))
+    facts = await run_facts(store, result=result)
+    shown = page(facts)
+    assert "<script" not in shown
+    assert "<img" not in shown
+    assert "\x1b" not in shown
+    assert "&lt;script&gt;" in shown
+    assert "default-src &#x27;none&#x27;" in shown or "default-src 'none'" in shown
+    assert "http://" not in shown
+    assert "https://" not in shown
+    assert "\x1b" not in summary_text(facts, 80)
+    assert "report.html" in await end_of_run(store, result)
+    json.dumps(facts.as_json())
+
+
+@pytest.mark.parametrize("width", [80, 120])
+async def test_summary_fits_the_terminal(tmp_path: Path, width: int) -> None:
+    import asyncio
+
+    result, store = await asyncio.to_thread(run, tmp_path / "run")
+    facts = await run_facts(store, result=result)
+    paths = str(tmp_path)
+    lines = [line for line in summary_text(facts, width).splitlines() if paths not in line]
+    assert max(map(len, lines)) <= width
+
+
+def test_curve_is_drawn_in_characters() -> None:
+    assert text_curve([(1, 0.0), (2, 0.5), (3, 1.0)], [(0, 0.0), (3, 1.0)], 24, 5) == [
+        " 1.0 ┤               ⢀⠤●",
+        "     │             ⢀⠔⠁",
+        " 0.5 ┤           ⡠⠊⠁",
+        "     │        ⢀⠔⠉",
+        " 0.0 ┤●     ⡠⠒⠁",
+        "     └──────────────────",
+        "      0                3",
+    ]
+
+
+def test_nothing_is_drawn_of_one_point() -> None:
+    assert text_curve([(1, 0.5)], [], 80) == []
+    assert svg_curve([(1, 0.5)], [], title="x") == ""
+
+
+def test_finding_that_cannot_be_read_is_left_out(tmp_path: Path) -> None:
+    finding = Finding("x", 1, "a", "b", "c")
+    write_finding(tmp_path, finding)
+    with (tmp_path / "findings.jsonl").open("a") as file:
+        file.write('{"code": "cut o')
+    assert read_findings(tmp_path) == [finding]
