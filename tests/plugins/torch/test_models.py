@@ -6,7 +6,11 @@ import pytest
 
 pytest.importorskip("torch")
 
+import agl_torch
+from agl.errors import ConfigError
 from agl_torch.models import without_collections
+
+from .conftest import build_model
 
 
 def test_garbage_is_looked_for_again_after_a_block_without() -> None:
@@ -31,3 +35,10 @@ def test_a_process_that_does_without_collections_goes_on_doing_so() -> None:
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+def test_a_critic_that_does_not_know_the_models_tokens_is_refused(model):
+    narrow = build_model()
+    narrow.resize_token_embeddings(8)
+    with pytest.raises(ConfigError, match=r"the critic .*knows 8\. Give one with the same vocab"):
+        agl_torch.PPO(model="unused", critic=narrow).build_critic(model)

@@ -106,11 +106,12 @@ def check_server(owner: str, options: Any) -> None:
     """
     name = options.server
     if name == "torch":
-        if options.server_arguments:
-            raise ConfigError(
-                f"{owner}: server_arguments are for a server of its own, vllm or sglang; server is "
-                "'torch', the one in this process"
-            )
+        for option in ("server_arguments", "server_timeout_seconds"):
+            if getattr(options, option) != getattr(type(options), option):
+                raise ConfigError(
+                    f"{owner}: {option} is for a server of its own, vllm or sglang; server is "
+                    "'torch', the one in this process"
+                )
         return
     if not ENGINES[name].is_here():
         raise ConfigError(

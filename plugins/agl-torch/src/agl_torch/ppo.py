@@ -97,7 +97,14 @@ class PPO(OneEstimator, ClippedTraining, MeanOptions):
             return Critic(model, is_apart=False)
         if self.critic == "copy":
             return Critic(frozen_twin(model), is_apart=True)
-        return Critic(load_model(self.critic, self.device, "float32"), is_apart=True)
+        other = load_model(self.critic, self.device, "float32")
+        sizes = [one.get_input_embeddings().weight.shape[0] for one in (model, other)]
+        if sizes[0] > sizes[1]:
+            raise ConfigError(
+                f"{self.title}: the critic reads the tokens of the model, which has {sizes[0]} of "
+                f"them, and knows {sizes[1]}. Give one with the same vocabulary"
+            )
+        return Critic(other, is_apart=True)
 
     def foresee(self, rows: "list[TrainingRow]") -> Foreseen:
         """Penalties and values, and what time costs."""
