@@ -56,6 +56,7 @@ KNOWN_NEEDS = {
     "agl-tinker",
     "agl-torch",
     "agl-tracers",
+    "agl-ui",
     "agl-unsloth",
     "agl-verl",
     "anthropic",
