@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 import agl
 import agl_torch
@@ -158,6 +159,28 @@ def test_answers_over_an_adapter_do_not_depend_on_others(tokenizer, lora_rank):
         torch.use_deterministic_algorithms(False)
 
 
+def check_damage_is_refused(checkpoint, folder):
+    file, about = "adapter_model.safetensors", "adapter_config.json"
+    shutil.copytree(checkpoint, folder)
+    tensors, described = load_file(folder / file), json.loads((folder / about).read_text())
+    for changed in (
+        dict(list(tensors.items())[2:]),
+        {f"other.{name}": value for name, value in tensors.items()},
+        {name: value[:1] for name, value in tensors.items()},
+    ):
+        save_file({name: value.contiguous() for name, value in changed.items()}, folder / file)
+        with pytest.raises(ConfigError, match="is damaged, or for another model"):
+            load_model(folder, "cpu", "float32")
+    (folder / file).write_bytes((checkpoint / file).read_bytes()[:100])
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_model(folder, "cpu", "float32")
+    for base in ({}, {"base_model_name_or_path": None}):
+        kept = {k: v for k, v in described.items() if k != "base_model_name_or_path"}
+        (folder / about).write_text(json.dumps({**kept, **base}))
+        with pytest.raises(ConfigError, match="does not say which model"):
+            load_model(folder, "cpu", "float32")
+
+
 async def test_a_checkpoint_is_served_and_begun_from_as_a_whole_model(line, grpo, tmp_path):
     run = await trained(line, grpo)
     last = find_checkpoint(tmp_path / "run")
@@ -171,6 +194,7 @@ async def test_a_checkpoint_is_served_and_begun_from_as_a_whole_model(line, grpo
     served = type(build_model()).from_pretrained(tmp_path / "served")
     assert torch.allclose(logits(served), expected, atol=1e-4)
     assert torch.equal(logits(run._learner.model), expected)
+    check_damage_is_refused(last, tmp_path / "damaged")
     moved = tmp_path / "elsewhere"
     (tmp_path / "run").rename(moved)
     found = load_merged(moved / "checkpoints" / last.name, torch.float32)

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from agl.errors import ConfigError
+from agl_torch.batcher import Batcher
 from agl_torch.server import InferenceServer
 
 MESSAGES = [{"role": "user", "content": "red and green"}]
@@ -292,6 +293,62 @@ async def test_a_failure_of_the_model_is_an_answer_and_the_server_goes_on(server
         assert "out of memory" in answer["error"]["message"]
     status, _ = await post(server, body)
     assert status == 200
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_that_nobody_waits_for_is_not_sampled_on(
+    model, tokenizer, stream, monkeypatch
+):
+    submit, given_up = Batcher.submit, threading.Event()
+
+    async def noting(self, request):
+        try:
+            return await submit(self, request)
+        finally:
+            given_up.set()
+
+    monkeypatch.setattr(Batcher, "submit", noting)
+    server = InferenceServer(model, tokenizer, model_name="tiny", max_model_tokens=60)
+    begun, goes_on, forward = threading.Event(), threading.Event(), model.forward
+
+    def slowly(**inputs):
+        begun.set()
+        assert goes_on.wait(60)
+        return forward(**inputs)
+
+    with server:
+        model.forward = slowly
+        body = {"model": "tiny", "messages": MESSAGES, "max_tokens": 50, "stream": stream}
+        body["temperature"] = 0
+        asking = asyncio.create_task(post(server, body))
+        await asyncio.to_thread(begun.wait, 60)
+        asking.cancel()  # closes the connection
+        was_noticed = await asyncio.to_thread(given_up.wait, 60)
+        goes_on.set()
+    assert was_noticed
+
+
+async def test_what_fails_before_it_joins_fails_alone(server):
+    good = {"model": "tiny", "messages": MESSAGES, "max_tokens": 30}
+    bad = {**good, "chat_template_kwargs": {"return_tensors": "pt"}}
+    results = await asyncio.gather(*(post(server, body) for body in (good, bad, good)))
+    assert [status for status, _ in results] == [200, 400, 200]
+    assert "chat_template_kwargs" in results[1][1]["error"]["message"]
+
+
+async def test_a_request_that_cannot_join_fails_alone(server, monkeypatch):
+    sampler, add = server.sampler, server.sampler.add
+
+    def refuse_short_ones(request):
+        if request.max_tokens == 2:
+            raise ValueError("it is too short")
+        return add(request)
+
+    monkeypatch.setattr(sampler, "add", refuse_short_ones)
+    body = {"model": "tiny", "messages": MESSAGES}
+    given = [{**body, "max_tokens": number} for number in (30, 2, 30)]
+    results = await asyncio.gather(*(post(server, one) for one in given))
+    assert [status for status, _ in results] == [200, 500, 200]
 
 
 def test_a_tokenizer_without_a_chat_template_is_refused(model, tokenizer, monkeypatch):

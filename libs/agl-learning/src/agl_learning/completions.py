@@ -170,6 +170,12 @@ def render_prompt(
         raise RequestError(
             400, f"'messages': the model's chat template refused them: {error}"
         ) from error
+    if not all(isinstance(one, int) for one in token_ids):
+        raise RequestError(
+            400,
+            "'chat_template_kwargs': they have the template make something else than a list of "
+            "token ids; leave out what says how tokens are returned",
+        )
     if not token_ids:
         raise RequestError(
             400, "'messages': the model's chat template makes no tokens of them; expected some text"

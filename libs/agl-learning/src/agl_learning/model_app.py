@@ -1,8 +1,9 @@
 """``ModelApp``: the addresses of a server of one model, for servers of plugins."""
 
+import asyncio
 import hmac
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from typing import Any, Generic
 
 from agl.serving.layers import JSON, Receive, Scope, Send, header, read_body, send_whole
@@ -85,7 +86,7 @@ class ModelApp(ABC, Generic[Request]):
         if route == ("POST", "/v1/chat/completions"):
             request = await self._request(receive)
             if request is not None:
-                await self.answer(request, scope, send)
+                await _until_gone(self.answer(request, scope, send), receive)
         elif route == ("GET", "/v1/models"):
             about = {"object": "model", "created": 0, "owned_by": self.owner}
             card = {"id": self.model_name, **about, **self.card()}
@@ -113,3 +114,22 @@ class ModelApp(ABC, Generic[Request]):
                 "model_not_found",
             )
         return request
+
+
+async def _until_gone(answer: Coroutine[Any, Any, None], receive: Receive) -> None:
+    """Give an answer, and break it off when nobody waits for it any more."""
+    answering = asyncio.ensure_future(answer)
+    gone = asyncio.ensure_future(_disconnected(receive))
+    try:
+        await asyncio.wait({answering, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if answering.done():
+            answering.result()
+    finally:
+        for task in (answering, gone):
+            task.cancel()
+        await asyncio.gather(answering, gone, return_exceptions=True)
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -21,6 +21,8 @@ from agl_learning.checkpoint import home_of
 
 ADAPTER = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
+PREFIX = "base_model.model."
+"""Of the names of tensors in such a file."""
 
 
 def need_peft(who: str) -> None:
@@ -115,8 +117,19 @@ def merge(model: Any) -> Any:
 
 
 def find_base(folder: Path) -> str:
-    """Where the model under the adapter of a folder is."""
-    base = json.loads((folder / ADAPTER).read_text("utf-8"))["base_model_name_or_path"]
+    """Where the model under the adapter of a folder is.
+
+    Raises:
+        ConfigError: Its description does not say.
+    """
+    try:
+        base = json.loads((folder / ADAPTER).read_text("utf-8"))["base_model_name_or_path"]
+        if not isinstance(base, str):
+            raise TypeError(f"base_model_name_or_path is {base!r}")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"{str(folder / ADAPTER)!r} does not say which model its adapter is for: {error!r}"
+        ) from error
     if Path(base).is_absolute() and not Path(base).exists():
         # The folder of the run has moved, and its beginning with it.
         return str(home_of(folder) / Path(base).name)
@@ -127,14 +140,26 @@ def load_merged(folder: Path, dtype: Any) -> Any:
     """The model under the adapter of a folder, with the adapter added to its weights.
 
     Raises:
-        ConfigError: ``peft`` or the model is not there.
+        ConfigError: ``peft`` or the model is not there, or the adapter is not that model's.
     """
     need_peft(f"{str(folder)!r} holds an adapter, and")
-    from peft import LoraConfig, set_peft_model_state_dict
+    from peft import LoraConfig, get_peft_model_state_dict, set_peft_model_state_dict
     from safetensors.torch import load_file
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(find_base(folder), dtype=dtype)
-    model.add_adapter(LoraConfig.from_pretrained(str(folder)))
-    set_peft_model_state_dict(model, load_file(folder / WEIGHTS))
+    try:
+        weights = load_file(folder / WEIGHTS)
+        model.add_adapter(LoraConfig.from_pretrained(str(folder)))
+        shapes = {name: value.shape for name, value in get_peft_model_state_dict(model).items()}
+    except Exception as error:  # what these libraries raise for a damaged file has no common base
+        raise ConfigError(f"the adapter in {str(folder)!r} cannot be read: {error}") from error
+    given = {name.removeprefix(PREFIX): value.shape for name, value in weights.items()}
+    if wrong := sorted({name for name, _ in given.items() ^ shapes.items()}):
+        raise ConfigError(
+            f"the adapter in {str(folder)!r} is damaged, or for another model: of its "
+            f"{len(given)} tensors and the {len(shapes)} that belong there, {len(wrong)} have no "
+            f"like, the first {wrong[0]!r}"
+        )
+    set_peft_model_state_dict(model, weights)
     return merge(model)

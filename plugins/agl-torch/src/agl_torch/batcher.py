@@ -133,7 +133,10 @@ class Batcher:
         with self._condition:
             new, self._new = self._new, []
         for request, future in new:
-            self._futures[self._sampler.add(request)] = future
+            try:
+                self._futures[self._sampler.add(request)] = future
+            except Exception as error:  # of this request; the others go on
+                self._tell(future, error)
         gone = [running for running, future in self._futures.items() if future.cancelled()]
         for running in gone:
             self._sampler.drop(running)

@@ -6,7 +6,6 @@ say, which of several is better is not, and an estimator that compares siblings 
 """
 
 import json
-import math
 from collections.abc import Sequence
 from typing import Any, Literal, cast
 
@@ -14,8 +13,11 @@ from agl.algorithm.gateway import ModelConfig
 from agl.errors import AdapterError, ConfigError
 from agl.utils.checks import check_choice, check_name, check_numbers
 from agl.utils.secrets import learn
+from agl.utils.text import capped, clean, shorten
 from agl_learning.credit import Ask, Conversation, GroupRule, Score
 
+LONGEST_WHY = 2000
+"""Characters that are kept of a judge's reason."""
 RUBRIC = """\
 An attempt that reaches the goal of the task gets a much higher score than one that does not.
 Of two that reach it, the one that does so with fewer steps or less effort gets a little more.
@@ -184,9 +186,10 @@ def read_scores(answer: str, number: int) -> list[Score]:
             raise AdapterError(f"it scores attempt {attempt} {how}")
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise AdapterError(f"the score of attempt {attempt} is no number: {value!r}")
-        if not math.isfinite(value) or not 0 <= value <= 1:
-            raise AdapterError(f"the score of attempt {attempt} is {value}, and not from 0 to 1")
-        found[attempt] = Score(float(value), str(one.get("why", "")))
+        if not 0 <= value <= 1:  # NaN is not, either
+            said = shorten(repr(value))
+            raise AdapterError(f"the score of attempt {attempt} is {said}, and not from 0 to 1")
+        found[attempt] = Score(float(value), capped(clean(str(one.get("why", ""))), LONGEST_WHY))
     missing = [n for n in range(1, number + 1) if n not in found]
     if missing:
         raise AdapterError(f"it has no score for attempt {missing[0]}, of {number}")
