@@ -243,12 +243,17 @@ async def tell(store: LightningStore, run_id: str, folder: Path, shows_result: b
 
 
 async def sum_up(store: LightningStore, result: RunResult) -> str:
-    """What is said at the end of a run; agl-inspect, where it is installed, writes its report."""
+    """What is said at the end of a run: agl-inspect's report, and the last steps of the ledger."""
+    said = str(result)
     try:
-        end_of_run = load_from_library("end_of_run", "agl_inspect.report.ending")
-        return await end_of_run(store, result)
+        said = await load_from_library("end_of_run", "agl_inspect.report.ending")(store, result)
     except MissingPluginError:
         pass
     except Exception as error:  # what was trained must not be lost for what is said of it
         logger.warning("the report of the run could not be made: %r", error, exc_info=error)
-    return str(result)
+    try:
+        summary = load_from_library("ledger_summary", "agl_learning.ledger_tables")
+    except MissingPluginError:
+        return said
+    ledger = await summary(store)
+    return said if ledger is None else f"{said}\n{ledger}"
