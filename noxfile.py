@@ -82,6 +82,7 @@ CORE = "agl-core[bench,testing,parquet,jinja]"
 PLUGINS = sorted(name for name, path in FOLDERS.items() if path.parent.name == "plugins")
 SOURCES = os.pathsep.join(str(path / "src") for path in FOLDERS.values())
 EXTRAS = ["agl-apo[gepa]", "agl-metrics[prometheus]", "agl-torch[forms,lora]", "agl-unsloth[trl]"]
+TRACKED = "agl-trackers[tensorboard]"
 EVERYTHING = [TORCH, TRL, CORE, *PLUGINS, "agl-agentlightning", *EXTRAS]
 
 
@@ -250,6 +251,7 @@ def litellm(session: nox.Session) -> None:
 
 
 TRACER_TESTS = "tests/plugins/tracers/real"
+TRACKER_TESTS = "tests/plugins/trackers/real"
 TRACERS = ("otel", "agentops", "openinference", "otel-genai", "weave")
 TRACED = "agl-tracers[agentops,openinference,otel-genai,weave]"
 
@@ -319,6 +321,13 @@ def captured_folder(session: nox.Session) -> str:
     folder = Path(session.cache_dir) / "captured"
     folder.mkdir(exist_ok=True)
     return str(folder)
+
+
+@nox.session
+def trackers(session: nox.Session) -> None:
+    """Every tracker with its real library, on this machine; the libraries' warnings are theirs."""
+    install(session, CORE, TRACKED, *TEST_TOOLS[:3])
+    session.run("pytest", "-W", "default", TRACKER_TESTS, *session.posargs)
 
 
 @nox.session(name="verl-cpu")
@@ -465,7 +474,8 @@ NIGHTLY = (
     ("tests", "-m", "nightly"),
     *((name, "-m", "nightly") for name in ("sft-trl", "unsloth")),
     ("verl-cpu", "--long"),
-    *((name,) for name in ("peer", "tracers", "examples", "calc-x", "pythons", "crash", "resume")),
+    *((name,) for name in ("peer", "tracers", "trackers", "examples", "calc-x")),
+    *((name,) for name in ("pythons", "crash", "resume")),
 )
 
 
@@ -481,6 +491,7 @@ def nightly(session: nox.Session) -> None:
     verl-cpu --long    every trainer, estimator and option of agl-verl with the real verl
     peer               runners and algorithms of agentlightning 0.3.0 and of ours in one run
     tracers            every tracer on every framework, and the page that says what they capture
+    trackers           every tracker with its real library
     examples           the agents of examples/ with their frameworks, and what trains them
     calc-x             the AutoGen agent learns with the real verl
     pythons            the core on Python 3.12 and 3.13

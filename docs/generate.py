@@ -90,7 +90,7 @@ def components() -> str:
     for component in installed():
         if not component.distribution.startswith("agl-"):
             continue
-        if component.kind in ("command", "hook") or component.distribution == "agl-bestprompt":
+        if component.kind in ("command", "plugin") or component.distribution == "agl-bestprompt":
             continue
         target = load_component(component)
         lines.append(f"## {component.kind} `{component.name}` ({component.distribution})\n")

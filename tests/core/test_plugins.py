@@ -141,7 +141,7 @@ def test_disabled_hook_plugin_is_shown_as_such(
 ) -> None:
     install("agl-x", {}, {"agl.plugins": {"watcher": "nowhere"}})
     monkeypatch.setenv("AGL_DISABLE_PLUGINS", "other, watcher")
-    [(state, cause)] = states()["hook", "watcher"]
+    [(state, cause)] = states()["plugin", "watcher"]
     assert state == "disabled"
     assert "AGL_DISABLE_PLUGINS" in cause
 

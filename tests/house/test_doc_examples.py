@@ -56,6 +56,7 @@ KNOWN_NEEDS = {
     "agl-tinker",
     "agl-torch",
     "agl-tracers",
+    "agl-trackers",
     "agl-ui",
     "agl-unsloth",
     "agl-verl",
@@ -75,6 +76,7 @@ KNOWN_NEEDS = {
     "pydantic-ai-slim",
     "pytest",
     "smolagents",
+    "tensorboardX",
     "vllm",
 }
 STUB_AGENT = "import agl\n\n@agl.rollout\ndef agent(task, llm=None) -> float:\n    return 1.0\n"

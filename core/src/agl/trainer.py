@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from agl.agent.base import LitAgent, Runner
 from agl.algorithm.adapter import TraceAdapter
@@ -21,7 +21,7 @@ from agl.execution.base import ExecutionStrategy
 from agl.execution.coroutines import call_in_daemon_thread
 from agl.execution.events import ExecutionEvent
 from agl.execution.shared_memory import SharedMemoryExecutionStrategy
-from agl.plugins.build import Given, adapter_maker, build_adapter, build_component
+from agl.plugins.build import Given, adapter_maker, build_adapter, build_component, build_hooks
 from agl.plugins.hooks import HookCaller, routes_of
 from agl.runner.grading import grader_of
 from agl.runner.plan import plan_runner
@@ -75,7 +75,8 @@ class Trainer:
         resume: Go on with the run that ``run`` names, where it ended. What differs is named first.
         force: Go on although options, data or code make another run of it.
         run_config: Configuration for the run's record; None takes the options of the algorithm.
-        hooks: Objects with methods named as hooks; see ``agl.plugins.hookspecs``.
+        hooks: Objects with methods named as hooks, see ``agl.plugins.hookspecs``; or names, or
+            dicts of ``type`` and options.
         n_workers: The name of ``n_runners`` in the guides of 0.3.
 
     Raises:
@@ -123,7 +124,7 @@ class Trainer:
         self.max_rollouts = max_rollouts
         self.initial_resources = initial_resources
         self.run_dir = None if run_dir is None else Path(run_dir).absolute()
-        self.hooks = _as_list(hooks)
+        self.hooks = build_hooks(hooks)
         self._hook_caller = HookCaller(self.hooks)
         self.algorithm = build_component(
             algorithm, group="agl.algorithms", expected_type=Algorithm, where="algorithm"
@@ -387,11 +388,6 @@ class Trainer:
         return build_component(
             spec, group="agl.gateways", expected_type=Gateway, where="llm_proxy", default="proxy"
         )
-
-
-def _as_list(hooks: object | Sequence[object] | None) -> list[object]:
-    given: object = [] if hooks is None else hooks
-    return list(cast("Sequence[object]", given)) if isinstance(given, Sequence) else [given]
 
 
 def _build_store(spec: Given[LightningStore]) -> LightningStore:

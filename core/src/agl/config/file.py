@@ -57,7 +57,7 @@ class RunConfig:
     resources: dict[str, dict[str, Any]] | None = None
     """Name -> resource; ``type`` is ``prompt_template``, ``llm`` or ``proxy_llm``."""
     hooks: list[ComponentSpec] = field(default_factory=list[ComponentSpec])
-    """Objects that watch the run, as ``module:attribute``; installed hook plugins come anyway."""
+    """What watches the run: a name, ``module:attribute``, or ``type`` and options."""
     runners: int | None = None
     """How many runners there are; the strategy's default if left out."""
     concurrency: int | None = None
@@ -330,7 +330,8 @@ def _load_tasks(value: str, folder: Path, where: str) -> list[Any]:
 def _load_hook(spec: ComponentSpec, where: str) -> object:
     from agl.plugins.hooks import HookManager
 
-    hook = plan_component(spec, group=None, expected_type=object, where=where).build()
+    group = registry.GROUPS["hook"]
+    hook = plan_component(spec, group=group, expected_type=object, where=where).build()
     with located(where):
         # A manager of its own refuses now what a runner would refuse later.
         HookManager().register(hook)

@@ -8,7 +8,7 @@ import importlib
 import inspect
 import pkgutil
 import sys
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -176,6 +176,21 @@ def build_adapter(
         where="adapter",
         default=asked_for.default_adapter,
     )
+
+
+def build_hooks(given: object | Sequence[object] | None) -> list[object]:
+    """What watches a run; names, and dicts of ``type`` and options, are built."""
+    if given is None:
+        return []
+    is_one = isinstance(given, str) or not isinstance(given, Sequence)
+    each: list[Any] = [given] if is_one else list(cast("Sequence[Any]", given))
+    about: dict[str, Any] = {"group": registry.GROUPS["hook"], "expected_type": object}
+    return [
+        build_component(cast(Any, one), where="hooks", **about)
+        if isinstance(one, str | Mapping)
+        else one
+        for one in each
+    ]
 
 
 def adapter_maker(

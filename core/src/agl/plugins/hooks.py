@@ -245,10 +245,10 @@ class HookCaller(Sequence[object]):
 
     def _load_installed(self) -> None:
         dropped = registry.disabled_plugins()
-        names = {c.name for c in registry.components(registry.GROUPS["hook"])} - dropped
+        names = {c.name for c in registry.components(registry.GROUPS["plugin"])} - dropped
         for name in sorted(names, reverse=True):
             try:
-                component = registry.find(registry.GROUPS["hook"], name)
+                component = registry.find(registry.GROUPS["plugin"], name)
                 self.manager.register(_load(component), name)
             except (PluginError, ConfigError) as error:
                 if self._strict:
@@ -292,7 +292,7 @@ def try_component(component: registry.Component) -> None:
         PluginError: It does not load.
         ConfigError: One of its hooks would be refused.
     """
-    if component.kind == "hook":
+    if component.kind == "plugin":
         HookManager().register(_load(component), component.name)
     else:
         registry.load_component(component)

@@ -1,7 +1,7 @@
 """Components by name: entry points found without importing them, loaded when they are named.
 
 A component is a class (or a function that builds one) which a distribution publishes in the entry
-point group of its kind; a hook plugin stands in the group ``agl.plugins``.
+point group of its kind; a hook that takes part in every run stands in the group ``agl.plugins``.
 """
 
 import importlib
@@ -43,7 +43,8 @@ GROUPS: Mapping[str, str] = MappingProxyType(
         "grader": "agl.graders",
         "metrics": "agl.metrics",
         "command": "agl.commands",
-        "hook": "agl.plugins",
+        "hook": "agl.hooks",
+        "plugin": "agl.plugins",
     }
 )
 """Kind -> entry point group. All but the last hold components; the last holds hook plugins."""
@@ -247,7 +248,7 @@ def _state(
 ) -> tuple[State, str]:
     if len(same_name) > 1:
         return "duplicate", _duplicate_cause(same_name)
-    if component.kind == "hook" and component.name in disabled_plugins():
+    if component.kind == "plugin" and component.name in disabled_plugins():
         return "disabled", f"{LightningEnvVar.AGL_DISABLE_PLUGINS.value} names it"
     if check is None:
         return "installed", ""

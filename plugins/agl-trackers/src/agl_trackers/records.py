@@ -1,0 +1,147 @@
+"""What trackers are told of a run, and how it is read."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agl.emitter import find_final_reward
+from agl.errors import AdapterError, NotSupportedError
+from agl.plugins.secrets import redact
+from agl.runs.description import name_of, options_of
+from agl.types import AttemptedRollout, Rollout, without_private
+from agl.utils.attributes import to_json_text
+from agl.utils.secrets import hide
+from agl.utils.text import capped
+from agl_learning.calls.conversations import conversation
+from agl_learning.calls.reading import model_calls
+
+if TYPE_CHECKING:
+    from agl.algorithm.base import Algorithm
+    from agl.store.base import LightningStore
+
+LONGEST_TEXT = 20_000
+"""Characters of one cell of a table."""
+LOOKED_AT = 256
+"""So many of the newest rollouts of a store are looked through for those of a step."""
+ENDED = ("succeeded", "failed", "cancelled")
+
+
+@dataclass(frozen=True)
+class RunAbout:
+    """A run, as its start is told."""
+
+    run_id: str
+    generation: int = 1
+    """Which start of the run this is, from 1; from 2 on it goes on."""
+    algorithm: str = ""
+    config: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Options, versions, data and the like, nested, without secrets."""
+    folder: Path | None = None
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt that was published."""
+
+    name: str
+    """Of the resource."""
+    version: str
+    """Id of the resources in which it was published."""
+    text: str
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A rollout, as a line of a table."""
+
+    rollout_id: str
+    status: str
+    mode: str
+    reward: float | None
+    task: str
+    conversation: str
+    """Of its last model call: a message a paragraph, its role before it."""
+    error: str
+
+    def as_row(self, step: int) -> dict[str, Any]:
+        """Column -> value."""
+        return {"step": step, **asdict(self)}
+
+
+async def about_run(algorithm: "Algorithm", store: "LightningStore") -> RunAbout:
+    """What is known of the run that ``algorithm`` is about to do.
+
+    Without a record in the store it is the algorithm's options.
+    """
+    run_id, generation = algorithm.get_run() or ("run", 1)
+    name, folder = name_of(algorithm), algorithm.get_run_folder()
+    config: dict[str, Any] = {"algorithm": options_of(algorithm)}
+    try:
+        record = await store.get_run_by_id(run_id)
+    except NotSupportedError:
+        record = None
+    if record is not None:
+        config = dict(record.config)
+        config["run"] = record.model_dump(mode="json", include={"seed", "code", "datasets"})
+    return RunAbout(run_id, generation, name, redact(config), folder)
+
+
+async def samples_of(
+    store: "LightningStore", run_id: str, step: int | None, most: int, mode: str | None = None
+) -> list[Sample]:
+    """Rollouts of a run, evenly from those that have ended.
+
+    Args:
+        store: Where they are.
+        run_id: Of the run.
+        step: Of which step; None takes all. Rollouts that say no step count for every one.
+        most: At most so many.
+        mode: Only of this one; None for all.
+    """
+    newest = await store.query_rollouts(limit=LOOKED_AT, sort_order="desc")
+    found = [
+        one
+        for one in newest
+        if one.status in ENDED
+        and (one.metadata or {}).get("run", run_id) == run_id
+        and (step is None or (one.metadata or {}).get("step", step) == step)
+        and mode in (None, one.mode)
+        and isinstance(one, AttemptedRollout)
+    ]
+    chosen = [found[number * len(found) // most] for number in range(min(most, len(found)))]
+    if len(found) <= most:
+        chosen = found
+    return [await _sample(store, one) for one in reversed(chosen)]
+
+
+async def _sample(store: "LightningStore", rollout: Rollout) -> Sample:
+    spans = await store.query_spans(rollout.rollout_id, "latest")
+    try:
+        calls = model_calls(spans)
+        said = "\n\n".join(map(_paragraph, conversation(calls[-1])["messages"])) if calls else ""
+    except AdapterError as error:
+        said = f"(cannot be read: {error})"
+    failure = rollout.attempt.error if isinstance(rollout, AttemptedRollout) else None
+    task = without_private(rollout.input)
+    return Sample(
+        rollout_id=rollout.rollout_id,
+        status=rollout.status,
+        mode=rollout.mode or "",
+        reward=find_final_reward(spans),
+        task=_shown(task if isinstance(task, str) else to_json_text(task)),
+        conversation=_shown(said),
+        error="" if failure is None else _shown(f"{failure.boundary}: {failure.message}"),
+    )
+
+
+def _paragraph(message: Mapping[str, Any]) -> str:
+    content = message.get("content") or ""
+    parts = [content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)]
+    parts += [json.dumps(one.get("function", one)) for one in message.get("tool_calls") or ()]
+    return f"{message['role']}: {' '.join(part for part in parts if part)}"
+
+
+def _shown(text: str) -> str:
+    return hide(capped(text, LONGEST_TEXT))

@@ -1,0 +1,178 @@
+"""The hook that all trackers share: what of a run goes to a tracker, and when."""
+
+import asyncio
+import math
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import agl
+from agl.env import LightningEnvVar, resolve_str_env_var
+from agl.errors import BrokenComponentError, install_line
+from agl.utils.checks import check_numbers
+from agl_trackers.delivery import Delivery
+from agl_trackers.records import Prompt, RunAbout, Sample, about_run, samples_of
+
+if TYPE_CHECKING:
+    from agl.algorithm.base import Algorithm
+    from agl.store.base import LightningStore
+    from agl.types import ResourcesUpdate
+
+
+MOST_TO_READ = 4
+"""Steps whose rollouts wait to be read, at most."""
+
+
+@dataclass(kw_only=True, eq=False)
+class Tracker(agl.Hook, ABC):
+    """What a run tells a tracker.
+
+    A subclass says how it is told: ``begin`` and the methods after it are called one after the
+    other in a thread of their own, with what is said in a queue between. What they raise is logged
+    and counted, and the run goes on. A subclass for a tracker without artefacts or tables leaves
+    those methods out.
+    """
+
+    rollouts: int = 8
+    """So many rollouts of every step go into the table; 0 leaves it out."""
+    checkpoints: bool = True
+    """Whether checkpoints are uploaded, where the tracker keeps files; their names always go."""
+    wait_seconds: float = 10.0
+    """Longest that the end of the run waits for the tracker; a call that has hung for so long
+    already is not waited for."""
+    _delivery: Delivery | None = field(default=None, init=False, repr=False)
+    _store: Any = field(default=None, init=False, repr=False)
+    _reading: Any = field(default=None, init=False, repr=False)
+    _to_read: deque[Any] = field(default_factory=deque[Any], init=False, repr=False)
+    _step: int = field(default=0, init=False, repr=False)
+    _prompts: dict[str, str] = field(default_factory=dict[str, str], init=False, repr=False)
+    label: ClassVar[str] = ""
+    package: ClassVar[str | None] = None
+    """The module that it needs, and the extra of agl-trackers that brings it is ``label``."""
+
+    def __post_init__(self) -> None:
+        owner = type(self).__name__
+        check_numbers(owner, whole=True, least=0, rollouts=self.rollouts)
+        check_numbers(owner, least=0, wait_seconds=self.wait_seconds)
+        require(self.label, self.package)
+
+    # --- for subclasses, in the tracker's thread
+
+    @abstractmethod
+    def begin(self, about: RunAbout) -> None:
+        """Begin the tracker's run, or go on with the one that this run had."""
+
+    @abstractmethod
+    def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Metrics of a step, or of an evaluation (``val/...``) after one."""
+
+    def log_rollouts(self, step: int, samples: Sequence[Sample]) -> None:
+        """A table of rollouts."""
+
+    def log_prompt(self, step: int, prompt: Prompt) -> None:
+        """A prompt that was published after ``step``."""
+
+    def log_checkpoint(self, step: int, path: str, folder: Path | None) -> None:
+        """A checkpoint; ``folder`` is None where nothing is to be uploaded."""
+
+    @abstractmethod
+    def end(self, error: str | None) -> None:
+        """The run has ended, with ``error`` where it failed."""
+
+    # --- hooks
+
+    async def on_run_start(self, algorithm: "Algorithm", store: "LightningStore") -> None:
+        self._store, self._step, self._prompts = store, 0, {}
+        self._delivery = Delivery(self.label or type(self).__name__)
+        about = await about_run(algorithm, store)
+        self._delivery.put("the start", partial(self.begin, about))
+
+    def on_resources_published(self, resources: "ResourcesUpdate") -> None:
+        for name, resource in resources.resources.items():
+            text = getattr(resource, "template", None)
+            if isinstance(text, str) and self._prompts.get(name) != text:
+                self._prompts[name] = text
+                prompt = Prompt(name, resources.resources_id, text)
+                self._put("a prompt", self.log_prompt, self._step, prompt)
+
+    def on_step_end(self, algorithm: "Algorithm", step: int, metrics: Mapping[str, Any]) -> None:
+        self._step = step
+        self._put(f"step {step}", self.log_metrics, step, numbers_of(metrics))
+        self._sample(algorithm, step, step)
+
+    def on_evaluation_end(self, step: int, metrics: Mapping[str, Any]) -> None:
+        what = f"the evaluation after step {step}"
+        self._put(what, self.log_metrics, step, numbers_of(metrics))
+
+    def on_checkpoint_saved(self, step: int, path: str | Path) -> None:
+        is_file = self.checkpoints and Path(path).exists()
+        what = f"the checkpoint of step {step}"
+        self._put(what, self.log_checkpoint, step, str(path), Path(path) if is_file else None)
+
+    async def on_run_end(self, algorithm: "Algorithm", error: BaseException | None) -> None:
+        if self._delivery is None:
+            return
+        if self._step == 0 and error is None:
+            self._sample(algorithm, 0, None)  # it has no steps
+        if self._reading is not None:
+            await asyncio.wait([self._reading], timeout=self.wait_seconds)
+        text = None if error is None else f"{type(error).__name__}: {error}"
+        await self._delivery.close(self.wait_seconds, partial(self.end, text))
+
+    def _put(self, what: str, method: Any, *arguments: Any) -> None:
+        if self._delivery is not None:
+            self._delivery.put(what, partial(method, *arguments))
+
+    def _sample(self, algorithm: "Algorithm", step: int, of_step: int | None) -> None:
+        """Read rollouts beside the run, those of one step after those of another."""
+        if not self.rollouts or self._delivery is None:
+            return
+        if len(self._to_read) >= MOST_TO_READ:
+            self._delivery.drop("rollouts of earlier steps were still being read")
+            return
+        run_id, _ = algorithm.get_run() or ("run", 1)
+        self._to_read.append((run_id, step, of_step))
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        while self._to_read and self._delivery is not None:
+            run_id, step, of_step = self._to_read.popleft()
+            try:
+                samples = await samples_of(self._store, run_id, of_step, self.rollouts)
+            except Exception as error:
+                self._delivery.drop(f"its rollouts could not be read ({type(error).__name__})")
+                continue
+            if samples:
+                self._put(f"the rollouts of step {step}", self.log_rollouts, step, samples)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_delivery": None, "_store": None, "_reading": None}
+
+
+def numbers_of(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """The metrics that are numbers, and finite: trackers draw no others."""
+    return {
+        name: float(value)
+        for name, value in metrics.items()
+        if isinstance(value, int | float) and math.isfinite(value) and name != "step"
+    }
+
+
+def require(name: str, package: str | None) -> None:
+    """Refuse a tracker whose library is not installed; on a machine of runners none is needed.
+
+    Raises:
+        BrokenComponentError: It is not; the message says what to install.
+    """
+    role = resolve_str_env_var(LightningEnvVar.AGL_CURRENT_ROLE)
+    if package is not None and role != "runner" and find_spec(package) is None:
+        raise BrokenComponentError(
+            f"tracker {name!r} needs {package!r}, which is not installed. "
+            f"Run: {install_line(f'agl-trackers[{name}]')}"
+        )

@@ -1,0 +1,220 @@
+"""What every tracker is told, and that none can stop or slow a run."""
+
+import logging
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import agl
+import agl_trackers
+from agl.errors import AlgorithmError, BrokenComponentError, ConfigError
+from agl.plugins.build import build_component
+from agl_trackers.delivery import Delivery
+
+from .runs import PROMPTS, SECRET, Recorder, fit
+
+
+def test_a_tracker_is_told_of_configuration_steps_evaluations_prompts_and_checkpoints(
+    tmp_path: Path,
+) -> None:
+    recorder = Recorder()
+    fit(recorder, tmp_path / "run")
+    assert recorder.told[0][0] == "begin"
+    assert recorder.told[-1] == ("end", None)
+    [(about,)] = recorder.all("begin")
+    assert (about.algorithm, about.generation) == ("learner", 1)
+    assert about.folder == tmp_path / "run"
+    assert recorder.all("metrics") == [
+        pair
+        for step in (1, 2, 3)
+        for pair in ((step, {"reward/mean": step / 4}), (step, {"val/reward/mean": step / 2}))
+    ]
+    prompts = recorder.all("prompt")
+    assert [(step, p.version, p.text) for step, p in prompts] == [
+        (step - 1, f"prompt-{step}", PROMPTS[step % 3]) for step in (1, 2, 3)
+    ]
+    folder = tmp_path / "run" / "checkpoints" / "step-000003"
+    assert recorder.all("checkpoint")[-1] == (3, str(folder), folder)
+
+
+def test_configuration_is_told_without_secrets(tmp_path: Path) -> None:
+    recorder = Recorder()
+    fit(recorder, tmp_path / "run")
+    [(about,)] = recorder.all("begin")
+    assert about.config["algorithm"]["steps"] == 3
+    assert about.config["algorithm"]["api_key"] == "***"
+    assert SECRET not in repr(about)
+
+
+def test_rollouts_of_each_step_are_told_with_task_conversation_reward_and_error(
+    tmp_path: Path,
+) -> None:
+    recorder = Recorder()
+    fit(recorder, tmp_path / "run")
+    tables = dict(recorder.all("rollouts"))
+    assert sorted(tables) == [1, 2, 3]
+    first = tables[1][0]
+    assert first.reward == 0.75
+    assert first.conversation == "user: Say yes. Is it?\n\nassistant: yes"
+    assert "Is it?" in first.task
+    assert "answer key" not in first.task
+    _, failed = tables[2]
+    assert (failed.status, failed.reward) == ("failed", None)
+    assert failed.error == "agent: no kindness"
+
+
+def test_a_run_without_steps_tells_its_rollouts_at_the_end(tmp_path: Path) -> None:
+    recorder = Recorder()
+    initial = {"prompt": agl.PromptTemplate(template=PROMPTS[0], engine="f-string")}
+    fit(recorder, tmp_path / "run", agl.Baseline(), initial_resources=initial)
+    [(step, samples)] = recorder.all("rollouts")
+    assert step == 0
+    assert [sample.reward for sample in samples] == [0.75, 0.75]
+
+
+def test_at_most_so_many_rollouts_are_told_and_none_where_nobody_wants_them(
+    tmp_path: Path,
+) -> None:
+    few, none = Recorder(rollouts=1), Recorder(rollouts=0, checkpoints=False)
+    fit([few, none], tmp_path / "run")
+    assert {len(samples) for _, samples in few.all("rollouts")} == {1}
+    assert none.all("rollouts") == []
+    assert {folder for _, _, folder in none.all("checkpoint")} == {None}
+
+
+def test_the_end_tells_why_a_run_failed(tmp_path: Path) -> None:
+    class Fails(agl.Algorithm):
+        async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
+            raise ValueError("no luck")
+
+    recorder = Recorder()
+    with pytest.raises(AlgorithmError):
+        fit(recorder, tmp_path / "run", Fails())
+    assert recorder.told[-1] == ("end", "ValueError: no luck")
+
+
+# --- trackers that fail
+
+
+def test_a_tracker_that_raises_is_counted_said_once_and_does_not_stop_the_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(what: str) -> None:
+        if what == "metrics":
+            raise ConnectionError("500 Internal Server Error")
+
+    recorder = Recorder(does=refuse)
+    with caplog.at_level(logging.WARNING, "agl.trackers"):
+        fit(recorder, tmp_path / "run")
+    assert len(recorder.all("checkpoint")) == 3
+    first, last = [one.getMessage() for one in caplog.records if one.name == "agl.trackers"]
+    assert "500 Internal Server Error. The run goes on" in first
+    assert "Recorder: 6 of " in last
+
+
+def test_a_tracker_that_cannot_be_opened_gets_nothing_more(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(what: str) -> None:
+        raise SystemExit("wrong key")
+
+    recorder = Recorder(does=refuse)
+    fit(recorder, tmp_path / "run")
+    assert recorder.told == []
+    assert "as it could not be opened" in caplog.messages[-1]
+
+
+def test_a_tracker_that_hangs_is_not_waited_for_longer_than_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    goes_on = threading.Event()
+
+    def hang(what: str) -> None:
+        goes_on.wait()
+
+    recorder = Recorder(does=hang, wait_seconds=0.2)
+    try:
+        began = time.monotonic()
+        fit(recorder, tmp_path / "run")
+        assert time.monotonic() - began < 60  # the run does not hang
+    finally:
+        goes_on.set()
+    assert "the start had not returned after" in caplog.messages[-1]
+    assert "as the run had ended" in caplog.messages[-1]
+
+
+def test_what_finds_the_queue_full_is_dropped_and_counted() -> None:
+    goes_on, began = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        began.set()
+        goes_on.wait()
+
+    delivery = Delivery("slow", most=2)
+    assert delivery.put("the start", hang)
+    began.wait()
+    assert [delivery.put("more", int) for _ in range(4)] == [True, True, False, False]
+    goes_on.set()
+
+
+async def test_the_end_finds_room_in_a_full_queue() -> None:
+    goes_on, made = threading.Event(), list[str]()
+    delivery = Delivery("slow", most=1)
+    delivery.put("the start", goes_on.wait)
+    delivery.put("one", lambda: made.append("one"))
+    goes_on.set()
+    await delivery.close(30, lambda: made.append("the end"))
+    assert made[-1] == "the end"
+    assert not delivery.put("late", int)
+
+
+async def test_a_call_that_hangs_already_is_not_waited_for_at_the_end() -> None:
+    goes_on, began = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        began.set()
+        goes_on.wait()
+
+    delivery = Delivery("hangs")
+    delivery.put("the start", hang)
+    began.wait()
+    await delivery.close(0.0)
+    assert delivery.lost == {"the start had not returned after 0 s": 1}
+    goes_on.set()
+
+
+# --- how trackers are named
+
+
+def test_a_tracker_without_its_library_is_refused_by_the_name_of_its_extra(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("agl_trackers.tracker.find_spec", lambda name: None)
+    message = r"'tensorboard' needs 'tensorboardX'.*agl-trackers\[tensorboard\]"
+    with pytest.raises(BrokenComponentError, match=message):
+        agl_trackers.TensorBoard()
+    monkeypatch.setenv("AGL_CURRENT_ROLE", "runner")  # whose machine needs none
+    agl_trackers.TensorBoard()
+
+
+def test_options_of_a_tracker_are_checked_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agl_trackers.tracker.find_spec", lambda name: True)
+    about: dict[str, Any] = {"group": "agl.hooks", "expected_type": object, "where": "hooks"}
+    with pytest.raises(ConfigError, match="Did you mean 'log_dir'"):
+        build_component({"type": "tensorboard", "logdir": "here"}, **about)
+    with pytest.raises(ConfigError, match="rollouts"):
+        build_component({"type": "tensorboard", "rollouts": -1}, **about)
+    tracker = build_component({"type": "tensorboard", "log_dir": "here"}, **about)
+    assert isinstance(tracker, agl_trackers.TensorBoard)
+
+
+def test_trainer_takes_hooks_by_name_and_with_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agl_trackers.tracker.find_spec", lambda name: True)
+    [first] = agl.Trainer(hooks="tensorboard").hooks
+    [second] = agl.Trainer(hooks=[{"type": "tensorboard", "rollouts": 3}]).hooks
+    assert isinstance(first, agl_trackers.TensorBoard)
+    assert isinstance(second, agl_trackers.TensorBoard)
+    assert second.rollouts == 3
