@@ -81,8 +81,9 @@ UNSLOTH = ["unsloth==2026.10.9", "unsloth_zoo==2026.10.9"]
 CORE = "agl-core[bench,testing,parquet,jinja]"
 PLUGINS = sorted(name for name, path in FOLDERS.items() if path.parent.name == "plugins")
 SOURCES = os.pathsep.join(str(path / "src") for path in FOLDERS.values())
-EXTRAS = ["agl-apo[gepa]", "agl-metrics[prometheus]", "agl-torch[forms,lora]", "agl-unsloth[trl]"]
 TRACKED = "agl-trackers[tensorboard]"
+EXTRAS = ["agl-apo[gepa]", "agl-metrics[prometheus]", "agl-torch[forms,lora]", "agl-unsloth[trl]"]
+EXTRAS += [TRACKED]
 EVERYTHING = [TORCH, TRL, CORE, *PLUGINS, "agl-agentlightning", *EXTRAS]
 
 
