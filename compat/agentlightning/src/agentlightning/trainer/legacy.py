@@ -45,7 +45,7 @@ class TrainerLegacy:
         val_dataset: Dataset[Any] | None = None,
         dev_data: "AgentLightningClient | None" = None,
         dev_backend: "AgentLightningClient | None" = None,
-    ) -> None:
+    ) -> Any:
         """Train ``agent``; see ``agl.Trainer.fit``, and ``fit_v0`` for a server of 0.1.
 
         Args:
@@ -65,13 +65,13 @@ class TrainerLegacy:
                 dev_data=dev_data,
                 dev_backend=dev_backend,
             )
-            return
+            return None
         if self._dev or dev_data is not None or dev_backend is not None:
             raise ConfigError(
                 "Trainer.fit: dev=True and dev_data are for servers of 0.1; leave them out, and "
                 "call trainer.dev(agent, train_dataset)"
             )
-        super().fit(agent, train_dataset, val_dataset=val_dataset)  # pyright: ignore[reportAttributeAccessIssue]
+        return super().fit(agent, train_dataset, val_dataset=val_dataset)  # pyright: ignore[reportAttributeAccessIssue]
 
     def dev(
         self,

@@ -22,6 +22,8 @@ from agl import (
 from agl.algorithm.adapter import TraceAdapter, TraceToTripletBase
 from agl.errors import ConfigError
 from agl.plugins.build import build_adapter
+from agl.runs.result import RunResult
+from agl.trainer import Datasets
 from agl.types import Dataset
 from agl.utils.checks import one_of
 
@@ -132,13 +134,7 @@ class Trainer(TrainerLegacy, _Trainer):
         self.daemon = daemon
         self.port = port
 
-    def _run(
-        self,
-        agent: LitAgent[Any],
-        algorithm: Algorithm,
-        train_dataset: Dataset[Any] | None,
-        val_dataset: Dataset[Any] | None,
-    ) -> None:
+    def _run(self, agent: LitAgent[Any], algorithm: Algorithm, datasets: Datasets) -> RunResult:
         if self._adapter_is_ours:
             from agentlightning.adapter.triplet import TracerTraceToTriplet
 
@@ -152,7 +148,7 @@ class Trainer(TrainerLegacy, _Trainer):
                     type(own).__name__,
                     name,
                 )
-        super()._run(agent, algorithm, train_dataset, val_dataset)
+        return super()._run(agent, algorithm, datasets)
 
     def _build_strategy(self, spec: Any, n_runners: int | None, port: int | None) -> Any:
         try:
