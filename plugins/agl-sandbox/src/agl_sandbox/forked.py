@@ -237,6 +237,7 @@ def _end(pid: int) -> None:
 def _reap(
     lifelines: dict[int, socket.socket], selector: selectors.BaseSelector, *, has_keepers: bool
 ) -> None:
+    gone: list[tuple[socket.socket, int]] = []
     with contextlib.suppress(ChildProcessError):
         while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
             pid = ended.si_pid
@@ -250,9 +251,12 @@ def _reap(
                 _end_strangers(lifelines)
             if lifeline in selector.get_map():
                 selector.unregister(lifeline)
-            with contextlib.suppress(OSError):
-                lifeline.sendall(str(os.waitstatus_to_exitcode(status)).encode())
-            lifeline.close()
+            gone.append((lifeline, os.waitstatus_to_exitcode(status)))
+    # Told last: by then those of its family that were killed are waited for, too.
+    for lifeline, exit_code in gone:
+        with contextlib.suppress(OSError):
+            lifeline.sendall(str(exit_code).encode())
+        lifeline.close()
 
 
 def _end_strangers(keepers: Collection[int]) -> None:
