@@ -2,6 +2,7 @@
 
     python benchmarks/algorithms.py [--algorithm ppo reinforce++] [--seeds 5] [--steps 60]
     python benchmarks/algorithms.py --algorithm grpo --lora 8
+    python benchmarks/algorithms.py --curves curves.jsonl --picture curves.svg
 
 Prints, per run, the held-out reward before and after, and per algorithm how many of its seeds
 reached 0.9. The options are those of the quickstart, and the algorithm's own in ``OPTIONS``.
@@ -9,6 +10,9 @@ reached 0.9. The options are those of the quickstart, and the algorithm's own in
 With ``--lora RANK`` an adapter is trained, on a model that supervised training has taught the
 words: it has read conversations of somebody who looks into any room. Then a seed counts whose
 reward has risen by 0.2 or more.
+
+With ``--curves FILE`` the held-out rewards of each run are added to a file, a line of JSON each,
+and ``--picture`` draws what that file then has.
 """
 
 import argparse
@@ -120,6 +124,33 @@ def train(
     return json.loads((out / "summary.json").read_text())
 
 
+def draw(curves: Path, picture: Path) -> None:
+    """A panel per algorithm with the held-out reward of each seed by the step."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    runs = [json.loads(line) for line in curves.read_text(encoding="utf-8").splitlines()]
+    names = sorted({run["algorithm"] for run in runs})
+    figure = Figure(figsize=(9, 2.6 * -(-len(names) // 3)), layout="constrained")
+    panels = figure.subplots(-(-len(names) // 3), 3, sharex=True, sharey=True, squeeze=False)
+    for panel, name in zip(panels.flat, names, strict=False):
+        for run in sorted((run for run in runs if run["algorithm"] == name), key=_seed):
+            steps, rewards = zip(*run["val_rewards"], strict=True)
+            panel.plot(steps, rewards, marker=".", label=f"seed {run['seed']}")
+        panel.axhline(GOOD, color="grey", linewidth=0.8, linestyle=":")
+        panel.set(title=name, ylim=(0, 1.02), xlabel="step", ylabel="held-out reward")
+        panel.label_outer()
+    panels.flat[0].legend(fontsize="small")
+    for panel in panels.flat[len(names) :]:
+        panel.set_visible(False)
+    with rc_context({"svg.hashsalt": "agl"}):
+        figure.savefig(picture, metadata={"Date": None} if picture.suffix == ".svg" else None)
+
+
+def _seed(run: dict[str, Any]) -> int:
+    return run["seed"]
+
+
 def main() -> None:
     """Train and count."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -128,7 +159,11 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--lora", type=int, metavar="RANK", help="of the adapter that is trained")
+    parser.add_argument("--curves", type=Path, metavar="FILE", help="held-out rewards, added to it")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="of what --curves then has")
     given = parser.parse_args()
+    if given.picture and not given.curves:
+        parser.error("--picture draws what --curves FILE has: name both")
     for name in given.algorithm:
         good = 0
         for seed in range(given.first, given.first + given.seeds):
@@ -144,8 +179,14 @@ def main() -> None:
             seconds = time.monotonic() - begun
             print(f"{name} seed {seed}: {rewards[0]:.3f} -> {rewards[-1]:.3f} ({seconds:.0f} s)")
             sys.stdout.flush()
+            if given.curves:
+                run = {"algorithm": name, "seed": seed, "val_rewards": summary["val_rewards"]}
+                with given.curves.open("a", encoding="utf-8") as lines:
+                    lines.write(json.dumps(run) + "\n")
         what = f"that rose by {RISE}" if given.lora else f"at {GOOD}"
         print(f"{name}: {good} of {given.seeds} seeds {what} or more", flush=True)
+    if given.picture:
+        draw(given.curves, given.picture)
 
 
 if __name__ == "__main__":
