@@ -24,6 +24,21 @@ def trained(tmp_path_factory):
     return home / "run"
 
 
+@pytest.fixture(scope="session", params=["apo", "gepa"])
+def prompted(request, tmp_path_factory):
+    """The folder of a real prompt run, made once per algorithm; its name is the algorithm's."""
+    pytest.importorskip("agl_apo")
+    if request.param == "gepa":
+        pytest.importorskip("gepa")
+    home = tmp_path_factory.mktemp("prompted") / request.param
+    home.mkdir()
+    script = Path(__file__).with_name("prompt_run.py")
+    command = [sys.executable, str(script), request.param, str(home)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return home
+
+
 @pytest.fixture(scope="session")
 def failures(tmp_path_factory):
     """The file of a store with every kind of failure."""

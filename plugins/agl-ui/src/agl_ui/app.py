@@ -16,7 +16,7 @@ from starlette.routing import Route
 import agl
 from agl.errors import AglError, ConfigError, InvalidQueryError, UnknownRecordError
 from agl_ui.live import events
-from agl_ui.pages import parts, rollout, rollouts, run, runs
+from agl_ui.pages import parts, prompts, rollout, rollouts, run, runs
 from agl_ui.pages.page import Page
 from agl_ui.places import Places
 from agl_ui.templating import environment
@@ -57,6 +57,7 @@ def routes(places: Places) -> list[Route]:
         "/compare": runs.compare,
         "/s/{key}/": run.overview,
         "/s/{key}/run/{run_id}": run.write,
+        "/s/{key}/prompts": prompts.write,
         "/s/{key}/resources": parts.resources,
         "/s/{key}/runners": parts.runners,
         "/s/{key}/settings": parts.settings,
@@ -84,6 +85,13 @@ def _page(write: Write, places: Places) -> Callable[[Request], Awaitable[Respons
             logger.warning("%s: %s", request.url.path, error)
             about = {"title": "The store cannot be read", "text": str(error)}
             page = Page("error.html", about, status=503)
+        except Exception as error:  # one page; the others go on
+            logger.exception("%s cannot be drawn", request.url.path)
+            text = (
+                f"This page met a fault of agl ui ({type(error).__name__}); the terminal where it "
+                "runs has the whole of it. Other pages go on."
+            )
+            page = Page("error.html", {"title": "This cannot be shown", "text": text}, status=500)
         if isinstance(page.answer, Response):
             page.answer.headers.update({**HEADERS, **dict(page.answer.headers)})
             return page.answer

@@ -134,8 +134,13 @@ async def _row(place: Place, rollout: Rollout) -> Row:
 
 
 async def reward_of(place: Place, attempt: Attempt) -> float | None:
-    """The final reward of an attempt, from as few of its spans as have it."""
-    of = (attempt.rollout_id, attempt.attempt_id)
+    """The final reward of an attempt."""
+    return await reward_of_ids(place, attempt.rollout_id, attempt.attempt_id)
+
+
+async def reward_of_ids(place: Place, rollout_id: str, attempt_id: str) -> float | None:
+    """The same, from as few of its spans as have it."""
+    of = (rollout_id, attempt_id)
     newest = {"sort_order": "desc", "limit": SPANS_LOOKED_AT}
     for name in (AGL_ANNOTATION, AGL_REWARD, None):
         named = {} if name is None else {"name": name}
