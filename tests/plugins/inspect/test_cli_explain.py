@@ -206,7 +206,7 @@ def test_what_is_not_there_is_named(explain: Explain) -> None:
         (["ro-x"], "agl: the store has no rollout 'ro-x'. See: agl rollouts\n"),
         ([one, "--row", "3"], f"agl: rollout {one!r} has no training row 3; it has 0. See: "),
         ([one, "--row", "0", "--token", "6"], f"agl: row 0 of rollout {one!r} has 6 tokens; "),
-        ([one, "--token", "1"], "agl: --token counts within a row; give --row too\n"),
+        ([one, "--token", "1"], "agl: --token counts within a row, or an answer; give"),
         ([one, "--step", "4"], f"agl: rollout {one!r} has no account of step 4\n"),
     ):
         code, text = explain(*arguments)

@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from agl.emitter import get_rewards_from_span, is_reward_span
 from agl.errors import ConfigError
+from agl.semconv import LightningSpanAttributes
 from agl.store.base import LightningStore
 from agl.types import (
     EXCLUSION_REASONS,
@@ -83,6 +85,11 @@ class RewardLine:
     value: float
     name: str
     attempt_id: str
+    writer: str | None = None
+    """Who wrote the span: ``agent``, ``runner``, ``gateway`` or ``algorithm``; None where nobody
+    says."""
+    evidence: dict[str, Any] = field(default_factory=dict[str, Any])
+    """What else its span holds: a judge's reasons, say."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +117,9 @@ class Chain:
     whole: Explanation
     rows: dict[int, TrainingRow]
     calls: dict[str, ModelCall]
+    rollout: Rollout
+    part: LedgerPart | None = None
+    """The account that is explained; None where no algorithm has accounted for it."""
 
     def only(self, row: int | None, token: int | None = None) -> Explanation:
         """The part about one row, or one token of it; the whole for None.
@@ -205,7 +215,7 @@ async def explain(store: LightningStore, rollout_id: str, step: int | None = Non
         excluded_rollout=whole[0] if whole else "",
         siblings=siblings,
     )
-    return Chain(explanation, rows, calls)
+    return Chain(explanation, rows, calls, rollout, part)
 
 
 def _rows(trained: Sequence[Trained], calls: dict[str, ModelCall]) -> dict[int, TrainingRow]:
@@ -256,10 +266,18 @@ def _line(
 def _rewards(spans: Sequence[Span]) -> tuple[RewardLine, ...]:
     found = sorted((s for s in spans if is_reward_span(s)), key=lambda s: s.sequence_id)
     return tuple(
-        RewardLine(span.span_id, span.sequence_id, one.value, one.name, span.attempt_id)
+        RewardLine(
+            *(span.span_id, span.sequence_id, one.value, one.name, span.attempt_id),
+            *(span.writer, _evidence(span)),
+        )
         for span in found
         for one in get_rewards_from_span(span)
     )
+
+
+def _evidence(span: Span) -> dict[str, Any]:
+    prefix = f"{LightningSpanAttributes.REWARD.value}."
+    return {name: value for name, value in span.attributes.items() if not name.startswith(prefix)}
 
 
 async def _siblings(
@@ -275,11 +293,11 @@ async def _siblings(
     return {
         other.rollout_id: found[other.rollout_id]
         for other in await store.query_rollouts(rollout_id_in=list(found))
-        if _is_sibling(other, rollout)
+        if is_sibling(other, rollout)
     }
 
 
-def _is_sibling(one: Rollout, other: Rollout) -> bool:
+def is_sibling(one: Rollout, other: Rollout) -> bool:
     """The same task, and the same group where the algorithm names groups."""
     group = [(r.metadata or {}).get("group") for r in (one, other)]
     step = [(r.metadata or {}).get("step") for r in (one, other)]

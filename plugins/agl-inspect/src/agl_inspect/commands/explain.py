@@ -2,11 +2,18 @@
 
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from agl.cli.shared import open_store, print_json, read_and_close, store_options
 from agl_learning.explanation import as_text, explain
+from agl_learning.why import why, why_text
+
+if TYPE_CHECKING:
+    from agl.store.base import LightningStore
+    from agl_learning.explanation import Explanation
+    from agl_learning.why import Why
 
 
 @click.command("explain")
@@ -15,6 +22,8 @@ from agl_learning.explanation import as_text, explain
 @click.option(
     "--token", type=click.IntRange(min=0), help="Only this token of the row, from 0; needs --row."
 )
+@click.option("--call", help="The token of the answer of this call, in place of a row's.")
+@click.option("--again", is_flag=True, help="Compute what the token got once more, and compare.")
 @click.option("--step", type=int, help="As this step of the algorithm saw it; default: the last.")
 @store_options
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
@@ -22,6 +31,8 @@ def command(
     rollout_id: str,
     row: int | None,
     token: int | None,
+    call: str | None,
+    again: bool,
     step: int | None,
     path: Path | None,
     url: str | None,
@@ -30,14 +41,28 @@ def command(
     """Show how ROLLOUT's rewards became advantages: reward, rule, group, advantage.
 
     What an algorithm did stands in its ledger. Without one, rows and credit are those of the
-    adapter 'rows' with its defaults, and there are no advantages.
+    adapter 'rows' with its defaults, and there are no advantages. Of a token it also shows the
+    group with who was left out, and every change of its advantage as a term of a sum.
     """
-    if token is not None and row is None:
-        raise click.UsageError("--token counts within a row; give --row too")
-    store = open_store(path, url)
-    chain = read_and_close(store, lambda store: explain(store, rollout_id, step))
-    explanation = chain.only(row, token)
+    if token is not None and (row is None) == (call is None):
+        raise click.UsageError("--token counts within a row, or an answer; give --row or --call")
+    if token is None and (call is not None or again):
+        raise click.UsageError("--call and --again are about a token; give --token too")
+
+    async def read(store: "LightningStore") -> "tuple[Explanation, Why | None]":
+        chain = await explain(store, rollout_id, step)
+        if call is not None and token is not None:
+            return chain.whole, await why(store, chain, call, token, again=again)
+        explanation = chain.only(row, token)
+        of = explanation.token
+        if of is None or of.call_id is None or of.place is None:
+            return explanation, None
+        return explanation, await why(store, chain, of.call_id, of.place, again=again)
+
+    explanation, found = read_and_close(open_store(path, url), read)
     if as_json:
-        print_json(asdict(explanation))
-    else:
-        click.echo(as_text(explanation))
+        print_json({**asdict(explanation), "why": found and asdict(found)})
+        return
+    click.echo(as_text(explanation))
+    if found is not None:
+        click.echo(why_text(found))

@@ -1,0 +1,346 @@
+"""Why one token got what it got: events, rule, group, terms, bin, step; and all of it once more.
+
+``why_terms`` says what the terms are, ``recomputing`` how it is computed again.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+from agl.emitter import find_final_reward, get_rewards_from_span, is_reward_span
+from agl.errors import ConfigError
+from agl.semconv import AGL_ANNOTATION
+from agl.store.base import LightningStore
+from agl.types import (
+    EXCLUSION_REASONS,
+    Exclusion,
+    ExclusionReason,
+    LedgerPart,
+    Rollout,
+    Run,
+    Trained,
+)
+from agl_learning.advantages import moments
+from agl_learning.explanation import CallLine, Chain, RewardLine, is_sibling
+from agl_learning.ledger import each_part
+from agl_learning.recomputing import Recomputed, compared_credits, recompute
+from agl_learning.records import ModelCall
+from agl_learning.run_metrics import lines_of
+from agl_learning.why_terms import Batch, Term, terms_of
+
+MOST_MEMBERS = 200
+"""Rollouts of a group whose raw rewards are looked up."""
+METRICS = (
+    "grad_norm",
+    "gradient_steps",
+    "learning_rate",
+    "clip_fraction",
+    "logprob_gap",
+    "version_lag",
+    "loss/",
+    "kl",
+    "entropy",
+)
+"""Beginnings of the names of metrics that are about a gradient step."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """A rollout of the group, this one included."""
+
+    rollout_id: str
+    reward: float | None
+    """As its last reward event says, before any rule."""
+    credit: float | None
+    """Mean of what those of its calls got that are compared."""
+    is_counted: bool
+    """Whether it is in the mean."""
+    left_out: str = ""
+    """Why it is not."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """What a call was compared with."""
+
+    name: str
+    """"" for all calls of the sibling rollouts."""
+    members: tuple[Member, ...]
+    mean: float | None
+    """Over the rollouts that are counted, each with weight 1."""
+    std: float | None
+    """Population standard deviation of the same."""
+
+    @property
+    def num_counted(self) -> int:
+        """How many rollouts are in the mean."""
+        return sum(one.is_counted for one in self.members)
+
+
+@dataclass(frozen=True)
+class Bin:
+    """Where the ledger has the token's call."""
+
+    name: str
+    """``trained``, ``excluded``, or ``open`` where no algorithm has accounted for it."""
+    reason: str = ""
+    """Code of why it was not trained."""
+    because: str = ""
+    row: int | None = None
+    position: int | None = None
+    """Of the token in that row."""
+    is_lost: bool = False
+    """Whether the run went back behind its step."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """The step of the algorithm, and what is known of its gradient."""
+
+    run: str | None
+    algorithm: str | None
+    number: int | None
+    generation: int
+    sampled_by: str | None
+    """Weights that sampled the token."""
+    made: str | None
+    """Weights that came out."""
+    num_trained: int
+    """Rollouts of it of which something was trained."""
+    metrics: dict[str, float] = field(default_factory=dict[str, float])
+    """Those of the run's metrics that are about gradients; none where its folder is not here."""
+
+
+@dataclass(frozen=True)
+class Why:
+    """All there is to say about one sampled token."""
+
+    rollout_id: str
+    attempt_id: str
+    call_id: str
+    place: int
+    """In the answer, from 0."""
+    token_id: int
+    logprob: float | None
+    events: tuple[RewardLine, ...]
+    """The reward events that reached it."""
+    rule: str
+    because: str
+    """The rule's arithmetic."""
+    credit: float | None
+    group: Group | None
+    advantage: float | None
+    advantage_because: str
+    num_shared: int
+    """So many tokens have this very number: it is not this token's own where it is above 1."""
+    terms: tuple[Term, ...]
+    bin: Bin
+    step: Step | None
+    again: Recomputed | None = None
+
+
+async def why(
+    store: LightningStore, chain: Chain, call_id: str, place: int, *, again: bool = False
+) -> Why:
+    """Explain a token that a model sampled.
+
+    Args:
+        store: Where its rollout is.
+        chain: What ``explain`` gave of the rollout.
+        call_id: Which call of it.
+        place: Which token of its answer, from 0.
+        again: Whether to compute credit, mean and advantage once more, from the spans.
+
+    Raises:
+        ConfigError: There is no such call, or its answer has fewer tokens.
+    """
+    call = chain.calls.get(call_id)
+    ids = (call.response_token_ids or []) if call is not None else []
+    if call is None or place >= len(ids):
+        raise ConfigError(
+            f"rollout {chain.rollout.rollout_id!r} has no token {place} in a call {call_id!r}; "
+            f"{'there is no such call' if call is None else f'its answer has {len(ids)}'}. See: "
+            f"agl show {chain.rollout.rollout_id} --tokens"
+        )
+    line, row, position = _line_of(chain, call_id, place)
+    run = await _run_of(store, chain.part)
+    part, item = chain.part, _item_of(chain.part, call_id)
+    of_step = {} if part is None else await _of_step(store, part)
+    parts = await _siblings(store, chain.rollout, of_step)
+    group = None if item is None else await _group(store, parts, item, chain.rollout)
+    batch = _batch(chain, of_step)
+    sources = line.sources if line is not None else ()
+    events = tuple(one for one in chain.whole.rewards if one.span_id in sources)
+    found = Why(
+        *(call.rollout_id, call.attempt_id, call_id, place, ids[place]),
+        logprob=call.response_logprobs[place] if call.response_logprobs else None,
+        events=events,
+        rule=line.rule if line else "",
+        because=line.because if line else "",
+        credit=line.reward if line else None,
+        group=group,
+        advantage=line.advantage if line else None,
+        advantage_because=line.advantage_because if line else "",
+        num_shared=len(ids) if line is not None and line.advantage is not None else 1,
+        terms=(),
+        bin=_bin(part, line, row, position),
+        step=None if part is None else _step(part, call, run, batch),
+    )
+    options = _options(run)
+    found = replace(found, terms=terms_of(found, options, batch))
+    if again and part is not None and item is not None:
+        found = replace(found, again=await recompute(store, run, options, parts, item))
+    return found
+
+
+def _line_of(chain: Chain, call_id: str, place: int) -> tuple[CallLine | None, int | None, Any]:
+    """What the call got, the row that it is in, and the token's position there."""
+    for row in chain.whole.rows:
+        for line in row.calls:
+            if line.call_id == call_id:
+                return line, row.number, line.tokens[0] + place if line.tokens else None
+    lines = (line for line in chain.whole.excluded if line.call_id == call_id)
+    return next(lines, None), None, None
+
+
+def _item_of(part: LedgerPart | None, call_id: str) -> Trained | Exclusion | None:
+    items = [] if part is None else [*part.trained, *part.excluded]
+    return next((one for one in items if one.kind == "call" and one.call_id == call_id), None)
+
+
+async def _run_of(store: LightningStore, part: LedgerPart | None) -> Run | None:
+    if part is None or part.run is None:
+        return None
+    return next((run for run in await store.query_runs() if run.run_id == part.run), None)
+
+
+def _options(run: Run | None) -> dict[str, Any]:
+    found: Any = run.config.get("algorithm") if run is not None else None
+    return {**cast("dict[str, Any]", found)} if isinstance(found, dict) else {}
+
+
+async def _of_step(store: LightningStore, part: LedgerPart) -> dict[str, LedgerPart]:
+    """Rollout id -> its account, of all in the step of this one."""
+    return {
+        one.rollout_id: one
+        async for one in each_part(store, run=part.run, step=part.step, lost=part.lost)
+        if one.algorithm == part.algorithm
+    }
+
+
+async def _siblings(
+    store: LightningStore, rollout: Rollout, of_step: Mapping[str, LedgerPart]
+) -> list[tuple[Rollout, LedgerPart]]:
+    """The rollouts of the task in the step, this one too, in the order of their ids."""
+    rollouts = await store.query_rollouts(rollout_id_in=list(of_step))
+    return [(one, of_step[one.rollout_id]) for one in rollouts if is_sibling(one, rollout)]
+
+
+async def _group(
+    store: LightningStore,
+    parts: Sequence[tuple[Rollout, LedgerPart]],
+    item: Trained | Exclusion,
+    rollout: Rollout,
+) -> Group:
+    name = item.credit.group if item.credit else ""
+    members: list[Member] = []
+    rewards: list[list[float]] = []
+    for number, (one, part) in enumerate(parts):
+        compared = compared_credits(part, name)
+        raw = await _raw_reward(store, one, part) if number < MOST_MEMBERS else None
+        mean = sum(compared) / len(compared) if compared else None
+        why_not = "" if compared else _left_out(one, part)
+        members.append(Member(one.rollout_id, raw, mean, bool(compared), why_not))
+        if compared:
+            rewards.append(compared)
+    members.sort(key=lambda member: member.rollout_id != rollout.rollout_id)
+    of_group = moments(rewards) if rewards else None
+    mean, std = (of_group.mean, of_group.std) if of_group else (None, None)
+    return Group(name, tuple(members), mean, std)
+
+
+async def _raw_reward(store: LightningStore, one: Rollout, part: LedgerPart) -> float | None:
+    items = [item for item in (*part.trained, *part.excluded) if item.kind == "call"]
+    sources = [source for item in items if item.credit for source in item.credit.sources]
+    if sources:
+        spans = await store.query_spans(one.rollout_id, span_id=sources[-1])
+        return next((each[0].value for each in map(get_rewards_from_span, spans) if each), None)
+    spans = await store.query_spans(one.rollout_id, "latest", name=AGL_ANNOTATION)
+    return find_final_reward([span for span in spans if is_reward_span(span)])
+
+
+def _left_out(one: Rollout, part: LedgerPart) -> str:
+    reasons: list[ExclusionReason] = [
+        item.reason for item in part.excluded if item.kind in ("call", "rollout")
+    ]
+    if reasons:
+        return EXCLUSION_REASONS[max(set(reasons), key=reasons.count)]
+    return f"it ended as {one.status}" if one.status != "succeeded" else "it is compared elsewhere"
+
+
+def _bin(part: LedgerPart | None, line: CallLine | None, row: int | None, at: int | None) -> Bin:
+    if line is not None and line.excluded is not None:
+        words = EXCLUSION_REASONS[line.excluded]
+        detail = f"{words}: {line.detail}" if line.detail else words
+        return Bin("excluded", line.excluded, detail, is_lost=bool(part and part.lost))
+    if part is None or line is None:
+        return Bin("open", because="no algorithm has accounted for it", row=row, position=at)
+    return Bin("trained", row=row, position=at, is_lost=part.lost)
+
+
+def _batch(chain: Chain, of_step: Mapping[str, LedgerPart]) -> Batch:
+    """What a step trained in all, as far as its ledger tells."""
+    trained = [one for one in of_step.values() if any(i.kind == "call" for i in one.trained)]
+    rows = chain.whole.rows if chain.part is not None else ()
+    tokens = [line.tokens for row in rows for line in row.calls if line.tokens]
+    return Batch(len(trained), sum(end - start for start, end in tokens))
+
+
+def _step(part: LedgerPart, call: ModelCall, run: Run | None, batch: Batch) -> Step:
+    metrics: dict[str, float] = {}
+    for line in lines_of(run) if run is not None else ():
+        if line.get("step") == part.step and "val/reward/mean" not in line:
+            metrics = {
+                name: float(value)
+                for name, value in line.items()
+                if isinstance(value, int | float) and name.startswith(METRICS)
+            }
+    return Step(
+        run=part.run,
+        algorithm=part.algorithm,
+        number=part.step,
+        generation=part.generation,
+        sampled_by=call.model_version,
+        made=part.version,
+        num_trained=batch.num_rollouts,
+        metrics=metrics,
+    )
+
+
+# --- as text
+
+
+def why_text(found: Why) -> str:
+    """A fact per line."""
+    lines: list[str] = []
+    for one in found.events:
+        by = f" by {one.writer}" if one.writer else ""
+        lines.append(f"event      {one.value:.4g} ({one.name}){by}, span {one.span_id}")
+    if found.group is not None:
+        for one in found.group.members:
+            told = "no credit" if one.credit is None else f"{one.credit:.4g}"
+            out = "" if one.is_counted else f"; left out: {one.left_out}"
+            lines.append(f"member     {one.rollout_id} {told}{out}")
+    total: float | None = 0.0
+    for term in found.terms:
+        total = None if total is None or term.value is None else total + term.value
+        value = "unknown" if term.value is None else f"{term.value:+.6g}"
+        after = "" if total is None else f" = {total:.6g}"
+        lines.append(f"term       {term.name:<10} {value}{after}: {term.because}")
+    if found.num_shared > 1:
+        lines.append(f"shared     by all {found.num_shared} tokens of the answer")
+    of_bin = f": {found.bin.because}" if found.bin.because else ""
+    lines.append(f"bin        {found.bin.name}{of_bin}")
+    if found.again is not None:
+        lines += [f"again      {line}" for line in found.again.lines()]
+    return "\n".join(lines)

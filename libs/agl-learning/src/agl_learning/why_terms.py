@@ -1,0 +1,173 @@
+"""What a token adds to the objective of its gradient step, as signed terms that add up.
+
+    event      what the reward events that reached its call say, added up
+    rule       what the credit rule made of them: a share, a discount
+    overlong   what the length of its rollout's longest answer cost
+    baseline   less the mean of its group
+    scale      divided by the deviation of its group
+    estimator  in the place of these two: what another estimator made of it
+    mask       all of it away, where the call was not trained
+    staleness  the weights that sampled it were behind
+    clip       the bound on the ratio of probabilities held it
+    length     its weight among the tokens of the step
+
+A number that nobody kept is None, and the sentence says so; what comes after it is of the rest.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from agl_learning.overlong import punishment
+from agl_learning.weighing import ABOUT, DEFAULT
+
+if TYPE_CHECKING:
+    from agl_learning.why import Why
+
+_OVERLONG = re.compile(r"; [+-][^;]* for an answer of (\d+) tokens$")
+_SMALL = 1e-9
+"""Relative: less than this is rounding."""
+
+
+@dataclass(frozen=True)
+class Term:
+    """One change."""
+
+    name: str
+    value: float | None
+    """What it adds; None where nobody kept it."""
+    because: str
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a step trained."""
+
+    num_rollouts: int
+    """Of which something was trained."""
+    num_tokens: int
+    """Sampled tokens of this rollout that were trained."""
+
+
+def terms_of(found: "Why", options: Mapping[str, Any], batch: Batch) -> tuple[Term, ...]:
+    """The terms of a token; none where no reward reached it.
+
+    Args:
+        found: All else about it.
+        options: Of the algorithm.
+        batch: What its step trained.
+    """
+    if found.credit is None:
+        return ()
+    terms = [*_rewards(found, found.credit, options)]
+    if found.advantage is None:
+        return tuple(terms)
+    terms += _advantage(found, found.credit, found.advantage, options)
+    if found.bin.name == "excluded":
+        terms.append(Term("mask", -found.advantage, f"not trained, {found.bin.because}"))
+        return tuple(terms)
+    terms.append(Term("mask", 0.0, "sampled by the model, in a call that is trained: mask 1"))
+    terms.append(_staleness(found))
+    if "clip_low" in options or "clip_high" in options or _step_metric(found, "clip_fraction"):
+        terms.append(_clip(found, options))
+    terms.append(_length(found, found.advantage, options, batch))
+    return tuple(terms)
+
+
+def _rewards(found: "Why", credit: float, options: Mapping[str, Any]) -> list[Term]:
+    raw = sum(one.value for one in found.events)
+    said = ", ".join(f"{one.value:.4g} ({one.name})" for one in found.events) or "no reward event"
+    terms = [Term("event", raw, said)]
+    cost = _overlong(found.because, options)
+    rest = credit - raw - (cost or 0.0)
+    why = f"rule {found.rule!r}: {found.because}" if found.rule else found.because
+    terms.append(Term("rule", 0.0 if abs(rest) <= _SMALL * max(1.0, abs(raw)) else rest, why))
+    if cost is not None:
+        told = f"an answer within the last {options.get('overlong_buffer')} tokens before the limit"
+        terms.append(Term("overlong", cost, told))
+    return terms
+
+
+def _overlong(because: str, options: Mapping[str, Any]) -> float | None:
+    found, buffer = _OVERLONG.search(because), options.get("overlong_buffer")
+    limit, penalty = options.get("max_tokens"), options.get("overlong_penalty", 1.0)
+    if found is None or not isinstance(buffer, int) or not isinstance(limit, int):
+        return None
+    return float(penalty) * punishment(int(found[1]), limit, buffer)
+
+
+def _advantage(
+    found: "Why", credit: float, advantage: float, options: Mapping[str, Any]
+) -> list[Term]:
+    name, group = options.get("estimator", DEFAULT), found.group
+    if name != DEFAULT or group is None or group.mean is None or group.std is None:
+        about = f"estimator {name!r}: {ABOUT[name]}" if name in ABOUT else str(name)
+        return [Term("estimator", advantage - credit, f"{about}; {found.advantage_because}")]
+    distance = credit - group.mean
+    counted = f"{group.num_counted} rollouts"
+    terms = [Term("baseline", -group.mean, f"the mean of {counted} is {group.mean:.6g}")]
+    is_divided = bool(options.get("normalise_std", True))
+    scaled = distance / (group.std + 1e-6) if is_divided else distance
+    if is_divided:
+        why = f"divided by their standard deviation {group.std:.6g} + 0.000001"
+        terms.append(Term("scale", scaled - distance, why))
+    # A rule may compare the step as well; and an account may be of other numbers than these.
+    rest = advantage - scaled
+    if abs(rest) > 1e-6 * max(1.0, abs(advantage)):
+        why = f"what else its ledger says: {found.advantage_because}"
+        terms.append(Term("estimator", rest, why))
+    return terms
+
+
+def _lag(found: "Why") -> int | None:
+    """By how many updates the weights that sampled it were behind; None where nobody noted it."""
+    step = found.step
+    made, sampled = (step.made, step.sampled_by) if step else (None, None)
+    if not (made and sampled and made.isdigit() and sampled.isdigit()):
+        return None
+    return int(made) - 1 - int(sampled)
+
+
+def _staleness(found: "Why") -> Term:
+    lag = _lag(found)
+    if lag is None:
+        why = "nobody noted by which weights it was sampled; nothing is reweighed for it"
+    elif lag == 0:
+        why = "sampled by the weights that the step began with"
+    else:
+        why = f"sampled by weights {lag} updates behind; only the clip corrects for it"
+    return Term("staleness", 0.0, why)
+
+
+def _clip(found: "Why", options: Mapping[str, Any]) -> Term:
+    low, high = options.get("clip_low", 0.2), options.get("clip_high", 0.28)
+    bounds = f"ratios count from {1 - low:.4g} to {1 + high:.4g}"
+    is_once = options.get("epochs", 1) == 1 and options.get("minibatch_rows") is None
+    if is_once and _lag(found) == 0:
+        why = "one gradient step, with the weights that sampled it: the ratio is 1"
+        return Term("clip", 0.0, f"{bounds}; {why}")
+    share = _step_metric(found, "clip_fraction")
+    held = "" if share is None else f"; bounds held {100 * share:.3g} % of the weight of its step"
+    return Term("clip", None, f"{bounds}; the ratio of this token at each pass is not kept{held}")
+
+
+def _step_metric(found: "Why", name: str) -> float | None:
+    metrics = found.step.metrics if found.step else {}
+    return next((value for key, value in metrics.items() if key.endswith(name)), None)
+
+
+def _length(found: "Why", advantage: float, options: Mapping[str, Any], batch: Batch) -> Term:
+    mean, number = options.get("loss_mean", "rollout"), batch.num_rollouts
+    weight: float | None = None
+    if mean == "rollout" and number and batch.num_tokens:
+        weight = 1.0 / (batch.num_tokens * number)
+        why = f"1 / ({batch.num_tokens} sampled tokens of its rollout * {number} rollouts)"
+    elif mean == "constant" and number and options.get("loss_constant"):
+        weight = 1.0 / (options["loss_constant"] * number)
+        why = f"1 / ({options['loss_constant']} * {number} rollouts)"
+    else:
+        why = f"by loss_mean {mean!r}, over {number} rollouts; agl replay has all tokens"
+    if weight is None:
+        return Term("length", None, f"its weight among the tokens of the step is {why}")
+    return Term("length", advantage * (weight - 1.0), f"times its weight {weight:.4g} = {why}")

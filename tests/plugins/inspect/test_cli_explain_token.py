@@ -1,0 +1,158 @@
+"""``agl explain`` of one token: its group, its terms, and all of it computed again."""
+
+import asyncio
+import json
+import sqlite3
+from typing import Any
+
+import pytest
+
+from agl.store.sqlite import SqliteLightningStore
+from agl.types import RunStart
+from agl_adapters import TraceToRows
+from agl_learning.advantages import sibling_advantages
+from agl_learning.ledger import Ledger, save_ledger
+
+from .test_cli_explain import (
+    FIRST,
+    OTHER,
+    SECOND,
+    Explain,
+    account,
+    add,
+    call_span,
+    explain as explain,  # a fixture
+)
+
+FAILED = [call_span(9, [10, 11], [4])]
+OPTIONS = {"epochs": 1, "clip_low": 0.2, "clip_high": 0.28, "loss_mean": "rollout"}
+
+
+def make(**options: Any) -> list[str]:
+    """A step of three rollouts of a task, of which the last failed."""
+
+    async def fill() -> list[str]:
+        store = SqliteLightningStore("s.db")
+        given = {"algorithm": {**OPTIONS, **options}}
+        await store.begin_run(RunStart(run_id="r", algorithm="toy", config=given))
+        ended, rows_G, ledger = [], [], Ledger()
+        for number, spans in enumerate(([*FIRST, *SECOND], OTHER, FAILED)):
+            rollout = await add(store, spans, "failed" if number == 2 else "succeeded")
+            made = TraceToRows().adapt(
+                list(await store.query_spans(rollout.rollout_id)),
+                attempts=list(await store.query_attempts(rollout.rollout_id)),
+            )
+            ledger.merge(made.ledger)
+            ended.append(rollout)
+            rows_G += [made.rows] if made.rows else []
+        for rows, advantages in zip(rows_G, sibling_advantages(rows_G), strict=True):
+            for number, (row, given_) in enumerate(zip(rows, advantages, strict=True)):
+                account(ledger, row, given_, number, set())
+        await save_ledger(store, ledger, ended, step=1, algorithm="toy", run="r", generation=1)
+        await store.close()
+        return [rollout.rollout_id for rollout in ended]
+
+    return asyncio.run(fill())
+
+
+def why_of(explain: Explain, *arguments: str) -> dict[str, Any]:
+    code, text = explain(*arguments, "--json")
+    assert code == 0, text
+    return json.loads(text)["why"]
+
+
+def test_terms_add_up_to_what_the_token_adds(explain: Explain) -> None:
+    one, _, _ = make()
+    why = why_of(explain, one, "--row", "0", "--token", "5")
+    terms = {term["name"]: term["value"] for term in why["terms"]}
+    # Rewards 1 and 0 are compared: mean 0.5, deviation 0.5, so 0.5 / 0.500001; three sampled
+    # tokens, and two rollouts that are trained: a sixth of it.
+    advantage = 0.5 / 0.500001
+    assert terms["event"] == 1.0
+    assert terms["rule"] == 0.0
+    assert terms["baseline"] == -0.5
+    assert terms["scale"] == pytest.approx(advantage - 0.5, abs=1e-12)
+    assert terms["mask"] == terms["staleness"] == 0.0
+    assert terms["clip"] is None  # no weights are noted, so nobody knows the ratio
+    assert terms["length"] == pytest.approx(advantage / 6 - advantage)
+    assert why["num_shared"] == 1
+    assert (why["bin"]["name"], why["bin"]["row"], why["bin"]["position"]) == ("trained", 0, 5)
+    assert (why["step"]["number"], why["step"]["num_trained"]) == (1, 2)
+
+
+def test_the_group_says_who_was_left_out(explain: Explain) -> None:
+    one, other, failed = make()
+    group = why_of(explain, one, "--row", "0", "--token", "2")["group"]
+    assert (group["mean"], group["std"]) == (0.5, 0.5)
+    members = {member["rollout_id"]: member for member in group["members"]}
+    assert next(iter(members)) == one
+    assert [members[each]["reward"] for each in (one, other)] == [1.0, 0.0]
+    assert not members[failed]["is_counted"]
+    assert members[failed]["left_out"] == "no attempt of the rollout succeeded"
+
+
+def test_a_number_of_the_whole_answer_is_said_to_be_shared(explain: Explain) -> None:
+    one, _, _ = make()
+    assert why_of(explain, one, "--row", "0", "--token", "3")["num_shared"] == 2
+    assert (
+        "shared     by all 2 tokens of the answer"
+        in explain(one, "--call", "0000000000000001", "--token", "1")[1]
+    )
+
+
+def test_a_token_that_was_not_trained_ends_with_nothing(explain: Explain) -> None:
+    _, _, failed = make()
+    why = why_of(explain, failed, "--call", f"{9:016x}", "--token", "0")
+    assert why["bin"]["reason"] == "failed_attempt"
+    assert why["terms"] == []
+    assert why["advantage"] is None
+
+
+def test_computed_again_it_is_the_same(explain: Explain) -> None:
+    one, _, _ = make()
+    again = why_of(explain, one, "--row", "0", "--token", "5", "--again")["again"]
+    assert [number["name"] for number in again["numbers"]] == [
+        "credit",
+        "mean of the group",
+        "advantage",
+    ]
+    assert all(number["was"] == number["now"] for number in again["numbers"])
+    assert not again["differs"]
+
+
+def test_a_reward_that_was_changed_since_comes_out(explain: Explain) -> None:
+    one, other, _ = make()
+    with sqlite3.connect("s.db") as store:
+        name = '"agentlightning.reward.0.value":0.0'
+        (before,) = store.execute("SELECT count(*) FROM span WHERE instr(body, ?)", [name])
+        assert before == (1,)
+        changed = name.replace("0.0", "0.5")
+        store.execute("UPDATE span SET body = replace(body, ?, ?), crc = NULL", [name, changed])
+    again = why_of(explain, one, "--row", "0", "--token", "5", "--again")["again"]
+    numbers = {number["name"]: (number["was"], number["now"]) for number in again["numbers"]}
+    assert again["differs"]
+    assert numbers["credit"] == (1.0, 1.0)
+    assert numbers["mean of the group"] == (0.5, 0.75)
+    code, text = explain(other, "--row", "0", "--token", "2", "--again")
+    assert code == 0
+    assert "again      credit: 0 in the ledger, 0.5 now DIFFERS" in text
+
+
+def test_what_an_estimator_of_a_whole_step_did_is_one_term(explain: Explain) -> None:
+    one, _, _ = make(estimator="rloo")
+    why = why_of(explain, one, "--row", "0", "--token", "5", "--again")
+    terms = {term["name"]: term for term in why["terms"]}
+    assert "baseline" not in terms
+    assert (
+        "estimator 'rloo': the distance from the mean of the others"
+        in terms["estimator"]["because"]
+    )
+    assert "agl replay" in why["again"]["problem"]
+
+
+def test_a_token_of_nothing_is_refused(explain: Explain) -> None:
+    one, _, _ = make()
+    code, text = explain(one, "--call", "x", "--token", "0")
+    assert code == 2
+    assert text.startswith(f"agl: rollout {one!r} has no token 0 in a call 'x'; there is no such")
+    assert explain(one, "--again")[0] == 2
