@@ -23,6 +23,7 @@ from agl_learning.ledger import each_part, load_parts
 from agl_learning.records import ModelCall, TrainingRow
 from agl_learning.rows import extend, new_row
 from agl_learning.rows_adapter import rows_adapter
+from agl_learning.traces import Trace, read_trace
 
 SHOWN = 5
 """Siblings whose rewards a text names."""
@@ -118,8 +119,10 @@ class Chain:
     rows: dict[int, TrainingRow]
     calls: dict[str, ModelCall]
     rollout: Rollout
-    part: LedgerPart | None = None
+    part: LedgerPart | None
     """The account that is explained; None where no algorithm has accounted for it."""
+    trace: Trace
+    """What was read."""
 
     def only(self, row: int | None, token: int | None = None) -> Explanation:
         """The part about one row, or one token of it; the whole for None.
@@ -169,13 +172,16 @@ class Chain:
         return TokenLine(position, tokens[position], False, None, None, None)
 
 
-async def explain(store: LightningStore, rollout_id: str, step: int | None = None) -> Chain:
+async def explain(
+    store: LightningStore, rollout_id: str, step: int | None = None, *, whole: bool = True
+) -> Chain:
     """Explain a rollout.
 
     Args:
         store: Where it is.
         rollout_id: Which.
         step: As this step of the algorithm accounted for it; None for the last that did.
+        whole: Whether to read all its spans, however many; see ``read_trace``.
 
     Raises:
         ConfigError: The store has no such rollout, or no account of that step.
@@ -183,7 +189,8 @@ async def explain(store: LightningStore, rollout_id: str, step: int | None = Non
     rollout = await store.get_rollout_by_id(rollout_id)
     if rollout is None:
         raise ConfigError(f"the store has no rollout {rollout_id!r}. See: agl rollouts")
-    spans = list(await store.query_spans(rollout_id))
+    trace = await read_trace(store, rollout_id, whole=whole)
+    spans = trace.spans
     parts = [one for one in await load_parts(store, [rollout], step=step) if not one.problem]
     if step is not None and not parts:
         raise ConfigError(f"rollout {rollout_id!r} has no account of step {step}")
@@ -193,7 +200,9 @@ async def explain(store: LightningStore, rollout_id: str, step: int | None = Non
     if parts:
         part = max(parts, key=lambda part: part.step or 0)
         siblings = await _siblings(store, rollout, part)
-        trained, excluded = [one for one in part.trained if one.kind == "call"], part.excluded
+        # Of a long trace not all calls were read.
+        trained = [one for one in part.trained if one.kind == "call" and one.call_id in calls]
+        excluded = part.excluded
         rows = _rows(trained, calls)
     else:
         attempts = list(await store.query_attempts(rollout_id))
@@ -215,7 +224,7 @@ async def explain(store: LightningStore, rollout_id: str, step: int | None = Non
         excluded_rollout=whole[0] if whole else "",
         siblings=siblings,
     )
-    return Chain(explanation, rows, calls, rollout, part)
+    return Chain(explanation, rows, calls, rollout, part, trace)
 
 
 def _rows(trained: Sequence[Trained], calls: dict[str, ModelCall]) -> dict[int, TrainingRow]:

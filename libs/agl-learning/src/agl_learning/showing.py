@@ -9,7 +9,7 @@ from typing import Any, cast
 from agl.errors import ConfigError
 from agl.store.base import LightningStore
 from agl.types import Attempt, Rollout, Span
-from agl_learning.explanation import CallLine, Explanation, explain
+from agl_learning.explanation import CallLine, Chain, Explanation, explain
 from agl_learning.records import ModelCall
 
 BAR_WIDTH = 30
@@ -35,8 +35,14 @@ class Shown:
     """In their order; of several answers each is one."""
     fates: dict[str, CallLine]
     """Call id -> what it got, and whether it was trained."""
-    explanation: Explanation
+    chain: Chain
     spans: list[Span] = field(default_factory=list[Span])
+    """Of the attempt; none of a long trace that was not read whole."""
+
+    @property
+    def explanation(self) -> Explanation:
+        """What is said of the whole rollout."""
+        return self.chain.whole
 
     def as_json(self) -> dict[str, Any]:
         """For programs: calls with messages and tokens; spans are those of ``agl spans --json``."""
@@ -78,7 +84,12 @@ async def find_rollout(store: LightningStore, beginning: str) -> Rollout:
 
 
 async def show(
-    store: LightningStore, beginning: str, number: int | None = None, step: int | None = None
+    store: LightningStore,
+    beginning: str,
+    number: int | None = None,
+    step: int | None = None,
+    *,
+    whole: bool = True,
 ) -> Shown:
     """Read what is shown of a rollout.
 
@@ -87,6 +98,7 @@ async def show(
         beginning: Of its id.
         number: Of the attempt, from 1; None for the last.
         step: As this step of the algorithm accounted for it; None for the last that did.
+        whole: Whether to read all its spans, however many; see ``read_trace``.
 
     Raises:
         ConfigError: There is no such rollout, attempt or account.
@@ -98,7 +110,7 @@ async def show(
         has = ", ".join(map(str, by_number)) or "none"
         raise ConfigError(f"rollout {rollout.rollout_id!r} has no attempt {number}; it has {has}")
     attempt = by_number[number] if number else attempts[-1] if attempts else None
-    chain = await explain(store, rollout.rollout_id, step)
+    chain = await explain(store, rollout.rollout_id, step, whole=whole)
     attempt_id = attempt.attempt_id if attempt else ""
     calls = [call for call in chain.calls.values() if call.attempt_id == attempt_id]
     lines = [*(line for row in chain.whole.rows for line in row.calls), *chain.whole.excluded]
@@ -108,8 +120,10 @@ async def show(
         len(attempts),
         sorted(calls, key=lambda call: (call.sequence_id, call.choice or 0)),
         {line.call_id: line for line in lines},
-        chain.whole,
-        list(await store.query_spans(rollout.rollout_id, attempt_id)) if attempt else [],
+        chain,
+        [span for span in chain.trace.spans if span.attempt_id == attempt_id]
+        if chain.trace.is_whole
+        else [],
     )
 
 

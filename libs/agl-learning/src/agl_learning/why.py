@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, cast
 
 from agl.emitter import find_final_reward, get_rewards_from_span, is_reward_span
@@ -21,12 +21,13 @@ from agl.types import (
     Trained,
 )
 from agl_learning.advantages import moments
-from agl_learning.explanation import CallLine, Chain, RewardLine, is_sibling
+from agl_learning.explanation import CallLine, Chain, is_sibling
 from agl_learning.ledger import each_part
-from agl_learning.recomputing import Recomputed, compared_credits, recompute
+from agl_learning.recomputing import compared_credits, recompute
 from agl_learning.records import ModelCall
 from agl_learning.run_metrics import lines_of
-from agl_learning.why_terms import Batch, Term, terms_of
+from agl_learning.why_parts import Batch, Bin, Group, Member, Step, Why
+from agl_learning.why_terms import terms_of
 
 MOST_MEMBERS = 200
 """Rollouts of a group whose raw rewards are looked up."""
@@ -42,101 +43,6 @@ METRICS = (
     "entropy",
 )
 """Beginnings of the names of metrics that are about a gradient step."""
-
-
-@dataclass(frozen=True)
-class Member:
-    """A rollout of the group, this one included."""
-
-    rollout_id: str
-    reward: float | None
-    """As its last reward event says, before any rule."""
-    credit: float | None
-    """Mean of what those of its calls got that are compared."""
-    is_counted: bool
-    """Whether it is in the mean."""
-    left_out: str = ""
-    """Why it is not."""
-
-
-@dataclass(frozen=True)
-class Group:
-    """What a call was compared with."""
-
-    name: str
-    """"" for all calls of the sibling rollouts."""
-    members: tuple[Member, ...]
-    mean: float | None
-    """Over the rollouts that are counted, each with weight 1."""
-    std: float | None
-    """Population standard deviation of the same."""
-
-    @property
-    def num_counted(self) -> int:
-        """How many rollouts are in the mean."""
-        return sum(one.is_counted for one in self.members)
-
-
-@dataclass(frozen=True)
-class Bin:
-    """Where the ledger has the token's call."""
-
-    name: str
-    """``trained``, ``excluded``, or ``open`` where no algorithm has accounted for it."""
-    reason: str = ""
-    """Code of why it was not trained."""
-    because: str = ""
-    row: int | None = None
-    position: int | None = None
-    """Of the token in that row."""
-    is_lost: bool = False
-    """Whether the run went back behind its step."""
-
-
-@dataclass(frozen=True)
-class Step:
-    """The step of the algorithm, and what is known of its gradient."""
-
-    run: str | None
-    algorithm: str | None
-    number: int | None
-    generation: int
-    sampled_by: str | None
-    """Weights that sampled the token."""
-    made: str | None
-    """Weights that came out."""
-    num_trained: int
-    """Rollouts of it of which something was trained."""
-    metrics: dict[str, float] = field(default_factory=dict[str, float])
-    """Those of the run's metrics that are about gradients; none where its folder is not here."""
-
-
-@dataclass(frozen=True)
-class Why:
-    """All there is to say about one sampled token."""
-
-    rollout_id: str
-    attempt_id: str
-    call_id: str
-    place: int
-    """In the answer, from 0."""
-    token_id: int
-    logprob: float | None
-    events: tuple[RewardLine, ...]
-    """The reward events that reached it."""
-    rule: str
-    because: str
-    """The rule's arithmetic."""
-    credit: float | None
-    group: Group | None
-    advantage: float | None
-    advantage_because: str
-    num_shared: int
-    """So many tokens have this very number: it is not this token's own where it is above 1."""
-    terms: tuple[Term, ...]
-    bin: Bin
-    step: Step | None
-    again: Recomputed | None = None
 
 
 async def why(

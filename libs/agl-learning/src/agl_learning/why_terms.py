@@ -16,41 +16,18 @@ A number that nobody kept is None, and the sentence says so; what comes after it
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agl_learning.overlong import punishment
 from agl_learning.weighing import ABOUT, DEFAULT
-
-if TYPE_CHECKING:
-    from agl_learning.why import Why
+from agl_learning.why_parts import Batch, Term, Why
 
 _OVERLONG = re.compile(r"; [+-][^;]* for an answer of (\d+) tokens$")
 _SMALL = 1e-9
 """Relative: less than this is rounding."""
 
 
-@dataclass(frozen=True)
-class Term:
-    """One change."""
-
-    name: str
-    value: float | None
-    """What it adds; None where nobody kept it."""
-    because: str
-
-
-@dataclass(frozen=True)
-class Batch:
-    """What a step trained."""
-
-    num_rollouts: int
-    """Of which something was trained."""
-    num_tokens: int
-    """Sampled tokens of this rollout that were trained."""
-
-
-def terms_of(found: "Why", options: Mapping[str, Any], batch: Batch) -> tuple[Term, ...]:
+def terms_of(found: Why, options: Mapping[str, Any], batch: Batch) -> tuple[Term, ...]:
     """The terms of a token; none where no reward reached it.
 
     Args:
@@ -75,7 +52,7 @@ def terms_of(found: "Why", options: Mapping[str, Any], batch: Batch) -> tuple[Te
     return tuple(terms)
 
 
-def _rewards(found: "Why", credit: float, options: Mapping[str, Any]) -> list[Term]:
+def _rewards(found: Why, credit: float, options: Mapping[str, Any]) -> list[Term]:
     raw = sum(one.value for one in found.events)
     said = ", ".join(f"{one.value:.4g} ({one.name})" for one in found.events) or "no reward event"
     terms = [Term("event", raw, said)]
@@ -98,7 +75,7 @@ def _overlong(because: str, options: Mapping[str, Any]) -> float | None:
 
 
 def _advantage(
-    found: "Why", credit: float, advantage: float, options: Mapping[str, Any]
+    found: Why, credit: float, advantage: float, options: Mapping[str, Any]
 ) -> list[Term]:
     name, group = options.get("estimator", DEFAULT), found.group
     if name != DEFAULT or group is None or group.mean is None or group.std is None:
@@ -120,7 +97,7 @@ def _advantage(
     return terms
 
 
-def _lag(found: "Why") -> int | None:
+def _lag(found: Why) -> int | None:
     """By how many updates the weights that sampled it were behind; None where nobody noted it."""
     step = found.step
     made, sampled = (step.made, step.sampled_by) if step else (None, None)
@@ -129,7 +106,7 @@ def _lag(found: "Why") -> int | None:
     return int(made) - 1 - int(sampled)
 
 
-def _staleness(found: "Why") -> Term:
+def _staleness(found: Why) -> Term:
     lag = _lag(found)
     if lag is None:
         why = "nobody noted by which weights it was sampled; nothing is reweighed for it"
@@ -140,7 +117,7 @@ def _staleness(found: "Why") -> Term:
     return Term("staleness", 0.0, why)
 
 
-def _clip(found: "Why", options: Mapping[str, Any]) -> Term:
+def _clip(found: Why, options: Mapping[str, Any]) -> Term:
     low, high = options.get("clip_low", 0.2), options.get("clip_high", 0.28)
     bounds = f"ratios count from {1 - low:.4g} to {1 + high:.4g}"
     is_once = options.get("epochs", 1) == 1 and options.get("minibatch_rows") is None
@@ -152,12 +129,12 @@ def _clip(found: "Why", options: Mapping[str, Any]) -> Term:
     return Term("clip", None, f"{bounds}; the ratio of this token at each pass is not kept{held}")
 
 
-def _step_metric(found: "Why", name: str) -> float | None:
+def _step_metric(found: Why, name: str) -> float | None:
     metrics = found.step.metrics if found.step else {}
     return next((value for key, value in metrics.items() if key.endswith(name)), None)
 
 
-def _length(found: "Why", advantage: float, options: Mapping[str, Any], batch: Batch) -> Term:
+def _length(found: Why, advantage: float, options: Mapping[str, Any], batch: Batch) -> Term:
     mean, number = options.get("loss_mean", "rollout"), batch.num_rollouts
     weight: float | None = None
     if mean == "rollout" and number and batch.num_tokens:
