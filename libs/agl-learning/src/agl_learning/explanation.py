@@ -211,7 +211,7 @@ async def explain(
         for number, row in rows.items():
             adapted.ledger.train(row, number=number)
         trained, excluded = adapted.ledger.trained, adapted.ledger.exclusions
-    whole = [f"{one.reason}: {one.detail}" for one in excluded if one.kind == "rollout"]
+    left_out = [f"{one.reason}: {one.detail}" for one in excluded if one.kind == "rollout"]
     explanation = Explanation(
         rollout_id=rollout_id,
         status=rollout.status,
@@ -221,7 +221,7 @@ async def explain(
         rewards=_rewards(spans),
         rows=tuple(_row(number, row, trained, calls) for number, row in rows.items()),
         excluded=tuple(_line(one, calls) for one in excluded if one.kind == "call"),
-        excluded_rollout=whole[0] if whole else "",
+        excluded_rollout=left_out[0] if left_out else "",
         siblings=siblings,
     )
     return Chain(explanation, rows, calls, rollout, part, trace)
