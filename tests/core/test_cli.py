@@ -188,8 +188,9 @@ def test_component_without_a_docstring_shows_none(agl: Agl, install: Any) -> Non
 def test_options_of_a_component_are_shown(agl: Agl) -> None:
     shown = agl("plugins", "show", "baseline")
     assert shown.code == 0
-    [line] = [line for line in shown.out.splitlines() if line.startswith("n_epochs")]
-    assert line.split()[:3] == ["n_epochs", "int", "1"]
+    assert "\n\nn_epochs: int, default 1\n    How often each task runs.\n" in shown.out
+    assert "`" not in shown.out
+    assert max(map(len, shown.out.splitlines())) <= 80
     options = json.loads(agl("plugins", "show", "algorithm/baseline", "--json").out)["options"]
     by_name = {option["name"]: option for option in options}
     assert by_name["n_epochs"]["default"] == 1

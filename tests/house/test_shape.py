@@ -19,7 +19,7 @@ WINGS = (
     "store/access",
     "store/sqlite",
 )
-MOST_IN_A_WING, MOST_IN_THE_KERNEL, MOST_IN_ALL = 2_993, 15_078, 25_138
+MOST_IN_A_WING, MOST_IN_THE_KERNEL, MOST_IN_ALL = 2_993, 15_130, 25_290
 """Lines. The kernel is to come down to 10,800, and all to 17,500. They go down, and went up once:
 for what a server refuses before it looks at a token (``serving/guard.py``), for Unix sockets and
 repetitions with another body, for templates that reach no code behind their values, for the
@@ -28,8 +28,9 @@ by role (``store/access``, ``http/grants.py``), for runs (``runs``, ``store/run_
 hooks that add spans before a rollout ends, for hooks by name (``build_hooks``), for values that
 nobody can read again, and for claims,
 stops and signs of life that a cold reading found lost, and for wrong names and keywords, which are
-refused with the right one (``utils/catalogue.py``), and for what a run came to, which
-``Trainer.fit`` returns (``runs/result.py``).
+refused with the right one (``utils/catalogue.py``), for what a run came to, which ``Trainer.fit``
+returns (``runs/result.py``), and for lines and tables that fit a terminal, and are whole where
+there is none (``utils/logs.py``, ``cli/shared.py``).
 Since then, what only reads a store went to agl-inspect, fresh processes to agl-sandbox, and to
 agl-learning ledgers, model calls, training rows and credit rules."""
 TOO_LONG: set[str] = set()

@@ -35,7 +35,7 @@ from agl.tracer.base import Tracer
 from agl.types import Dataset, NamedResources
 from agl.utils.catalogue import refuse_keywords
 from agl.utils.checks import check_dataset, check_numbers, one_of
-from agl.utils.logs import setup_logging
+from agl.utils.logs import quieter, setup_logging
 from agl.utils.secrets import learn_keys
 
 logger = logging.getLogger(__name__)
@@ -273,7 +273,9 @@ class Trainer:
         with recording(self._request, self.store, describe) as run:
             algorithm.set_context(replace(context, **run.about))
             asyncio.run(self._make_ready(algorithm, run))
-            self._execute(agent, algorithm, datasets, run)
+            # Baseline says of each rollout how it ended.
+            with quieter("agl.runner.attempt", isinstance(algorithm, Baseline)):
+                self._execute(agent, algorithm, datasets, run)
         return asyncio.run(tell(self.store, run.run_id, run.folder, self.shows_result))
 
     def _execute(

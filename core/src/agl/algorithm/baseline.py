@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, get_args
 
 import agl
@@ -15,27 +15,31 @@ from agl.emitter import find_final_reward
 from agl.errors import AdapterError, AglError, MissingPluginError
 from agl.types import AttemptedRollout, Dataset, Rollout, RolloutMode, Span
 from agl.utils.checks import check_choice, check_numbers
+from agl.utils.text import shorten
 
 logger = logging.getLogger(__name__)
 
 Verbosity = Literal["keys", "key_values", "none"]
 
+LONGEST_TASK = 60
+"""Characters of a task in the line of its rollout."""
 MAX_LOOKED_AT = 128
 """So many rollouts of an epoch are looked at for mixed calls; their requests are kept for it."""
 
 
 class Baseline(FastAlgorithm):
-    """Run the tasks as they are, and log rollouts, attempts, spans, rewards and adapted data.
+    """Run the tasks as they are, and log a line of each: rollout, status, reward, seconds, task.
 
-    The train tasks run in mode ``train``, the validation tasks in mode ``val``. At the end a line
-    says how many rollouts succeeded and their mean reward. A run that goes on counts what has
-    succeeded in its earlier starts, and runs the other tasks; one that is forced to runs all.
+    At level debug (``agl dev -v``) the log has spans and adapted data, too. The train tasks run in
+    mode ``train``, the validation tasks in mode ``val``. At the end a line says how many rollouts
+    succeeded and their mean reward. A run that goes on counts what has succeeded in its earlier
+    starts, and runs the other tasks; one that is forced to runs all.
 
     Args:
         n_epochs: How often each task runs.
         max_queue_length: At most so many rollouts wait in the queue at once.
-        span_verbosity: Whether a span's log line has its attribute names, also their values, or
-            neither.
+        span_verbosity: Whether a span's line, at level debug, has its attribute names, also their
+            values, or neither.
         infrastructure_failures: ``exclude`` leaves out the reward of a rollout that succeeded
             although servers or the network failed a model call of it, and so does ``drop_group``;
             ``keep`` counts it.
@@ -72,13 +76,16 @@ class Baseline(FastAlgorithm):
             MixedCallsError: Calls of rollouts that ran side by side were recorded in each other.
         """
         self.rewards = {}
-        self._num_succeeded = 0
+        self._num_succeeded = self._num_shown = 0
+        datasets = [each for each in (train_dataset, val_dataset) if each is not None]
+        self._num_tasks = self.n_epochs * sum(map(len, datasets))
         self._ran: list[Any] = []
         self._mixing = _mixing_check()
         succeeded = await self._find_succeeded()
         try:
             for epoch in range(1, self.n_epochs + 1):
-                logger.info("Epoch %d of %d.", epoch, self.n_epochs)
+                level = logging.INFO if self.n_epochs > 1 else logging.DEBUG
+                logger.log(level, "Epoch %d of %d.", epoch, self.n_epochs)
                 slots = asyncio.Semaphore(self.max_queue_length)
                 async with asyncio.TaskGroup() as group:
                     for mode, index, sample in _tasks(train_dataset, val_dataset):
@@ -126,26 +133,20 @@ class Baseline(FastAlgorithm):
         store = self.get_store()
         try:
             rollout = await store.enqueue_rollout(sample, mode=mode, metadata=place)
-            logger.info("[Rollout %s] Enqueued in %s mode: %s", rollout.rollout_id, mode, sample)
+            logger.debug("%s Enqueued in %s mode: %s", rollout.rollout_id, mode, sample)
             (ended,) = await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
             await self._show(await store.get_rollout_by_id(rollout.rollout_id) or ended)
         finally:
             slots.release()
 
     async def _show(self, ended: Rollout) -> None:
-        who = f"[Rollout {ended.rollout_id}]"
-        seconds = (ended.end_time or ended.start_time) - ended.start_time
-        logger.info("%s Finished with status %s in %.2f seconds.", who, ended.status, seconds)
+        self._num_shown += 1
+        who = f"{self._num_shown}/{self._num_tasks} {ended.rollout_id}"
         attempt = ended.attempt if isinstance(ended, AttemptedRollout) else None
-        if attempt is not None and (error := attempt.error) is not None:
-            logger.warning("%s %s: %s: %s", who, error.boundary, error.type, error.message)
+        error = None if attempt is None else attempt.error
         spans = await self.get_store().query_spans(ended.rollout_id, "latest")
         for span in spans:
-            logger.info("%s %s", who, self._describe(span))
-        if ended.status == "succeeded":
-            self._num_succeeded += 1
-            if attempt is not None and self._mixing and len(self._ran) < MAX_LOOKED_AT:
-                self._ran.append(self._mixing.ran(ended.rollout_id, ended.input, attempt, spans))
+            logger.debug("%s %s", who, self._describe(span))
         reward = find_final_reward(spans)
         failure = infrastructure_failure(spans)
         if failure is not None and self.infrastructure_failures != "keep":
@@ -154,17 +155,31 @@ class Baseline(FastAlgorithm):
             )
             reward = None
         self.rewards[ended.rollout_id] = reward
-        logger.info("%s Final reward: %s", who, reward)
+        if ended.status == "succeeded":
+            self._num_succeeded += 1
+            if attempt is not None and self._mixing and len(self._ran) < MAX_LOOKED_AT:
+                self._ran.append(self._mixing.ran(ended.rollout_id, ended.input, attempt, spans))
+            self._adapt(who, spans)
+        given = "no reward" if reward is None else f"reward {reward:.4g}"
+        logger.log(
+            logging.INFO if error is None else logging.WARNING,
+            "%s %s, %.1f s: %s%s",
+            who,
+            f"succeeded, {given}" if ended.status == "succeeded" else ended.status,
+            (ended.end_time or ended.start_time) - ended.start_time,
+            shorten(" ".join(str(ended.input).split()), LONGEST_TASK),
+            f"; {error.boundary}: {error.type}: {error.message}" if error is not None else "",
+        )
+
+    def _adapt(self, who: str, spans: Sequence[Span]) -> None:
         try:
-            adapted = self.get_adapter().adapt(spans)
+            logger.debug("%s Adapted data: %s", who, self.get_adapter().adapt(spans))
         except AglError as error:
             level = logging.WARNING if isinstance(error, AdapterError) else logging.DEBUG
             logger.log(level, "%s Not adapted: %s", who, error)
         except Exception as error:
             # What an agent wrote into one span must not keep the other rollouts from running.
             logger.warning("%s The adapter cannot read these spans", who, exc_info=error)
-        else:
-            logger.info("%s Adapted data: %s", who, adapted)
 
     def _describe(self, span: Span) -> str:
         line = f"#{span.sequence_id} {span.name} ({span.status.status_code})"

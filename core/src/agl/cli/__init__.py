@@ -143,6 +143,7 @@ def _report(error: BaseException) -> int:
         StoreUnavailableError,
     )
     from agl.utils.secrets import hide
+    from agl.utils.text import did_you_mean
 
     match error:
         case click.exceptions.Exit():
@@ -151,6 +152,12 @@ def _report(error: BaseException) -> int:
             return RUN_FAILED  # `agl run` has said why, and how to go on
         case click.Abort() | KeyboardInterrupt():
             message, code = "interrupted", RUN_FAILED
+        case click.NoSuchOption():
+            near = did_you_mean(error.option_name, error.possibilities or ())
+            message, code = f"no such option {error.option_name!r}.{near}", REQUEST_WRONG
+        case click.MissingParameter() if error.ctx is not None:
+            usage = error.ctx.get_usage()
+            message, code = f"{error.format_message()} {usage}", REQUEST_WRONG
         case click.ClickException():
             message, code = error.format_message(), REQUEST_WRONG
         case ConfigError() | InvalidQueryError() | PluginError() | StoreUnavailableError():

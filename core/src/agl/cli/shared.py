@@ -14,10 +14,16 @@ import click
 if TYPE_CHECKING:
     import asyncio
 
+    from rich.text import Text
+
     from agl.store.base import LightningStore
     from agl.types import Rollout, RolloutStatus
 
 T = TypeVar("T")
+GAP = 2
+"""Blanks between the columns of a table."""
+NARROWEST, LONGEST_WORD = 20, 40
+"""Characters: to so many columns of long texts shrink, and longer words may be broken."""
 
 
 # --- running until it is told to stop
@@ -42,6 +48,24 @@ def stop_signal() -> "asyncio.Event":
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop_once)
     return stop
+
+
+def _set_up_log(ctx: click.Context, param: click.Parameter, verbose: bool) -> None:
+    from agl.utils.logs import setup_logging
+
+    # A line for each request is too much even for those who want to see all.
+    quiet: dict[str, int | str] = {"agl.serving": "INFO"}
+    setup_logging("DEBUG" if verbose else "INFO", submodule_levels=quiet)
+
+
+verbose_option = click.option(
+    *("-v", "--verbose"),
+    is_flag=True,
+    expose_value=False,
+    callback=_set_up_log,
+    help="Log spans and adapted data of each rollout, too.",
+)
+"""Sets up the log of a command that runs agents."""
 
 
 tracker_option = click.option(
@@ -75,29 +99,77 @@ def print_json(value: Any) -> None:
     click.echo(json.dumps(value, indent=2, ensure_ascii=False, default=str))
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Write rows as a table."""
-    click.echo(table_text(columns, rows))
+def print_table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    less: Sequence[str] = (),
+    cut: bool = False,
+) -> None:
+    """Write rows as a table; see ``table_text``."""
+    click.echo(table_text(columns, rows, less=less, cut=cut))
 
 
-def table_text(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Rows as a table; on a terminal long cells are folded, in a pipe lines are as long."""
+def table_text(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    less: Sequence[str] = (),
+    cut: bool = False,
+) -> str:
+    """Rows as a table, as wide as the terminal at most; in a pipe nothing is left out or folded.
+
+    Args:
+        columns: Their heads.
+        rows: A cell for each.
+        less: Columns that are left out on a narrow terminal, the first of them first.
+        cut: Whether long texts are cut with a mark, and not folded. Ids and numbers stay whole.
+    """
     from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for column in columns:
-        # An id that is broken in two cannot be copied.
-        table.add_column(column, overflow="fold", no_wrap=column.endswith("_id"))
-    for row in rows:
-        table.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
     console, page = Console(), io.StringIO()
     is_seen = console.is_terminal
     width = console.width if is_seen else 100_000
-    Console(file=page, width=width, force_terminal=is_seen).print(table)
+    table = [[*map(Text, columns)], *(list(map(_cell, row)) for row in rows)]
+    wide = [max(cell.cell_len for cell in column) for column in zip(*table, strict=True)]
+    # An id that is broken in two cannot be copied; texts of several words may be.
+    soft = [
+        any(len(one) > LONGEST_WORD or (len(one) > 20 and " " in one.plain) for one in column)
+        for column in zip(*table[1:], strict=True)
+    ] or [False] * len(wide)
+    least = [min(n, NARROWEST) if may else n for n, may in zip(wide, soft, strict=True)]
+    shown = list(range(len(wide)))
+
+    def too_wide(widths: list[int]) -> bool:
+        return sum(widths[n] + GAP for n in shown) - GAP > width
+
+    for name in less:
+        if too_wide(least):
+            shown = [n for n in shown if columns[n] != name]
+    while too_wide(wide) and (may := [n for n in shown if wide[n] > least[n]]):
+        wide[max(may, key=wide.__getitem__)] -= 1
+    if out := [name for n, name in enumerate(columns) if n not in shown]:
+        them = "it" if len(out) == 1 else "them"
+        note(f"no room for {', '.join(out)}: a wider terminal or --json shows {them}")
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
+    made.show_header = any(columns)
+    for n in shown:
+        made.add_column(
+            columns[n], width=wide[n], no_wrap=cut, overflow="ellipsis" if cut else "fold"
+        )
+    for row in table[1:]:
+        made.add_row(*(row[n] for n in shown))
+    Console(file=page, width=width, force_terminal=is_seen).print(made)
     return "\n".join(line.rstrip() for line in page.getvalue().splitlines())
+
+
+def _cell(value: object) -> "Text":
+    from rich.text import Text
+
+    return Text("" if value is None else str(value))
 
 
 def note(message: str) -> None:

@@ -139,9 +139,7 @@ def _runs_of_store(file: "ConfigFile") -> "list[Run]":
 def _run(file: "ConfigFile", run: RunToBe, *, dry: bool) -> None:
     from agl.config.file import check_config
     from agl.utils.files import make_private_folder
-    from agl.utils.logs import setup_logging
 
-    setup_logging()
     checked = check_config(file, run_dir=run.folder, dry=dry)
     components = {
         name: plan.build() for name, plan in checked.components.items() if name != "store"

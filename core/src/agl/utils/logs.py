@@ -1,21 +1,51 @@
 """Logging set-up for scripts; libraries only ever use ``logging.getLogger``."""
 
 import contextlib
+import functools
 import logging
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from typing import TYPE_CHECKING
 
 from agl.utils.catalogue import refuse_keywords
 from agl.utils.secrets import hide
 from agl.utils.text import capped, clean
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
 LONGEST_RECORD = 10_000
 """Characters of a log record that are written, its traceback included."""
+LINE = "%(asctime)s %(levelname)s %(process)d %(name)s: %(message)s"
+"""In files and pipes; on a terminal a record is the time of day and what is said."""
+
+
+@functools.cache
+def stderr_console() -> "Console":
+    """The terminal that logs and progress bars share, so that lines stand above the bar."""
+    from rich.console import Console
+
+    return Console(stderr=True)
 
 
 class _Formatter(logging.Formatter):
     # Who logs waits for the terminal or the file: an error of 80 MB would stop a runner.
     def format(self, record: logging.LogRecord) -> str:
         return hide(clean(capped(super().format(record), LONGEST_RECORD)))
+
+
+class _Console(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        from rich.text import Text
+
+        try:
+            console, is_normal = stderr_console(), record.levelno <= logging.INFO
+            level = "" if is_normal else "%(levelname)s "
+            short, is_seen = f"%(asctime)s {level}%(message)s", console.is_terminal
+            form = self.formatter or (_Formatter(short, "%X") if is_seen else _Formatter(LINE))
+            text = Text(form.format(record), "" if is_normal else "yellow")
+            console.print(text, soft_wrap=True)
+        except Exception:
+            self.handleError(record)
 
 
 class _Hiding(logging.Filter):
@@ -59,9 +89,7 @@ def setup_logging(
         logging.getLogger(name).setLevel(sub_level)
     for name, path in ({"agl": files} if isinstance(files, str) else files or {}).items():
         handler = logging.FileHandler(path)
-        handler.setFormatter(
-            _Formatter("%(asctime)s %(levelname)s %(process)d %(name)s: %(message)s")
-        )
+        handler.setFormatter(_Formatter(LINE))
         logging.getLogger(name).addHandler(handler)
 
 
@@ -80,14 +108,18 @@ def setup_module_logging(
         logger.removeHandler(handler)
         handler.close()
     if console:
-        from rich.console import Console
-        from rich.highlighter import NullHighlighter
-        from rich.logging import RichHandler
-
-        # Rich's own highlighter needs a time quadratic in the length of a word.
-        handler = RichHandler(
-            console=Console(stderr=True), show_path=False, highlighter=NullHighlighter()
-        )
-        handler.setFormatter(_Formatter("%(message)s"))
-        logger.addHandler(handler)
+        logger.addHandler(_Console())
     return logger
+
+
+@contextlib.contextmanager
+def quieter(name: str, is_quiet: bool) -> Generator[None]:
+    """Leave out warnings of a logger, unless the log is at level debug."""
+    logger = logging.getLogger(name)
+    before = logger.level
+    if is_quiet and not logger.isEnabledFor(logging.DEBUG):
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

@@ -45,7 +45,7 @@ def shorten(text: str, limit: int = 80) -> str:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """``" Did you mean 'x'?"`` for the nearest known name; empty when none is near."""
-    near = get_close_matches(name, list(known), n=1)
+    near = get_close_matches(name, list(known), n=1, cutoff=0.7)
     return f" Did you mean {near[0]!r}?" if near else ""
 
 

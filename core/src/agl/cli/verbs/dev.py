@@ -4,10 +4,13 @@ from pathlib import Path
 
 import click
 
+from agl.cli.shared import verbose_option
+
 
 @click.command("dev")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@verbose_option
 def command(file: Path, overrides: tuple[str, ...]) -> None:
     """Dry-run what FILE says: every task once, with Baseline in the algorithm's place."""
     from agl.cli.training import train

@@ -1,5 +1,6 @@
 """``agl plugins``: what is installed, in which state, and with which options."""
 
+import re
 from typing import Any, cast
 
 import click
@@ -36,7 +37,7 @@ def command(ctx: click.Context, check: bool, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
 def show(name: str, as_json: bool) -> None:
     """Show the options of a component, NAME or KIND/NAME, with types, defaults and docs."""
-    from agl.cli.shared import print_json, print_table
+    from agl.cli.shared import print_json
     from agl.plugins import registry
 
     component = _choose(name)
@@ -46,16 +47,34 @@ def show(name: str, as_json: bool) -> None:
         print_json(described)
         return
     print(f"{component.kind} {component.name}, from {component.distribution} {component.version}")
-    print(f"{component.target}\n\n{described['doc']}\n")
+    print(f"{component.target}\n\n{_reflowed(described['doc'])}")
+    for one in described["options"]:
+        is_given = "required" if one["required"] else f"default {one['default']!r}"
+        print(f"\n{one['name']}: {one['type']}, {is_given}")
+        print(_reflowed(one["doc"] or "", "    "))
     if not described["options"]:
-        print("There are no options")
-        return
-    columns = ["option", "type", "default", "doc"]
-    rows = [
-        [o["name"], o["type"], "(required)" if o["required"] else o["default"], o["doc"]]
-        for o in described["options"]
-    ]
-    print_table(columns, rows)
+        print("\nThere are no options")
+
+
+def _reflowed(text: str, indent: str = "") -> str:
+    """Paragraphs as wide as the terminal, without the marks of reStructuredText."""
+    import shutil
+    import textwrap
+
+    def fill(part: str) -> str:
+        if "\n  " in part or part.startswith("- "):  # a list, or lines that stand as they are
+            return textwrap.indent(part, indent)
+        return textwrap.fill(
+            part,
+            width,
+            initial_indent=indent,
+            subsequent_indent=indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+
+    width = min(shutil.get_terminal_size().columns, 100)
+    return "\n\n".join(map(fill, re.sub("`+", "", text).split("\n\n")))
 
 
 def _choose(name: str) -> Any:

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import click
 
+from agl.cli.shared import verbose_option
+
 
 @click.command("run")
 @click.argument("file", type=click.Path(path_type=Path), required=False)
@@ -17,6 +19,7 @@ import click
     "not come to its end. Without FILE it has the configuration that it had.",
 )
 @click.option("--force", is_flag=True, help="Go on although options, data or code differ.")
+@verbose_option
 def command(file: Path | None, overrides: tuple[str, ...], resume: str | None, force: bool) -> None:
     """Train what FILE says, with overrides such as algorithm.beam_width=4."""
     from agl.cli.training import resume_run, train

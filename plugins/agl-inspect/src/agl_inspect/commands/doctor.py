@@ -15,7 +15,7 @@ from agl_inspect.doctor.trial import try_once
 
 
 @click.command("doctor")
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=click.Path(path_type=Path), default="agl.yaml")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option(
     "--task", type=click.IntRange(min=0), default=0, show_default=True, help="Which task, from 0."
@@ -28,6 +28,8 @@ def command(
     file: Path, overrides: tuple[str, ...], task: int, tokenizer: str | None, as_json: bool
 ) -> None:
     """Run one rollout of FILE, then a few at once, and say what could be learned from it.
+
+    FILE is agl.yaml where none is named.
 
     Per model call: its grade (A: token-exact, can train weights; B: text with a known chat
     template, can be fine-tuned on; C: text only, for prompt optimisation and preference pairs), its

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from agl.cli.shared import open_store, print_json, read_and_close, store_options
+from agl_inspect.subjects.finding import rollout_of
 from agl_learning.explanation import as_text, explain
 from agl_learning.why import why, why_text
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @click.command("explain")
-@click.argument("rollout_id", metavar="ROLLOUT")
+@click.argument("name", metavar="[ROLLOUT]", required=False)
 @click.option("--row", type=click.IntRange(min=0), help="Only this row, from 0.")
 @click.option(
     "--token", type=click.IntRange(min=0), help="Only this token of the row, from 0; needs --row."
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 @store_options
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
 def command(
-    rollout_id: str,
+    name: str | None,
     row: int | None,
     token: int | None,
     call: str | None,
@@ -40,6 +41,8 @@ def command(
 ) -> None:
     """Show how ROLLOUT's rewards became advantages: reward, rule, group, advantage.
 
+    ROLLOUT is an id, or the beginning of one; without it, the newest that was accounted for.
+
     What an algorithm did stands in its ledger. Without one, rows and credit are those of the
     adapter 'rows' with its defaults, and there are no advantages. Of a token it also shows the
     group with who was left out, and every change of its advantage as a term of a sum.
@@ -50,7 +53,7 @@ def command(
         raise click.UsageError("--call and --again are about a token; give --token too")
 
     async def read(store: "LightningStore") -> "tuple[Explanation, Why | None]":
-        chain = await explain(store, rollout_id, step)
+        chain = await explain(store, await rollout_of(store, name, accounted=True), step)
         if call is not None and token is not None:
             return chain.whole, await why(store, chain, call, token, again=again)
         explanation = chain.only(row, token)

@@ -95,7 +95,10 @@ def command(
         columns = dict.fromkeys(chain(COLUMNS, *rows))
         columns.pop("resources_id", None)
         print_table(
-            list(columns), [[_short(row.get(column)) for column in columns] for row in rows]
+            list(columns),
+            [[_short(row.get(column)) for column in columns] for row in rows],
+            less=["attempts", "seconds", "mode"],
+            cut=True,
         )
     if len(rows) < total:
         note(f"{len(rows)} of {total} rollouts; --last and --all show more")

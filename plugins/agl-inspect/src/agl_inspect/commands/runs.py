@@ -37,7 +37,8 @@ def command(context: click.Context, path: Path | None, url: str | None, as_json:
     if as_json:
         print_json(rows)
         return
-    print_table(COLUMNS, [list(row.values()) for row in rows])
+    cells = [list(row.values()) for row in rows]
+    print_table(COLUMNS, cells, less=["folder", "starts", "begun"], cut=True)
     for run in runs:
         if run.problem:
             note(f"{run.run_id}: {run.problem}")

@@ -6,44 +6,56 @@ from pathlib import Path
 import click
 
 from agl.cli.shared import open_store, print_json, print_table, read_and_close, store_options
-from agl.errors import ConfigError
 from agl.store.base import LightningStore
 from agl.types import Span
+from agl_inspect.subjects.finding import rollout_of
 
 
 @click.command("spans")
-@click.argument("rollout_id", metavar="ROLLOUT")
+@click.argument("name", metavar="[ROLLOUT]", required=False)
 @store_options
 @click.option("--attempt", default=None, help="Only this attempt; 'latest' for the newest.")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON, attributes included.")
 def command(
-    rollout_id: str, path: Path | None, url: str | None, attempt: str | None, as_json: bool
+    name: str | None, path: Path | None, url: str | None, attempt: str | None, as_json: bool
 ) -> None:
-    """List the spans of ROLLOUT."""
+    """List the spans of ROLLOUT, an id or the beginning of one; without it, of the newest."""
 
     async def read(store: LightningStore) -> Sequence[Span]:
-        if await store.get_rollout_by_id(rollout_id) is None:
-            raise ConfigError(f"the store has no rollout {rollout_id!r}. See: agl rollouts")
-        return await store.query_spans(rollout_id, attempt)
+        return await store.query_spans(await rollout_of(store, name), attempt)
 
     spans = read_and_close(open_store(path, url), read)
     if as_json:
         print_json([span.model_dump(mode="json") for span in spans])
         return
+    depths = _depths(spans)
     rows = [
         [
-            span.attempt_id,
             span.sequence_id,
-            span.name,
+            "  " * depths[span.span_id] + span.name,
             span.status.status_code,
             _seconds(span),
             span.span_id,
+            span.attempt_id,
             span.parent_id,
         ]
         for span in spans
     ]
-    columns = ["attempt_id", "sequence_id", "name", "status", "seconds", "span_id", "parent_id"]
-    print_table(columns, rows)
+    columns = ["#", "name", "status", "seconds", "span_id", "attempt_id", "parent_id"]
+    print_table(columns, rows, less=["parent_id", "attempt_id"], cut=True)
+
+
+def _depths(spans: Sequence[Span]) -> dict[str, int]:
+    """Span id -> how many of the others are above it; 0 where they are above each other."""
+    parents = {span.span_id: span.parent_id for span in spans}
+    depths: dict[str, int] = {}
+    for span_id in parents:
+        above, seen = parents[span_id], {span_id}
+        while above in parents and above not in seen:
+            seen.add(above)
+            above = parents[above]
+        depths[span_id] = 0 if above in seen else len(seen) - 1
+    return depths
 
 
 def _seconds(span: Span) -> str:

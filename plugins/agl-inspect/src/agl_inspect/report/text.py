@@ -13,7 +13,7 @@ from agl_inspect.report.curve import HELD_OUT, text_curve
 from agl_learning.run_facts import HeldOut, RunFacts
 from agl_learning.showing import printable
 
-LABEL = 11
+LABEL = 13
 """Columns of the names at the left."""
 MOST_FAILURES = 5
 LONGEST_MESSAGE = 200

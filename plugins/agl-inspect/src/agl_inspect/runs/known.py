@@ -11,6 +11,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
+import click
+
 from agl.cli.shared import open_store, print_table, read_and_close, store_file
 from agl.errors import ConfigError, DamagedRecordError, UnknownRecordError
 from agl.runs.differences import flat
@@ -136,23 +138,17 @@ def print_run(run: Run, derived: list[str]) -> None:
         **{name: f"{one.num_tasks} tasks ({one.digest})" for name, one in run.datasets.items()},
     }
     print_table(["", ""], [[name, value] for name, value in about.items() if value is not None])
-    if run.generations:
-        print_table(
-            ["start", "begun", "ended", "how", "process", "why", "differences"],
-            [
-                [
-                    each.number,
-                    when(each.start_time),
-                    when(each.end_time),
-                    each.outcome or shown_status(run),
-                    f"{each.pid} on {each.host}",
-                    each.error,
-                    "; ".join(each.differences),
-                ]
-                for each in run.generations
-            ],
-        )
+    for each in run.generations:
+        how = each.outcome or shown_status(run)
+        where = f"process {each.pid} on {each.host}"
+        times = f"{when(each.start_time)} to {when(each.end_time) or '?'}"
+        click.echo(f"start {each.number}    {times}, {how}, {where}")
+        for why in (each.error, *each.differences):
+            if why:
+                click.echo(f"           {why}")
+    click.echo()
     print_table(["option", "value"], flat(run.config).items())
+    click.echo()
     print_table(["distribution", "version"], code.versions.items())
 
 

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from agl.cli.shared import note
 from agl.errors import ConfigError
 from agl.store.base import LightningStore
 from agl_inspect.subjects.reading import MOST, Reading, reading_of, task_id
@@ -98,6 +99,27 @@ async def newest_rollout(store: LightningStore, *, accounted: bool = False) -> s
     if not len(found):
         raise ConfigError("the store has no rollout yet")
     return found[0].rollout_id
+
+
+async def rollout_of(store: LightningStore, name: str | None, *, accounted: bool = False) -> str:
+    """The id of the rollout that a name is of, or the beginning of one.
+
+    Args:
+        store: Where it is.
+        name: Of a rollout, an attempt or a span; None takes the newest, and says which.
+        accounted: Whether that is the newest that an algorithm has accounted for.
+
+    Raises:
+        ConfigError: There is none, or it is the name of something else.
+    """
+    if name is None:
+        newest = await newest_rollout(store, accounted=accounted)
+        note(f"{newest}, the newest rollout; see agl rollouts for others")
+        return newest
+    subject = await find(store, name)
+    if not subject.rollout_id:
+        raise ConfigError(f"{subject.text} is no rollout. See: agl show {subject.name}")
+    return subject.rollout_id
 
 
 async def _matching(store: LightningStore, reading: Reading, beginning: str) -> list[Subject]:

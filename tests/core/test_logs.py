@@ -1,0 +1,97 @@
+"""What people read while agents run: a line for each rollout, one line each without a terminal."""
+
+import logging
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+import agl
+from agl.utils.logs import setup_logging
+
+
+@pytest.fixture(autouse=True)
+def log_as_it_was() -> Iterator[None]:
+    logger = logging.getLogger("agl")
+    before = list(logger.handlers), logger.level, logger.propagate
+    yield
+    logger.handlers[:], logger.level, logger.propagate = before
+    logging.getLogger("agl.serving").setLevel(logging.NOTSET)
+    logger.setLevel(before[1])
+
+
+@agl.rollout
+def greet(task: str) -> float:
+    if task == "Cy":
+        raise KeyError("fruit")
+    agl.emit_message(f"Hello, {task}")
+    return float(len(task) < 4)
+
+
+def dev(level: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """Lines of the log of a dry run with three tasks."""
+    setup_logging(level)
+    agl.Trainer(strategy="shm", n_runners=1).dev(greet, ["Ada", "Cy", "Dora"])
+    return [line for line in capsys.readouterr().err.splitlines() if re.match(r"\d{4}-", line)]
+
+
+def test_a_dry_run_says_a_line_of_each_rollout(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = dev("INFO", capsys)
+    said = [line.split("baseline: ")[1] for line in lines]
+    said = [re.sub(r"ro-\w+", "ro-x", re.sub(r"\d+\.\d s", "# s", line)) for line in said]
+    assert said == [
+        "1/3 ro-x succeeded, reward 1, # s: Ada",
+        "2/3 ro-x failed, # s: Cy; agent: KeyError: 'fruit'",
+        "3/3 ro-x succeeded, reward 0, # s: Dora",
+        "Finished 3 rollouts: 2 succeeded, mean reward 0.500 over the 2 that have one.",
+    ]
+
+
+def test_at_level_debug_a_dry_run_says_what_was_recorded(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text = "\n".join(dev("DEBUG", capsys))
+    assert "Enqueued in train mode: Ada" in text
+    assert "#1 agentlightning.message (OK)" in text
+    assert "Adapted data: []" in text
+    assert "failed (agent): KeyError: 'fruit'" in text  # the runner's own line
+    assert "Not adapted" not in text  # what failed has nothing to be adapted
+
+
+def test_the_log_of_the_runner_is_as_it_was_after_a_dry_run(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    dev("INFO", capsys)
+    assert logging.getLogger("agl.runner.attempt").level == logging.NOTSET
+
+
+LOG = """
+import logging, agl
+agl.setup_logging()
+logging.getLogger("agl.x").info("%s end", "word " * 40)
+logging.getLogger("agl.x").warning("ro-%s", "0123456789" * 12)
+"""
+
+
+def logged(**env: str) -> list[str]:
+    run = subprocess.run(
+        [sys.executable, "-c", LOG], env=env, capture_output=True, text=True, check=True
+    )
+    return run.stderr.splitlines()
+
+
+def test_where_no_terminal_is_a_record_is_one_line() -> None:
+    first, second = logged(COLUMNS="80")
+    assert re.fullmatch(
+        r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} INFO \d+ agl\.x: (word ){40} end", first
+    )
+    assert second.endswith(f" WARNING {second.split()[3]} agl.x: ro-{'0123456789' * 12}")
+
+
+def test_on_a_terminal_a_record_has_the_time_of_day_and_no_line_breaks_of_ours() -> None:
+    lines = logged(COLUMNS="80", FORCE_COLOR="1", NO_COLOR="1", TERM="xterm")
+    first, second = (re.sub(r"\x1b\[\d*m", "", line) for line in lines)
+    assert re.fullmatch(r"\d\d:\d\d:\d\d (word ){40} end", first)
+    assert re.fullmatch(rf"\d\d:\d\d:\d\d WARNING ro-{'0123456789' * 12}", second)
