@@ -203,7 +203,10 @@ def test_without_a_ledger_the_adapter_says_what_it_would_read(explain: Explain) 
 def test_what_is_not_there_is_named(explain: Explain) -> None:
     one, _ = make_step("final", [*FIRST, *SECOND], OTHER)
     for arguments, message in (
-        (["ro-x"], "agl: the store has no rollout 'ro-x'. See: agl rollouts\n"),
+        (
+            ["ro-x"],
+            "agl: the store has no rollout, attempt, call, span, task or run 'ro-x'. See: agl rollouts\n",
+        ),
         ([one, "--row", "3"], f"agl: rollout {one!r} has no training row 3; it has 0. See: "),
         ([one, "--row", "0", "--token", "6"], f"agl: row 0 of rollout {one!r} has 6 tokens; "),
         ([one, "--token", "1"], "agl: --token counts within a row, or an answer; give"),

@@ -48,7 +48,8 @@ def test_rollouts_of_a_run_are_listed_and_their_spans(agl: Agl, project: Path) -
     wrong = agl("spans", "ro-nothing", "--path", "out/store.db")
     assert (wrong.code, wrong.err) == (
         2,
-        "agl: the store has no rollout 'ro-nothing'. See: agl rollouts\n",
+        "agl: the store has no rollout, attempt, call, span, task or run 'ro-nothing'. See: agl "
+        "rollouts\n",
     )
 
 
