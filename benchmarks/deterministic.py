@@ -22,9 +22,9 @@ from pathlib import Path
 
 import torch
 
+from agl_learning.sampling.sequences import Completion, SamplingRequest
 from agl_torch.generate import Sampler
 from agl_torch.models import compute_alike
-from agl_torch.sequences import Completion, SamplingRequest
 from agl_torch.server import FIXED_ROWS
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples/quickstart"))

@@ -16,10 +16,10 @@ import torch
 import uvicorn
 
 from agl.serving.layers import JSON, read_body, send_whole
-from agl_torch.app import ChatApp
-from agl_torch.batcher import Weights
+from agl_learning.sampling.batcher import Weights
 from agl_torch.generate import Sampler
 from agl_torch.models import load_model, load_tokenizer
+from agl_torch.server import TorchApp
 
 NAMES = {"--model-path": "model", "--port": "port", "--served-model-name": "name"}
 
@@ -31,7 +31,7 @@ class Engine:
         self.folder = Path(model)
         sampler = Sampler(load_model(model, "cpu", "float32"), load_tokenizer(model, model), 0)
         self.model = sampler.model
-        self.app = ChatApp(sampler, Weights(), name, 64)
+        self.app = TorchApp(sampler, Weights(), name, 64)
         self.is_asleep = self.is_paused = False
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:

@@ -7,9 +7,9 @@ import torch
 import transformers
 
 from agl.errors import ConfigError
+from agl_learning.sampling.sequences import SamplingRequest
 from agl_torch.draws import draw, sampling_distribution
 from agl_torch.generate import Sampler
-from agl_torch.sequences import SamplingRequest
 
 
 def plain_greedy(model, prompt, max_tokens, end_token_id):

@@ -12,8 +12,9 @@ from types import SimpleNamespace
 import pytest
 
 from agl.serving.server import ServerThread
+from agl_learning.completions import end_tokens
 from agl_learning.start import MODEL_NAME
-from agl_verl.backend import Serving, TokenBackend, end_tokens
+from agl_verl.backend import Serving, TokenBackend
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "examples" / "quickstart"))
 

@@ -183,6 +183,17 @@ def render_prompt(
     return token_ids
 
 
+def end_tokens(*sources: Any) -> frozenset[int]:
+    """What tokenizers, generation configurations and model configurations have as end tokens."""
+    ids: set[int] = set()
+    for source in sources:
+        found: Any = getattr(source, "eos_token_id", None)
+        several = isinstance(found, list | tuple)
+        each = cast("list[Any]", found) if several else [found]
+        ids.update(one for one in each if one is not None)
+    return frozenset(ids)
+
+
 def room_for_answer(request: ChatRequest, prompt_tokens: int, max_model_tokens: int) -> int:
     """How many tokens the answer may have: what was asked for, or all that is left.
 

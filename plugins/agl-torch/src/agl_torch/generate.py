@@ -15,16 +15,18 @@ differentiates; at temperature 0 (greedy) they are those of temperature 1.
 
 import random
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy
 import torch
 
 from agl.errors import ConfigError
+from agl_learning.completions import end_tokens
+from agl_learning.sampling.sequences import Completion, Constraint, SamplingRequest, first_stop
 from agl_torch.draws import draw, generator, sampling_distribution
 from agl_torch.models import computing_in
-from agl_torch.sequences import Completion, Running, SamplingRequest, first_stop
-from agl_torch.slots import Place, Slots, shared_length
+from agl_torch.slots import Place, Slot, Slots, shared_length
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,6 +39,20 @@ PASS_TOKENS = 4096
 
 ATTENTION = {None, "full_attention", "sliding_attention"}
 """Kinds of layers whose keys and values can lie in slots."""
+
+
+@dataclass(eq=False)
+class Running:
+    """A sequence that waits or is sampled, or was."""
+
+    request: SamplingRequest
+    random: torch.Generator | None
+    """Of its draws; None where nothing is left to chance."""
+    constraint: Constraint | None
+    completion: Completion = field(default_factory=Completion)
+    is_over: bool = False
+    slot: Slot = field(default_factory=Slot)
+    """Once it has joined. The newest of its tokens has not been read by the model."""
 
 
 class Sampler:
@@ -74,7 +90,7 @@ class Sampler:
         self.tokenizer = tokenizer
         self.random = random.Random(seed)
         """Of the draws of requests without a seed."""
-        self.end_token_ids = _end_token_ids(model, tokenizer)
+        self.end_token_ids = end_tokens(model.generation_config, tokenizer)
         self.vocabulary_size: int = model.get_output_embeddings().weight.shape[0]
         """How many logits the model has."""
         self._config = model.config.get_text_config()
@@ -316,7 +332,9 @@ class Sampler:
             allowed_B_V = torch.ones_like(logits_B_V, dtype=torch.bool)
             for row, one in enumerate(batch):
                 if one.constraint and not one.is_over:
-                    allowed_B_V[row] = one.constraint.allowed().to(device)
+                    bits = numpy.frombuffer(one.constraint.allowed(), dtype=numpy.uint8)
+                    bits = numpy.unpackbits(bits, count=logits_B_V.shape[1], bitorder="little")
+                    allowed_B_V[row] = torch.from_numpy(bits.astype(bool)).to(device)
         logprobs_B_V, draw_B_V = sampling_distribution(
             logits_B_V, temperature_B, top_p_B, allowed_B_V
         )
@@ -360,13 +378,3 @@ class Sampler:
 def _padded_width(running: Running) -> int:
     # At least one column of padding: attention goes another way where there is none.
     return (len(running.request.prompt_token_ids) // WIDTH_STEP + 1) * WIDTH_STEP
-
-
-def _end_token_ids(model: Any, tokenizer: Any) -> frozenset[int]:
-    ids: set[int] = set()
-    for value in (getattr(model.generation_config, "eos_token_id", None), tokenizer.eos_token_id):
-        if isinstance(value, int):
-            ids.add(value)
-        elif value is not None:
-            ids.update(value)
-    return frozenset(ids)

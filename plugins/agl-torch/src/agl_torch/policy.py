@@ -27,6 +27,7 @@ from annotated_types import Ge
 
 from agl.errors import ConfigError
 from agl_learning.checkpoint import home_of, making
+from agl_learning.engines import EngineServer, check_server
 from agl_learning.estimated import Foreseen
 from agl_learning.online import OnlineTraining
 from agl_learning.options import AboveZero, Count, pick_options
@@ -34,7 +35,6 @@ from agl_learning.records import TrainedModel
 from agl_learning.start import MODEL_NAME
 from agl_learning.versions import Served, Version
 from agl_learning.weighing import check_copies
-from agl_torch.engines import EngineServer, check_server
 from agl_torch.models import name_of, without_collections
 from agl_torch.options import ClipOptions, LearnerOptions, check_learner, take_other_names
 

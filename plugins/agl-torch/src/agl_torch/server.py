@@ -7,8 +7,8 @@ from typing import Any
 from agl.errors import ConfigError
 from agl.serving.server import ServerThread
 from agl.utils.addresses import is_loopback
-from agl_torch.app import ChatApp
-from agl_torch.batcher import Weights
+from agl_learning.sampling.app import ChatApp
+from agl_learning.sampling.batcher import Weights
 from agl_torch.generate import Sampler
 
 FIXED_ROWS = 16
@@ -26,6 +26,13 @@ def check_key(host: str, api_key: str | None) -> None:
             f"host {host!r} can be reached from other machines, so a key is needed; set "
             "AGL_SERVE_API_KEY to a long random text, pass api_key=..., or serve on 127.0.0.1"
         )
+
+
+class TorchApp(ChatApp):
+    """The application, by its name."""
+
+    owner = "agl-torch"
+    title = "agl-torch's server"
 
 
 class InferenceServer:
@@ -95,7 +102,7 @@ class InferenceServer:
         )
         if rows is not None:
             self.sampler.check_batches(rows)
-        app = ChatApp(
+        app = TorchApp(
             self.sampler,
             self.weights,
             model_name,

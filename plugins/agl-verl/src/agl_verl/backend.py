@@ -17,7 +17,13 @@ from functools import lru_cache
 from typing import Any
 
 from agl.serving.layers import EVENTS, JSON, Scope, Send, begin, header, send_whole
-from agl_learning.completions import AnswerWriter, Piece, RequestError, render_prompt
+from agl_learning.completions import (
+    AnswerWriter,
+    Piece,
+    RequestError,
+    end_tokens,
+    render_prompt,
+)
 from agl_learning.model_app import ModelApp
 from agl_learning.start import MODEL_NAME
 from agl_verl.chat import VerlRequest
@@ -216,12 +222,3 @@ def _version(extra: dict[str, Any]) -> str:
 
 def _as_text(arguments: Any) -> str:
     return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-
-
-def end_tokens(*sources: Any) -> frozenset[int]:
-    """What tokenizers, generation configurations and model configurations have as end tokens."""
-    ids: set[int] = set()
-    for source in sources:
-        found: Any = getattr(source, "eos_token_id", None)
-        ids.update(found if isinstance(found, list | tuple) else {found} - {None})
-    return frozenset(ids)

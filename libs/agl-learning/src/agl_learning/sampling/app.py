@@ -16,13 +16,12 @@ from agl_learning.completions import (
     room_for_answer,
 )
 from agl_learning.model_app import ModelApp
-from agl_torch.batcher import Answered, Batcher, Weights
-from agl_torch.forms import CALL, FormRequest, Forms, split_calls
-from agl_torch.generate import Sampler
-from agl_torch.sequences import Completion, SamplingRequest
-from agl_torch.textstream import TextStream
+from agl_learning.sampling.batcher import Answered, Batcher, Weights
+from agl_learning.sampling.forms import CALL, FormRequest, Forms, split_calls
+from agl_learning.sampling.sequences import Completion, Sampler, SamplingRequest
+from agl_learning.sampling.textstream import TextStream
 
-logger = logging.getLogger("agl.torch")
+logger = logging.getLogger("agl.learning")
 
 
 class ChatApp(ModelApp[FormRequest]):
@@ -37,8 +36,6 @@ class ChatApp(ModelApp[FormRequest]):
     """
 
     request_type = FormRequest
-    owner = "agl-torch"
-    title = "agl-torch's server"
     max_body_bytes = 2**24
 
     def __init__(
@@ -147,10 +144,9 @@ class ChatApp(ModelApp[FormRequest]):
         writer: AnswerWriter,
         send: Send,
     ) -> None:
-        stream = TextStream(self._sampler, sampling, (CALL,) if request.used_tools else ())
+        stream = TextStream(self._sampler.decode, sampling, (CALL,) if request.used_tools else ())
         tasks = [
-            asyncio.create_task(self._sample(one), name="agl-torch-stream")
-            for one in stream.requests
+            asyncio.create_task(self._sample(one), name="agl-stream") for one in stream.requests
         ]
         await begin(send, 200, EVENTS)
         for index in range(len(sampling)):

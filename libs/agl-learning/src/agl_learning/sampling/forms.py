@@ -9,16 +9,14 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, cast
 
 from pydantic import Field
 
 from agl.errors import ConfigError, install_line
 from agl.utils.text import parse_json
 from agl_learning.completions import RequestError, TextRequest
-
-if TYPE_CHECKING:
-    from agl_torch.sequences import Constraint
+from agl_learning.sampling.sequences import Constraint
 
 CALL, CALL_END = "<tool_call>", "</tool_call>"
 _CALLS = re.compile(rf"\s*{CALL}\s*(\{{.*?\}})\s*{CALL_END}\s*", re.DOTALL)
@@ -59,7 +57,7 @@ class Forms:
         except ImportError as error:
             raise ConfigError(
                 f"holding an answer to a form needs {error.name!r}, which is not installed. Run: "
-                f"{install_line('agl-torch[forms]')}"
+                f"{install_line('agl-learning[forms]')}"
             ) from error
         if not self._end_token_ids:
             raise ConfigError("the model has no token that ends an answer")
@@ -71,7 +69,7 @@ class Forms:
                 f"llguidance cannot read the tokenizer {type(self._tokenizer).__name__}: {error}"
             ) from error
 
-    def constraint(self, request: FormRequest) -> "Callable[[], Constraint] | None":
+    def constraint(self, request: FormRequest) -> Callable[[], Constraint] | None:
         """What makes the constraint of each choice of a request; None where there is none.
 
         Raises:
@@ -88,12 +86,12 @@ class Forms:
         except (ConfigError, ImportError) as error:
             if isinstance(error, ImportError):
                 error = ConfigError(
-                    f"llguidance is not installed. Run: {install_line('agl-torch[forms]')}"
+                    f"llguidance is not installed. Run: {install_line('agl-learning[forms]')}"
                 )
             raise RequestError(400, f"{name!r}: this server cannot do that: {error}") from error
         if problem:
             raise RequestError(400, f"{name!r}: {problem}")
-        return lambda: _Guided(LLMatcher(self._guide, grammar), self._vocabulary_size)
+        return lambda: _Guided(LLMatcher(self._guide, grammar))
 
     def _check_tools(self, request: FormRequest) -> None:
         if request.used_tools and CALL not in str(self._tokenizer.chat_template):
@@ -108,18 +106,12 @@ class Forms:
 class _Guided:
     """A ``Constraint``."""
 
-    def __init__(self, matcher: Any, vocabulary_size: int) -> None:
+    def __init__(self, matcher: Any) -> None:
         self._matcher = matcher
-        self._vocabulary_size = vocabulary_size
 
-    def allowed(self) -> Any:
-        """From the bits of the matcher."""
-        import numpy
-        import torch
-
-        bits = numpy.frombuffer(self._matcher.compute_bitmask(), dtype=numpy.uint8)
-        whole = numpy.unpackbits(bits, count=self._vocabulary_size, bitorder="little")
-        return torch.from_numpy(whole.astype(bool))
+    def allowed(self) -> bytes:
+        """The bits of the matcher."""
+        return self._matcher.compute_bitmask()
 
     def accept(self, token_id: int) -> None:
         """Go on in the grammar."""
@@ -130,7 +122,8 @@ class _Guided:
 def _grammar(request: FormRequest) -> tuple[str, str | None]:
     """The field that asks for a form, and the form as ``llguidance`` takes it."""
     wanted = _tools_that_must_be_called(request)
-    kind = request.response_format.get("type")
+    form: dict[str, Any] = request.response_format
+    kind = form.get("type")
     if kind != "text" and request.used_tools:
         raise RequestError(
             400, "'response_format': an answer cannot be held to it while it may call 'tools'"
@@ -148,7 +141,8 @@ def _grammar(request: FormRequest) -> tuple[str, str | None]:
         case "json_object":
             schema: Any = {"type": "object"}
         case "json_schema":
-            schema = (request.response_format.get("json_schema") or {}).get("schema")
+            given: dict[str, Any] = form.get("json_schema") or {}
+            schema = given.get("schema")
             if not isinstance(schema, dict):
                 raise RequestError(400, "'response_format.json_schema.schema': expected an object")
         case _:
@@ -164,7 +158,8 @@ def _tools_that_must_be_called(request: FormRequest) -> list[dict[str, Any]]:
     if choice in (None, "none", "auto"):
         return []
     if isinstance(choice, dict):
-        name = (choice.get("function") or {}).get("name")
+        chosen: dict[str, Any] = choice.get("function") or {}
+        name = chosen.get("name")
         tools = [tool for tool in tools if tool["name"] == name]
         if not tools:
             raise RequestError(400, f"'tool_choice': no tool {name!r} is among 'tools'")
@@ -174,12 +169,12 @@ def _tools_that_must_be_called(request: FormRequest) -> list[dict[str, Any]]:
 
 
 def _function(tool: dict[str, Any]) -> dict[str, Any]:
-    function = tool.get("function")
+    function: Any = tool.get("function")
     if tool.get("type") != "function" or not isinstance(function, dict) or "name" not in function:
         raise RequestError(
             400, "'tools': expected objects as {'type': 'function', 'function': {'name': ...}}"
         )
-    return function
+    return cast("dict[str, Any]", function)
 
 
 def _grammar_of_calls(tools: Sequence[dict[str, Any]], may_be_many: bool) -> str:

@@ -4,11 +4,9 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Generator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from agl_torch.generate import Sampler
-    from agl_torch.sequences import Completion, Running, SamplingRequest
+from agl_learning.sampling.sequences import Completion, Sampled, Sampler, SamplingRequest
 
 
 class Weights:
@@ -54,7 +52,7 @@ class Weights:
 class Answered(NamedTuple):
     """A completion, and the version of the weights that made all of it."""
 
-    completion: "Completion"
+    completion: Completion
     version: str
 
 
@@ -69,19 +67,19 @@ class Batcher:
         weights: Used as long as anything is sampled.
     """
 
-    def __init__(self, sampler: "Sampler", weights: Weights) -> None:
+    def __init__(self, sampler: Sampler, weights: Weights) -> None:
         self._sampler = sampler
         self._weights = weights
         self._loop = asyncio.get_running_loop()
         self._condition = threading.Condition()
         self._new: list[tuple[SamplingRequest, asyncio.Future[Answered]]] = []
-        self._futures: dict[Running, asyncio.Future[Answered]] = {}
+        self._futures: dict[Sampled, asyncio.Future[Answered]] = {}
         """Of all that the sampler has; only its thread looks here."""
         self._is_closed = False
-        self._thread = threading.Thread(target=self._run, name="agl-torch-sampler", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="agl-sampler", daemon=True)
         self._thread.start()
 
-    async def submit(self, request: "SamplingRequest") -> Answered:
+    async def submit(self, request: SamplingRequest) -> Answered:
         """Sample one sequence; cancelled, it leaves the batch.
 
         Raises:

@@ -15,7 +15,7 @@ import urllib.request
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from agl.errors import AlgorithmError, ConfigError
 from agl_learning.model_process import HOST, has_vllm, serve_child, vllm_command
@@ -107,7 +107,7 @@ def check_server(owner: str, options: Any) -> None:
     name = options.server
     if name == "torch":
         for option in ("server_arguments", "server_timeout_seconds"):
-            if getattr(options, option) != getattr(type(options), option):
+            if getattr(options, option) != getattr(options.__class__, option):
                 raise ConfigError(
                     f"{owner}: {option} is for a server of its own, vllm or sglang; server is "
                     "'torch', the one in this process"
@@ -215,8 +215,10 @@ class EngineServer:
                 raise AlgorithmError(f"{self._refused(path)}: {error}") from error
             # SGLang says with 200 that it could not read the weights.
             with contextlib.suppress(ValueError):
-                if isinstance(found := json.loads(said), dict) and found.get("success") is False:
-                    raise AlgorithmError(f"{self._refused(path)}: {found.get('message')}")
+                if isinstance(found := json.loads(said), dict):
+                    found = cast("dict[str, Any]", found)
+                    if found.get("success") is False:
+                        raise AlgorithmError(f"{self._refused(path)}: {found.get('message')}")
 
     def _refused(self, path: str) -> str:
         return f"server {self._name!r} failed at POST {path} (its log is {self._log})"

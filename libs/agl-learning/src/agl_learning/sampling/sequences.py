@@ -1,14 +1,8 @@
-"""What is to be sampled, and what was."""
+"""What is to be sampled, and what was; and who does it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol
-
-from agl_torch.slots import Slot
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
+from typing import Any, Literal, Protocol
 
 TokenSink = Callable[[int, float], None]
 """Called with each token id and its log-probability, from the generating thread."""
@@ -17,8 +11,8 @@ TokenSink = Callable[[int, float], None]
 class Constraint(Protocol):
     """Which tokens an answer may go on with."""
 
-    def allowed(self) -> "Tensor":
-        """Whether each token of the vocabulary may come next; as long as the model's logits."""
+    def allowed(self) -> bytes:
+        """A bit per token of the vocabulary, the lowest first: whether it may come next."""
         ...
 
     def accept(self, token_id: int) -> None:
@@ -58,18 +52,59 @@ class Completion:
     """The stop text that ended it, if one did."""
 
 
-@dataclass(eq=False)
-class Running:
+class Sampled(Protocol):
     """A sequence that waits or is sampled, or was."""
 
-    request: SamplingRequest
-    random: "torch.Generator | None"
-    """Of its draws; None where nothing is left to chance."""
-    constraint: Constraint | None
-    completion: Completion = field(default_factory=Completion)
-    is_over: bool = False
-    slot: Slot = field(default_factory=Slot)
-    """Once it has joined. The newest of its tokens has not been read by the model."""
+    @property
+    def completion(self) -> Completion:
+        """What it has by now."""
+        ...
+
+
+class Sampler(Protocol):
+    """Samples many sequences at once; each step gives every one of them a token."""
+
+    @property
+    def tokenizer(self) -> Any:
+        """Of ``transformers``, with a chat template."""
+        ...
+
+    @property
+    def vocabulary_size(self) -> int:
+        """How many logits the model has."""
+        ...
+
+    @property
+    def end_token_ids(self) -> frozenset[int]:
+        """What ends an answer."""
+        ...
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing has joined that is not over."""
+        ...
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Text of tokens, without special ones."""
+        ...
+
+    def add(self, request: SamplingRequest) -> Sampled:
+        """Have a sequence join at the next step that has room for it."""
+        ...
+
+    def drop(self, running: Any) -> None:
+        """Sample no more of a sequence: nobody wants it."""
+
+    def give_up(self) -> None:
+        """Sample no more of anything: a step has failed."""
+
+    def step(self, may_join: bool = True) -> Sequence[Sampled]:
+        """Give every sequence a token; returns what is over now.
+
+        Args:
+            may_join: Whether those that wait may.
+        """
+        ...
 
 
 def first_stop(text: str, stop: Sequence[str]) -> tuple[str, str] | None:

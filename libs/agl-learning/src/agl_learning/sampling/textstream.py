@@ -1,13 +1,11 @@
 """Tokens of a batch as they are sampled, turned into text that can be sent at once."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from agl_torch.generate import Sampler
-    from agl_torch.sequences import SamplingRequest
+from agl_learning.sampling.sequences import SamplingRequest, TokenSink
 
 _Token = tuple[int, int, float]
 """Index of the choice, token id, log-probability."""
@@ -20,25 +18,25 @@ class TextStream:
     of a stop text.
 
     Args:
-        sampler: Knows how to decode.
+        decode: From token ids to text.
         requests: One per choice; use ``self.requests``, which report to this stream.
         marks: Texts from which on nothing is sent before the end.
     """
 
     def __init__(
         self,
-        sampler: "Sampler",
-        requests: "Sequence[SamplingRequest]",
+        decode: Callable[[Sequence[int]], str],
+        requests: Sequence[SamplingRequest],
         marks: Sequence[str] = (),
     ) -> None:
-        self._sampler = sampler
+        self._decode = decode
         self._stop = (*requests[0].stop, *marks)
         self._queue: asyncio.Queue[_Token | None] = asyncio.Queue()
         self._token_ids: list[list[int]] = [[] for _ in requests]
         self._sent = ["" for _ in requests]
         loop = asyncio.get_running_loop()
 
-        def reporter(index: int) -> Any:
+        def reporter(index: int) -> TokenSink:
             def report(token_id: int, logprob: float) -> None:
                 loop.call_soon_threadsafe(self._queue.put_nowait, (index, token_id, logprob))
 
@@ -49,7 +47,7 @@ class TextStream:
         ]
 
     async def tokens(
-        self, tasks: "Sequence[asyncio.Task[Any]]"
+        self, tasks: Sequence[asyncio.Task[Any]]
     ) -> AsyncIterator[tuple[int, int, float, str]]:
         """Index, token id, log-probability and new text, until all tasks have ended."""
         everything = asyncio.gather(*tasks, return_exceptions=True)
@@ -64,7 +62,7 @@ class TextStream:
         return text[len(self._sent[index]) :]
 
     def _advance(self, index: int) -> str:
-        text = self._sampler.decode(self._token_ids[index])
+        text = self._decode(self._token_ids[index])
         certain = len(text) - _uncertain(text, self._stop)
         new = text[len(self._sent[index]) : certain]
         self._sent[index] += new
