@@ -128,7 +128,7 @@ def checkpoints(tmp_path, tokenizer):
         learner.update(samples())
         save_checkpoint(folder, learner, tokenizer, progress, random.Random(0))
     (tmp_path / "checkpoints/.step-000012.partial").mkdir()
-    (tmp_path / "checkpoints/.step-000012.partial/learner.json").touch()
+    (tmp_path / "checkpoints/.step-000012.partial/learner.pt").touch()
     return tmp_path
 
 
@@ -139,8 +139,7 @@ def test_the_newest_checkpoint_of_a_run_is_found_and_partial_ones_are_not(checkp
 @pytest.mark.parametrize(
     "name",
     [
-        *("learner.json", "config.json", "model.safetensors", "optimizer.safetensors"),
-        "checkpoint.json",
+        *("learner.pt", "config.json", "model.safetensors", "checkpoint.json"),
     ],
 )
 @pytest.mark.parametrize("damage", ["cut", "empty", "gone", "flipped"])

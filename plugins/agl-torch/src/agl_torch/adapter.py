@@ -69,8 +69,7 @@ def add_adapter(model: Any, options: Any, base: str | Path, checkpoint: Path | N
         ConfigError: The model has no such layers, or the checkpoint an adapter of another form.
     """
     import torch
-    from peft import LoraConfig, set_peft_model_state_dict
-    from safetensors.torch import load_file
+    from peft import LoraConfig
 
     alpha = options.lora_alpha or 2 * options.lora_rank
     modules = options.lora_modules or "all-linear"
@@ -95,13 +94,29 @@ def add_adapter(model: Any, options: Any, base: str | Path, checkpoint: Path | N
     saved = json.loads((checkpoint / ADAPTER).read_text("utf-8"))
     now = {"r": config.r, "lora_alpha": alpha}
     before = {name: saved[name] for name in now}
-    tensors = load_file(checkpoint / WEIGHTS)
-    unused = set_peft_model_state_dict(model, tensors).unexpected_keys if now == before else [""]
-    if unused or len(tensors) != sum(one.requires_grad for one in model.parameters()):
+    if before != now or _fill(model, checkpoint):
         raise ConfigError(
             f"the checkpoint {str(checkpoint)!r} has an adapter of another form ({before}, "
-            f"{len(tensors)} matrices); continue with the lora options that it had"
+            f"{saved['target_modules']}); continue with the lora options that it had"
         )
+
+
+def _fill(model: Any, folder: Path) -> list[str]:
+    """Put the weights of a folder into the adapter of a model, if they are those that belong there.
+
+    Returns:
+        Names of tensors that are in but one of them, or have another shape; then nothing was done.
+    """
+    from peft import get_peft_model_state_dict, set_peft_model_state_dict
+    from safetensors.torch import load_file
+
+    weights = load_file(folder / WEIGHTS)
+    given = {name.removeprefix(PREFIX): value.shape for name, value in weights.items()}
+    shapes = {name: value.shape for name, value in get_peft_model_state_dict(model).items()}
+    wrong = sorted({name for name, _ in given.items() ^ shapes.items()})
+    if not wrong:
+        set_peft_model_state_dict(model, weights)
+    return wrong
 
 
 def merge(model: Any) -> Any:
@@ -143,23 +158,18 @@ def load_merged(folder: Path, dtype: Any) -> Any:
         ConfigError: ``peft`` or the model is not there, or the adapter is not that model's.
     """
     need_peft(f"{str(folder)!r} holds an adapter, and")
-    from peft import LoraConfig, get_peft_model_state_dict, set_peft_model_state_dict
-    from safetensors.torch import load_file
+    from peft import LoraConfig
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(find_base(folder), dtype=dtype)
     try:
-        weights = load_file(folder / WEIGHTS)
         model.add_adapter(LoraConfig.from_pretrained(str(folder)))
-        shapes = {name: value.shape for name, value in get_peft_model_state_dict(model).items()}
+        wrong = _fill(model, folder)
     except Exception as error:  # what these libraries raise for a damaged file has no common base
         raise ConfigError(f"the adapter in {str(folder)!r} cannot be read: {error}") from error
-    given = {name.removeprefix(PREFIX): value.shape for name, value in weights.items()}
-    if wrong := sorted({name for name, _ in given.items() ^ shapes.items()}):
+    if wrong:
         raise ConfigError(
-            f"the adapter in {str(folder)!r} is damaged, or for another model: of its "
-            f"{len(given)} tensors and the {len(shapes)} that belong there, {len(wrong)} have no "
-            f"like, the first {wrong[0]!r}"
+            f"the adapter in {str(folder)!r} is damaged, or for another model: {len(wrong)} "
+            f"tensors are missing, too many or of another shape, the first {wrong[0]!r}"
         )
-    set_peft_model_state_dict(model, weights)
     return merge(model)

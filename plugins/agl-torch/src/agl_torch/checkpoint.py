@@ -4,45 +4,35 @@
 """
 
 import hashlib
-import json
 import random
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors.torch import load_file, save_file
 
 from agl.errors import ConfigError
 
 if TYPE_CHECKING:
     from agl_torch.learner import Learner
 
-STATE = "learner.json"
-OPTIMIZER = "optimizer.safetensors"
-CRITIC = "critic.safetensors"
+STATE = "learner.pt"
 
 
 def save(folder: Path, learner: "Learner", tokenizer: Any, sampler_random: random.Random) -> None:
     """Write weights, tokenizer, optimiser, random states and the critic, where there is one."""
     save_model(learner.model, folder)
-    if learner.critic is not None:
-        save_file(_trained(learner.critic), folder / CRITIC)
     tokenizer.save_pretrained(folder)
-    state = learner.optimizer.state_dict()
-    tensors = {
-        f"{index}/{name}": value.detach().cpu().contiguous()
-        for index, values in state["state"].items()
-        for name, value in values.items()
-    }
-    tensors["random/torch"] = torch.get_rng_state()
-    save_file(tensors, folder / OPTIMIZER)
+    critic = {} if learner.critic is None else dict(learner.critic.named_parameters())
     record = {
+        "optimizer": learner.optimizer.state_dict()["state"],
+        "critic": {name: one.data for name, one in critic.items() if one.requires_grad},
+        "torch_random": torch.get_rng_state(),
         "learner_random": learner.random.getstate(),
         "sampler_random": sampler_random.getstate(),
         "kl_coefficient": learner.kl_coefficient,
         "base": learner.base,
     }
-    (folder / STATE).write_text(json.dumps(record))
+    torch.save(record, folder / STATE)
 
 
 def fingerprint(*models: Any) -> str:
@@ -74,43 +64,25 @@ def restore(folder: Path, learner: "Learner", sampler_random: random.Random) -> 
     Raises:
         ConfigError: The checkpoint is of another model.
     """
-    record = json.loads((folder / STATE).read_text())
-    if record.get("base", "") != learner.base:
+    record = torch.load(folder / STATE, map_location="cpu", weights_only=True)
+    if record["base"] != learner.base:
         what = "an adapter; give lora_rank, as its run had it"
         if learner.base:
             what = "an adapter for other weights; give the model that its run began with"
         raise ConfigError(f"the checkpoint {str(folder)!r} has {what}")
-    tensors = load_file(folder / OPTIMIZER)
-    torch.set_rng_state(tensors.pop("random/torch"))
-    state: dict[int, dict[str, Any]] = {}
-    for key, value in tensors.items():
-        index, name = key.split("/")
-        state.setdefault(int(index), {})[name] = value
-    present = learner.optimizer.state_dict()
-    # A parameter that never got a gradient has no state.
     parameters = [p for group in learner.optimizer.param_groups for p in group["params"]]
-    for index, values in state.items():
-        saved = tuple(values["exp_avg"].shape)
-        if index >= len(parameters) or saved != tuple(parameters[index].shape):
-            has = "no such one"
-            if index < len(parameters):
-                has = f"shape {tuple(parameters[index].shape)} there"
+    shapes = dict(enumerate(tuple(one.shape) for one in parameters))
+    for index, values in record["optimizer"].items():  # one that never got a gradient has none
+        if (saved := tuple(values["exp_avg"].shape)) != shapes.get(index):
             raise ConfigError(
-                f"the checkpoint {str(folder)!r} is of another model: its optimiser state "
-                f"for parameter {index} has shape {saved}, the model has {has}"
+                f"the checkpoint {str(folder)!r} is of another model: its optimiser state for "
+                f"parameter {index} has shape {saved}, the model has {shapes.get(index)} there"
             )
-    learner.optimizer.load_state_dict({"state": state, "param_groups": present["param_groups"]})
+    groups = learner.optimizer.state_dict()["param_groups"]
+    learner.optimizer.load_state_dict({"state": record["optimizer"], "param_groups": groups})
     if learner.critic is not None:
-        learner.critic.load_state_dict(load_file(folder / CRITIC), strict=False)
+        learner.critic.load_state_dict(record["critic"], strict=False)
     learner.kl_coefficient = record["kl_coefficient"]
-    learner.random.setstate(_random_state(record["learner_random"]))
-    sampler_random.setstate(_random_state(record["sampler_random"]))
-
-
-def _trained(module: Any) -> dict[str, Any]:
-    return {name: one.data for name, one in module.named_parameters() if one.requires_grad}
-
-
-def _random_state(state: list[Any]) -> tuple[Any, ...]:
-    version, internal, gauss = state
-    return version, tuple(internal), gauss
+    torch.set_rng_state(record["torch_random"])
+    learner.random.setstate(record["learner_random"])
+    sampler_random.setstate(record["sampler_random"])
