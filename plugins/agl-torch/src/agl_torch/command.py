@@ -1,25 +1,18 @@
 """``agl serve``: serve a model until told to stop."""
 
+from typing import Any
+
 import click
 
 from agl.env import LightningEnvVar
 
 
-@click.command("serve")
+@click.command("serve", context_settings={"show_default": True})
 @click.argument("model")
 @click.option(
-    "--host",
-    default="127.0.0.1",
-    show_default=True,
-    help="Where to listen. Anything but loopback needs an API key.",
+    "--host", default="127.0.0.1", help="Where to listen. Anything but loopback needs an API key."
 )
-@click.option(
-    "--port",
-    default=8000,
-    show_default=True,
-    type=click.IntRange(0, 65535),
-    help="0 takes a free one.",
-)
+@click.option("--port", default=8000, type=click.IntRange(0, 65535), help="0 takes a free one.")
 @click.option(
     "--api-key",
     envvar=LightningEnvVar.AGL_SERVE_API_KEY.value,
@@ -34,29 +27,20 @@ from agl.env import LightningEnvVar
     help="Prompt and answer together.  [default: the model's limit]",
 )
 @click.option(
-    "--max-batch-size",
-    default=64,
-    show_default=True,
-    type=click.IntRange(min=1),
-    help="Sequences sampled at once.",
+    "--max-batch-size", default=64, type=click.IntRange(min=1), help="Sequences sampled at once."
 )
 @click.option(
     "--prefix-cache-mib",
     default=1024,
-    show_default=True,
     type=click.IntRange(min=0),
     help="Memory for what was read of earlier conversations.",
 )
-@click.option("--seed", default=0, show_default=True, help="Of draws for requests without a seed.")
+@click.option("--seed", default=0, help="Of draws for requests without a seed.")
 @click.option(
-    "--weights-version",
-    default=0,
-    show_default=True,
-    type=click.IntRange(min=0),
-    help="Stands in every answer.",
+    "--weights-version", default=0, type=click.IntRange(min=0), help="Stands in every answer."
 )
 @click.option("--device", help="As cuda:0.  [default: a GPU if there is one]")
-@click.option("--dtype", default="float32", show_default=True, help="In which weights are loaded.")
+@click.option("--dtype", default="float32", help="In which weights are loaded.")
 @click.option(
     "--threads",
     type=click.IntRange(min=1),
@@ -69,20 +53,13 @@ from agl.env import LightningEnvVar
 )
 def command(
     model: str,
-    host: str,
-    port: int,
-    api_key: str | None,
     model_name: str | None,
     tokenizer: str | None,
-    max_model_tokens: int | None,
-    max_batch_size: int,
-    prefix_cache_mib: int,
-    seed: int,
     weights_version: int,
     device: str | None,
     dtype: str,
     threads: int | None,
-    deterministic: bool,
+    **options: Any,
 ) -> None:
     """Serve MODEL, a folder or a Hugging Face name, on an OpenAI-compatible address.
 
@@ -103,9 +80,9 @@ def command(
         from agl_torch.server import InferenceServer, check_key
 
         # Before the model is loaded: what cannot be served shall be told at once.
-        check_key(host, api_key)
-        bind(host, port).close()
-        if deterministic:
+        check_key(options["host"], options["api_key"])
+        bind(options["host"], options["port"]).close()
+        if options["deterministic"]:
             compute_alike(threads)
         elif threads is not None:
             torch.set_num_threads(threads)
@@ -113,14 +90,7 @@ def command(
             load_model(model, device, dtype),
             load_tokenizer(tokenizer, model),
             model_name=model_name or model,
-            host=host,
-            port=port,
-            max_model_tokens=max_model_tokens,
-            max_batch_size=max_batch_size,
-            prefix_cache_mib=prefix_cache_mib,
-            seed=seed,
-            api_key=api_key,
-            deterministic=deterministic,
+            **options,
         )
     server.weights.version = weights_version
 
