@@ -116,7 +116,7 @@ def train(steps: int, out: Path, frozen: str | None = None) -> list[float]:
         models[frozen]["learning_rate"] = 0.0
     trainer = agl.Trainer(
         algorithm={
-            "type": "agl_learning.team:Team",
+            "type": "team",
             "models": models,
             "steps": steps,
             "groups_per_step": 3,

@@ -1,6 +1,7 @@
 """Several models in one run: what each of them keeps is found again."""
 
-import aiohttp
+import asyncio
+
 import pytest
 
 import agl
@@ -8,44 +9,12 @@ from agl.errors import ConfigError
 
 pytest.importorskip("torch")
 
-from .table_model import WORDS, build_model, build_tokenizer
+from .team_run import agent_of, trainer_of
 
 
-@agl.rollout
-async def both(task: str, one: agl.LLM, other: agl.LLM) -> float:
-    async def ask(llm: agl.LLM) -> float:
-        body = {"model": llm.model, "messages": [{"role": "user", "content": task}]}
-        async with (
-            aiohttp.ClientSession(raise_for_status=True) as session,
-            session.post(f"{llm.endpoint}/chat/completions", json=body) as response,
-        ):
-            answer = await response.json()
-        return float(WORDS.index(answer["choices"][0]["message"]["content"].split()[0]))
-
-    return await ask(one) + await ask(other)
-
-
-def train(folder, **options):
-    common = {"model": build_model, "tokenizer": build_tokenizer, "max_tokens": 1}
-    common |= {"device": "cpu", "torch_threads": 1, "learning_rate": 1e-3}
-    penalised = {"type": "grpo", "kl_coefficient": 0.01, **common}
-    team = {
-        "type": "agl_learning.team:Team",
-        "models": {"one": penalised, "other": {"type": "reinforce++", **common}},
-        "groups_per_step": 2,
-        "group_size": 4,
-        "show_progress": False,
-        **options,
-    }
-    trainer = agl.Trainer(
-        algorithm=team,
-        store=agl.InMemoryLightningStore(),
-        run_dir=folder,
-        strategy="shm",
-        n_runners=1,
-        concurrency=8,
-    )
-    trainer.fit(both, ["red", "green"])
+def train(folder, store=None, **options):
+    trainer = trainer_of(folder, store or agl.InMemoryLightningStore(), **options)
+    trainer.fit(agent_of(), ["red", "green"])
     return trainer.algorithm
 
 
@@ -53,12 +22,15 @@ def train(folder, **options):
 def ended(tmp_path_factory):
     """The folder of a run of two models, one of which is compared with its start."""
     folder = tmp_path_factory.mktemp("team") / "run"
-    train(folder, steps=2, checkpoint_every=1)
+    store = agl.SqliteLightningStore(folder.parent / "store.db")
+    train(folder, store, steps=2, checkpoint_every=1, deterministic=True)
+    asyncio.run(store.close())
     return folder
 
 
 def test_another_run_begins_from_a_checkpoint_with_the_start_of_each_model(ended, tmp_path):
-    team = train(tmp_path / "other", steps=3, resume_from=str(ended / "checkpoints/step-000002"))
+    origin = str(ended / "checkpoints/step-000002")
+    team = train(tmp_path / "other", steps=3, resume_from=origin, deterministic=True)
     assert team.summary["steps"] == 3
     assert (tmp_path / "other/one/reference/model.safetensors").is_file()
 
@@ -68,6 +40,19 @@ def test_a_start_that_is_gone_is_named_before_a_model_is_loaded(ended, tmp_path,
     monkeypatch.setattr("agl_torch.models.load_model", None)
     try:
         with pytest.raises(ConfigError, match=r"run/one' has the folder 'reference'. Set kl_coeff"):
-            train(ended, steps=3, resume_from=str(ended))
+            train(ended, steps=3, resume_from=str(ended), deterministic=True)
     finally:
         (tmp_path / "away").rename(ended / "one/reference")
+
+
+@pytest.mark.parametrize(("step", "begun_at"), [(1, 0), (2, 1)])
+def test_a_step_of_all_models_trained_again_is_equal_bit_for_bit(ended, step, begun_at):
+    store = agl.SqliteLightningStore(ended.parent / "store.db")
+    trainer = trainer_of(ended, store, steps=2, checkpoint_every=1, deterministic=True)
+    found = trainer.replay(agent_of(), step)
+    asyncio.run(store.close())
+    assert (found.begun_at, found.is_exact, found.first_difference) == (begun_at, True, None)
+    same = {one.what: one.same for one in found.compared}
+    assert set(same.values()) == {True}
+    compared = {"rows trained", "advantages", "one/loss/total", "other/grad_norm"}
+    assert same.keys() >= {*compared, f"weights after step {step}"}

@@ -76,12 +76,14 @@ class InPlaceTraining(Training, WeighingOptions):
 
     async def learn(self, rows: "list[Weighed]") -> dict[str, float]:
         """Change the weights, if there is anything to learn from; metrics of that."""
+        return await asyncio.to_thread(self.learn_now, rows) if rows else {}
+
+    def learn_now(self, rows: "list[Weighed]") -> dict[str, float]:
+        """Likewise, of one row or more, in the thread that asks for it."""
         from agl_learning.accounts import version_lag
 
-        if not rows:
-            return {}
         lag = version_lag([one.row for one in rows], self.weights_version)
-        learned = {**await asyncio.to_thread(self.update, rows), "version_lag": lag}
+        learned = {**self.update(rows), "version_lag": lag}
         self.weights_version += 1
         return learned
 

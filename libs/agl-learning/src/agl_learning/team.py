@@ -66,6 +66,7 @@ class Team(OnlineTraining):
         if len(self.models) < 2:
             raise ConfigError(f"{self.title}: models must be two or more, got {[*self.models]}")
         self._parts = {name: self._build(name, given) for name, given in self.models.items()}
+        self._servers: dict[str, Served] = {}
 
     def _build(self, name: str, given: Mapping[str, Any]) -> OnlineTraining:
         where = f"{self.title}: models.{name}"
@@ -126,18 +127,28 @@ class Team(OnlineTraining):
             gateway.check_free(name)
         return gateway
 
-    def serve(self, version: "Version") -> Any:
-        raise NotImplementedError("each model has a server of its own")
+    @contextlib.asynccontextmanager
+    async def serve(self, version: "Version") -> "AsyncGenerator[Served]":
+        """A block in which all answer; what it yields says of any of them why it is silent."""
+        async with contextlib.AsyncExitStack() as stack:
+            each = self._servers = {
+                name: await stack.enter_async_context(part.serve(version))
+                for name, part in self._parts.items()
+            }
+            yield replace(
+                next(iter(each.values())),
+                why_silent=lambda: next(
+                    filter(None, (one.why_silent() for one in each.values())), None
+                ),
+            )
 
     @contextlib.asynccontextmanager
     async def _published(self, version: "Version") -> AsyncGenerator[dict[str, str]]:
-        async with contextlib.AsyncExitStack() as stack:
-            servers: dict[str, Served] = {}
+        async with self.serve(version) as self._served, contextlib.AsyncExitStack() as stack:
             for name, part in self._parts.items():
-                served = servers[name] = await stack.enter_async_context(part.serve(version))
                 entry: ModelConfig = {
                     "model_name": name,
-                    "litellm_params": served.litellm_params,
+                    "litellm_params": self._servers[name].litellm_params,
                     "send_seed": True,
                     "forced_parameters": {
                         mode: {**WHOLE_SOFTMAX, "temperature": temperature}
@@ -146,12 +157,6 @@ class Team(OnlineTraining):
                 }
                 served_too = model_served(self.session.gateway, entry, self.get_store())
                 await stack.enter_async_context(served_too)
-            self._served = replace(
-                next(iter(servers.values())),
-                why_silent=lambda: next(
-                    (why for one in servers.values() if (why := one.why_silent())), None
-                ),
-            )
             # What trains comes last: those are the latest resources of the store.
             yield {mode: await self._publish_all(version, mode) for mode in ("val", "train")}
 
@@ -207,16 +212,18 @@ class Team(OnlineTraining):
         trained[:] = [one.model_copy(update={"row": number[one.key]}) for one in trained]
         return weighed
 
-    async def learn(self, rows: "list[Weighed]") -> dict[str, float]:
+    def learn_now(self, rows: "list[Weighed]") -> dict[str, float]:
+        self.weights_version += 1
+        return self.update(rows)  # each has a lag of its own
+
+    def update(self, rows: "list[Weighed]") -> dict[str, float]:
+        """Each algorithm learns from the rows of its model."""
         learned: dict[str, float] = {}
         for name, part in self._parts.items():
-            of_part = await part.learn([one for one in rows if one.row.model == name])
-            learned |= {f"{name}/{what}": value for what, value in of_part.items()}
-        self.weights_version += bool(rows)
+            if own := [one for one in rows if one.row.model == name]:
+                of_part = part.learn_now(own)
+                learned |= {f"{name}/{what}": value for what, value in of_part.items()}
         return learned
-
-    def update(self, rows: "list[Weighed]") -> Mapping[str, float]:
-        raise NotImplementedError("each algorithm updates its own model")
 
     def _check_gap(self, step: int, learned: Mapping[str, float]) -> None:
         for name in self._parts:
