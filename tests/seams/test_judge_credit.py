@@ -47,38 +47,43 @@ def honest(request):
     return json.dumps({"scores": scores})
 
 
-def train(folder, reply, *, tasks=2, copies=4, words=MANY_WORDS, budget=None, **options):
-    """A step or more, judged by a server that answers with ``reply``; how often it was asked."""
+def trainer_of(folder, url, store, *, tasks=2, copies=4, words=MANY_WORDS, budget=None, **options):
+    """A trainer of a step or more, judged by a server at ``url``."""
+    algorithm = agl_torch.GRPO(
+        **{
+            "model": lambda: build_model(words),
+            "tokenizer": build_tokenizer(words),
+            "steps": 1,
+            "groups_per_step": tasks,
+            "group_size": copies,
+            "learning_rate": 1e-3,
+            "run_dir": str(folder / "run"),
+            "device": "cpu",
+            "torch_threads": 1,
+            "show_progress": False,
+            "credit": {"type": "judge", "model": "wise", "base_url": url, "price": {}},
+            **options,
+        }
+    )
+    return agl.Trainer(
+        algorithm=algorithm,
+        store=store,
+        strategy="shm",
+        n_runners=1,
+        llm_proxy=agl.LLMProxy(run_budget=budget),
+    )
+
+
+def train(folder, reply, **options):
+    """Likewise, of a server that answers with ``reply``; how often it was asked."""
     store = options.pop("store", None) or agl.InMemoryLightningStore()
     with contextlib.nullcontext(reply) if isinstance(reply, EchoLLM) else EchoLLM(reply) as server:
-        judge = {"type": "judge", "model": "wise", "base_url": server.url, "price": {}}
-        algorithm = agl_torch.GRPO(
-            **{
-                "model": lambda: build_model(words),
-                "tokenizer": build_tokenizer(words),
-                "steps": 1,
-                "groups_per_step": tasks,
-                "group_size": copies,
-                "learning_rate": 1e-3,
-                "run_dir": str(folder / "run"),
-                "device": "cpu",
-                "torch_threads": 1,
-                "show_progress": False,
-                "credit": judge,
-                **options,
-            }
-        )
+        trainer = trainer_of(folder, server.url, store, **options)
         try:
-            agl.Trainer(
-                algorithm=algorithm,
-                store=store,
-                strategy="shm",
-                n_runners=1,
-                llm_proxy=agl.LLMProxy(run_budget=budget),
-            ).fit(says_a_word, [{"words": "one"}, {"words": "two"}])
+            trainer.fit(says_a_word, [{"words": "one"}, {"words": "two"}])
         finally:
-            algorithm.asked = len(server.requests)
-    return store, algorithm
+            trainer.algorithm.asked = len(server.requests)
+    return store, trainer.algorithm
 
 
 def parts_of(store):
@@ -209,3 +214,18 @@ def test_a_judge_counts_within_the_budget_of_the_run(tmp_path, caplog):
 def test_a_task_with_one_rollout_cannot_be_judged(tmp_path):
     with pytest.raises(AlgorithmError, match="of 2 nothing can be trained: a judge compares"):
         train(tmp_path, honest, copies=1, estimator="reinforce_plus_plus")
+
+
+AGAIN = {"deterministic": True, "steps": 2, "checkpoint_every": 2}
+
+
+def test_a_judged_step_is_trained_again_with_what_the_judge_said_then(tmp_path):
+    store = agl.SqliteLightningStore(tmp_path / "store.db")
+    with EchoLLM(honest) as server:
+        _, algorithm = train(tmp_path, server, store=store, **AGAIN)
+        found = trainer_of(tmp_path, server.url, store, **AGAIN).replay(says_a_word, 2)
+        assert len(server.requests) == algorithm.asked > 0
+    asyncio.run(store.close())
+    assert (found.begun_at, found.first_difference) == (0, None)
+    same = {one.what: one.same for one in found.compared}
+    assert same["rewards"] is same["bins"] is same["weights after step 2"] is True
