@@ -1,5 +1,8 @@
 """Schedules, the penalty that adapts, other trainers' names, and options that would do nothing."""
 
+import functools
+import inspect
+
 import pytest
 
 pytest.importorskip("torch")
@@ -85,29 +88,55 @@ def test_the_options_of_the_seeds_are_those_of_ppo():
     assert (algorithm.learning_rate, algorithm.critic_learning_rate) == (5e-7, 1e-4)
 
 
+EVERY = [*ALGORITHMS, functools.partial(agl_torch.Distillation, teacher="none")]
+DO_NOTHING = [
+    ({"kl_target": 0.1}, "kl_target changes kl_coefficient, and that is 0"),
+    ({"warmup_steps": 5, "steps": 5}, "warmup_steps is 5, and the run has 5"),
+    ({"keep_last": 2}, "without checkpoint_every there is one, at the end"),
+    ({"loss_constant": 9}, "loss_constant goes with loss_mean='constant'"),
+    ({"loss_mean": "constant"}, "loss_constant goes with loss_mean='const"),
+    ({"overlong_penalty": 0.5}, "without overlong_buffer no answer is pun"),
+    ({"overlong_buffer": 5}, "Give max_tokens, and fewer tokens than that"),
+    ({"overlong_buffer": 5, "max_tokens": 5}, "Give max_tokens, and fewer"),
+    ({"lora_alpha": 4.0}, "lora_alpha is of an adapter; give lora_rank"),
+    ({"lora_modules": ["q_proj"]}, "lora_modules is of an adapter; give lora_rank"),
+    ({"server_arguments": ["--more"]}, "server_arguments is for a server of its own"),
+    ({"server_timeout_seconds": 9.0}, "server_timeout_seconds is for a server of its own"),
+    ({"max_staleness": 1, "deterministic": True}, "deterministic cannot be had with max_stal"),
+    ({"max_staleness": 1, "ratio_cap": None}, "ratio_cap"),
+    ({"reward_keys": ["a"]}, "reward_keys and reward_weights are for the estimator 'gdpo'"),
+    ({"reward_weights": [1.0]}, "reward_keys and reward_weights are for the estimator 'gdpo'"),
+    ({"estimator": "gpg", "normalise_std": False}, "normalise_std=False is for the estimators"),
+    ({"value_coefficient": 0.5}, "critic 'copy' shares no weights with it"),
+    ({"gamma": 0.9, "estimator": "reinforce_plus_plus_baseline"}, "gamma is 0.9, and the estim"),
+]
+"""Options that do nothing beside the others, or not what they say -> what is said of them."""
+
+
+def has(made, options):
+    """Whether an algorithm has all of these options."""
+    return {*options} <= {*inspect.signature(made).parameters}
+
+
 @pytest.mark.parametrize(
     ("made", "options", "message"),
     [
-        (agl_torch.GRPO, {"kl_target": 0.1}, "kl_target changes kl_coefficient, and that is 0"),
-        (agl_torch.GRPO, {"warmup_steps": 5, "steps": 5}, "warmup_steps is 5, and the run has 5"),
-        (agl_torch.GRPO, {"keep_last": 2}, "without checkpoint_every there is one, at the end"),
-        (agl_torch.GRPO, {"loss_constant": 9}, "loss_constant goes with loss_mean='constant'"),
-        (agl_torch.GRPO, {"loss_mean": "constant"}, "loss_constant goes with loss_mean='const"),
-        (agl_torch.GRPO, {"overlong_penalty": 0.5}, "without overlong_buffer no answer is pun"),
-        (agl_torch.GRPO, {"overlong_buffer": 5}, "Give max_tokens, and fewer tokens than that"),
-        (agl_torch.GRPO, {"overlong_buffer": 5, "max_tokens": 5}, "Give max_tokens, and fewer"),
-        (agl_torch.PPO, {"value_coefficient": 0.5}, "critic 'copy' shares no weights with it"),
-        (
-            agl_torch.ReinforcePlusPlus,
-            {"gamma": 0.9, "estimator": "reinforce_plus_plus_baseline"},
-            "gamma is 0.9, and the estimator",
-        ),
+        *((one, *row) for one in EVERY for row in DO_NOTHING if has(one, row[0])),
         (agl_torch.RLOO, {"group_size": 1}, "compares rollouts of one task"),
+        (agl_torch.GRPO, {"group_size": 1}, "compares rollouts of one task"),
+        *(
+            (one, {"max_refills": 1}, "compares no groups that could be refilled")
+            for one in (agl_torch.PPO, agl_torch.ReinforcePlusPlus)
+        ),
     ],
 )
 def test_options_that_would_do_nothing_are_refused(made, options, message):
     with pytest.raises(ConfigError, match=message):
         made(model="none", **options)
+
+
+def test_every_option_that_can_do_nothing_is_refused_by_an_algorithm():
+    assert [row for row in DO_NOTHING if not any(has(one, row[0]) for one in EVERY)] == []
 
 
 @pytest.mark.parametrize(
