@@ -213,7 +213,7 @@ def said_in(folder: Path | None) -> RunResult:
         return RunResult(
             steps=list(said.get("rewards") or []),
             held_out=[(step, reward) for step, reward in held_out],
-            trained=None if trained is None else trained > 0,
+            trained=None if trained is None else trained > 0 and said.get("weights_changed", True),
             excluded=dict(said.get("calls_excluded") or {}),
             checkpoint=said.get("checkpoint") or said.get("model"),
             best_checkpoint=said.get("best_checkpoint"),

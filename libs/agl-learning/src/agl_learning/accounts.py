@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from agl.store.queries import PAGE
 from agl.types import ExclusionReason
 from agl_learning.ledger import Ledger, each_part
-from agl_learning.records import TrainingRow
+from agl_learning.prompts import prompt_metrics
+from agl_learning.records import TrainedModel, TrainingRow
 
 if TYPE_CHECKING:
     from agl.store.base import LightningStore
@@ -119,8 +120,15 @@ class Totals:
         return {**{name: self.counts[name] for name in names}, "calls_excluded": excluded}
 
 
-def collected_metrics(collected: "Collected") -> dict[str, float | None]:
-    """``reward/...``, ``rollouts/...``, ``calls/...`` and ``time/rollouts`` of one collection."""
+def collected_metrics(
+    collected: "Collected", model: TrainedModel | None = None
+) -> dict[str, float | None]:
+    """``reward/...``, ``rollouts/...``, ``calls/...`` and ``time/rollouts`` of one collection.
+
+    Args:
+        collected: What was collected.
+        model: The one that is trained, as far as it is known.
+    """
     ledger = collected.ledger.summary()
     rows = [row for one in collected.ended for row in one.rows]
     return {
@@ -134,6 +142,7 @@ def collected_metrics(collected: "Collected") -> dict[str, float | None]:
         "calls/truncated": _num_truncated(collected.ledger),
         "calls/broken_tool_call": sum(sum(row.broken_tool_calls) for row in rows),
         **_tokens(rows),
+        **prompt_metrics(collected.ended, model and model.unknown_token_id),
         **{f"calls/excluded/{reason}": count for reason, count in ledger["excluded"].items()},
         "time/rollouts": collected.seconds,
         **collected.judged,

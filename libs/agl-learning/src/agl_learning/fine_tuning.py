@@ -288,7 +288,7 @@ class FineTuning(VersionTraining):
             file=str(file),
             examples=len(examples),
             reward=collected.mean_reward,
-            metrics=collected_metrics(collected),
+            metrics=collected_metrics(collected, self.trained_model()),
             counts=dict(Totals.of(collected).counts),
         )
 

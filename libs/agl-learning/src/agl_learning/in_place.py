@@ -95,7 +95,7 @@ class InPlaceTraining(Training, WeighingOptions):
 
         return {
             "version": self.weights_version,
-            **collected_metrics(collected),
+            **collected_metrics(collected, self.trained_model()),
             "rows": len(rows),
             **self.particulars(collected),
             **learned,

@@ -241,7 +241,7 @@ class Training(Algorithm):
                 "seconds": time.perf_counter() - start,
                 "rewards": session.rewards,
                 "val_rewards": session.val_rewards,
-                **session.report.of_copies(),
+                **session.report.of_run(),
                 **session.totals.summary(),
                 "run_dir": str(session.folder),
             }

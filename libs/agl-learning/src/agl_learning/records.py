@@ -113,6 +113,9 @@ class TrainedModel(Record):
     """What agents and the gateway call it."""
     vocabulary_size: int | None = None
     """Token ids are below it; None where it is not known, and is not checked."""
+    unknown_token_id: int | None = None
+    """What its tokenizer writes for a word that it does not know; None where it knows all, or
+    nobody said."""
 
     def made(self, call: ModelCall) -> bool:
         """Whether it answered this call; no where the call does not say who did."""

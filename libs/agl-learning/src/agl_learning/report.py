@@ -10,7 +10,9 @@ from typing import Any
 
 from agl.algorithm.base import Algorithm
 from agl.utils.files import make_private_folder, write_whole
+from agl_learning.findings import read_findings, write_finding
 from agl_learning.generations import Branch
+from agl_learning.signs import is_unchanged, signs
 
 logger = logging.getLogger("agl.learning")
 
@@ -68,6 +70,8 @@ class Report:
         make_private_folder(folder)
         self.metrics_path = folder / "metrics.jsonl"
         self._steps = steps
+        self._seen: list[Mapping[str, Any]] = []
+        """Metrics of the training steps."""
         self._show = show_progress
         self._progress: Any = None
         if show_progress and sys.stderr.isatty():
@@ -142,14 +146,25 @@ class Report:
                     lines.append(json.loads(text))
         return lines
 
-    def of_copies(self) -> dict[str, float]:
-        """``val/mean@n`` and ``val/pass@k`` of the last evaluation; nothing without copies."""
+    def of_run(self) -> dict[str, Any]:
+        """What the summary says by the metrics of the run.
+
+        Returns:
+            ``val/mean@n`` and ``val/pass@k`` of the last evaluation, where tasks ran several times;
+            ``warnings``: what keeps the run from learning; ``weights_changed``: False where every
+            gradient was 0.
+        """
         evaluations = [line for line in self._read() if "val/rollouts/succeeded" in line]
         last: dict[str, Any] = evaluations[-1] if evaluations else {}
-        return {name: value for name, value in last.items() if "@" in name}
+        copies = {name: value for name, value in last.items() if "@" in name}
+        warnings = [str(finding) for finding in read_findings(self.folder)]
+        changed = {"weights_changed": False} if is_unchanged(self._seen) else {}
+        return {**copies, **changed, "warnings": warnings}
 
     def rewrite(self, lines: Iterable[Mapping[str, Any]]) -> None:
         """Have the metrics be these, and nothing else."""
+        lines = list(lines)
+        self._seen = [line for line in lines if not any(k.startswith("val/") for k in line)]
         text = "".join(map(_text, lines))
         if text or self.metrics_path.exists():
             write_whole(self.metrics_path, text)
@@ -175,8 +190,18 @@ class Report:
                 metrics["calls/trained"],
                 metrics["time/step"],
             )
+        self._seen.append(metrics)
+        self._warn()
         if not again:
             await self._algorithm.tell("on_step_end", step=number, metrics=metrics)
+
+    def _warn(self) -> None:
+        """Say once, in the log and in the folder, what keeps the run from learning."""
+        said = {finding.code for finding in read_findings(self.folder)}
+        for finding in signs(self._seen, self._steps):
+            if finding.code not in said:
+                logger.warning("step %d: %s", finding.step, finding)
+                write_finding(self.folder, finding)
 
     async def evaluation(self, step: int, metrics: dict[str, Any], *, again: bool = False) -> None:
         """An evaluation has ended; for ``again``, see ``step``."""

@@ -165,11 +165,16 @@ class Tinker(PaidTraining, WeighingOptions):
 
     def trained_model(self) -> "TrainedModel":
         """The model behind the bridge, with its vocabulary once the tokenizer is there."""
+        from agl_learning.prompts import unknown_token_id
         from agl_learning.records import TrainedModel
 
         tokenizer = self._loaded_tokenizer
-        size = None if tokenizer is None else len(tokenizer)
-        return TrainedModel(name=MODEL_NAME, vocabulary_size=size)
+        if tokenizer is None:
+            return TrainedModel(name=MODEL_NAME)
+        unknown = unknown_token_id(tokenizer)
+        return TrainedModel(
+            name=MODEL_NAME, vocabulary_size=len(tokenizer), unknown_token_id=unknown
+        )
 
     def forced_sampling(self) -> Mapping[str, Any]:
         """The whole softmax, where the loss takes recorded log-probabilities for the model's."""

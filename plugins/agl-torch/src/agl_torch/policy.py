@@ -31,6 +31,7 @@ from agl_learning.engines import EngineServer, check_server
 from agl_learning.estimated import Foreseen
 from agl_learning.online import OnlineTraining
 from agl_learning.options import AboveZero, Count, pick_options
+from agl_learning.prompts import unknown_token_id
 from agl_learning.records import TrainedModel
 from agl_learning.start import MODEL_NAME
 from agl_learning.versions import Served, Version
@@ -249,7 +250,11 @@ class PolicyTraining(OnlineTraining, LearnerOptions):
     def trained_model(self) -> TrainedModel:
         """The model that is served, with its vocabulary."""
         embeddings = self._learner.model.get_input_embeddings()
-        return TrainedModel(name=MODEL_NAME, vocabulary_size=embeddings.weight.shape[0])
+        return TrainedModel(
+            name=MODEL_NAME,
+            vocabulary_size=embeddings.weight.shape[0],
+            unknown_token_id=unknown_token_id(self._tokenizer),
+        )
 
     def serve(self, version: Version) -> AbstractAsyncContextManager[Served]:
         """The server of this run, whatever the version, and the processes that learn."""

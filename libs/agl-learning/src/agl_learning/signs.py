@@ -1,0 +1,222 @@
+"""From the metrics of steps to what keeps a run from learning.
+
+Each sign is a function of the metrics of the last few steps, and of no others, so that it is the
+same for every trainer and after a restart. What a run has learned to the end is no sign: equal
+rewards and certain answers are as they should be where the reward has risen.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from agl_learning.findings import Finding
+
+STEPS: Final = 3
+"""So many steps in a row must look alike before it is said; fewer where the run has fewer."""
+LEAST_ENTROPY = 0.005
+"""Nats per token; a model below it says nearly the same whatever is drawn."""
+
+Metrics = Mapping[str, Any]
+"""Of one training step, as in ``metrics.jsonl``."""
+
+TOKENIZER = (
+    "the tokenizer does not know this text: its pre_tokenizer or vocabulary is not the one of the "
+    "model, or was set after the tokenizer was wrapped, or its chat template leaves the content out"
+)
+LOOK_AT_TOKENIZER = (
+    "Compare tokenizer.decode(ids) with the prompt for one of them (agl show ROLLOUT --tokens has "
+    "the ids; agl doctor compares them), and train with the tokenizer of the model"
+)
+
+
+def signs(history: Sequence[Metrics], steps: int) -> list[Finding]:
+    """What is seen after the last step that may keep the run from learning.
+
+    Args:
+        history: Metrics of all training steps so far, in order.
+        steps: How many the run is to have; 0 where nobody knows.
+    """
+    if not history:
+        return []
+    history = [_by_our_names(step) for step in history]
+    last = history[-max(1, min(STEPS, steps or STEPS)) :]
+    if len(last) < min(STEPS, steps or STEPS):
+        last = last[-1:]
+        found = [look(last) for look in AT_ONCE]
+    else:
+        found = [look(last) for look in (*AT_ONCE, _no_gradient)]
+        if not _has_risen(history):
+            found += [look(last) for look in (_equal_rewards, _no_entropy)]
+        found += [look(last) for look in (_no_tokens, _no_calls)]
+    return [one for one in found if one is not None]
+
+
+def is_unchanged(history: Sequence[Metrics]) -> bool:
+    """Whether no step has changed the weights, although calls were trained: every gradient was 0.
+
+    Args:
+        history: Metrics of all training steps.
+    """
+    norms = [step["grad_norm"] for step in map(_by_our_names, history) if "grad_norm" in step]
+    return bool(norms) and not any(norms)
+
+
+def _same_prompts(last: Sequence[Metrics]) -> Finding | None:
+    different, as_tokens = _number(last[-1], "prompts/different"), last[-1].get("prompts/as_tokens")
+    if different < 2 or as_tokens is None or 2 * as_tokens > different:
+        return None
+    return _finding(
+        "same_prompts",
+        last,
+        f"{different:.0f} prompts of step {last[-1]['step']} that differ reach the model as "
+        f"{as_tokens} sequence{'s' if as_tokens > 1 else ''} of tokens, so it cannot tell them "
+        "apart",
+        TOKENIZER,
+        LOOK_AT_TOKENIZER,
+    )
+
+
+def _unknown_tokens(last: Sequence[Metrics]) -> Finding | None:
+    unknown, step = _number(last[-1], "tokens/unknown"), last[-1]
+    tokens = _number(step, "tokens/given") + _number(step, "tokens/sampled")
+    if not tokens or unknown < tokens / 2:
+        return None
+    return _finding(
+        "unknown_tokens",
+        last,
+        f"{unknown:.0f} of {tokens:.0f} tokens of step {step['step']} are the tokenizer's unknown "
+        "token",
+        TOKENIZER,
+        LOOK_AT_TOKENIZER,
+    )
+
+
+def _no_gradient(last: Sequence[Metrics]) -> Finding | None:
+    if any(step.get("grad_norm") != 0 for step in last):
+        return None
+    trained = sum(_number(step, "calls/trained") for step in last)
+    lost = _same_prompts(last) or _unknown_tokens(last)
+    return _finding(
+        "no_gradient",
+        last,
+        f"the gradient was 0 in {_steps(last)}, with {trained:.0f} calls trained: the weights do "
+        "not change",
+        lost.likely
+        if lost
+        else "the model cannot answer otherwise (its tokens are padding, or each has probability "
+        "1), or the weights that would change are frozen",
+        lost.advice
+        if lost
+        else "Look at what was sampled (agl show ROLLOUT --tokens), and try "
+        "the model that you began with: agl doctor FILE",
+    )
+
+
+def _equal_rewards(last: Sequence[Metrics]) -> Finding | None:
+    if not all(_first_reason(step) == "zero_advantage" for step in last):
+        return None
+    means = [step["reward/mean"] for step in last if step.get("reward/mean") is not None]
+    same = all(step.get("reward/std") == 0 for step in last) and len({*means}) == 1
+    if same:
+        seen = f"every reward in {_steps(last)} is {means[0]:.4g}"
+    else:
+        seen = f"the rewards of each task's rollouts are equal in {_steps(last)}"
+    return _finding(
+        "equal_rewards",
+        last,
+        f"{seen}, so no rollout is better than its siblings, and nothing is trained",
+        "the reward does not depend on the answer, or the tasks are far too hard or too easy for "
+        "this model, or it is sampled too coldly to differ",
+        "Look at some answers with their rewards (agl rollouts, agl show ROLLOUT). Give a finer "
+        "reward, tasks that succeed now and then, a larger group_size or a higher temperature",
+    )
+
+
+def _no_entropy(last: Sequence[Metrics]) -> Finding | None:
+    found = [step.get("entropy") for step in last]
+    if not all(isinstance(one, int | float) and one < LEAST_ENTROPY for one in found):
+        return None
+    return _finding(
+        "no_entropy",
+        last,
+        f"the entropy is below {LEAST_ENTROPY} nats per token in {_steps(last)}: the model gives "
+        "the same answer every time, and its reward is no better than at the beginning",
+        "it has settled on one answer too early: the learning rate is too high, or nothing keeps "
+        "it from that",
+        "Begin again with a lower learning_rate, a higher temperature, an entropy_bonus, or a "
+        "kl_coefficient",
+    )
+
+
+def _no_tokens(last: Sequence[Metrics]) -> Finding | None:
+    reasons = {_first_reason(step) for step in last}
+    if not reasons or not reasons <= {"no_token_ids", "no_logprobs"}:
+        return None
+    what = "token ids" if "no_token_ids" in reasons else "log-probabilities"
+    return _finding(
+        "no_tokens",
+        last,
+        f"model calls have no {what} in {_steps(last)}, and nothing is trained",
+        "the agent does not ask through the gateway, or asks for a form (a stream, parsed answers) "
+        "in which the model's server does not give them",
+        "Use the base_url of the LLM resource, and see agl doctor FILE for each call",
+    )
+
+
+def _no_calls(last: Sequence[Metrics]) -> Finding | None:
+    if any(_number(step, "calls/total") or "calls/total" not in step for step in last):
+        return None
+    if not any(_number(step, "rollouts/succeeded") for step in last):
+        return None
+    return _finding(
+        "no_calls",
+        last,
+        f"rollouts succeed in {_steps(last)}, and no model call of theirs is recorded",
+        "the agent does not use the base_url of its LLM resource, or calls no model at all",
+        "See what a rollout does: agl doctor FILE",
+    )
+
+
+AT_ONCE: tuple[Callable[[Sequence[Metrics]], Finding | None], ...] = (
+    _same_prompts,
+    _unknown_tokens,
+)
+"""Signs that one step is enough for."""
+
+
+def _finding(code: str, last: Sequence[Metrics], seen: str, likely: str, advice: str) -> Finding:
+    return Finding(code, int(last[-1]["step"]), seen, likely, advice)
+
+
+def _steps(last: Sequence[Metrics]) -> str:
+    first, end = last[0]["step"], last[-1]["step"]
+    return f"step {end}" if first == end else f"steps {first} to {end}"
+
+
+def _number(step: Metrics, name: str) -> float:
+    return step.get(name) or 0
+
+
+def _by_our_names(step: Metrics) -> dict[str, Any]:
+    """By the names of agl-torch; other trainers say before them which part has measured them."""
+    named: dict[str, Any] = {}
+    for name, value in step.items():
+        part, _, rest = name.partition("/")
+        named[rest if rest and part in ("agl", "actor", "train") else name] = value
+    return named
+
+
+def _first_reason(step: Metrics) -> str | None:
+    """The most frequent reason of a step that trained nothing; None where it trained."""
+    if step.get("calls/trained") != 0:
+        return None
+    beginning = "calls/excluded/"
+    counts = {name: count for name, count in step.items() if name.startswith(beginning) and count}
+    return max(counts, key=lambda name: counts[name]).removeprefix(beginning) if counts else None
+
+
+def _has_risen(history: Sequence[Metrics]) -> bool:
+    """Whether the last mean reward is above the first, and none before it was clearly above."""
+    means = [step["reward/mean"] for step in history if step.get("reward/mean") is not None]
+    if len(means) < 2:
+        return False
+    return means[-1] > means[0] and means[-1] >= max(means) - 0.05 * (max(means) - means[0])

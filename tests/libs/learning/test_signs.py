@@ -1,0 +1,144 @@
+"""What keeps a run from learning is seen in the metrics of its steps, and told once."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from agl_learning.findings import read_findings
+from agl_learning.mixing import Call, Ran
+from agl_learning.prompts import prompt_metrics
+from agl_learning.report import Report
+from agl_learning.signs import is_unchanged, signs
+
+
+def step(number, **about):
+    metrics = {
+        "step": number,
+        "reward/mean": 0.25 + 0.001 * (number % 2),
+        "reward/std": 0.4,
+        "rollouts/succeeded": 8,
+        "calls/total": 8,
+        "calls/trained": 8,
+        "grad_norm": 0.7,
+        "entropy": 1.5,
+        "prompts/different": 4,
+        "prompts/as_tokens": 4,
+        "tokens/given": 40,
+        "tokens/sampled": 10,
+        "tokens/unknown": 1,
+    }
+    return {**metrics, **{name.replace("__", "/"): value for name, value in about.items()}}
+
+
+def codes(*history, steps=100):
+    return [one.code for one in signs(history, steps)]
+
+
+SAME = {"reward__std": 0.0, "reward__mean": 0.0}
+IDLE = {"calls__trained": 0, "calls__excluded/zero_advantage": 8}
+
+
+@pytest.mark.parametrize(
+    ("about", "code"),
+    [
+        ({"grad_norm": 0.0}, "no_gradient"),
+        ({**IDLE, **SAME}, "equal_rewards"),
+        (IDLE, "equal_rewards"),
+        ({"entropy": 1e-4}, "no_entropy"),
+        ({"calls__trained": 0, "calls__excluded/no_token_ids": 8}, "no_tokens"),
+        ({"calls__trained": 0, "calls__excluded/no_logprobs": 8}, "no_tokens"),
+        ({"calls__trained": 0, "calls__total": 0}, "no_calls"),
+    ],
+)
+def test_sign_is_seen_after_three_steps_that_look_alike(about, code):
+    assert codes(step(1, **about), step(2, **about)) == []
+    assert codes(*(step(n, **about) for n in (1, 2, 3))) == [code]
+    assert codes(step(1, **about), step(2, **about), step(3)) == []
+    assert codes(step(1, **about), steps=1) == [code]
+
+    # The metrics of agl-verl have ours under a name, and its own under others.
+    def of_verl(name):
+        return f"actor/{name}" if name in ("grad_norm", "entropy") else f"agl/{name}"
+
+    history = [
+        {name if name == "step" else of_verl(name): value for name, value in one.items()}
+        for one in (step(n, **about) for n in (1, 2, 3))
+    ]
+    assert codes(*history, steps=0) == [code]
+
+
+@pytest.mark.parametrize(
+    ("about", "code"),
+    [
+        ({"prompts__as_tokens": 1}, "same_prompts"),
+        ({"prompts__as_tokens": 2}, "same_prompts"),
+        ({"tokens__unknown": 25}, "unknown_tokens"),
+    ],
+)
+def test_sign_of_the_tokenizer_is_seen_after_one_step(about, code):
+    assert codes(step(1, **about)) == [code]
+
+
+def test_run_that_does_well_has_no_sign():
+    assert codes(*(step(n) for n in range(1, 9))) == []
+    assert codes(step(1, prompts__different=1, prompts__as_tokens=1)) == []
+    assert codes(step(1, prompts__as_tokens=3)) == []
+
+
+def test_what_has_been_learned_is_no_sign():
+    solved = {"reward__mean": 1.0, "reward__std": 0.0, "entropy": 0.0, **IDLE}
+    assert codes(step(1), step(2), *(step(n, **solved) for n in (3, 4, 5))) == []
+    collapsed = {**solved, "reward__mean": 0.0}
+    found = codes(step(1), step(2, reward__mean=0.6), *(step(n, **collapsed) for n in (3, 4, 5)))
+    assert found == ["equal_rewards", "no_entropy"]
+
+
+def test_gradient_of_zero_says_the_tokenizer_where_that_is_at_fault():
+    history = [step(n, grad_norm=0.0, prompts__as_tokens=1) for n in (1, 2, 3)]
+    (_, gradient) = signs(history, 100)
+    assert gradient.code == "no_gradient"
+    assert "tokenizer" in gradient.likely
+    assert "steps 1 to 3, with 24 calls trained" in gradient.seen
+
+
+def test_weights_are_unchanged_where_every_gradient_is_zero():
+    assert is_unchanged([step(1, grad_norm=0.0), step(2, grad_norm=0.0)])
+    assert not is_unchanged([step(1, grad_norm=0.0), step(2)])
+    assert not is_unchanged([{"step": 1}])
+
+
+class Hooks(SimpleNamespace):
+    async def tell(self, name, **about):
+        pass
+
+
+async def test_finding_is_told_once_by_every_report(tmp_path, caplog):
+    broken = {"prompts__as_tokens": 1}
+    with Report(Hooks(), "grpo", tmp_path, 5, 0, False) as report:
+        await report.step(1, step(1, **broken))
+        await report.step(2, step(2, **broken))
+    with Report(Hooks(), "grpo", tmp_path, 5, 2, False) as again:
+        again.go_back(2, False, ())
+        await again.step(3, step(3, **broken))
+    assert [one.code for one in read_findings(tmp_path)] == ["same_prompts"]
+    assert [r.levelname for r in caplog.records] == ["WARNING"]
+    assert "4 prompts of step 1 that differ reach the model as 1 sequence" in caplog.text
+    assert again.of_run()["warnings"] == [str(one) for one in read_findings(tmp_path)]
+    assert "weights_changed" not in again.of_run()
+
+
+def asked(ended, name, request, tokens, calls=1):
+    one = ended(name, 0, [(tokens, [9], 1.0)])
+    one.ran = Ran(name, frozenset(), "p", 0.0, 1.0, (Call(0.0, 1.0, request),) * calls)
+    return one
+
+
+def test_prompts_are_compared_as_they_were_said_and_as_tokens(ended):
+    batch = [asked(ended, name, name[0], [2, 2, 2]) for name in ("a1", "a2", "b1", "c1")]
+    assert prompt_metrics(batch, 2) == {
+        "prompts/different": 3,
+        "prompts/as_tokens": 1,
+        "tokens/unknown": 12,
+    }
+    # Of two calls in one row, one is not of the model that is trained.
+    assert prompt_metrics([asked(ended, "a", "x", [1, 2], calls=2)], None) == {}

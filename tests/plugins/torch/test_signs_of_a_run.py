@@ -1,0 +1,52 @@
+"""A tokenizer that loses every prompt: told by a run, by its end, and by the doctor before."""
+
+import json
+
+import pytest
+
+pytest.importorskip("torch")
+
+from agl_learning.findings import read_findings
+
+from .conftest import WORDS
+from .test_grpo import says_red
+
+TEMPLATE = "{% for m in messages %}<user> {{ m['content'] }} {% endfor %}"
+
+
+@pytest.fixture(scope="session")
+def broken_tokenizer():
+    """Its pre_tokenizer is set when the tokenizer is wrapped already, and has no effect."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    backend = Tokenizer(models.WordLevel({w: i for i, w in enumerate(WORDS)}, unk_token="<pad>"))
+    made = PreTrainedTokenizerFast(
+        tokenizer_object=backend, pad_token="<pad>", eos_token="<end>", chat_template=TEMPLATE
+    )
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return made
+
+
+async def test_run_whose_prompts_are_all_lost_says_so_and_counts_as_untrained(
+    line, grpo, tmp_path, broken_tokenizer, caplog
+):
+    from agl.runs.result import said_in
+
+    algorithm = grpo(tokenizer=broken_tokenizer, steps=3)
+    await line(says_red, algorithm, ["one", "two", "three"])
+    found = {one.code: one for one in read_findings(tmp_path / "run")}
+    assert list(found) == ["same_prompts", "unknown_tokens", "no_gradient"]
+    assert found["same_prompts"].step == 1
+    assert "reach the model as 1 sequence of tokens" in caplog.text
+    assert algorithm.summary["calls_trained"] > 0  # were in a batch, and taught nothing
+    result = said_in(tmp_path / "run")
+    assert result.trained is False
+    assert result.warnings == [str(one) for one in found.values()]
+
+
+async def test_run_with_a_right_tokenizer_has_no_finding(line, grpo, tmp_path):
+    algorithm = await line(says_red, grpo(steps=4), ["one", "two", "three"])
+    assert algorithm.summary["warnings"] == []
+    first = json.loads((tmp_path / "run/metrics.jsonl").read_text().splitlines()[0])
+    assert (first["prompts/different"], first["prompts/as_tokens"]) == (2, 2)
