@@ -374,3 +374,43 @@ def test_bare_address_of_the_gateway_is_warned_about_once(caplog: pytest.LogCapt
     assert (PROXY.endpoint, PROXY.endpoint) == ("http://gateway/v1",) * 2
     (message,) = caplog.messages
     assert "recorded for no rollout" in message
+
+
+def test_run_that_lacks_a_resource_is_refused_before_it_starts() -> None:
+    @agl.rollout
+    def needs_llm(task: str, llm: agl.LLM) -> float:
+        raise AssertionError("it must not run")
+
+    trainer = agl.Trainer(strategy="shm", n_runners=1)
+    with pytest.raises(MissingResourceError, match="no resource for parameter 'llm'"):
+        trainer.dev(needs_llm, ["x"])
+
+    class Publishes(agl.Baseline):
+        publishes = (agl.LLM,)
+
+    @agl.rollout
+    def needs_prompt(task: str, llm: agl.LLM, prompt: agl.PromptTemplate) -> float:
+        raise AssertionError("it must not run")
+
+    trainer = agl.Trainer(algorithm=Publishes(), strategy="shm", n_runners=1)
+    with pytest.raises(MissingResourceError, match="no resource for parameter 'prompt'"):
+        trainer.fit(needs_prompt, ["x"])
+
+
+async def test_resource_that_the_store_has_already_is_enough() -> None:
+    import asyncio
+
+    @agl.rollout
+    def needs_prompt(task: str, prompt: agl.PromptTemplate) -> float:
+        return float(prompt.format() == "hi")
+
+    store = agl.InMemoryLightningStore()
+    await store.add_resources({"prompt": agl.PromptTemplate(template="hi")})
+    trainer = agl.Trainer(strategy="shm", n_runners=1, store=store)
+    result = await asyncio.to_thread(trainer.dev, needs_prompt, ["x"])
+    assert result.mean_reward == 1.0
+
+
+def test_placeholder_without_a_value_is_named() -> None:
+    with pytest.raises(KeyError, match=r"asks for 'nme'; format\(\) was given name, x"):
+        agl.PromptTemplate(template="Say {nme}").format(name="a", x=1)

@@ -1,5 +1,6 @@
 """The command line: data on stdout, one sentence on stderr, exit codes 0, 1 and 2."""
 
+import contextlib
 import json
 import logging
 import re
@@ -28,6 +29,10 @@ def agent(task: dict, prompt: agl.PromptTemplate) -> float:
 @agl.rollout
 def always_fails(task: dict) -> float:
     raise ValueError("no such room")
+
+@agl.rollout
+def needs_a_critic(task: dict, critic: agl.PromptTemplate, prompt: agl.PromptTemplate) -> float:
+    return 1.0
 
 class Watch(agl.Hook):
     def on_rollout_end(self, rollout):
@@ -341,8 +346,32 @@ def test_port_in_use_is_refused_before_anything_is_written(agl: Agl, project: Pa
         result = agl("run", "agl.yaml", f"strategy={{type: cs, server_port: {port}}}")
     assert result.code == 2
     assert str(port) in result.err
+    assert "strategy.server_port" in result.err
     assert result.err.count("\n") == 1
     assert not (project / "out").exists()
+
+
+@pytest.mark.parametrize("verb", ["config", "run", "dev"])
+def test_resource_that_nobody_gives_is_refused_before_anything_is_written(
+    agl: Agl, project: Path, verb: str
+) -> None:
+    result = agl(verb, "agl.yaml", "agent=cli_agent:needs_a_critic")
+    assert (result.code, result.out) == (2, "")
+    assert "agl.yaml: agent: agent 'needs_a_critic': no resource for parameter" in result.err
+    assert "in the file (resources: {critic: ...})" in result.err
+    assert not (project / "out").exists()
+
+
+def test_config_refuses_options_that_a_constructor_refuses(agl: Agl, project: Path) -> None:
+    result = agl("config", "agl.yaml", "algorithm.n_epochs=-1")
+    assert (result.code, result.out) == (2, "")
+    assert "n_epochs must be at least 0" in result.err
+
+
+def test_several_runs_of_one_machine_need_no_port(agl: Agl, project: Path) -> None:
+    with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", 4747)):
+        result = agl("run", "agl.yaml", "strategy=cs")
+        assert result.code == 0, result.err
 
 
 def test_config_is_printed_with_defaults_and_without_secrets(agl: Agl, project: Path) -> None:

@@ -73,3 +73,9 @@ def test_wrong_files_are_refused_with_file_and_line(
 def test_folder_is_no_dataset(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="a dataset is a file"):
         load_dataset(tmp_path)
+
+
+def test_array_in_lines_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('[{"x": 1}, {"x": 2}]\n')
+    with pytest.raises(DatasetError, match=r"one line, which is an array of tasks. Name the file"):
+        load_dataset(tmp_path / "a.jsonl")

@@ -283,7 +283,8 @@ async def test_class_agent_reaches_resources_attempt_and_tracer() -> None:
                 llm.get_base_url(rollout.rollout_id, rollout.attempt.attempt_id),
                 f"/rollout/{rollout.rollout_id}/attempt/{rollout.attempt.attempt_id}/v1",
             ]
-            assert self.tracer.get_langchain_handler() is None
+            handler = self.tracer.get_langchain_handler()  # None where LangChain is not installed
+            assert handler is None or type(handler).__name__ == "BaseCallbackHandler"
             assert llm.sampling_parameters["temperature"] == 0.7
             return float(self.max_turns)
 
@@ -469,7 +470,7 @@ def test_client_server_is_the_default_strategy_and_takes_a_port() -> None:
     algorithm = agl.Baseline()
     default = agl.Trainer(algorithm=algorithm, n_runners=8).strategy
     assert isinstance(default, agl.ClientServerExecutionStrategy)
-    assert (default.n_runners, default.server_port) == (8, 4747)
+    assert (default.n_runners, default.server_port) == (8, 0)
     trainer = agl.Trainer(
         algorithm=algorithm, n_runners=8, strategy={"type": "cs", "server_port": 9999}
     )

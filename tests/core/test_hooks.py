@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 import agl
+from agl.cli.states import try_component
 from agl.errors import BrokenComponentError, ConfigError, PluginError
-from agl.plugins.hooks import HookCaller, HookManager, try_component
+from agl.plugins.hooks import HookCaller, HookManager
 from agl.plugins.registry import Component, components
 
 TRACE = {"agent": "agent", "runner": "runner", "tracer": "tracer", "rollout": "rollout"}

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import agl
+from agl.cli.states import diagnose
 from agl.errors import (
     BrokenComponentError,
     ConfigError,
@@ -29,7 +30,7 @@ ALGORITHM = """
 
 def states(**options: Any) -> dict[tuple[str, str], list[tuple[str, str]]]:
     rows: dict[tuple[str, str], list[tuple[str, str]]] = {}
-    for row in registry.diagnose(**options):
+    for row in diagnose(**options):
         rows.setdefault((row.kind, row.name), []).append((row.state, row.cause))
     return rows
 
@@ -129,7 +130,7 @@ def test_broken_plugin_shows_its_cause_and_breaks_nobody_else(
 ) -> None:
     install("agl-x", {"agl_x_mod.py": source}, {"agl.algorithms": {"x": "agl_x_mod:X"}})
     assert states()["algorithm", "x"] == [("installed", "")]
-    checked = states(check=registry.load_component)
+    checked = states(check=True)
     [(state, found)] = checked["algorithm", "x"]
     assert state == "broken"
     assert found.startswith(cause)
@@ -261,3 +262,20 @@ def test_unknown_argument_is_a_type_error_and_no_name_an_attribute_error() -> No
     with pytest.raises(TypeError):
         agl.Trainer(max_tasks=1)  # type: ignore[call-arg]
     assert not hasattr(agl, "reward")
+
+
+def test_component_whose_extra_is_not_installed_needs_it(install: Any) -> None:
+    about = {"requires": ["agl-no-such>=2; extra == 'x'"], "extras": ["x"]}
+    offers = {"agl.algorithms": {"x": "agl_x_mod:Learn"}}
+    install("agl-x", {"agl_x_mod.py": ALGORITHM}, offers, **about)
+    how = f"needs agl-no-such>=2; there is none. Run: {install_line('agl-x[x]')}"
+    assert states(check=True)["algorithm", "x"] == [("needs extra", how)]
+
+
+def test_component_whose_extra_has_another_version_needs_it(install: Any) -> None:
+    about = {"requires": ["click<1; extra == 'backend'"], "extras": ["backend"]}
+    offers = {"agl.algorithms": {"x": "agl_x_mod:Learn"}}
+    install("agl-x", {"agl_x_mod.py": ALGORITHM}, offers, **about)
+    [(state, cause)] = states(check=True)["algorithm", "x"]
+    assert state == "needs extra"
+    assert cause.startswith("needs click<1; there is 8.")

@@ -124,6 +124,12 @@ async def test_pages_echo_their_bounds(http):
     assert page["total"] == 0
 
 
+async def test_address_says_in_a_browser_what_it_is(http, server):
+    async with http.get(f"{server.endpoint}/") as answer:
+        assert answer.status == 200
+        assert (await answer.text()).startswith("A store of agl")
+
+
 async def test_a_claim_needs_no_body(http):
     await enqueue(http, 1)
     (claimed,) = await ask(http, "POST", "queues/rollouts/dequeue", expect=200)

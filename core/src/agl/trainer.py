@@ -272,9 +272,8 @@ class Trainer:
         describe = partial(describe_run, agent, algorithm, *datasets, self._run_config)
         with recording(self._request, self.store, describe) as run:
             algorithm.set_context(replace(context, **run.about))
-            asyncio.run(self._make_ready(algorithm, run))
-            # Baseline says of each rollout how it ended.
-            with quieter("agl.runner.attempt", isinstance(algorithm, Baseline)):
+            asyncio.run(self._make_ready(agent, algorithm, run))
+            with quieter("agl.runner.attempt", isinstance(algorithm, Baseline)):  # it tells them
                 self._execute(agent, algorithm, datasets, run)
         return asyncio.run(tell(self.store, run.run_id, run.folder, self.shows_result))
 
@@ -289,7 +288,10 @@ class Trainer:
         if run.stopped is not None:
             raise run.stopped
 
-    async def _make_ready(self, algorithm: Algorithm, run: Recording) -> None:
+    async def _make_ready(self, agent: LitAgent[Any], algorithm: Algorithm, run: Recording) -> None:
+        latest = await self.store.get_latest_resources()
+        there = {**(latest.resources if latest else {}), **(self.initial_resources or {})}
+        agent.check_resources(there, algorithm.publishes)
         await algorithm.clear_leftovers(self.store)
         await run.cancel_leftovers(self.store)
         if self.strategy.serves(self.store):

@@ -205,7 +205,8 @@ def test_what_is_not_there_is_named(explain: Explain) -> None:
     for arguments, message in (
         (
             ["ro-x"],
-            "agl: the store has no rollout, attempt, call, span, task or run 'ro-x'. See: agl rollouts\n",
+            "agl: the store has no rollout, attempt, call, span, task or run 'ro-x'. "
+            "See: agl rollouts\n",
         ),
         ([one, "--row", "3"], f"agl: rollout {one!r} has no training row 3; it has 0. See: "),
         ([one, "--row", "0", "--token", "6"], f"agl: row 0 of rollout {one!r} has 6 tokens; "),

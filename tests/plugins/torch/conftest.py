@@ -45,6 +45,23 @@ def tokenizer():
     )
 
 
+BARE_TEMPLATE = "{% for m in messages %}<user> {{ m['content'] }} {% endfor %}"
+
+
+@pytest.fixture(scope="session")
+def broken_tokenizer():
+    """Its pre_tokenizer is set when the tokenizer is wrapped already, and has no effect."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    backend = Tokenizer(models.WordLevel({w: i for i, w in enumerate(WORDS)}, unk_token="<pad>"))
+    made = PreTrainedTokenizerFast(
+        tokenizer_object=backend, pad_token="<pad>", eos_token="<end>", chat_template=BARE_TEMPLATE
+    )
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return made
+
+
 def build_model(seed: int = 0):
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM

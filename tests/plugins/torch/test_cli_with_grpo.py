@@ -99,6 +99,22 @@ def test_the_doctor_sees_the_model_that_grpo_serves(agl: Agl, tmp_path: Path) ->
     assert {path.name for path in tmp_path.iterdir()} - before <= {"__pycache__"}
 
 
+def test_the_doctor_and_the_run_refuse_a_tokenizer_that_loses_the_prompts(
+    agl: Agl, tmp_path: Path, broken_tokenizer: Any
+) -> None:
+    broken_tokenizer.save_pretrained(tmp_path / "model")
+    code, out = agl("doctor", "agl.yaml", "--json")
+    diagnosis = json.loads(out)
+    assert (code, diagnosis["trainable"]) == (1, False)
+    assert "A" not in [call["grade"] for call in diagnosis["calls"]]
+    finding = next(one for one in diagnosis["findings"] if one["code"] == "prompt_lost")
+    assert "tokens [0]" in finding["message"]
+    assert "without 'red'" in finding["message"]
+    code, out = agl("run", "agl.yaml", "algorithm.steps=3", "algorithm.max_tokens=1")
+    assert code == 1
+    assert "reach the model as 1 sequence of tokens" in " ".join(out.split())
+
+
 def test_every_call_of_a_run_is_in_its_ledger_and_every_token_has_its_advantage(agl: Agl) -> None:
     code, out = agl("run", "agl.yaml")
     assert (code, "ledger\nstep" in out) == (0, True), out

@@ -8,24 +8,7 @@ pytest.importorskip("torch")
 
 from agl_learning.findings import read_findings
 
-from .conftest import WORDS
 from .test_grpo import says_red
-
-TEMPLATE = "{% for m in messages %}<user> {{ m['content'] }} {% endfor %}"
-
-
-@pytest.fixture(scope="session")
-def broken_tokenizer():
-    """Its pre_tokenizer is set when the tokenizer is wrapped already, and has no effect."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    backend = Tokenizer(models.WordLevel({w: i for i, w in enumerate(WORDS)}, unk_token="<pad>"))
-    made = PreTrainedTokenizerFast(
-        tokenizer_object=backend, pad_token="<pad>", eos_token="<end>", chat_template=TEMPLATE
-    )
-    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return made
 
 
 async def test_run_whose_prompts_are_all_lost_says_so_and_counts_as_untrained(

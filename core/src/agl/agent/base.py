@@ -11,7 +11,14 @@ from agl.errors import ConfigError
 from agl.execution.events import ExecutionEvent
 from agl.store.base import LightningStore
 from agl.tracer.base import Tracer, get_active_tracer
-from agl.types import GradeResult, NamedResources, Rollout, RolloutMode, RolloutRawResult
+from agl.types import (
+    GradeResult,
+    NamedResources,
+    Resource,
+    Rollout,
+    RolloutMode,
+    RolloutRawResult,
+)
 from agl.utils.workers import ParallelWorkerBase
 
 T = TypeVar("T")
@@ -162,6 +169,17 @@ class LitAgent(Generic[T]):
         raise NotImplementedError(f"{type(self).__name__} does not implement grade")
 
     # --- what runs it
+
+    def check_resources(
+        self, resources: NamedResources, published: Sequence[type[Resource]] | None
+    ) -> None:
+        """Refuse a run that begins with these resources, and whose algorithm adds those kinds.
+
+        ``published`` is None where nobody knows them: then nothing is refused.
+
+        Raises:
+            MissingResourceError: An agent made of a function asks for another one.
+        """
 
     def set_trainer(self, trainer: Any) -> None:
         """Called by the trainer."""

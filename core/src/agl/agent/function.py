@@ -2,13 +2,13 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, overload
 
 from agl.agent.base import GradeMethod, LitAgent, RolloutMethod
 from agl.agent.injection import Injector
 from agl.errors import ConfigError
-from agl.types import NamedResources, Rollout, RolloutMode, RolloutRawResult
+from agl.types import NamedResources, Resource, Rollout, RolloutMode, RolloutRawResult
 
 T = TypeVar("T")
 
@@ -47,6 +47,12 @@ class FunctionalLitAgent(LitAgent[T]):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function itself."""
         return self.function(*args, **kwargs)
+
+    def check_resources(
+        self, resources: NamedResources, published: Sequence[type[Resource]] | None
+    ) -> None:
+        if published is not None:
+            self.injector.check(resources, published)
 
     def _find_method(self, mode: RolloutMode | None) -> RolloutMethod:
         return self.rollout_async if self._is_async else self.rollout

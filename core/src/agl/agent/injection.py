@@ -4,7 +4,7 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Union
 
@@ -64,6 +64,13 @@ class Injector:
         self.signature = inspect.signature(function)
         self.slots = self._read()
 
+    def check(self, resources: NamedResources, published: Sequence[type[Resource]]) -> None:
+        """Refuse a run in which a parameter gets no resource; see ``LitAgent.check_resources``."""
+        for slot in self.slots:
+            wanted = None if slot.name in resources else RESOURCE_TYPES.get(slot.kind)
+            if wanted and not any(issubclass(kind, wanted) for kind in published):
+                self._first_of_kind(slot, resources)
+
     def kinds(self) -> set[Kind]:
         """The kinds of values that the function takes."""
         return {slot.kind for slot in self.slots}
@@ -108,9 +115,9 @@ class Injector:
         by_name = "" if alone else ", and several parameters want one, so each goes by its name"
         raise MissingResourceError(
             f"agent {self.name!r}: no resource for parameter {slot.name!r}, which wants a "
-            f"{wanted}{by_name}; the rollout's resources: {have or 'none'}. Give one to "
-            f"Trainer(initial_resources={{{slot.name!r}: ...}}), to "
-            f"runner.step(..., resources=...), or let the algorithm publish it"
+            f"{wanted}{by_name}; the rollout's resources: {have or 'none'}. Give one in the file "
+            f"(resources: {{{slot.name}: ...}}), to Trainer(initial_resources={{{slot.name!r}: "
+            "...}), to runner.step(..., resources=...), or let the algorithm publish it"
         )
 
     def _read(self) -> list[Slot]:

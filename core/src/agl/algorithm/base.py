@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from agl.errors import ConfigError, UnusedDatasetError
-from agl.types import Dataset, NamedResources, ResourcesUpdate
+from agl.types import Dataset, NamedResources, Resource, ResourcesUpdate
 
 if TYPE_CHECKING:
     from agl.algorithm.adapter import TraceAdapter
@@ -65,6 +65,9 @@ class Algorithm(ABC):
     adapter_options: Mapping[str, Any] = MappingProxyType({})
     """Options of that adapter which this algorithm has as options of its own; a constructor sets
     it, and a trainer refuses an adapter beside it."""
+    publishes: ClassVar[tuple[type[Resource], ...] | None] = None
+    """Kinds of resources that ``run`` gives to all rollouts besides the initial ones; None where
+    nobody knows. With it, a run whose agent needs another one is refused before it starts."""
     needs_gateway: ClassVar[bool] = False
     """Whether a trainer without a gateway builds the installed one for this algorithm."""
 

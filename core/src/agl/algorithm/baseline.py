@@ -45,6 +45,8 @@ class Baseline(FastAlgorithm):
             ``keep`` counts it.
     """
 
+    publishes = ()
+
     def __init__(
         self,
         *,

@@ -76,6 +76,8 @@ def _read_jsonl(path: Path) -> list[Any]:
                 tasks.append(json.loads(line))
             except json.JSONDecodeError as error:
                 raise DatasetError(f"{path}, line {number}: not JSON: {error.msg}") from None
+    if len(tasks) == 1 and isinstance(tasks[0], list):
+        raise DatasetError(f"{path}: one line, which is an array of tasks. Name the file .json")
     return tasks
 
 

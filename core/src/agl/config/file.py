@@ -226,6 +226,11 @@ def check_config(file: ConfigFile, *, run_dir: Path, dry: bool = False) -> Check
     }
     plans = _plan_components(file, run_dir, dry)
     _check_runners(file, plans["strategy"])
+    resources = _resources(config.resources, file.where("resources"))
+    publishes = () if dry else getattr(plans["algorithm"].target, "publishes", None)
+    if config.store == RunConfig.store:  # no other has resources yet
+        with located(file.where("agent")):
+            agent.check_resources(resources or {}, publishes)
     return CheckedConfig(
         file=file,
         agent=agent,
@@ -233,7 +238,7 @@ def check_config(file: ConfigFile, *, run_dir: Path, dry: bool = False) -> Check
         val=datasets.get("val"),
         components=plans,
         hooks=[_load_hook(spec, file.where("hooks", n)) for n, spec in enumerate(config.hooks)],
-        resources=_resources(config.resources, file.where("resources")),
+        resources=resources,
     )
 
 

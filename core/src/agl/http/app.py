@@ -39,6 +39,11 @@ async def not_implemented() -> Response:
     )
 
 
+async def index() -> str:
+    """What a person sees who opens the address in a browser."""
+    return f"A store of agl {agl.__version__}, for agl ui ADDRESS and agl rollouts --url ADDRESS\n"
+
+
 def store_app(
     routes: StoreRoutes,
     tokens: Tokens | None = None,
@@ -71,6 +76,7 @@ def store_app(
     listed = routes.all()
     api.include_router(described(listed))
     api.add_api_route("/metrics", routes.metrics, methods=["GET"], response_class=PlainTextResponse)
+    api.add_api_route("/", index, methods=["GET"], response_class=PlainTextResponse)
     for signal in ("metrics", "logs", "development/profiles"):
         api.add_api_route(f"/v1/{signal}", not_implemented, methods=["POST"])
     # They look at no grant, wherever they lie.

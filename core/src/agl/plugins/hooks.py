@@ -249,7 +249,7 @@ class HookCaller(Sequence[object]):
         for name in sorted(names, reverse=True):
             try:
                 component = registry.find(registry.GROUPS["plugin"], name)
-                self.manager.register(_load(component), name)
+                self.manager.register(load_plugin(component), name)
             except (PluginError, ConfigError) as error:
                 if self._strict:
                     raise
@@ -285,20 +285,8 @@ async def routes_of(hooks: HookCaller, store: "LightningStore") -> "list[BaseRou
     return routes
 
 
-def try_component(component: registry.Component) -> None:
-    """Import a component and, if it is a hook plugin, see whether its hooks would be taken.
-
-    Raises:
-        PluginError: It does not load.
-        ConfigError: One of its hooks would be refused.
-    """
-    if component.kind == "plugin":
-        HookManager().register(_load(component), component.name)
-    else:
-        registry.load_component(component)
-
-
-def _load(component: registry.Component) -> object:
+def load_plugin(component: registry.Component) -> object:
+    """What has the hooks of a plugin, made where it is a class; PluginError if it does not load."""
     plugin = registry.load_component(component)
     if not inspect.isclass(plugin):
         return plugin

@@ -8,17 +8,15 @@ import importlib
 import os
 import re
 import sys
-from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import Distribution, EntryPoint, entry_points
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
 from agl.env import LightningEnvVar
 from agl.errors import (
-    AglError,
     BrokenComponentError,
     ConfigError,
     DuplicateComponentError,
@@ -51,8 +49,6 @@ GROUPS: Mapping[str, str] = MappingProxyType(
 
 _KINDS = {group: kind for kind, group in GROUPS.items()}
 
-State = Literal["installed", "ok", "broken", "duplicate", "disabled"]
-
 
 @dataclass(frozen=True)
 class Component:
@@ -72,19 +68,6 @@ class Component:
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name!r} (plugin {self.distribution!r})"
-
-
-@dataclass(frozen=True)
-class Diagnosis:
-    """One row of ``agl plugins``."""
-
-    kind: str
-    name: str
-    distribution: str
-    version: str
-    state: State
-    """``installed`` was not imported; ``ok`` and ``broken`` were, or could not be."""
-    cause: str = ""
 
 
 def components(group: str | None = None) -> list[Component]:
@@ -128,7 +111,7 @@ def find(group: str, name: str) -> Component:
             f"{did_you_mean(name, {*names, *ours})} See: agl plugins"
         )
     if len(offers) > 1:
-        raise DuplicateComponentError(_duplicate_cause(offers))
+        raise DuplicateComponentError(duplicate_cause(offers))
     return offers[0]
 
 
@@ -223,43 +206,8 @@ def disabled_plugins() -> frozenset[str]:
     return frozenset(name.strip() for name in value.split(",") if name.strip())
 
 
-def diagnose(*, check: Callable[[Component], object] | None = None) -> list[Diagnosis]:
-    """The state of everything that is installed.
-
-    Args:
-        check: Called with each component, to tell ``ok`` from ``broken``: ``load_component``, or
-            ``agl.plugins.hooks.try_component``. Without it the answer comes from metadata
-            alone, and is instant.
-    """
-    offers: defaultdict[tuple[str, str], list[Component]] = defaultdict(list)
-    for component in components():
-        offers[component.group, component.name].append(component)
-    return [
-        Diagnosis(c.kind, c.name, c.distribution, c.version, *_state(c, same_name, check))
-        for same_name in offers.values()
-        for c in same_name
-    ]
-
-
-def _state(
-    component: Component,
-    same_name: list[Component],
-    check: Callable[[Component], object] | None,
-) -> tuple[State, str]:
-    if len(same_name) > 1:
-        return "duplicate", _duplicate_cause(same_name)
-    if component.kind == "plugin" and component.name in disabled_plugins():
-        return "disabled", f"{LightningEnvVar.AGL_DISABLE_PLUGINS.value} names it"
-    if check is None:
-        return "installed", ""
-    try:
-        check(component)
-    except AglError as error:
-        return "broken", str(error).removeprefix(f"{component} ")
-    return "ok", ""
-
-
-def _duplicate_cause(offers: list[Component]) -> str:
+def duplicate_cause(offers: list[Component]) -> str:
+    """Why a name that several distributions offer is no component."""
     dists = " and ".join(f"{c.distribution!r}" for c in offers)
     one = offers[0]
     return (

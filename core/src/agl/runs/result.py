@@ -114,21 +114,9 @@ class RunResult:
         return f"<RunResult {about or 'of a run elsewhere'}: {', '.join(said)}>"
 
     def __str__(self) -> str:
-        lines = [f"rollouts     {self._counts}"]
-        if self.mean_reward is not None:
-            how_many = f"{len(self.rewards)} succeeded rollouts"
-            lines.append(f"mean reward  {self.mean_reward:.4g} over {how_many}")
-        elif self.rollouts and not self.steps:
-            lines.append("mean reward  none: no succeeded rollout has a reward")
-        if self.held_out:
-            lines.append(f"held-out     {' -> '.join(_shown(each) for _, each in self.held_out)}")
-        if self.steps:
-            first, last = _shown(self.steps[0]), _shown(self.steps[-1])
-            lines.append(f"reward       {first} -> {last} in {len(self.steps)} steps")
-        lines += [f"failed       {failure}" for failure in self.failures[:3]]
-        lines += [f"warning      {warning}" for warning in self.warnings]
+        lines = [repr(self)[1:-1], *(f"failed: {failure}" for failure in self.failures[:3])]
         best = self.best_checkpoint or self.checkpoint
-        return "\n".join([*lines, *([f"checkpoint   {best}"] if best else [])])
+        return "\n".join([*lines, *self.warnings, *([f"checkpoint: {best}"] if best else [])])
 
 
 def _shown(reward: float | None) -> str:

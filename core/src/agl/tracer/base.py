@@ -142,8 +142,15 @@ class Tracer(ParallelWorkerBase, ABC):
             return await func(*args, **kwargs)
 
     def get_langchain_handler(self) -> Any:
-        """A LangChain callback handler, or None where the tracer has none."""
-        return None
+        """A LangChain callback handler, which records nothing where the tracer has none of its own.
+
+        None without LangChain.
+        """
+        try:
+            from langchain_core.callbacks import BaseCallbackHandler  # pyright: ignore
+        except ImportError:
+            return None
+        return BaseCallbackHandler()
 
     @contextlib.contextmanager
     def lifespan(self, store: "LightningStore | None" = None) -> Generator["Tracer"]:

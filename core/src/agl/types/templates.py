@@ -42,11 +42,16 @@ def format_names(template: str, values: Mapping[str, Any]) -> str:
     """Fill an f-string template, whose placeholders are plain names.
 
     Raises:
-        KeyError: A placeholder has no value.
+        KeyError: A placeholder has no value; it names those that were given.
         ConfigError: A placeholder is more than a name with a short format.
         ValueError: A brace stands alone, or a format does not fit its value.
     """
-    return PlainNames().vformat(template, (), values)
+    try:
+        return PlainNames().vformat(template, (), values)
+    except KeyError as error:
+        (name,), given = error.args, ", ".join(values) or "nothing"
+        about = f"the prompt {template[:80]!r} asks for {name!r}; format() was given {given}"
+        raise KeyError(about) from None
 
 
 def render_jinja(template: str, values: Mapping[str, Any]) -> str:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from agl.algorithm.base import Algorithm
 from agl.algorithm.infrastructure import InfrastructureFailures
 from agl.errors import AlgorithmError, ConfigError, StoppedError
-from agl.types import Dataset, RolloutConfig
+from agl.types import LLM, Dataset, RolloutConfig
 from agl.utils.checks import absolute
 from agl_learning.collect import AS_ASKED, Collector
 from agl_learning.durable import find_request, key_of, run_request
@@ -77,6 +77,7 @@ class Training(Algorithm):
 
     default_adapter = "rows"
     needs_gateway = True
+    publishes = (LLM,)
     name: ClassVar[str] = "training"
     """Of the algorithm: in the ledger, in rollouts' metadata, in names of folders."""
 
@@ -379,9 +380,8 @@ class Training(Algorithm):
         """
         session = self.session
         collected = await self.collect_evaluation([dataset[i] for i in range(len(dataset))])
-        for one in collected.ended:
-            for row in one.rows:
-                collected.ledger.exclude_row(row, "not_trained_mode", "its rollout is a validation")
+        for row in (row for one in collected.ended for row in one.rows):
+            collected.ledger.exclude_row(row, "not_trained_mode", "its rollout is a validation")
         await session.keep(collected, session.steps_done, self.version.number)
         return collected
 

@@ -31,6 +31,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from agl.errors import ConfigError
 from agl.plugins.build import plan_component
 from agl.utils.checks import check_choice, check_name, check_numbers
+from agl.utils.text import did_you_mean
 from agl_learning.credit import CreditRule
 
 Count = Annotated[int, Ge(1)]
@@ -72,6 +73,24 @@ def check_credit(owner: str, credit: str | Mapping[str, Any] | None) -> None:
             default="final",
             where=f"{owner}: credit",
         )
+
+
+def check_place(owner: str, /, **values: object) -> None:
+    """Refuse a path that leads nowhere, which would be taken for a name on a hub later.
+
+    Raises:
+        ConfigError: It names the first of them, and what lies beside it under a like name.
+    """
+    for name, value in values.items():
+        if not isinstance(value, str | os.PathLike):
+            continue
+        path = os.path.expanduser(value)
+        is_path = path.startswith((".", os.sep)) or path.count("/") > 1 or path != str(value)
+        if is_path and not os.path.exists(path):
+            folder, last = os.path.split(path.rstrip(os.sep))
+            beside = os.listdir(folder) if os.path.isdir(folder) else []
+            hint = did_you_mean(last, beside)
+            raise ConfigError(f"{owner}: {name} {str(value)!r}: there is no such folder.{hint}")
 
 
 def check_options(owner: str, options: Any) -> None:

@@ -19,9 +19,10 @@ def command(run: Path | None, url: str | None, name: str | None, as_json: bool) 
 
     RUN is a run's folder or a store file; without it, the newest run under agl-runs.
     """
-    from agl.cli.shared import open_store, print_json, read_and_close
+    from agl.cli.shared import print_json, read_and_close
     from agl.errors import ConfigError
     from agl_apo.history import read_histories
+    from agl_learning.stores import open_store
 
     histories = read_and_close(open_store(run, url), read_histories)
     if name is not None:

@@ -55,7 +55,7 @@ class History:
 
 async def read_histories(store: LightningStore) -> list[History]:
     """The prompt runs of a store, in the order in which they began."""
-    from agl.cli.shared import each_rollout
+    from agl_learning.stores import each_rollout
 
     runs: dict[tuple[str, str], History] = {}
     async for rollout in each_rollout(store):

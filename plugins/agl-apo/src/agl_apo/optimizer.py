@@ -36,6 +36,7 @@ class PromptOptimizer(PromptOptions, Algorithm):
     """Search for better prompts, and take one only if it is better beyond doubt."""
 
     default_adapter = "messages"
+    publishes = (PromptTemplate,)
     is_shuffled: ClassVar[bool] = True
     """Whether the search has its tasks in random order."""
 

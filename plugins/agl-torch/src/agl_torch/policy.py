@@ -30,7 +30,7 @@ from agl_learning.checkpoint import home_of, making
 from agl_learning.engines import EngineServer, check_server
 from agl_learning.estimated import Foreseen
 from agl_learning.online import OnlineTraining
-from agl_learning.options import AboveZero, Count, pick_options
+from agl_learning.options import AboveZero, Count, check_place, pick_options
 from agl_learning.prompts import unknown_token_id
 from agl_learning.records import TrainedModel
 from agl_learning.start import MODEL_NAME
@@ -113,6 +113,7 @@ class PolicyTraining(OnlineTraining, LearnerOptions):
         check_copies(self.title, self, group_size=self.group_size)
         check_learner(self.title, self)
         check_server(self.title, self)
+        check_place(self.title, model=self.model, tokenizer=self.tokenizer)
 
     @abstractmethod
     def gain(self, tokens: "Tokens") -> "Gain":

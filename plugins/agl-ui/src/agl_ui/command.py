@@ -26,11 +26,11 @@ def command(store: str | None, host: str, port: int, is_open: bool, browse: bool
     """
     import asyncio
 
-    from agl.cli.shared import store_file
     from agl.errors import ConfigError
     from agl.runs.finding import stores_here
     from agl.store.access.tokens import without_token
     from agl.utils.addresses import is_loopback
+    from agl_learning.stores import store_file
     from agl_ui.places import Places, file_place, server_place
     from agl_ui.serving import serve
 

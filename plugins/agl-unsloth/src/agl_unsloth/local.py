@@ -18,7 +18,7 @@ from agl_learning.checkpoint import damage, making, read_note
 from agl_learning.children import child, tail
 from agl_learning.durable import round_of
 from agl_learning.fine_tuning import FineTuning
-from agl_learning.options import Count, NotNegative, pick_options
+from agl_learning.options import Count, NotNegative, check_place, pick_options
 from agl_learning.records import TrainedModel
 from agl_learning.start import MODEL_NAME
 from agl_learning.versions import Served, Version
@@ -100,6 +100,7 @@ class LocalFineTuning(FineTuning):
                 f"{self.title}: load_in_4bit needs an adapter: weights of 4 bits cannot be "
                 "trained. Give a lora_rank above 0"
             )
+        check_place(self.title, model=self.model)
         folder = Path(self.model)
         if folder.is_dir():
             # A run may be continued from elsewhere.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from agl.algorithm.base import Algorithm
 from agl.errors import AlgorithmError, ConfigError, StoppedError
-from agl.types import Dataset
+from agl.types import LLM, Dataset
 from agl_learning.generations import cancel_dead_starts, check_algorithm, hold_run
 from agl_learning.options import pick_options
 from agl_learning.start import free_gateway, run_folder
@@ -34,6 +34,7 @@ class VERL(Options, Algorithm):
 
     default_adapter = "rows"
     needs_gateway = True
+    publishes = (LLM,)
     summary: dict[str, Any] | None = None
     """What ``summary.json`` holds, once ``run`` has ended."""
     _run: "Run | None" = None

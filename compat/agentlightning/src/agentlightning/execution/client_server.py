@@ -5,6 +5,7 @@ from typing import Literal
 
 from agentlightning._names import rest
 from agl import ClientServerExecutionStrategy as _ClientServerExecutionStrategy
+from agl.env import DEFAULT_PORT, LightningEnvVar, resolve_int_env_var
 from agl.errors import ConfigError
 
 
@@ -31,7 +32,7 @@ class ClientServerExecutionStrategy(_ClientServerExecutionStrategy):
         super().__init__(
             role,
             server_host,
-            server_port,
+            resolve_int_env_var(LightningEnvVar.AGL_SERVER_PORT, server_port, DEFAULT_PORT),
             n_runners,
             graceful_timeout,
             terminate_timeout,

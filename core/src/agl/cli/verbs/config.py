@@ -17,6 +17,8 @@ def command(file: Path, overrides: tuple[str, ...], as_json: bool) -> None:
 
     loaded = load_config(file, overrides)
     checked = check_config(loaded, run_dir=new_run(loaded.config).folder)
+    for name in checked.components.keys() - {"store"}:  # which may make a file
+        checked.components[name].build()
     if as_json:
         print_json(checked.resolved())
     else:

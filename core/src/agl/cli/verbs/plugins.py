@@ -11,16 +11,18 @@ import click
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
 @click.pass_context
 def command(ctx: click.Context, check: bool, as_json: bool) -> None:
-    """List the installed components and hook plugins; with --check, 1 if one is broken."""
+    """List the installed components and hook plugins; with --check, 1 if one is broken.
+
+    "needs extra": it loads, and what it works with is not installed.
+    """
     if ctx.invoked_subcommand is not None:
         return
     from dataclasses import asdict
 
     from agl.cli.shared import note, print_json, print_table
-    from agl.plugins.hooks import try_component
-    from agl.plugins.registry import diagnose
+    from agl.cli.states import diagnose
 
-    rows = diagnose(check=try_component if check else None)
+    rows = diagnose(check=check)
     columns = ["kind", "name", "distribution", "version", "state", "cause"]
     if as_json:
         print_json([asdict(row) for row in rows])

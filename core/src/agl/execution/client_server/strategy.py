@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncGenerator, Coroutine
-from typing import Any, Literal
+from typing import Any, Literal, cast, get_args
 
 from agl.env import (
     DEFAULT_HOST,
@@ -44,6 +44,7 @@ from agl.store.access.tokens import check_admin
 from agl.store.base import LightningStore
 from agl.store.patience import is_away
 from agl.utils.addresses import is_loopback, url_of
+from agl.utils.checks import check_choice, check_numbers
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +69,8 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
             ``runner`` on the others. None reads ``AGL_CURRENT_ROLE``.
         server_host: Where the store is served, or found. None reads ``AGL_SERVER_HOST``, and is
             127.0.0.1 without it.
-        server_port: None reads ``AGL_SERVER_PORT``, and is 4747 without it. 0 takes a free one.
+        server_port: 0 takes a free one. None reads ``AGL_SERVER_PORT``; without it, it is 0 where
+            all runs in this role on loopback, and 4747 where other processes must find it.
         n_runners: How many runner processes this machine gets.
         graceful_timeout: Seconds that running rollouts get to finish at the end; also an algorithm
             that waits for rollouts that nobody will run.
@@ -100,23 +102,18 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         if sys.platform == "win32":
             raise ConfigError("strategy 'cs' forks, which Windows cannot; use strategy='shm'")
         given_role = resolve_str_env_var(LightningEnvVar.AGL_CURRENT_ROLE, role, "both")
-        if given_role not in ("algorithm", "runner", "both"):
-            raise ConfigError(
-                f"strategy 'cs': role (AGL_CURRENT_ROLE) must be algorithm, runner or both; "
-                f"got {given_role!r}"
-            )
-        if n_runners < 1:
-            raise ConfigError(f"strategy 'cs': n_runners must be at least 1; got {n_runners}")
-        if main_process == "runner" and n_runners != 1:
-            raise ConfigError(
-                f"strategy 'cs': main_process='runner' needs n_runners=1; got {n_runners}"
-            )
-        self.role: Role = given_role
+        known_roles = get_args(Role)
+        check_choice("strategy 'cs': AGL_CURRENT_ROLE", known_roles, role=given_role)
+        check_numbers("strategy 'cs'", least=1, n_runners=n_runners)
+        if main_process == "runner":
+            check_numbers("strategy 'cs': main_process='runner'", most=1, n_runners=n_runners)
+        self.role = cast(Role, given_role)
         self.server_host = (
             resolve_str_env_var(LightningEnvVar.AGL_SERVER_HOST, server_host) or DEFAULT_HOST
         )
+        is_found = self.role != "both" or not is_loopback(self.server_host)
         port = resolve_int_env_var(LightningEnvVar.AGL_SERVER_PORT, server_port)
-        self.server_port = DEFAULT_PORT if port is None else port
+        self.server_port = (DEFAULT_PORT if is_found else 0) if port is None else port
         self.n_runners = n_runners
         self.graceful_timeout = graceful_timeout
         self.terminate_timeout = terminate_timeout
@@ -149,7 +146,11 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
             )
         if self.token:
             check_admin(self.token)
-        self._socket = bind(self.server_host, self.server_port)
+        try:
+            self._socket = bind(self.server_host, self.server_port)
+        except ConfigError as error:
+            how = "strategy.server_port, Trainer(port=...) or AGL_SERVER_PORT says which"
+            raise ConfigError(f"{error}; {how}") from None
 
     def execute(
         self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore

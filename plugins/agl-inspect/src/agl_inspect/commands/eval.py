@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agl.cli.shared import each_rollout, note, print_json, print_table, read_and_close
+from agl.cli.shared import note, print_json, print_table, read_and_close
 from agl.cli.training import RunToBe, new_run
 from agl.config.file import CheckedConfig, ConfigFile, check_config, load_config, load_config_of_run
 from agl.emitter import find_final_reward
 from agl.errors import ConfigError, RunError
 from agl.plugins import registry
 from agl_inspect.runs.known import find_run
+from agl_learning.stores import each_rollout
 
 if TYPE_CHECKING:
     from agl.store.base import LightningStore

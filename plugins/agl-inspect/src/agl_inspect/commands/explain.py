@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from agl.cli.shared import open_store, print_json, read_and_close, store_options
+from agl.cli.shared import print_json, read_and_close
 from agl_inspect.subjects.finding import rollout_of
 from agl_learning.explanation import as_text, explain
+from agl_learning.stores import open_store, store_options
 from agl_learning.why import why, why_text
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import get_args
 
 import click
 
-from agl.cli.shared import each_rollout, note, open_store, read_and_close, store_options
+from agl.cli.shared import note, read_and_close
 from agl.errors import DamagedRecordError
 from agl.plugins.build import build_component
 from agl.store.base import LightningStore
@@ -26,6 +26,7 @@ from agl_inspect.exchange.records import (
 from agl_inspect.exchange.writers import Write, open_writer
 from agl_learning.calls.matching import compile_match
 from agl_learning.credit import CreditRule
+from agl_learning.stores import each_rollout, open_store, store_options
 from agl_learning.tasks import digest
 
 PROGRESS_SECONDS = 2.0

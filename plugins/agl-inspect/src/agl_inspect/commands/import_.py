@@ -5,11 +5,12 @@ from pathlib import Path
 
 import click
 
-from agl.cli.shared import note, open_store, read_and_close
+from agl.cli.shared import note, read_and_close
 from agl.store.base import LightningStore
 from agl.store.sqlite import SqliteLightningStore
 from agl_inspect.exchange.incoming import Imported, Importer
 from agl_inspect.exchange.otlp_json import add_otlp, is_otlp
+from agl_learning.stores import open_store
 
 PROGRESS_SECONDS = 2.0
 

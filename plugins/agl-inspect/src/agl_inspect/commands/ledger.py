@@ -5,10 +5,11 @@ from typing import Any
 
 import click
 
-from agl.cli.shared import note, open_store, print_json, print_table, read_and_close
+from agl.cli.shared import note, print_json, print_table, read_and_close
 from agl.errors import ConfigError, LedgerError
 from agl.types import EXCLUSION_REASONS
 from agl_learning.ledger_tables import Accounts, as_json, read_accounts, remarks, steps_text
+from agl_learning.stores import open_store
 
 
 @click.command("ledger")

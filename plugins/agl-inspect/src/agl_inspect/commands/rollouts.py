@@ -9,20 +9,13 @@ from typing import Any, cast
 
 import click
 
-from agl.cli.shared import (
-    each_rollout,
-    note,
-    open_store,
-    print_json,
-    print_table,
-    read_and_close,
-    store_options,
-)
+from agl.cli.shared import note, print_json, print_table, read_and_close
 from agl.emitter import find_final_reward
 from agl.errors import DamagedRecordError
 from agl.plugins.hooks import HookCaller
 from agl.store.base import LightningStore
 from agl.types import Failure, Rollout, Span
+from agl_learning.stores import each_rollout, open_store, store_options
 
 COLUMNS = ["rollout_id", "status", "mode", "attempts", "reward", "seconds", "input", "error"]
 

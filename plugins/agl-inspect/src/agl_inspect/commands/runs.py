@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from agl.cli.shared import note, print_json, print_table, store_options
+from agl.cli.shared import note, print_json, print_table
 from agl.runs.folders import shown_status
 from agl.types import Run
 from agl_inspect.runs.comparing import compared, print_comparison
@@ -18,6 +18,7 @@ from agl_inspect.runs.known import (
     when,
 )
 from agl_learning.run_metrics import metrics_of
+from agl_learning.stores import store_options
 
 COLUMNS = ["run", "algorithm", "state", "starts", "step", "reward", "begun", "folder"]
 _json = click.option("--json", "as_json", is_flag=True, help="Write JSON.")

@@ -5,13 +5,14 @@ from typing import Any
 
 import click
 
-from agl.cli.shared import note, open_store, print_json, read_and_close, store_options
+from agl.cli.shared import note, print_json, read_and_close
 from agl.store.base import LightningStore
 from agl_inspect.subjects.call import show_span, span_text
 from agl_inspect.subjects.finding import Subject, find, newest
 from agl_inspect.subjects.run import run_text, show_run
 from agl_inspect.subjects.task import show_task, task_text
 from agl_learning.showing import as_text, show
+from agl_learning.stores import open_store, store_options
 
 
 @click.command("show")

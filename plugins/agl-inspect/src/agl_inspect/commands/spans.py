@@ -5,10 +5,11 @@ from pathlib import Path
 
 import click
 
-from agl.cli.shared import open_store, print_json, print_table, read_and_close, store_options
+from agl.cli.shared import print_json, print_table, read_and_close
 from agl.store.base import LightningStore
 from agl.types import Span
 from agl_inspect.subjects.finding import rollout_of
+from agl_learning.stores import open_store, store_options
 
 
 @click.command("spans")

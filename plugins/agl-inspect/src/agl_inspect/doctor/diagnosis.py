@@ -25,9 +25,10 @@ from agl_inspect.doctor.fixes import (
     FIXES,
     NO_AGENT_NAMES,
     PAST_THE_GATEWAY,
+    PROMPT_LOST,
     TOO_LONG,
 )
-from agl_inspect.doctor.grades import Graded, Template, find_template, grade
+from agl_inspect.doctor.grades import Graded, find_tokenizer, grade, template_of
 from agl_inspect.doctor.trial import Trial
 from agl_learning.calls.reading import Recorded, recorded_parts
 from agl_learning.rows import RowsAdapter, RowSet
@@ -73,7 +74,8 @@ def diagnose(trial: Trial, tokenizer: str | None = None) -> Diagnosis:
 
     Args:
         trial: The trial.
-        tokenizer: Whose chat template is tried on calls without token ids; see ``find_template``.
+        tokenizer: Whose chat template is tried on calls without token ids, and which says what
+            those of others mean; see ``find_tokenizer``.
     """
     if trial.rollout is None:
         result = Diagnosis(trial.algorithm, "C")
@@ -105,16 +107,17 @@ def diagnose(trial: Trial, tokenizer: str | None = None) -> Diagnosis:
     # Without rows, credit still tells which call a reward would reach.
     account = rows if rows is not None else rows_adapter().adapt(own, attempts=trial.attempts)
     records = recorded_parts(own)
-    template = _template(records, tokenizer, trial.options)
-    result.calls = [_graded(record, template, account, rows is not None) for record in records]
+    found = _tokenizer(records, tokenizer, trial.options, rows is not None)
+    result.calls = [_graded(record, found, account, rows is not None) for record in records]
     if attempt.status == "succeeded":
         # Else its failure is the one reason for all that is missing.
         result.findings += _of_calls(result, trial.num_unattributed)
+        result.findings += _of_prompts(result.calls)
         result.findings += _of_answers(result.calls)
         result.findings += _of_rewards(result, account)
         result.findings += _of_rows(account)
         result.findings += _of_adapter(trial, rows, result.calls)
-    result.trainable = _is_trainable(result, account, attempt)
+    result.trainable = _is_trainable(result, attempt)
     _look_at_mixing(trial, result)
     return result
 
@@ -136,9 +139,9 @@ def _look_at_mixing(trial: Trial, result: Diagnosis) -> None:
     result.trainable = result.trainable and not trial.shares_process
 
 
-def _is_trainable(result: Diagnosis, account: RowSet, attempt: Attempt) -> bool:
+def _is_trainable(result: Diagnosis, attempt: Attempt) -> bool:
     if result.needs == "A":
-        return bool(account.rows)
+        return any(call.grade == "A" for call in result.calls if call.row is not None)
     has_text = any(call.grade != "-" for call in result.calls)
     return attempt.status == "succeeded" and has_text and bool(result.rewards)
 
@@ -150,20 +153,22 @@ def _rows(trial: Trial) -> RowSet | None:
     return trial.adapter.adapt(trial.spans, attempts=trial.attempts, model=trial.model)
 
 
-def _template(
-    records: Sequence[Recorded], tokenizer: str | None, options: Mapping[str, Any]
-) -> Template | str:
-    # Loading one takes seconds, and token-exact calls need none.
-    if all(grade(record, "")[0] in "A-" for record in records):
+def _tokenizer(
+    records: Sequence[Recorded],
+    tokenizer: str | None,
+    options: Mapping[str, Any],
+    counts_tokens: bool,
+) -> Any:
+    # Loading one takes seconds, and calls whose tokens are not trained need none if they have some.
+    if not counts_tokens and all(grade(record, "")[0] in "A-" for record in records):
         return ""
-    return find_template(tokenizer, options)
+    return find_tokenizer(tokenizer, options)
 
 
-def _graded(
-    record: Recorded, template: Template | str, account: RowSet, counts_tokens: bool
-) -> Graded:
+def _graded(record: Recorded, tokenizer: Any, account: RowSet, counts_tokens: bool) -> Graded:
     call = record.call
-    letter, because = grade(record, template)
+    known = tokenizer if counts_tokens and not isinstance(tokenizer, str) else None
+    letter, because = grade(record, template_of(tokenizer), known)
     row, credit = _place(call.call_id, account)
     exclusion = _exclusion(call.call_id, account)
     if exclusion is not None:
@@ -258,6 +263,15 @@ def _of_calls(result: Diagnosis, num_unattributed: int) -> list[Finding]:
             message += f": {detail}"
         findings.append(Finding(level, reason, message, _fix(reason, calls)))
     return findings
+
+
+def _of_prompts(calls: Sequence[Graded]) -> list[Finding]:
+    """Token-exact calls whose tokens do not say what was sent."""
+    lost = [call for call in calls if call.row is not None and call.grade == "C"]
+    if not lost:
+        return []
+    message = f"of {len(lost)} of {len(calls)} calls the model gets something else: "
+    return [Finding("error", "prompt_lost", message + lost[0].because, PROMPT_LOST)]
 
 
 def _of_answers(calls: Sequence[Graded]) -> list[Finding]:

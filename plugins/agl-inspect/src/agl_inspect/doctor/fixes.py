@@ -73,6 +73,11 @@ CALLS_MIX = (
     "Make the client in the agent, with base_url=llm.endpoint; or keep to one rollout at a time in "
     "a process: concurrency 1, and strategy 'cs' for several runners"
 )
+PROMPT_LOST = (
+    "The tokenizer is not the model's, has no pre_tokenizer or vocabulary for this text (one that "
+    "is set after the tokenizer was wrapped has no effect), or its chat template leaves the "
+    "content out"
+)
 CUT_OFF = (
     "They are trained as any other. Raise max_tokens; or set the adapter's truncated to 'mask' "
     "(such answers are not trained) or 'exclude' (nor is anything else of their attempts)"

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from agl.errors import AdapterError
 from agl.types import ExclusionReason
+from agl_inspect.doctor.prompts import lost_prompt
 from agl_learning.calls.conversations import conversation
 from agl_learning.calls.reading import Recorded
 from agl_learning.records import ModelCall
@@ -58,12 +59,13 @@ Template = Callable[[list[dict[str, Any]], list[dict[str, Any]] | None], object]
 """Writes messages and tools as the text that a model is given; raises for what it cannot."""
 
 
-def grade(record: Recorded, template: "Template | str") -> tuple[Grade, str]:
+def grade(record: Recorded, template: "Template | str", tokenizer: Any = None) -> tuple[Grade, str]:
     """The grade of a call, and why it is no better.
 
     Args:
         record: The call.
         template: The chat template, or why there is none.
+        tokenizer: Of the model; its tokens must say what was sent. None takes them as they are.
     """
     call = record.call
     if record.malformed is not None:
@@ -72,7 +74,8 @@ def grade(record: Recorded, template: "Template | str") -> tuple[Grade, str]:
         return "-", f"the call failed: {call.error}"
     lacks = _lacks(call)
     if lacks is None:
-        return "A", ""
+        lost = None if tokenizer is None else lost_prompt(call, tokenizer)
+        return ("A", "") if lost is None else ("C", lost)
     try:
         chat = conversation(call)
     except AdapterError as error:
@@ -111,8 +114,8 @@ def _lacks(call: ModelCall) -> str | None:
     return None
 
 
-def find_template(tokenizer: str | None, options: Mapping[str, Any]) -> Template | str:
-    """The chat template of the model that is trained, or a sentence why none is known.
+def find_tokenizer(tokenizer: str | None, options: Mapping[str, Any]) -> Any:
+    """The tokenizer of the model that is trained, or a sentence why none is known.
 
     Args:
         tokenizer: A folder or name that transformers can load.
@@ -130,6 +133,15 @@ def find_template(tokenizer: str | None, options: Mapping[str, Any]) -> Template
         return f"the chat template of {source!r} needs 'transformers', which is not installed"
     except (OSError, ValueError) as error:
         return f"no tokenizer can be loaded from {source!r}: {str(error).splitlines()[0]}"
-    if not loaded.chat_template:
-        return f"the tokenizer {source!r} has no chat template"
-    return lambda messages, tools: loaded.apply_chat_template(messages, tools=tools, tokenize=False)
+    return loaded
+
+
+def template_of(tokenizer: Any) -> Template | str:
+    """The chat template of what ``find_tokenizer`` has found, or why there is none."""
+    if isinstance(tokenizer, str):
+        return tokenizer
+    if not tokenizer.chat_template:
+        return f"the tokenizer {tokenizer.name_or_path!r} has no chat template"
+    return lambda messages, tools: tokenizer.apply_chat_template(
+        messages, tools=tools, tokenize=False
+    )

@@ -17,7 +17,6 @@ from typing import Any, Final, cast
 from pydantic_core import to_jsonable_python
 
 from agl.algorithm.adapter import TraceAdapter
-from agl.cli.shared import each_rollout
 from agl.emitter import find_final_reward, is_reward_span, reward_attributes, reward_problem
 from agl.errors import AglError, ConfigError, DamagedRecordError
 from agl.plugins.build import build_component, import_attribute
@@ -32,6 +31,7 @@ from agl_inspect.exchange.writers import Write
 from agl_learning.credit import CreditRule
 from agl_learning.ledger import load_parts
 from agl_learning.rows import RowsAdapter
+from agl_learning.stores import each_rollout
 from agl_learning.tasks import digest
 
 ALGORITHM: Final = "rederive"

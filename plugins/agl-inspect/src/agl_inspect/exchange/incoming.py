@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agl.cli.shared import each_rollout
 from agl.emitter import reward_attributes
 from agl.errors import ConfigError
 from agl.plugins.schema import validate
@@ -29,6 +28,7 @@ from agl_inspect.exchange.recorded import (
     RecordedRollout,
     read_records,
 )
+from agl_learning.stores import each_rollout
 
 AT_ONCE = 64
 """Rollouts that are written at the same time."""

@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from agl.cli.shared import each_rollout, note, print_table
+from agl.cli.shared import note, print_table
 from agl.emitter import find_final_reward
 from agl.runs.differences import flat
 from agl.store.base import LightningStore
@@ -13,6 +13,7 @@ from agl.types import Run
 from agl_inspect.runs.known import Where, read_copy_of
 from agl_learning.ledger import each_part
 from agl_learning.run_metrics import metrics_of
+from agl_learning.stores import each_rollout
 
 MOST_TASKS = 50
 """So many tasks are shown; ``--json`` has all."""

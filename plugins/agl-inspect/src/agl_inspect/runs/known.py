@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import click
 
-from agl.cli.shared import open_store, print_table, read_and_close, store_file
+from agl.cli.shared import print_table, read_and_close
 from agl.errors import ConfigError, DamagedRecordError, UnknownRecordError
 from agl.runs.differences import flat
 from agl.runs.finding import one_of, open_to_read, runs_here, runs_in, stores_here
@@ -21,6 +21,7 @@ from agl.runs.folders import CONFIG, FILE, RUNS, STORE, is_alive, shown_status
 from agl.store.base import LightningStore
 from agl.types import Run
 from agl_learning.run_metrics import metrics_of
+from agl_learning.stores import open_store, store_file
 
 T = TypeVar("T")
 Where = tuple[Path | None, str | None]

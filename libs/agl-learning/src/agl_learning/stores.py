@@ -1,0 +1,84 @@
+"""The store that a command reads, and its rollouts."""
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from agl.cli.shared import note
+
+if TYPE_CHECKING:
+    from agl.store.base import LightningStore
+    from agl.types import Rollout, RolloutStatus
+
+
+def store_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--path`` and ``--url`` to a command."""
+    path = click.option(
+        "--path",
+        type=click.Path(path_type=Path),
+        help="A store file or a run's folder; without it, the newest run under agl-runs.",
+    )
+    url = click.option("--url", help="The address of a store server.")
+    return path(url(function))
+
+
+def open_store(path: Path | None, url: str | None) -> "LightningStore":
+    """The store that the options name.
+
+    Raises:
+        ConfigError: Both options, or no store there.
+    """
+    from agl.errors import ConfigError
+
+    if path is not None and url is not None:
+        raise ConfigError("--path and --url name two stores; give one")
+    if url is not None:
+        from agl.http.client import LightningStoreClient
+
+        # A person waits: an address where nobody is shall be named soon.
+        return LightningStoreClient(url, retry_delays=(0.1, 0.5, 1.0))
+    from agl.store.sqlite import SqliteLightningStore
+
+    return SqliteLightningStore(newest_store() if path is None else store_file(path))
+
+
+def store_file(path: Path) -> Path:
+    """The store file that a path names: itself, or the one in a run's folder.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    from agl.errors import ConfigError
+    from agl.runs.folders import STORE
+
+    file = path / STORE if path.is_dir() else path
+    if not file.is_file():
+        raise ConfigError(f"{file}: no such store file")
+    return file
+
+
+def newest_store() -> Path:
+    """The store file of the newest run under ``agl-runs``.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    from agl.errors import ConfigError
+    from agl.runs.finding import stores_here
+
+    files = sorted(stores_here(), key=lambda file: file.stat().st_mtime)
+    if not files:
+        raise ConfigError("there is no agl-runs/*/store.db here; give --path FILE or --url URL")
+    note(f"store: {files[-1]}")
+    return files[-1]
+
+
+def each_rollout(
+    store: "LightningStore", status_in: "Sequence[RolloutStatus] | None" = None
+) -> "AsyncGenerator[Rollout]":
+    """All rollouts in the order in which they were queued, read page by page."""
+    from agl.store.queries import each_record
+
+    return each_record(store.query_rollouts, status_in=status_in)
