@@ -162,7 +162,8 @@ def test_plugins_are_listed_as_a_table_and_as_json(agl: Agl) -> None:
     rows = json.loads(agl("plugins", "--json").out)
     row = next(row for row in rows if row["name"] == "baseline")
     assert row["state"] == "installed"
-    assert set(row) == {"kind", "name", "distribution", "version", "state", "cause"}
+    about = {"kind", "name", "distribution", "version", "target"}
+    assert set(row) == {*about, "state", "cause"}
 
 
 def test_broken_plugin_is_listed_with_its_cause(agl: Agl, install: Any) -> None:
