@@ -3,13 +3,19 @@
 import asyncio
 import contextlib
 import json
+import os
+import signal
+import subprocess
+import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 import agl
 from agl.errors import AlgorithmError
 from agl_learning.calls.reading import model_calls
+from agl_learning.ledger_tables import read_accounts
 from agl_testing.echo_llm import EchoLLM, RawReply
 
 from .scripted import Conversation
@@ -229,3 +235,53 @@ def test_a_judged_step_is_trained_again_with_what_the_judge_said_then(tmp_path):
     assert (found.begun_at, found.first_difference) == (0, None)
     same = {one.what: one.same for one in found.compared}
     assert same["rewards"] is same["bins"] is same["weights after step 2"] is True
+
+
+def run_judged(folder, url):
+    """In a process of its own; goes on where a killed one ended."""
+    store = agl.SqliteLightningStore(Path(folder) / "store.db", durability="process")
+    resumes = {"resume_from": f"{folder}/run"} if (Path(folder) / "run").exists() else {}
+    trainer = trainer_of(Path(folder), url, store, **{**AGAIN, **resumes})
+    trainer.fit(says_a_word, [{"words": "one"}, {"words": "two"}])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_judged_run_that_is_killed_asks_about_no_scored_group_again(tmp_path):
+    code = f"import sys; from {__name__} import run_judged; run_judged(*sys.argv[1:])"
+    processes = []
+
+    def start():
+        command = [sys.executable, "-c", code, str(tmp_path), server.url]
+        home = Path(__file__).parents[2]
+        processes.append(subprocess.Popen(command, cwd=home, stderr=subprocess.PIPE, text=True))
+        told = processes[-1].communicate()[1]
+        return processes[-1].returncode, told[-3000:]
+
+    def reply(request):
+        if len(server.requests) == 3:  # the first of step 2; no checkpoint has step 1
+            os.kill(processes[0].pid, signal.SIGKILL)
+        return honest(request)
+
+    with EchoLLM(reply) as server:
+        code_of_killed, told = start()
+        assert code_of_killed == -signal.SIGKILL, told
+        code_of_second, told = start()
+        assert code_of_second == 0, told
+        asked = [request["messages"][1]["content"] for request in server.requests]
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    store = agl.SqliteLightningStore(tmp_path / "store.db")
+    accounts = asyncio.run(read_accounts(store))
+    rollouts = asyncio.run(store.query_rollouts())
+    asyncio.run(store.close())
+    assert (accounts.problems, accounts.without) == ([], 0)
+    assert accounts.total["calls", "total"] == summary["calls"]
+    judged = Counter(
+        tuple(one.metadata["judges"])
+        for one in rollouts
+        if "judges" in (one.metadata or {}) and one.status == "succeeded"
+    )
+    assert list(judged.values()) == [1] * 4
+    # The groups of step 1 were trained again with what the judge had said of them.
+    assert [Counter(asked)[one] for one in asked[:2]] == [1, 1]
+    assert len({*asked}) == 4
