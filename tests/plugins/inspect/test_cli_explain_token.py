@@ -75,7 +75,7 @@ def test_terms_add_up_to_what_the_token_adds(explain: Explain) -> None:
     assert terms["mask"] == terms["staleness"] == 0.0
     assert terms["clip"] is None  # no weights are noted, so nobody knows the ratio
     assert terms["length"] == pytest.approx(advantage / 6 - advantage)
-    assert why["num_shared"] == 1
+    assert (why["num_shared"], why["num_calls"]) == (1, 2)
     assert (why["bin"]["name"], why["bin"]["row"], why["bin"]["position"]) == ("trained", 0, 5)
     assert (why["step"]["number"], why["step"]["num_trained"]) == (1, 2)
 

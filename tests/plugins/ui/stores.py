@@ -120,13 +120,43 @@ HOSTILE = [
 
 
 async def fill_with_hostile(path: Path) -> None:
-    """Rollouts whose tasks, answers, names and errors are hostile, and one with a huge line."""
+    """Rollouts whose tasks, answers, names and errors are hostile, and one with a huge line.
+
+    So are names of runners, spans, agents, rewards, resources and options.
+    """
     store = agl.SqliteLightningStore(path, durability="process")
-    for text in HOSTILE:
-        safe = text.encode("utf-8", "backslashreplace").decode().replace("\x00", "")
-        rollout = await store.start_rollout({"task": safe}, mode="train", worker_id="w")
+    hostile = [text.encode("utf-8", "backslashreplace").decode() for text in HOSTILE]
+    hostile = [text.replace("\x00", "") for text in hostile]
+    config = {"algorithm": {"type": "grpo", **{text: text for text in hostile}}}
+    await store.begin_run(RunStart(run_id="hostile", algorithm=hostile[0], config=config))
+    resources = {text: agl.PromptTemplate(template=text + " {name}") for text in hostile}
+    await store.add_resources(resources)
+    for text, safe in zip(HOSTILE, hostile, strict=True):
+        rollout = await store.start_rollout(
+            {"task": safe, safe: safe}, mode="train", worker_id=safe, metadata={"step": 1}
+        )
         # The answer is JSON within an attribute, where even half an emoji can be written.
-        await store.add_span(call_span(rollout, [_user(text)], text))
+        named = {Call.REQUEST_MODEL: safe, "gen_ai.agent.name": safe, "model": safe}
+        call = call_span(rollout, [_user(text)], text, **named)
+        ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
+        span = agl.Span.from_attributes(
+            name=safe,
+            attributes={safe: safe},
+            status=TraceStatus(status_code="ERROR", description=safe),
+            start_time=rollout.attempt.start_time,
+            end_time=rollout.attempt.start_time + 1,
+            **ids,
+        )
+        reward = reward_span(rollout, 1.0).model_copy(
+            update={
+                "attributes": {
+                    "agentlightning.reward.0.name": safe,
+                    "agentlightning.reward.0.value": 1.0,
+                    safe: safe,
+                }
+            }
+        )
+        await store.add_many_spans([call, span, reward])
         error = Failure(boundary="agent", type=safe, message=safe, traceback=safe)
         await store.update_attempt(
             rollout.rollout_id, rollout.attempt.attempt_id, status="failed", error=error

@@ -88,6 +88,7 @@ async def why(
         advantage=line.advantage if line else None,
         advantage_because=line.advantage_because if line else "",
         num_shared=len(ids) if line is not None and line.advantage is not None else 1,
+        num_calls=_num_sharing(chain, line),
         terms=(),
         bin=_bin(part, line, row, position),
         step=None if part is None else _step(part, call, run, batch),
@@ -107,6 +108,15 @@ def _line_of(chain: Chain, call_id: str, place: int) -> tuple[CallLine | None, i
                 return line, row.number, line.tokens[0] + place if line.tokens else None
     lines = (line for line in chain.whole.excluded if line.call_id == call_id)
     return next(lines, None), None, None
+
+
+def _num_sharing(chain: Chain, line: CallLine | None) -> int:
+    if line is None or not line.sources:
+        return 1
+    lines = [*(each for row in chain.whole.rows for each in row.calls), *chain.whole.excluded]
+    return sum(
+        each.sources == line.sources and each.attempt_id == line.attempt_id for each in lines
+    )
 
 
 def _item_of(part: LedgerPart | None, call_id: str) -> Trained | Exclusion | None:
@@ -245,6 +255,8 @@ def why_text(found: Why) -> str:
         lines.append(f"term       {term.name:<10} {value}{after}: {term.because}")
     if found.num_shared > 1:
         lines.append(f"shared     by all {found.num_shared} tokens of the answer")
+    if found.num_calls > 1:
+        lines.append(f"shared     the reward, by {found.num_calls} calls of the attempt")
     of_bin = f": {found.bin.because}" if found.bin.because else ""
     lines.append(f"bin        {found.bin.name}{of_bin}")
     if found.again is not None:

@@ -115,6 +115,8 @@ class Why:
     advantage_because: str
     num_shared: int
     """So many tokens have this very number: it is not this token's own where it is above 1."""
+    num_calls: int
+    """So many calls of the attempt were given the very same reward events."""
     terms: tuple[Term, ...]
     bin: Bin
     step: Step | None

@@ -46,7 +46,13 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 THEMES = ("auto", "light", "dark")
-STATIC = {"style.css": "text/css", "live.js": "text/javascript"}
+STATIC = {
+    "style.css": "text/css",
+    "rollout.css": "text/css",
+    "live.js": "text/javascript",
+    "spans.js": "text/javascript",
+    "icon.svg": "image/svg+xml",
+}
 Write = Callable[[Request, Places], Awaitable[Page]]
 
 
@@ -64,6 +70,8 @@ def routes(places: Places) -> list[Route]:
         "/s/{key}/rollouts": rollouts.write,
         "/s/{key}/rollouts/{rollout_id}": rollout.write,
         "/s/{key}/rollouts/{rollout_id}/raw": rollout.raw,
+        "/s/{key}/rollouts/{rollout_id}/spans": rollout.spans,
+        "/s/{key}/rollouts/{rollout_id}/why.json": rollout.explained,
     }
     found = [Route(path, _page(write, places)) for path, write in pages.items()]
     found.append(Route("/s/{key}/events", events(places)))
@@ -86,19 +94,27 @@ def _page(write: Write, places: Places) -> Callable[[Request], Awaitable[Respons
             about = {"title": "The store cannot be read", "text": str(error)}
             page = Page("error.html", about, status=503)
         except Exception as error:  # one page; the others go on
-            logger.exception("%s cannot be drawn", request.url.path)
-            text = (
-                f"This page met a fault of agl ui ({type(error).__name__}); the terminal where it "
-                "runs has the whole of it. Other pages go on."
-            )
-            page = Page("error.html", {"title": "This cannot be shown", "text": text}, status=500)
+            page = _fault(request, error)
         if isinstance(page.answer, Response):
             page.answer.headers.update({**HEADERS, **dict(page.answer.headers)})
             return page.answer
-        html = await run_in_threadpool(render, request, page)
+        try:
+            html = await run_in_threadpool(render, request, page)
+        except Exception as error:  # what is stored is odder than a template thought
+            page = _fault(request, error)
+            html = render(request, page)
         return Response(html, page.status, HEADERS, media_type="text/html")
 
     return answer
+
+
+def _fault(request: Request, error: Exception) -> Page:
+    logger.error("%s cannot be drawn", request.url.path, exc_info=error)
+    text = (
+        f"This page met a fault of agl ui ({type(error).__name__}); the terminal where it runs has "
+        "the whole of it. Other pages go on."
+    )
+    return Page("error.html", {"title": "This cannot be shown", "text": text}, status=500)
 
 
 def render(request: Request, page: Page) -> bytes:
@@ -119,6 +135,7 @@ def render(request: Request, page: Page) -> bytes:
         "tab": page.tab,
         "trail": page.trail,
         "state": page.state,
+        "about": page.about,
         **page.values,
     }
     html = environment().get_template(page.template).render(context)

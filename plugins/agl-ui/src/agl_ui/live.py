@@ -1,12 +1,13 @@
 """Server-sent events: a word when a store has changed; the page then asks for what it shows."""
 
 import asyncio
+import hashlib
 from collections.abc import AsyncGenerator, Awaitable, Callable
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from agl.errors import AglError, ConfigError
+from agl.errors import AglError, ConfigError, NotSupportedError
 from agl_ui.places import Place, Places
 
 LOOK_SECONDS = 1.0
@@ -15,11 +16,41 @@ WORD_SECONDS = 15.0
 """How often a silent connection gets a word, so that who is gone is noticed."""
 
 
-class Watch:
-    """Looks at one store, once for all pages of it."""
+async def state_of(place: Place, rollout_id: str) -> str:
+    """A text that is another one when what is known of a rollout has changed: its cursor.
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
+    Args:
+        place: Where it is.
+        rollout_id: Which; "" for the whole store.
+    """
+    if not rollout_id:
+        return await place.state()
+    store = place.store
+    rollout = await store.get_rollout_by_id(rollout_id)
+    attempts = await store.query_attempts(rollout_id)
+    num_spans = (await store.query_spans(rollout_id, limit=1)).total
+    try:
+        parts = await store.query_ledger_parts(rollout_id_in=[rollout_id])
+        accounts = [(one.run, one.step, one.lost, one.generation) for one in parts]
+    except NotSupportedError:
+        accounts = []
+    seen = [(one.sequence_id, one.status, one.end_time) for one in attempts]
+    digest = hashlib.blake2b(
+        repr([rollout and rollout.status, seen, accounts]).encode(), digest_size=6
+    )
+    return f"{num_spans}-{digest.hexdigest()}"
+
+
+class Watch:
+    """Looks at one store, or one rollout of it, once for all pages of it.
+
+    Args:
+        place: Which store.
+        about: Which rollout; "" for all.
+    """
+
+    def __init__(self, place: Place, about: str = "") -> None:
+        self._place, self._about, self._place_state = place, about, ""
         self._changed = asyncio.Condition()
         self._state, self._watchers = "", 0
         self._task: asyncio.Task[None] | None = None
@@ -50,18 +81,20 @@ class Watch:
                                 await self._changed.wait()
                         except TimeoutError:
                             yield ""
-                            continue
-                    if self._is_ending:
-                        return
+                        # What was waited for may be the first look, at what the page shows.
+                        continue
                     seen = self._state
                 yield seen
         finally:
             self._watchers -= 1
+            watches = self._place.memory.get("watches", {})
+            if not self._watchers and watches.get(self._about) is self:
+                del watches[self._about]
 
     async def _look(self) -> None:
         while self._watchers:
             try:
-                state = await self._place.state()
+                state = await self._now()
             except AglError:
                 state = "unreadable"
             if state != self._state:
@@ -71,16 +104,30 @@ class Watch:
             await asyncio.sleep(LOOK_SECONDS)
         self._task = None
 
+    async def _now(self) -> str:
+        """The state; that of a rollout is looked up where its store has changed."""
+        before, self._place_state = self._place_state, await self._place.state()
+        if not self._about:
+            return self._place_state
+        if self._state and before == self._place_state:
+            return self._state
+        return await state_of(self._place, self._about)
+
 
 def events(places: Places) -> Callable[[Request], Awaitable[Response]]:
-    """The route that tells of changes; ``since`` is the state that the page shows."""
+    """The route that tells of changes.
+
+    ``since`` is the state that the page shows, and ``rollout`` the only one that it is about.
+    """
 
     async def answer(request: Request) -> Response:
         try:
             place = places.get(request.path_params["key"])
         except ConfigError:
             return Response("no such store", 404, media_type="text/plain")
-        watch: Watch = place.memory.setdefault("watch", Watch(place))
+        about = request.query_params.get("rollout", "")[:200]
+        watches: dict[str, Watch] = place.memory.setdefault("watches", {})
+        watch = watches.setdefault(about, Watch(place, about))
         seen = request.headers.get("last-event-id") or request.query_params.get("since", "")
 
         async def stream() -> AsyncGenerator[str]:

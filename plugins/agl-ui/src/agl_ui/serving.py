@@ -109,7 +109,7 @@ class Server:
     def stop(self) -> None:
         """End, with those connections that tell of changes."""
         for place in self._places.all():
-            if watch := place.memory.get("watch"):
+            for watch in list(place.memory.get("watches", {}).values()):
                 watch.end()
         self._thread.stop()
 

@@ -23,6 +23,8 @@ class Page:
     """Pages above it: name and address."""
     state: str = ""
     """Of the store when it was drawn; empty for a page that does not change."""
+    about: str = ""
+    """The rollout that it is about, and whose changes alone it follows; empty for the store."""
     status: int = 200
     answer: Response | None = None
 

@@ -1,280 +1,210 @@
 """One rollout: what was said, what became of each token, why it failed, and when what happened."""
 
-from dataclasses import dataclass, field
+import asyncio
+import json
+from dataclasses import asdict
 from typing import Any
 from urllib.parse import quote
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse
+from starlette.responses import PlainTextResponse, Response
 
 from agl.errors import ConfigError
-from agl.types import EXCLUSION_REASONS, Span
-from agl_learning.explanation import CallLine, RewardLine
-from agl_learning.records import ModelCall
-from agl_learning.showing import Shown, place_of, show, text_of, tool_calls
+from agl.types import EXCLUSION_REASONS, Attempt, Span
+from agl_learning.showing import Shown, find_rollout, place_of, show, text_of
+from agl_learning.why import why
+from agl_learning.why_parts import Why
+from agl_ui.images import decoded
+from agl_ui.live import state_of
+from agl_ui.pages.conversation import (
+    COLOURS,
+    MOST_CHARACTERS,
+    MOST_TOKENS,
+    MOST_TURNS,
+    image_urls,
+    turns_of,
+)
 from agl_ui.pages.page import Page, whole_number
-from agl_ui.places import Places
+from agl_ui.pages.spans import Window, window
+from agl_ui.places import Place, Places
 
-MOST_CHARACTERS = 4_000
-"""Of one message; the rest is a click away."""
-MOST_TOKENS = 1_000
-"""Of one answer."""
 MOST_RAW = 64 * 1024 * 1024
-
-
-@dataclass
-class Said:
-    """A message as it is shown."""
-
-    role: str
-    text: str
-    more: int
-    """Characters that are left out."""
-    raw: str
-    """Where the whole text is."""
-    images: list[str] = field(default_factory=list[str])
-    calls: list[str] = field(default_factory=list[str])
-
-
-@dataclass
-class Turn:
-    """A model call as it is shown."""
-
-    number: int
-    call: ModelCall
-    fate: CallLine | None
-    num_before: int
-    """Messages that stood in the call before as well."""
-    messages: list[Said]
-    answer: Said | None
-    tokens: list["Token"]
-    num_more: int
-    """Tokens that are not shown."""
-
-
-@dataclass(frozen=True)
-class Token:
-    """A token that the model sampled."""
-
-    place: int
-    """In its answer, from 0."""
-    token_id: int
-    logprob: float | None
-
-    @property
-    def kind(self) -> str:
-        """The class of its colour: the less likely it was, the stronger."""
-        if self.logprob is None:
-            return "unsaid"
-        return f"p{sum(self.logprob < limit for limit in (-0.1, -0.7, -1.6, -3.0))}"
-
-
-@dataclass(frozen=True)
-class Why:
-    """Where a token's advantage comes from, in the words of ``agl explain``."""
-
-    token: Token
-    call: ModelCall
-    fate: CallLine | None
-    rewards: list[RewardLine]
-    row: int | None
-    position: int | None
-    """In that row."""
-    num_shared: int
-    """Tokens of the answer, which all have this advantage."""
+MOST_ATTRIBUTES = 200
+SANDBOX = "default-src 'none'; sandbox"
+"""Of what a model wrote, by itself: a browser runs nothing of it."""
 
 
 async def write(request: Request, places: Places) -> Page:
     """The page of one rollout."""
     place = places.get(request.path_params["key"])
-    state = await place.state()
+    given = request.query_params
     number, step = whole_number(request, "attempt"), whole_number(request, "step")
-    shown = await show(place.store, request.path_params["rollout_id"], number, step)
-    rollout = shown.rollout
-    place_in_answer = whole_number(request, "token")
+    rollout = await find_rollout(place.store, request.path_params["rollout_id"])
+    state = await state_of(place, rollout.rollout_id)
+    shown = await show(place.store, rollout.rollout_id, number, step, whole=False)
     attempts = list(await place.store.query_attempts(rollout.rollout_id))
-    turns = _turns(shown, f"rollouts/{quote(rollout.rollout_id, safe='')}")
+    attempt, told = shown.attempt, shown.explanation
+    colour = given.get("colour", "logprob")
+    if colour not in COLOURS:
+        raise HTTPException(400, f"colour={colour[:50]!r}: expected one of {', '.join(COLOURS)}")
+    token = whole_number(request, "token")
+    call_id = given.get("call", "")
+    found = None
+    if token is not None:
+        found = await why(place.store, shown.chain, call_id, token, again="again" in given)
+    begin = whole_number(request, "tokens", (token or 0) // MOST_TOKENS * MOST_TOKENS) or 0
+    first = _first_turn(shown, whole_number(request, "turn", 1) or 1, call_id if found else "")
+    spans = None
+    if attempt is not None:
+        spans = await window(place, attempt, whole_number(request, "spans", 0) or 0)
+    address = f"rollouts/{quote(rollout.rollout_id, safe='')}"
+    names = ("attempt", "step", "colour", "turn", "spans", "span", "call", "tokens", "token")
     values = {
         "title": f"Rollout {rollout.rollout_id}",
         "rollout": rollout,
         "shown": shown,
-        "attempt": shown.attempt,
-        "attempts": attempts,
-        "told": shown.explanation,
-        "turns": turns,
+        "attempt": attempt,
+        "attempts": [_beside(one, shown) for one in attempts],
+        "told": told,
+        "trace": shown.chain.trace,
+        "turns": turns_of(shown, address, colour, first, {call_id: begin}),
+        "first_turn": first,
+        "most_turns": MOST_TURNS,
+        "most_tokens": MOST_TOKENS,
         "reasons": EXCLUSION_REASONS,
-        "error_place": place_of(shown.attempt.error.traceback)
-        if shown.attempt and shown.attempt.error
-        else None,
-        "waterfall": waterfall(shown.spans),
-        "why": why(shown, request.query_params.get("call", ""), place_in_answer)
-        if place_in_answer is not None
-        else None,
+        "error_place": place_of(attempt.error.traceback) if attempt and attempt.error else None,
+        "spans": spans,
+        "span": await _span(place, attempt, given.get("span", "")),
+        "why": found,
+        "chosen": {name: given[name] for name in names if given.get(name)},
+        "tokens_of": call_id,
+        "tokens_from": begin,
+        "colour": colour,
+        "colours": COLOURS,
         "task": text_of(rollout.input),
         "most": MOST_CHARACTERS,
+        "address": address,
     }
-    return Page("rollout.html", values, place, "rollouts", state=state)
-
-
-def _turns(shown: Shown, address: str) -> list[Turn]:
-    turns: list[Turn] = []
-    heard: list[dict[str, Any]] = []
-    for number, call in enumerate(shown.calls, 1):
-        same = _num_same(call.messages, heard)
-        raw = f"{address}/raw?call={quote(call.call_id, safe='')}"
-        messages = [
-            said(message, f"{raw}&message={index}")
-            for index, message in enumerate(call.messages)
-            if index >= same
-        ]
-        answer = [{"role": "assistant", **call.response}] if call.response else []
-        fate = shown.fates.get(call.call_id)
-        spoken = said(answer[0], f"{raw}&message=answer") if answer else None
-        tokens = tokens_of(call)
-        more = max(0, len(tokens) - MOST_TOKENS)
-        turn = Turn(number, call, fate, same, messages, spoken, tokens[:MOST_TOKENS], more)
-        turns.append(turn)
-        heard = [*call.messages, *answer]
-    return turns
-
-
-def tokens_of(call: ModelCall) -> list[Token]:
-    """What was sampled; nothing where the server told no ids."""
-    ids = call.response_token_ids or []
-    logprobs = call.response_logprobs or []
-    return [
-        Token(place, token_id, logprobs[place] if place < len(logprobs) else None)
-        for place, token_id in enumerate(ids)
-    ]
-
-
-def why(shown: Shown, call_id: str, place: int) -> Why:
-    """What became of a token.
-
-    Raises:
-        ConfigError: There is no such call, or its answer is shorter.
-    """
-    call = next((one for one in shown.calls if one.call_id == call_id), None)
-    tokens = tokens_of(call) if call is not None else []
-    if call is None or place >= len(tokens):
-        raise ConfigError(
-            f"rollout {shown.rollout.rollout_id!r} has no token {place} in a call {call_id!r} of "
-            "this attempt"
-        )
-    fate, row, position = shown.fates.get(call_id), None, None
-    for lines in shown.explanation.rows:
-        if fate is not None and fate.tokens and fate in lines.calls:
-            row, position = lines.number, fate.tokens[0] + place
-    sources = fate.sources if fate is not None else ()
-    rewards = [one for one in shown.explanation.rewards if one.span_id in sources]
-    return Why(tokens[place], call, fate, rewards, row, position, len(tokens))
-
-
-def _num_same(messages: list[dict[str, Any]], heard: list[dict[str, Any]]) -> int:
-    """How many messages a call begins with that were said before; all of those, or none."""
-
-    def bare(message: dict[str, Any]) -> dict[str, Any]:
-        return {key: value for key, value in message.items() if value not in (None, "", [], ())}
-
-    before = [bare(one) for one in messages[: len(heard)]]
-    return len(heard) if heard and before == [bare(one) for one in heard] else 0
-
-
-def said(message: dict[str, Any], raw: str) -> Said:
-    """A message, cut to what a page bears."""
-    content: Any = message.get("content") or message.get("refusal") or ""
-    images: list[str] = []
-    if isinstance(content, list):
-        for part in content:
-            given = part.get("image_url") if isinstance(part, dict) else None
-            url = given.get("url") if isinstance(given, dict) else given
-            # Only what stands in the message itself: nothing is loaded from elsewhere.
-            if isinstance(url, str) and url.startswith(IMAGES):
-                images.append(url)
-    text = text_of(content) if content else ""
-    role = str(message.get("role") or "?")
-    return Said(
-        role,
-        text[:MOST_CHARACTERS],
-        max(0, len(text) - MOST_CHARACTERS),
-        raw,
-        images,
-        [one[:MOST_CHARACTERS] for one in tool_calls(message)],
+    trail = [("Rollouts", "/rollouts")]
+    return Page(
+        "rollout.html", values, place, "rollouts", trail, state=state, about=rollout.rollout_id
     )
 
 
-IMAGES = tuple(f"data:image/{kind};base64," for kind in ("png", "jpeg", "gif", "webp"))
-"""How images begin that are shown; an SVG is a program."""
+def _first_turn(shown: Shown, asked: int, call_id: str) -> int:
+    """The number of the first call that is shown: of those asked for, or with the one chosen."""
+    numbers = [at for at, call in enumerate(shown.calls) if call.call_id == call_id]
+    if numbers:
+        return numbers[0] // MOST_TURNS * MOST_TURNS + 1
+    return max(1, min(asked, len(shown.calls)))
 
 
-@dataclass
-class Bar:
-    """A span on the clock of its attempt."""
-
-    span: Span
-    depth: int
-    begin: float
-    seconds: float
-    left: float
-    """Percent of the whole."""
-    width: float
-    """The same."""
-
-    @property
-    def is_bad(self) -> bool:
-        """Whether it failed."""
-        return self.span.status.status_code == "ERROR"
+def _beside(attempt: Attempt, shown: Shown) -> dict[str, Any]:
+    """An attempt as it stands beside the others."""
+    calls = [call for call in shown.chain.calls.values() if call.attempt_id == attempt.attempt_id]
+    answers = [call.response for call in calls if call.response]
+    last = answers[-1] if answers else {}
+    return {
+        "attempt": attempt,
+        "rewards": [
+            one for one in shown.explanation.rewards if one.attempt_id == attempt.attempt_id
+        ],
+        "num_calls": len(calls),
+        "answer": text_of(last.get("content") or "") if last else "",
+    }
 
 
-def waterfall(spans: list[Span]) -> list[Bar]:
-    """Spans as a tree, each with its place on the clock of all."""
-    timed = [span for span in spans if span.start_time is not None]
-    if not timed:
-        return []
-    begin = min(span.start_time or 0.0 for span in timed)
-    end = max(span.end_time or span.start_time or 0.0 for span in timed)
-    whole = max(end - begin, 1e-9)
-    ids = {span.span_id for span in timed}
-    below: dict[str, list[Span]] = {}
-    for span in sorted(timed, key=lambda span: (span.start_time or 0.0, span.sequence_id)):
-        parent = span.parent_id if span.parent_id in ids and span.parent_id != span.span_id else ""
-        below.setdefault(parent or "", []).append(span)
-    bars: list[Bar] = []
-    seen: set[str] = set()
-    waiting = [(span, 0) for span in reversed(below.get("", []))]
-    while waiting:
-        span, depth = waiting.pop()
-        if span.span_id in seen:
-            continue
-        seen.add(span.span_id)
-        start = (span.start_time or 0.0) - begin
-        length = max(0.0, (span.end_time or span.start_time or 0.0) - (span.start_time or 0.0))
-        left = min(100.0 * start / whole, 99.5)
-        width = min(max(100.0 * length / whole, 0.5), 100.0 - left)
-        bars.append(Bar(span, depth, start, length, round(left, 3), round(width, 3)))
-        waiting += [(one, depth + 1) for one in reversed(below.get(span.span_id, []))]
-    return bars
+async def _span(place: Place, attempt: Attempt | None, span_id: str) -> dict[str, Any] | None:
+    """The span that was chosen, with what it holds."""
+    if attempt is None or not span_id:
+        return None
+    ids = (attempt.rollout_id, attempt.attempt_id)
+    found = await place.store.query_spans(*ids, span_id=span_id, limit=1)
+    if not found:
+        raise ConfigError(f"attempt {attempt.attempt_id!r} has no span {span_id[:100]!r}")
+    span: Span = found[0]
+    attributes = list(span.attributes.items())
+    return {
+        "span": span,
+        "attributes": attributes[:MOST_ATTRIBUTES],
+        "more": max(0, len(attributes) - MOST_ATTRIBUTES),
+        "events": span.events[:MOST_ATTRIBUTES],
+    }
+
+
+async def spans(request: Request, places: Places) -> Page:
+    """A window of an attempt's spans by itself, for a page that is scrolled."""
+    place = places.get(request.path_params["key"])
+    rollout_id = request.path_params["rollout_id"]
+    number = whole_number(request, "attempt")
+    attempts = {one.sequence_id: one for one in await place.store.query_attempts(rollout_id)}
+    attempt = attempts.get(number or max(attempts, default=0))
+    if attempt is None:
+        raise ConfigError(f"rollout {rollout_id!r} has no attempt {number}")
+    found: Window = await window(place, attempt, whole_number(request, "from", 0) or 0)
+    values = {"title": "Spans", "spans": found, "chosen": {"attempt": attempt.sequence_id}}
+    return Page("spans.html", values, place)
+
+
+async def explained(request: Request, places: Places) -> Page:
+    """Why a token got what it got, for programs: as ``agl explain --json`` has it."""
+    place = places.get(request.path_params["key"])
+    number, step = whole_number(request, "attempt"), whole_number(request, "step")
+    token = whole_number(request, "token")
+    if token is None:
+        raise HTTPException(400, "token: expected the place of a token in the answer, from 0")
+    given = request.query_params
+    shown = await show(place.store, request.path_params["rollout_id"], number, step, whole=False)
+    found: Why = await why(
+        place.store, shown.chain, given.get("call", ""), token, again="again" in given
+    )
+    body = json.dumps(asdict(found), default=str).encode()
+    return Page("", {}, answer=Response(body, media_type="application/json"))
 
 
 async def raw(request: Request, places: Places) -> Page:
-    """A message whole, as text that no browser takes for anything else."""
+    """A message whole, as text that no browser takes for anything else; or an image of it."""
     place = places.get(request.path_params["key"])
     given = request.query_params
-    shown = await show(place.store, request.path_params["rollout_id"], None, None)
-    text = _raw_text(shown, given.get("call", ""), given.get("message", ""))
-    answer = PlainTextResponse(text[:MOST_RAW].encode("utf-8", "backslashreplace"))
-    answer.headers["Content-Security-Policy"] = "default-src 'none'; sandbox"
+    rollout_id = request.path_params["rollout_id"]
+    shown = await show(place.store, rollout_id, whole_number(request, "attempt"), whole=False)
+    call_id, which = given.get("call", ""), given.get("message", "")
+    image = whole_number(request, "image")
+    if image is not None:
+        answer = await asyncio.to_thread(_image, shown, call_id, which, image)
+    else:
+        text = _raw_text(shown, call_id, which)
+        answer = PlainTextResponse(text[:MOST_RAW].encode("utf-8", "backslashreplace"))
+    answer.headers["Content-Security-Policy"] = SANDBOX
     return Page("", {}, answer=answer)
+
+
+def _image(shown: Shown, call_id: str, which: str, number: int) -> Response:
+    urls = image_urls(_message(shown, call_id, which))
+    if number >= len(urls):
+        raise ConfigError(f"rollout {shown.rollout.rollout_id!r} has no such image")
+    try:
+        kind, data = decoded(urls[number])
+    except ValueError as error:
+        raise HTTPException(400, str(error)) from None
+    return Response(data, media_type=kind)
 
 
 def _raw_text(shown: Shown, call_id: str, which: str) -> str:
     if which == "task":
         return text_of(shown.rollout.input)
-    call = next((one for one in shown.calls if one.call_id == call_id), None)
+    message = _message(shown, call_id, which)
+    return text_of(message.get("content") or message.get("refusal") or "")
+
+
+def _message(shown: Shown, call_id: str, which: str) -> dict[str, Any]:
+    """One of the messages of a call, or its answer."""
+    call = next((one for one in shown.chain.calls.values() if one.call_id == call_id), None)
     if call is not None and which == "answer" and call.response is not None:
-        return text_of(call.response.get("content") or call.response.get("refusal") or "")
+        return call.response
     if call is not None and which.isascii() and which.isdigit() and len(which) < 10:
         number = int(which)
         if number < len(call.messages):
-            return text_of(call.messages[number].get("content") or "")
+            return call.messages[number]
     raise ConfigError(f"rollout {shown.rollout.rollout_id!r} has no such text")

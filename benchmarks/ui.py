@@ -1,0 +1,222 @@
+"""The web page in a real Chromium: a long trace, an hour of watching, and what watching costs.
+
+    python benchmarks/ui.py trace --spans 50000 --rounds 9
+    python benchmarks/ui.py memory --changes 3600
+    python benchmarks/ui.py cost --seconds 20 --rounds 3
+
+``trace`` opens the page of a rollout of so many spans, and then scrolls through them: milliseconds
+from the click to the first picture and to the end of loading, and from a scroll to the new window.
+``memory`` is an hour of watching at one change a second, run faster: the page's clock is moved on
+and the server looks more often; bytes and nodes are those after a garbage collection. ``cost`` is a
+run that writes rollouts as fast as it can, in turn with and without a page that follows it;
+rollouts per second of its CPU, and the share of a core that the page's server took.
+
+A server is a process of its own, ``agl ui``, but for ``memory``. Medians, and the load of the
+machine beside them.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from playwright.sync_api import Page, sync_playwright
+from tests.plugins.ui.long_trace import fill_with_long_trace
+from tests.plugins.ui.stores import apart, call_span, reward_span
+
+import agl
+
+USER = [{"role": "user", "content": "what is it?"}]
+
+
+@contextlib.contextmanager
+def served(file: Path) -> Generator[tuple[str, int]]:
+    """``agl ui`` over a store; its address, and its process."""
+    command = [str(Path(sys.executable).with_name("agl")), "ui", str(file), "--open"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        found = re.search(r"http://\S+", line)
+        assert found, line
+        yield found[0].rstrip("/"), process.pid
+    finally:
+        process.terminate()
+        process.wait()
+
+
+@contextlib.contextmanager
+def browser() -> Generator[Page]:
+    """A page of the system's Chromium."""
+    path = shutil.which("chromium") or shutil.which("chromium-browser")
+    with sync_playwright() as p:
+        found = p.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        page = found.new_page(viewport={"width": 1280, "height": 800})
+        page.set_default_timeout(120_000)
+        yield page
+        found.close()
+
+
+def measure_trace(folder: Path, num_spans: int, rounds: int) -> None:
+    """See the module."""
+    file = folder / "long.db"
+    rollout_id = asyncio.run(fill_with_long_trace(file, num_spans))
+    paints, loads, windows, sizes = [], [], [], []
+    with served(file) as (address, _), browser() as page:
+        for at in range(rounds + 1):
+            page.goto("about:blank")
+            page.goto(f"{address}/s/long/rollouts/{rollout_id}")
+            page.wait_for_function("performance.getEntriesByType('navigation')[0].loadEventEnd > 0")
+            page.wait_for_function("performance.getEntriesByType('paint').length > 1")
+            entry = page.evaluate("performance.getEntriesByType('navigation')[0].toJSON()")
+            paint = page.evaluate("performance.getEntriesByType('paint')[1].startTime")
+            shown = num_spans * (at + 1) // (rounds + 2)
+            begin = time.perf_counter()
+            page.locator("#waterfall").evaluate(
+                "(box, share) => { box.scrollTop = box.scrollHeight * share }", shown / num_spans
+            )
+            low, high = max(0, shown - 60), shown + 60
+            page.wait_for_function(
+                f"(() => {{ const at = Number(document.querySelector('#waterfall tbody')"
+                f".dataset.first); return at > {low} - 40 && at < {high}; }})()"
+            )
+            windows.append(1e3 * (time.perf_counter() - begin))
+            paints.append(paint)
+            loads.append(entry["loadEventEnd"])
+            sizes.append(entry["decodedBodySize"])
+    say("first picture, ms", paints[1:])
+    say("loaded, ms", loads[1:])
+    say("a window after a scroll, ms", windows[1:])
+    print(f"{'page, bytes':<34}{statistics.median(sizes):>12,.0f}")
+
+
+def measure_memory(folder: Path, changes: int) -> None:
+    """See the module."""
+    from agl_ui import live
+    from agl_ui.places import Places, file_place
+    from agl_ui.serving import Server
+
+    live.LOOK_SECONDS = 0.005
+    file = folder / "store.db"
+    store = agl.SqliteLightningStore(file, durability="process")
+    rollout = apart(store.start_rollout("watched", mode="train", worker_id="w"))
+    places = Places(file_place(file))
+    server = Server(places, is_open=True)
+    address = server.start().rstrip("/")
+    with browser() as page:
+        page.clock.install()
+        page.goto(f"{address}/s/{folder.name}/rollouts/{rollout.rollout_id}")
+        session = page.context.new_cdp_session(page)
+        for number in range(changes + 1):
+            if number % max(1, changes // 10) == 0:
+                session.send("HeapProfiler.collectGarbage")
+                session.send("Performance.enable")
+                given = session.send("Performance.getMetrics")["metrics"]
+                found = {one["name"]: one["value"] for one in given}
+                print(
+                    f"after {number:>6} changes {found['JSHeapUsedSize'] / 1e6:>8.2f} MB of heap "
+                    f"{found['Nodes']:>8.0f} nodes",
+                    flush=True,
+                )
+            span = call_span(rollout, USER, f"answer {number}")
+            with page.expect_response(lambda answer: "/rollouts/" in answer.url):
+                apart(store.add_span(span))
+            page.clock.run_for(1_100)
+    server.stop()
+    apart(places.close())
+    apart(store.close())
+
+
+def measure_cost(folder: Path, seconds: float, rounds: int) -> None:
+    """See the module."""
+    file = folder / "store.db"
+    store = agl.SqliteLightningStore(file, durability="process")
+    apart(store.enqueue_rollout("first"))
+    rates: dict[bool, list[float]] = {False: [], True: []}
+    shares: list[float] = []
+    with served(file) as (address, pid), browser() as page:
+        for number in range(2 * rounds):
+            is_watched = number % 2 == 1
+            page.goto(f"{address}/s/{folder.name}/" if is_watched else "about:blank")
+            before, begin = cpu_of(pid), time.perf_counter()
+            found: list[float] = []
+            writer = threading.Thread(target=run_writer, args=(store, seconds, found))
+            writer.start()
+            while writer.is_alive():
+                page.wait_for_timeout(200)  # the browser goes on meanwhile
+            rates[is_watched] += found
+            if is_watched:
+                shares.append((cpu_of(pid) - before) / (time.perf_counter() - begin))
+    apart(store.close())
+    say("rollouts per CPU second, alone", rates[False])
+    say("rollouts per CPU second, watched", rates[True])
+    alone, watched = (statistics.median(rates[key]) for key in (False, True))
+    print(f"{'costs, %':<34}{100 * (1 - watched / alone):>12.2f}")
+    say("server, % of a core", [100 * share for share in shares])
+
+
+def run_writer(store: agl.LightningStore, seconds: float, rates: list[float]) -> None:
+    """Write for so long, and add the rate."""
+    rates.append(asyncio.run(write(store, seconds)))
+
+
+async def write(store: agl.LightningStore, seconds: float) -> float:
+    """Rollouts per second of this thread's CPU."""
+    number, begin, cpu = 0, time.perf_counter(), time.thread_time()
+    while time.perf_counter() - begin < seconds:
+        rollout = await store.start_rollout({"n": number}, mode="train", worker_id="w")
+        await store.add_many_spans([call_span(rollout, USER, "it"), reward_span(rollout, 1.0)])
+        ids = (rollout.rollout_id, rollout.attempt.attempt_id)
+        await store.update_attempt(*ids, status="succeeded")
+        number += 1
+        await asyncio.sleep(0.02)  # an agent takes its time
+    return number / (time.thread_time() - cpu)
+
+
+def cpu_of(pid: int) -> float:
+    """Seconds of CPU that a process has taken."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def say(name: str, values: list[Any]) -> None:
+    """The median of some values, and all of them."""
+    told = " ".join(f"{value:.4g}" for value in values)
+    print(f"{name:<34}{statistics.median(values):>12.4g}   ({told})")
+
+
+def main() -> None:
+    """See the module."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("what", choices=["trace", "memory", "cost"])
+    parser.add_argument("--spans", type=int, default=50_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--changes", type=int, default=3_600)
+    parser.add_argument("--seconds", type=float, default=20.0)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if given.what == "trace":
+            measure_trace(folder, given.spans, given.rounds)
+        elif given.what == "memory":
+            measure_memory(folder, given.changes)
+        else:
+            measure_cost(folder, given.seconds, given.rounds)
+    print(f"load of the machine: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+
+
+if __name__ == "__main__":
+    main()

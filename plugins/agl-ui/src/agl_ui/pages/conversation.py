@@ -1,0 +1,188 @@
+"""What was said in an attempt, as people read it: messages, images, answers token by token."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+from urllib.parse import quote
+
+from agl_learning.explanation import CallLine
+from agl_learning.records import ModelCall
+from agl_learning.showing import Shown, said as without_nothing, text_of, tool_calls
+from agl_ui.images import Image, image_of
+
+MOST_CHARACTERS = 4_000
+"""Of one message; the rest is a click away."""
+MOST_TOKENS = 1_000
+"""Of one answer at a time."""
+MOST_TURNS = 50
+"""Model calls on one page."""
+MOST_PARTS = 20
+"""Images, or tools called, of one message."""
+COLOURS = {
+    "logprob": "log-probability",
+    "mask": "mask",
+    "advantage": "advantage",
+}
+"""What tokens may be coloured by."""
+
+
+@dataclass
+class Said:
+    """A message as it is shown."""
+
+    role: str
+    text: str
+    more: int
+    """Characters that are left out."""
+    raw: str
+    """Where the whole text is."""
+    images: list[Image] = field(default_factory=list[Image])
+    calls: list[str] = field(default_factory=list[str])
+
+
+@dataclass(frozen=True)
+class Token:
+    """A token that the model sampled."""
+
+    place: int
+    """In its answer, from 0."""
+    token_id: int
+    logprob: float | None
+    kind: str
+    """The class of its colour."""
+
+
+@dataclass
+class Turn:
+    """A model call as it is shown."""
+
+    number: int
+    """From 1, in the attempt."""
+    call: ModelCall
+    fate: CallLine | None
+    num_before: int
+    """Messages that stood in the call before as well."""
+    messages: list[Said]
+    answer: Said | None
+    tokens: list[Token]
+    num_tokens: int
+    """Of the whole answer."""
+    given: list[int]
+    """The last tokens of the prompt; only where the mask is shown."""
+
+    @property
+    def num_given(self) -> int:
+        """Tokens of the prompt."""
+        return len(self.call.prompt_token_ids or ())
+
+
+def turns_of(
+    shown: Shown, address: str, colour: str, first: int, tokens_from: Mapping[str, int]
+) -> list[Turn]:
+    """The calls of one page.
+
+    Args:
+        shown: The rollout.
+        address: Of the rollout's page.
+        colour: What tokens are coloured by.
+        first: Number of the first call, from 1.
+        tokens_from: Call id -> the first of its tokens that is shown, from 0.
+    """
+    turns: list[Turn] = []
+    page = shown.calls[first - 1 : first - 1 + MOST_TURNS]
+    before = shown.calls[first - 2] if first > 1 and page else None
+    heard = _heard(before) if before is not None else []
+    for number, call in enumerate(page, first):
+        same = _num_same(call.messages, heard)
+        raw = f"{address}/raw?call={quote(call.call_id, safe='')}"
+        answer = {"role": "assistant", **call.response} if call.response else None
+        begin = tokens_from.get(call.call_id, 0)
+        fate = shown.fates.get(call.call_id)
+        turn = Turn(
+            number,
+            call,
+            fate,
+            same,
+            [
+                said(one, f"{raw}&message={at}")
+                for at, one in enumerate(call.messages)
+                if at >= same
+            ],
+            None if answer is None else said(answer, f"{raw}&message=answer"),
+            tokens_of(call, fate, colour, begin, begin + MOST_TOKENS),
+            len(call.response_token_ids or ()),
+            (call.prompt_token_ids or [])[-MOST_TOKENS:] if colour == "mask" else [],
+        )
+        turns.append(turn)
+        heard = _heard(call)
+    return turns
+
+
+def _heard(call: ModelCall) -> list[dict[str, Any]]:
+    answer = [{"role": "assistant", **call.response}] if call.response else []
+    return [*call.messages, *answer]
+
+
+def tokens_of(
+    call: ModelCall, fate: CallLine | None, colour: str, begin: int, end: int
+) -> list[Token]:
+    """What was sampled from one place to another; nothing where the server told no ids."""
+    ids, logprobs = call.response_token_ids or [], call.response_logprobs or []
+    known = [*logprobs, *[None] * (len(ids) - len(logprobs))]
+    return [
+        Token(begin + at, token_id, logprob, _kind(colour, logprob, fate))
+        for at, (token_id, logprob) in enumerate(
+            zip(ids[begin:end], known[begin:end], strict=False)
+        )
+    ]
+
+
+def _kind(colour: str, logprob: float | None, fate: CallLine | None) -> str:
+    if colour == "mask":
+        return "masked" if fate is None or fate.excluded else "learned"
+    if colour == "advantage":
+        value = fate.advantage if fate is not None and not fate.excluded else None
+        if value is None or not math.isfinite(value):
+            return "unsaid"
+        strength = sum(abs(value) > limit for limit in (0.0, 0.5, 1.0, 1.5))
+        return f"{'up' if value > 0 else 'down'}{strength}"
+    if logprob is None:
+        return "unsaid"
+    # The less likely, the stronger.
+    return f"p{sum(logprob < limit for limit in (-0.1, -0.7, -1.6, -3.0))}"
+
+
+def _num_same(messages: list[dict[str, Any]], heard: list[dict[str, Any]]) -> int:
+    """How many messages a call begins with that were said before; all of those, or none."""
+    before = [without_nothing(one) for one in messages[: len(heard)]]
+    return len(heard) if heard and before == [without_nothing(one) for one in heard] else 0
+
+
+def said(message: dict[str, Any], raw: str) -> Said:
+    """A message, cut to what a page bears."""
+    content: Any = message.get("content") or message.get("refusal") or ""
+    text = text_of(content) if content else ""
+    found = [
+        image_of(url, f"{raw}&image={number}") for number, url in enumerate(image_urls(message))
+    ]
+    return Said(
+        str(message.get("role") or "?"),
+        text[:MOST_CHARACTERS],
+        max(0, len(text) - MOST_CHARACTERS),
+        raw,
+        found[:MOST_PARTS],
+        [one[:MOST_CHARACTERS] for one in tool_calls(message)[:MOST_PARTS]],
+    )
+
+
+def image_urls(message: Mapping[str, Any]) -> list[str]:
+    """The addresses of a message's images, in order."""
+    content: Any = message.get("content")
+    urls: list[str] = []
+    for part in cast("list[Any]", content) if isinstance(content, list) else []:
+        given: Any = cast("dict[str, Any]", part).get("image_url") if isinstance(part, dict) else 0
+        url: Any = cast("dict[str, Any]", given).get("url") if isinstance(given, dict) else given
+        if isinstance(url, str):
+            urls.append(url)
+    return urls

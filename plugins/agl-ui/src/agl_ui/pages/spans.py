@@ -1,0 +1,182 @@
+"""The spans of an attempt on its clock: a window of them at a time, however many there are."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from agl.store.base import LightningStore
+from agl.types import Attempt, Span
+from agl_ui.places import Place
+
+WINDOW = 100
+"""Spans that one answer has."""
+WHOLE = 400
+"""So many are read at once, and shown as the tree that they are; more come in the order in which
+they began."""
+DEEPEST = 12
+"""Ancestors that are looked for."""
+MOST_LOOKED_UP = 60
+"""Parents that one window asks the store for."""
+MOST_KNOWN = 32
+"""Attempts whose clocks and parents are kept."""
+
+
+@dataclass
+class Bar:
+    """A span on the clock of its attempt."""
+
+    span: Span
+    depth: int
+    begin: float
+    """Seconds after the first one."""
+    seconds: float
+    left: float
+    """Percent of the whole."""
+    width: float
+    """The same."""
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether it failed."""
+        return self.span.status.status_code == "ERROR"
+
+
+@dataclass
+class Window:
+    """Some of the spans of an attempt."""
+
+    total: int
+    first: int
+    """Number of the first one, from 0."""
+    bars: list[Bar]
+    is_tree: bool
+    """Whether children stand below their parents; else all in the order in which they began."""
+
+    @property
+    def last(self) -> int:
+        """Number of the one after the last."""
+        return self.first + len(self.bars)
+
+    @property
+    def before(self) -> int | None:
+        """Where the window before begins."""
+        return max(0, self.first - WINDOW) if self.first else None
+
+    @property
+    def after(self) -> int | None:
+        """Where the next window begins."""
+        return self.last if self.last < self.total else None
+
+
+@dataclass
+class _Known:
+    """What is kept of an attempt."""
+
+    total: int
+    begin: float = 0.0
+    end: float = 0.0
+    parents: dict[str, str | None] = field(default_factory=dict[str, str | None])
+
+
+async def window(place: Place, attempt: Attempt, first: int) -> Window:
+    """The spans from one on.
+
+    Args:
+        place: Where they are.
+        attempt: Whose.
+        first: Number of the first one, from 0; of a number beyond the last, the last window.
+    """
+    ids = (attempt.rollout_id, attempt.attempt_id)
+    store = place.store
+    page = await store.query_spans(*ids, sort_by="start_time", limit=WINDOW, offset=first)
+    if not page and page.total:
+        first = (page.total - 1) // WINDOW * WINDOW
+        page = await store.query_spans(*ids, sort_by="start_time", limit=WINDOW, offset=first)
+    if page.total <= WHOLE:
+        whole = list(page) if len(page) == page.total else list(await store.query_spans(*ids))
+        bars = tree(whole)
+        return Window(len(bars), first, bars[first : first + WINDOW], True)
+    known = await _known(place, ids, page.total, list(page), first)
+    await _find_parents(store, ids, page, known)
+    bars = [_bar(span, _depth(span, known.parents), known.begin, known.end) for span in page]
+    return Window(page.total, first, bars, False)
+
+
+async def _known(
+    place: Place, ids: tuple[str, str], total: int, page: Sequence[Span], first: int
+) -> _Known:
+    """The clock of an attempt, asked for once as long as no span comes."""
+    kept: dict[Any, _Known] = place.memory.setdefault("clocks", {})
+    known = kept.pop(ids, None)
+    if known is None or known.total != total:
+        store = place.store
+        begin = page if not first else await store.query_spans(*ids, sort_by="start_time", limit=1)
+        # What has no end comes last, which is first here.
+        last = await store.query_spans(*ids, sort_by="end_time", sort_order="desc", limit=20)
+        ends = [one for span in (*last, *page) for one in (span.start_time, span.end_time) if one]
+        known = _Known(total, begin[0].start_time or 0.0, max(ends, default=0.0))
+    kept[ids] = known
+    while len(kept) > MOST_KNOWN:
+        del kept[next(iter(kept))]
+    return known
+
+
+async def _find_parents(
+    store: LightningStore, ids: tuple[str, str], page: Sequence[Span], known: _Known
+) -> None:
+    """Learn the ancestors of some spans."""
+    if len(known.parents) > 50_000:
+        known.parents.clear()
+    known.parents |= {span.span_id: span.parent_id for span in page}
+    left = MOST_LOOKED_UP
+    for span in page:
+        above, steps = span.parent_id, 0
+        while above and steps < DEEPEST and left:
+            if above not in known.parents:
+                left -= 1
+                found = await store.query_spans(*ids, span_id=above, limit=1)
+                known.parents[above] = found[0].parent_id if found else None
+            above, steps = known.parents[above], steps + 1
+
+
+def _depth(span: Span, parents: dict[str, str | None]) -> int:
+    depth, above = 0, span.parent_id
+    while above and above in parents and depth < DEEPEST:
+        depth, above = depth + 1, parents[above]
+    return depth
+
+
+def tree(spans: Sequence[Span]) -> list[Bar]:
+    """Spans as a tree, each with its place on the clock of all."""
+    timed = [span for span in spans if span.start_time is not None]
+    if not timed:
+        return []
+    begin = min(span.start_time or 0.0 for span in timed)
+    end = max(span.end_time or span.start_time or 0.0 for span in timed)
+    ids = {span.span_id for span in timed}
+    below: dict[str, list[Span]] = {}
+    for span in sorted(timed, key=lambda span: (span.start_time or 0.0, span.sequence_id)):
+        parent = span.parent_id if span.parent_id in ids and span.parent_id != span.span_id else ""
+        below.setdefault(parent or "", []).append(span)
+    bars: list[Bar] = []
+    seen: set[str] = set()
+    # Spans that name each other as parents hang on nothing; they come at the end.
+    roots = [*below.get("", []), *timed]
+    waiting = [(span, 0) for span in reversed(roots)]
+    while waiting:
+        span, depth = waiting.pop()
+        if span.span_id in seen:
+            continue
+        seen.add(span.span_id)
+        bars.append(_bar(span, depth, begin, end))
+        waiting += [(one, depth + 1) for one in reversed(below.get(span.span_id, []))]
+    return bars
+
+
+def _bar(span: Span, depth: int, begin: float, end: float) -> Bar:
+    whole = max(end - begin, 1e-9)
+    start = (span.start_time if span.start_time is not None else end) - begin
+    length = max(0.0, (span.end_time or span.start_time or 0.0) - (span.start_time or 0.0))
+    left = min(max(100.0 * start / whole, 0.0), 99.5)
+    width = min(max(100.0 * length / whole, 0.5), 100.0 - left)
+    return Bar(span, depth, start, length, round(left, 3), round(width, 3))
