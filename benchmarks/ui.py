@@ -64,7 +64,7 @@ def browser() -> Generator[Page]:
     path = shutil.which("chromium") or shutil.which("chromium-browser")
     with sync_playwright() as p:
         found = p.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        page = found.new_page(viewport={"width": 1280, "height": 800})
+        page = found.new_page(viewport={"width": 1280, "height": 800}, bypass_csp=True)
         page.set_default_timeout(120_000)
         yield page
         found.close()

@@ -77,7 +77,12 @@ def routes(places: Places) -> list[Route]:
     found.append(Route("/s/{key}/events", events(places)))
     found.append(Route("/theme/{name}", _theme))
     found.append(Route("/static/{name}", _static))
+    found.append(Route("/{rest:path}", _page(_nothing, places)))
     return found
+
+
+async def _nothing(request: Request, places: Places) -> Page:
+    raise ConfigError(f"there is no page {request.url.path[:200]!r}")
 
 
 def _page(write: Write, places: Places) -> Callable[[Request], Awaitable[Response]]:
