@@ -112,6 +112,73 @@ def test_rollouts_of_the_next_step_end_while_one_is_trained(train) -> None:
     assert asyncio.run(steps_of(store)) == {1: OF_A_STEP, 2: OF_A_STEP}
 
 
+def build_deeper_model():
+    """The table, but with layers through which an adapter on them gets gradients."""
+    import torch
+
+    torch.manual_seed(0)
+    model = build_model()
+    for name, weights in model.named_parameters():
+        if "layers" in name and "norm" not in name:
+            torch.nn.init.normal_(weights, std=0.02)
+    return model
+
+
+def test_an_adapter_is_trained_while_another_one_over_the_same_weights_answers(train) -> None:
+    pytest.importorskip("peft")
+    ended, behind = threading.Event(), []
+
+    async def reward(rollout: agl.Rollout) -> float:
+        if rollout.metadata["step"] == 2:
+            ended.set()
+        return float(int(rollout.rollout_id[-1], 16))
+
+    class Slow(agl.GRPO):
+        def update(self, rows):
+            model, served = self._learner.model, self._server.model
+            before = {name: one.clone() for name, one in served.state_dict().items()}
+            # Its own copy of the adapter, and of nothing else.
+            shared = {one.data_ptr() for one in model.parameters()} & {
+                one.data_ptr() for one in served.parameters()
+            }
+            trained = sum(one.requires_grad for one in model.parameters())
+            assert len(shared) == len(list(model.parameters())) - trained
+            learned = self._learner.update
+
+            def update(*given):
+                result = learned(*given)
+                ended.wait(60)  # answers of the next step come, and from the old adapter
+                now = served.state_dict()
+                assert all(before[name].equal(now[name]) for name in before)
+                behind.append(
+                    sum(not now[name].equal(one) for name, one in model.state_dict().items())
+                )
+                return result
+
+            self._learner.update = update
+            try:
+                measured = super().update(rows)
+            finally:
+                self._learner.update = learned
+            now = served.state_dict()
+            assert all(now[name].equal(one) for name, one in model.state_dict().items())
+            return measured
+
+    options = {"model": build_deeper_model, "lora_rank": 2, "kl_coefficient": 0.01}
+    algorithm, store = train(Slow, reward, steps=3, **options)
+    assert len(behind) == 3
+    assert min(behind) > 0, behind
+    lines = lines_of(algorithm)
+    # The first step was sampled from what was trained; later ones from one version before.
+    assert lines[0]["logprob_gap"] < 1e-5
+    assert lines[0]["version_lag/max"] == 0
+    assert max(line["version_lag/max"] for line in lines) == 1
+    assert asyncio.run(steps_of(store)) == dict.fromkeys(range(1, 4), OF_A_STEP)
+    asyncio.run(check_books(store, algorithm.summary))
+    last = Path(algorithm.summary["checkpoint"])
+    assert (last / "adapter_model.safetensors").is_file()
+
+
 @pytest.mark.parametrize("staleness", [1, 3])
 def test_no_call_is_older_than_allowed_and_each_step_has_its_own(train, staleness) -> None:
     algorithm, store = train(max_staleness=staleness, eval_every=2)
