@@ -75,6 +75,10 @@ async def never_asks(task, llm: agl.LLM) -> float:
     return 1.0
 
 @agl.rollout
+def takes_no_model(task) -> float:
+    return 1.0
+
+@agl.rollout
 async def keeps_the_bare_address(task, llm: agl.LLM) -> float:
     bare = llm.endpoint.split("/rollout/")[0] + "/v1"
     await ask(agl.LLM(endpoint=bare, model=llm.model), task["q"])
@@ -481,3 +485,10 @@ def test_calls_that_keep_apart_at_once_are_said_to(doctor: Doctor) -> None:
     code, diagnosis = doctor(*given, "algorithm.type=doctor_agents:QueuesAll")
     assert (code, codes(diagnosis)) == (0, {})
     assert diagnosis["at_once"] == "4 rollouts, and each has its own calls"
+
+
+def test_agent_without_a_model_is_told_what_can_be_done_with_it(doctor: Doctor) -> None:
+    code, diagnosis = doctor("agent=doctor_agents:takes_no_model", "algorithm=baseline")
+    assert (code, codes(diagnosis)) == (1, {"no_calls": "error"})
+    assert "'baseline' measures it" in diagnosis["findings"][0]["fix"]
+    assert "base_url" not in diagnosis["findings"][0]["fix"]

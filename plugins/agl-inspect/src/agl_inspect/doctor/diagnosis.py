@@ -20,6 +20,7 @@ from agl.types import (
 from agl_inspect.doctor.fixes import (
     BROKEN_TOOL_CALL,
     CALLS_MIX,
+    CALLS_NO_MODEL,
     CUT_OFF,
     FAILURE_FIXES,
     FIXES,
@@ -111,7 +112,7 @@ def diagnose(trial: Trial, tokenizer: str | None = None) -> Diagnosis:
     result.calls = [_graded(record, found, account, rows is not None) for record in records]
     if attempt.status == "succeeded":
         # Else its failure is the one reason for all that is missing.
-        result.findings += _of_calls(result, trial.num_unattributed)
+        result.findings += _of_calls(result, trial)
         result.findings += _of_prompts(result.calls)
         result.findings += _of_answers(result.calls)
         result.findings += _of_rewards(result, account)
@@ -238,14 +239,15 @@ def _failure(attempt: Attempt, error: Failure) -> Finding:
     )
 
 
-def _of_calls(result: Diagnosis, num_unattributed: int) -> list[Finding]:
+def _of_calls(result: Diagnosis, trial: Trial) -> list[Finding]:
     if not result.calls:
         message = "no model call was recorded"
-        if num_unattributed:
+        if trial.num_unattributed:
             message += (
-                f": {num_unattributed} came to the gateway at an address that is no rollout's"
+                f": {trial.num_unattributed} came to the gateway at an address that is no rollout's"
             )
-        return [Finding("error", "no_calls", message, FIXES["no_calls"])]
+        fix = FIXES["no_calls"] if trial.takes_model else CALLS_NO_MODEL
+        return [Finding("error", "no_calls", message, fix)]
     grouped: defaultdict[ExclusionReason, list[Graded]] = defaultdict(list)
     for call in result.calls:
         # A missing reward is said once, for the whole rollout.

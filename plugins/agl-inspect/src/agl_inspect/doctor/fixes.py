@@ -69,6 +69,11 @@ PAST_THE_GATEWAY = (
     "The calls were recorded by a tracer and went past the gateway. Give the agent's client the "
     "address of its LLM resource: OpenAI(base_url=llm.endpoint)"
 )
+CALLS_NO_MODEL = (
+    "The agent takes no model, so there are no weights to train. The algorithm 'baseline' measures "
+    "it, and 'apo' improves a prompt that it takes (prompt_template: agl.PromptTemplate). To train "
+    "a model, give it one: a parameter llm: agl.LLM"
+)
 CALLS_MIX = (
     "Make the client in the agent, with base_url=llm.endpoint; or keep to one rollout at a time in "
     "a process: concurrency 1, and strategy 'cs' for several runners"

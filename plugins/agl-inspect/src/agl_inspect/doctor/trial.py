@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
+from agl.agent.function import FunctionalLitAgent
 from agl.algorithm.adapter import TraceAdapter
 from agl.algorithm.base import Algorithm
 from agl.algorithm.baseline import Baseline
@@ -51,6 +52,8 @@ class Trial:
     rollout: Rollout | None = None
     attempts: list[Attempt] = field(default_factory=list[Attempt])
     spans: list[Span] = field(default_factory=list[Span])
+    takes_model: bool = True
+    """Whether the agent can get a model: no, where it is a function without a parameter for one."""
     num_unattributed: int = 0
     """Calls that came to an address of the gateway which is no rollout's."""
     num_together: int = 0
@@ -138,6 +141,10 @@ def _run(
         hooks=checked.hooks,
     )
     trial = Trial(name, plan.options if plan else {}, shares_process=_shares_process(checked))
+    if isinstance(checked.agent, FunctionalLitAgent):
+        trial.takes_model = not {"llm", "resource", "resources"}.isdisjoint(
+            checked.agent.injector.kinds()
+        )
     try:
         trainer.fit(checked.agent, train, val_dataset=val)
     except AglError as error:
@@ -165,12 +172,13 @@ def _shares_process(checked: CheckedConfig) -> bool:
 
 
 def _writing_to(folder: Path, plan: ComponentPlan[Any]) -> ComponentPlan[Any]:
-    takes = callable(plan.target) and any(
-        option.name == "run_dir" for option in schema_of(plan.target).options
+    options = schema_of(plan.target).options if callable(plan.target) else ()
+    takes = {option.name for option in options}
+    # A bar for steps that never come would stand between the findings.
+    here = {"run_dir": str(folder / "algorithm"), "show_progress": False}
+    return replace(
+        plan, options={**plan.options, **{name: here[name] for name in takes & here.keys()}}
     )
-    if not takes:
-        return plan
-    return replace(plan, options={**plan.options, "run_dir": str(folder / "algorithm")})
 
 
 async def _read(store: LightningStore, trial: Trial, given: NamedResources) -> None:
