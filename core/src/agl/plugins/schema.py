@@ -10,7 +10,7 @@ import inspect
 import json
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, cast, get_args, get_origin
 
@@ -103,7 +103,7 @@ def validate(target: Callable[..., Any], values: Mapping[str, Any], where: str) 
     ``"4"`` becomes 4 where an ``int`` is asked for; dicts become nested models and dataclasses.
 
     Args:
-        target: The class, or the function that builds the component.
+        target: The class or function that builds it; its ``explain_option``, if any, says more.
         values: Option name -> value, as read.
         where: What error messages begin with, as ``"agl.yaml: algorithm"``.
 
@@ -122,7 +122,7 @@ def validate(target: Callable[..., Any], values: Mapping[str, Any], where: str) 
         elif schema.open:
             converted[name] = value
         else:
-            raise ConfigError(_unknown_key(key(where, name), name, known))
+            raise ConfigError(_unknown_key(key(where, name), name, known, target))
     for option in schema.options:
         if option.required and option.name not in values:
             about = f": {option.doc}" if option.doc else ""
@@ -187,10 +187,10 @@ def _docs(target: Callable[..., Any]) -> dict[str, str]:
     return docs
 
 
-def _unknown_key(address: str, name: str, known: Sequence[str] | Mapping[str, Any]) -> str:
-    hint = did_you_mean(name, known)
-    if not hint:
-        hint = f" Known: {', '.join(known)}" if known else " There are no options"
+def _unknown_key(address: str, name: str, known: Mapping[str, Any], target: Any = None) -> str:
+    hint = target.explain_option(name) if hasattr(target, "explain_option") else ""
+    hint = hint or did_you_mean(name, known)
+    hint = hint or (f" Known: {', '.join(known)}" if known else " There are no options")
     return f"{address}: unknown key.{hint}"
 
 

@@ -30,6 +30,7 @@ from agl_learning.checkpoint import home_of, making
 from agl_learning.engines import EngineServer, check_server
 from agl_learning.estimated import Foreseen
 from agl_learning.online import OnlineTraining
+from agl_learning.option_names import OptionNames
 from agl_learning.options import AboveZero, Count, check_place, pick_options
 from agl_learning.prompts import unknown_token_id
 from agl_learning.records import TrainedModel
@@ -55,7 +56,7 @@ REFERENCE = "reference"
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class PolicyTraining(OnlineTraining, LearnerOptions):
+class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
     """What the algorithms of this package share.
 
     The model is served on an OpenAI-compatible address by this process and trained in place; the
