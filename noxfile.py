@@ -82,6 +82,8 @@ CORE = "agl-core[bench,testing,parquet,jinja]"
 PLUGINS = sorted(name for name, path in FOLDERS.items() if path.parent.name == "plugins")
 SOURCES = os.pathsep.join(str(path / "src") for path in FOLDERS.values())
 TRACKED = "agl-trackers[tensorboard]"
+TRACKERS = "agl-trackers[mlflow,otlp,tensorboard,trackio,wandb]"
+PHOENIX = "arize-phoenix==20.26.1"
 EXTRAS = ["agl-apo[gepa]", "agl-metrics[prometheus]", "agl-torch[forms,lora]", "agl-unsloth[trl]"]
 EXTRAS += [TRACKED]
 EVERYTHING = [TORCH, TRL, CORE, *PLUGINS, "agl-agentlightning", *EXTRAS]
@@ -326,9 +328,17 @@ def captured_folder(session: nox.Session) -> str:
 
 @nox.session
 def trackers(session: nox.Session) -> None:
-    """Every tracker with its real library, on this machine; the libraries' warnings are theirs."""
-    install(session, CORE, TRACKED, *TEST_TOOLS[:3])
-    session.run("pytest", "-W", "default", TRACKER_TESTS, *session.posargs)
+    """Every tracker with its real library, on this machine; the libraries' warnings are theirs.
+
+    Phoenix has an environment of its own: it is a server, with the packages of one.
+    """
+    install(session, CORE, TRACKERS, *TEST_TOOLS[:3])
+    phoenix = Path(session.virtualenv.location).resolve() / "phoenix"
+    session.run("python", "-m", "venv", "--clear", str(phoenix))
+    python = str(phoenix / "bin" / "python")
+    session.run(python, "-m", "pip", "install", "--quiet", PHOENIX, external=True)
+    env = {"AGL_PHOENIX_PYTHON": python}
+    session.run("pytest", "-W", "default", TRACKER_TESTS, *session.posargs, env=env)
 
 
 @nox.session(name="verl-cpu")

@@ -45,6 +45,13 @@ class Learner(agl.Algorithm):
                 await self.tell("on_checkpoint_saved", step=step, path=saved)
 
 
+class Fails(agl.Algorithm):
+    """At once."""
+
+    async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
+        raise ValueError("no luck")
+
+
 @agl.rollout
 def agent(task: dict[str, Any], prompt: agl.PromptTemplate) -> float:
     question = prompt.format(**task)
@@ -99,7 +106,9 @@ class Recorder(agl_trackers.Tracker):
 
 
 def fit(hook: object, folder: Path, algorithm: agl.Algorithm | None = None, **more: Any) -> None:
-    """A run with this hook."""
+    """A run with this hook, which gets all its time: the machine may be busy."""
+    if isinstance(hook, agl_trackers.Tracker) and not isinstance(hook, Recorder):
+        hook.wait_seconds = 120
     trainer = agl.Trainer(
         algorithm=algorithm or Learner(), strategy=SHM, run_dir=folder, hooks=hook, **more
     )

@@ -14,7 +14,7 @@ from agl.errors import AlgorithmError, BrokenComponentError, ConfigError
 from agl.plugins.build import build_component
 from agl_trackers.delivery import Delivery
 
-from .runs import PROMPTS, SECRET, Recorder, fit
+from .runs import PROMPTS, SECRET, Fails, Recorder, fit
 
 
 def test_a_tracker_is_told_of_configuration_steps_evaluations_prompts_and_checkpoints(
@@ -86,10 +86,6 @@ def test_at_most_so_many_rollouts_are_told_and_none_where_nobody_wants_them(
 
 
 def test_the_end_tells_why_a_run_failed(tmp_path: Path) -> None:
-    class Fails(agl.Algorithm):
-        async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
-            raise ValueError("no luck")
-
     recorder = Recorder()
     with pytest.raises(AlgorithmError):
         fit(recorder, tmp_path / "run", Fails())

@@ -72,6 +72,17 @@ class Delivery:
             self._changed.notify_all()
             return True
 
+    @property
+    def num_waiting(self) -> int:
+        """Calls that have not begun."""
+        return len(self._waiting)
+
+    @property
+    def seconds_under_way(self) -> float:
+        """For how long the call that is being made has not returned; 0 where there is none."""
+        under_way = self._under_way
+        return time.monotonic() - under_way[1] if under_way else 0.0
+
     def drop(self, reason: str) -> None:
         """Count what cannot even be asked for."""
         with self._changed:

@@ -1,0 +1,55 @@
+"""The rollouts of a run, as they end, from its store."""
+
+from typing import TYPE_CHECKING
+
+from agl.types import AttemptedRollout, Rollout
+
+if TYPE_CHECKING:
+    from agl.store.base import LightningStore
+
+ENDED = ("succeeded", "failed", "cancelled")
+ASKED = 256
+"""Rollouts that are asked for at once."""
+
+
+class Following:
+    """Gives each rollout once, some time after its end; those before the run are not looked at.
+
+    Args:
+        store: Where they are.
+        run_id: Of the run; rollouts that say no run are taken as well.
+    """
+
+    def __init__(self, store: "LightningStore", run_id: str) -> None:
+        self._store, self._run_id = store, run_id
+        self._last: str | None = None
+        """The newest that was seen; those behind it are new."""
+        self._open: dict[str, None] = {}
+        """Those that had not ended, in the order in which they were queued."""
+
+    async def start(self) -> None:
+        """Pass over what the store has."""
+        newest = await self._store.query_rollouts(limit=1, sort_order="desc")
+        self._last = newest[0].rollout_id if newest else None
+
+    async def ended(self) -> list[Rollout]:
+        """Some that have ended since; none where there are none at present."""
+        asked = list(self._open)[:ASKED]
+        done: list[Rollout] = []
+        if asked:
+            done += await self._store.query_rollouts(rollout_id_in=asked, status_in=ENDED)
+            if not done and len(self._open) > ASKED:  # those behind them may have
+                for rollout_id in asked:
+                    self._open[rollout_id] = self._open.pop(rollout_id)
+            for rollout in done:
+                del self._open[rollout.rollout_id]
+        new = await self._store.query_rollouts(after=self._last, limit=ASKED)
+        for rollout in new:
+            self._last = rollout.rollout_id
+            if (rollout.metadata or {}).get("run", self._run_id) != self._run_id:
+                continue
+            if rollout.status in ENDED:
+                done.append(rollout)
+            else:
+                self._open[rollout.rollout_id] = None
+        return [rollout for rollout in done if isinstance(rollout, AttemptedRollout)]

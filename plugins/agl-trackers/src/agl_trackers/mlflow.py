@@ -1,0 +1,134 @@
+"""MLflow: a run on a tracking server, or in a file of its own."""
+
+import importlib
+import json
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from agl_trackers.records import Prompt, RunAbout, Sample
+from agl_trackers.tracker import Tracker
+
+RUN_TAG = "agl.run"
+MOST_PARAMS = 100
+"""That MLflow takes at once."""
+LONGEST_PARAM = 6_000
+"""Characters that MLflow takes of a value."""
+
+
+@dataclass(kw_only=True, eq=False)
+class MLflow(Tracker):
+    """Writes to an MLflow server, or where there is none, to ``mlflow.db`` and ``mlruns`` here.
+
+    Configuration is parameters and the whole of it ``config.json``. Rollouts are the table
+    ``rollouts.json``, prompts texts under ``prompts`` and versions of a prompt of the registry,
+    checkpoints artefacts. A run that goes on is the same run there.
+    """
+
+    label: ClassVar[str] = "mlflow"
+    package: ClassVar[str | None] = "mlflow"
+    tracking_uri: str | None = None
+    """Address of the server, or ``sqlite:///FILE``; what ``MLFLOW_TRACKING_URI`` or MLflow says if
+    left out."""
+    experiment: str = "agl"
+    """Which the run is of; it is made where there is none."""
+    name: str | None = None
+    """What the run is called; its id if left out."""
+    register_prompts: bool = True
+    """Whether prompts are versions in MLflow's registry as well, as ``EXPERIMENT.NAME``."""
+    _mlflow: Any = field(default=None, init=False, repr=False)
+    _client: Any = field(default=None, init=False, repr=False)
+    _run_id: str = field(default="", init=False, repr=False)
+    _about: RunAbout | None = field(default=None, init=False, repr=False)
+
+    def begin(self, about: RunAbout) -> None:
+        mlflow = self._mlflow = importlib.import_module("mlflow")
+        # A client of its own: the agent's current run and address stay as they are.
+        self._client, self._about = mlflow.MlflowClient(self.tracking_uri), about
+        found = self._client.get_experiment_by_name(self.experiment)
+        experiment = found.experiment_id if found else self._new_experiment()
+        same = f"tags.`{RUN_TAG}` = '{about.run_id}'"
+        runs = self._client.search_runs([experiment], same, max_results=1)
+        config = _plain(about.config)
+        if runs:
+            self._run_id = runs[0].info.run_id
+            self._client.update_run(self._run_id, status="RUNNING")
+            self._client.log_dict(self._run_id, config, f"config-{about.generation}.json")
+            return
+        tags = {RUN_TAG: about.run_id, "agl.algorithm": about.algorithm}
+        name = self.name or about.run_id
+        self._run_id = self._client.create_run(experiment, tags=tags, run_name=name).info.run_id
+        self._client.log_dict(self._run_id, config, "config.json")
+        params = [
+            mlflow.entities.Param(_key(key), str(value)[:LONGEST_PARAM])
+            for key, value in _flat(config)
+        ]
+        for first in range(0, len(params), MOST_PARAMS):
+            self._client.log_batch(self._run_id, params=params[first : first + MOST_PARAMS])
+
+    def _new_experiment(self) -> str:
+        try:
+            return self._client.create_experiment(self.experiment)
+        except self._mlflow.MlflowException:  # another run has just made it
+            found = self._client.get_experiment_by_name(self.experiment)
+            if found is None:
+                raise
+            return found.experiment_id
+
+    def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        metric = self._mlflow.entities.Metric
+        now = int(time.time() * 1000)
+        sent = [metric(_key(name), value, now, step) for name, value in metrics.items()]
+        self._client.log_batch(self._run_id, metrics=sent)
+
+    def log_rollouts(self, step: int, samples: Sequence[Sample]) -> None:
+        rows = [sample.as_row(step) for sample in samples]
+        table = {name: [row[name] for row in rows] for name in rows[0]}
+        self._client.log_table(self._run_id, table, "rollouts.json")
+
+    def log_prompt(self, step: int, prompt: Prompt) -> None:
+        file = f"prompts/{_key(prompt.name)}/step-{step:06d}-{_key(prompt.version)}.txt"
+        self._client.log_text(self._run_id, prompt.text, file)
+        if self.register_prompts:
+            assert self._about is not None
+            tags = {RUN_TAG: self._about.run_id, "step": str(step), "version": prompt.version}
+            name = re.sub(r"[^\w.\-]", "-", f"{self.experiment}.{prompt.name}")
+            self._client.register_prompt(name, prompt.text, f"after step {step}", tags)
+
+    def log_checkpoint(self, step: int, path: str, folder: Path | None) -> None:
+        self._client.set_tag(self._run_id, "agl.checkpoint", path)
+        if folder is None:
+            return
+        if folder.is_dir():
+            self._client.log_artifacts(self._run_id, str(folder), f"checkpoints/{folder.name}")
+        else:
+            self._client.log_artifact(self._run_id, str(folder), "checkpoints")
+
+    def end(self, error: str | None) -> None:
+        if error is not None:
+            self._client.set_tag(self._run_id, "agl.error", error)
+        self._client.set_terminated(self._run_id, "FINISHED" if error is None else "FAILED")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_client": None, "_mlflow": None}
+
+
+def _key(text: str) -> str:
+    """What names of metrics and files may consist of."""
+    return re.sub(r"[^\w.\- /]", "_", text)
+
+
+def _plain(value: Any) -> Any:
+    """What JSON can hold."""
+    return json.loads(json.dumps(value, default=str))
+
+
+def _flat(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, item in value.items():
+        if isinstance(item, dict) and item:
+            yield from _flat(item, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", item

@@ -1,0 +1,111 @@
+"""Trackio: Hugging Face's small tracker, whose data lie on this machine or in a Space."""
+
+import importlib
+import logging
+import re
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from agl_trackers.records import Prompt, RunAbout, Sample
+from agl_trackers.tracker import Tracker
+
+logger = logging.getLogger("agl.trackers")
+
+
+@dataclass(kw_only=True, eq=False)
+class Trackio(Tracker):
+    """Writes to Trackio's folder, which ``trackio show --project PROJECT`` shows, or to a server.
+
+    Rollouts are a table per step, prompts texts and versions of an artefact ``RUN-prompt-NAME``,
+    checkpoints versions of the artefact ``RUN-checkpoint``. A run that goes on is the same run
+    there.
+    """
+
+    label: ClassVar[str] = "trackio"
+    package: ClassVar[str | None] = "trackio"
+    project: str = "agl"
+    """Of Trackio."""
+    name: str | None = None
+    """What the run is called; its id if left out."""
+    group: str | None = None
+    """Of runs, in Trackio's list."""
+    space_id: str | None = None
+    """Hugging Face Space that gets the run; this machine does if left out."""
+    server_url: str | None = None
+    """Trackio server that gets the run, with its ``write_token``; this machine does if left out."""
+    _trackio: Any = field(default=None, init=False, repr=False)
+    _run: Any = field(default=None, init=False, repr=False)
+    _name: str = field(default="", init=False, repr=False)
+
+    def begin(self, about: RunAbout) -> None:
+        trackio = self._trackio = importlib.import_module("trackio")
+        _print_to_log()
+        self._name = self.name or about.run_id
+        self._run = trackio.init(
+            project=self.project,
+            name=self._name,
+            group=self.group,
+            config={"algorithm_name": about.algorithm, **about.config},
+            resume="allow",
+            space_id=self.space_id,
+            server_url=self.server_url,
+            embed=False,
+            auto_log_cpu=False,
+        )
+
+    def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._run.log(dict(metrics), step=step)
+
+    def log_rollouts(self, step: int, samples: Sequence[Sample]) -> None:
+        rows = [sample.as_row(step) for sample in samples]
+        columns = list(rows[0])
+        table = self._trackio.Table(columns, [[row[name] for name in columns] for row in rows])
+        self._run.log({"rollouts": table}, step=step)
+
+    def log_prompt(self, step: int, prompt: Prompt) -> None:
+        # Indented, as Markdown leaves such text as it is.
+        shown = "\n".join(f"    {line}" for line in prompt.text.split("\n"))
+        text = self._trackio.Markdown(f"version `{prompt.version}`\n\n{shown}")
+        self._run.log({f"prompts/{prompt.name}": text}, step=step)
+        about = {"step": step, "version": prompt.version}
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "prompt.txt"
+            file.write_text(prompt.text, encoding="utf-8")
+            self._log_artefact(f"prompt-{prompt.name}", "prompt", step, file, about)
+
+    def log_checkpoint(self, step: int, path: str, folder: Path | None) -> None:
+        self._run.log({"checkpoint": self._trackio.Markdown(f"`{path}`")}, step=step)
+        if folder is not None:
+            self._log_artefact("checkpoint", "model", step, folder, {"step": step, "path": path})
+
+    def end(self, error: str | None) -> None:
+        if error is not None:
+            self._run.alert("The run failed", error, self._trackio.AlertLevel.ERROR)
+        self._run.finish()
+
+    def _log_artefact(
+        self, name: str, kind: str, step: int, path: Path, about: dict[str, Any]
+    ) -> None:
+        word = re.sub(r"[^A-Za-z0-9._-]", "-", f"{self._name}-{name}")
+        artefact = self._trackio.Artifact(word, kind, metadata=about)
+        if path.is_dir():
+            artefact.add_dir(path)
+        else:
+            artefact.add_file(path)
+        self._run.log_artifact(artefact, aliases=[f"step-{step}"])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_run": None, "_trackio": None}
+
+
+def _print_to_log() -> None:
+    """Keep off stdout, where the data of a command go, what Trackio prints; it has no option."""
+
+    def say(*values: object, **_: object) -> None:
+        logger.info("trackio: %s", " ".join(map(str, values)))
+
+    for name in ("trackio", "trackio.deploy", "trackio.run", "trackio.utils"):
+        vars(importlib.import_module(name))["print"] = say
