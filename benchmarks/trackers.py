@@ -1,0 +1,196 @@
+"""What a tracker costs a run: none, one that works, one that fails, one that hangs.
+
+    python benchmarks/trackers.py [--rounds 15] [--steps 20] [--rollouts 50]
+
+A run is so many steps of so many rollouts without a model, each of them a call and a reward. Runs
+of all kinds alternate in one process, in an order that is drawn anew each round. Printed are
+medians of wall time and of processor time (all threads), and the medians of their ratios to the run
+without a tracker in the same round, with the quarters around them. The end of a run, where a
+tracker is waited for, has a column of its own: with a tracker that hangs it is ``wait_seconds``
+where the run was shorter than that, and nothing where it was longer.
+"""
+
+import argparse
+import asyncio
+import json
+import logging
+import random
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from multiprocessing import Process, Queue
+from pathlib import Path
+from typing import Any
+
+import agl
+import agl_trackers
+from agl.semconv import MODEL_CALL_SPAN, ModelCallAttributes as Key
+
+SHM = {"type": "shm", "main_thread": "algorithm"}
+ASKED = json.dumps([{"role": "user", "content": "Which room is free at ten? " * 20}])
+SAID = json.dumps([{"role": "assistant", "content": "The blue one. " * 20}])
+
+
+class Steps(agl.Algorithm):
+    """So many steps of so many rollouts; knows how long they took, without the run's end."""
+
+    def __init__(self, steps: int = 20, rollouts: int = 50) -> None:
+        self.steps, self.rollouts = steps, rollouts
+        self._took = (0.0, 0.0)
+
+    async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
+        """All steps."""
+        store = self.get_store()
+        began = time.perf_counter(), time.process_time()
+        for step in range(1, self.steps + 1):
+            prompt = agl.PromptTemplate(template=f"{step}: {{task}}", engine="f-string")
+            await self.publish_resources({"prompt": prompt}, f"prompt-{step}")
+            queued = [
+                await store.enqueue_rollout(str(n), mode="train", metadata={"step": step})
+                for n in range(self.rollouts)
+            ]
+            await store.wait_for_rollouts(rollout_ids=[one.rollout_id for one in queued])
+            metrics = {f"area/metric-{n}": step / (n + 1) for n in range(30)}
+            await self.tell("on_step_end", step=step, metrics=metrics)
+        self._took = time.perf_counter() - began[0], time.process_time() - began[1]
+
+
+@agl.rollout
+def agent(task: str, prompt: agl.PromptTemplate) -> float:
+    """A call that nobody made."""
+    about = {
+        Key.OPERATION: "chat",
+        Key.REQUEST_MODEL: "tiny",
+        Key.INPUT_MESSAGES: ASKED,
+        Key.OUTPUT_MESSAGES: SAID,
+        Key.INPUT_TOKENS: 120,
+        Key.OUTPUT_TOKENS: 60,
+    }
+    with agl.operation(name=MODEL_CALL_SPAN, **{key.value: v for key, v in about.items()}):
+        return 1.0
+
+
+class Fails(agl_trackers.Tracker):
+    """Opens, and then raises each time."""
+
+    def begin(self, about: agl_trackers.RunAbout) -> None:
+        """Opens."""
+
+    def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Fails."""
+        raise ConnectionError("500 Internal Server Error")
+
+    log_rollouts = log_prompt = log_metrics
+
+    def end(self, error: str | None) -> None:
+        """Fails."""
+        raise ConnectionError("500 Internal Server Error")
+
+
+class Hangs(Fails):
+    """Opens, and does not return from anything else."""
+
+    def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Hangs."""
+        threading.Event().wait()
+
+    log_rollouts = log_prompt = log_metrics
+
+
+def serve(answers: "Queue[int]", status: int | None) -> None:
+    """A collector in a process of its own: answers so, or never."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            if status is None:
+                threading.Event().wait()
+            self.send_response(status or 200)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    answers.put(server.server_port)
+    server.serve_forever()
+
+
+@contextmanager
+def collector(status: int | None) -> Any:
+    """Its address, as long as it is served."""
+    answers: Queue[int] = Queue()
+    process = Process(target=serve, args=(answers, status), daemon=True)
+    process.start()
+    try:
+        yield f"http://127.0.0.1:{answers.get(timeout=120)}/v1/traces"
+    finally:
+        process.kill()
+        process.join()
+
+
+def measure(hook: object | None, steps: int, rollouts: int, folder: Path) -> tuple[float, ...]:
+    """Wall and processor seconds of all steps, and wall seconds of what comes after."""
+    algorithm = Steps(steps, rollouts)
+    hooks = [] if hook is None else [hook]
+    trainer = agl.Trainer(algorithm=algorithm, strategy=SHM, run_dir=folder, hooks=hooks)
+    began = time.perf_counter()
+    trainer.fit(agent, ["task"])
+    total = time.perf_counter() - began
+    asyncio.run(trainer.store.close())
+    wall, processor = algorithm._took
+    return wall, processor, total - wall
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--rollouts", type=int, default=50)
+    given = parser.parse_args()
+    logging.getLogger("agl").setLevel(logging.ERROR)
+    logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
+    with ExitStack() as stack:
+        works, refuses, hangs = (stack.enter_context(collector(s)) for s in (200, 401, None))
+        kinds: dict[str, Any] = {
+            "none": lambda: None,
+            "works: tensorboard": agl_trackers.TensorBoard,
+            "fails": lambda: Fails(wait_seconds=1),
+            "hangs": lambda: Hangs(wait_seconds=1),
+            "works: otlp": lambda: agl_trackers.OTLP(endpoint=works),
+            "fails: otlp": lambda: agl_trackers.OTLP(endpoint=refuses, wait_seconds=1),
+            "hangs: otlp": lambda: agl_trackers.OTLP(endpoint=hangs, wait_seconds=1),
+        }
+        found: dict[str, list[tuple[float, ...]]] = {kind: [] for kind in kinds}
+        for number in range(given.rounds + 1):
+            for kind in random.sample(list(kinds), len(kinds)):
+                with tempfile.TemporaryDirectory() as folder:
+                    hook = kinds[kind]()
+                    took = measure(hook, given.steps, given.rollouts, Path(folder) / "run")
+                if number:  # the first round imports
+                    found[kind].append(took)
+    print(f"{given.rounds} rounds of {given.steps} x {given.rollouts} rollouts")
+    print(f"{'tracker':20} {'wall s':>7} {'CPU s':>7}  {'wall ratio':22} {'CPU ratio':22} end s")
+    for kind, took in found.items():
+        walls, processors, ends = zip(*took, strict=True)
+        ratios = [
+            _spread([one[of] / base[of] for one, base in zip(took, found["none"], strict=True)])
+            for of in (0, 1)
+        ]
+        medians = (statistics.median(walls), statistics.median(processors))
+        end = statistics.median(ends)
+        print(f"{kind:20} {medians[0]:7.3f} {medians[1]:7.3f}  {ratios[0]} {ratios[1]} {end:.2f}")
+
+
+def _spread(values: list[float]) -> str:
+    low, middle, high = statistics.quantiles(values, n=4)
+    return f"{middle:.3f} ({low:.3f}-{high:.3f})  "
+
+
+if __name__ == "__main__":
+    main()
