@@ -81,7 +81,7 @@ UNSLOTH = ["unsloth==2026.10.9", "unsloth_zoo==2026.10.9"]
 CORE = "agl-core[bench,testing,parquet,jinja]"
 PLUGINS = sorted(name for name, path in FOLDERS.items() if path.parent.name == "plugins")
 SOURCES = os.pathsep.join(str(path / "src") for path in FOLDERS.values())
-TRACKED = "agl-trackers[tensorboard]"
+TRACKED = "agl-trackers[otlp,tensorboard]"
 TRACKERS = "agl-trackers[mlflow,otlp,tensorboard,trackio,wandb]"
 PHOENIX = "arize-phoenix==20.26.1"
 EXTRAS = ["agl-apo[gepa]", "agl-metrics[prometheus]", "agl-torch[forms,lora]", "agl-unsloth[trl]"]
