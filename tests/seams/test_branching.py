@@ -75,15 +75,18 @@ def test_rows_of_a_rollout_weigh_as_much_together_as_one(conversations):
     trained = {row.rollout_id for row in rows}
     assert set(calls.values()) == {1}
     assert len(calls) == sum(len(conversations[int(name[3:])]) for name in trained)
-    weights = row_weights([row.rollout_id for row in rows], [row.num_sampled for row in rows])
+    left_out = weighed[0].left_out if weighed else {}
+    counts = [row.num_sampled for row in rows]
+    weights = row_weights([row.rollout_id for row in rows], counts, left_out=left_out)
+    counted = len(trained | left_out.keys())
     of_rollout, of_tokens = defaultdict(float), defaultdict(set)
     for row, weight in zip(rows, weights, strict=True):
         of_rollout[row.rollout_id] += weight.token * row.num_sampled
         of_tokens[row.rollout_id].add(weight.token)
     for name in trained:
-        assert math.isclose(of_rollout[name], 1 / len(trained))
+        assert math.isclose(of_rollout[name], 1 / counted)
         # All tokens of a rollout are alike, in a long row or in a short one.
-        assert of_tokens[name] == {1 / (tokens[name] * len(trained))}
+        assert of_tokens[name] == {1 / (tokens[name] * counted)}
 
 
 def test_a_conversation_that_branches_and_is_compacted_has_a_row_of_each():

@@ -28,6 +28,11 @@ def test_over_copies_by_hand():
     }
 
 
+def test_a_reward_that_adds_up_to_one_but_for_rounding_is_a_pass():
+    assert sum([0.1] * 10) < 1
+    assert over_copies([[sum([0.1] * 10), 0.99]], 2)["pass@1"] == 0.5
+
+
 def test_one_copy_says_nothing_more():
     assert over_copies([[1.0], [0.0]], 1) == {}
     assert over_copies([[], []], 4) == {}

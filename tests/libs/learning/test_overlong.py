@@ -39,3 +39,19 @@ def test_the_longest_answer_of_a_rollout_costs_it_reward(collected, ended):
     assert batch.mean_reward == 1.0  # what the agent got is what is reported
     (without,) = punished([(None, [(0, batch.ended[0].rows[0])])], WeighingOptions())
     assert without[1][0][1] is batch.ended[0].rows[0]
+
+
+def test_an_answer_that_the_adapter_left_out_as_it_was_cut_off_costs_as_one_at_the_limit(
+    collected, ended
+):
+    options = Options(max_tokens=4, overlong_buffer=2, overlong_penalty=1.0, normalise_std=False)
+    batch = collected(
+        ended("cut", 0, [([1], [7] * 4, 1.0), ([1], [7], 1.0)]),
+        ended("short", 0, [([1], [7], 1.0)]),
+    )
+    (row,) = batch.ended[0].rows
+    batch.ended[0].rows = [row.only([1])]
+    batch.ledger.exclude_row(row.only([0]), "truncated", "its answer was cut off")
+    # Rewards 0 and 1.
+    weighed = {one.row.rollout_id: one.of_tokens for one in weigh(batch, options)}
+    assert weighed == {"cut": [-0.5], "short": [0.5]}

@@ -18,6 +18,7 @@ from agl_learning.collected import Collected, Ended
 from agl_learning.ledger import Ledger
 from agl_learning.weighing import WeighingOptions, weigh
 from agl_testing.traces import Trace
+from agl_torch.loss import row_weights
 
 FIRST = np.array([0.7, 0.3])
 SECOND = np.array([[0.4, 0.6], [0.8, 0.2]])
@@ -60,8 +61,11 @@ def rows_of(play, credit):
     return TraceToRows(credit=credit).adapt(trace.spans).rows
 
 
-def expected(credit, size, **options):
-    """What an estimator's sum over the calls of a group is in the mean."""
+def expected(credit, size, mean="rollout", **options):
+    """What an estimator's sum over the calls of a group is in the mean.
+
+    Times two calls and ``size`` rollouts, by which the weights of ``mean`` divide.
+    """
     rows = {play: rows_of(play, credit) for play in PLAYS}
     total = np.zeros((3, 2))
     for group in itertools.product(PLAYS, repeat=size):
@@ -73,10 +77,22 @@ def expected(credit, size, **options):
             of_it = [row.model_copy(update={"rollout_id": f"r{number}"}) for row in rows[play]]
             ended.append(Ended(rollout, 0, 0.0, of_it))
         chance = np.prod([probability(play) for play in group])
-        for one in weigh(Collected(ended, Ledger(), 0.0), WeighingOptions(**options)):
+        weighed = weigh(Collected(ended, Ledger(), 0.0), WeighingOptions(**options))
+        if not weighed:
+            continue
+        rows_D = [one.row for one in weighed]
+        weights_D = row_weights(
+            [row.rollout_id for row in rows_D],
+            [row.num_sampled for row in rows_D],
+            mean,
+            2,
+            weighed[0].left_out,
+        )
+        for one, weight in zip(weighed, weights_D, strict=True):
             of_calls = scores(group[int(one.row.rollout_id[1:])])
             for (start, _), advantage in zip(one.row.call_ranges, one.advantages, strict=True):
-                total += chance * advantage.value * of_calls[0 if start == 1 else 1]
+                of_call = of_calls[0 if start == 1 else 1]
+                total += 2 * size * chance * weight.token * advantage.value * of_call
     return total
 
 
@@ -88,18 +104,19 @@ class OfAnyTurn(Discounted):
         return [credit.model_copy(update={"group": ""}) for credit in given]
 
 
+@pytest.mark.parametrize("mean", ["rollout", "token", "constant"])
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize("credit", [Discounted(gamma=1.0), "final"], ids=["discounted", "final"])
-def test_returns_of_calls_against_the_same_call_of_others_are_unbiased(credit, size):
+def test_returns_of_calls_against_the_same_call_of_others_are_unbiased(credit, size, mean):
     gradient = exact()
     if credit == "final":  # the last reward alone is what it makes larger
         gradient = sum(
             probability(play) * LATER[play[0]][play[1]] * scores(play).sum(0) for play in PLAYS
         )
-    rloo = expected(credit, size, estimator="rloo")
+    rloo = expected(credit, size, mean, estimator="rloo")
     assert rloo == pytest.approx(size * gradient, abs=1e-9)
     # With its own reward in the mean, all of it is smaller by the same part.
-    grpo = expected(credit, size, normalise_std=False)
+    grpo = expected(credit, size, mean, normalise_std=False)
     assert grpo == pytest.approx((size - 1) * gradient, abs=1e-9)
 
 

@@ -73,6 +73,19 @@ def test_weights_give_each_rollout_the_same_share():
     assert [one.share for one in weights] == pytest.approx([1 / 6, 2 / 6, 1 / 2])
 
 
+def test_tokens_without_an_advantage_count_in_the_means():
+    # Two more tokens of "b", and a rollout "c" of one: 3 tokens of each of "a" and "b", 7 in all.
+    left_out = {"b": 2, "c": 1}
+    weights = row_weights(["a", "b"], [3, 1], left_out=left_out)
+    assert [one.token for one in weights] == pytest.approx([1 / 9, 1 / 9])
+    # What a minibatch has of the step goes by what is trained.
+    assert [one.share for one in weights] == pytest.approx([3 / 4, 1 / 4])
+    weights = row_weights(["a", "b"], [3, 1], "token", left_out=left_out)
+    assert [one.token for one in weights] == pytest.approx([1 / 7, 1 / 7])
+    weights = row_weights(["a", "b"], [3, 1], "constant", 10, left_out)
+    assert [one.token for one in weights] == pytest.approx([1 / 30, 1 / 30])
+
+
 def test_loss_of_four_tokens_by_hand():
     ratios = [1.5, 1.5, 0.5, 0.5]
     advantages = torch.tensor([1.0, -1.0, 1.0, -1.0])

@@ -193,6 +193,11 @@ def test_a_critic_goes_on_where_its_checkpoint_was(critic, tmp_path, tokenizer):
     second = build(type(first.model).from_pretrained(folder))
     restore(folder, second, random.Random(0))
     assert second.kl_coefficient == first.kl_coefficient != 0.1
+    # Another run, begun from there with another coefficient, keeps its own.
+    algorithm.kl_coefficient = 0.9
+    other = build(type(first.model).from_pretrained(folder))
+    restore(folder, other, random.Random(0))
+    assert other.kl_coefficient == 0.9
     for learner in (first, second):
         learner.update([sample()])
     assert fingerprint(first.model, first.critic) == fingerprint(second.model, second.critic)

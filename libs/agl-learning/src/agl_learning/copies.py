@@ -1,6 +1,6 @@
 """What several rollouts of each task say of a model: ``mean@n`` and ``pass@k``.
 
-With n rollouts of a task that have a reward, c of them with one of at least ``PASSED``,
+With n rollouts of a task that have a reward, c of them with one of 1 or more (``PASSED``),
 
     pass@k = 1 - binomial(n - c, k) / binomial(n, k)        k <= n
     mean@n = their mean reward
@@ -15,8 +15,8 @@ others is left out of pass@k, and with none of mean@n.
 import math
 from collections.abc import Iterable, Sequence
 
-PASSED = 1.0
-"""Rewards from here on count as a pass."""
+PASSED = 1.0 - 1e-6
+"""Rewards from here on count as a pass: 1, and what ten times 0.1 come to."""
 
 
 def pass_at_k(number: int, passed: int, k: int) -> float:

@@ -10,7 +10,7 @@ punishment of DAPO (arXiv:2503.14476, formula 13). Where we differ: a rollout ma
 answers, and its longest counts; for all of its calls, so that no rule of credit is overruled.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 from agl.errors import ConfigError
@@ -57,16 +57,21 @@ def punishment(tokens: int, limit: int, buffer: int) -> float:
     return -min(max(tokens - (limit - buffer), 0) / buffer, 1.0)
 
 
-def punished(usable: "Iterable[Usable]", options: Any) -> "Iterator[Usable]":
+def punished(
+    usable: "Iterable[Usable]", options: Any, cut_off: Container[str] = ()
+) -> "Iterator[Usable]":
     """The same rows, with rewards less what the longest answer of their rollout costs.
 
     Args:
         usable: Rollouts with their rows.
         options: ``overlong_buffer``; with None all stay as they are.
+        cut_off: Rollouts with an answer that was cut off, and is in none of their rows.
     """
     for one, numbered in usable:
         if options.overlong_buffer is not None:
             longest = max(end - at for _, row in numbered for at, end in row.call_ranges)
+            if one.rollout.rollout_id in cut_off:
+                longest = max(longest, options.max_tokens)
             part = punishment(longest, options.max_tokens, options.overlong_buffer)
             cost = options.overlong_penalty * part
             if cost:

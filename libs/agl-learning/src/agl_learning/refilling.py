@@ -33,7 +33,9 @@ def check_refills(owner: str, options: WeighingOptions, max_refills: int) -> Non
 def idle_groups(collected: Collected, options: WeighingOptions) -> set[int]:
     """The groups of which no call would get an advantage; nothing is booked."""
     groups = {one.rollout.rollout_id: one.group for one in collected.ended}
-    taught = weigh(replace(collected, ledger=Ledger()), options)
+    spare = Ledger()
+    spare.merge(collected.ledger)
+    taught = weigh(replace(collected, ledger=spare), options)
     return {*groups.values()} - {groups[one.row.rollout_id] for one in taught}
 
 

@@ -7,7 +7,7 @@ row has them beside, and a call the mean of its.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from operator import itemgetter
@@ -179,6 +179,12 @@ class Weighed:
     """What a critic is to expect before each of them; empty where there is none."""
     values: list[float] = field(default_factory=list[float])
     """What it expected."""
+    left_out: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Rollout -> its sampled tokens without an advantage; of all that the row was compared with.
+
+    They are not trained, and count in means. Without them a call would weigh more exactly where
+    later calls came out as their siblings' did, and its gradient would not be that of the reward.
+    """
 
     @property
     def of_tokens(self) -> list[float]:
@@ -207,7 +213,8 @@ def weigh(
             apart; or no rollout has one of ``reward_keys``.
     """
     groups: dict[int, list[Usable]] = {}
-    usable = punished(usable_rows(collected), options)
+    cut_off = {one.rollout_id for one in collected.ledger.exclusions if one.reason == "truncated"}
+    usable = punished(usable_rows(collected), options, cut_off)
     for one, numbered in _with_dimensions(usable, options, collected.ledger):
         if options.estimator != DEFAULT:
             numbered = sorted(numbered, key=itemgetter(0))  # some need them in time
@@ -226,6 +233,7 @@ def weigh(
         estimated_N = estimate(members, compared_N, options, ABOUT, foresee)
         equal = "its advantage is zero"
     weighed: list[Weighed] = []
+    left_out = _left_out(members, estimated_N, options)
     for (_, numbered), of_rows in zip(members, estimated_N, strict=True):
         for (number, row), found in zip(numbered, of_rows, strict=True):
             kept = _trained(found)
@@ -234,8 +242,29 @@ def weigh(
                 given = [found.advantages[n] for n in kept]
                 parts = (found.tokens, found.returns, found.values)
                 of_tokens = [[x for n in kept for x in part[n]] if part else [] for part in parts]
-                weighed.append(Weighed(row.only(kept), given, *of_tokens))
+                weighed.append(Weighed(row.only(kept), given, *of_tokens, left_out))
     return weighed
+
+
+def _left_out(
+    members: "Sequence[Usable]", estimated_N: "Sequence[list[Estimated]]", options: WeighingOptions
+) -> dict[str, int]:
+    """See ``Weighed.left_out``. Tasks of which nothing is trained do not make a step smaller."""
+    tokens, is_trained = Counter[str](), set[int]()
+    for (one, numbered), of_rows in zip(members, estimated_N, strict=True):
+        for (_, row), found in zip(numbered, of_rows, strict=True):
+            kept = _trained(found)
+            if kept:
+                is_trained.add(one.group)
+            rest = [at for n, at in enumerate(row.call_ranges) if n not in kept]
+            tokens[row.rollout_id] += sum(end - start for start, end in rest)
+    across = options.estimator in ACROSS_TASKS
+    groups = {row.rollout_id: one.group for one, numbered in members for _, row in numbered}
+    return {
+        rollout_id: number
+        for rollout_id, number in tokens.items()
+        if number and (across or groups[rollout_id] in is_trained)
+    }
 
 
 def _trained(found: "Estimated") -> list[int]:

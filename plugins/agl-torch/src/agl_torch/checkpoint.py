@@ -30,6 +30,7 @@ def save(folder: Path, learner: "Learner", tokenizer: Any, sampler_random: rando
         "learner_random": learner.random.getstate(),
         "sampler_random": sampler_random.getstate(),
         "kl_coefficient": learner.kl_coefficient,
+        "kl_began_with": learner.options.kl_coefficient,
         "base": learner.base,
     }
     torch.save(record, folder / STATE)
@@ -82,7 +83,8 @@ def restore(folder: Path, learner: "Learner", sampler_random: random.Random) -> 
     learner.optimizer.load_state_dict({"state": record["optimizer"], "param_groups": groups})
     if learner.critic is not None:
         learner.critic.load_state_dict(record["critic"], strict=False)
-    learner.kl_coefficient = record["kl_coefficient"]
+    if learner.options.kl_coefficient == record["kl_began_with"]:  # else it begins anew
+        learner.kl_coefficient = record["kl_coefficient"]
     torch.set_rng_state(record["torch_random"])
     learner.random.setstate(record["learner_random"])
     sampler_random.setstate(record["sampler_random"])

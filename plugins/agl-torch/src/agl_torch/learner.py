@@ -3,7 +3,7 @@
 import copy
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -39,6 +39,8 @@ class Sample:
     """What a critic is to expect; empty where there is none, and so are ``values``."""
     values: list[float] = field(default_factory=list[float])
     """What it expected when the advantages were made."""
+    left_out: Mapping[str, int] = field(default_factory=dict[str, int])
+    """See ``agl_learning.weighing.Weighed``; the same for all samples of a step."""
     weight: Weight = NO_WEIGHT
     """Set by the update."""
     reference_N: "Tensor | None" = None
@@ -135,6 +137,7 @@ class Learner:
             [sample.row.num_sampled for sample in samples],
             self.rule.mean,
             self.rule.constant,
+            samples[0].left_out,
         )
         for sample, weight in zip(samples, weights, strict=True):
             sample.weight = weight

@@ -19,14 +19,16 @@ http://joschu.net/blog/kl-approx.html.
 Where we differ from all of these:
 
 1. A rollout may have several rows (sequences). Means are over rollouts, whatever their rows.
-2. Calls whose advantage is 0 (all of a group with equal rewards, and one that is equal to the mean
-   of its group) are left out of the batch instead of counting as zeros, so a step's size does not
-   shrink as tasks are solved. ``agl_learning.advantages`` says what equal means.
+2. Tasks whose rollouts all have an advantage of 0 are left out instead of counting as zeros, so a
+   step's size does not shrink as tasks are solved. Of the others, calls with an advantage of 0 have
+   no gradient, and their tokens count in the means: which calls those are depends on what was
+   sampled. ``agl_learning.advantages`` says what equal means.
 3. The entropy of the whole distribution at each sampled token may be rewarded.
 4. A minibatch has the share of its rollouts in the step, so that its gradient is a mean too.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -54,6 +56,7 @@ def row_weights(
     num_sampled: Sequence[int],
     mean: str = "rollout",
     constant: int | None = None,
+    left_out: Mapping[str, int] | None = None,
 ) -> list[Weight]:
     """Weights of rows' tokens in the loss.
 
@@ -62,8 +65,9 @@ def row_weights(
         num_sampled: Per row, how many of its tokens the model sampled.
         mean: See above.
         constant: For the mean ``constant``.
+        left_out: Rollout -> sampled tokens that count in the means, and are in no row.
     """
-    tokens: dict[str, int] = {}
+    tokens = dict(left_out or {})
     for rollout_id, count in zip(rollout_ids, num_sampled, strict=True):
         tokens[rollout_id] = tokens.get(rollout_id, 0) + count
     weights: list[Weight] = []
@@ -74,7 +78,8 @@ def row_weights(
         elif mean == "constant":
             token = 1.0 / ((constant or 1) * len(tokens))
         weights.append(Weight(token, each * count))
-    return weights
+    whole = math.fsum(weight.share for weight in weights)
+    return [weight._replace(share=weight.share / whole) for weight in weights]
 
 
 class Tokens(NamedTuple):

@@ -287,7 +287,9 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
         from agl_torch.learner import Sample
         from agl_torch.schedule import learning_factor
 
-        samples = [Sample(one.row, one.of_tokens, one.returns, one.values) for one in rows]
+        samples = [
+            Sample(one.row, one.of_tokens, one.returns, one.values, one.left_out) for one in rows
+        ]
         factor = learning_factor(self, self.weights_version, self.steps)
         update = self._learner.update
         if self.learner_processes > 1:
