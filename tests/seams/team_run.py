@@ -1,10 +1,20 @@
-"""Two models in one run: a trainer of them, and their agent."""
+"""Two models in one run, in a process that may kill itself: ``team_run.py FOLDER OPTIONS``.
 
+OPTIONS is JSON: those of the team, and ``kill_at``: which call of the agent is its last.
+"""
+
+import json
+import os
+import signal
+import sys
 from pathlib import Path
 
 import agl
 
-from .table_model import WORDS, build_model, build_tokenizer
+if __package__:
+    from .table_model import WORDS, build_model, build_tokenizer
+else:  # as a script
+    from table_model import WORDS, build_model, build_tokenizer
 
 
 def trainer_of(folder: Path, store: agl.LightningStore, **options) -> agl.Trainer:
@@ -25,14 +35,19 @@ def trainer_of(folder: Path, store: agl.LightningStore, **options) -> agl.Traine
     )
 
 
-def agent_of():
+def agent_of(kill_at: int = 0):
     """An agent that asks both models for a word; later words of the table are better."""
+    calls = 0
 
     @agl.rollout
     async def both(task: str, one: agl.LLM, other: agl.LLM) -> float:
         import aiohttp
 
         async def ask(llm: agl.LLM) -> float:
+            nonlocal calls
+            calls += 1
+            if calls == kill_at:
+                os.kill(os.getpid(), signal.SIGKILL)
             body = {"model": llm.model, "messages": [{"role": "user", "content": task}]}
             async with (
                 aiohttp.ClientSession(raise_for_status=True) as session,
@@ -44,3 +59,10 @@ def agent_of():
         return await ask(one) + await ask(other)
 
     return both
+
+
+if __name__ == "__main__":
+    home, given = Path(sys.argv[1]), json.loads(sys.argv[2])
+    agent = agent_of(given.pop("kill_at", 0))
+    kept = agl.SqliteLightningStore(home / "store.db", durability="process")
+    trainer_of(home / "run", kept, **given).fit(agent, ["red", "green"])

@@ -1,15 +1,24 @@
-"""Several models in one run: what each of them keeps is found again."""
+"""Several models in one run: what each of them keeps is found again, also after a kill."""
 
 import asyncio
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 import agl
 from agl.errors import ConfigError
+from agl_learning.ledger_tables import as_json, read_accounts
 
 pytest.importorskip("torch")
 
 from .team_run import agent_of, trainer_of
+
+SCRIPT = Path(__file__).with_name("team_run.py")
+OF_A_STEP = 2 * 4
 
 
 def train(folder, store=None, **options):
@@ -56,3 +65,41 @@ def test_a_step_of_all_models_trained_again_is_equal_bit_for_bit(ended, step, be
     assert set(same.values()) == {True}
     compared = {"rows trained", "advantages", "one/loss/total", "other/grad_norm"}
     assert same.keys() >= {*compared, f"weights after step {step}"}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_killed_run_of_several_models_goes_on_and_comes_to_the_same(tmp_path):
+    options = {"steps": 4, "checkpoint_every": 2, "deterministic": True}
+
+    def run(folder, **more):
+        folder.mkdir(exist_ok=True)
+        command = [sys.executable, str(SCRIPT), str(folder), json.dumps({**options, **more})]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    def weights(folder):
+        lines = map(json.loads, (folder / "run/journal.jsonl").read_text().splitlines())
+        return {one["step"]: one["weights"] for one in lines if one["event"] == "trained"}
+
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    assert (done := run(whole)).returncode == 0, done.stderr[-3000:]
+    # In step 4: what step 3 had collected after the checkpoint is trained again.
+    killed = run(cut, kill_at=2 * 3 * OF_A_STEP + 3)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr[-3000:]
+    assert (done := run(cut)).returncode == 0, done.stderr[-3000:]
+    assert weights(cut) == weights(whole)
+    assert all("/" in one for one in weights(whole).values())  # of both models
+
+    async def look():
+        store = agl.SqliteLightningStore(cut / "store.db")
+        try:
+            return await read_accounts(store)
+        finally:
+            await store.close()
+
+    accounts = asyncio.run(look())
+    assert (accounts.problems, accounts.without) == ([], 0)
+    summary = json.loads((cut / "run/summary.json").read_text())
+    calls = as_json(accounts.total)["calls"]
+    assert (calls["total"], calls["trained"]) == (summary["calls"], summary["calls_trained"])
+    assert sum(calls["excluded"].values()) + calls["trained"] == calls["total"]
