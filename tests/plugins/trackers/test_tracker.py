@@ -185,15 +185,31 @@ async def test_a_call_that_hangs_already_is_not_waited_for_at_the_end() -> None:
 # --- how trackers are named
 
 
+@pytest.mark.parametrize(
+    ("name", "kind", "library"),
+    [
+        ("mlflow", agl_trackers.MLflow, "mlflow"),
+        ("otlp", agl_trackers.OTLP, "opentelemetry.exporter.otlp.proto.http"),
+        ("tensorboard", agl_trackers.TensorBoard, "tensorboardX"),
+        ("trackio", agl_trackers.Trackio, "trackio"),
+        ("wandb", agl_trackers.WandB, "wandb"),
+    ],
+)
 def test_a_tracker_without_its_library_is_refused_by_the_name_of_its_extra(
-    monkeypatch: pytest.MonkeyPatch,
+    name: str, kind: type[agl.Hook], library: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("agl_trackers.tracker.find_spec", lambda name: None)
-    message = r"'tensorboard' needs 'tensorboardX'.*agl-trackers\[tensorboard\]"
+    message = rf"{name!r} needs {library!r}.*agl-trackers\[{name}\]"
     with pytest.raises(BrokenComponentError, match=message):
-        agl_trackers.TensorBoard()
+        agl.Trainer(hooks=[{"type": name}])
     monkeypatch.setenv("AGL_CURRENT_ROLE", "runner")  # whose machine needs none
-    agl_trackers.TensorBoard()
+    assert isinstance(agl.Trainer(hooks=[{"type": name}]).hooks[0], kind)
+
+
+def test_an_address_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agl_trackers.tracker.find_spec", lambda name: True)
+    with pytest.raises(ConfigError, match="phoenix: expected an address with http"):
+        agl_trackers.OTLP(phoenix="localhost:6006")
 
 
 def test_options_of_a_tracker_are_checked_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

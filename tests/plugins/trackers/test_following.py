@@ -1,0 +1,49 @@
+"""Rollouts that have ended are given once each, however they end."""
+
+from typing import Any
+
+import agl
+from agl_trackers.following import Following
+
+
+async def queued(store: Any, number: int, run: str = "mine") -> list[str]:
+    made = [await store.enqueue_rollout(n, metadata={"run": run}) for n in range(number)]
+    return [one.rollout_id for one in made]
+
+
+async def end(store: Any, number: int, status: str = "succeeded") -> None:
+    for one in await store.dequeue_many_rollouts(limit=number):
+        await store.update_attempt(one.rollout_id, one.attempt.attempt_id, status=status)
+
+
+async def test_each_rollout_of_the_run_is_given_once_after_its_end() -> None:
+    store = agl.InMemoryLightningStore()
+    await queued(store, 1)  # before the run
+    await end(store, 1)
+    following = Following(store, "mine")
+    await following.start()
+    ids = await queued(store, 3)
+    assert await following.ended() == []
+    await end(store, 2)
+    assert [one.rollout_id for one in await following.ended()] == ids[:2]
+    others = await queued(store, 1, run="another")
+    await end(store, 2)
+    assert [one.rollout_id for one in await following.ended()] == ids[2:]
+    assert others
+    assert await following.ended() == []
+
+
+async def test_one_that_does_not_end_holds_none_up(monkeypatch: Any) -> None:
+    monkeypatch.setattr("agl_trackers.following.ASKED", 2)
+    store = agl.InMemoryLightningStore()
+    following = Following(store, "mine")
+    await following.start()
+    ids = await queued(store, 5)
+    stuck = await store.dequeue_many_rollouts(limit=2)
+    for _ in range(3):
+        assert await following.ended() == []
+    await end(store, 3)
+    given: list[str] = []
+    for _ in range(6):
+        given += [one.rollout_id for one in await following.ended()]
+    assert sorted(given) == sorted(set(ids) - {one.rollout_id for one in stuck})
